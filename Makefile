@@ -34,7 +34,7 @@ test: setup
 
 # the committed notebooks, executed in place
 notebooks: setup
-	$(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+	$(BIN)/jupyter nbconvert --to notebook --execute --ExecutePreprocessor.record_timing=False --inplace notebooks/*.ipynb
 
 lab: setup
 	$(BIN)/jupyter lab --notebook-dir=notebooks

@@ -134,6 +134,30 @@ def test_an_honest_norm_gets_its_verdicts_place_by_place(as_planted):
     assert "What is wrong" not in str(made)
 
 
+def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_and_judges_nothing(register, monkeypatch):
+    register(Spread)
+    arms = card.arms_of("Spread")
+    asked = norm_card("Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere")
+    configs = card.card_runs(asked, mn.load_runs("nowhere"))
+    known = own_rate("digits", OWN, "quick")
+    assert {c.lr for c in configs} == {known[0] if known else mn.base_config("digits", "quick").lr}
+    assert len(configs) == 4 * 3  # three places and the arm beside which they stand
+    frame = planted.study(planted.rows_of(dict.fromkeys(configs)), {arms["after the scan"]: 5.0}, sd=0.3)
+    monkeypatch.setattr(card, "frame_of", lambda *_: frame)
+    made = norm_card("Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere")
+    assert not card.card_runs(made, frame)
+    scores = frame[frame.arm.isin([OWN, arms["after the scan"]])].pivot(
+        index="seed", columns="arm", values="test_accuracy"
+    )
+    row = made.verdicts.set_index("place").loc["after the scan"]
+    assert row.word == "sketch"
+    assert row.effect == pytest.approx(100 * (scores[arms["after the scan"]] - scores[OWN]).mean())
+    assert made.words[0].startswith("A sketch, at the rate of RMSN→None")
+    assert made.words[2].startswith("After the scan on digits +")
+    assert "better" not in " ".join(made.words)
+    assert made.strips["digits"].own.sum() == 3
+
+
 def test_runs_that_diverged_and_seeds_that_would_tell_are_said(as_planted):
     made = as_planted({"after the scan": 5.0}, sd=0.3, lost=(1, 4, 6))
     assert "not judged on digits, fewer than six seeds on which every compared run finished: 5" in made.words[1]
@@ -304,7 +328,8 @@ def test_the_kits_cards_are_read_from_what_is_recorded():
 # --------------------------------------------------------------------------------------------------------- the command
 
 
-def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tmp_path, capsys):
+def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(card.rule, "FEWEST", 1)  # a whole card, no sketch, of one seed
     call = [
         "card",
         norm_file("Peak"),

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy import stats
 
 from mambanorm import NORMS, Arm, figures
-from mambanorm.arms import PAPER_NORMS
+from mambanorm.arms import PAPER_NORMS, SITES
 from mambanorm.figures.accuracy import best_combination
 from mambanorm.figures.colours import BEST
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells
@@ -138,16 +138,18 @@ def test_a_figure_of_arrays_is_labelled_and_carries_its_caption(name):
     assert "1 seed: a sketch" in DRAW_ARRAYS[name]("").get_supxlabel()
 
 
-def test_a_figure_shows_itself_once_as_a_small_png(frame):
+def test_a_figure_shows_itself_once_as_a_small_png_that_keeps_the_greys_and_nearly_all_other_colours(frame):
     import matplotlib.pyplot as plt
 
-    data, metadata = figures.fig_grid(frame, "digits")._repr_mimebundle_()
-    assert metadata["image/png"]["alt"].startswith("Every pair on digits · quick scale · ")
+    fig, drawn = figures.fig_grid(frame, "digits"), io.BytesIO()
+    data, metadata = fig._repr_mimebundle_()
     assert list(data) == ["image/png"]
-    assert len(data["image/png"]) < 60_000
-    image = Image.open(io.BytesIO(data["image/png"])).convert("RGB")
-    assert image.width < 1_100
-    assert image.getpixel((0, 0)) == (255, 255, 255)
+    assert metadata["image/png"]["alt"].startswith("Every pair on digits · quick scale · ")
+    fig.savefig(drawn, format="png", dpi=150)
+    true, shown = (np.array(Image.open(f).convert("RGB"), int) for f in (drawn, io.BytesIO(data["image/png"])))
+    assert shown.shape[1] == 1.5 * metadata["image/png"]["width"] == 1230
+    assert np.ptp(shown, axis=2)[np.ptp(true, axis=2) == 0].max() == 0
+    assert np.mean(np.abs(true - shown).max(axis=2) > 8) < 0.005
     assert not plt.get_fignums()
 
 
@@ -257,10 +259,12 @@ def test_fresh_runs_stand_in_the_picture_as_diamonds_and_the_caption_names_their
 
 def test_an_interval_that_holds_zero_has_an_open_dot():
     facts = dict(task="digits", a="None>SSM>GN", b="GN>SSM>None", n=3, scale="quick", per_seed=[1.0, 2.0, 3.0])
-    bounds = [(1.0, 3.0), (-3.0, -1.0), (-1.0, 3.0)]
+    bounds = [(1.0, 3.0), (-3.0, -1.0), (-108.0, 112.0)]
     table = pd.DataFrame([facts | dict(difference=sum(b) / 2, low=b[0], high=b[1]) for b in bounds])
-    lines = figures.fig_pairs(table).axes[0].lines
-    dots = [line for line in lines if line.get_markersize() > 5 and line.get_marker() == "o"]
+    (ax,) = (fig := figures.fig_pairs(table)).axes
+    assert ax.get_xlim() == (-6, 6)  # and not ±112
+    assert "their intervals, cut at the edge" in fig.get_supxlabel()
+    dots = [line for line in ax.lines if line.get_markersize() > 5 and line.get_marker() == "o"]
     assert [same_color(dot.get_markerfacecolor(), "white") for dot in dots] == [False, False, True]
 
 
@@ -288,14 +292,10 @@ def test_lost_tokens_leave_a_gap_and_a_cross():
     assert all(np.isnan(line.get_ydata()[-1]) for line in ax.lines if line.get_marker() != "X")
 
 
-def test_weights_by_depth_are_shown_against_step_0_and_tell_the_positions_of_one_norm_by_colour():
-    arms = ["None>SSM>None", "BN>SSM>None", "None>SSM>BN", "BN>SSM>BN"]
-    for ax in figures.fig_part_norms(
-        dict.fromkeys(arms, LOG | {"part_norms": LOG["part_norms"] * [[[2]], [[3]], [[5]]]})
-    ).axes:
-        lines = [line for line in ax.lines if len(line.get_xdata()) == 8]
-        assert len({line.get_color() for line in lines}) == len(arms)
-        assert all((line.get_ydata() == 2.5).all() for line in lines)
+def test_weights_by_depth_are_shown_against_step_0():
+    grown = LOG | {"part_norms": LOG["part_norms"] * [[[2]], [[3]], [[5]]]}
+    for ax in figures.fig_part_norms({"None>SSM>None": grown, "BN>SSM>None": grown}).axes:
+        assert [line.get_ydata().tolist() for line in ax.lines] == [[2.5] * 8] * 4
 
 
 # --------------------------------------------------------------------------------------------------------- diagrams
@@ -331,8 +331,12 @@ def test_figure_4_draws_the_arms_norms_and_dashes_none():
     assert len(dashed) == 1
     assert "dashed: no norm" in figures.fig_block("RMSN>SSM>None").get_supxlabel()
     assert "dashed" not in figures.fig_block("RMSN>SSM>GN").get_supxlabel()
-    for fig in (figures.fig_block("NormVary>SSM>GN"), figures.fig_patterns()):
-        assert len(fig._repr_png_()) < 60_000
+
+
+def test_the_size_of_the_signal_at_every_site_is_written_into_the_block():
+    frame = pd.DataFrame(dict(site=list(SITES), rms=1.0 + np.arange(len(SITES))))
+    words = " ".join(text.get_text() for text in figures.fig_sites({"RMSN>SSM>GN": frame}).axes[0].texts).split()
+    assert {f"{i + 1}" for i, site in enumerate(SITES) if site not in ("delta", "delta_after")} <= set(words)
 
 
 # ------------------------------------------------------------------------------------------------------- benchmarks

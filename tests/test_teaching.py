@@ -13,6 +13,10 @@ PAGE = (FOLDER / "README.md").read_text()
 TABLE = re.findall(r"^\| (?:\[|`)(\d\d_\w+).*?\| (\d+) \|", PAGE, re.MULTILINE)
 
 
+def test_every_committed_notebook_has_less_than_500_kilobytes():
+    assert [path.name for path in FOLDER.glob("*.ipynb") if path.stat().st_size >= 500_000] == []
+
+
 def test_the_page_has_a_row_with_minutes_for_every_notebook():
     assert {path.stem for path in FOLDER.glob("*.ipynb")} <= {name for name, _ in TABLE}
     assert all(5 <= int(minutes) <= 60 for _, minutes in TABLE)

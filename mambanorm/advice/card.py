@@ -9,6 +9,7 @@ the verdicts, at each of three places, against Mamba's own arm and against the b
 recorded. The words and the page are in card_page.py.
 
 Each comparison stands by itself at the protocol's level: a card has a dozen, and none is corrected for the others.
+With fewer seeds than the rule judges a card is a sketch: one learning rate, no ladder, and no verdict.
 """
 
 from __future__ import annotations
@@ -23,30 +24,27 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mambanorm.advice import card_page
 from mambanorm.advice.card_checks import checks_of, costs_of, twin
 from mambanorm.advice.card_page import REFERENCE
+from mambanorm.advice.card_training import training_of
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.extensions import asked_imports, set_imports
 from mambanorm.basics.settings import KIT_NORMS, study_scale
 from mambanorm.basics.text import spell
-from mambanorm.claims.claim import NONE, Claim, Comparison
-from mambanorm.claims.evidence import LEARNS, Evidence, kind_of
+from mambanorm.claims import rule
+from mambanorm.claims.claim import NONE
+from mambanorm.claims.evidence import Evidence, kind_of
 from mambanorm.claims.needed import VERDICT_TASKS
 from mambanorm.claims.protocol import TRAINED_TASKS
 from mambanorm.claims.ranking import answer, duel, duel_runs, frame_of, ranking
-from mambanorm.claims.summaries import growth_facts, headroom_facts
 from mambanorm.config import RunConfig
-from mambanorm.look import growth, norm_quantiles, token_norms
-from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms import NORMS, norm_name
-from mambanorm.runs.grid import base_config, check_names, check_seeds, check_task, unique
+from mambanorm.runs.grid import base_config, check_names, check_seeds, check_task, grid, unique
 from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
-from mambanorm.runs.store import stored_run
-from mambanorm.study.experiments import all_rates, deep_runs, inside_task, ladder, ladder_runs
+from mambanorm.study.experiments import deep_runs, inside_task, ladder_runs
 
 PLACES = {"before the block": "{0}>SSM>None", "after the scan": "None>SSM>{0}", "on both sides": "{0}>SSM>{0}"}
 FEW = 2
@@ -81,6 +79,11 @@ class NormCard:
     def arms(self) -> dict[str, str]:
         """Place → arm; of a norm that is one of the kit's that one's, whose runs are recorded."""
         return arms_of(self.same or self.name)
+
+    @property
+    def sketch(self) -> bool:
+        """Whether it has too few seeds for any verdict."""
+        return max(map(len, self.seeds.values())) < rule.FEWEST
 
     @property
     def slow(self) -> bool:
@@ -244,8 +247,17 @@ def _tasks(card: NormCard) -> list[str]:
 
 def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     """The runs that a frame lacks for a card: at each place the rates of the verdicts, the ladder of rates and eight
-    blocks. Its results may ask for further rates."""
+    blocks. Its results may ask for further rates. Of a sketch, one rate a task."""
     arms, lacking = list(card.arms.values()), []
+    if card.sketch:
+        asked = [
+            config
+            for task in _tasks(card)
+            for config in grid(
+                [*arms, card.against], task, scale=card.scale, seeds=card.seeds[task], lr=_lr(card, task)
+            )
+        ]
+        return unique(config for config in asked if not len(known) or config.run_id not in set(known.run_id))
     for task in _tasks(card):
         for arm in arms:
             if arm != card.against:
@@ -253,6 +265,12 @@ def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     few, held = card.seeds[inside_task(card.scale)][:FEW], set(known.run_id) if len(known) else set()
     more = [*ladder_runs(arms, card.scale, few), *deep_runs(card.scale, few[:1], arms)]
     return unique([*lacking, *(config for config in more if config.run_id not in held)])
+
+
+def _lr(card: NormCard, task: str) -> float:
+    """The rate of a sketch: the recorded one of the arm that it stands against."""
+    known = own_rate(task, card.against, card.scale)
+    return known[0] if known else base_config(task, card.scale).lr
 
 
 def seconds_of(card: NormCard, configs: Sequence[RunConfig], engine: dict[str, Any]) -> float:
@@ -296,9 +314,12 @@ def _read(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> N
     verdicts, strips = [], {}
     for task in _tasks(card):
         mine = known[(known.task == task) & known.seed.isin(card.seeds[task])]
-        evidence = Evidence(mine, card.scale)
-        verdicts += verdicts_of(card, task, evidence, best_arm(card, task))
-        strips[task] = card_page.strip_of(evidence, task, tuple(card.arms.values()))
+        evidence, lr = Evidence(mine, card.scale), _lr(card, task) if card.sketch else None
+        told = (
+            verdicts_of(card, task, evidence, best_arm(card, task)) if lr is None else sketch_of(card, task, evidence)
+        )
+        verdicts += told
+        strips[task] = card_page.strip_of(evidence, task, tuple(card.arms.values()), lr)
     training = training_of(card, known, runs_dir)
     return replace(card, training=training, verdicts=pd.DataFrame(verdicts), strips=strips)
 
@@ -311,6 +332,23 @@ def verdicts_of(card: NormCard, task: str, evidence: Evidence, best: str | None 
             if against != arm and not evidence.tuned((arm,), task).gaps:
                 row = dict(place=place, arm=arm, against=against, best=against == best)
                 rows.append(row | answer(arm, against, task, evidence, card.scale))
+    return rows
+
+
+def sketch_of(card: NormCard, task: str, evidence: Evidence) -> list[dict[str, Any]]:
+    """A row a place of which a pair of runs has finished, with the columns of `verdicts_of`: differences at one rate,
+    their mean with its t-interval, no verdict."""
+    rows, column, unit = [], *(("bits", "bits a character") if kind_of(task) == "language" else ("score", "pp"))
+    for place, arm in card.arms.items():
+        if arm == card.against:
+            continue
+        runs = evidence.at_rates((arm, card.against), task, [_lr(card, task)])
+        n, mean, half = rule.interval(np.subtract(*runs.finished(column)), rule.ONE_SIDED)
+        lost = [int(k) for k in np.nansum(runs.at("diverged"), axis=1)]
+        row = dict(place=place, arm=arm, against=card.against, best=False, task=task, word="sketch", new_seeds=None)
+        row |= dict(said="a sketch at one learning rate, which judges nothing", verdict=None, reverse=None)
+        row |= dict(effect=float(mean), low=float(mean - half), high=float(mean + half), unit=unit, n=int(n))
+        rows += [row | dict(diverged=lost[0], diverged_against=lost[1])] if not runs.gaps else []
     return rows
 
 
@@ -328,67 +366,6 @@ def _ranked(scale: str, task: str, mtime_ns: int) -> tuple[str, ...]:
     with suppress(ValueError):
         return tuple(ranking(frame[frame.task == task], task, scale=scale).arm)
     return ()
-
-
-def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> pd.DataFrame:
-    """One row a place: arm; task; rate and rate_reference, the highest rate that trains and that of the arm beside it,
-    means of the seeds that have the whole ladder; diverged, by rate; start, decades in 8 blocks by which the median
-    output grows before training, and trained, the largest token's in the last step; headroom in decades."""
-    task, seeds = inside_task(card.scale), card.seeds[inside_task(card.scale)]
-    rows, mine = [], known[(known.task == task) & known.seed.isin(seeds)] if len(known) else known
-    by_id = mine.drop_duplicates("run_id").set_index("run_id") if len(mine) else mine
-    high = _highest_rates([*card.arms.values(), card.against], Evidence(mine, card.scale), task)
-    for place, arm in card.arms.items():
-        row = dict(place=place, arm=arm, task=task, rate=high[arm], rate_reference=high[card.against])
-        row |= dict(
-            diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=np.nan if card.slow else growth_at_start(arm)
-        )
-        deep = [_deep_facts(c, by_id, runs_dir) for c in deep_runs(card.scale, seeds, [arm])]
-        deep = pd.DataFrame(deep, columns=["growth", "headroom"]).astype(float)
-        rows.append(row | dict(trained=deep.growth.mean(), headroom=deep.headroom.mean()))
-    return pd.DataFrame(rows)
-
-
-def _highest_rates(arms: Sequence[str], evidence: Evidence, task: str) -> dict[str, float]:
-    """Arm → the highest rate of the ladder that trains, as E2 has it; NaN where no seed that learns has the whole
-    ladder."""
-    facts = dict.fromkeys(("words", "quote", "where", "quantity", "direction", "paper"), "")
-    found = {}
-    for arm in dict.fromkeys(arms):
-        climb = Claim(id="cards", comparisons=(Comparison(arm, {arm: 1.0}, column="reach"),), runs="ladder", **facts)
-        best = evidence.runs(climb, task).columns  # at each seed's best rate
-        reach = np.where(best["score"] > best["chance"] + LEARNS, best["reach"], np.nan)
-        found[arm] = 10 ** float(np.nanmean(reach)) if np.isfinite(reach).any() else np.nan
-    return found
-
-
-def _by_rate(arm: str, task: str, scale: str, seeds: Sequence[int], by_id: pd.DataFrame) -> dict[str, tuple[int, int]]:
-    """Rate → (diverged, runs)."""
-    found = {}
-    for lr in sorted({*all_rates(task, scale), *ladder(task, scale)}):
-        config = base_config(task, scale, arm=arm, lr=lr)
-        ids = [run_id for seed in seeds if (run_id := config.with_seed(seed).run_id) in by_id.index]
-        if ids:
-            found[f"{lr:g}"] = int((by_id.status[ids] == "diverged").sum()), len(ids)
-    return found
-
-
-def _deep_facts(config: RunConfig, by_id: pd.DataFrame, runs_dir: str | Path | None) -> dict[str, float]:
-    """Growth and head-room of a run of eight blocks, as recorded or from the store."""
-    if config.run_id in by_id.index and "headroom" in by_id and np.isfinite(by_id.headroom[config.run_id]):
-        return dict(growth=by_id.growth[config.run_id], headroom=by_id.headroom[config.run_id])
-    run = stored_run(config.run_id, runs_dir)
-    return {} if run is None else dict(growth=growth_facts(run).get("growth", np.nan), **headroom_facts(run))
-
-
-def growth_at_start(arm: str) -> float:
-    """Decades in 8 blocks by which the median token's sum grows in a model that is not trained; NaN if it fails."""
-    with torch.random.fork_rng(devices=[]), suppress(Exception):
-        torch.manual_seed(0)
-        model = SequenceClassifier(10, in_features=1, d_model=32, n_layers=8, d_state=8, arm=arm).train()
-        tokens = token_norms(model, torch.randn(8, 32, 1))
-        return float(growth(norm_quantiles(tokens[tokens.site == "residual"])["median"])["decades_per_8"])
-    return np.nan
 
 
 def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> list[NormCard]:

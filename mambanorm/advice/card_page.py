@@ -68,12 +68,16 @@ def _better(card: Any) -> list[str]:
     if not len(card.verdicts):
         return ["Whether it is better is not known: it has not been trained on these tasks."]
     lines, rows = [], card.verdicts[card.verdicts.against == card.against]
+    if card.sketch:
+        few = f"at the rate of {label(card.against)} and with few seeds: it judges nothing, `--seeds 8` does"
+        lines.append(f"A sketch, {few}.")
     for place, arm in card.arms.items():
         mine = list(rows[rows.place == place].itertuples())
         told = [_told(row) for row in mine if row.word in ("better", "worse", "alike")]
         parts = [f"{card.same or card.name} is {', and '.join(told)}"] if told else []
         if open_ones := [f"on {row.task} ({_amount(row)})" for row in mine if row.word == "open"]:
             parts.append(f"we cannot tell {' nor '.join(open_ones)}")
+        parts += [f"on {row.task} {_amount(row)}" for row in mine if row.word == "sketch"]
         why = lambda row: row.said.removeprefix("not judged: ").partition(" (")[0]  # noqa: E731
         parts += [f"not judged on {row.task}, {why(row)} ({_amount(row)})" for row in mine if row.word == "not judged"]
         if arm == card.against:
@@ -145,7 +149,8 @@ def _trains(card: Any) -> list[str]:
     runs = [counts for by_rate in card.training.diverged for counts in by_rate.values()]
     if runs:
         lost, n = (sum(column) for column in zip(*runs, strict=True))
-        lines.append(f"{lost or 'None'} of its {n} runs on {card.training.task.iloc[0]}, at all rates, diverged.")
+        rates = "at its one rate" if card.sketch else "at all rates"
+        lines.append(f"{lost or 'None'} of its {n} runs on {card.training.task.iloc[0]}, {rates}, diverged.")
     room = card.training.dropna(subset=["headroom"])
     if len(room):
         each = ", ".join(f"{row.headroom:+.1f} {row.place}" for row in room.itertuples()).replace("-", "−")
@@ -233,9 +238,11 @@ def as_html(card: Any, *, brief: bool = False, alone: bool = False) -> str:
 def basis(card: Any) -> str:
     """On what it stands."""
     seeds = sorted({len(own) for own in card.seeds.values()})
-    return (
-        f"{card.scale} scale · {', '.join(card.tasks)} · {' or '.join(map(str, seeds))} seeds · rule of protocol "
-        f"{VERSION}, each arm at its own learning rate, each comparison by itself at 95 %, corrected for no other"
+    return f"{card.scale} scale · {', '.join(card.tasks)} · {' or '.join(map(str, seeds))} seeds · " + (
+        f"a sketch, every arm at the learning rate of {label(card.against)}"
+        if card.sketch
+        else f"rule of protocol {VERSION}, each arm at its own learning rate, each comparison by itself at 95 %, "
+        "corrected for no other"
     )
 
 
@@ -269,16 +276,19 @@ def _trained(row: Any) -> dict[str, str]:
     return dict(place=row.place, rate=rate, diverged=lost or (f"none of {runs}" if runs else "–"), **numbers)
 
 
-def strip_of(evidence: Evidence, task: str, mine: Sequence[str]) -> pd.DataFrame:
+def strip_of(evidence: Evidence, task: str, mine: Sequence[str], lr: float | None = None) -> pd.DataFrame:
     """Every tuned arm of a task with the mean of its finished runs at its rate, per cent (of language models bits, with
-    a minus), best first: arm, mean, n, own."""
-    arms = tuple(dict.fromkeys([*(arm for arm in tuned_arms(kind_of(task)) if model_of([arm]) == "mamba"), *mine]))
-    runs = evidence.tuned(arms, task)
-    scores = runs.finished("bits" if kind_of(task) == "language" else "score")
+    a minus), best first: arm, mean, n, own. lr: the one rate at which `mine` were run."""
+    others = (arm for arm in tuned_arms(kind_of(task)) if model_of([arm]) == "mamba" and arm not in mine)
+    known = [evidence.tuned(tuple(others), task)]
+    known.append(evidence.tuned(tuple(mine), task) if lr is None else evidence.at_rates(tuple(mine), task, [lr]))
     rows = [
-        dict(arm=arm, mean=float(np.nanmean(mine_)), n=int(np.isfinite(mine_).sum()), own=arm in mine)
-        for arm, mine_ in zip(arms, scores, strict=True)
-        if arm not in runs.gaps and np.isfinite(mine_).any()
+        dict(arm=arm, mean=float(np.nanmean(scores)), n=int(np.isfinite(scores).sum()), own=arm in mine)
+        for runs in known
+        for arm, scores in zip(
+            runs.arms, runs.finished("bits" if kind_of(task) == "language" else "score"), strict=True
+        )
+        if arm not in runs.gaps and np.isfinite(scores).any()
     ]
     table = pd.DataFrame(rows, columns=["arm", "mean", "n", "own"])
     return table.sort_values("mean", ascending=False, ignore_index=True)

@@ -246,11 +246,14 @@ class Evidence:
         if (key := (task, arms, self.setting)) not in self._tuned:
             model = model_of(arms)
             rates = all_rates(task, self.scale, model), lr_grid(task, self.scale, model)
-            self._tuned[key] = self._at_rates(arms, task, *rates)
+            self._tuned[key] = self.at_rates(arms, task, *rates)
         return self._tuned[key]
 
-    def _at_rates(self, arms: tuple[str, ...], task: str, rates: tuple[float, ...], grid: tuple[float, ...]) -> Runs:
-        """`grid`: the rates without which a seed does not count."""
+    def at_rates(
+        self, arms: tuple[str, ...], task: str, rates: Sequence[float], grid: Sequence[float] | None = None
+    ) -> Runs:
+        """The arms at these rates. `grid`: those without which a seed does not count; None = all."""
+        grid = rates if grid is None else grid
         seeds = self.seeds.get(task, ())
         ids = [
             run_id for arm in arms for lr in rates for run_id in _ids(task, self.scale, arm, lr, seeds, self.setting)
@@ -295,7 +298,7 @@ class Evidence:
         """How high each arm's rate can be with each seed (`reach`); the other columns are those of the rate that is
         best for that seed."""
         rates = ladder(task, self.scale)
-        runs = self._at_rates(arms, task, rates, rates)
+        runs = self.at_rates(arms, task, rates)
         best = np.nan_to_num(runs.columns["score"], nan=-1.0).argmax(axis=1)[:, None]  # (arms, 1, seeds)
         of_best = {name: np.take_along_axis(values, best, axis=1) for name, values in runs.columns.items()}
         of_best["reach"] = reach(runs.columns["score"], runs.columns["chance"], rates)[:, None]

@@ -24,10 +24,10 @@ PLACES, __getattr__, __dir__ = names_of(
         "comparisons": "fig_budget fig_card fig_grid fig_n2_box fig_pairs fig_site_gains fig_validation",
         "curves": "fig_curves fig_ladder fig_latency fig_mistakes fig_over fig_robustness",
         "lessons": "example_batch fig_batch_norm fig_costs fig_descent fig_effect fig_invariances fig_memory "
-        "fig_memory_of_delta fig_parts fig_rows fig_selector fig_sites",
+        "fig_memory_of_delta fig_parts fig_rows fig_selector",
         "diagnostics": "fig_mixture fig_outputs fig_part_norms fig_singular_values fig_token_norms",
         "clinic": "fig_clinic fig_cures fig_failure",
-        "diagrams": "fig_axes fig_block fig_cross_scan fig_patterns fig_sheet save_sheet",
+        "diagrams": "fig_axes fig_block fig_cross_scan fig_patterns fig_sheet fig_sites save_sheet",
         "verdicts": "fig_claim fig_verdicts",
         "explorers": "fig_arm_view fig_cell_view fig_norm_view fig_scan_view",
         "colours": "PALETTE norm_colour",

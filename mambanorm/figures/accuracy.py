@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mambanorm.arms import NORM_CHOICES, PAPER_NORMS, Arm
-from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM, SINGLE, norm_colour, own_run
+from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM, SINGLE, norm_colour, norm_marker, own_run
 from mambanorm.figures.style import above, finish, jitter, own_runs, panel_grid, short, styled
 from mambanorm.study.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
 from mambanorm.study.tables import check_frame, choose, describe_frame, paper_kind, percent
@@ -64,9 +64,9 @@ def norm_ticks(ax: Axes, names: Sequence[str], label: str) -> None:
     ax.tick_params(axis="x", length=0)
 
 
-def headroom(ax: Axes, share: float = 0.12) -> None:
+def headroom(ax: Axes) -> None:
     """Room above the highest bar; bars start at zero."""
-    ax.set_ylim(0, max(ax.dataLim.ymax, 1) * (1 + share))
+    ax.set_ylim(0, max(ax.dataLim.ymax, 1) * 1.12)
 
 
 ONE, TWO = {"": dict(alpha=0.9)}, {"before": dict(alpha=0.4), "after": dict(alpha=0.9)}
@@ -124,7 +124,7 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> F
     """Figure 1: every arm's mean and seeds, in three groups: no norm, a single type, two types combined."""
     runs = scored(frame)
     own = own_of(fresh, runs)
-    fig, panels, _ = task_panels(frame, height=4.3)
+    fig, panels, _ = task_panels(frame, chance=False, height=4.3)
     for task, ax in panels.items():
         here = runs[runs.task == task]
         for x, (group, colour) in enumerate(GROUPS.items()):
@@ -142,8 +142,8 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> F
             above(ax, x, mine.percent.max(), f"{short(best)}\n{percent(means[best] / 100)}", 8)
         ax.set_xticks(range(len(GROUPS)), GROUPS)
         ax.set(xlim=(-0.5, 2.6), xlabel="normalization strategy")
-        headroom(ax, 0.17)
-    marks = "large dots: means of arms, small: seeds, line: mean of the group, dotted: chance"
+        ax.margins(y=0.15)
+    marks = "large dots: means of arms, small: seeds, line: mean of the group"
     return finish(fig, "No norm, one norm, two norms", describe_frame(frame, "means and seeds"), marks, own_runs(fresh))
 
 
@@ -235,27 +235,33 @@ def fig_single_vs_best(
     """Figure 7: for each N2, the type N2→N2 against the best combination, chosen on validation, shown on test."""
     runs = scored(frame, [arm for n2 in norms for arm in (f"{n2}>SSM>{n2}", *partners(n2, norms))])
     own = own_of(fresh, runs)
-    fig, panels, _ = task_panels(runs)
-    looks = {"single": dict(alpha=0.4), "best": dict(alpha=0.9, hatch="///")}
+    fig, panels, _ = task_panels(runs, chance=False)
     for task, ax in panels.items():
-        best = {n2: best_combination(runs, task, n2, norms) for n2 in norms}
-        at = {f"{n2}>SSM>{n2}": (n2, "single") for n2 in norms}
-        at |= {arm: (n2, "best") for n2, arm in best.items() if arm}
-        here = runs[runs.task == task]
-        bars(ax, here, own[own.task == task], at, looks)
-        for x, arm in enumerate(best.values()):
-            if (highest := here.percent[here.arm == arm].max()) > 0:
-                above(ax, x + 0.2, highest, Arm.parse(arm).n1, 7.5)
+        here, fresh_here = runs[runs.task == task], own[own.task == task]
+        for x, n2 in enumerate(norms):
+            best, colour, ends = best_combination(runs, task, n2, norms), norm_colour(n2), []
+            for arm, side, face in ((f"{n2}>SSM>{n2}", -0.2, "white"), (best, 0.2, colour)):
+                mine, ours = (some.percent[some.arm == arm].dropna() for some in (here, fresh_here))
+                if mine.empty:
+                    continue
+                ends.append((x + side, mine.mean()))
+                ax.plot(x + side + jitter(len(mine)), mine, "o", markersize=2.6, color=colour, alpha=0.6)
+                ax.plot(*ends[-1], norm_marker(n2), markersize=8, color=colour, markerfacecolor=face, zorder=4)
+                ax.plot(np.full(len(ours), x + 1.6 * side), ours, **own_run(size=5))
+            ax.plot(*zip(*ends, strict=True), color=colour, linewidth=1.4)
+            if best:
+                above(ax, x + 0.2, here.percent[here.arm == best].max(), Arm.parse(best).n1, 7.5)
         norm_ticks(ax, norms, "N₂, the norm after the SSM")
-        headroom(ax)
-    handles = [Patch(color=GREY, alpha=0.4, label="single: N₂→N₂")]
-    handles.append(Patch(facecolor=GREY, hatch="///", edgecolor="white", label="best combination, its N₁ above"))
+        ax.margins(y=0.1)
+    look = dict(color=GREY, marker="o", markersize=8, linestyle="")
+    handles = [Line2D([], [], markerfacecolor="white", label="single: N₂→N₂", **look)]
+    handles.append(Line2D([], [], label="best combination, its N₁ above", **look))
     fig.legend(handles=handles, loc="outside upper right", ncols=2)
     kind = paper_kind(runs)
     numbers = ", ".join(f"{short(arm)} {value:.1f} %" for arm, value in FIGURE_7[kind].items())
     paper = f"paper, {MAIN_TASKS[kind]}: {numbers} ({PATTERN_ONLY})"
-    notes = ("N₁ chosen on validation, shown on test", own_runs(fresh), "dotted: chance", paper)
-    return finish(fig, "One type, or the best pair?", describe_frame(runs), *notes)
+    notes = ("large dots: means, small: seeds", "N₁ chosen on validation, shown on test", own_runs(fresh), paper)
+    return finish(fig, "One type, or the best pair?", describe_frame(runs, "means and seeds"), *notes)
 
 
 @styled

@@ -7,14 +7,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM
+from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM
 from mambanorm.figures.style import finish, log_axis, new_figure, panel_grid, some_of, styled, whole_ticks
 
 COLUMNS, MOST = 4, 12
 FLOAT16 = 65504.0
 LINES = {
     "rms": dict(color=COMBINATION, marker="o", label="RMS"),
-    "p999": dict(color=BEST, marker="s", linestyle="--", label="99.9 %"),
+    "p999": dict(color=GREY, marker="s", linestyle="--", label="99.9 %"),
     "max_abs": dict(color=NO_NORM, marker="^", linestyle=":", label="largest"),
 }
 
@@ -40,7 +40,7 @@ def fig_clinic(table: pd.DataFrame, histograms: pd.DataFrame, edges: np.ndarray,
     for i, (column, name) in enumerate({"histogram": "values", "grad_histogram": "gradients"}.items()):
         _histogram_panel(fig.add_subplot(below[-1, 2 * i : 2 * i + 2]), histograms, column, name, shown, edges)
     if shown:
-        fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
+        fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=len(LINES))
     left_out = f"{len(shown)} of {len(sites)} sites" if len(shown) < len(sites) else ""
     notes = ("one batch, one pass", "grey line: float16's largest, 65,504", "red ground: values that are not finite")
     return finish(fig, title, *notes, "below: share of a site's values by size", left_out)
@@ -93,8 +93,8 @@ def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: 
         depths = sorted(layers.depth.unique())
         for depth in (depths[i] for i in some_of(len(depths), 5)):
             mine = layers[layers.depth == depth]
-            colour = (0.1, 0.25 + 0.6 * depth / max(depths), 0.85 - 0.6 * depth / max(depths))
-            ax.plot(mine.step, mine[column].where(np.isfinite(mine[column])), color=colour, label=f"layer {depth}")
+            grey = str(0.8 - 0.7 * depth / max(depths))
+            ax.plot(mine.step, mine[column].where(np.isfinite(mine[column])), color=grey, label=f"layer {depth}")
         bad = layers.groupby("step")[column].apply(lambda values: bool(np.isinf(values).any()))
         _mark_non_finite(ax, bad.index[bad])
         ax.set_ylabel(label)
@@ -113,7 +113,7 @@ def _mark_non_finite(ax: Axes, steps) -> None:
         ax.axvspan(step - 0.5, step + 0.5, color=NO_NORM, alpha=0.2, linewidth=0)
 
 
-LOOKS = ((COMBINATION, "-"), (BEST, "--"), (INK, ":"), (GREY, "-."))
+LOOKS = ((COMBINATION, "-"), (GREY, "--"), (INK, ":"), ("#7A5C3E", "-."))
 """Of the seeds: colour and dash."""
 
 

@@ -39,9 +39,9 @@ PALETTE = {name: colour for name, (colour, _) in LOOKS.items()}
 MARKERS = {name: marker for name, (_, marker) in LOOKS.items()}
 SPARE_COLOURS = ("#5D5FA8", "#7A5C3E", "#3E7D7A", "#A23B4B", "#6B8E23")  # for norms registered later
 
-NO_NORM, SINGLE, COMBINATION = "#C8443C", "#E0A526", "#2F6DB5"
-"""Figure 1's red, yellow and blue."""
-BEST = "#F08A00"
+NO_NORM, SINGLE, COMBINATION = "#C8443C", "#946500", "#2F6DB5"
+"""Figure 1's red, yellow and blue; the yellow is darker, for RMSN has one."""
+BEST = "#C2188F"
 
 INK, GREY, PALE = "#2B2B2B", "#767676", "#E9E9E9"
 
@@ -63,7 +63,7 @@ def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
     """Line colour, marker and dash by label: an arm takes colour and marker of its N2 (of N1 where N2 is None), and
     arms that share them differ in their dashes; hollow markers are those of arms with further sites. Other labels take
     spare colours, and the norms' markers in turn."""
-    styles, used, shapes = {}, Counter(), list(MARKERS.values())
+    styles, used, shapes = {}, Counter(), list(MARKERS.values())[1:]
     for i, label in enumerate(labels):
         try:
             arm = Arm.parse(label)

@@ -32,7 +32,7 @@ from mambanorm.figures.style import (
     styled,
     upright,
 )
-from mambanorm.figures.verdicts import STATES, WORDS, spelled
+from mambanorm.figures.verdicts import STATES, WORDS, legend, spelled
 from mambanorm.study.contrasts import site_gains
 from mambanorm.study.tables import by_seed, check_frame, describe_frame, seeds_text, summarize
 
@@ -95,7 +95,8 @@ def fig_grid(
     )
     fig, ((ax,),) = new_figure(height=5.0, width=8.2)
     names = ["none" if name == "None" else name for name in norms]
-    colours = dict(cmap="YlGnBu", alpha=0.9, linewidths=2, cbar_kws=dict(label=TEST_ACCURACY, pad=0.02, shrink=0.9))
+    bar = dict(label=TEST_ACCURACY, pad=0.02, shrink=0.9, extend="min")
+    colours = dict(cmap="YlGnBu", alpha=0.9, linewidths=2, cbar_kws=bar, vmin=100 * np.nanquantile(means, 0.1))
     colours |= dict(xticklabels=names, yticklabels=names, annot_kws=dict(fontsize=8), fmt="")
     sns.heatmap(100 * means, annot=words.fillna(""), ax=ax, **colours)
     faces = ax.collections[0].get_facecolors()
@@ -111,8 +112,10 @@ def fig_grid(
     ax.add_patch(Rectangle(corner, 0.96, 0.94, fill=False, edgecolor=BEST, linewidth=2.2))
     ax.set(xlabel="N₂, the norm after the SSM", ylabel="N₁, the norm before the SSM")
     ax.tick_params(length=0, rotation=0)
+    ax.grid(visible=False)
     blank = "blank: not run" if means.isna().any(axis=None) else ""
-    marks = "framed: the best mean" + ", dotted: runs diverged" * bool((table.diverged > 0).any())
+    marks = "palest: the lowest tenth, framed: the best mean"
+    marks += ", dotted: runs diverged" * bool((table.diverged > 0).any())
     return finish(fig, f"Every pair on {task}", describe_frame(runs), own_runs(fresh), marks, blank)
 
 
@@ -154,32 +157,39 @@ def fig_pairs(
     "pp" stands for a loss."""
     if table.empty:
         raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
-    fig, ((ax,),) = new_figure(height=1.5 + 0.36 * len(table))
-    has_own = False
-    for y, row in enumerate(table.itertuples()):
-        colour = COMBINATION if row.low > 0 else NO_NORM if row.high < 0 else GREY
-        if np.isfinite(row.low):
-            ax.hlines(y, row.low, row.high, color=colour, linewidth=2)
-        ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.2), "o", markersize=2.6, color=colour, alpha=0.6)
-        face, edge = ("white", colour) if colour == GREY else (colour, "white")
-        ax.plot(row.difference, y, "o", markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
-        if own := _own_differences(fresh, row):
-            ax.plot(own, np.full(len(own), y + 0.2), **own_run(size=5))
-            has_own = True
-    upright(ax)
-    several = table.task.nunique() > 1
-    names = [f"{short(row.a)}  −  {short(row.b)}{f'   {row.task}' * several}" for row in table.itertuples()]
-    ax.set_yticks(range(len(table)), names)
-    unit = table["unit"].iloc[0] if "unit" in table else "pp"
-    in_points = "difference in test accuracy (percentage points)"
-    xlabel = in_points if unit == "pp" else f"by how much the test loss is lower ({unit})"
-    ax.set(xlabel=xlabel, ylabel="pair", ylim=(len(table) - 0.5, -0.6))
+    panels = dict(list(table.groupby("task", sort=False)))
+    heights = [0.7 + 0.36 * len(panel) for panel in panels.values()]
+    fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.8, height_ratios=heights)
+    drawn, has_own, cut = set(), False, ""
+    for ax, (task, panel) in zip(axes[:, 0], panels.items(), strict=True):
+        for y, row in enumerate(panel.itertuples()):
+            colour = COMBINATION if row.low > 0 else NO_NORM if row.high < 0 else GREY
+            drawn.add(colour)
+            if np.isfinite(row.low):
+                ax.hlines(y, row.low, row.high, color=colour, linewidth=2)
+            ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.2), "o", markersize=2.6, color=colour, alpha=0.6)
+            face, edge = ("white", colour) if colour == GREY else (colour, "white")
+            ax.plot(row.difference, y, "o", markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
+            if own := _own_differences(fresh, row):
+                ax.plot(own, np.full(len(own), y + 0.2), **own_run(size=5))
+                has_own = True
+        upright(ax)
+        seeds = np.abs(np.concatenate(panel.per_seed.tolist())).max(initial=0)
+        if panel[["low", "high"]].abs().max(axis=None) > 3 * seeds:  # the interval of two seeds, say
+            ax.set_xlim(-2 * seeds, 2 * seeds)
+            cut = ", cut at the edge"
+        ax.set_yticks(range(len(panel)), [f"{short(row.a)}  −  {short(row.b)}" for row in panel.itertuples()])
+        unit = panel["unit"].iloc[0] if "unit" in panel else "pp"
+        in_points = "difference in test accuracy (percentage points)"
+        xlabel = in_points if unit == "pp" else f"by how much the test loss is lower ({unit})"
+        ax.set(xlabel=xlabel, ylabel="pair", ylim=(len(panel) - 0.5, -0.6), title=task if len(panels) > 1 else "")
     scales = ", ".join(filter(None, table["scale"].unique())) if "scale" in table else ""
     seeds = f"{scales} scale · {seeds_text(table.n)}" if scales else seeds_text(table.n)
-    title = "Paired differences" + f", {table.task.iloc[0]}" * (not several)
+    title = "Paired differences" + f", {task}" * (len(panels) == 1)
     known = bool(table.low.notna().any())
-    words = ", ".join(filter(None, ("large dots: means", "lines: their intervals" * known, "small dots: seeds")))
-    colours = "blue: above zero, red: below, grey: the interval holds zero (open dot)" * known
+    words = "large dots: means, " + f"lines: their intervals{cut}, " * known + "small dots: seeds"
+    said = {COMBINATION: "blue: above zero", NO_NORM: "red: below", GREY: "grey: the interval holds zero (open dot)"}
+    colours = ", ".join(words for colour, words in said.items() if colour in drawn) * known
     colours += "; not corrected for several comparisons" * (known and len(table) > 1 and not corrected)
     shows = caption or f"{seeds} · mean and 95 % t-interval"
     return finish(fig, title, shows, words, colours, "differences within a seed", own_runs(fresh) if has_own else "")
@@ -223,6 +233,7 @@ def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFram
         upright(ax)
         unit = rows.unit.iloc[0]
         ax.set(title=task, xlabel="gain in test accuracy (points)" if unit == "points" else unit)
+        ax.locator_params(axis="x", nbins=5)
     axes[0, 0].set_yticks(range(len(sites)), [SYMBOLS.get(site, site) for site in sites])
     axes[0, 0].set(ylabel="site", ylim=(len(sites) - 0.5, -0.5))
     dots = [Line2D([], [], color=norm_colour(n), marker=norm_marker(n), linestyle="", label=n) for n in norms]
@@ -257,12 +268,11 @@ def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
             tick.set_color(WORDS[word][0])
         ax.set(xlim=(-0.5, len(panel) - 0.5), title=f"{first.claim}, {first.task}", ylabel=spelled(first.unit))
         ax.set_xlabel("steps" if steps else "")
-    states = [f"{state}: {STATES[state][1]}" for state in STATES if state in set(table.state)]
     over, all_of = ("training budget", "at all steps") if steps else ("size of the model", "at its own size")
     seeds = f"{seeds_text(table.n)}{'' if steps else f', all at {table.share.iloc[0]:g} of the steps'}"
     where = all_of if table.decided.all() else f"{all_of}, or there, where these were not run"
-    dots = f"dot and line: the comparison that decides {where}, with its bounds, coloured by where these lie"
-    notes = (dots, "grey line: the threshold", "below: the verdict on all comparisons", *states)
+    dots = f"dot and line: the comparison that decides {where}, with its bounds, coloured by its own verdict"
+    notes = (dots, "grey line: the threshold", "below: the verdict on all comparisons", *legend(WORDS, table.verdict))
     return finish(fig, f"Fast or good? The effect over the {over}", caption, seeds, *notes)
 
 

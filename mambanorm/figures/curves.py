@@ -62,7 +62,7 @@ def fig_ladder(frame: pd.DataFrame, caption: str = "") -> Figure:
     ax.set(xscale="log", xlabel="learning rate", ylabel="test accuracy (%)")
     ax.set_xticks(rates, [f"{lr:g}" for lr in rates])
     ax.minorticks_off()
-    fig.legend(*ax.get_legend_handles_labels(), loc="outside right upper")
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=len(styles))
     basis = caption or describe_frame(frame, "mean and 95 % t-interval")
     return finish(fig, "How high can the learning rate be?", basis, "small dots: seeds", "dotted: chance")
 
@@ -167,14 +167,12 @@ def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> Figure:
     fig, axes = new_figure(1, len(rows), height=3.6, sharey=True)
     styles = arm_styles([arm for arm in runs.arm.unique() if arm in set(latency.arm)])
     for ax, n in zip(axes[0], rows, strict=True):
-        for arm, style in styles.items():
+        for (arm, style), marker in zip(styles.items(), "oDs^vP*Xhp<>dH8", strict=False):
             accuracy = 100 * runs[runs.arm == arm].test_accuracy
             time, colour = latency[(latency.arm == arm) & (latency.rows == n)].iloc[0], style["color"]
             ax.vlines(time.ms, *t_interval(accuracy), color=colour, linewidth=1.3, alpha=0.7)
             ax.hlines(accuracy.mean(), time.low, time.high, color=colour, linewidth=1.3, alpha=0.7)
-            face = colour if style["linestyle"] == "-" else "white"
-            dot = dict(marker=style["marker"], markersize=6.5, linestyle="", color=colour, markerfacecolor=face)
-            ax.plot(time.ms, accuracy.mean(), label=short(arm), **dot)
+            ax.plot(time.ms, accuracy.mean(), marker, markersize=6.5, color=colour, label=short(arm))
         ax.set(title="one row" if n == 1 else f"a batch of {n} rows", xlabel="forward pass (ms, median)")
         ax.set_xlim(left=0)
         ax.grid(axis="x")

@@ -15,17 +15,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mambanorm.basics.errors import unknown
-from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS, arm_styles, norm_colour, norm_marker
+from mambanorm.figures.colours import COMBINATION, DASHES, GREY, INK, NO_NORM, SPARE_COLOURS, norm_colour, norm_marker
 from mambanorm.figures.style import ONE_RUN, finish, log_axis, new_figure, seeds_of, short, some_of, styled, whole_ticks
 from mambanorm.look import BLOCK_PARTS, norm_quantiles
 from mambanorm.norms.normvary import NormVary
 from mambanorm.study.tables import check_frame
 
-PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
+PHASES = {"early": "#3E7D7A", "normal": COMBINATION, "failing": NO_NORM}
 PHASE_LINES = {"early": dict(linestyle="-."), "normal": dict(linewidth=1.2), "failing": dict(linewidth=2.4)}
 FEW = 6  # panels of layers in one row
 
-TOKENS = {"median": dict(color=INK, linewidth=1.6), "largest": dict(color="#D55E00", linewidth=1.6, linestyle="--")}
+TOKENS = {"median": dict(color=INK, linewidth=1.6), "largest": dict(color="#5D5FA8", linewidth=1.6, linestyle="--")}
 
 
 @styled
@@ -80,7 +80,7 @@ def fig_outputs(frame: pd.DataFrame, inside: Mapping[str, Mapping[str, np.ndarra
             ax.plot(blocks, largest, alpha=0.75, **_ending("failing" if ended else "normal"))
         ax.set(title=f"{short(arm)}: {failed.sum()} of {len(mine)} failed", xlabel="block")
         whole_ticks(ax)
-    axes[0, 0].set_ylabel("log₁₀ ‖y‖₂, largest token (a.u.)")
+    axes[0, 0].set_ylabel("largest token,\nlog₁₀ ‖y‖₂ (a.u.)")
     looks = {"normal": "ran to its end", "failing": "ended non-finite"}
     fig.legend(handles=[Line2D([], [], label=v, **_ending(k)) for k, v in looks.items()], loc="outside upper right")
     notes = "residual stream, train mode, last finite step", "a line a run"
@@ -140,32 +140,22 @@ def _spectrum(ax: Axes, sigma: np.ndarray, line: int, **style) -> None:
 @styled
 def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
     """Appendix B: by how much the L2 norm of in_proj, conv1d, SSM and out_proj has grown since the first snapshot, by
-    depth; a line an arm.
+    depth; a panel an arm.
 
     Input: arm → arrays with `step` (T,) and `part_norms` (T, layers, 4).
     """
-    fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.2, sharey=True)
-    for part, (ax, name) in enumerate(zip(axes[0], BLOCK_PARTS, strict=True)):
-        for label, style in _colours_apart(arm_styles(list(arrays_by_arm))).items():
-            first, last = arrays_by_arm[label]["part_norms"][[0, -1], :, part]
-            ax.plot(np.arange(1, len(first) + 1), last / first, linewidth=1.5, label=short(label), **style)
-        ax.axhline(1, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
-        ax.set(title=name, xlabel="block")
+    fig, axes = new_figure(1, len(arrays_by_arm), height=3.2, sharey=True)
+    for ax, (label, arrays) in zip(axes[0], arrays_by_arm.items(), strict=True):
+        grown = arrays["part_norms"][-1] / arrays["part_norms"][0]  # (layers, 4)
+        for name, factor, dash, marker in zip(BLOCK_PARTS, grown.T, DASHES[3::-1], "osD^", strict=True):
+            look = dict(color=INK if name == "out_proj" else GREY, marker=marker, markersize=4, linestyle=dash)
+            ax.plot(np.arange(1, len(factor) + 1), factor, label=name, **look)
+        ax.set(title=short(label), xlabel="block")
         whole_ticks(ax)
     axes[0, 0].set_ylabel("L2 norm, last ÷ first")
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=len(BLOCK_PARTS))
     since = f"last snapshot over step {next(iter(arrays_by_arm.values()))['step'][0]}"
-    return finish(fig, "How the weights have grown, by depth", caption or ONE_RUN, f"{since}, dotted: unchanged")
-
-
-def _colours_apart(styles: dict[str, dict]) -> dict[str, dict]:
-    """Gives arms that share a norm's colour different colours: dashes cannot be told apart in a zigzag over blocks."""
-    spare, used, apart = iter(SPARE_COLOURS[3:] + SPARE_COLOURS[1:3]), set(), {}
-    for label, style in styles.items():
-        colour = style["color"] if style["color"] not in used else next(spare, style["color"])
-        apart[label] = style | {"color": colour}
-        used.add(colour)
-    return apart
+    return finish(fig, "How the weights have grown, by depth", caption or ONE_RUN, f"{since}, 1: unchanged")
 
 
 MEMBERS = {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members}

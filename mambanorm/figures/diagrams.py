@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -21,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon, Rectangle
 
 from mambanorm.arms import SYMBOLS, Arm
-from mambanorm.figures.colours import GREY, INK, ink_on, norm_colour
+from mambanorm.figures.colours import GREY, INK, NO_NORM, ink_on, norm_colour
 from mambanorm.figures.style import StudyFigure, finish, new_figure, panel_grid, styled
 from mambanorm.norms import NORMS, create_norm, norm_name
 from mambanorm.norms.registry import NormEntry
@@ -47,13 +48,13 @@ def moving_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> n
 def fig_axes(names: Sequence[str] | None = None) -> Figure:
     """Figure 2: for each norm of the registry (or those named), the cells of (B, L, D) that share one statistic."""
     names = list(NORMS) if names is None else [norm_name(name) for name in names]
-    fig, axes = panel_grid(len(names), 6, row=2.0, more=0.7)
+    fig, axes = panel_grid(len(names), 7, row=1.8, more=0.7)
     for ax, name in zip(axes, names, strict=True):
         draw_cells(ax, moving_cells(name), norm_colour(name))
-        ax.set_title(name, fontsize=10.5, loc="center", weight="bold", color=INK, pad=14)
+        ax.set_title(name, fontsize=9, loc="center", weight="bold", color=INK, pad=14)
         words = dict(transform=ax.transAxes, ha="center", fontsize=8)
         ax.text(0.5, 1.015, over_axes(name), color=GREY, **words)
-        verdict, colour = ("causal", "#2E7D5B") if NORMS[name].causal else ("sees the future", "#B5472F")
+        verdict, colour = ("causal", GREY) if NORMS[name].causal else ("sees the future", NO_NORM)
         ax.text(0.5, -0.05, verdict, va="top", color=colour, **words)
     _, L, D = SHAPE
     for x, y, letter in ((L / 2, -0.5, "L →"), (-0.55, D / 2, "D"), (L + 0.85, 0.15, "B")):
@@ -219,6 +220,28 @@ def fig_block(arm: str | Arm = "RMSN>SSM>GN") -> Figure:
     )
     missing = "dashed: no norm" if "None" in Arm.parse(arm) else ""
     return finish(fig, f"The block of arm {Arm.parse(arm)}", *words, missing)
+
+
+BELOW_IT = dict(n1="N1", conv="silu", scan="ssm", n2="N2", z="gate_silu", branch="out", residual="plus")
+"""Recorded site → the station whose output it is."""
+
+
+@styled
+def fig_sites(frames: dict[str, pd.DataFrame], caption: str = "") -> Figure:
+    """The RMS of the signal, written into the block's diagram below what computes it; a panel an arm. `frames`: arm →
+    Recorder.frame() of one block."""
+    fig, axes = panel_grid(len(frames), 2, row=1.7, more=0.5)
+    for ax, (arm, frame) in zip(axes, frames.items(), strict=True):
+        draw_block(ax, arm, fontsize=7)
+        at, rms = block_stations(arm), frame.set_index("site").rms.map("{:.2g}".format)
+        for site, key in BELOW_IT.items():
+            _label(ax, at[key].x, at[key].y - 0.45, rms[site], 7.5, NO_NORM)
+        _label(ax, -0.1, MAIN - 0.45, rms["x"], 7.5, NO_NORM)
+        _label(ax, at["times"].x, MAIN + 0.42, rms["gated"], 7.5, NO_NORM)
+        _label(ax, at["ssm"].x, MAIN - 0.75, f"B {rms['B']}   C {rms['C']}   Δ {rms['step_size']}", 6.5, GREY)
+        ax.set_title(Arm.parse(arm).label, color=INK)
+    words = "red: RMS of what leaves a box, above ⊗ of the product; grey: of what enters the SSM beside u"
+    return finish(fig, "How large the signal is, site by site", caption, words)
 
 
 PATTERNS = {

@@ -41,7 +41,7 @@ def fig_norm_view(
     axes["trials"].set_title("what moves the output of row 1?", color=INK)
     for i, (change, size) in enumerate(moved.items()):
         look = dict(y=0.9 - i * 0.165, transform=axes["trials"].transAxes, fontsize=8.5, va="center")
-        words, colour = ("unmoved", "#2E7D5B") if size < felt else (f"moves by {size:.0%}", "#B5472F")
+        words, colour = ("unmoved", GREY) if size < felt else (f"moves by {size:.0%}", INK)
         axes["trials"].text(0.02, s=change, color=INK, **look)
         axes["trials"].text(0.98, s=words, color=colour, ha="right", **look)
     for key, values, title, colour in (("x", x, "before", GREY), ("y", y, "after", norm_colour(name))):
@@ -164,7 +164,7 @@ def fig_scan_view(scan: HandScan, *, delta: float, a: float) -> Figure:
     margins = dict(left=0.07, right=0.985, top=0.87, bottom=0.19, hspace=0.5, wspace=0.2)
     fig, axes = quick_figure([["u", "delta"], ["h", "y"]], height=4.8, margins=margins, sharex=True)
     where = np.arange(1, len(scan.u) + 1)
-    for key, values, colour in (("u", scan.u, GREY), ("delta", scan.delta, "#0072B2")):
+    for key, values, colour in (("u", scan.u, GREY), ("delta", scan.delta, "#5D5FA8")):
         axes[key].vlines(where, 0, values, color=colour, linewidth=1.5)
         axes[key].plot(where, values, "o", markersize=3, color=colour)
         axes[key].axhline(0, color=GREY, linewidth=0.7)
@@ -221,7 +221,7 @@ def fig_cell_view(
         fig,
         f"{short(arm)} on {task}: {found if len(cell) else 'not recorded'}",
         f"recorded, {scale} scale, {f'{len(cell)} seeds; spread: their dots' if len(cell) else 'no seed'}",
-        "grey ticks: the other arms' means, orange: the best, × diverged (counted as chance)",
+        "grey ticks: the other arms' means, thick: the best, × diverged (counted as chance)",
         "each seed's learning rate is chosen on the other seeds",
     )
 

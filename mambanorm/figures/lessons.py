@@ -12,8 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mambanorm.arms import SITES, Arm
-from mambanorm.figures.colours import COMBINATION, GREY, INK, PALE, PALETTE, arm_styles, norm_colour
+from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM, PALE, PALETTE, norm_colour
 from mambanorm.figures.style import finish, new_figure, seeds_of, sns, styled
 from mambanorm.norms import create_norm
 from mambanorm.study.tables import check_frame
@@ -25,16 +24,16 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
     """Loss over two weights as contours, and the path of gradient descent; `bowls`: way of scaling → `Bowl`."""
     fig, axes = new_figure(1, len(bowls), height=3.6)
     for ax, (how, bowl) in zip(axes[0], bowls.items(), strict=True):
-        levels = bowl.loss.min() + np.geomspace(1e-3, 1, 12) * np.ptp(bowl.loss)
-        ax.contour(bowl.w0, bowl.w1, bowl.loss, levels=levels, cmap="Blues_r", linewidths=0.9)
-        ax.plot(bowl.path.w0, bowl.path.w1, "-o", color=PALETTE["GN"], markersize=2.5, linewidth=1)
+        levels = bowl.loss.min() + np.geomspace(1e-3, 1, 8) * np.ptp(bowl.loss)
+        ax.contour(bowl.w0, bowl.w1, bowl.loss, levels=levels, colors=GREY, linewidths=0.7)
+        ax.plot(bowl.path.w0, bowl.path.w1, "-o", color=NO_NORM, markersize=2.5, linewidth=1)
         ax.plot(*bowl.path[["w0", "w1"]].iloc[0], "s", color=INK, markersize=5)
         ax.set(xlim=(bowl.w0[0], bowl.w0[-1]), ylim=(bowl.w1[0], bowl.w1[-1]), xlabel="weight of feature 1")
         ax.set_title(f"{how}: {bowl.path.step.iloc[-1]} steps", color=INK)
         ax.set_aspect("equal")
         ax.grid(False)
     axes[0, 0].set_ylabel("weight of feature 2")
-    words = "contours: loss, dark is low · orange: one dot a step, from the square until 99 % of the way down"
+    words = "lines of equal loss · red: one dot a step, from the square until 99 % of the way down"
     return finish(fig, "Gradient descent on features of different scale", caption, words)
 
 
@@ -42,7 +41,7 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
 def fig_invariances(table: pd.DataFrame, felt: float = 0.01) -> Figure:
     """Norms × changes of the input as a heat map of `invariances`: "–" where the output stays (below `felt`)."""
     fig, ((ax,),) = new_figure(height=1.5 + 0.27 * len(table))
-    ramp = LinearSegmentedColormap.from_list("felt", [PALE, PALETTE["BN"]]).with_extremes(under="white")
+    ramp = LinearSegmentedColormap.from_list("felt", [PALE, "#505050"]).with_extremes(under="white")
     words = table.map(lambda value: "–" if value < felt else f"{value:.2f}")
     changes = [re.sub(r", | (?=[×+])", "\n", name) for name in table]
     how = dict(annot=words, fmt="", annot_kws=dict(fontsize=8), cmap=ramp, vmin=felt, vmax=1.2, cbar=False)
@@ -54,7 +53,7 @@ def fig_invariances(table: pd.DataFrame, felt: float = 0.01) -> Figure:
     return finish(fig, "What a norm does not feel", felt_is, batch)
 
 
-ARM_LOOKS = {"none": (PALETTE["None"], ":"), "none, He start": (PALETTE["RMSN"], "--"), "BN": (PALETTE["BN"], "-")}
+ARM_LOOKS = {"none": (PALETTE["None"], ":"), "none, He start": (INK, "--"), "BN": (PALETTE["BN"], "-")}
 
 
 @styled
@@ -104,9 +103,6 @@ def fig_memory(delta: Tensor, A: Tensor) -> Figure:
     return finish(fig, "What the SSM remembers at the start", words)
 
 
-PART_COLOURS = {"nothing": COMBINATION, "conv": PALETTE["RMSN"], "gate": PALETTE["GN"]}
-
-
 @styled
 def fig_parts(frame: pd.DataFrame) -> Figure:
     """Test accuracy of a one-block model that lacks one part, a dot a seed and a bar for the mean; dotted: chance."""
@@ -115,9 +111,9 @@ def fig_parts(frame: pd.DataFrame) -> Figure:
     runs = frame.assign(test_accuracy=100 * frame.test_accuracy)
     for ax, task in zip(axes[0], tasks, strict=True):
         here = runs[runs.task == task]
-        how = dict(x="without", y="test_accuracy", hue="without", legend=False, ax=ax)
-        sns.barplot(here, palette=PART_COLOURS, saturation=1, alpha=0.75, width=0.6, errorbar=None, **how)
-        sns.swarmplot(here, palette=dict.fromkeys(PART_COLOURS, INK), size=3, warn_thresh=1, **how)
+        how = dict(x="without", y="test_accuracy", ax=ax)
+        sns.barplot(here, color="#B9B9B9", width=0.6, errorbar=None, **how)
+        sns.swarmplot(here, color=INK, size=3, warn_thresh=1, **how)
         ax.axhline(100 * here.chance.iloc[0], color=GREY, linestyle=":")
         parts = ["the whole block" if part == "nothing" else f"no {part}" for part in here.without.unique()]
         ax.set_xticks(range(len(parts)), parts)
@@ -174,19 +170,6 @@ def fig_rows(split: Split, n: int = 8, caption: str = "") -> Figure:
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
     return finish(fig, "The first sequences of the training set", caption)
-
-
-@styled
-def fig_sites(frames: dict[str, pd.DataFrame], caption: str = "") -> Figure:
-    """RMS at each recorded site of a block, one line an arm; `frames`: arm → Recorder.frame() of one block."""
-    fig, ((ax,),) = new_figure(height=3.7)
-    for arm, style in arm_styles(list(frames)).items():
-        rms = frames[arm].set_index("site").rms.reindex(SITES)
-        ax.plot(range(len(SITES)), rms, markersize=4.5, label=Arm.parse(arm).label, **style)
-    ax.set_xticks(range(len(SITES)), SITES, rotation=30, ha="right", rotation_mode="anchor")
-    ax.set(yscale="log", xlabel="site, in the order of computation", ylabel="RMS (log scale)")
-    fig.legend(loc="outside right center")
-    return finish(fig, "How large the signal is, site by site", caption)
 
 
 @styled

@@ -59,11 +59,11 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     keys = _keys("the claim's threshold", [v for v in verdicts if np.isfinite(v.paper)])
     basis = f"protocol {where[0]}", f"{where[1]} scale", seeds
     arrow = "arrow: it goes on, as its numbers say" if any(clipped) else ""
-    words = _legend(WORDS, [v.verdict for v in verdicts])
+    words = legend(WORDS, [v.verdict for v in verdicts])
     return finish(fig, "Every claim, every verdict", *basis, dots, *keys, arrow, *words)
 
 
-def _legend(looks: Mapping[str, tuple[str, str]], shown: Iterable[str]) -> list[str]:
+def legend(looks: Mapping[str, tuple[str, str]], shown: Iterable[str]) -> list[str]:
     """What the words mean that stand beside the rows, each in its colour."""
     return [f"{word}: {meaning}" for word, (_, meaning) in looks.items() if word in set(shown)]
 
@@ -180,7 +180,7 @@ def fig_claim(verdict) -> Figure:
         _name_rows(ax, [row_name(row, several) for row in panel.itertuples()], unit)
     basis = verdict.fidelity, seeds_text(rows.n), f"line: interval, {ENDS}"
     keys = _keys("threshold", [verdict] if np.isfinite(rows.paper).any() else [])
-    return finish(fig, f"{verdict.claim.id}: {verdict.verdict}", *basis, *keys, *_legend(STATES, rows.state))
+    return finish(fig, f"{verdict.claim.id}: {verdict.verdict}", *basis, *keys, *legend(STATES, rows.state))
 
 
 def note_of(row) -> str:

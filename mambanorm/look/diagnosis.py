@@ -76,7 +76,7 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         drawn = base64.b64encode(self.plot()._repr_png_()).decode()
-        picture = f'<img alt="depth against magnitude, by site" src="data:image/png;base64,{drawn}">'
+        picture = f'<img width="950" alt="depth against magnitude, by site" src="data:image/png;base64,{drawn}">'
         tables = "".join(
             f"<details><summary>{name}</summary>{frame.to_html(index=False, float_format='%.3g')}</details>"
             for name, frame in (("every site", self.table), ("every weight", self.weights))

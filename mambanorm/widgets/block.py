@@ -1,18 +1,19 @@
 """A norm, the block and its scan: what can be seen of them without training. The 6×6 grid of recorded results: a click
 on a cell shows its seeds, learning rates and curves."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import ipywidgets as w
 import matplotlib
 import numpy as np
 import pandas as pd
 import torch
+from ipywidgets.widgets.widget_description import DescriptionStyle
 from matplotlib.colors import to_hex
 
 from mambanorm.arms import MORE_SITES, PAPER_NORMS, PRESETS, SYMBOLS, Arm
 from mambanorm.claims.evidence import Evidence, Runs
-from mambanorm.figures.colours import INK
+from mambanorm.figures.colours import BEST, INK
 from mambanorm.figures.explorers import fig_arm_view, fig_cell_view, fig_norm_view, fig_scan_view
 from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
@@ -77,18 +78,19 @@ class BlockExplorer(Explorer):
 
     def __init__(self):
         self.preset = choice(OWN, [OWN, *NAMED], "preset")
-        small = dict(layout=w.Layout(width="180px"), style=dict(description_width="64px"))  # one layout for all
-        names = list(NORMS)
-        more = {site: w.Dropdown(options=names, description=SYMBOLS.get(site, site), **small) for site in MORE_SITES}
+        # one layout and one style for all: a notebook keeps the state of each
+        small = dict(layout=w.Layout(width="180px"), style=DescriptionStyle(description_width="64px"))
+        menu = partial(w.Dropdown, options=list(NORMS), **small)
+        more = {site: menu(description=SYMBOLS.get(site, site)) for site in MORE_SITES}
         super().__init__(
             _draw_arm,
             beside=(self.preset,),
-            n1=choice("RMSN", names, "N1"),
-            n2=choice("GN", names, "N2"),
-            stem_norm=choice("None", names, "stem norm"),
-            final_norm=choice("None", names, "final norm"),
+            n1=menu(value="RMSN", description="N1"),
+            n2=menu(value="GN", description="N2"),
+            stem_norm=menu(description="stem norm"),
+            final_norm=menu(description="final norm"),
             **more,
-            weights=w.Checkbox(value=True, description="with weights", indent=False, **small),
+            weights=w.Checkbox(value=True, description="with weights", indent=False, layout=small["layout"]),
         )
         for site, control in more.items():
             control.tooltip = MORE_SITES[site]
@@ -145,7 +147,7 @@ def explore_scan() -> Explorer:
         numbers=w.Text("0 0 1 0 0 0 0 -2 0 0 0 0", description="numbers", continuous_update=False, layout=wide),
         delta=log_slider(0.2, 0.01, 10, "Δ"),
         a=log_slider(1.0, 0.1, 10, "rate |A|"),
-        selective=buttons(False, {"the same everywhere": False, "follows the input": True}, "Δ is"),
+        selective=buttons(True, {"the same everywhere": False, "follows the input": True}, "Δ is"),
     )
 
 
@@ -230,7 +232,7 @@ class GridExplorer(Explorer):
 
     def __init__(self):
         # 36 buttons share two layouts: a notebook keeps the state of each widget, and a layout is its largest part
-        size, borders = dict(width="72px", height="30px", margin="1px"), ("1px solid #CCCCCC", "2px solid #F08A00")
+        size, borders = dict(width="72px", height="30px", margin="1px"), ("1px solid #CCCCCC", f"2px solid {BEST}")
         self._plain, self._framed = (w.Layout(border=border, **size) for border in borders)
         self.cells = {(n1, n2): self._cell(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS}
         super().__init__(

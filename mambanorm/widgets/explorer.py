@@ -5,6 +5,7 @@ it, the picture of the first values.
 """
 
 import gc
+import io
 import math
 from collections.abc import Callable, Sequence
 from html import escape
@@ -42,8 +43,7 @@ class Explorer(w.VBox):
         self._draw, self._putting = draw, False
         self._arrange(controls)
         self.first = draw(**self.values)
-        self._first_png = self.first._repr_png_()  # in few colours: notebooks that keep it stay small
-        self.picture = Picture(value=self._first_png, format="png", layout=w.Layout(max_width="100%"))
+        self.picture = Picture(value=self.first._repr_png_(1.0), format="png", layout=w.Layout(max_width="100%"))
         self.picture.add_class("mambanorm-picture")
         self.picture.tooltip = self.first.get_label()  # what a reader hears who cannot see it
         self.said = w.HTML()
@@ -78,7 +78,7 @@ class Explorer(w.VBox):
         try:
             self._arrange(self.controls)
             figure = self._draw(**self.values)
-            png, label = figure.quick_png(), figure.get_label()
+            figure.savefig(png := io.BytesIO(), dpi=figure.dpi, pil_kwargs={"compress_level": 1})  # large, but soon
         except ValueError as error:
             self.said.value = f"<p>{escape(str(error))}</p>"
             return
@@ -87,14 +87,14 @@ class Explorer(w.VBox):
         self.follow()
         self.said.value = ""
         with self.picture.hold_sync():
-            self.picture.value, self.picture.tooltip = png, label
+            self.picture.value, self.picture.tooltip = png.getvalue(), figure.get_label()
 
     def follow(self) -> None:
         """Changes what stands beside the picture and shows the values, too, once their picture is drawn."""
 
     def _repr_mimebundle_(self, **options):
-        alone = {"image/png": self._first_png}, {"image/png": {"alt": self.first.get_label()}}
-        return super()._repr_mimebundle_(**options) | alone[0], alone[1]
+        alone, words = self.first._repr_mimebundle_()
+        return super()._repr_mimebundle_(**options) | alone, words
 
 
 def slider(value: float, low: float, high: float, name: str, *, step: float = 0.5, **options) -> w.FloatSlider:
