@@ -29,29 +29,17 @@ def said_of(name: str, word: str, said: str = "", **by_task: str) -> SimpleNames
 
 # notebook 12
 
-RANKING = pd.DataFrame(
-    {
-        "arm": ["None>SSM>IN", "RMSN>SSM>None", "BN>SSM>LN"],
-        "who": ["", "the original", "the later claim's"],
-        "mean": [90.0, 80.0, 89.0],
-        "sd": [1.0, 2.0, 1.5],
-        "n": 12,
-        "behind": [0.0, 10.0, 1.0],
-        "low": [np.nan, 5.0, -1.0],
-        "high": [np.nan, 15.0, 3.0],
-        "told": ["chosen", "behind", "not told apart"],
-        "unit": "pp",
-    }
-)
+ROWS = [("None>SSM>IN", "", 90.0, 1.0, 0.0, np.nan, np.nan, "chosen"),
+        ("RMSN>SSM>None", "the original", 80.0, 2.0, 10.0, 5.0, 15.0, "behind"),
+        ("BN>SSM>LN", "the later claim's", 89.0, 1.5, 1.0, -1.0, 3.0, "we cannot tell")]  # fmt: skip
+NAMES = ["arm", "who", "mean", "sd", "behind", "low", "high", "told"]
+RANKING = pd.DataFrame(ROWS, columns=NAMES).assign(n=12, unit="pp")
 HOW = dict(words=VERDICTS, basis="protocol 7")
 
 
 def test_the_answer_counts_each_word_and_says_whose_arms_diverge_more_often():
-    found = [
-        said_of("H1s", "reproduced"),
-        said_of("H2s", "reproduced"),
-        said_of("H1v", "contradicted", "contradicted, but A diverges more often"),
-    ]
+    found = [said_of("H1s", "reproduced"), said_of("H2s", "reproduced")]
+    found.append(said_of("H1v", "contradicted", "contradicted, but A diverges more often"))
     text = answers.what_holds(found, {}, {}, **HOW)
     assert text.startswith("**Answer** (protocol 7).\n\n- 2 **reproduced**: H1s, H2s\n")
     assert "- 1 **contradicted**: H1v" in text

@@ -12,6 +12,7 @@ NAMES = (
     *("03_type", "04_position", "05_combination", "06_normvary", "07_diagnostics", "08_validation"),
     *("14_clinic", "15_your_norm"),
 )
+COMPARED = "nbval-check-output"
 OPENING = ("**Question.**", "**You will be able to**", "**You need**", "**Time.**")
 
 
@@ -44,7 +45,7 @@ def test_every_exercise_has_a_folded_solution_below_its_lead(cells):
     assert [re.match(r"\*\*Solution (\d)\*\*", lead.source).group(1) for lead in leads] == numbers
     assert len(codes) == len(leads)
     for cell in codes:
-        assert cell.metadata.tags == ["solution"]
+        assert {"solution"} <= set(cell.metadata.tags) <= {"solution", COMPARED}
         assert cell.metadata.jupyter.source_hidden
         assert cell.metadata.jupyter.outputs_hidden
 
@@ -59,6 +60,13 @@ def test_every_exercise_has_its_stars_and_is_no_change_of_a_number(path):
     assert len(exercises) >= 3
     assert all(re.match(r"\d\. ★{1,3} \*\*", exercise) for exercise in exercises)
     assert "seeds =" not in asked
+
+
+def test_sixty_cells_are_compared_with_what_is_committed():
+    cells = [cell for path in GRADED for cell in nbformat.read(path, 4).cells]
+    compared = [cell for cell in cells if COMPARED in cell.metadata.get("tags", ())]
+    assert len(compared) >= 60
+    assert all(cell.outputs for cell in compared)
 
 
 def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(cells):

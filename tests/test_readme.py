@@ -101,6 +101,21 @@ def test_files_that_contributors_are_led_to_exist():
         assert (ROOT / name).exists() or (ROOT / "mambanorm" / name).exists(), name
 
 
+def test_a_comparison_of_the_readme_has_the_same_numbers_in_every_notebook_that_prints_it():
+    arm = r"([\w-]+→[\w-]+)\)?"
+    told = re.compile(rf"{arm}(?: −| against) (?:[\w ]*\()?{arm}[^:\n]{{0,12}}: ([+−][^\]]+\])")
+    own = {(a, b): amount for a, b, amount in told.findall((ROOT / "README.md").read_text())}
+    assert {("GN→GN", "None→None"), ("NormVary→GN", "RMSN→None"), ("NormVary→LN", "LN→LN")} <= set(own)
+    shown = set()
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        cells = [c for c in nbformat.read(path, 4).cells if "solution" not in c.metadata.get("tags", ())]
+        shown_by = [out.get("data", {}) for cell in cells for out in cell.get("outputs", ())]
+        for text in (data.get("text/markdown", data.get("text/plain", "")) for data in shown_by):
+            shown |= {(path.stem, (a, b), amount) for a, b, amount in told.findall(text) if (a, b) in own}
+    assert {"09_vision", "11_choosing", "12_verdicts"} <= {name for name, _, _ in shown}
+    assert not [(name, pair, amount) for name, pair, amount in shown if amount != own[pair]]
+
+
 def test_the_picture_is_the_one_that_notebook_12_draws():
     notebook = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
     (cell,) = [cell for cell in notebook.cells if "figures.fig_verdicts(" in cell.source]

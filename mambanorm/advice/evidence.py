@@ -3,8 +3,8 @@
 
 Where nothing is stored, the only entry says how to measure it. `store`: scale and runs_dir of what is stored.
 
-For a Mamba block the arm is the one that validation chooses among those that are tuned and tested; the reasons say how
-sure that is, and which claims of the paper stand or fall.
+For a Mamba block the arm is the one that README and notebook 12 name: `ranking` chooses it by validation, on the
+recorded trained models. The reasons say how sure that is, and which claims of the paper stand or fall.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pandas as pd
 
 from mambanorm.advice.experiments import stored
 from mambanorm.advice.recommendation import Question, Reason, Recommendation
-from mambanorm.arms import ATTENTION, Arm
+from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import STUDY_SCALE
 from mambanorm.claims import judge, ranking
 from mambanorm.claims.evidence import kind_of
-from mambanorm.claims.ranking import tuned_arms
+from mambanorm.claims.ranking import ADVISED_ON, CANNOT_TELL, tuned_arms
 from mambanorm.claims.verdict import Verdict
 from mambanorm.norms import NORMS
 from mambanorm.runs.recorded_results import recorded
@@ -34,8 +34,6 @@ KINDS = {
     "image_translation": "vision",
 }  # fmt: skip
 """Task of the guide → kind of this kit's tasks; any other is a sequence."""
-SCALES = (STUDY_SCALE, "quick")
-"""Of the recorded runs, the first that has the task."""
 JUDGED = {
     "sequence": ("H1s", "H3s", "H4s", "H6s", "H8s"),
     "vision": ("H1v", "H3v", "H4v", "H6v", "H8v"),
@@ -150,12 +148,12 @@ def mamba(q: Question) -> Recommendation:
     causal = q.causal or kind == "language"
     table, basis = _ranked(kind, q.task if q.task in TASKS else None, causal)
     best, others = table.iloc[0], table.iloc[1:]
-    near = [Arm.parse(name).label for name in others[others.told == "not told apart"].arm]
+    near = [Arm.parse(name).label for name in others[others.told == CANNOT_TELL].arm]
     arm = Arm.parse(best.arm)
     what = f"the {'causal ' if causal else ''}arm that validation chooses of {len(table)}"
     reasons = [
         Reason(f"{arm.label} is {what}: {_score(best, kind)} in the test.", basis),
-        Reason(f"Not told apart from it: {', '.join(near) or 'none'}.", basis),
+        Reason(f"Whether these are worse we cannot tell: {', '.join(near) or 'none'}.", basis),
     ]
     verdicts, left_out = _fitting_verdicts(kind, causal)
     reasons += [_claim(v) for v in verdicts if v.verdict == "reproduced"]
@@ -194,27 +192,17 @@ def _fits(arm: str, causal: bool) -> bool:
     return not causal or all(NORMS[name].causal for name in Arm.parse(arm).norms)
 
 
-@lru_cache(maxsize=4)
-def _frame(scale: str) -> pd.DataFrame:
-    """The recorded runs of Mambas; those of the Transformers among them have rates of their own."""
-    frame = recorded(scale)
-    return frame[~frame.arm.isin(ATTENTION)]
-
-
 @lru_cache(maxsize=16)
 def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, str]:
-    """The ranking on a task (None = the first of the kind that has one), and what it rests on, in words.
+    """The ranking on a task (None = the one that speaks for its kind), and what it rests on, in words.
 
     causal: among the arms that see no later position, so that these are held against each other.
     """
-    known = [(scale, name) for scale in SCALES for name in dict.fromkeys(_frame(scale).task)]
-    found = next((pair for pair in known if (pair[1] == task if task else kind_of(pair[1]) == kind)), None)
-    if found is None:
-        raise unknown("task with recorded runs", task, dict.fromkeys(name for _, name in known))
-    scale, name = found
-    arms = [arm for arm in tuned_arms(kind) if _fits(arm, causal)]
-    table = ranking(_frame(scale), name, scale=scale, arms=arms)
-    return table, f"recorded runs, scale {scale}, {name}, {int(table.n.max())} seeds"
+    frame, name = recorded(STUDY_SCALE), task or ADVISED_ON[kind]
+    if name not in (known := dict.fromkeys(frame.task)):
+        raise unknown("task with recorded runs", name, known)
+    table = ranking(frame, name, scale=STUDY_SCALE, arms=[arm for arm in tuned_arms(kind) if _fits(arm, causal)])
+    return table, f"recorded runs, scale {STUDY_SCALE}, {name}, {int(table.n.max())} seeds"
 
 
 @lru_cache(maxsize=4)

@@ -99,7 +99,7 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
             values = by_twin.measured.get_group(twin)
             facts[twin] = f"{values.mean():.3g}" + (f" ± {values.std():.2g}" if len(values) > 1 else "")
         facts |= dict(advantage=gap.mean, low=gap.low, high=gap.high, n=len(gap.by_seed))
-        facts |= dict(fails=told.get(gap.says, "not told"))
+        facts |= dict(fails=told.get(gap.says, "we cannot tell"))
         facts |= {f"{twin}_is": label for twin, label in by_twin.label.first().items()}
         rows.append(facts | dict(condition=runs.condition.iloc[0]))
     return pd.DataFrame(rows)
@@ -108,7 +108,7 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
 # ---------------------------------------------------------------------------------------------------------------------
 # in words: every number is read off the frames given
 
-SAID = {"yes": "it fails", "no, the twin is worse": "**the twin is worse**", "not told": "not told apart"}
+SAID = {"yes": "it fails", "no, the twin is worse": "**the twin is worse**", "we cannot tell": "we cannot tell"}
 """Short, for the first lines stand on the notebook's card in the report."""
 
 
@@ -155,7 +155,7 @@ def counted(frame: pd.DataFrame, lengths: str = "four") -> pd.DataFrame:
 
 
 def _better(gap: Gap, below: str, above: str) -> str:
-    return {"clearly below zero": below, "clearly above zero": above}.get(gap.says, "not told apart")
+    return {"clearly below zero": below, "clearly above zero": above}.get(gap.says, "we cannot tell")
 
 
 def _behind(frame: pd.DataFrame) -> str:

@@ -21,7 +21,7 @@ UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
 LARGE = 1e9
 """Parameters from which the guide calls a Transformer large."""
 UNDECIDED = "Not decided by this kit's runs"
-"""Title of the list of what was measured here and tells nothing apart, or was not measured."""
+"""Title of the list of what was measured here and decides nothing, or was not measured."""
 
 
 @dataclass(frozen=True)

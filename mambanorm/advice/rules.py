@@ -280,9 +280,9 @@ def recommend(
 
     batch_size: rows of a training batch on one device. causal: no output may depend on a later position. size:
     parameters, a number or such as "7B". component: "generator" or "discriminator" (a GAN needs one), or "output" for
-    the last layer. depth: layers. For "mamba", task may also name a task of this kit, such as "digits", and the reasons
-    are recorded verdicts. Runs of `advice.measure` that the run store holds (at a scale, in a folder; None = the
-    environment's) are named where they speak to the question.
+    the last layer. depth: layers. For "mamba", task may also name a recorded task of this kit (`mnist1d`), and the
+    reasons are recorded verdicts. Runs of `advice.measure` that the run store holds (at a scale, in a folder; None =
+    the environment's) are named where they speak to the question.
     Names may be spelt "Transformers" or "language model" as well. ValueError for an unknown value, with the valid
     ones.
     """

@@ -159,6 +159,7 @@ def guesses_on_learning(steps: pd.DataFrame, moved: pd.DataFrame) -> str:
 PROPOSED = ("NormVary→GN", "NormVary→LN")
 SINGLE = {"GN alone": "GN after the SSM", "LN alone": "LN after the SSM", "NormVary alone": "NormVary before it"}
 ADDED = {"NormVary, given GN": "NormVary added to GN", "NormVary, given LN": "NormVary added to LN"}
+LEARNED = "learning, given GN"
 
 
 def proposal_or_original(runs: pd.DataFrame, steps: pd.DataFrame, *, printed: pd.Series, not_run: Sequence[str]) -> str:
@@ -172,12 +173,33 @@ def proposal_or_original(runs: pd.DataFrame, steps: pd.DataFrame, *, printed: pd
         row = here.set_index("step")
         against = _said(row, dict(zip(PROPOSED, PROPOSED, strict=True))) or "no proposal was run"
         whose = _said(row, dict(zip(SINGLE, SINGLE, strict=True)) | ADDED)
+        whose += _learned(row.loc[LEARNED]) if LEARNED in row.index else ""
         text = f"- **{task}**, against the original: {against}. Whose gain is it? {whose}. {sketch_note(row.n)}"
-        lines.append(text.rstrip())
+        lines += [text.rstrip(), *_cost(runs, here)]
     theirs = ", ".join(f"{task} {points:+.1f}" for task, points in printed.items())
     lines.append(f"- Of Table 2 not run: {', '.join(not_run) or 'nothing'}. The paper, in points: {theirs}.")
     lines.append("- Notebook 12 has the verdict on the proposal (H8), at the same learning rates.")
     return answer(runs, "95 % t-intervals", lines)
+
+
+def _learned(row: pd.Series) -> str:
+    """What learning the mixture brings, held against the point that counts as well as against zero."""
+    little = "less than the one point that counts" if row.high < 1 else clearly(row)
+    return f". That the mixture is learned brings {gained(row)}: {little}"
+
+
+def _cost(runs: pd.DataFrame, steps: pd.DataFrame) -> list[str]:
+    """A line on what each proposal costs beside the original: weights, and the time of a run of the same seed."""
+    lines = []
+    for row in steps[steps.step.isin(PROPOSED)].itertuples():
+        mine = runs[(runs.task == row.task) & (runs.status == "ok")].set_index("seed")
+        new, old = mine[mine.arm == row.a], mine[mine.arm == row.b]
+        more = 100 * (new.parameters.iloc[0] / old.parameters.iloc[0] - 1)
+        low, middle, high = (new.wall_s / old.wall_s).dropna().quantile([0.25, 0.5, 0.75])
+        times = f"{middle:.2f} times" if low > 1 or high < 1 else "about"
+        time = f"a run took {times} as long (quartiles {low:.2f} to {high:.2f} times; the runs shared a machine)"
+        lines.append(f"- **What {row.step} costs** on {row.task}: {more:.1f} % more weights; {time}.")
+    return lines
 
 
 def _said(row: pd.DataFrame, names: dict[str, str]) -> str:

@@ -19,7 +19,7 @@ ABOUT = {"s": "sequences", "v": "images"}
 """The last letter of one of the paper's claims → what the paper says it of."""
 
 NAMED = 6
-"""Arms that are not told apart from the best one, the nearest first: what is more is counted."""
+"""Arms that may be as good as the best one, the nearest first: what is more is counted."""
 
 
 def what_holds(
@@ -50,11 +50,11 @@ def what_holds(
 
 
 def _to_take(task: str, table: pd.DataFrame, lacking: Mapping[str, str]) -> str:
-    """The best arm by validation, the recommended ones beside it, and those that are not told apart from it."""
+    """The best arm by validation, the recommended ones beside it, and those that may be as good."""
     if absent := [f"{label(arm)} ({who})" for arm, who in lacking.items() if who]:
         return f"- **On {task}** no arm is recommended yet. Still to be recorded: {', '.join(absent)}."
     best, named = table.iloc[0], table[table.who != ""].set_index("who")
-    near = list(table[table.told == "not told apart"].arm.map(label))
+    near = list(table[table.told == "we cannot tell"].arm.map(label))
     near = near if len(near) <= NAMED else [*near[:NAMED], f"and {len(near) - NAMED} more"]
     against = "; ".join(
         f"to {who} ({label(row.arm)}) {points(row.behind, row.low, row.high, row.unit)}"

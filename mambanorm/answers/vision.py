@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from mambanorm.answers.words import answer, clearly, gained, label, listed, numbered, over_seeds
+from mambanorm.basics.text import plural
 from mambanorm.study.tables import mean_sd, paired, pairs_only, sketch_note, summarize
 
 NORMS = ("BN", "IN", "LN", "RMSN", "GN")
@@ -31,8 +32,9 @@ def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) ->
             f"- **The place**: after is ahead of before for {place_counts(here)}. {sketch_note([here.seed.nunique()])}",
             f"- **The norm after the SSM**, mean over the four others before it: {order}. LN, the paper's choice, "
             f"minus GN: {_ln_minus_gn(table)}. {sketch_note([table.seed.nunique()])}",
-            f"- **The proposal**, NormVary→LN against LN→LN: {said['proposal']}. Mixing gives {said['by mixing']}. "
-            f"Learning the mixture gives {said['by learning']}. {sketch_note(moves.n)}",
+            f"- **The proposal**, NormVary→LN against LN→LN, {plural(int(moves.n.max()), 'seed')}: {said['proposal']}. "
+            f"Mixing gives {said['by mixing']}. Learning the mixture gives {said['by learning']}. "
+            f"{sketch_note(moves.n)}",
         )
         lines += map(str.rstrip, of_task)
     return answer(runs, "mean ± sd, differences with 95 % t-interval", [*lines, LAST])

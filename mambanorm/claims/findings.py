@@ -20,10 +20,10 @@ import pandas as pd
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import ROOT, STUDY_SCALE
 from mambanorm.basics.text import plural
-from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
+from mambanorm.claims.evidence import Evidence, label, shared_rows
 from mambanorm.claims.pages import basis, headline
-from mambanorm.claims.protocol import ONE_POOL, TRAINED_TASKS
-from mambanorm.claims.ranking import rankings
+from mambanorm.claims.protocol import ONE_POOL
+from mambanorm.claims.ranking import ADVISED_ON, CANNOT_TELL, rankings
 from mambanorm.claims.verdict import judge, k_of_n
 from mambanorm.claims.verdict_html import verdict_html
 from mambanorm.runs.recorded_results import recorded, recorded_path
@@ -132,16 +132,15 @@ READERS = {
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     """What somebody with a model of each kind would do, a sentence each in Markdown: the arm that validation chooses on
-    the first recorded task of its kind, how far the original lies behind it, and how many arms are not told apart from
-    it (`ranking`); last, what to do about NaN. `frame` as in `findings`."""
+    the first recorded task of its kind, how far the original lies behind it, and how many arms may be as good
+    (`ranking`); last, what to do about NaN. `frame` as in `findings`."""
     if frame is None:
         if not recorded_path(STUDY_SCALE).is_file():
             return []
         frame = recorded(STUDY_SCALE)
     read = Evidence(frame, STUDY_SCALE)
-    first = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
-    tables = rankings(read, first.values(), STUDY_SCALE)
-    told = [_take(kind, first[kind], tables[first[kind]]) for kind in READERS if first.get(kind) in tables]
+    tables = rankings(read, ADVISED_ON.values(), STUDY_SCALE)
+    told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]
     failed = judge("H9s", read, scale=STUDY_SCALE).failed
     nan = f"**If it goes NaN**, let `mambanorm diagnose` name the place where it begins. Norms on both sides: {failed}."
     return [*told, nan] if failed else told
@@ -150,7 +149,7 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:
     chosen, others = table.iloc[0], table.iloc[1:]
     original = others[others.who == "the original"]
-    ties = int((others.told == "not told apart").sum())
+    ties = int((others.told == CANNOT_TELL).sum())
     shared = f", which share {shared}" if (shared := shared_rows(task, STUDY_SCALE)) else ""
     best = f"{label(chosen.arm)} ({task}, chosen by validation, {plural(chosen.n, 'seed')}{shared})"
     if original.empty:

@@ -3,7 +3,7 @@ against any other, by the rule of the verdicts (`compare`).
 
 As in the verdicts each arm has one learning rate, and accuracies are those of runs that finished, with the diverged
 ones told beside. The chosen arm's own lead is a little flattered, because its validation shares the luck of its seeds
-with its test: what is told "not told apart" is safe to take instead.
+with its test: an arm of which it says "we cannot tell" is safe to take instead.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mambanorm.claims.claim import KINDS, SMALLEST_BITS, SMALLEST_EFFECT, UNITS,
 from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.needed import needed
+from mambanorm.claims.protocol import TRAINED_TASKS
 from mambanorm.claims.recording import known_runs
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.config import RunConfig
@@ -36,6 +37,10 @@ NAMED = {
     "language": {"NormVary-token>SSM>GN-token": "the paper's, causal", "RMSN>SSM>None": "the original"},
 }
 """The recommendation of §4.5, that of the paper's apparent successor, and the original that both start from."""
+CANNOT_TELL = "we cannot tell"
+"""What a ranking says of an arm that may be as good as the chosen one."""
+ADVISED_ON = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
+"""Kind of a task → the recorded one by which an arm is advised: by `what_to_do`, and by `recommend` (advice)."""
 
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
@@ -72,7 +77,7 @@ def ranking(
         gap = gap[np.isfinite(gap)]
         _, behind, half = rule.interval(gap, level)
         low, high = (np.nan, np.nan) if i == chosen else (behind - half, behind + half)
-        told = "chosen" if i == chosen else "behind" if low > 0 else "ahead" if high < 0 else "not told apart"
+        told = "chosen" if i == chosen else "behind" if low > 0 else "ahead" if high < 0 else CANNOT_TELL
         facts = dict(arm=runs.arms[i], who=NAMED[kind].get(runs.arms[i], ""), lr=runs.lr[i], validation=validation[i])
         facts |= dict(mean=mean[i], sd=np.nanstd(scores[i], ddof=1), n=n[i])
         facts |= dict(diverged=int(shared.sum() - n[i]), behind=float(behind), low=low, high=high)

@@ -107,7 +107,7 @@ def _why_not(claim: Claim, runs: Runs, weights: np.ndarray, facts: Row, late: bo
     if at_edge := [f"{label(runs.arms[i])} ({runs.lr[i]:g})" for i in used if runs.edge[i]]:
         return f"still improving at the edge of its grid of rates: {', '.join(at_edge)}"
     if column == "unevenness" and lower_end(runs.at(column)[runs.arms.index(NONE)]) <= UNEVEN:
-        return "nothing to even out: without norms the blocks are not told to differ by 5 %"
+        return "nothing to even out: without norms the blocks do not clearly differ by 5 %"
     if claim.runs in ("tuned", "ladder") and (low := _at_chance(runs, weights, column)):
         return low
     room = 100 - _side(runs.finished(column), weights, -1).mean() if column in ACCURACIES else np.inf
@@ -149,7 +149,7 @@ def _at_chance(runs: Runs, weights: np.ndarray, column: str) -> str:
     if column == "reach":
         guess = any(side.mean() <= LEARNS for side in sides)
         return "at chance: an arm learns at no rate" if guess else ""
-    return "" if any(lower_end(side) > 0 for side in sides) else "at chance: neither side is told from guessing"
+    return "" if any(lower_end(side) > 0 for side in sides) else "at chance: neither side clearly beats guessing"
 
 
 def lower_end(values: np.ndarray) -> float:

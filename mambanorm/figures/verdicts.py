@@ -21,7 +21,7 @@ WORDS = {
     "reproduced": (COMBINATION, "enough of its comparisons lie above their threshold"),
     "contradicted": (NO_NORM, "so many lie below it that the claim cannot hold"),
     "≈ threshold": ("#6B4FA0", "told to lie near the threshold: hardly an effect"),
-    "open": ("#946500", "not told yet: more seeds could tell, and about how many is said"),
+    "open": ("#946500", "we cannot tell yet: more seeds could, and about how many is said"),
     "not judged": ("#3F4A54", "such runs cannot tell, for the reason given"),
 }
 """The word of a verdict → its colour (readable on white, and under white), and what it means."""
@@ -135,7 +135,7 @@ def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
 
 
 def _headline(why: str) -> str:
-    """`at chance: neither side is told from guessing` → `at chance`"""
+    """`at chance: neither side clearly beats guessing` → `at chance`"""
     return re.split(r"[:,(]", why)[0].strip()
 
 
