@@ -18,7 +18,7 @@ import mambanorm as mn
 from mambanorm.look import NonFinite, diagnosis, record_sites, recording, sites
 from mambanorm.look.findings import First, findings_of
 from mambanorm.look.recording import describe, tensors_in
-from mambanorm.look.sites import layers_of
+from mambanorm.look.sites import layers_of, places_of
 from mambanorm.look.surgery import sites_for_norms
 
 V, B, L = 50, 4, 24
@@ -347,7 +347,15 @@ class Own(nn.Module):
         return x
 
 
-def test_of_an_unknown_model_every_module_that_has_none_inside_is_a_site():
+def test_a_map_names_the_sites_and_without_one_every_module_that_has_none_inside_is_one():
+    table = mn.diagnose(Own(), X, sites={"before": "layers.*.norm:input", "behind": "mix"}).table
+    assert list(zip(table.site, table.depth)) == [(s, d) for d in (1, 2, 3) for s in ("before", "behind")]
+    assert table["where"].iloc[0] == "layers.0.norm:input"
+    assert table.rms.iloc[0] == pytest.approx(float(X.double().square().mean().sqrt()))
+    for pattern in ("mixer", "backbone.layers.*.mixer.x_proj"):
+        assert len(places_of(theirs(), {"a": pattern})) == 4
+    assert set(mn.diagnose(theirs(), labelled(text()), sites=("gated", "B")).table.site) == {"gated", "B"}
+    assert set(mn.diagnose(ours(), text(), sites="scan").table.site) == {"scan"}
     table = mn.diagnose(Own(), X).table
     assert list(dict.fromkeys(table.site)) == ["layers.*.norm", "layers.*.mix"]
     assert list(zip(table.site, table.depth))[:3] == [("layers.*.norm", 1), ("layers.*.mix", 1), ("layers.*.norm", 2)]
@@ -588,6 +596,9 @@ def test_what_leaves_float16_is_told_in_a_module_of_ones_own():
     assert "3.own" in set(found.table["where"])
     assert f"{len(list(model.modules()))} modules" in repr(found)
     assert list(mn.diagnose(stack(), X).findings) == []
+    mapped = mn.diagnose(model, X, sites={"norm": "*.norm", "mixer": "*.mixer"})  # a map hides no module
+    assert set(mapped.table.site) == {"norm", "mixer"}
+    assert mapped.findings[0].where == "3.own"
 
 
 def test_a_buffer_that_is_not_finite_is_named_and_what_follows_from_it_is_not():
@@ -619,6 +630,13 @@ def test_bad_input_is_refused_in_words():
     with pytest.raises(TypeError, match="torch.nn.Module, got 'mamba'"):
         mn.diagnose("mamba", labelled(text()))
     for given, options, words in [
+        ((theirs(), X), dict(sites=["gate"]), r"unknown site.*'gate'.*did you mean 'gated'"),
+        ((theirs(), X), dict(sites={"scan": "layers.*.scan"}), r"no module.*'layers.\*.scan'.*layers.\*"),
+        ((theirs(), X), dict(sites={"a": "ixer"}), "no module"),  # it matches the end of a path, part by part
+        ((theirs(), X), dict(sites={"scan": "out_proj:in"}), r"side.*'in'.*input"),
+        ((theirs(), X), dict(sites={}), "sites names none"),
+        ((theirs(), X), dict(sites={"a": 3}), r"pattern of site 'a' must be text .*, got 3"),
+        ((ours(), text()), dict(sites="feed_forward"), "unknown site of LanguageModel 'feed_forward'"),
         ((theirs(), X), {}, r"MambaForCausalLM refuses this batch \(torch.float32 \(4, 6, 8\) on cpu\): "),
         ((ours(), text()), dict(loss=next_id), "needs targets, and the batch has none"),
         ((ours(), (text(), text())), dict(loss=lambda out, _: out), r"a tensor of one number, got \(4, 24, 50\)"),

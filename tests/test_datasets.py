@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import io
 import os
 import threading
@@ -203,7 +204,7 @@ def test_an_altered_download_is_refused_with_both_checksums_and_not_kept(data, s
     with pytest.raises(ValueError, match=f"{GOOD[7:]} and is {found}.*run the same command again"):
         fetch(remote, data)
     assert list(data.iterdir()) == []
-    assert fetch(replace(remote, digest=""), data).read_bytes() == handler.content  # where none is published
+    (data / "a").write_bytes(handler.content)
     with pytest.raises(ValueError, match=rf"{data / 'a'} \(3,000,001 bytes\) is truncated or altered: .*delete"):
         fetch(remote, data)  # it may have been altered later
     with pytest.raises(OSError, match=f"404.*put the file into {data} yourself, as b"):
@@ -220,6 +221,21 @@ def test_prepare_downloads_what_a_task_then_reads(data, server, monkeypatch):
     assert sorted(path.name for path in (data / "cifar100").iterdir()) == [images.TEST, images.TRAIN]
     assert len(tasks.prepare_task("cifar100_images", "smoke").test) == 32
     assert len(handler.asked) == 2
+
+
+def test_a_checksum_that_is_not_written_down_is_the_commits_own(data, server, monkeypatch):
+    address, handler = server
+    monkeypatch.setattr(images, "HUB", address)
+    listing = [{"path": "config/a.parquet", "lfs": {"oid": "abc"}}, {"path": "config/b.parquet", "lfs": {"oid": "def"}}]
+    handler.content = json.dumps(listing).encode()
+    url = images._hub("who/what", "123", "config") + "/b.parquet"
+    assert images._stated_digest(url) == "sha256:def"
+    with pytest.raises(ValueError, match="states no checksum of config/c.parquet"):
+        images._stated_digest(url.replace("b.parquet", "c.parquet"))
+    for answer in (b"<html>sign in</html>", b'{"error": "gone"}', b'[{"lfs": {}}]', b"[1]", b"null"):
+        handler.content = answer
+        with pytest.raises(ValueError, match="tree/123/config states no checksum"):
+            images._stated_digest(url)
 
 
 # ---------------------------------------------------------------------------------------------- pathfinder

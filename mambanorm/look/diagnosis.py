@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,23 +89,29 @@ def diagnose(
     batch: object,
     *,
     loss: Callable[[object, object], Tensor] | None = None,
+    sites: Mapping[str, str] | Iterable[str] | None = None,
 ) -> Diagnosis:
     """What a model's activations, gradients and weights look like on one batch, and what is wrong with them.
 
-    model: any module, in its own mode. Sites are known of this kit's, transformers' Mamba, Mamba-2, Falcon-Mamba and
-    Jamba, and mamba-ssm's (look/sites.py); of another every module that has none inside is a site. Every module is
-    looked at for magnitudes and non-finite values.
+    model: any module, in its own mode: this kit's, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, mamba-ssm's,
+    or another with `sites`, a map of names to patterns of module names: {"scan": "layers.*.mixer.norm"}, or
+    "layers.*.out_proj:input" for what goes in. A map names, and hides nothing: every module is looked at for magnitudes
+    and non-finite values. Without a map every module that has none inside is a site. For the known
+    families `sites` may be names of sites, None = all (look/sites.py says what each means).
     batch: a tensor, a tuple (input, targets), or a dict of keyword arguments. loss(output, targets); None = the loss
     that the model returns, as transformers' does when given labels, else the mean square of its output.
 
     Buffers that are not finite are named. The model is run once by hooks, not copied, a compiled one as it is written;
-    weights, `.grad`, mode, buffers and random states stay as they are. ValueError for a batch that the model refuses,
-    and a loss that is not one number; TypeError for what is no module.
+    weights, `.grad`, mode, buffers and random states stay as they are. ValueError for an unknown site or none, a
+    pattern that nothing matches, a batch that the model refuses, and a loss that is not one number; TypeError for what
+    is no module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    places = places_of(model)
-    seen = Pass(places)
+    if sites is not None and not isinstance(sites, Mapping):
+        sites = (sites,) if isinstance(sites, str) else tuple(sites)
+    places = places_of(model, sites)
+    seen = Pass(places, () if isinstance(sites, Mapping) else sites)
     spoilt = [name for name, value in model.named_buffers() if _is_spoilt(name, value)]
     learn = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     with as_it_was(), left_as_found(model), seen.open(model), torch.enable_grad():

@@ -1,6 +1,6 @@
 """Which tensor of a model is which site, and one pass through a model that looks at them.
 
-    places_of(model)           the places to look at, by the model's family
+    places_of(model, sites)    the places to look at: from the model's family, or from patterns of module names
     layers_of, mixers_of       its layers, and its Mamba mixers of other houses, by depth
     Pass                       the pass: the places in numbers, and the first value that is not finite
 
@@ -23,9 +23,11 @@ This kit's own blocks show all of SITES (arms.py) by themselves, and decay besid
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 
 import numpy as np
@@ -33,9 +35,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mambanorm.arms import SITES
+from mambanorm.basics.checks import shown
+from mambanorm.basics.errors import unknown
 from mambanorm.look.findings import First
 from mambanorm.look.recording import blocks_of, describe, inspected, sample, tensors_in
+from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
 
+SIDES = ("input", "output")
 MAMBA_1, MAMBA_2 = {"in_proj", "x_proj", "dt_proj", "out_proj"}, {"in_proj", "norm", "out_proj"}
 NORM_NAMES = ("norm", "input_layernorm")
 """Of the norm before the mixer, in transformers and mamba-ssm, and in Jamba."""
@@ -100,11 +107,51 @@ def version_of(module: nn.Module) -> int:
     return 1 if parts >= MAMBA_1 else 2 if parts >= MAMBA_2 and module.A_log.dim() == 1 else 0
 
 
-def places_of(model: nn.Module) -> list[Place]:
-    """The places to look at, layer by layer: those of the family. A model of no known family is looked at after every
-    module that has none inside; such a site is called by the module's path, its numbers as *."""
+def places_of(model: nn.Module, sites: Mapping[str, str] | Iterable[str] | None = None) -> list[Place]:
+    """The places to look at, layer by layer.
+
+    sites: None = all of the family's; names of them; or a map of one's own, site → pattern of module names (see
+    `matching`). A model of no known family is looked at after every module that has none inside; such a site is called
+    by the module's path, its numbers as *.
+    ValueError for an unknown site, for none, and for a pattern that no module matches, with the nearest.
+    """
+    if sites is not None and not sites:
+        raise ValueError("sites names none: leave it out to look at all")
+    if isinstance(sites, Mapping):
+        return [place for site, pattern in sites.items() for place in matching(model, site, pattern)]
     found = [place for depth, pair in enumerate(mixers_of(model), 1) for place in _of_mixer(model, depth, *pair)]
-    return found or ([] if blocks_of(model) else list(_of_leaves(model)))
+    if not found and not blocks_of(model):
+        found = list(_of_leaves(model))
+    if sites is None:
+        return found
+    own = [TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES for _, block in blocks_of(model)]
+    known = list(dict.fromkeys([*(site for block in own for site in block), *(place.site for place in found)]))
+    known += ["decay"] if "step_size" in known and "decay" not in known else []
+    for site in sites:
+        if site not in known:
+            raise unknown(f"site of {type(model).__name__}", site, known)
+    return [place for place in found if place.site in sites]
+
+
+def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
+    """The places of a pattern such as "layers.*.mixer.out_proj:input", by depth.
+
+    `*` stands for one part of a path. The pattern is that of a whole path or of its end. After the colon stands
+    input or output; without it, output.
+    """
+    if not isinstance(pattern, str):
+        raise ValueError(f"the pattern of site {site!r} must be text such as 'layers.*.norm', got {shown(pattern)}")
+    path, colon, side = pattern.partition(":")
+    if colon and side not in SIDES:
+        raise unknown(f"side in the pattern {pattern!r}", side, SIDES)
+    rule = re.compile(r"(?:.*\.)?" + r"[^.]+".join(map(re.escape, path.split("*"))))
+    names = [name for name, _ in model.named_modules() if name]
+    found = [name for name in names if rule.fullmatch(name)]
+    if not found:
+        near = get_close_matches(path, [*names, *map(_general, names)], n=3, cutoff=0.3) or names[:3]
+        told = f"no module of {type(model).__name__} matches {pattern!r} (site {site!r}); the nearest are "
+        raise ValueError(f"{told}{', '.join(dict.fromkeys(near))}; * stands for one part of a path")
+    return [Place(site, depth, name, name, side or "output") for depth, name in enumerate(found, 1)]
 
 
 def _general(path: str) -> str:
@@ -191,21 +238,21 @@ class Pass:
 
     first: of the forward pass; first_gradient: of the backward pass; None if all is finite. largest: where → the
     largest magnitude that a site or the output of a module has had there. rows: one a place and call, histograms among
-    them; what is made of a tensor (Place.made) has no gradient. places: what is described, besides every site
-    of this kit's blocks; None = nothing is.
+    them; what is made of a tensor (Place.made) has no gradient. places: what is described, of this kit's blocks
+    own_sites (None = all).
 
     −inf alone is how masks are written. So a tensor whose non-finite values are all −inf counts as the first only where
     what is seen next is not finite either, or the loss is not.
     """
 
-    def __init__(self, places: Iterable[Place] | None = None):
+    def __init__(self, places: Iterable[Place] = (), own_sites: Iterable[str] | None = ()):
         self.first: First | None = None
         self.first_gradient: First | None = None
         self.largest: dict[str, float] = {}
         self.rows: list[dict] = []
-        self.describing = places is not None
+        self.own_sites = own_sites
         self.places: dict[str, list[Place]] = {}
-        for place in places or ():
+        for place in places:
             self.places.setdefault(place.seen_at, []).append(place)
         self._before = self._gradient_before = ("", math.nan, "")
         self._held: First | None = None  # a mask, or the first
@@ -236,7 +283,8 @@ class Pass:
         if site == "step_size":
             made = partial(decay, self.model.get_submodule(name))
             own.append(Place("decay", depth, name, path, made=made, own_path=f"{name}.decay".lstrip(".")))
-        self._look(path, value, own if self.describing else [], site, depth)
+        wanted = [place for place in own if self.own_sites is None or place.site in self.own_sites]
+        self._look(path, value, wanted, site, depth)
 
     def _see_all(self, where: str, given: object) -> None:
         for index, value in enumerate(value for value in tensors_in(given) if value.is_floating_point()):

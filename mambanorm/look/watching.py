@@ -262,7 +262,7 @@ class Watched:
         """Looks at the last batch as `diagnose` does, with the same weights, autocast and dropout masks (those of the
         CPU; on a GPU dropout draws anew). Returns why where it began is not known, or "". The weights are to be saved
         whatever the model's code raises."""
-        self._again, self._seen = True, Pass(places_of(self.model))
+        self._again, self._seen = True, Pass(places_of(self.model), None)
         try:
             with as_it_was(), left_as_found(self.model), self._seen.open(self.model), torch.enable_grad():
                 self._both_ways()
