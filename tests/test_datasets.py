@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import io
+import json
 import os
 import threading
 from dataclasses import replace
