@@ -8,6 +8,7 @@ Weights, compiled kernels and one warm-up at a tiny size come first and are not 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 
@@ -30,11 +31,11 @@ def weigh(case: Case) -> tuple[float, float]:
     bind = prepare(case)
     bind(max(2, case.threads), TINY)()  # rows enough for the kernels of several threads
     run = bind(case.batch, case.length)
-    memory = PeakMemory(torch.device("cpu"))
+    memory, before = PeakMemory(torch.device("cpu")), lifetime_peak()
     start = time.perf_counter()
     run()
-    seconds, grown = time.perf_counter() - start, memory.sample()
-    return grown if memory.marked else max(grown, (lifetime_peak() - memory.start) / 1e6), seconds
+    seconds, grown = time.perf_counter() - start, memory.growth()
+    return (lifetime_peak() - before) / 1e6 if math.isnan(grown) else grown, seconds
 
 
 def lifetime_peak() -> int:

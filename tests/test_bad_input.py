@@ -46,6 +46,7 @@ INPUTS = {
     "empty": (torch.ones(B, 0, D), "nothing to normalize"),
     "float64": (torch.ones(B, L, D, dtype=torch.float64), "use x.to(torch.float32)"),
     "on meta": (torch.ones(B, L, D, device="meta"), "x is on meta and"),
+    "without memory": (torch._efficientzerotensor((B, L, D)), "x has no memory behind it"),
 }
 LENGTHS = {
     "a list": ([1, 2], "lengths must be a tensor of 2 whole numbers, got a list"),

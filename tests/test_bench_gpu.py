@@ -53,25 +53,6 @@ def test_all_of_it_runs_with_little_beside_torch(tmp_path):
     assert all(f"## {part}" in text for part in gpu.PARTS)
 
 
-def test_what_was_measured_is_there_whatever_fails_and_whenever_it_ends(tmp_path, monkeypatch):
-    def wrong():
-        raise ValueError("no such thing\nand a page more")
-
-    def taken_away():
-        (row,) = rows_of(tmp_path)
-        assert (row["status"], row["note"]) == ("failed", "ValueError: no such thing")
-        assert "- **complete**: no: cut off, or still under way" in next(tmp_path.glob("*.md")).read_text()
-        return {"ms": 1.0}
-
-    cases = [("breaks", wrong), ("works", taken_away)]
-    monkeypatch.setitem(gpu.PARTS, "step", lambda device, tiny: iter(cases))
-    assert gpu.bench_gpu(["step"], out_dir=tmp_path, device="cpu", tiny=True) == 1
-    assert (rows_of(tmp_path)[1]["status"], rows_of(tmp_path)[1]["ms"]) == ("ok", 1.0)
-    assert gpu.bench_gpu(["step"], out_dir=tmp_path, device="cpu", tiny=True, seconds=0) == 0
-    assert {row["status"] for row in rows_of(tmp_path)} == {"skipped"}
-    assert "- **complete**: no: 2 cases left out for lack of time" in next(tmp_path.glob("*.md")).read_text()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["scan", "conv"])
 def test_a_wrong_kernel_is_found(name, dtype):
@@ -81,11 +62,3 @@ def test_a_wrong_kernel_is_found(name, dtype):
     assert gpu._kernel_error(right, inputs)["error"] > 0
     with pytest.raises(AssertionError, match=r"the error is 0.0[45]\d*, allowed is"):
         gpu._kernel_error(lambda leaves, by: right(leaves, by) * (1.05 if by == "triton" else 1.0), inputs)
-
-
-@pytest.mark.parametrize(("argv", "told"), [(["--only", "scann"], "did you mean 'scan'"), ([], "'cuda' is not avail")])
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_mistake_is_one_line_and_exit_code_2(argv, told, capsys, tmp_path):
-    assert gpu.main([*argv, "--out", str(tmp_path)]) == 2
-    assert told in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -168,12 +168,6 @@ def test_a_variable_that_says_what_there_is_not_is_refused_by_every_command(name
     assert re.fullmatch(rf"mambanorm: MAMBANORM_{name}: unknown .* 'x': valid are .*\n", err)
 
 
-def test_a_dry_run_times_the_model_that_is_asked_for(capsys):
-    for arms in ("AutoNorm,RMSN>MHA>None", "AutoNorm,RMSN>SSM>None"):
-        assert main(["sweep", "--arms", arms, "--seeds", "1", "--dry-run"]) == 0
-        assert "2 missing" in capsys.readouterr().out
-
-
 HOURS = ["--scale", "smoke", "--workers", "0", "--set", "steps=100000000"]
 LONG = {
     "train": ["train", "--arm", "RMSN>SSM>None", *HOURS],

@@ -354,11 +354,13 @@ def test_a_map_names_the_sites_and_without_one_every_module_that_has_none_inside
     assert table.rms.iloc[0] == pytest.approx(float(X.double().square().mean().sqrt()))
     for pattern in ("mixer", "backbone.layers.*.mixer.x_proj"):
         assert len(places_of(theirs(), {"a": pattern})) == 4
-    table = mn.diagnose(Own(), X).table
-    assert list(dict.fromkeys(table.site)) == ["layers.*.norm", "layers.*.mix"]
-    assert table.depth.max() == 3
     assert set(mn.diagnose(theirs(), labelled(text()), sites=("gated", "B")).table.site) == {"gated", "B"}
     assert set(mn.diagnose(ours(), text(), sites="scan").table.site) == {"scan"}
+    table = mn.diagnose(Own(), X).table
+    assert list(dict.fromkeys(table.site)) == ["layers.*.norm", "layers.*.mix"]
+    assert list(zip(table.site, table.depth))[:3] == [("layers.*.norm", 1), ("layers.*.mix", 1), ("layers.*.norm", 2)]
+    assert table["where"].iloc[0] == "layers.0.norm"
+    assert table.rms.iloc[0] == pytest.approx(float(F.layer_norm(X, (8,)).double().square().mean().sqrt()))
 
 
 def test_the_model_is_left_alone():
@@ -404,10 +406,16 @@ def test_growth_over_depth_is_told_and_a_sum_of_branches_is_not():
     assert found_in(dict(depth=EIGHT[:5], rms=[0.1, 1e-3, 1e-2, 0.09, 0.1], max_abs=0.1)) == []  # not between its ends
 
 
-def test_magnitudes_beyond_float16_are_told():
+def test_magnitudes_beyond_float16_outliers_and_vanishing_gradients_are_told():
     assert found_in(dict(max_abs=[4.0, 6e4], rms=[1.0, 3e4])) == []
-    (finding,) = found_in(dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]))
-    assert (finding.severity, "7e+04" in finding.found) == ("warning", True)
+    for frame, said in (
+        (dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]), "reaches 7e+04, the first of 1 place beyond float16's 65,504"),
+        (dict(max_abs=[4.0, 400.0]), "400 times its RMS"),
+        (dict(depth=EIGHT, grad_rms=10.0 ** (EIGHT - 8)), "gradients vanish"),
+    ):
+        (finding,) = found_in(frame)
+        assert said in finding.found
+        assert "insert_norm" not in finding.try_this  # which it names only where it can be done
 
 
 DEAD = [(ours, 1e6), (ours, -60.0), (theirs, 60.0), (partial(theirs, "Jamba"), 1e6), (partial(ours, **HEADS), 60.0)]
@@ -429,13 +437,6 @@ def test_a_step_size_that_leaves_no_state_is_named_with_its_layer_and_nothing_be
     assert ("exp(ΔA) is" if bias > 0 else "nothing enters") in finding.found
     assert "Δ's bias" in finding.try_this
     assert f"from layer {depth} on" in found.skipped[-1]
-
-
-def test_outliers_and_vanishing_gradients_are_told():
-    (finding,) = found_in(dict(max_abs=[4.0, 400.0]))
-    assert "400 times its RMS" in finding.found
-    (finding,) = found_in(dict(depth=EIGHT, grad_rms=10.0 ** (EIGHT - 8)))
-    assert "gradients vanish" in finding.found
 
 
 def test_what_a_fused_kernel_hides_is_said():
@@ -474,11 +475,17 @@ class Attention(nn.Module):
         return self.behind * (self.softmax(q @ q.transpose(1, 2) + self.mask) @ x)
 
 
-def test_a_mask_of_minus_infinity_is_no_first_value():
-    found = mn.diagnose(Attention(), X)
-    assert found.table.nonfinite.max() == 0  # of q and of the softmax
-    assert found.first is None
-    assert list(found.findings) == []
+def test_a_mask_is_neither_a_first_value_nor_a_large_magnitude():
+    class Finite(Attention):
+        def __init__(self):
+            super().__init__()
+            self.mask = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
+
+    for model, x in ((Attention(), X), (Finite(), X), (nn.Softmax(-1), Finite().mask[:4] + X[0, :4, :6])):
+        found = mn.diagnose(model, x)
+        assert found.table.nonfinite.max() == 0  # of q and of the softmax
+        assert found.first is None
+        assert list(found.findings) == []
     assert mn.diagnose(Attention(behind=math.inf), X).first.where == ""  # what comes behind it is still found
 
 
@@ -530,8 +537,7 @@ def test_a_dataclass_is_looked_into_and_a_bare_block_names_its_sites_plainly():
     assert table["where"].iloc[0] == "x"
 
 
-def test_advice_names_a_surgery_only_where_it_can_be_done():
-    assert "insert_norm" not in found_in(dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]))[0].try_this
+def test_a_surgery_is_proposed_only_where_no_norm_stands():
     assert sites_for_norms(net()) == ()
     assert "dt" not in sites_for_norms(theirs("Mamba2"))
     assert {"n2", "gated"} <= set(sites_for_norms(ours()))
@@ -578,29 +584,21 @@ def test_a_mask_does_not_hide_that_values_are_small_and_an_input_that_is_nan_is_
     assert "look at the data" in finding.try_this
 
 
-@pytest.mark.parametrize("sites", [{"norm": "*.norm", "mixer": "*.mixer"}, None])
-def test_a_map_names_sites_and_hides_no_module(sites):
+def test_what_leaves_float16_is_told_in_a_module_of_ones_own():
     class Gate(nn.Module):
         def forward(self, h):
             return 1e5 * h
 
     model = stack(three=Gate())
-    found = mn.diagnose(model, X, sites=sites)
+    found = mn.diagnose(model, X)
     assert "beyond float16's 65,504" in found.findings[0].found
     assert found.findings[0].where == "3.own"
-    assert "3.own" in set(found.table["where"]) if sites is None else set(found.table.site) == {"norm", "mixer"}
+    assert "3.own" in set(found.table["where"])
     assert f"{len(list(model.modules()))} modules" in repr(found)
-    assert list(mn.diagnose(stack(), X, sites=sites).findings) == []
-
-
-def test_a_finite_mask_is_no_large_magnitude():
-    class Finite(Attention):
-        def __init__(self):
-            super().__init__()
-            self.mask = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
-
-    assert list(mn.diagnose(Finite(), X).findings) == []
-    assert list(mn.diagnose(nn.Softmax(-1), Finite().mask[:4] + X[0, :4, :6]).findings) == []
+    assert list(mn.diagnose(stack(), X).findings) == []
+    mapped = mn.diagnose(model, X, sites={"norm": "*.norm", "mixer": "*.mixer"})  # a map hides no module
+    assert set(mapped.table.site) == {"norm", "mixer"}
+    assert mapped.findings[0].where == "3.own"
 
 
 def test_a_buffer_that_is_not_finite_is_named_and_what_follows_from_it_is_not():
@@ -629,19 +627,17 @@ def test_a_buffer_of_a_mask_or_of_a_lowest_value_that_no_pass_has_set_is_no_find
 
 
 def test_bad_input_is_refused_in_words():
-    model, batch = theirs(), labelled(text())
     with pytest.raises(TypeError, match="torch.nn.Module, got 'mamba'"):
-        mn.diagnose("mamba", batch)
+        mn.diagnose("mamba", labelled(text()))
     for given, options, words in [
-        ((model, batch), dict(sites=["gate"]), r"unknown site.*'gate'.*did you mean 'gated'"),
-        ((model, batch), dict(sites={"scan": "layers.*.scan"}), r"no module.*'layers.\*.scan'.*layers.\*"),
-        ((model, batch), dict(sites={"a": "ixer"}), "no module"),  # it matches the end of a path, part by part
-        ((model, batch), dict(sites={"a": "backbone.*.mixer"}), "no module"),
-        ((model, batch), dict(sites={"scan": "out_proj:in"}), r"side.*'in'.*input"),
-        ((model, batch), dict(sites={}), "sites names none"),
-        ((model, batch), dict(sites={"a": 3}), r"pattern of site 'a' must be text .*, got 3"),
-        ((model, X), {}, r"MambaForCausalLM refuses this batch \(torch.float32 \(4, 6, 8\) on cpu\): "),
+        ((theirs(), X), dict(sites=["gate"]), r"unknown site.*'gate'.*did you mean 'gated'"),
+        ((theirs(), X), dict(sites={"scan": "layers.*.scan"}), r"no module.*'layers.\*.scan'.*layers.\*"),
+        ((theirs(), X), dict(sites={"a": "ixer"}), "no module"),  # it matches the end of a path, part by part
+        ((theirs(), X), dict(sites={"scan": "out_proj:in"}), r"side.*'in'.*input"),
+        ((theirs(), X), dict(sites={}), "sites names none"),
+        ((theirs(), X), dict(sites={"a": 3}), r"pattern of site 'a' must be text .*, got 3"),
         ((ours(), text()), dict(sites="feed_forward"), "unknown site of LanguageModel 'feed_forward'"),
+        ((theirs(), X), {}, r"MambaForCausalLM refuses this batch \(torch.float32 \(4, 6, 8\) on cpu\): "),
         ((ours(), text()), dict(loss=next_id), "needs targets, and the batch has none"),
         ((ours(), (text(), text())), dict(loss=lambda out, _: out), r"a tensor of one number, got \(4, 24, 50\)"),
     ]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -19,8 +20,12 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 8))
 
 
-def step(model: nn.Module, optimizer, scale: float = 1.0, loss=lambda value: value) -> torch.Tensor:
-    value = loss(scale * model(X).square().mean())
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def step(model: nn.Module, optimizer, scale: float = 1.0, loss=lambda value: value, x=X) -> torch.Tensor:
+    value = loss(scale * model(x).square().mean())
     optimizer.zero_grad()
     value.backward()
     optimizer.step()
@@ -100,14 +105,19 @@ def test_its_numbers_are_the_gradients_norm_the_loss_and_each_layers_rms(tmp_pat
         assert seen.by_layer[column].tolist() == pytest.approx(expected)
 
 
-def test_the_ring_keeps_the_last_steps_only(tmp_path):
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def test_the_ring_keeps_the_last_steps_only_and_large_gradients_whose_squares_overflow_are_finite(tmp_path):
+    model = Line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with mn.watch(model, optimizer, ring=3, folder=tmp_path) as seen:
         for _ in range(7):
-            step(model, optimizer)
+            optimizer.zero_grad()
+            (1e25 * model(X)).sum().backward()
+            optimizer.step()
+    assert seen.report is None
     assert seen.steps.step.tolist() == [5, 6, 7]
     assert seen.steps.loss.isna().all()  # nobody told it
+    expected = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters()))
+    assert seen.steps.grad_norm.tolist() == pytest.approx(3 * [expected])
 
 
 def test_when_training_fails_the_weights_before_the_failure_are_written_and_kept(tmp_path):
@@ -143,6 +153,16 @@ def test_weights_that_a_step_itself_made_infinite_are_told_and_not_written(tmp_p
     assert "weights after" not in str(report)
 
 
+def lost(model: nn.Module, x=X):
+    """A step whose loss is infinite."""
+
+    def fail(_, seen) -> None:
+        (model(x).sum() * math.inf).backward()
+        seen.optimizer.step()
+
+    return fail
+
+
 def test_a_model_that_refuses_to_run_again_has_its_weights_saved_all_the_same(tmp_path):
     class Once(Line):
         ran = False  # no buffer: these are put back
@@ -153,76 +173,41 @@ def test_a_model_that_refuses_to_run_again_has_its_weights_saved_all_the_same(tm
             self.ran = True
             return super().forward(x)
 
-    model = Once()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-
-    def fail(*_) -> None:
-        (model(X) * math.inf).sum().backward()
-        optimizer.step()
-
-    report, _ = failing(model, optimizer, fail, folder=tmp_path)
+    report, _ = failing(model := Once(), sgd(model), lost(model), folder=tmp_path)
     assert report.checkpoint.exists()
     assert report.first is None
     assert "RuntimeError: only once" in report.findings.skipped[0]
 
 
-def test_large_gradients_whose_squares_overflow_are_finite(tmp_path):
-    model = Line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with mn.watch(model, optimizer, folder=tmp_path) as seen:
-        (1e25 * model(X)).sum().backward()
-        optimizer.step()
-    assert seen.report is None
-    expected = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters()))
-    assert seen.steps.grad_norm.tolist() == pytest.approx([expected])
-
-
 def test_tied_weights_are_written_under_both_names(tmp_path):
     model = mn.LanguageModel(20, d_model=8, n_layers=1, scan_backend="reference")
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    ids = torch.arange(8).view(2, 4)
-
-    def fail(*_) -> None:
-        (model(ids).sum() * math.inf).backward()
-        optimizer.step()
-
-    saved = load_file(failing(model, optimizer, fail, folder=tmp_path)[0].checkpoint)
+    report, _ = failing(model, sgd(model), lost(model, torch.arange(8).view(2, 4)), folder=tmp_path)
+    saved = load_file(report.checkpoint)
     model.load_state_dict(saved)
     assert torch.equal(saved["lm_head.weight"], saved["backbone.embedding.weight"])
 
 
-def test_bad_input_is_refused_in_words(tmp_path):
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(TypeError, match=r"torch.nn.Module"):
-        mn.watch(optimizer, model)
-    with pytest.raises(TypeError, match=r"torch.optim.Optimizer, got 'adam'"):
-        mn.watch(model, "adam")
-    with pytest.raises(ValueError, match="ring must be a positive whole number, got 0"):
-        mn.watch(model, optimizer, ring=0)
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"):
-        mn.watch(model, optimizer, folder=tmp_path / "file")
-
-
-def test_an_optimizer_of_another_model_is_refused_and_one_of_a_part_is_told(tmp_path, recwarn):
+def test_bad_input_is_refused_in_words(tmp_path, recwarn):
     model, other = net(), net()
-    with pytest.raises(
-        ValueError, match="holds none of the 4 weights of Sequential that learn: give watch this model's"
+    (tmp_path / "file").touch()
+    mine = sgd(model)
+    for given, options, error, words in (
+        ((mine, model), {}, TypeError, "torch.nn.Module"),
+        ((model, "adam"), {}, TypeError, "torch.optim.Optimizer, got 'adam'"),
+        ((model, mine), dict(ring=0), ValueError, "ring must be a positive whole number, got 0"),
+        ((model, mine), dict(folder=tmp_path / "file"), OSError, "file"),
+        ((model, sgd(other)), {}, ValueError, "holds none of the 4 weights of Sequential that learn: give watch this"),
     ):
-        mn.watch(model, torch.optim.SGD(other.parameters(), lr=0.1), folder=tmp_path)
+        with pytest.raises(error, match=words):
+            mn.watch(*given, **dict(folder=tmp_path) | options)
     with pytest.warns(UserWarning, match=r"holds 2 of the 4 weights of Sequential that learn, not 0\.weight"):
-        mn.watch(model, torch.optim.SGD(model[3].parameters(), lr=0.1), folder=tmp_path)
+        mn.watch(model, sgd(model[3]), folder=tmp_path)
     model[0].requires_grad_(False)
-    mn.watch(model, torch.optim.SGD(model[3].parameters(), lr=0.1), folder=tmp_path)
+    mn.watch(model, sgd(model[3]), folder=tmp_path)
     assert not recwarn.list
 
 
 # ------------------------------------------------------------------------ loops and models that it does not expect
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 class HandsOutWeights(nn.Module):
@@ -257,15 +242,13 @@ def test_a_loss_that_is_infinite_by_itself_is_told_before_the_gradients_that_it_
             optimizer.step()
 
 
-def fail_at(steps, model, folder, **options) -> tuple[watching.Watched, list]:
+def fail_at(steps, model, folder) -> tuple[watching.Watched, list]:
     """Six steps, some with an infinite factor; the loop catches what is raised and goes on."""
     optimizer, reports = sgd(model), []
-    with mn.watch(model, optimizer, folder=folder, **options) as seen:
+    with mn.watch(model, optimizer, folder=folder) as seen:
         for i in range(6):
-            optimizer.zero_grad()
-            model(X * (math.inf if i in steps else 1)).square().mean().backward()
             try:
-                optimizer.step()
+                step(model, optimizer, x=X * (math.inf if i in steps else 1))
             except NonFinite as error:
                 reports.append(error.report)
     return seen, reports
@@ -295,9 +278,7 @@ def test_running_statistics_that_the_batch_has_spoilt_are_put_back(tmp_path):
     _, (report,) = fail_at((5,), model, tmp_path)
     optimizer = sgd(plain)
     for _ in range(5):
-        optimizer.zero_grad()
-        plain(X).square().mean().backward()
-        optimizer.step()
+        step(plain, optimizer)
     assert report.step == 6
     saved = load_file(report.checkpoint)
     for name, value in plain.state_dict().items():
@@ -339,19 +320,14 @@ def test_sparse_gradients_and_losses_beyond_float16_are_watched(tmp_path):
             seen.loss(loss)
 
 
-def report_of(model: nn.Module, folder, before=lambda step: None, x=X, steps=60):
+def report_of(model: nn.Module, folder, before=lambda step: None, steps=60):
     """The report of `watch` on a training that calls before(step) at each step; None if it raises nothing."""
     optimizer = sgd(model)
-    with mn.watch(model, optimizer, folder=folder) as seen:
-        for step in range(1, steps + 1):
-            before(step)
-            optimizer.zero_grad()
-            seen.loss(model(x).square().mean()).backward()
-            try:
-                optimizer.step()
-            except NonFinite as error:
-                return error.report
-    return None
+    with mn.watch(model, optimizer, folder=folder) as seen, contextlib.suppress(NonFinite):
+        for i in range(1, steps + 1):
+            before(i)
+            step(model, optimizer, loss=seen.loss)
+    return seen.report
 
 
 @pytest.mark.parametrize("own", [torch.log, lambda h: (h - h) / (h - h)])

@@ -12,7 +12,6 @@ import torch
 
 import mambanorm as mn
 from mambanorm.block import BlockCache
-from mambanorm.models.build import build_model
 from mambanorm.tasks import pydoc
 
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]
@@ -60,16 +59,6 @@ def test_the_head_is_tied_unless_asked_and_initial_values_are_mamba_ssm_s():
     assert 0.95 / 8 < free.lm_head.weight.abs().max() <= 1 / 8  # PyTorch's: U(±1/√64)
 
 
-def test_a_norm_shifts_no_initial_weight():
-    models = []
-    for arm, final_norm in (("RMSN>SSM>None", "RMSN"), ("None>SSM>LN", "None")):
-        torch.manual_seed(3)
-        models.append(mn.LanguageModel(V, d_model=D, n_layers=2, arm=arm, final_norm=final_norm).state_dict())
-    shared = models[0].keys() & models[1].keys()
-    assert len(shared) == 2 * 9 + 2
-    assert all(torch.equal(models[0][name], models[1][name]) for name in shared)
-
-
 # checkpoints
 
 
@@ -104,6 +93,9 @@ def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_flo
     assert loaded.tie
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     assert torch.equal(loaded.lm_head.weight, state["backbone.embedding.weight"].float())
+    for none, said in (("model.safetensors", "use read_checkpoint"), ({}, "given: nothing")):
+        with pytest.raises(ValueError, match=said):
+            mn.load_mamba_checkpoint(none)
 
 
 def changed(**by_name):
@@ -136,13 +128,6 @@ def changed(**by_name):
 def test_a_checkpoint_that_does_not_fit_says_what_was_expected(changes, config, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         mn.load_mamba_checkpoint(changed(**changes), **config)
-
-
-def test_what_is_no_state_dict_is_refused():
-    with pytest.raises(ValueError, match="use read_checkpoint"):
-        mn.load_mamba_checkpoint("model.safetensors")
-    with pytest.raises(ValueError, match="given: nothing"):
-        mn.load_mamba_checkpoint({})
 
 
 @pytest.mark.parametrize(
@@ -232,11 +217,7 @@ def test_greedy_text_is_what_the_whole_forward_finds_likeliest():
     assert torch.equal(written[:, :2], prompt)
     for t in range(2, 11):
         assert torch.equal(model(written[:, :t])[:, -1].argmax(-1), written[:, t])
-
-
-def test_the_lowest_temperatures_are_greedy():
-    model, prompt = language_model(), tokens(B, 2)
-    assert torch.equal(model.generate(prompt, 5, temperature=1e-40, seed=0), model.generate(prompt, 5))
+    assert torch.equal(model.generate(prompt, 9, temperature=1e-40, seed=0), written)
 
 
 def test_drawn_text_is_decided_by_the_seed_and_follows_the_probabilities():
@@ -285,15 +266,12 @@ def test_text_round_trips_and_every_character_is_in_the_alphabet():
     assert pydoc.decode(pydoc.encode("")) == ""
 
 
-@pytest.mark.parametrize("character", ["é", "\t"])
-def test_characters_and_ids_outside_the_alphabet_are_refused(character):
-    with pytest.raises(ValueError, match="unknown character"):
-        pydoc.encode(f"a{character}")
+def test_what_is_outside_the_alphabet_or_fills_no_window_is_refused():
+    for character in "é\t":
+        with pytest.raises(ValueError, match="unknown character"):
+            pydoc.encode(f"a{character}")
     with pytest.raises(ValueError, match=r"0\.\.95, got 3\.\.96"):
         pydoc.decode(torch.tensor([3, 96]))
-
-
-def test_windows_follow_one_another_and_a_text_that_fills_none_is_refused():
     assert pydoc.windows(torch.arange(12), 5).tolist() == [[0, 1, 2, 3, 4, 5], [5, 6, 7, 8, 9, 10]]
     with pytest.raises(ValueError, match="from 1 to 49 for 50 characters"):
         pydoc.windows(torch.arange(50), 50)
@@ -305,13 +283,3 @@ def test_unigram_entropy_is_computed_from_the_counts():
     text = pydoc.load_text()[:5000]
     shares = [n / len(text) for n in collections.Counter(text).values()]
     assert pydoc.unigram_entropy(pydoc.encode(text)) == pytest.approx(-sum(p * math.log2(p) for p in shares))
-
-
-def test_a_trained_model_writes_what_comes_next():
-    """As the page says it (docs/training.md)."""
-    config = mn.base_config("pydoc", "smoke", arm="RMSN>SSM>LN", steps=60, d_model=32, lr=1e-2)
-    model, before = build_model(config, mn.load_task("pydoc", "smoke", 0)), mn.train(config)
-    model.load_state_dict(before.checkpoint)
-    prompt = pydoc.encode("The ")[None]
-    assert pydoc.decode(model.generate(prompt, 8)[0]).startswith("The ")
-    assert before.curves.train_loss.iloc[-5:].mean() < 0.9 * before.curves.train_loss.iloc[0]

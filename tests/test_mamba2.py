@@ -24,7 +24,7 @@ from mambanorm.study.plan import forward_flops, shape_of
 D, L, B = 24, 13, 3
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]
 PUBLISHED = (("gated", "RMSN"),)
-PAIRED = ("None", "RMSN", "LN", "GN")
+PAIRED = ("None", "RMSN", "LN")
 FURTHER = ("conv", "B", "C", "delta", "z", "gated", "branch", "residual")
 SIZES = [
     dict(d_state=5, head_dim=8),
@@ -82,13 +82,6 @@ def test_the_chunked_form_is_the_selective_scan(chunk, groups):
     direction = sample(*u.shape, seed=6).double()
     for ours, theirs in zip(*(torch.autograd.grad(y, inputs, direction) for y in found), strict=True):
         assert error(ours, theirs) < 1e-12
-
-
-def test_the_chunked_form_survives_a_decay_that_underflows():
-    u, b = sample(1, 200, 1, 2), sample(1, 200, 1, 3)
-    y = scan_chunked(u, torch.full((1, 200, 1), 10.0), torch.tensor([-16.0]), b, b, torch.zeros(1), 64)
-    assert y.isfinite().all()
-    torch.testing.assert_close(y, 10 * u * b.square().sum(-1, keepdim=True))  # each position remembers itself alone
 
 
 @pytest.mark.parametrize(
@@ -235,9 +228,6 @@ def test_step_by_step_equals_forward_at_every_size(sizes, dtype, tolerance):
 def test_a_block_that_cannot_be_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Mamba2Block(D, **{"head_dim": 8} | options)
-
-
-def test_a_parameter_of_another_size_is_refused():
     block = block_of()
     block.A_log = torch.nn.Parameter(torch.zeros(1))  # it would be widened to one head
     with pytest.raises(ValueError, match=r"A_log has shape \(1,\), needed is \(6,\)"):
@@ -271,15 +261,12 @@ def test_a_run_of_mamba_2_differs_in_one_field_and_trains_alike_each_time():
     assert first.parameters != train(config.but(model="mamba")).parameters
     assert config.run_id != config.but(model="mamba").run_id != config.but(head_dim=8).run_id
     assert config.arm == config.but(model="mamba").arm
-
-
-def test_fields_of_mamba_2_leave_the_ids_of_earlier_runs_as_they_were():
-    values = json.loads(base_config("digits", "smoke").to_json())
+    assert first.diagnostics["part_norms"].shape[2] == 4
+    assert (first.diagnostics["part_norms"] > 0).all()
+    assert not math.isnan(first.diagnostics["ring_outputs"].sum())
+    values = json.loads(config.but(model="mamba").to_json())
     earlier = {name: value for name, value in values.items() if name not in ("head_dim", "n_groups")}
-    assert run_id_of(earlier) == base_config("digits", "smoke").run_id == run_id_of(values)
-
-
-def test_a_language_task_trains_with_it():
+    assert run_id_of(earlier) == config.but(model="mamba").run_id  # the ids of earlier runs are as they were
     assert train(base_config("pydoc", "smoke", arm="RMSN>SSM>RMSN", model="mamba2", steps=3, eval_every=3)).steps == 3
 
 
@@ -309,7 +296,7 @@ def test_the_grid_of_the_study_takes_it_on_the_command_line(store, capsys):
 
 
 def test_notebook_05_reads_its_grid_as_mambas(tmp_path):
-    """What the notebook calls, in its order, on short runs of Mamba-2: 16 of the 36 pairs, and NormVary's."""
+    """What the notebook calls, in its order, on short runs of Mamba-2: nine of the 36 pairs, and NormVary's."""
     short, how = dict(model="mamba2", steps=1, warmup_steps=0), dict(workers=0, progress=False, runs_dir=tmp_path)
     mambas = mn.study("smoke", ["digits"], 1)["05_combination"]
     few = {f"{n1}>SSM>{n2}" for n1 in PAIRED for n2 in PAIRED}
@@ -328,7 +315,7 @@ def test_notebook_05_reads_its_grid_as_mambas(tmp_path):
     read = procedure.ways(both, chosen)
     pairs, curse = procedure.against_chosen(both, read), procedure.winners_curse(runs)
     assert "blocks of mamba2" in answers.which_pair(both, read, pairs, curse)
-    assert "of 16" in answers.guesses_on_pairs(runs)
+    assert "of 9" in answers.guesses_on_pairs(runs)
 
 
 def test_its_scan_is_counted_as_the_selective_scan_that_carries_it():
@@ -343,11 +330,3 @@ def test_its_scan_is_counted_as_the_selective_scan_that_carries_it():
     heads = wide // config.head_dim
     ends = 2 * 5 * (shape.length * model.stem.weight.numel() + model.head.weight.numel())
     assert found["linear"] == ends + positions * 2 * config.d_model * (3 * wide + 2 * states + heads)
-
-
-def test_diagnostics_of_a_run_hold_its_parts():
-    config = base_config("digits", "smoke", arm="RMSN>SSM>None", model="mamba2", steps=2, eval_every=1)
-    found = train(config).diagnostics
-    assert found["part_norms"].shape[2] == 4
-    assert (found["part_norms"] > 0).all()
-    assert not math.isnan(found["ring_outputs"].sum())

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.arms import PAPER_NORMS
 from mambanorm.norms.registry import COMMON_OPTIONS, check_options
 from mambanorm.study.norm_catalog import norm_costs, taxonomy_table
 from mambanorm.study.paper import TABLE_3
@@ -135,13 +134,8 @@ def affine_of(norm):
     return (1.0 if gamma is None else gamma), (0.0 if beta is None else beta)
 
 
-def test_every_norm_has_an_equation_here():
-    assert set(EQUATIONS) == set(mn.NORMS)
-    assert set(PAPER_NORMS) <= set(mn.NORMS)
-
-
-@pytest.mark.parametrize("name", EQUATIONS)
-def test_norm_equals_its_equation_forward_and_gradient(name):
+@pytest.mark.parametrize("name", mn.NORMS)
+def test_norm_equals_its_equation_forward_and_gradient_once(name):
     norm = randomise(mn.create_norm(name, D).double())
     gamma, beta = affine_of(norm)
     x, weight = sample(B, L, D, mean=3.0).requires_grad_(), sample(B, L, D, seed=2)
@@ -152,6 +146,11 @@ def test_norm_equals_its_equation_forward_and_gradient(name):
     theirs = torch.autograd.grad((expected * weight).sum(), inputs)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+    if name == "IN":  # of a fused norm a second derivative is an error, not a zero
+        x, weight = x.detach().float().requires_grad_(), weight.float()
+        (gradient,) = torch.autograd.grad((norm.float()(x) * weight).sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            gradient.square().sum().backward()
 
 
 @pytest.mark.parametrize(
@@ -191,16 +190,6 @@ def test_norm_equals_torch_and_takes_its_state_dict(name):
         torch.testing.assert_close(norm(x), expected, rtol=1e-5, atol=1e-5)
     for key, value in reference.state_dict().items():
         torch.testing.assert_close(norm.state_dict()[key], value, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", EQUATIONS)
-def test_state_dict_round_trip_gives_the_same_output_in_eval(name):
-    norm, other = randomise(mn.create_norm(name, D)), mn.create_norm(name, D)
-    for seed in range(3):
-        norm(sample(B, L, D, seed=seed, dtype=torch.float32, mean=5.0))
-    other.load_state_dict(norm.state_dict())
-    x = sample(B, L, D, seed=9, dtype=torch.float32)
-    assert torch.equal(norm.eval()(x), other.eval()(x))
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
@@ -288,21 +277,18 @@ def test_lp_equals_its_equation_for_every_p_forward_and_gradient(p, bias):
 
 def test_lp_with_p_2_is_rmsn_and_a_large_p_comes_near_the_largest_value():
     x = sample(B, L, D)
-    lp = {p: mn.create_norm("Lp", D, p=p).double() for p in (2, 500, float("inf"))}
+    lp = {p: mn.create_norm("Lp", D, p=p).double() for p in (1, 2, 500, float("inf"))}
     torch.testing.assert_close(lp[2](x), mn.create_norm("RMSN", D).double()(x), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(lp[500](x), lp[float("inf")](x), rtol=1e-2, atol=0)
     assert float(lp[float("inf")](x).detach().abs().amax(-1).min()) == pytest.approx(1, abs=1e-4)
+    for norm in lp.values():  # a token of zeros stays zero and has a finite gradient
+        zero = torch.zeros(1, 2, D).double().requires_grad_()
+        y = norm(zero)
+        y.sum().backward()
+        assert not y.any()
+        torch.testing.assert_close(zero.grad, torch.full_like(zero, EPS**-0.5))
     huge = lp[500].float()(1e30 * x.float())
     torch.testing.assert_close(huge, lp[500](x.float()), rtol=1e-4, atol=1e-4)  # no power overflows
-
-
-@pytest.mark.parametrize("p", [1, 3, float("inf")])
-def test_a_token_of_zeros_stays_zero_and_has_a_finite_gradient_under_lp(p):
-    x = torch.zeros(1, 2, D).requires_grad_()
-    y = mn.create_norm("Lp", D, p=p)(x)
-    y.sum().backward()
-    assert torch.equal(y, torch.zeros(1, 2, D))
-    torch.testing.assert_close(x.grad, torch.full_like(x, EPS**-0.5))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -315,12 +301,6 @@ def test_rmsn_with_bias_adds_beta_forward_and_backward(dtype):
     torch.testing.assert_close(norm(x), plain(x) + norm.bias)
     (norm(x) * weight).sum().backward()
     torch.testing.assert_close(norm.bias.grad, weight.sum((0, 1)))
-
-
-def test_group_norm_with_one_channel_a_group_is_instance_norm_and_with_one_group_is_ln_dl():
-    x = sample(B, L, D)
-    torch.testing.assert_close(mn.create_norm("GN", D, groups=D).double()(x), EQUATIONS["IN"](x))
-    torch.testing.assert_close(mn.create_norm("GN", D, groups=1).double()(x), EQUATIONS["LN-DL"](x))
 
 
 # the mixtures: NormVary, Appendix D, and SwitchNorm, Luo et al. 2019
@@ -347,13 +327,16 @@ MIXED = {
 @pytest.mark.parametrize("what", MIXED)
 def test_a_mixture_equals_its_equations_with_any_weights_forward_and_gradient(what):
     name, options, members, _ = MIXED[what]
-    norm = with_random_logits(name, **options)
+    norm, start = with_random_logits(name, **options), mn.create_norm(name, D, **options)
+    assert not start.mean_logits.any()
+    assert not start.var_logits.any()
     (gamma, beta), x, weight = affine_of(norm), sample(B, L, D, mean=1.0).requires_grad_(), sample(B, L, D, seed=2)
     y, expected = norm(x), mixed(x, members(x), norm) * gamma + beta
     torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
     leaves = [x, *norm.parameters()]
     for ours, theirs in zip(*(torch.autograd.grad((z * weight).sum(), leaves) for z in (y, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+    assert not mn.create_norm("NormVary-fixed", D).mean_logits.requires_grad
 
 
 @pytest.mark.parametrize("what", ["total", "literal", "SwitchNorm"])
@@ -373,17 +356,6 @@ def test_running_statistics_are_exact_and_serve_the_bn_member_only_in_eval(what)
     own[bn] = (mean, var)
     torch.testing.assert_close(norm.eval()(x), mixed(x, own, norm) * norm.gamma + norm.beta, rtol=1e-12, atol=1e-12)
     assert all(torch.equal(before[key], value) for key, value in norm.state_dict().items())
-
-
-def test_normvary_weights_are_ten_logits_at_zero_and_learn():
-    norm = mn.create_norm("NormVary", D)
-    assert norm.members == ("BN", "GN", "IN", "LN", "RMSN")
-    assert torch.equal(norm.mean_logits, torch.zeros(5))
-    assert torch.equal(norm.var_logits, torch.zeros(5))
-    (norm(sample(B, L, D, dtype=torch.float32, mean=1.0)) * sample(B, L, D, seed=2).float()).sum().backward()
-    assert norm.mean_logits.grad.abs().sum() > 0
-    assert norm.var_logits.grad.abs().sum() > 0
-    assert not mn.create_norm("NormVary-fixed", D).mean_logits.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -414,6 +386,8 @@ def test_scale_is_a_gain_a_channel_that_starts_as_no_norm_does():
     norm, x = mn.create_norm("Scale", D), sample(B, L, D, dtype=torch.float32)
     assert torch.equal(norm(x), x)
     assert {name: tuple(p.shape) for name, p in norm.named_parameters()} == {"weight": (D,)}
+    for options in ({}, {"scalar": True}):
+        assert torch.equal(mn.create_norm("Scale", D, affine=False, **options)(x), x)
     norm.weight.data.copy_(torch.arange(D))
     assert torch.equal(norm(x), x * torch.arange(D))
     assert torch.equal(mn.create_norm("Scale", D, init=0.1)(x), x * torch.tensor(0.1))  # LayerScale
@@ -436,13 +410,6 @@ def test_the_scalar_scale_is_rezeros_and_learns_from_zero(dtype, lengths):
     torch.testing.assert_close(norm.alpha.grad[0], torch.where(valid, x * weight, 0).sum())
     norm = mn.create_norm("Scale", D, scalar=True, init=0.5).to(dtype)
     torch.testing.assert_close(torch.where(valid, norm(x, lengths), 0), torch.where(valid, x / 2, 0))
-
-
-@pytest.mark.parametrize("options", [{}, {"scalar": True}])
-def test_a_scale_without_its_gain_is_the_identity(options):
-    norm, x = mn.create_norm("Scale", D, affine=False, **options), sample(B, L, D, dtype=torch.float32)
-    assert not list(norm.parameters())
-    assert torch.equal(norm(x), x)
 
 
 LEARN_GAMMA = [name for name, entry in mn.NORMS.items() if "γ" in entry.learnable or "those of" in entry.learnable]
@@ -495,20 +462,8 @@ def test_an_option_must_be_known_to_one_of_the_norms_that_share_it():
     check_options(["GN", "NormVary"], {"groups": 2, "statistics": "literal"})
     with pytest.raises(TypeError, match=r"option of GN, LN 'statistics'"):
         check_options(["GN", "LN"], {"groups": 2, "statistics": "literal"})
-
-
-def test_unknown_option_is_a_type_error_with_the_valid_ones():
     with pytest.raises(TypeError, match=r"'epsilon'.*eps, affine, groups, momentum.*did you mean 'eps'"):
         mn.create_norm("GN", D, epsilon=1e-3)
-    with pytest.raises(TypeError, match="statistics"):
-        mn.create_norm("GN", D, statistics="literal")
-
-
-def test_asking_for_a_second_derivative_of_a_fused_norm_is_an_error_not_a_zero():
-    x, w = sample(B, L, D).float().requires_grad_(), sample(B, L, D, seed=1).float()
-    (gradient,) = torch.autograd.grad((mn.create_norm("IN", D)(x) * w).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.square().sum().backward()
 
 
 @pytest.mark.parametrize("name", ["BN", "NormVary", "SwitchNorm"])

@@ -7,8 +7,8 @@ import math
 import os
 import subprocess
 import sys
-import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numba
@@ -156,27 +156,22 @@ def test_slow_decay_is_as_exact_as_in_the_reference():
     assert error(last, exact) < 2 * error(scan_reference(**arguments)[1], exact)
 
 
-def test_only_the_gradients_asked_for_are_computed():
+def test_gradients_come_where_asked_for_once_and_in_the_layout_of_the_kernel():
     for name in FLOATS:
         arguments = example()
         arguments[name].requires_grad_()
         selective_scan(**arguments, backend="cpu").sum().backward()
         assert [key for key in FLOATS if arguments[key].grad is not None] == [name]
-
-
-def test_last_state_carries_no_gradient():
-    for backend in ("cpu", "reference"):
-        out, last = selective_scan(**leaves(example()), return_last_state=True, backend=backend)
+    arguments = leaves(example(channels=40))
+    for backend in ("reference", "cpu"):
+        out, last = selective_scan(**arguments, return_last_state=True, backend=backend)
         assert out.requires_grad
         assert not last.requires_grad
-
-
-def test_a_second_derivative_is_refused():
-    arguments = leaves(example())
-    for loss in (lambda out: out.sum(), lambda out: out.square().sum()):
-        (grad,) = torch.autograd.grad(loss(selective_scan(**arguments)), arguments["u"], create_graph=True)
+    for loss in (out.sum(), out.square().sum()):
+        grads = torch.autograd.grad(loss, [arguments[name] for name in ("u", "delta", "z")], create_graph=True)
+        assert all(grad.transpose(1, 2).is_contiguous() for grad in grads)
         with pytest.raises(RuntimeError, match="once_differentiable"):
-            grad.sum().backward()
+            grads[0].sum().backward(retain_graph=True)
 
 
 def test_softplus_is_exact_on_both_sides_of_its_threshold():
@@ -236,13 +231,6 @@ def test_transposed_views_are_taken_without_a_copy(monkeypatch):
     assert out.transpose(1, 2).is_contiguous()
 
 
-def test_gradients_come_back_in_the_layout_of_the_kernel():
-    arguments = leaves(example(channels=40))
-    out = selective_scan(**arguments, backend="cpu")
-    grads = torch.autograd.grad(out.sum(), [arguments[name] for name in ("u", "delta", "z")])
-    assert all(grad.transpose(1, 2).is_contiguous() for grad in grads)
-
-
 @pytest.mark.parametrize("shape", [(16, 128, 256, 16), (8, 128, 1024, 16)])
 def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     """(B, D, L, N): what the kernel allocates beyond results and gradients."""
@@ -274,48 +262,32 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_two_runs_give_the_same_bits(batch):
+def test_two_runs_give_the_same_bits_and_one_thread_the_same_result(batch):
     results = []
-    for _ in range(2):
+    for threads in (2, 2, 1):
+        set_threads(threads)
         arguments = leaves(example(batch=batch, channels=128, length=130, size=16))
         out = selective_scan(**arguments, backend="cpu")
         out.backward(out.detach())
         results.append([out.detach()] + [arguments[name].grad for name in FLOATS])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-def test_batch_one_keeps_every_thread_busy():
-    assert scan_cpu.Plan(1, 100, 128, 16, threads=2).workers == 2
-    assert scan_cpu.Plan(1, 100, 256, 16, threads=4).workers == 4
-    assert scan_cpu.Plan(16, 100, 128, 16, threads=4).segments == 1
+    assert all(torch.equal(a, b) for a, b in zip(*results[:2], strict=True))
+    assert torch.equal(results[0][0], results[2][0])
 
 
 @pytest.mark.parametrize(("threads", "batch"), [(1, 1), (3, 16), (16, 3)])
-def test_blocks_cover_every_channel_once_and_respect_groups(threads, batch):
+def test_blocks_cover_every_channel_once_and_respect_groups_and_batch_one_keeps_every_thread_busy(threads, batch):
     plan = scan_cpu.Plan(batch, 100, 96, 16, groups_b=2, groups_c=3, threads=threads)
     channels = [(d, gb, gc) for start, width, gb, gc in plan.blocks for d in range(start, start + width)]
     assert channels == [(d, d // 48, d // 32) for d in range(96)]
-
-
-def test_one_thread_gives_the_same_result_as_two():
-    out = selective_scan(**example(batch=1, channels=64))
-    set_threads(1)
-    assert torch.equal(out, selective_scan(**example(batch=1, channels=64)))
+    assert scan_cpu.Plan(1, 100, 64 * threads, 16, threads=threads).workers == threads
+    assert scan_cpu.Plan(16, 100, 128, 16, threads=4).segments == 1
 
 
 def test_scans_from_several_python_threads_do_not_disturb_each_other():
-    expected = selective_scan(**example(batch=4, channels=64))
-    results = [None] * 4
-
-    def work(k):
-        results[k] = selective_scan(**example_arguments)
-
-    example_arguments = example(batch=4, channels=64)
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    arguments = example(batch=4, channels=64)
+    expected = selective_scan(**arguments)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: selective_scan(**arguments), range(4)))
     assert all(torch.equal(expected, result) for result in results)
 
 
@@ -331,10 +303,13 @@ def test_a_forked_child_scans_too():
 
 
 # ------------------------------------------------------------------------------------------------ back ends and errors
-def test_auto_takes_the_back_end_for_device_and_dtype():
+def test_auto_takes_the_back_end_for_device_dtype_and_form():
     assert {scan_backend(torch.empty(0, dtype=t)) for t in (torch.float32, torch.bfloat16, torch.float16)} == {"cpu"}
     assert scan_backend(torch.empty(0, dtype=torch.float64)) == "reference"
     assert scan_backend(torch.empty(0, device="meta")) == "reference"
+    for b, c in (("constant", 0), (0, "constant")):
+        arguments = example(b=b, c=c)
+        assert torch.equal(selective_scan(**arguments), selective_scan(**arguments, backend="reference"))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -350,12 +325,6 @@ def test_low_precision_is_computed_in_float32_and_cast_back(dtype):
     gated = selective_scan(**{**low, "z": gate})
     assert gated.dtype == dtype
     assert error(gated, out.detach().double() * torch.nn.functional.silu(gate.double())) < 2 * torch.finfo(dtype).eps
-
-
-def test_constant_b_or_c_is_computed_by_the_reference():
-    for b, c in (("constant", 0), (0, "constant")):
-        arguments = example(b=b, c=c)
-        assert torch.equal(selective_scan(**arguments), selective_scan(**arguments, backend="reference"))
 
 
 BAD = {

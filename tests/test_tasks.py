@@ -95,11 +95,14 @@ def rows_of(split):
 
 
 @pytest.mark.parametrize(("source", "value", "tokens"), EXAMPLES)
-def test_the_worked_examples_have_their_value_length_and_tokens(source, value, tokens):
+def test_the_worked_examples_have_their_value_and_the_s4_readers_tokens(source, value, tokens):
     assert evaluate(source) == value
     assert tokenise(source) == tokens.split()
     assert len(tokenise(source)) == {7: 21, 6: 6, 2: 12}[value]
     assert evaluate(tokens.replace(" X", " ]")) == value  # parentheses are optional
+    ids = [listops.IDS[token] for token in tokenise(source)]
+    assert evaluate(listops.decode([*ids, listops.EOS, 0, 0])) == value
+    assert (len(listops.VOCABULARY), listops.VOCABULARY[:3]) == (18, ("<pad>", "<unk>", "<eos>"))
 
 
 def test_evaluate_equals_an_independent_float_recursion():
@@ -110,6 +113,7 @@ def test_evaluate_equals_an_independent_float_recursion():
         assert evaluate(written(tree)) == float_value(tree)
         values[evaluate(written(tree))] += 1
     assert min(values.values()) > 1
+    assert evaluate("[SM 1 " * 5_000 + "4" + " ]" * 5_000) == (4 + 5_000) % 10  # deeper than Python recurses
 
 
 @pytest.mark.parametrize(
@@ -133,34 +137,17 @@ def test_a_malformed_expression_is_refused_with_its_place(text, said):
         evaluate(text)
 
 
-def test_five_thousand_levels_are_evaluated_without_recursion():
-    assert evaluate("[SM 1 " * 5_000 + "4" + " ]" * 5_000) == (4 + 5_000) % 10
-
-
-def test_the_vocabulary_is_the_s4_readers():
-    assert len(listops.VOCABULARY) == 18
-    assert listops.VOCABULARY[:3] == ("<pad>", "<unk>", "<eos>")
-    ids = [listops.IDS[token] for token in tokenise(EXAMPLES[2][0])]
-    assert evaluate(listops.decode([*ids, listops.EOS, 0, 0])) == 2
-
-
 # ---------------------------------------------------------------------------------------------- generator
 
 
-def test_what_is_drawn_is_deterministic_and_its_first_rows_never_change():
+def test_what_is_drawn_is_distinct_deterministic_and_its_first_rows_never_change(monkeypatch):
     first, second = (drawn(50, SETTINGS["quick"], 7) for _ in range(2))
     assert first == second
     assert first != drawn(50, SETTINGS["quick"], 8)
     assert drawn(1, SETTINGS["smoke"]) == [("[MAX [MAX 7 3 4 ] 9 2 6 ]", 9)]
-
-
-def test_drawn_labels_are_the_values_of_their_distinct_sources():
     pairs = drawn(500, SETTINGS["quick"], 1)
     assert all(evaluate(source) == label for source, label in pairs)
     assert len({source for source, _ in pairs}) == 500
-
-
-def test_settings_that_hold_too_few_expressions_are_refused(monkeypatch):
     monkeypatch.setattr(listops, "PATIENCE", 2_000)
     digits_only = replace(SETTINGS["smoke"], operator_probability=(), longer_than=0)
     assert len(drawn(10, digits_only)) == 10
@@ -222,30 +209,18 @@ def test_the_seed_decides_the_split(name):
         assert rows_of(getattr(first, part)) != rows_of(getattr(other, part))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_no_expression_stands_in_two_splits(seed):
-    data = load_task("listops", "smoke", seed)
-    rows = [row for part in (data.train, data.val, data.test) for row in rows_of(part)]
-    assert len(rows) == len(set(rows)) == 128
-
-
-def test_every_listops_row_is_its_label():
-    seed = 5
-    for part in (load_task("listops", "smoke", seed).train, load_task("listops", "smoke", seed).test):
-        assert [evaluate(listops.decode(row)) for row in part.inputs] == part.labels.tolist()
-        assert part.inputs.dtype == torch.uint8
-        assert all(
-            row[length - 1] == 2 and not row[length:].any()
-            for row, length in zip(part.inputs, part.lengths, strict=True)
-        )
-
-
-def test_seeds_share_one_pool_and_differ_only_in_its_split():
+def test_seeds_share_one_pool_of_labelled_rows_and_no_expression_stands_in_two_splits():
     pools = []
-    for seed in (0, 1):
+    for seed in (0, 5):
         data = load_task("listops", "smoke", seed)
         pools.append(sorted(row for part in (data.train, data.val, data.test) for row in rows_of(part)))
     assert pools[0] == pools[1]
+    assert len(pools[0]) == len(set(pools[0])) == 128
+    for part in (data.train, data.test):
+        assert [evaluate(listops.decode(row)) for row in part.inputs] == part.labels.tolist()
+        assert part.inputs.dtype == torch.uint8
+        ends = zip(part.inputs, part.lengths, strict=True)
+        assert all(row[length - 1] == 2 and not row[length:].any() for row, length in ends)
 
 
 def test_digits_are_all_there_once_and_stratified():
@@ -261,15 +236,10 @@ def test_digits_are_all_there_once_and_stratified():
         assert (part.labels.bincount() - whole * len(part)).abs().max() <= 1
 
 
-@pytest.mark.parametrize("seed", [0, 4])
-def test_digit_splits_share_no_image(seed):
-    labels = np.arange(300) % 10
-    parts = small.split_rows(labels, seed)
+def test_digit_splits_share_no_image_and_keep_every_class():
+    parts = small.split_rows(np.arange(300) % 10, 4)
     assert sorted(np.concatenate(parts)) == list(range(300))
     assert [len(part) for part in parts] == [180, 60, 60]
-
-
-def test_smoke_digits_keep_every_class():
     data = load_task("digits", "smoke", 0)
     assert sum(map(len, (data.train, data.val, data.test))) == 200
     assert all(part.labels.unique().numel() == 10 for part in (data.train, data.val, data.test))
@@ -295,24 +265,20 @@ PADDED = Split(
 )
 
 
-@pytest.mark.parametrize("rows", [[1, 0], torch.tensor([1, 0]), np.array([1, 0])], ids=["list", "tensor", "array"])
+ROWS = [[1, 0], torch.tensor([1, 0]), np.array([1, 0])]
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=["list", "tensor", "array"])
 def test_a_batch_of_tokens_is_int64_and_cut_to_its_longest_row(rows):
     inputs, lengths, labels = PADDED.batch(rows)
     assert inputs.dtype == torch.int64
     assert inputs.tolist() == [[3, 2, 0], [3, 4, 2]]
     assert (lengths.tolist(), labels.tolist()) == ([2, 3], [8, 7])
-
-
-def test_a_batch_may_be_a_slice_or_a_mask():
     assert PADDED.batch(slice(0, 2))[2].tolist() == [7, 8]
     assert PADDED.batch([False, False, True])[0].shape == (1, 5)
-
-
-def test_a_batch_of_real_values_is_left_as_it_is():
-    split = Split(torch.rand(4, 6, 2), torch.zeros(4, dtype=torch.int64))
-    inputs, lengths, _ = split.batch([2, 3])
-    assert lengths is None
-    assert torch.equal(inputs, split.inputs[2:])
+    real = Split(torch.rand(4, 6, 2), torch.zeros(4, dtype=torch.int64))
+    assert torch.equal(real.batch(rows)[0], real.inputs[[1, 0]])
+    assert real.batch(rows)[1] is None
 
 
 @pytest.mark.parametrize("rows", [[], slice(0, 0), [False, False, False]])
@@ -390,54 +356,23 @@ def test_a_file_without_header_rows_or_text_is_refused(tmp_path):
 
 
 def put_lra_files(folder, *splits, n=5):
-    pairs = [f"{source}\t{label}" for source, label in drawn(3 * n, SETTINGS["smoke"])]
+    """LRA's release with n rows a split; returns its expressions and their values."""
+    pairs = drawn(3 * n, SETTINGS["smoke"])
     for i, split in enumerate(splits):
-        write_tsv(folder / f"basic_{split}.tsv", *pairs[i * n : (i + 1) * n])
+        write_tsv(folder / f"basic_{split}.tsv", *(f"{source}\t{label}" for source, label in pairs[i * n : i * n + n]))
     return pairs
 
 
-@pytest.fixture
-def small_release(monkeypatch):
-    """LRA's release with five rows a split."""
-    monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], train=5, val=5, test=5))
-
-
-def test_lras_own_files_are_used_at_paper_scale(empty_folder, small_release):
+def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(empty_folder, monkeypatch):
     pairs = put_lra_files(empty_folder, "train", "val", "test")
-    for _ in range(2):  # made, then read from the cache
-        data = listops.load_listops("paper", 0)
-        for i, part in enumerate((data.train, data.val, data.test)):
-            assert part.labels.tolist() == [int(pair[-1]) for pair in pairs[5 * i : 5 * i + 5]]
-            assert [listops.decode(row) for row in part.inputs] == [
-                " ".join(tokenise(pair.split("\t")[0])).replace(" X", " ]") for pair in pairs[5 * i : 5 * i + 5]
-            ]
-        listops._pool.cache_clear()
-    assert len(list(empty_folder.glob("basic_*.parquet"))) == 3
-
-
-def test_a_changed_lra_file_is_read_again(empty_folder, small_release):
-    put_lra_files(empty_folder, "train", "val", "test")
-    listops.load_listops("paper", 0)
-    write_tsv(empty_folder / "basic_val.tsv", *(f"[MAX 9 9 9 {i} ]\t9" for i in range(5)))
-    listops._pool.cache_clear()
-    assert listops.load_listops("paper", 0).val.labels.tolist() == [9] * 5
-
-
-def test_rows_that_repeat_over_lras_files_are_reported(empty_folder, small_release):
-    for split in ("train", "val", "test"):
-        write_tsv(empty_folder / f"basic_{split}.tsv", *(f"[MAX 1 {i} ]\t{max(i, 1)}" for i in range(5)))
-    with pytest.warns(UserWarning, match="10 rows"):
-        listops.load_listops("paper", 0)
-
-
-def test_an_lra_file_cut_at_the_end_of_a_line_is_refused(empty_folder):
-    put_lra_files(empty_folder, "train", "val", "test")
     with pytest.raises(ValueError, match=r"holds 5 \+ 5 \+ 5 rows, paper needs 96,000 \+ 2,000 \+ 2,000"):
         listops.load_listops("paper", 0)
-
-
-def test_some_of_lras_files_without_the_others_are_refused(empty_folder):
-    put_lra_files(empty_folder, "train", "val")
+    monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], train=5, val=5, test=5))
+    data = listops.load_listops("paper", 0)
+    parts = (data.train, data.val, data.test)
+    assert [(listops.decode(row), int(n)) for part in parts for row, n in zip(part.inputs, part.labels)] == pairs
+    (empty_folder / "basic_test.tsv").unlink()
+    listops._pool.cache_clear()
     with pytest.raises(ValueError, match=r"incomplete: .*basic_test\.tsv missing"):
         listops.load_listops("paper", 0)
 
@@ -446,11 +381,14 @@ def test_some_of_lras_files_without_the_others_are_refused(empty_folder):
 
 
 def test_the_cache_gives_back_what_was_generated(empty_folder, monkeypatch):
-    made = listops.load_listops("smoke", 3)
-    assert list(empty_folder.iterdir()) == [listops.cache_path("smoke")]
+    made, path = listops.load_listops("smoke", 3), listops.cache_path("smoke")
+    assert list(empty_folder.iterdir()) == [path]
     listops._pool.cache_clear()
-    monkeypatch.setattr(listops, "draw", None)  # must not be needed any more
-    assert rows_of(listops.load_listops("smoke", 3).train) == rows_of(made.train)
+    with monkeypatch.context() as without:
+        without.setattr(listops, "draw", None)  # must not be needed any more
+        assert rows_of(listops.load_listops("smoke", 3).train) == rows_of(made.train)
+    monkeypatch.setitem(SETTINGS, "smoke", replace(SETTINGS["smoke"], max_args=3))
+    assert listops.cache_path("smoke") != path  # changed settings have a file of their own
 
 
 @pytest.mark.parametrize("damage", ["emptied", "cut", "garbled", "flipped", "other rows"])
@@ -482,12 +420,6 @@ def test_a_cache_that_fails_half_way_leaves_nothing_behind(empty_folder, monkeyp
     assert list(empty_folder.iterdir()) == []
 
 
-def test_changed_settings_have_a_cache_of_their_own(monkeypatch):
-    before = listops.cache_path("smoke")
-    monkeypatch.setitem(SETTINGS, "smoke", replace(SETTINGS["smoke"], max_args=3))
-    assert listops.cache_path("smoke") != before
-
-
 # ---------------------------------------------------------------------------------------------- registry
 
 
@@ -504,10 +436,7 @@ def test_an_unknown_task_or_scale_names_the_valid_ones_and_the_nearest():
 def test_a_seed_that_is_no_whole_number_is_refused(seed):
     with pytest.raises(ValueError, match="seed .*whole numbers from 0 up"):
         load_task("digits", "smoke", seed)
-
-
-def test_many_arms_share_one_loading():
-    assert load_task("digits", "smoke", 2) is load_task("digits", "smoke", np.int64(2))
+    assert load_task("digits", "smoke", 2) is load_task("digits", "smoke", np.int64(2))  # many arms share one loading
 
 
 def constant(n_test=2):
@@ -525,20 +454,11 @@ def test_a_task_of_ones_own_is_registered_and_loaded(own_tasks):
     assert load_task("constant", "quick", 0).chance == 1
     assert (own_tasks["constant"].title, own_tasks["constant"].kind) == ("Nothing to learn", "sequence")
     assert "constant" not in TASKS
-
-
-def test_a_taken_name_is_refused(own_tasks):
     with pytest.raises(ValueError, match="'digits' is taken"):
         register_task("digits", title="Mine", source="this test")(constant())
-
-
-def test_an_empty_split_is_refused_by_its_name(own_tasks):
     register_task("hollow", title="Nothing to test", source="this test")(constant(n_test=0))
     with pytest.raises(ValueError, match="task 'hollow' at scale 'smoke': the test split is empty"):
         load_task("hollow", "smoke", 0)
-
-
-@pytest.mark.parametrize("given", [{}, {"vocab_size": 3, "in_features": 1}])
-def test_a_task_says_whether_its_inputs_are_tokens_or_real_values(given):
-    with pytest.raises(ValueError, match="give exactly one"):
-        TaskData(PADDED, PADDED, PADDED, n_classes=10, **given)
+    for given in ({}, {"vocab_size": 3, "in_features": 1}):
+        with pytest.raises(ValueError, match="give exactly one"):
+            TaskData(PADDED, PADDED, PADDED, n_classes=10, **given)

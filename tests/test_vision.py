@@ -1,7 +1,6 @@
 """The image block scans in four directions, is VMamba v0's without FFN, and its fused twin equals its plain one."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,14 +10,14 @@ from torch.func import functional_call
 
 import mambanorm as mn
 from mambanorm import tasks
-from mambanorm.look import WeightLog, part_norms, spectrum_spread
+from mambanorm.look import part_norms, spectrum_spread
 from mambanorm.loop import build_optimizer
 from mambanorm.models.build import build_model
 from mambanorm.models.vision import PatchMerging
 from mambanorm.operations import conv_silu
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.run import positions, train
-from mambanorm.tasks import Split, TaskData, load_task
+from mambanorm.tasks import load_task
 
 B, D, H, W = 3, 8, 5, 7
 ARMS = ("LN>SSM>LN", "None>SSM>None", "RMSN>SSM>GN", "BN>SSM>IN", "NormVary>SSM>LN-DL", "GN-token>SSM>NormVary")
@@ -226,10 +225,7 @@ def test_down_sampling_halves_the_image_doubles_the_width_and_has_no_norm_unless
     assert [tuple(x.shape) for x in seen.tensors("x")] == [(2, 24, 8), (2, 6, 16), (2, 6, 16)]
     assert type(model.merging["1"].norm).__name__ == "NoNorm"
     assert type(model_of(down_sample=(1,), down_norm="LN").merging["1"].norm).__name__ == "LayerNorm"
-
-
-def test_merging_lays_the_four_pixels_side_by_side_as_vmamba():
-    merging, x = PatchMerging(3), sample(2, 4, 6, 3)
+    merging, x = PatchMerging(3), sample(2, 4, 6, 3)  # the four pixels side by side, in VMamba's order
     joined = torch.cat([x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]], -1)
     torch.testing.assert_close(merging(x), joined @ merging.reduction.weight.T)
 
@@ -251,16 +247,6 @@ def test_digits_images_are_the_digits_in_the_very_same_splits():
     assert torch.equal(inputs, images.train.inputs[[2, 0]])
 
 
-def test_images_have_no_lengths_and_a_task_one_kind_of_input():
-    images = Split(torch.zeros(2, 4, 4, 1), torch.zeros(2, dtype=torch.long))
-    with pytest.raises(ValueError, match="whose rows have no padding"):
-        replace(images, lengths=torch.tensor([4, 4]))
-    with pytest.raises(ValueError, match="allowed are .*H, W, C"):
-        replace(images, inputs=torch.zeros(2, 4, 4, 1, 1))
-    with pytest.raises(ValueError, match="give exactly one"):
-        TaskData(images, images, images, n_classes=2, in_features=1, in_channels=1)
-
-
 # training
 
 
@@ -276,30 +262,21 @@ def test_a_run_on_images_leaves_what_every_run_leaves():
     assert result.diagnostics["singular_values"].shape == (3, 2, 8)
     assert result.diagnostics["mixture"].shape == (3, 2, 2, 5)
     assert np.isfinite(result.curves.grad_norm).all()
+    assert positions(torch.zeros(3, 8, 6, 1), None, 2) == 36  # those that the blocks see
+    assert positions(torch.zeros(3, 8, 1), None, 1) == 24
+    assert positions(torch.zeros(3, 8), torch.tensor([8, 1, 2]), 1) == 11
 
 
-def test_no_weight_decay_on_a_logs_ds_biases_and_norm_parameters(data):
+def test_no_weight_decay_on_a_logs_ds_biases_and_norm_parameters_and_part_norms_are_of_all_but_the_norms(data):
     model = build_model(base_config("digits_images", "smoke", arm="NormVary>SSM>GN", weight_decay=0.3), data)
     decay, keep = build_optimizer(model, base_config("digits_images", "smoke")).param_groups
     name_of = {id(p): name for name, p in model.named_parameters()}
     ends = ("proj.weight", "x_proj_weight", "dt_projs_weight", "conv2d.weight", "stem.weight", "head.weight")
     assert {name_of[id(p)] for p in decay["params"]} == {name for name in name_of.values() if name.endswith(ends)}
     assert len(decay["params"]) + len(keep["params"]) == len(name_of)
-
-
-def test_part_norms_are_of_every_weight_but_the_norms(data):
-    model = build_model(base_config("digits_images", "smoke"), data)
-    block = model.blocks[0]
-    own = [p for name, p in block.named_parameters() if not name.startswith(("n1.", "n2."))]
+    own = [p for name, p in model.blocks[0].named_parameters() if not name.startswith(("n1.", "n2."))]
     total = torch.stack([p.detach().norm() for p in own]).norm()
-    assert np.linalg.norm(part_norms(block)) == pytest.approx(float(total), rel=1e-6)
-    assert len(WeightLog(model).blocks) == 2
-
-
-def test_positions_are_those_the_blocks_see():
-    assert positions(torch.zeros(3, 8, 6, 1), None, 2) == 36
-    assert positions(torch.zeros(3, 8, 1), None, 1) == 24
-    assert positions(torch.zeros(3, 8), torch.tensor([8, 1, 2]), 1) == 11
+    assert np.linalg.norm(part_norms(model.blocks[0])) == pytest.approx(float(total), rel=1e-6)
 
 
 def test_a_run_may_halve_its_images_and_keeps_spectra_of_unequal_blocks():

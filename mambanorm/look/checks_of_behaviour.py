@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from mambanorm.basics.text import plural
 from mambanorm.look.exam import DROPOUTS, Exam, NotSeen, norm_kind, norms_of, takes_batch_statistics
 from mambanorm.look.findings import FLOW, LAYERS, Symptom, non_finite
-from mambanorm.look.recording import first_tensor, split
+from mambanorm.look.recording import call, first_tensor, split
 from mambanorm.look.sites import Pass
 
 STEPS = 12
@@ -38,11 +38,11 @@ def running_statistics(exam: Exam) -> Iterator[Symptom]:
         mend = "train first, load the buffers with the weights, or run some batches in train mode"
         yield Symptom("serious", fresh[0], found, mend, "check 6")
     learn = {path: norm for path, norm in tracked.items() if path not in frozen}
-    if exam.evaluating or not learn or not exam.batches:
+    if exam.evaluating or not learn or exam.batch is None:
         return
     model = exam.learner()
     with torch.no_grad():
-        exam.forward(model, exam.batches[0])
+        call(model, exam.batch)
     after = {path: model.get_submodule(path) for path in learn if exam.ran(path)}
     still = [path for path, norm in after.items() if torch.equal(norm.running_mean, learn[path].running_mean)
              and torch.equal(norm.running_var, learn[path].running_var)]  # fmt: skip
@@ -108,7 +108,7 @@ def _change_by_mates(exam: Exam) -> float | None:
 
     The replacement, copies of the first row, is an input that the model knows, whatever it means.
     """
-    x = first_tensor(exam.batches[0]) if exam.batches else None
+    x = first_tensor(exam.batch) if exam.batch is not None else None
     if not exam.rows or exam.rows < 2 or x is None:
         return None
     half, others = exam.rows // 2, x.clone()
@@ -116,7 +116,7 @@ def _change_by_mates(exam: Exam) -> float | None:
     outputs = []
     for given in (x, others):
         torch.manual_seed(0)  # dropout draws the same both times
-        output = _tensor_of(exam.forward(exam.twin(), with_input(exam.batches[0], given)))
+        output = _tensor_of(call(exam.twin(), with_input(exam.batch, given)))
         if not output.dim() or len(output) != len(x):
             return None
         outputs.append(output[:half].double())
@@ -129,7 +129,7 @@ def gradient_flow(exam: Exam) -> Iterator[Symptom]:
 
     First and last are in the order of definition, which is that of depth in most models, but need not be.
     """
-    if not exam.batches:
+    if exam.batch is None:
         return
     sizes, seen, loss = gradients(exam)
     broken = sum(not math.isfinite(size) for size in sizes.values())
@@ -163,8 +163,8 @@ def gradients(exam: Exam) -> tuple[dict[str, float], Pass, float]:
     model, seen = exam.learner(), Pass()
     model.zero_grad(set_to_none=True)
     with torch.enable_grad(), seen.open(model):
-        output = exam.forward(model, exam.batches[0])
-        loss = exam.loss(output, split(exam.batches[0])[1]) if exam.loss else _tensor_of(output).float().square().mean()
+        output = call(model, exam.batch)
+        loss = exam.loss(output, split(exam.batch)[1]) if exam.loss else _tensor_of(output).float().square().mean()
         value = float(loss.detach().mean())
         seen.end_forward(value)
         if loss.requires_grad:
@@ -186,7 +186,7 @@ def falling_loss(exam: Exam) -> Iterator[Symptom]:
     A tenth of the rate is tried; where the loss hardly changes, 10, 100, … times the rate up to 1 as well. Then, at the
     given rate, the other norms of check 9.
     """
-    if not (exam.batches and exam.loss and exam.lr):
+    if exam.batch is None or not exam.loss:
         return
     losses = descent(exam, exam.lr)
     problem = trouble_of(losses)
@@ -211,7 +211,7 @@ def falling_loss(exam: Exam) -> Iterator[Symptom]:
 def descent(exam: Exam, lr: float, model: nn.Module | None = None) -> list[float]:
     """The loss of the first batch before and after each step of plain SGD on it; it ends where it is not finite.
     `model` learns; None = a copy of the exam's."""
-    model, batch, losses = exam.learner() if model is None else model, exam.batches[0], []
+    model, batch, losses = exam.learner() if model is None else model, exam.batch, []
     weights = [p for p in model.parameters() if p.requires_grad]
     if not weights:
         raise NotSeen("no parameter learns: the model has none, or all are frozen")
@@ -219,7 +219,7 @@ def descent(exam: Exam, lr: float, model: nn.Module | None = None) -> list[float
     for _ in range(STEPS):
         torch.manual_seed(0)  # dropout leaves out the same units in every step, so that steps compare
         with torch.enable_grad():
-            loss = exam.loss(exam.forward(model, batch), split(batch)[1])
+            loss = exam.loss(call(model, batch), split(batch)[1])
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             break

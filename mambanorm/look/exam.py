@@ -5,7 +5,7 @@ That comes from autograd's graph: the node behind a norm's input tells the opera
 module or a function. Reshapes and dropout are looked through.
 
     norms_of        path, module and kind of each norm, torch's, this kit's or by its name
-    Ran, Trace      a norm as it ran; all of them, and what stands at the output;   trace(model, batch, forward)
+    Ran, Trace      a norm as it ran; all of them, and what stands at the output;   trace(model, batch)
     Exam, twin_of   the copy, and all that a check may ask
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from mambanorm.look.recording import first_tensor, inspected
+from mambanorm.look.recording import call, first_tensor, inspected
 from mambanorm.norms.base import Norm
 
 BY_NAME = {"BatchNorm": "BN", "InstanceNorm": "IN", "GroupNorm": "GN", "LayerNorm": "LN", "RMSNorm": "RMSN"}
@@ -76,7 +76,7 @@ class Trace:
     ends_in: str = ""
 
 
-def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object], object]) -> Trace:
+def trace(model: nn.Module, batch: object) -> Trace:
     """One forward pass through the model, in its own mode, with autograd's graph.
 
     The model is a copy to be thrown away: its weights all ask for gradients, frozen ones too, and dropout is off, so
@@ -101,7 +101,7 @@ def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object]
         if isinstance(module, DROPOUTS):
             module.eval()
     with inspected(model, entered=entered, left=left), torch.enable_grad():
-        result.output = first_tensor(forward(model, batch))
+        result.output = first_tensor(call(model, batch))
     if result.output is not None:
         result.ends_in = norms.get(_through(result.output.grad_fn, norms, SOFTMAX), "")
     return result
@@ -141,21 +141,19 @@ class NotSeen(Exception):
 
 @dataclass
 class Exam:
-    """A copy of the model and what is known of it. trace and batches are empty where no batch was given.
+    """A copy of the model and what is known of it. Without a batch the trace is empty.
 
-    rows: of the first batch. training: the mode in which the model was handed in; the rest as the caller says. The copy
+    rows: of the batch. training: the mode in which the model was handed in; the rest as the caller says. The copy
     is never run: a check runs a copy of its own, `twin` in the mode in which the model was handed in, or `learner` in
     train mode, in which what was frozen in a model that was handed in in train mode stays frozen.
     """
 
     model: nn.Module
-    forward: Callable[[nn.Module, object], object]
     loss: Callable[[object, object], Tensor] | None = None
     lr: float | None = None
-    batch_size: int | None = None
     evaluating: bool = False
     training: bool = True
-    batches: list = field(default_factory=list)
+    batch: object = None
     trace: Trace = field(default_factory=Trace)
     rows: int | None = None
 

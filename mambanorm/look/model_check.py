@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import check_flag, check_size, shown
+from mambanorm.basics.checks import check_flag, shown
 from mambanorm.basics.settings import SMALL_BATCH
 from mambanorm.basics.text import plural
 from mambanorm.look import checks_of_behaviour as behaviour
@@ -34,7 +33,7 @@ from mambanorm.look.exam import (
     twin_of,
 )
 from mambanorm.look.findings import Symptom, Symptoms
-from mambanorm.look.recording import as_it_was, call, check_targets, first_tensor
+from mambanorm.look.recording import as_it_was, check_targets, first_tensor
 
 
 def small_batches(exam: Exam) -> Iterator[Symptom]:
@@ -46,13 +45,13 @@ def small_batches(exam: Exam) -> Iterator[Symptom]:
     for path, norm in exam.batch_norms:
         if norm.training or not exam.training:
             ran = exam.ran(path)
-            rows[path] = exam.batch_size or (ran.shape[0] if ran else exam.rows)
+            rows[path] = ran.shape[0] if ran else exam.rows
     small = {path: n for path, n in rows.items() if n and n < SMALL_BATCH}
     if exam.evaluating or not small:
         return
     path = min(small, key=small.get)
     ran = exam.ran(path)
-    if ran and exam.batch_size in (None, ran.shape[0]):
+    if ran:
         values = math.prod(ran.shape) // channels_of(ran.module)
         told = f"; the statistics of the first are taken over {values:,} values a channel"
     learns = "learns" if exam.training else "would learn, when trained,"
@@ -126,52 +125,45 @@ def check_model(
     *,
     loss: Callable[[object, object], Tensor] | None = None,
     lr: float | None = None,
-    batch_size: int | None = None,
     evaluating: bool = False,
-    batches: int = 3,
-    forward: Callable[[nn.Module, object], object] | None = None,
 ) -> Symptoms:
     """What is wrong with the norms of a model, the worst first; the model, its gradients and all random states stay.
 
     loader: batches, or one tensor. A batch is an input, a tuple (input, targets), or a dict of keyword arguments with
-    its targets under "labels" or "targets". The first `batches` are looked at; an iterator loses them, a list or a
-    DataLoader does not. Without it only what the model is made of. loss(output, targets) and lr: also whether the
-    loss falls. batch_size: rows of a training batch, None = those that a norm sees. evaluating: the model is about to
-    predict, as it is. forward(model, batch) calls the model, None = model(input). The copy has no hooks of yours. What
-    could not be looked at stands in `skipped`. ValueError for an impossible value, a model that cannot be copied, or a
-    loss without targets; TypeError for what is no model or no loader.
+    its targets under "labels" or "targets". The first is looked at; an iterator loses it, a list or a DataLoader does
+    not. Without it only what the model is made of. loss(output, targets) and lr: also whether the loss falls.
+    evaluating: the model is about to predict, as it is. The copy has no hooks of yours. What could not be looked at
+    stands in `skipped`. ValueError for an impossible value, a model that cannot be copied, or a loss without targets;
+    TypeError for what is no model or no loader.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    check_size("batches", batches)
-    if batch_size is not None:
-        check_size("batch_size", batch_size)
     check_flag("evaluating", evaluating)
     if lr is not None and not (isinstance(lr, float | int) and lr > 0):
         raise ValueError(f"lr must be a number above 0, got {shown(lr)}")
     if (loss is None) != (lr is None):
         raise ValueError("loss and lr go together: both, or neither")
     with as_it_was():
-        given = [] if loader is None else batches_of(loader, batches)
-        if loss is not None and given:
-            check_targets(given[0])
-        facts = dict(loss=loss, lr=lr, batch_size=batch_size, evaluating=evaluating)
-        exam, skipped = _examined(Exam(twin_of(model), forward or call, training=model.training, **facts), given)
+        batch = None if loader is None else first_batch(loader)
+        if loss is not None and batch is not None:
+            check_targets(batch)
+        exam = Exam(twin_of(model), loss, lr, evaluating=evaluating, training=model.training)
+        skipped = _look(exam, batch)
         return Symptoms([found for name in CHECKS for found in _findings(name, exam, skipped)], skipped)
 
 
-def _examined(exam: Exam, batches: list) -> tuple[Exam, list[str]]:
-    """The exam with what a pass of the first batch shows."""
-    if not batches:
-        return exam, ["all that needs batches: no loader was given"]
-    exam.rows = next(iter(first_tensor(batches[0]).shape), None)
+def _look(exam: Exam, batch: object) -> list[str]:
+    """Notes in the exam what a pass of the batch shows; returns what could not be seen."""
+    if batch is None:
+        return ["all that needs batches: no loader was given"]
+    exam.rows = next(iter(first_tensor(batch).shape), None)
     try:
-        exam.trace = trace(exam.twin(), batches[0], exam.forward)
+        exam.trace = trace(exam.twin(), batch)
     except Exception as error:  # whatever the caller's code raises
-        return exam, [f"all that needs a forward pass: it {_fails(error)}"]
-    exam.batches = batches
+        return [f"all that needs a forward pass: it {_fails(error)}"]
+    exam.batch = batch
     blind = exam.trace.output is None or exam.trace.output.grad_fn is None
-    return exam, [NO_GRAPH] if blind and any(norms_of(exam.model)) else []
+    return [NO_GRAPH] if blind and any(norms_of(exam.model)) else []
 
 
 def _findings(name: str, exam: Exam, skipped: list[str]) -> Iterator[Symptom]:
@@ -186,16 +178,16 @@ def _fails(error: Exception) -> str:
     return f"fails with {type(error).__name__}: {error}"
 
 
-def batches_of(loader: Iterable | Tensor, count: int) -> list:
-    """The first batches of a loader. TypeError, ValueError for what is none."""
+def first_batch(loader: Iterable | Tensor) -> object:
+    """The first batch of a loader. TypeError, ValueError for what is none."""
     if isinstance(loader, Tensor):
-        return [loader]
+        return loader
     if isinstance(loader, dict) or (isinstance(loader, tuple) and isinstance(next(iter(loader), None), Tensor)):
         one = "{…}" if isinstance(loader, dict) else "(X, y)"
         raise ValueError(f"loader is one batch, a {type(loader).__name__}: did you mean [{one}], a list of batches?")
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise TypeError(f"loader must be one tensor, or a list or a DataLoader of batches, got {shown(loader)}")
-    found = list(islice(iter(loader), count))
-    if not found or first_tensor(found[0]) is None:
+    batch = next(iter(loader), None)
+    if first_tensor(batch) is None:
         raise ValueError("loader holds no batch with a tensor: needed are tensors, or tuples that begin with one")
-    return found
+    return batch

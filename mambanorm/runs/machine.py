@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import math
 import os
 import platform
 import subprocess
-import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -90,11 +90,8 @@ def _processor() -> str:
 
 
 class PeakMemory:
-    """Growth of memory since construction, in MB: the peak of this run, not that of the whole process.
-
-    On Linux the kernel's high-water mark is reset at the start; elsewhere only a call of `sample()` can see a peak. On
-    CUDA it is the allocator's peak.
-    """
+    """Growth of memory since construction, in MB: the peak of this run, not that of the whole process. On CUDA it is
+    the allocator's, on Linux the kernel's high-water mark, which is reset at the start; NaN where there is neither."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -103,43 +100,20 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(device)
             self.start = torch.cuda.memory_allocated(device)
             return
-        _return_freed_memory()
-        self.start = self.peak = _resident()
-        self.marked = _reset_high_water_mark()
+        self.start = math.nan
+        with suppress(OSError, AttributeError, StopIteration):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)  # glibc keeps what an earlier run freed, which would hide growth
+            Path("/proc/self/clear_refs").write_text("5")
+            self.start = _high_water_mark()
 
-    def sample(self) -> float:
-        """Looks at the memory now and returns the growth so far, in MB."""
+    def growth(self) -> float:
+        """So far, in MB."""
         if self.device.type == "cuda":
             return (torch.cuda.max_memory_allocated(self.device) - self.start) / 1e6
-        now = _high_water_mark() if self.marked else _resident()
-        self.peak = max(self.peak, now)
-        return (self.peak - self.start) / 1e6
-
-
-def _return_freed_memory() -> None:
-    """Returns freed memory to the system. glibc keeps what an earlier run freed, which would hide this run's growth."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def _reset_high_water_mark() -> bool:
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-        return _high_water_mark() > 0
-    except (OSError, StopIteration):
-        return False
+        return math.nan if math.isnan(self.start) else (_high_water_mark() - self.start) / 1e6
 
 
 def _high_water_mark() -> int:
-    return _status("VmHWM")
-
-
-def _resident() -> int:
-    return psutil.Process().memory_info().rss if has("psutil") else _status("VmRSS")
-
-
-def _status(field: str) -> int:
     """Bytes, as Linux tells them of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024

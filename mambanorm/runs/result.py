@@ -48,7 +48,7 @@ class RunResult:
     first_nonfinite_site: str | None
     wall_s: float
     tokens_per_s: float
-    peak_memory_mb: float
+    peak_memory_mb: float  # NaN where neither CUDA nor Linux tells it
     threads: int
     backend: str
     parameters: int

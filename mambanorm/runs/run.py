@@ -92,7 +92,6 @@ def _train(
             curve[-1] |= evaluate(average.judged, data.val, config, device, data.units)
             best.offer(curve, average.judged)
             log.snapshot(step)
-            memory.sample()
 
     def out_of_patience(step: int) -> bool:
         return best.is_old(curve, config.patience)
@@ -119,7 +118,7 @@ def _train(
         config, data, average.judged, curve, best, log, predictions, site,
         wall_s=wall_s,
         tokens_per_s=progress.tokens / wall_s,
-        peak_memory_mb=memory.sample(),
+        peak_memory_mb=memory.growth(),
         backend=scan_backend(torch.empty(0, device=device)),
     )  # fmt: skip
 

@@ -1,17 +1,15 @@
 """Breakfast: which of ten breakfasts does somebody in a video prepare? Read from precomputed features, frame by frame.
 
-Source: Kuehne et al. (2014), The language of actions. Features, labels and splits in the layout of MS-TCN (Farha & Gall
+Source: Kuehne et al. (2014), The language of actions. Features and splits in the layout of MS-TCN (Farha & Gall
 2019, arXiv:1903.01945); numbers of the activities as in md-mohaiminul/ViS4mer.
 
     data/breakfast/features/<video>.npy     (2048, T) float32, 15 frames a second
-                   groundTruth/<video>.txt  T lines, the action of each frame
                    splits/train.split1.bundle … test.split4.bundle     a line a video: <video>.txt
-                   mapping.txt              the 48 actions: <number> <name>
 
 Map
     Scale, SETTINGS         rows and positions at each scale: the one table to change
     activity, read_bundle   file name -> class; a split's videos
-    frames                  so many frames of a video's features, checked against its labels
+    frames                  so many frames of a video's features
     load_breakfast          the registered tasks: breakfast (split 1), breakfast_split2 … 4
 
 Glossary: T = frames of a video; L = positions kept of it; F = 2048 features.
@@ -21,7 +19,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -42,7 +39,6 @@ from mambanorm.tasks.files import (
     data_folder,
     missing,
     open_array,
-    read_lines,
     read_list,
     stamps,
 )
@@ -53,8 +49,8 @@ FEATURES = 2048
 HELD_OUT = 0.1  # of train's people, at least one, for validation
 VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}  # split -> of train and test
 HOW = (
-    "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put breakfast/features, "
-    "groundTruth, splits and mapping.txt there"
+    "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put breakfast/features "
+    "and splits there"
 )
 
 
@@ -102,69 +98,43 @@ def read_bundle(path: Path) -> list[str]:
     return read_list(path, parse, "video")
 
 
-def read_mapping(path: Path) -> set[str]:
-    """The names of the actions; ValueError with row and text for a line that is not a number and a name."""
-
-    def parse(line: str) -> str:
-        number, _, name = line.partition(" ")
-        if not number.isdigit() or not name.strip():
-            raise ValueError("needed are a number and an action's name")
-        return name.strip()
-
-    return set(read_list(path, parse, "action"))
-
-
 # ---------------------------------------------------------------------------------------------- features
 
 
-def frames(folder: Path, video: str, positions: int, actions: set[str]) -> np.ndarray:
+def frames(path: Path, positions: int) -> np.ndarray:
     """(L, 2048) float32: `positions` of a video's frames, equally spaced from the first to the last.
 
     The file is mapped, not read whole. A video shorter than L repeats frames. ValueError where the file is damaged, is
-    not (2048, T), holds numbers that are not finite, or has another T than the video has labels, and for a label that
-    `mapping.txt` does not list.
+    not (2048, T), or holds numbers that are not finite.
     """
-    path, labels_path = folder / "features" / f"{video}.npy", folder / "groundTruth" / f"{video}.txt"
-    features, labels = open_array(path), read_lines(labels_path)
-    if features.dtype.kind not in "fiu" or features.shape != (FEATURES, len(labels)) or not labels:
-        raise ValueError(
-            f"{path} holds {features.dtype} of shape {features.shape}, {labels_path} labels {len(labels):,}: needed "
-            f"are real numbers ({FEATURES}, frames) and a label a frame; bring both again"
-        )
-    for place, label in enumerate(labels, 1):
-        if label not in actions:
-            raise ValueError(f"{labels_path}, row {place}: {unknown('action', label, sorted(actions))}")
-    picked = np.linspace(0, len(labels) - 1, positions).round().astype(int)
+    features = open_array(path)
+    if features.dtype.kind not in "fiu" or features.ndim != 2 or len(features) != FEATURES or not features.size:
+        given = f"{features.dtype} of shape {features.shape}"
+        raise ValueError(f"{path} holds {given}: needed are real numbers ({FEATURES}, frames); bring this file again")
+    picked = np.linspace(0, features.shape[1] - 1, positions).round().astype(int)
     kept = np.ascontiguousarray(features[:, picked].T, np.float32)
     if not np.isfinite(kept).all():
         raise ValueError(f"{path} holds numbers that are not finite: bring this file again")
     return kept
 
 
-def _files(folder: Path, videos: Iterable[str]) -> list[Path]:
-    """Everything that these videos' frames are made of. ValueError where some of it is missing."""
-    kinds = (("features", "npy"), ("groundTruth", "txt"))
-    files = [folder / "mapping.txt", *(folder / kind / f"{v}.{ending}" for v in videos for kind, ending in kinds)]
-    if lack := [file for file in files if not file.exists()]:
-        raise missing("breakfast", f"{lack[0]} ({len(lack):,} of {len(files):,} files are not there)", HOW)
-    return files
-
-
 @lru_cache(maxsize=4)
 def _features(folder: Path, videos: tuple[str, ...], positions: int) -> torch.Tensor:
     """(n, L, 2048) of all videos, in a mapped file that is made once: reading every video anew would take minutes."""
-    key = [videos, stamps(_files(folder, videos)), positions]
+    files = [folder / "features" / f"{video}.npy" for video in videos]
+    if lack := [file for file in files if not file.exists()]:
+        raise missing("breakfast", f"{lack[0]} ({len(lack):,} of {len(files):,} files are not there)", HOW)
+    key = [videos, stamps(files), positions]
     path, shape = cache_file(folder, f"frames{positions}", key, "npy"), (len(videos), positions, FEATURES)
     if path.exists():
         try:
             return torch.from_numpy(open_array(path, "c"))
         except ValueError as error:
             warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
-    actions = read_mapping(folder / "mapping.txt")
     with replacing(path) as temporary:
         kept = open_memmap(temporary, "w+", np.float32, shape)
-        for i, video in enumerate(tqdm(videos, desc="Breakfast", unit=" videos", delay=2)):
-            kept[i] = frames(folder, video, positions, actions)
+        for i, file in enumerate(tqdm(files, desc="Breakfast", unit=" videos", delay=2)):
+            kept[i] = frames(file, positions)
         kept.flush()
         del kept
     return torch.from_numpy(open_array(path, "c"))

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -116,19 +115,15 @@ def _layout(name: str, scale: str) -> tuple[Path, list[str]]:
 @lru_cache(maxsize=4)
 def _files(name: str, folder: Path, classes: tuple[str, ...], split: str) -> tuple[list[Path], np.ndarray]:
     """Every picture of a split, by class and name, and the labels; ValueError where a class has none."""
-    files, labels, others = [], [], []
+    files, labels = [], []
     for label, wnid in enumerate(classes):
         place = folder / split / wnid
         found = sorted(entry.name for entry in os.scandir(place)) if place.is_dir() else []
         pictures = [file for file in found if file.lower().endswith(ENDINGS)]
-        others += [str(place / file) for file in found if not file.lower().endswith(ENDINGS)]
         if not pictures:
             raise missing(name, f"picture in {place}", HOW)
         files += [place / file for file in pictures]
         labels += [label] * len(pictures)
-    if others:
-        said = f"{len(others):,} files that do not end in {', '.join(ENDINGS)} are left out"
-        warnings.warn(f"{name}: {said}: {others[0]}, …", stacklevel=2)
     return files, np.array(labels, np.int64)
 
 
@@ -168,8 +163,6 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
     (train, train_labels), (test, test_labels) = (_files(name, folder, tuple(classes), s) for s in ("train", "val"))
     if name == "imagenet1k":
         check_whole(folder, [len(train), len(test)], rows, scale)
-        if odd := sorted({entry.name for entry in (folder / "val").iterdir() if entry.is_dir()} - set(classes)):
-            raise ValueError(f"{folder / 'val'} has the class {odd[0]}, train has not: bring train whole")
     else:  # of train no exact count is published
         check_whole(folder / "val", [len(test)], rows[1:], scale)
     splits = []

@@ -21,7 +21,6 @@ tokens; ids = one byte a token, `<eos>` last.
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -34,7 +33,7 @@ from tqdm.auto import tqdm
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import Later, has
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import cache_file, cached_table, check_whole, data_folder, read_lines, stamps
+from mambanorm.tasks.files import cache_file, cached_table, check_whole, data_folder, read_lines
 from mambanorm.tasks.registry import register_task
 
 pa = Later("pyarrow")
@@ -246,29 +245,27 @@ def folder() -> Path:
     return data_folder("listops")
 
 
-def _cache_path(label: str, key: object) -> Path:
-    return cache_file(folder(), label, [GENERATOR, VOCABULARY, key])
-
-
 def cache_path(scale: str) -> Path:
     """The Parquet file that holds a scale's generated pool: columns `ids` (binary) and `label`."""
-    return _cache_path(f"{scale}-seed{SETTINGS[scale].seed}", asdict(SETTINGS[scale]))
+    settings = SETTINGS[scale]
+    return cache_file(folder(), f"{scale}-seed{settings.seed}", [GENERATOR, VOCABULARY, asdict(settings)])
 
 
 Rows = list[tuple[bytes, int]]  # ids without `<eos>`, label
 
 
-def _cached(path: Path, n: int | None, make: Callable[[], Rows]) -> Rows:
-    """The rows of the file at `path`; made, and written there, where it is missing or damaged. On a GPU machine with
+def _generated(scale: str) -> Rows:
+    """A scale's pool, from its file; made, and written there, where that is missing or damaged. On a GPU machine with
     little beside torch nothing is kept."""
+    settings, n = SETTINGS[scale], sum(SETTINGS[scale].sizes)
     if not has("pyarrow"):
-        return make()
+        return list(draw(n, settings, settings.seed))
 
     def table() -> pa.Table:
-        ids, labels = zip(*make(), strict=True)
+        ids, labels = zip(*draw(n, settings, settings.seed), strict=True)
         return pa.table({"ids": pa.array(ids, pa.binary()), "label": pa.array(labels, pa.int8())})
 
-    found = cached_table(path, ("ids", "label"), n, table)
+    found = cached_table(cache_path(scale), ("ids", "label"), n, table)
     return list(zip(found["ids"].to_pylist(), found["label"].to_pylist(), strict=True))
 
 
@@ -280,24 +277,11 @@ def _pool(scale: str, data_folder: Path) -> tuple[Split, tuple[int, int, int]]:
     """
     settings, files = SETTINGS[scale], _lra_files() if scale == "paper" else []
     if not files:
-        n = sum(settings.sizes)
-        rows = _cached(cache_path(scale), n, lambda: list(draw(n, settings, settings.seed)))
-        return _padded(rows, settings.l_max), settings.sizes
-    parts = []  # LRA's own rows; each file is checked once
-    for file in files:
-        path = _cache_path(file.stem, [str(file.resolve()), *stamps([file])[0]])
-        parts.append(_cached(path, None, lambda file=file: _ids_of(file)))
+        return _padded(_generated(scale), settings.l_max), settings.sizes
+    parts = [read_tsv(file) for file in files]
     check_whole(files[0].parent, tuple(map(len, parts)), settings.sizes, "paper")
-    rows = [row for part in parts for row in part]
-    if repeated := len(rows) - len({ids for ids, _ in rows}):
-        said = f"{repeated} rows of LRA's files repeat another row, maybe of another split"
-        warnings.warn(f"{files[0].parent}: {said}", stacklevel=2)
+    rows = [(bytes(IDS[token] for token in tokenise(source)), label) for part in parts for source, label in part]
     return _padded(rows, settings.l_max), settings.sizes
-
-
-def _ids_of(file: Path) -> Rows:
-    """A TSV file's rows as (ids without `<eos>`, label), not truncated."""
-    return [(bytes(IDS[token] for token in tokenise(source)), label) for source, label in read_tsv(file)]
 
 
 def _padded(rows: Rows, l_max: int) -> Split:

@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import Sizes, cache_file, cached_table, data_folder, open_array, pick, stamps
+from mambanorm.tasks.files import Sizes, cache_file, cached_table, data_folder, pick, read_lines
 from mambanorm.tasks.images import as_sequences, block_mean, open_picture
 from mambanorm.tasks.registry import register_task
 from mambanorm.tasks.snakes import DRAWINGS, Drawing, draw
@@ -35,7 +35,6 @@ pa = Later("pyarrow")
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other pictures
 POOL_SEED = 0
 LRA = "curv_contour_length_14"  # the one of LRA's three folders that s4 reads
-BLACKLIST = {"pathfinder32/curv_baseline/imgs/0/sample_172.png"}  # an empty file in LRA's release
 LEAST = 198_000  # pictures of LRA's 200,000 that must be there
 COLUMNS = 11  # of LRA's metadata: subpath, file name, n, label, …
 LABEL = 3
@@ -74,60 +73,33 @@ SETTINGS: dict[str, Scale] = {
 # ---------------------------------------------------------------------------------------------- LRA's folders
 
 
-def read_lra(root: Path, level: str = LRA) -> dict[Path, int]:
-    """Picture's path → label of every row of `<root>/<level>/metadata/<batch>.npy`, in the order of the batches.
-
-    The metadata are plain text, as LRA released them, or a numpy array of strings, as the generator writes them.
-    ValueError with file, row and text for a row that has not 11 columns or no label 0 or 1, and for a missing picture;
-    nothing is dropped but the one picture that is known to be empty.
-    """
-    batches = _batches(root, level)
+def read_lra(root: Path) -> dict[Path, int]:
+    """Picture's path → label of every row of `<root>/<LRA>/metadata/<batch>.npy`, which are plain text, in the order of
+    the batches. ValueError with file, row and text for a row that has not 11 columns or no label 0 or 1, and for a
+    missing picture; nothing is dropped."""
+    batches = [file for file in (root / LRA / "metadata").glob("*.npy") if file.stem.isdigit()]
     if not batches:
-        raise ValueError(f"{root / level / 'metadata'} holds no <number>.npy: bring LRA's whole folder {level}")
+        raise ValueError(f"{root / LRA / 'metadata'} holds no <number>.npy: bring LRA's whole folder {LRA}")
     labels: dict[Path, int] = {}
-    for batch in batches:
-        rows = _metadata_rows(batch)
-        if not rows:
-            raise ValueError(f"{batch} has no rows: bring this file and its pictures again")
-        for place, row in enumerate(rows, 1):
+    for batch in sorted(batches, key=lambda file: int(file.stem)):
+        for place, row in enumerate(read_lines(batch), 1):
             columns, where = row.split(), f"{batch}, row {place} {row[:80]!r}"
             if len(columns) != COLUMNS or columns[LABEL] not in ("0", "1"):
                 raise ValueError(f"{where}: needed are {COLUMNS} columns, of which number {LABEL + 1} is 0 or 1")
-            picture = root / level / columns[0] / columns[1]
-            if str(Path(root.name, level, columns[0], columns[1])) in BLACKLIST:
-                continue
+            picture = root / LRA / columns[0] / columns[1]
             if not picture.is_file() or picture in labels:
                 raise ValueError(f"{where}: its picture {picture} is missing, or stands in an earlier row, too")
             labels[picture] = int(columns[LABEL])
     return labels
 
 
-def _batches(root: Path, level: str) -> list[Path]:
-    """The metadata files, by number; ValueError for one that is not named by a number."""
-    files = list((root / level / "metadata").glob("*.npy"))
-    if odd := [str(file) for file in files if not file.stem.isdigit()]:
-        raise ValueError(f"{odd[0]}: metadata files are named by their batch's number, such as 0.npy")
-    return sorted(files, key=lambda file: int(file.stem))
-
-
-def _metadata_rows(path: Path) -> list[str]:
-    """A metadata file's rows as text, whichever of the two forms it has."""
-    content = path.read_bytes()
-    try:
-        if content.startswith(b"\x93NUMPY"):
-            return [" ".join(row) for row in np.atleast_2d(open_array(path)).astype(str)]
-        return content.decode().splitlines()
-    except ValueError as error:  # UnicodeDecodeError is one
-        raise ValueError(f"{path}: neither text nor a numpy array of strings ({error})") from error
-
-
-def _lra_table(root: Path, window: int) -> pa.Table:
-    """Every picture of LRA's folder, decoded."""
+def _lra_pictures(root: Path, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every picture of LRA's folder, decoded, and its label."""
     labels = read_lra(root)
     pictures = np.zeros((len(labels), window, window), np.uint8)
     for i, path in enumerate(tqdm(labels, desc=root.name, unit=" pictures", delay=2)):
         pictures[i] = np.asarray(open_picture(path, path, "L", window))
-    return _as_table(pictures, np.array(list(labels.values())))
+    return pictures, np.array(list(labels.values()))
 
 
 # ---------------------------------------------------------------------------------------------- pool and cache
@@ -136,11 +108,8 @@ def _lra_table(root: Path, window: int) -> pa.Table:
 def cache_path(window: int, scale: str) -> Path:
     """The Parquet file that holds a scale's pictures: columns `image` (binary, H·W bytes) and `label`."""
     key = [asdict(SETTINGS[scale].drawing(window)), sum(SETTINGS[scale].rows)]
-    return _cache_path(window, f"{scale}-seed{POOL_SEED}", key)
-
-
-def _cache_path(window: int, label: str, key: object) -> Path:
-    return cache_file(data_folder(f"pathfinder{window}"), label, [GENERATOR, POOL_SEED, key])
+    folder = data_folder(f"pathfinder{window}")
+    return cache_file(folder, f"{scale}-seed{POOL_SEED}", [GENERATOR, POOL_SEED, key])
 
 
 def _as_table(pictures: np.ndarray, labels: np.ndarray) -> pa.Table:
@@ -165,17 +134,14 @@ def _pool(window: int, scale: str, folder: Path) -> tuple[np.ndarray, np.ndarray
 
     LRA's own pictures are taken at paper where its folder is there.
     """
-    settings = SETTINGS[scale]
-    path, rows = cache_path(window, scale), sum(settings.rows)
+    if scale == "paper" and (folder / LRA).exists():
+        return _lra_pictures(folder, window)
+    settings, rows = SETTINGS[scale], sum(SETTINGS[scale].rows)
 
     def make() -> pa.Table:
         return _as_table(*draw(rows, settings.drawing(window), POOL_SEED))
 
-    if scale == "paper" and (folder / LRA).exists():
-        files = _batches(folder, LRA)
-        key = [[str(file.resolve()), *stamp] for file, stamp in zip(files, stamps(files), strict=True)]
-        path, rows, make = _cache_path(window, LRA, key), None, partial(_lra_table, folder, window)
-    return _as_arrays(cached_table(path, ("image", "label"), rows, make), window)
+    return _as_arrays(cached_table(cache_path(window, scale), ("image", "label"), rows, make), window)
 
 
 # ---------------------------------------------------------------------------------------------- the tasks
@@ -196,7 +162,7 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
                 f"{folder / LRA} holds {n:,} pictures, LRA's release {whole:,}: bring all of its batches, or move the "
                 "folder away to have the pictures drawn"
             )
-        if whole - n > 1:  # the one that is known to be empty
+        if n < whole:
             said = f"{whole - n:,} of the {whole:,} pictures of LRA's release are not there"
             warnings.warn(f"pathfinder{window}: {said}", stacklevel=2)
         counts = [int(0.8 * n), int(0.1 * n), n - int(0.8 * n) - int(0.1 * n)]

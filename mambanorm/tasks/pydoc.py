@@ -89,15 +89,15 @@ def three_parts(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return ids[: cuts[0]], ids[cuts[0] : cuts[1]], ids[cuts[1] :]
 
 
-def windows(ids: Tensor, length: int, *, stride: int | None = None) -> Tensor:
-    """Windows (n, L + 1) from the start on, by default such that each position is predicted once.
+def windows(ids: Tensor, length: int) -> Tensor:
+    """Windows (n, L + 1) from the start on, such that each position is predicted once.
 
     What no longer fills a window is left out. ValueError for a text that does not fill one.
     """
     if length < 1 or len(ids) < length + 1:
         longest = len(ids) - 1
         raise ValueError(f"length must be a whole number from 1 to {longest} for {len(ids)} characters, got {length!r}")
-    return ids.unfold(0, length + 1, stride or length)
+    return ids.unfold(0, length + 1, length)
 
 
 def unigram_entropy(ids: Tensor) -> float:

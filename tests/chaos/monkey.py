@@ -20,7 +20,7 @@ from pathlib import Path
 from chaos.process import FOLDER, SLOT, run
 
 from mambanorm.basics.settings import ROOT
-from mambanorm.runs.store import LEASE, RESUME
+from mambanorm.runs.store import LEASE, RESUME, UNFINISHED
 
 PROCESS = Path(__file__).with_name("process.py")
 ARMS = "RMSN>SSM>None,NormVary>SSM>BN,None>SSM>GN,BN>SSM>LN,LN>SSM>IN"
@@ -160,7 +160,7 @@ class Cluster:
 
 
 class Monkey:
-    """`share`, from 0 to 1: of a time."""
+    """One method an act, of a worker's slot; `share`, from 0 to 1: of a time."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -187,11 +187,7 @@ class Monkey:
         for worker in range(WORKERS):  # they end without their scheduler
             self.cluster.hit.setdefault(self.cluster.running[f"worker-{worker}"].pid, time.monotonic())
         self.cluster.send(self.cluster.running["scheduler"].pid, signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.cluster.ended("client"):
-            assert time.monotonic() < deadline, "the sweep hangs"
-            self.tick()
-            time.sleep(0.05)
+        self.seen(lambda: self.cluster.ended("client") or None, keep=False)
 
     def pause_shortly(self, slot: int, share: float) -> None:
         self.pause(self.cluster.worker(slot), share * 2)
@@ -206,27 +202,29 @@ class Monkey:
         self.cluster.send(pid, signal.SIGSTOP)
         self.later.append((time.monotonic() + seconds, pid))
 
-    def tick(self) -> None:
+    def tick(self, keep: bool = True) -> None:
+        """Lets go on what was paused long enough, and starts again what has ended."""
         for due, pid in list(self.later):
             if time.monotonic() >= due:
                 self.cluster.send(pid, signal.SIGCONT)
                 self.later.remove((due, pid))
+        if keep:
+            self.cluster.keep()
 
-    def seen(self, look) -> int | None:
-        """The process that `look` catches in the act; None if the sweep ends before."""
+    def seen(self, look, keep: bool = True):
+        """What `look` catches in the act; None if the sweep ends before."""
         deadline, kept = time.monotonic() + PATIENCE_S, time.monotonic()
-        while (pid := look()) is None and self.cluster.ends[-1:] != ["done"]:
+        while (found := look()) is None and self.cluster.ends[-1:] != ["done"]:
             time.sleep(0.0005)
             if time.monotonic() - kept > 0.2:
-                self.tick()
-                self.cluster.keep()
+                self.tick(keep)
                 kept = time.monotonic()
             assert time.monotonic() < deadline, "the sweep hangs"
-        return pid
+        return found
 
     def writer(self) -> int | None:
         for name in os.listdir(self.cluster.store):
-            if name.startswith(".unfinished-"):
+            if name.startswith(UNFINISHED):
                 return int(name.partition("@")[0].split("-")[-2])
         return None
 
@@ -269,5 +267,4 @@ def unleash(acts: list[tuple[int, str, int, float]], cluster: Cluster) -> None:
             since = time.monotonic()
         time.sleep(0.02)
         monkey.tick()
-        cluster.keep()
     assert not acts, "the sweep was done before the monkey was"
