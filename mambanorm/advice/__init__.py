@@ -5,10 +5,9 @@ recommendation.py          what is asked, and what comes back
 evidence.py                what the stored runs and the recorded verdicts say of a recommendation
 blocks.py                  ConvBlock, TransformerLayer, ConvNet, SequenceNet, …: the guide's blocks, small
 experiments.py             small real runs, their loop and their cache
-mistakes.py                the five mistakes, each a failing demo beside its mended twin; what came out, in sentences
+mistakes.py                the five mistakes, each a failing demo beside its mended twin; its numbers beside ours
 card.py                    norm_card: all about a norm on one page;   card_checks.py: what it does, measured;
-                           card_page.py: the words and the page
-numbers.py                 every number that the guide claims, beside the one measured here
+                           card_training.py: how it trains;   card_page.py: the words and the page
 """
 
 from mambanorm.basics.settings import names_of
@@ -19,8 +18,7 @@ PLACES, __getattr__, __dir__ = names_of(
         "card": "NormCard kit_cards norm_card",
         "card_page": "cards_html",
         "experiments": "EXPERIMENTS measure spread",
-        "mistakes": "MISTAKES guesses_tested in_words mistake_runs mistake_table",
-        "numbers": "claimed_and_measured",
+        "mistakes": "MISTAKES claimed_and_measured guesses_tested in_words mistake_runs mistake_table",
         "recommendation": "Reason Recommendation",
         "rules": "recommend",
     },
