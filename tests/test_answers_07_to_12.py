@@ -49,14 +49,15 @@ def test_the_answer_counts_each_word_and_says_whose_arms_diverge_more_often():
     assert text.endswith("- No recommendation: no arm is tuned and tested here.")
 
 
-def test_an_arm_is_recommended_only_where_the_recommended_ones_were_run():
+def test_an_arm_is_taken_of_those_that_were_run_and_the_recommended_ones_that_lack_are_named():
     text = answers.what_holds([], {"mnist1d": RANKING}, {"mnist1d": {"GN>SSM>GN": ""}}, **HOW)
     assert "- **To take on mnist1d**: None→IN (90.0 % ± 1.0, 12 seeds). " in text
     assert "to the original (RMSN→None) +10.0 points [5.0, 15.0]" in text
     assert text.endswith("No clear difference from: BN→LN.")
     lacking = {"mnist1d": {"NormVary>SSM>GN": "the paper's"}}
     text = answers.what_holds([], {"mnist1d": RANKING}, lacking, **HOW)
-    assert "no arm is recommended yet. Still to be recorded: NormVary→GN (the paper's)." in text
+    assert "**To take on mnist1d**: None→IN" in text
+    assert text.endswith("Still to be recorded: NormVary→GN (the paper's).")
 
 
 def test_the_guess_is_answered_for_sequences_and_images_apart():

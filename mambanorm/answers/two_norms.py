@@ -158,12 +158,15 @@ def guesses_on_learning(steps: pd.DataFrame, moved: pd.DataFrame) -> str:
 
 PROPOSED = ("NormVary→GN", "NormVary→LN")
 SINGLE = {"GN alone": "GN after the SSM", "LN alone": "LN after the SSM", "NormVary alone": "NormVary before it"}
-ADDED = {"NormVary, given GN": "NormVary added to GN", "NormVary, given LN": "NormVary added to LN"}
+ADDED = {
+    "NormVary, given GN": "NormVary in place of RMSN before GN",
+    "NormVary, given LN": "NormVary in place of RMSN before LN",
+}
 LEARNED = "learning, given GN"
 
 
 def proposal_or_original(runs: pd.DataFrame, steps: pd.DataFrame, *, printed: pd.Series, not_run: Sequence[str]) -> str:
-    """A line for each task: the proposals against the original, and the gain of each norm, of the arms that were run.
+    """A line for each task: the proposals against RMSN→None, and the gain of each norm, of the arms that were run.
 
     `steps`: `tables.paired_steps` of Table 2's step taken apart. `printed`: the paper's gain by task, in points.
     `not_run`: tasks of Table 2 that were not trained.
@@ -174,7 +177,7 @@ def proposal_or_original(runs: pd.DataFrame, steps: pd.DataFrame, *, printed: pd
         against = _said(row, dict(zip(PROPOSED, PROPOSED, strict=True))) or "no proposal was run"
         whose = _said(row, dict(zip(SINGLE, SINGLE, strict=True)) | ADDED)
         whose += _learned(row.loc[LEARNED]) if LEARNED in row.index else ""
-        text = f"- **{task}**, against the original: {against}. Whose gain is it? {whose}. {sketch_note(row.n)}"
+        text = f"- **{task}**, against RMSN→None: {against}. Whose gain is it? {whose}. {sketch_note(row.n)}"
         lines += [text.rstrip(), *_cost(runs, here)]
     theirs = ", ".join(f"{task} {points:+.1f}" for task, points in printed.items())
     lines.append(f"- Of Table 2 not run: {', '.join(not_run) or 'nothing'}. The paper, in points: {theirs}.")

@@ -51,8 +51,7 @@ def what_holds(
 
 def _to_take(task: str, table: pd.DataFrame, lacking: Mapping[str, str]) -> str:
     """The best arm by validation, the recommended ones beside it, and those that may be as good."""
-    if absent := [f"{label(arm)} ({who})" for arm, who in lacking.items() if who]:
-        return f"- **On {task}** no arm is recommended yet. Still to be recorded: {', '.join(absent)}."
+    absent = ", ".join(f"{label(arm)} ({who})" for arm, who in lacking.items() if who)
     best, named = table.iloc[0], table[table.who != ""].set_index("who")
     near = list(table[table.told == "we cannot tell"].arm.map(label))
     near = near if len(near) <= NAMED else [*near[:NAMED], f"and {len(near) - NAMED} more"]
@@ -66,6 +65,7 @@ def _to_take(task: str, table: pd.DataFrame, lacking: Mapping[str, str]) -> str:
     return (
         f"- **To take on {task}**: {label(best.arm)} ({reached}, {best.n:.0f} seeds). "
         f"{f'Its difference: {against}. ' if against else ''}No clear difference from: {', '.join(near) or 'none'}."
+        f"{f' Still to be recorded: {absent}.' if absent else ''}"
     )
 
 

@@ -45,6 +45,7 @@ class Sentence:
     fails: str
     open: str
     compared: str
+    each: str = ""  # how many of the comparisons beside the mean hold by themselves, filled in
 
 
 SENTENCES = (
@@ -61,6 +62,7 @@ SENTENCES = (
         fails="After the scan is no better a place for a norm than before the block.",
         open="We cannot tell which place is better for a norm.",
         compared="The same norm moved from before (N→None) to after (None→N), the mean of five norms",
+        each="norms that clearly gain more than a point by themselves: {} of {}",
     ),
     Sentence(
         *("H8s", "mnist1d", "NormVary→GN − RMSN→None"),
@@ -81,7 +83,7 @@ SENTENCES = (
         holds="GN, the second norm that the paper prefers, is better than IN.",
         fails="GN, the second norm that the paper prefers, is not the best one.",
         open="We cannot tell whether GN or IN is the better second norm.",
-        compared="All pairs that end with GN against all that end with IN",
+        compared="GN after the scan against IN after it, each the mean over the four other norms before it",
     ),
     Sentence(
         *("H8v", "digits_images", "NormVary→LN − LN→LN"),
@@ -117,7 +119,9 @@ def _said(one: Sentence, read: Evidence) -> str:
     either = "on either side" if one_side == other else f"against {other}"
     diverged = f"diverged: {one_side} {either}" if row["finish"][0] or row["finish"][2] else ""
     why = row["why"] if row["state"] == "not judged" else ""
-    besides = "; ".join(filter(None, (diverged, hides, why)))
+    alone = [row["state"] for row in told.records if not row["decides"] and row["n"]]
+    each = one.each.format(alone.count("holds"), len(alone)) if one.each and alone else ""
+    besides = "; ".join(filter(None, (each, diverged, hides, why)))
     amount = points(row["effect"], row["low"], row["high"]) + (f" ({besides})" if besides else "")
     return f"**{words.get(row['state'], one.open)}** {one.compared}: {amount}."
 
@@ -141,9 +145,9 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     read = Evidence(frame, STUDY_SCALE)
     tables = rankings(read, ADVISED_ON.values(), STUDY_SCALE)
     told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]
-    failed = judge("H9s", read, scale=STUDY_SCALE).failed
-    nan = f"**If it goes NaN**, let `mambanorm diagnose` name the place where it begins. Norms on both sides: {failed}."
-    return [*told, nan] if failed else told
+    ends = judge("H9s", read, scale=STUDY_SCALE)
+    nan = "**If it goes NaN**, let `mambanorm diagnose` name the place where it begins, and put norms in: "
+    return [*told, f"{nan}{ends.failed}. The claim on it (H9s) is {ends.verdict}."] if ends.failed else told
 
 
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:
@@ -158,13 +162,11 @@ def _take(kind: str, task: str, table: pd.DataFrame) -> str:
         row, unit = original.iloc[0], "points" if chosen.unit == "pp" else chosen.unit
         digits = 1 if chosen.unit == "pp" else 3
         amount = f"{row.behind:.{digits}f} {unit} [{row.low:.{digits}f}, {row.high:.{digits}f}]".replace("-", "−")
-        tied = row.told != "behind"
-        against = (
-            f"; whether {label(row.arm)}, the original, is worse we cannot tell, {amount}"
-            if tied
-            else (f"; {label(row.arm)}, the original, lies {amount} behind")
-        )
-    return f"**If you {READERS[kind]}**, take {best}{against}. {ties} of {len(others)} other pairs may be as good."
+        against = f"; {label(row.arm)}, the original, lies {amount} behind"
+        against += "" if row.told == "behind" else ", and we cannot tell whether it is worse"
+    return (
+        f"**If you {READERS[kind]}**, take {best}{against}. Of {len(others)} other arms {ties} are not clearly behind."
+    )
 
 
 def findings_page() -> str:

@@ -2,8 +2,8 @@
 
 A figure is made with `new_figure` inside a function marked `@styled`, and never enters pyplot's global list: a notebook
 shows it once, as the value of the cell: as a PNG, or as SVG where MAMBANORM_FIGURES=svg. Every figure has a white
-ground. A dark page of the report turns light and dark over, and hues stay; one whose caption says what is dark or light
-stays as it is (`templates/look.css` of the report).
+ground. A dark page of the report turns light and dark over, and hues stay (`templates/look.css` of the report): so no
+caption says what is dark or light.
 """
 
 import functools

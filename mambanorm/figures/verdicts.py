@@ -131,7 +131,7 @@ def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
     place = dict(transform=ax.get_yaxis_transform())
     ax.text(1.01, y - 0.06 * bool(note), word, color=colour, weight="bold", va="bottom" if note else "center", **place)
     if note:
-        ax.text(1.01, y + 0.02, note, color=GREY, fontsize=7, va="top", linespacing=1.05, **place)
+        ax.text(1.01, y + 0.02, note, color=INK, fontsize=7, va="top", linespacing=1.05, **place)
 
 
 def _headline(why: str) -> str:

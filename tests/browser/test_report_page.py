@@ -104,8 +104,5 @@ def test_figures_are_no_white_slabs_in_a_dark_page_and_keep_their_hues(browser, 
         thumbnail.scroll_into_view_if_needed()
         light = np.asarray(Image.open(io.BytesIO(thumbnail.screenshot())).convert("L"))
         assert light.max() > 190 if scheme == "dark" else light.min() < 90  # its words and axes can be seen
-        page.goto((report / "01_normalization.html").as_uri())
-        words = page.locator("img[alt*='dark is low']").evaluate("image => getComputedStyle(image).filter")
-        assert words == ("none" if scheme == "light" else "brightness(0.78)")  # it would be false, turned over
         context.close()
     assert blue["dark"] > 0.2 < blue["light"]
