@@ -146,9 +146,8 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_and_judges_nothing(register
     monkeypatch.setattr(card, "frame_of", lambda *_: frame)
     made = norm_card("Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere")
     assert not card.card_runs(made, frame)
-    scores = frame[frame.arm.isin([OWN, arms["after the scan"]])].pivot(
-        index="seed", columns="arm", values="test_accuracy"
-    )
+    pair = [OWN, arms["after the scan"]]
+    scores = frame[frame.arm.isin(pair)].pivot(index="seed", columns="arm", values="test_accuracy")
     row = made.verdicts.set_index("place").loc["after the scan"]
     assert row.word == "sketch"
     assert row.effect == pytest.approx(100 * (scores[arms["after the scan"]] - scores[OWN]).mean())
@@ -156,6 +155,7 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_and_judges_nothing(register
     assert made.words[2].startswith("After the scan on digits +")
     assert "better" not in " ".join(made.words)
     assert made.strips["digits"].own.sum() == 3
+    assert "circled ones at one rate" in made._repr_html_()
 
 
 def test_runs_that_diverged_and_seeds_that_would_tell_are_said(as_planted):

@@ -248,23 +248,20 @@ def _tasks(card: NormCard) -> list[str]:
 def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     """The runs that a frame lacks for a card: at each place the rates of the verdicts, the ladder of rates and eight
     blocks. Its results may ask for further rates. Of a sketch, one rate a task."""
-    arms, lacking = list(card.arms.values()), []
-    if card.sketch:
-        asked = [
-            config
-            for task in _tasks(card)
-            for config in grid(
-                [*arms, card.against], task, scale=card.scale, seeds=card.seeds[task], lr=_lr(card, task)
-            )
-        ]
-        return unique(config for config in asked if not len(known) or config.run_id not in set(known.run_id))
+    arms, asked = list(card.arms.values()), []
     for task in _tasks(card):
+        seeds = card.seeds[task]
+        if card.sketch:
+            asked += grid([*arms, card.against], task, scale=card.scale, seeds=seeds, lr=_lr(card, task))
+            continue
         for arm in arms:
             if arm != card.against:
-                lacking += duel_runs(arm, card.against, task, card.seeds[task], card.scale, known)
-    few, held = card.seeds[inside_task(card.scale)][:FEW], set(known.run_id) if len(known) else set()
-    more = [*ladder_runs(arms, card.scale, few), *deep_runs(card.scale, few[:1], arms)]
-    return unique([*lacking, *(config for config in more if config.run_id not in held)])
+                asked += duel_runs(arm, card.against, task, seeds, card.scale, known)
+    if not card.sketch:
+        few = card.seeds[inside_task(card.scale)][:FEW]
+        asked += [*ladder_runs(arms, card.scale, few), *deep_runs(card.scale, few[:1], arms)]
+    held = set(known.run_id) if len(known) else set()
+    return unique(config for config in asked if config.run_id not in held)
 
 
 def _lr(card: NormCard, task: str) -> float:

@@ -280,14 +280,12 @@ def strip_of(evidence: Evidence, task: str, mine: Sequence[str], lr: float | Non
     """Every tuned arm of a task with the mean of its finished runs at its rate, per cent (of language models bits, with
     a minus), best first: arm, mean, n, own. lr: the one rate at which `mine` were run."""
     others = (arm for arm in tuned_arms(kind_of(task)) if model_of([arm]) == "mamba" and arm not in mine)
-    known = [evidence.tuned(tuple(others), task)]
+    known, column = [evidence.tuned(tuple(others), task)], "bits" if kind_of(task) == "language" else "score"
     known.append(evidence.tuned(tuple(mine), task) if lr is None else evidence.at_rates(tuple(mine), task, [lr]))
     rows = [
         dict(arm=arm, mean=float(np.nanmean(scores)), n=int(np.isfinite(scores).sum()), own=arm in mine)
         for runs in known
-        for arm, scores in zip(
-            runs.arms, runs.finished("bits" if kind_of(task) == "language" else "score"), strict=True
-        )
+        for arm, scores in zip(runs.arms, runs.finished(column), strict=True)
         if arm not in runs.gaps and np.isfinite(scores).any()
     ]
     table = pd.DataFrame(rows, columns=["arm", "mean", "n", "own"])
@@ -298,9 +296,11 @@ def head(card: Any, *, lines: Sequence[str] = ()) -> Any:
     """The strip of all known norms; with `lines` the head of a card that stands alone."""
     from mambanorm.figures import fig_card
 
-    caption = f"{card.scale} scale · {plural(max(map(len, card.seeds.values())), 'seed')}"
-    title = f"{card.name}: a card" if lines else ""
-    return fig_card(card.strips, card.same or card.name, caption, title=title, lines=lines)
+    name, title = card.same or card.name, f"{card.name}: a card" if lines else ""
+    rates = "circled ones at one rate, the others each at its own" if card.sketch else "each arm at its own rate"
+    caption = f"{card.scale} scale · {plural(max(map(len, card.seeds.values())), 'seed')} · circled: {name}"
+    caption += f" · means of the seeds, {rates}; no interval: see the table"
+    return fig_card(card.strips, name, caption, title=title, lines=lines)
 
 
 def cards_html(cards: Iterable[Any]) -> str:

@@ -21,12 +21,12 @@ from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import STUDY_SCALE
 from mambanorm.claims import judge, ranking
 from mambanorm.claims.evidence import kind_of
-from mambanorm.claims.ranking import ADVISED_ON, CANNOT_TELL, tuned_arms
+from mambanorm.claims.ranking import ADVISED_ON, tuned_arms
 from mambanorm.claims.verdict import Verdict
 from mambanorm.norms import NORMS
 from mambanorm.runs.recorded_results import recorded
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import interval_says, points, seeds_text
+from mambanorm.study.tables import CANNOT_TELL, interval_says, points, seeds_text
 from mambanorm.tasks import TASKS
 
 KINDS = {

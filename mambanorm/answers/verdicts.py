@@ -13,7 +13,7 @@ import pandas as pd
 from mambanorm.answers.words import answer, label, listed, numbered
 from mambanorm.arms import SYMBOLS
 from mambanorm.basics.text import plural
-from mambanorm.study.tables import points
+from mambanorm.study.tables import CANNOT_TELL, points
 
 ABOUT = {"s": "sequences", "v": "images"}
 """The last letter of one of the paper's claims → what the paper says it of."""
@@ -53,7 +53,7 @@ def _to_take(task: str, table: pd.DataFrame, lacking: Mapping[str, str]) -> str:
     """The best arm by validation, the recommended ones beside it, and those that may be as good."""
     absent = ", ".join(f"{label(arm)} ({who})" for arm, who in lacking.items() if who)
     best, named = table.iloc[0], table[table.who != ""].set_index("who")
-    near = list(table[table.told == "we cannot tell"].arm.map(label))
+    near = list(table[table.told == CANNOT_TELL].arm.map(label))
     near = near if len(near) <= NAMED else [*near[:NAMED], f"and {len(near) - NAMED} more"]
     against = "; ".join(
         f"to {who} ({label(row.arm)}) {points(row.behind, row.low, row.high, row.unit)}"

@@ -23,11 +23,11 @@ from mambanorm.basics.text import plural
 from mambanorm.claims.evidence import Evidence, label, shared_rows
 from mambanorm.claims.pages import basis, headline
 from mambanorm.claims.protocol import ONE_POOL
-from mambanorm.claims.ranking import ADVISED_ON, CANNOT_TELL, rankings
+from mambanorm.claims.ranking import ADVISED_ON, rankings
 from mambanorm.claims.verdict import judge, k_of_n
 from mambanorm.claims.verdict_html import verdict_html
 from mambanorm.runs.recorded_results import recorded, recorded_path
-from mambanorm.study.tables import points
+from mambanorm.study.tables import CANNOT_TELL, points
 
 PAGE = ROOT / "docs" / "index.html"
 PICTURE = ROOT / "data" / "readme.png"
@@ -136,7 +136,7 @@ READERS = {
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     """What somebody with a model of each kind would do, a sentence each in Markdown: the arm that validation chooses on
-    the first recorded task of its kind, how far the original lies behind it, and how many arms may be as good
+    the first recorded task of its kind, how far the original lies behind it, and how many arms are not clearly behind
     (`ranking`); last, what to do about NaN. `frame` as in `findings`."""
     if frame is None:
         if not recorded_path(STUDY_SCALE).is_file():

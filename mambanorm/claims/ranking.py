@@ -30,6 +30,7 @@ from mambanorm.config import RunConfig
 from mambanorm.norms import check_causal
 from mambanorm.runs.grid import check_names, check_seeds
 from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
+from mambanorm.study.tables import CANNOT_TELL
 
 NAMED = {
     "sequence": {"NormVary>SSM>GN": "the paper's", "BN>SSM>LN": "the later claim's", "RMSN>SSM>None": "the original"},
@@ -37,8 +38,6 @@ NAMED = {
     "language": {"NormVary-token>SSM>GN-token": "the paper's, causal", "RMSN>SSM>None": "the original"},
 }
 """The recommendation of §4.5, that of the paper's apparent successor, and the original that both start from."""
-CANNOT_TELL = "we cannot tell"
-"""What a ranking says of an arm that may be as good as the chosen one."""
 ADVISED_ON = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
 """Kind of a task → the recorded one by which an arm is advised: by `what_to_do`, and by `recommend` (advice)."""
 

@@ -312,5 +312,4 @@ def fig_card(
     marks = [Line2D([], [], color=norm_colour(n), marker=norm_marker(n), linestyle="", label=n) for n in shown]
     own = dict(color=norm_colour(name), marker=norm_marker(name), linestyle="", markeredgecolor=INK, markersize=8)
     fig.legend(handles=[Line2D([], [], label=name, **own), *marks], loc="outside right upper")
-    notes = (f"circled: {name}", "means of the seeds, each arm at its own rate; no interval: see the table")
-    return finish(fig, title or f"{name} among the norms that are recorded", caption, *notes)
+    return finish(fig, title or f"{name} among the norms that are recorded", caption, f"circled: {name}")

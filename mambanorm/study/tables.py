@@ -146,11 +146,14 @@ def points(difference: float, low: float = float("nan"), high: float = float("na
     return f"{difference:+.{digits}f} {name} {interval}".replace("-", "−")
 
 
+CANNOT_TELL = "we cannot tell"  # of an interval that holds zero; of an arm that may be as good as the chosen one
+
+
 def interval_says(low: float, high: float) -> str:
     """What a 95 % interval says of its difference: clearly above zero, clearly below zero, or we cannot tell."""
     if not np.isfinite(low):
         return "one seed cannot tell"
-    return "clearly above zero" if low > 0 else "clearly below zero" if high < 0 else "we cannot tell"
+    return "clearly above zero" if low > 0 else "clearly below zero" if high < 0 else CANNOT_TELL
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
