@@ -1,15 +1,16 @@
 """The sentences of notebooks 07, 09 and 12, and the tables that they read: planted frames in which they must change."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from mambanorm import answers, claims, figures
+from mambanorm import answers, figures
 from mambanorm.arms import Arm
 from mambanorm.claims import CLAIMS, VERDICTS, judge
-from mambanorm.claims.pages import of_seeds
+from mambanorm.claims.frames import of_seeds
 from mambanorm.look import sigma_history
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.run import train
@@ -29,35 +30,16 @@ def said_of(name: str, word: str, said: str = "", **by_task: str) -> SimpleNames
 
 # notebook 12
 
-ROWS = [("None>SSM>IN", "", 90.0, 1.0, 0.0, np.nan, np.nan, "chosen"),
-        ("RMSN>SSM>None", "the original", 80.0, 2.0, 10.0, 5.0, 15.0, "behind"),
-        ("BN>SSM>LN", "the later claim's", 89.0, 1.5, 1.0, -1.0, 3.0, "we cannot tell")]  # fmt: skip
-NAMES = ["arm", "who", "mean", "sd", "behind", "low", "high", "told"]
-RANKING = pd.DataFrame(ROWS, columns=NAMES).assign(n=12, unit="pp")
-HOW = dict(words=VERDICTS, basis="protocol 7")
-
 
 def test_the_answer_counts_each_word_and_says_whose_arms_diverge_more_often():
     found = [said_of("H1s", "reproduced"), said_of("H2s", "reproduced")]
     found.append(said_of("H1v", "contradicted", "contradicted, but A diverges more often"))
-    text = answers.what_holds(found, {}, {}, **HOW)
+    text = answers.what_holds(found, VERDICTS, "protocol 7")
     assert text.startswith("**Answer** (protocol 7).\n\n- 2 **reproduced**: H1s, H2s\n")
     assert "- 1 **contradicted**: H1v" in text
     assert "- H1v: contradicted, but A diverges more often" in text
     assert "- H1s:" not in text
     assert "disagree" not in text
-    assert text.endswith("- No recommendation: no arm is tuned and tested here.")
-
-
-def test_an_arm_is_taken_of_those_that_were_run_and_the_recommended_ones_that_lack_are_named():
-    text = answers.what_holds([], {"mnist1d": RANKING}, {"mnist1d": {"GN>SSM>GN": ""}}, **HOW)
-    assert "- **To take on mnist1d**: None→IN (90.0 % ± 1.0, 12 seeds). " in text
-    assert "to the original (RMSN→None) +10.0 points [5.0, 15.0]" in text
-    assert text.endswith("No clear difference from: BN→LN.")
-    lacking = {"mnist1d": {"NormVary>SSM>GN": "the paper's"}}
-    text = answers.what_holds([], {"mnist1d": RANKING}, lacking, **HOW)
-    assert "**To take on mnist1d**: None→IN" in text
-    assert text.endswith("Still to be recorded: NormVary→GN (the paper's).")
 
 
 def test_the_guess_is_answered_for_sequences_and_images_apart():
@@ -86,14 +68,11 @@ def planted() -> pd.DataFrame:
 
 
 def test_of_fewer_seeds_nothing_is_judged_and_a_high_threshold_turns_it(planted):
-    verdict = judge("H4s", planted)
-    assert verdict.verdict == "reproduced"
-    few = claims.words_of([verdict], planted, seeds=3).iloc[0]
-    assert (few.said, few.then, few.changed) == ("reproduced", "not judged", True)
+    assert judge("H4s", planted).verdict == "reproduced"
+    assert judge("H4s", of_seeds(planted, 3)).verdict == "not judged"
     assert of_seeds(planted, 3).seed.nunique() == 3
     assert of_seeds(planted, [1, 5]).seed.unique().tolist() == [1, 5]
-    assert claims.words_of([verdict], planted, threshold=45.0).then[0] == "contradicted"
-    assert not claims.words_of([verdict], planted).changed[0]
+    assert judge(replace(CLAIMS["H4s"], threshold=45.0), planted).verdict == "contradicted"
 
 
 # notebook 07

@@ -1,4 +1,4 @@
-"""Claims over the training budget and over the size of the model, and the parts of a recording; planted truth."""
+"""Claims over the training budget, and the parts of a recording; planted truth."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from mambanorm.claims import needed, recording
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.protocol import CEILING_TASK, EVENING_SEEDS, GRID_SEEDS
 from mambanorm.runs.grid import base_config
-from mambanorm.study.experiments import BUDGETS, SIZES, at_budget, lr_grid
+from mambanorm.study.experiments import BUDGETS, at_budget, lr_grid
 from tests import planted
 
 SCALE, TASK, PROPOSAL = "evening", "mnist1d", "NormVary>SSM>GN"
@@ -42,7 +42,7 @@ def test_a_budget_is_a_whole_schedule_with_a_share_of_the_steps():
 
 
 def test_an_effect_that_goes_away_is_called_so(frame):
-    table = claims.over_budget(["H8s"], frame)
+    table = claims.over_budget(frame, ["H8s"])
     assert table.share.tolist() == list(BUDGETS)
     assert table.steps.tolist() == [base_config(TASK, SCALE).steps * share for share in BUDGETS]
     assert table.verdict.tolist()[:2] == ["reproduced"] * 2
@@ -72,28 +72,15 @@ def test_the_runs_of_one_budget_say_nothing_of_another(frame):
         needed("H9s", 8, None, SCALE, changes=dict(d_model=16))
 
 
-def test_sizes_are_judged_at_the_same_steps():
-    steps = at_budget(TASK, SCALE, 1 / 4)
-    runs = [made_up(9.0, 0, **steps), *(made_up(9.0, i, **steps | size) for i, size in enumerate(SIZES, start=1))]
-    table = claims.over_size(["H8s"], pd.concat(runs))
-    assert table.setting.tolist()[0] == "d 32, 4 blocks"
-    assert len(table) == 5
-    assert set(table.steps) == {steps["steps"]}
-    assert set(table.verdict) == {"reproduced"}
-    drawn = figures.fig_budget(table)
-    assert len(drawn.axes) == 1
-    assert "over the size of the model" in drawn.get_suptitle()
-
-
 def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame):
-    drawn = figures.fig_budget(claims.over_budget(["H8s"], frame), "protocol 5")
+    drawn = figures.fig_budget(claims.over_budget(frame, ["H8s"]), "protocol 5")
     assert "12 seeds" in drawn.get_label()
     assert "the threshold" in drawn.get_label()
     assert "over the training budget" in drawn.get_suptitle()
-    short = claims.over_budget(["H8s"], frame).iloc[:1]  # as far as a recording has come
+    short = claims.over_budget(frame, ["H8s"]).iloc[:1]  # as far as a recording has come
     assert "over the training budget" in figures.fig_budget(short).get_suptitle()
     with pytest.raises(ValueError, match="none of these claims has been run over the budget"):
-        figures.fig_budget(claims.over_budget(["H1s"], frame))
+        figures.fig_budget(claims.over_budget(frame, ["H1s"]))
 
 
 # the parts of a recording
@@ -173,17 +160,6 @@ def test_arms_that_still_rise_are_told_one_by_one_at_the_rate_that_is_judged(fra
     assert early.verdict == "reproduced"  # a share of the steps is asked for on purpose
 
 
-def test_sizes_are_compared_on_the_seeds_that_they_share(frame):
-    quarter = at_budget(TASK, SCALE, 1 / 4)
-    own = made_up(6.0, 1, **quarter)
-    wide = made_up(6.0, 2, **quarter, d_model=16)
-    both = pd.concat([own, wide[wide.seed.isin(GRID_SEEDS)]])
-    table = claims.over_size(["H8s"], both)
-    assert table.setting.tolist() == ["d 32, 4 blocks", "d 16, 4 blocks"]
-    assert table.n.tolist() == [len(GRID_SEEDS)] * 2
-    assert "all at 0.25 of the steps" in figures.fig_budget(table).get_label()
-
-
 def test_digits_stand_beside_a_verdict_and_never_decides(frame):
     at_ceiling = planted.made_up("H8s", {PROPOSAL: -20.0}, seeds=EVENING_SEEDS, scale=SCALE, task=CEILING_TASK, sd=0.5)
     ahead = made_up(12.0)
@@ -194,8 +170,8 @@ def test_digits_stand_beside_a_verdict_and_never_decides(frame):
     assert mn.judge("H8s", at_ceiling, scale=SCALE, tasks=[CEILING_TASK]).verdict == "contradicted"
 
 
-def test_at_evening_the_command_of_the_verdicts_asks_for_what_the_protocol_plans():
-    few = claims.verdict_runs(["H1s", "H5s"], scale=SCALE, frame=pd.DataFrame())
+def test_at_evening_the_command_of_the_verdicts_asks_for_what_the_protocol_plans(store):
+    few = claims.verdict_runs(["H1s", "H5s"], scale=SCALE)
     assert {config.task for config in few} == {TASK}
     singles = {config.seed for config in few if config.arm == "GN>SSM>GN"}
     assert singles == set(EVENING_SEEDS)

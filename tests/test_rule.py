@@ -310,15 +310,3 @@ def test_a_made_up_study_has_the_means_and_the_likeness_that_are_planted(scenari
     if scenario in ("plain", "t3", "larger sd"):
         noise = [part[:, 0, 1] - part.mean(axis=(1, 2)) for part in (made.test, made.validation)]
         assert np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1] == pytest.approx(setting.alike, abs=0.08)
-
-
-PRINTED = [name for name in calibration.WHO if calibration.printed_arms(CLAIMS[name])]
-
-
-@pytest.mark.parametrize("seeds", calibration.SEEDS)
-def test_the_papers_own_numbers_contradict_no_claim_and_equal_arms_reproduce_none(seeds):
-    assert len(PRINTED) >= 5
-    for claim in PRINTED:
-        assert "contradicted" not in calibration.simulate(claim, "paper", "paper", seeds=seeds, studies=500)
-    for claim in calibration.WHO:
-        assert calibration.simulate(claim, "equal", "equal", seeds=seeds, studies=500).get("reproduced", 0) <= 0.025

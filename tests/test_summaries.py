@@ -13,7 +13,7 @@ import pytest
 import mambanorm as mn
 from mambanorm.claims import summaries
 from mambanorm.claims.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
-from mambanorm.look import WeightLog, growth
+from mambanorm.look import growth
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.store import find_run, save_run
 from mambanorm.runs.sweep import sweep
@@ -65,17 +65,6 @@ def test_every_number_is_read_of_the_runs_that_its_claim_looks_at_and_of_no_othe
     assert found.law[config.run_id] == growth(last)["margin"]
 
 
-def test_a_run_of_an_earlier_version_has_no_growth_and_a_warning_names_it(store, monkeypatch):
-    config, *_ = growth_runs(SCALE)
-    arrays = WeightLog.arrays
-    with monkeypatch.context() as earlier:
-        earlier.setattr(WeightLog, "arrays", lambda log: {k: v for k, v in arrays(log).items() if k != "ring_outputs"})
-        frame = sweep([config], workers=0, progress=False)
-    with pytest.warns(UserWarning, match=f"run {config.run_id} is of an earlier version.*move .* and train again"):
-        found = with_summaries(frame)
-    assert found[["growth", "law"]].isna().all(axis=None)
-
-
 def test_deleted_diagnostics_give_nan_and_a_warning(store):
     configs = deep_runs(SCALE, 1)[:2]
     frame = sweep(configs, workers=0, progress=False)
@@ -119,11 +108,8 @@ def test_outputs_beyond_float32_grow_over_its_whole_range():
     assert growth_facts(blown_up) == dict(growth=pytest.approx(8 * 38 / 4), law=0)
 
 
-def test_outputs_that_were_not_kept_are_no_growth():
-    assert growth_facts(run(step=[0])) == {}  # its first step failed
-    for arrays in ({}, {"ring_outputs": [[1.0, 2.0], [np.nan, np.nan]]}):
-        with pytest.raises(ValueError, match="run a-run is of an earlier version"):
-            growth_facts(run(ring_step=[1, 2], **arrays))
+def test_a_run_whose_first_step_failed_has_no_growth():
+    assert growth_facts(run(step=[0])) == {}
 
 
 # singular values (H11)

@@ -1,4 +1,4 @@
-"""Notebook 12: how many claims hold, which arm to take, and how well trained the models are. Notebook 13: which further
+"""Notebook 12: how many claims hold, and how well trained the models are. Notebook 13: which further
 site, which norm; what the authors of later models say, and what these runs say of it. Notebook 15: the card of a norm
 in short, and its guesses.
 
@@ -13,28 +13,15 @@ import pandas as pd
 from mambanorm.answers.words import answer, label, listed, numbered
 from mambanorm.arms import SYMBOLS
 from mambanorm.basics.text import plural
-from mambanorm.study.tables import CANNOT_TELL, points
+from mambanorm.study.tables import points
 
 ABOUT = {"s": "sequences", "v": "images"}
 """The last letter of one of the paper's claims → what the paper says it of."""
 
-NAMED = 6
-"""Arms that may be as good as the best one, the nearest first: what is more is counted."""
 
-
-def what_holds(
-    verdicts: Sequence,
-    rankings: Mapping[str, pd.DataFrame],
-    lacking: Mapping[str, Mapping[str, str]],
-    *,
-    words: Sequence[str],
-    basis: str,
-) -> str:
-    """How many claims have which verdict, where tasks disagree, and which arm to take on each task.
-
-    `rankings`: task → `claims.ranking`. `lacking`: task → `claims.not_ranked`. `words`: the words of a verdict in their
-    order, of which the last tells nothing.
-    """
+def what_holds(verdicts: Sequence, words: Sequence[str], basis: str) -> str:
+    """How many claims have which verdict, and where tasks disagree. `words`: the words of a verdict in their order, of
+    which the last tells nothing."""
     found = {word: [v.claim.id for v in verdicts if v.verdict == word] for word in words}
     lines = [f"- {len(mine)} **{word}**: {', '.join(mine)}" for word, mine in found.items() if mine]
     lines += [f"- {v.claim.id}: {v.said}" for v in verdicts if v.said != v.verdict]
@@ -44,29 +31,7 @@ def what_holds(
         if v.n_seeds and len(set(v.by_task.values()) & set(words[:-1])) > 1
     )
     lines += [f"- Where the tasks disagree: {split}."] if split else []
-    lines += [_to_take(task, table, lacking[task]) for task, table in rankings.items()]
-    lines += [] if rankings else ["- No recommendation: no arm is tuned and tested here."]
     return f"**Answer** ({basis}).\n\n" + "\n".join(lines)
-
-
-def _to_take(task: str, table: pd.DataFrame, lacking: Mapping[str, str]) -> str:
-    """The best arm by validation, the recommended ones beside it, and those that may be as good."""
-    absent = ", ".join(f"{label(arm)} ({who})" for arm, who in lacking.items() if who)
-    best, named = table.iloc[0], table[table.who != ""].set_index("who")
-    near = list(table[table.told == CANNOT_TELL].arm.map(label))
-    near = near if len(near) <= NAMED else [*near[:NAMED], f"and {len(near) - NAMED} more"]
-    against = "; ".join(
-        f"to {who} ({label(row.arm)}) {points(row.behind, row.low, row.high, row.unit)}"
-        for who, row in named.iterrows()
-        if row.arm != best.arm
-    )
-    mean, sd, unit = best["mean"], best.sd, best.unit
-    reached = f"{mean:.1f} % ± {sd:.1f}" if unit == "pp" else f"{-mean:.3f} ± {sd:.3f} {unit}"
-    return (
-        f"- **To take on {task}**: {label(best.arm)} ({reached}, {best.n:.0f} seeds). "
-        f"{f'Its difference: {against}. ' if against else ''}No clear difference from: {', '.join(near) or 'none'}."
-        f"{f' Still to be recorded: {absent}.' if absent else ''}"
-    )
 
 
 def guess_on_claims(verdicts: Sequence) -> str:

@@ -3,21 +3,14 @@
 A made-up study has what a real one has: a level that a seed gives to every arm, noise of each run, validation that
 shares part of the test's noise, three learning rates to choose from, and what its scenario adds. Thousands are drawn
 and judged at once, as arrays (studies, arms, rates, seeds). A test holds that `judge` says the same word of such a
-study in a run frame.
-
-    SCENARIOS              what a study may have besides
-    means                  the truth: at the threshold from either side, so many points beyond it, the paper's numbers
-    draw, words            made-up studies, and the word of each
-    cells, calibrate       the table of it: claims × scenarios, effects and seeds
-    errors, power, controls, worst    views of the table;   calibration_text: all of them as Markdown
-    recorded_calibration   the table of the repository
+study in a run frame. The paper's own numbers, and arms that are all equal: benchmarks/controls.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,7 +22,7 @@ from mambanorm.claims.claim import SMALLEST_EFFECT, Claim, Comparison
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.claims.protocol import PROTOCOL, VERSION
 from mambanorm.runs.recorded_results import RESULTS
-from mambanorm.study.paper import paper_values
+from mambanorm.study.tables import markdown_table
 
 BASE, CHANCE = 50.0, 10.0  # per cent
 SHARED = 2.0  # points, the spread of what a seed gives to every arm
@@ -45,7 +38,7 @@ SEEDS = (8, 12)
 EFFECTS = (1.0, 2.0, 4.0)
 """Points beyond the threshold, of every deciding comparison."""
 LIMIT = 0.035
-"""What a wrong word at the threshold may be at most, of all studies, but for the scenario of EXCEPTED."""
+"""What a wrong word at the threshold may be at most, of all studies."""
 
 WHO = {
     "H8s": "one comparison",
@@ -95,11 +88,6 @@ SCENARIOS = {
         "the rates of the side that could win by luck give the same, correlation .8", flat=True, alike=0.8
     ),
 }
-EXCEPTED = "flat against sharp"
-CONTROLS = {
-    "paper": Scenario("the paper's printed numbers, sd 0.5", sd=0.5),
-    "equal": Scenario("all arms equal"),
-}
 
 
 def deciding(claim: Claim) -> list[list[Comparison]]:
@@ -124,15 +112,7 @@ def targets(claim: Claim, truth: str | float) -> np.ndarray:
 
 
 def means(claim: Claim, truth: str | float) -> dict[str, float]:
-    """Arm → per cent, such that the comparisons are what `targets` says; "equal": all alike; "paper": its numbers, and
-    of arms that it does not print some in its favour."""
-    if truth == "equal":
-        return dict.fromkeys(claim.arms, BASE)
-    if truth == "paper":
-        known = printed_arms(claim)
-        better, worse = min(max(known.values()) + 5, 95.0), max(min(known.values()) - 5, 5.0)
-        weight = {arm: sum(c.weights.get(arm, 0.0) for c in claim.comparisons if c.decides) for arm in claim.arms}
-        return {arm: known.get(arm, better if weight[arm] > 0 else worse) for arm in claim.arms}
+    """Arm → per cent, such that the comparisons are what `targets` says."""
     weights, wanted = [], []
     for group, value in zip(deciding(claim), targets(claim, truth), strict=True):
         for comparison in group:
@@ -140,13 +120,6 @@ def means(claim: Claim, truth: str | float) -> dict[str, float]:
             wanted.append(claim.threshold_of(comparison) + value)
     found = BASE + np.linalg.pinv(np.array(weights)) @ np.array(wanted)
     return dict(zip(claim.arms, found.tolist(), strict=True))
-
-
-def printed_arms(claim: Claim) -> dict[str, float]:
-    """The claim's arms whose accuracies the paper prints, per cent."""
-    values = paper_values(claim.kind)
-    values = values[(values.task == claim.printed_on) & values.arm.isin(claim.arms)]
-    return dict(zip(values.arm, 100 * values.accuracy, strict=True))
 
 
 class Studies(NamedTuple):
@@ -219,7 +192,7 @@ def simulate(
 ) -> dict[str, float]:
     """How often each word comes out of made-up studies whose truth is known; only the words that came out. ValueError
     for a claim that is not tuned, or compares spreads."""
-    claim, setting = find_claim(claim_id), (SCENARIOS | CONTROLS)[scenario]
+    claim, setting = find_claim(claim_id), SCENARIOS[scenario]
     if claim.runs != "tuned" or claim.comparisons[0].column != "score":
         raise ValueError(
             f"{claim.id} compares no accuracies of tuned arms: it is not simulated (known: {', '.join(WHO)})"
@@ -234,33 +207,24 @@ def simulate(
 # ----------------------------------------------------------------------------------------------------------- the table
 
 
-def cells(
+def calibrate(
     claims: Iterable[str] | None = None, scenarios: Iterable[str] | None = None, studies: int = STUDIES
-) -> list[dict[str, Any]]:
-    """The cells of the table: errors at the threshold in every scenario, power, and the controls, each at every number
-    of SEEDS. ValueError for an unknown claim or scenario."""
-    if wrong := [name for name in scenarios or () if name not in SCENARIOS]:
-        raise unknown("scenario", wrong[0], SCENARIOS)
-    found = []
-    for claim in map(find_claim, claims or WHO):
-        for seeds in SEEDS:
-            asked = [(truth, name) for name in scenarios or SCENARIOS for truth in WRONG]
-            asked += [(effect, "plain") for effect in EFFECTS] + [("equal", "equal")]
-            asked += [("paper", "paper")] if not claim.paper.startswith("no ") and printed_arms(claim) else []
-            found += [dict(claim=claim.id, scenario=s, truth=t, seeds=seeds, studies=studies) for t, s in asked]
-    return found
-
-
-def calibrate(asked: list[dict[str, Any]], progress: bool = True) -> pd.DataFrame:
-    """One row a cell: claim, scenario, truth, seeds, studies, and the share of each word."""
+) -> pd.DataFrame:
+    """One row a cell: claim, scenario, truth, seeds, studies, and the share of each word. Errors at the threshold in
+    every scenario, and power, each at every number of SEEDS. ValueError for an unknown claim or scenario."""
     from tqdm.auto import tqdm
 
+    if wrong := [name for name in scenarios or () if name not in SCENARIOS]:
+        raise unknown("scenario", wrong[0], SCENARIOS)
+    asked = [(truth, name) for name in scenarios or SCENARIOS for truth in WRONG]
+    asked += [(effect, "plain") for effect in EFFECTS]
+    cells = [(find_claim(name).id, seeds, *cell) for name in claims or WHO for seeds in SEEDS for cell in asked]
     rows = []
-    for cell in tqdm(asked, unit="cell", disable=not progress):
-        how = dict(seeds=cell["seeds"], studies=cell["studies"])
-        rows.append(cell | simulate(cell["claim"], cell["truth"], cell["scenario"], **how))
-    frame = pd.DataFrame(rows).reindex(columns=[*COLUMNS, *rule.VERDICTS]).fillna(dict.fromkeys(rule.VERDICTS, 0.0))
-    return frame.assign(truth=frame.truth.map(lambda truth: truth if isinstance(truth, str) else f"+{truth:g}"))
+    for claim, seeds, truth, scenario in tqdm(cells, unit="cell"):
+        said = truth if isinstance(truth, str) else f"+{truth:g}"
+        facts = dict(claim=claim, scenario=scenario, truth=said, seeds=seeds, studies=studies)
+        rows.append(facts | simulate(claim, truth, scenario, seeds=seeds, studies=studies))
+    return pd.DataFrame(rows).reindex(columns=[*COLUMNS, *rule.VERDICTS]).fillna(dict.fromkeys(rule.VERDICTS, 0.0))
 
 
 COLUMNS = ["claim", "scenario", "truth", "seeds", "studies"]
@@ -317,38 +281,17 @@ def power(frame: pd.DataFrame) -> pd.DataFrame:
     return table.rename(index=named)
 
 
-def controls(frame: pd.DataFrame) -> pd.DataFrame:
-    """claim × control: how often it is reproduced / contradicted, per cent, with the paper's numbers and equal arms."""
-    found: dict[str, dict[str, str]] = {}
-    for row in frame[frame.scenario.isin(CONTROLS)].to_dict("records"):
-        what = "the paper's numbers" if row["truth"] == "paper" else "all arms equal"
-        shares = " / ".join(f"{100 * row[word]:.1f}" for word in WRONG.values())
-        found.setdefault(named(row["claim"]), {})[f"{what}, {row['seeds']} seeds"] = shares
-    return pd.DataFrame.from_dict(found, orient="index").fillna("")
-
-
 def in_short(frame: pd.DataFrame) -> str:
-    """What the table is, in two sentences: the largest share of wrong words, and whether it keeps LIMIT."""
+    """The largest share of wrong words, and how many cells are above LIMIT."""
     edge = wrong(frame)
-    lines = []
-    for rows, where in ((edge[edge.scenario != EXCEPTED], "But for that, a"), (edge[edge.scenario == EXCEPTED], "A")):
-        if len(rows):
-            top = rows.loc[rows.share.idxmax()]
-            over = rows[rows.share > LIMIT]
-            said = f"{WRONG[top.truth]} in {100 * top.share:.1f} % of studies ({top.claim}, {top.seeds} seeds)"
-            lines.append((where, rows, top, said, len(over)))
-    texts = []
-    for where, rows, top, said, over in lines[::-1]:
-        if where == "A":
-            texts.append(f"In the scenario *{EXCEPTED}* a wrong word at the threshold comes at worst as {said}.")
-        else:
-            kept = (
-                f"No cell is above {100 * LIMIT:.1f} %"
-                if not over
-                else f"{over} of {len(rows)} cells are above {100 * LIMIT:.1f} %"
-            )
-            texts.append(f"In all other scenarios it comes at worst as {said}, *{top.scenario}*. {kept}.")
-    return " ".join(texts)
+    if edge.empty:
+        return ""
+    top, over = edge.loc[edge.share.idxmax()], edge[edge.share > LIMIT]
+    return (
+        f"The wrong word that comes most often at the threshold is *{WRONG[top.truth]}*, in {100 * top.share:.1f} % of "
+        f"studies ({top.claim}, {top.seeds} seeds, {top.scenario}); of {len(edge)} cells {len(over)} lie above "
+        f"{100 * LIMIT:.1f} %."
+    )
 
 
 def calibration_text(frame: pd.DataFrame) -> str:
@@ -365,8 +308,7 @@ def calibration_text(frame: pd.DataFrame) -> str:
     }
     beyond = " / ".join(f"{effect:g}" for effect in EFFECTS)
     tables[f"Found: reproduced, per cent, {beyond} points beyond the threshold, by seeds"] = power(frame)
-    tables["Controls: reproduced / contradicted, per cent"] = controls(frame)
-    parts += [f"## {title}\n\n{as_table(table)}" for title, table in tables.items() if len(table)]
+    parts += [f"## {title}\n\n{markdown_table(table)}" for title, table in tables.items() if len(table)]
     asked = [f"- {name}: {SCENARIOS[name].what}" for name in dict.fromkeys(frame.scenario) if name in SCENARIOS]
     plain = SCENARIOS["plain"]
     noise = (
@@ -375,10 +317,3 @@ def calibration_text(frame: pd.DataFrame) -> str:
         f"as many comparisons as can be lie {FAR:g} points off, the others at it."
     )
     return "\n\n".join([*parts, "## Scenarios\n\n" + "\n".join(asked), noise]) + "\n"
-
-
-def as_table(table: pd.DataFrame) -> str:
-    """A Markdown table with its index as the first column."""
-    head = [["claim", *map(str, table.columns)], ["---"] * (1 + len(table.columns))]
-    rows = [[index, *map(str, row)] for index, *row in table.itertuples()]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [*head, *rows])

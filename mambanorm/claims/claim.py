@@ -1,12 +1,7 @@
 """What a claim is: a source's sentence, the comparisons that would show it, and how they are judged.
 
-A comparison is a weighted sum of arms; the side that the paper calls better has positive weights. Those of the paper:
-
-types_against_none, type_against_each                 §4.2
-after_against_before                                  §4.3
-combinations_against_type, marginal_means, spreads    §4.4
-normvary_steps, causal_steps                          §4.5
-growth, spectra, evenness                             §4.6
+A comparison is a weighted sum of arms; the side that the paper calls better has positive weights. Below the two classes
+stand the comparisons of §4.2 to §4.6.
 """
 
 from __future__ import annotations
@@ -87,9 +82,9 @@ class Claim:
     paper: str  # the numbers that the paper prints
     comparisons: tuple[Comparison, ...]
     threshold: float = SMALLEST_EFFECT
-    runs: str = "tuned"
-    at_least: int | None = None
-    select: str = ""
+    runs: str = "tuned"  # each arm at the rate that validation chose; else the fixed runs of evidence.py
+    at_least: int | None = None  # how many of the deciding comparisons have to hold: None = all
+    select: str = ""  # "best": of each group of comparisons one is chosen by validation
     needs_grid: bool = False  # every pair of norms, not only single ones and types
     paper_task: str = ""  # where the paper prints the numbers of these arms; "" = its main experiment
     note: str = ""

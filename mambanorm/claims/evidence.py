@@ -1,11 +1,7 @@
 """A run frame as `judge` reads it: the runs of a claim's arms, at every learning rate and with every seed.
 
-Evidence      a run frame, looked up by run_id: the order of its rows makes no difference, nor do other runs in it
-              (of notebooks, of other depths)
-Runs          the numbers of some arms, and the rate of each
-tasks_of      those of some tasks that a claim is about
-shared_rows   what the test rows of a task's seeds share
-reach         on a ladder of rates: the highest that trains
+`Evidence` looks them up by run_id: the order of the rows makes no difference, nor do other runs in the frame (of
+notebooks, of other depths). `Runs` are the numbers of some arms, and the rate of each.
 """
 
 from __future__ import annotations
@@ -128,8 +124,7 @@ class Runs:
 
     `columns`: as frames.columns_of has them, NaN where there is no run; of seeds that lack a rate of the grid no run
     counts. `best`: the index of each arm's rate. `edge`: ±1 where an arm still improves at an end of its grid. `gaps`:
-    arm → why it has no rate; `left_out`: seeds, named. `calm`: no seed failed where it is asked what precedes a
-    failure.
+    arm → why it has no rate. `calm`: which seeds did not fail where it is asked what precedes a failure.
     """
 
     arms: tuple[str, ...]
@@ -140,8 +135,7 @@ class Runs:
     best: np.ndarray
     edge: np.ndarray
     gaps: dict[str, str]
-    left_out: tuple[str, ...] = ()
-    calm: bool = False
+    calm: str = ""
 
     def at(self, name: str) -> np.ndarray:
         """(arms, seeds) a column at each arm's rate."""
@@ -269,17 +263,12 @@ class Evidence:
                 gaps[arm] = f"not run: {label(arm)}"
             elif lacks := [f"{lr:g}" for lr, row in zip(grid, mine, strict=True) if not row.any()]:
                 gaps[arm] = f"not tuned: {label(arm)} lacks learning rate {', '.join(lacks)}"
-        left_out = []
-        for arm, lost in zip(arms, asked.any(axis=1) & ~whole, strict=True):
-            if lost.any() and arm not in gaps:
-                which = f"seed{'s' * int(lost.sum() > 1)} {listed(seeds, lost)} of {label(arm)}"
-                left_out.append(f"{which} left out: not run at every learning rate")
         columns = {name: values[at] for name, values in self.columns.items()}
         validation = columns["validation"]
         smallest = SMALLEST_BITS if kind_of(task) == "language" else SMALLEST_EFFECT
         edges = [rule.edge(mine, smallest) if len(seeds) else 0 for mine in validation]
         best = best_rate(validation) if len(seeds) else np.zeros(len(arms), int)
-        return Runs(arms, seeds, rates, columns, self.ids[at], best, np.array(edges), gaps, tuple(left_out))
+        return Runs(arms, seeds, rates, columns, self.ids[at], best, np.array(edges), gaps)
 
     def further_rates(self, arms: Sequence[str], task: str) -> list[tuple[str, float]]:
         """The rates beyond the three that all have, by which an arm's grid grows while its best is an end of it; the
@@ -304,7 +293,7 @@ class Evidence:
         of_best["reach"] = reach(runs.columns["score"], runs.columns["chance"], rates)[:, None]
         none = np.zeros(len(arms), int)
         ids = np.take_along_axis(runs.ids, best, axis=1)
-        return Runs(arms, runs.seeds, rates[:1], of_best, ids, none, none, runs.gaps, runs.left_out)
+        return Runs(arms, runs.seeds, rates[:1], of_best, ids, none, none, runs.gaps)
 
     def _fixed(self, claim: Claim) -> Runs:
         """One run an arm and seed; where the question is what happens before a failure, of the seeds that failed."""
@@ -318,29 +307,16 @@ class Evidence:
         columns = {name: values[at[:, None, kept]] for name, values in self.columns.items()}
         absent = (at[:, kept] == len(self.index)).all(axis=1) & bool(len(kept))
         gaps = {arm: f"not run: {label(arm)}" for arm, no in zip(claim.arms, absent, strict=True) if no}
-        left_out = [f"no failure to look back from with seeds {listed(seeds, calm)}"] if calm.any() else []
+        told = f"no failure to look back from with seeds {', '.join(map(str, seeds[calm]))}" if calm.any() else ""
+        if told and not len(kept):
+            told = "the failure did not occur in any seed"
         none = np.zeros(len(claim.arms), int)
-        alone = bool(calm.any() and not len(kept))  # every seed was run, and none of them failed
-        return Runs(
-            claim.arms,
-            tuple(seeds[kept].tolist()),
-            (0.0,),
-            columns,
-            self.ids[at[:, None, kept]],
-            none,
-            none,
-            gaps,
-            tuple(left_out),
-            alone,
-        )
+        at = self.ids[at[:, None, kept]]
+        return Runs(claim.arms, tuple(seeds[kept].tolist()), (0.0,), columns, at, none, none, gaps, told)
 
 
 def label(arm: str) -> str:
     return Arm.parse(arm).label
-
-
-def listed(seeds: Sequence[int], which: np.ndarray) -> str:
-    return ", ".join(str(seed) for seed, yes in zip(seeds, which, strict=True) if yes)
 
 
 TRAINS, LEARNS = 0.8, 5.0

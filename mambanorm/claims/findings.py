@@ -1,12 +1,10 @@
 """What was found, in plain sentences: the first thing that README, report and docs/index.html say.
 
 Each finding is one comparison of one claim on the recorded trained models. Its first words follow the row's state
-(rule.py), so a finding that other runs turn over turns its sentence over too. What follows for somebody who classifies,
-models language or sees NaN is told of the same runs (`what_to_do`).
+(rule.py), so a finding that other runs turn over turns its sentence over too.
 
-`python -m mambanorm.claims.findings` writes docs/index.html from the recorded results: both and the picture, which
-print on one sheet, and every claim in one line, as one page to be published as it is. GitHub Pages shows it when told
-to serve docs/.
+`python -m mambanorm.claims.findings` writes docs/index.html from the recorded results: findings, advice and picture,
+which print on one sheet, and every claim in one line. GitHub Pages shows it when told to serve docs/.
 """
 
 from __future__ import annotations
@@ -21,11 +19,10 @@ from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import ROOT, STUDY_SCALE
 from mambanorm.basics.text import plural
 from mambanorm.claims.evidence import Evidence, label, shared_rows
-from mambanorm.claims.pages import basis, headline
+from mambanorm.claims.pages import basis, headline, verdict_html
 from mambanorm.claims.protocol import ONE_POOL
 from mambanorm.claims.ranking import ADVISED_ON, rankings
 from mambanorm.claims.verdict import judge, k_of_n
-from mambanorm.claims.verdict_html import verdict_html
 from mambanorm.runs.recorded_results import recorded, recorded_path
 from mambanorm.study.tables import CANNOT_TELL, points
 
@@ -100,12 +97,14 @@ def findings(frame: pd.DataFrame | None = None) -> list[str]:
 
     frame: runs of trained models (None = the recorded results; then nothing where no trained models are recorded). A
     finding without runs is left out."""
-    if frame is None:
-        if not recorded_path(STUDY_SCALE).is_file():
-            return []
-        frame = recorded(STUDY_SCALE)
-    read = Evidence(frame, STUDY_SCALE)
+    read = _read(frame)
     return [said for one in SENTENCES if (said := _said(one, read))]
+
+
+def _read(frame: pd.DataFrame | None) -> Evidence:
+    if frame is None and recorded_path(STUDY_SCALE).is_file():
+        frame = recorded(STUDY_SCALE)
+    return Evidence(frame, STUDY_SCALE)
 
 
 def _said(one: Sentence, read: Evidence) -> str:
@@ -138,11 +137,7 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     """What somebody with a model of each kind would do, a sentence each in Markdown: the arm that validation chooses on
     the first recorded task of its kind, how far the original lies behind it, and how many arms are not clearly behind
     (`ranking`); last, what to do about NaN. `frame` as in `findings`."""
-    if frame is None:
-        if not recorded_path(STUDY_SCALE).is_file():
-            return []
-        frame = recorded(STUDY_SCALE)
-    read = Evidence(frame, STUDY_SCALE)
+    read = _read(frame)
     tables = rankings(read, ADVISED_ON.values(), STUDY_SCALE)
     told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]
     ends = judge("H9s", read, scale=STUDY_SCALE)

@@ -1,12 +1,9 @@
-"""The rows of a run frame that count, and what they hold: before anything is judged.
-
-checked     the runs of a scale that ended, each once; a frame that holds what no run can have is refused
-columns_of  their numbers as arrays
-"""
+"""The rows of a run frame that count, and what they hold: before anything is judged."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -16,20 +13,27 @@ from mambanorm.claims.protocol import SAME_RUNS, VERSION
 from mambanorm.runs.presets import LANGUAGE_TASKS, TEXTS
 
 LOOKED_AT = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "role", "lr")
-FACTS = ("status", "test_accuracy", "best_val_accuracy", "chance")
-STATUS = ("ok", "diverged", "failed")
 LOSSES = ("test_loss", "best_val_loss", "chance_loss")
 """What language models are judged by, in nats."""
 STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom")
 
 
 def checked(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
-    """The runs of the scale that ended, each once.
+    """The runs of the scale that ended with finite numbers, each once: one without them is a run that is not there.
 
-    The frame has the columns LOOKED_AT. ValueError for what no run can have, for two results of one run, for runs of
-    version 1 of the protocol, which asked for others, and for language models of different texts.
+    The frame has the columns LOOKED_AT. ValueError for runs of version 1 of the protocol, which asked for others, and
+    for language models of different texts.
     """
-    runs = _once(_usable(frame, scale))
+    status = frame.status.to_numpy(object)
+    runs = frame[(frame.scale.to_numpy(object) == scale) & ((status == "ok") | (status == "diverged"))]
+    runs = runs.drop_duplicates("run_id")
+    diverged, finite = runs.status.to_numpy(object) == "diverged", np.ones(len(runs), bool)
+    for name in ("chance", "test_accuracy", "best_val_accuracy"):
+        finite &= np.isfinite(runs[name].to_numpy(float)) | (diverged & (name != "chance"))
+    text = np.isin(runs.task.to_numpy(object), LANGUAGE_TASKS)
+    for name in LOSSES if text.any() else ():
+        finite &= ~text | np.isfinite(_numbers(runs, name)) | (diverged & (name != "chance_loss"))
+    runs = runs[finite]
     if "protocol" in runs and (other := set(runs.protocol.dropna()) - set(SAME_RUNS)):
         named = " and ".join(sorted(map(str, other)))
         raise ValueError(f"the frame holds runs of protocol {named}, this is protocol {VERSION}: record anew")
@@ -37,43 +41,12 @@ def checked(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     return runs
 
 
-def _usable(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
-    """The runs of the scale that ended, with finite numbers: one without them is a run that is not there, and named so.
-
-    ValueError for what no run can have: another status, a seed that is no whole number, an accuracy beyond 0…1."""
-    status = frame.status.to_numpy(object)
-    if unknown_status := sorted({str(word) for word in status} - set(STATUS)):
-        raise ValueError(f"status of a run is one of {', '.join(STATUS)}, got {unknown_status[0]!r}")
-    ended = (frame.scale.to_numpy(object) == scale) & ((status == "ok") | (status == "diverged"))
-    runs = frame if ended.all() else frame[ended]
-    seeds = pd.to_numeric(runs.seed, errors="coerce").to_numpy(float)
-    if len(wrong := np.flatnonzero(~(seeds == np.round(seeds)))):
-        raise ValueError(
-            f"a seed is a whole number, got {runs.seed.iloc[wrong[0]]!r} in run {runs.run_id.iloc[wrong[0]]}"
-        )
-    diverged, finite = runs.status.to_numpy(object) == "diverged", np.ones(len(runs), bool)
-    for name in ("chance", "test_accuracy", "best_val_accuracy"):
-        values = runs[name].to_numpy(float)
-        if len(wrong := np.flatnonzero((values < 0) | (values > 1) & np.isfinite(values))):
-            told = f"{name} is a fraction from 0 to 1, got {values[wrong[0]]:g} in run {runs.run_id.iloc[wrong[0]]}"
-            raise ValueError(told + (": divide per cent by 100" if values[wrong[0]] > 1 else ""))
-        finite &= np.isfinite(values) | (diverged & (name != "chance"))
-    text = np.isin(runs.task.to_numpy(object), LANGUAGE_TASKS)
-    for name in LOSSES if text.any() else ():
-        finite &= ~text | np.isfinite(_numbers(runs, name)) | (diverged & (name != "chance_loss"))
-    return runs if finite.all() else runs[finite]
-
-
-def _once(runs: pd.DataFrame) -> pd.DataFrame:
-    """Each run once, with the summaries that any of its rows has. ValueError for two results of one run."""
-    if not runs.run_id.duplicated().any():
-        return runs
-    stored = [name for name in STORED if name in runs]
-    order = runs[stored].notna().sum(axis=1).to_numpy().argsort(kind="stable")[::-1]
-    runs = runs.iloc[order].drop_duplicates(["run_id", *FACTS])
-    for twice, both in runs[runs.run_id.duplicated(keep=False)].groupby("run_id"):
-        raise ValueError(f"the frame holds two different results of run {twice} ({len(both)} rows): keep one")
-    return runs
+def of_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
+    """The runs of the first `seeds` seeds, or of the seeds in a list; None = all of them."""
+    if seeds is None or not len(frame):
+        return frame
+    first = isinstance(seeds, int)
+    return frame[frame.seed.rank(method="dense") <= seeds if first else frame.seed.isin(list(seeds))]
 
 
 def recorded_under(frame: pd.DataFrame) -> str:

@@ -1,15 +1,8 @@
 """The sources' claims as data: what each says, where, and what would have to be seen for it to hold.
 
 A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is right, such as
-`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only); those of
-other sources stand in other_sources.py. rule.py has the rule by which they are judged, verdict.py applies it. Whoever
-changes a hypothesis here writes a new version of the protocol (protocol.py, PROTOCOL.md).
-
-    runs        what a claim looks at: "tuned" runs (each arm at the learning rate that validation chose), the settings
-                that fail ("failing", Figure 10; "growth", Figure 9), depth × rate ("failure"), deep models ("deep"),
-                a ladder of rates ("ladder")
-    at_least    how many of the deciding comparisons have to hold: None = all; 1 = there is one
-    select      "best": of each group of comparisons one is chosen by validation
+`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only). Whoever changes a
+hypothesis here writes a new version of the protocol (protocol.py, PROTOCOL.md).
 
 Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 """

@@ -1,13 +1,4 @@
-"""The runs that claims rest on: which they are, which of them a run frame lacks, and training them.
-
-needed          claim, seeds, tasks, scale → the configs; with a frame, also the rates that it asks for beyond the grid
-missing         those of them that a frame does not hold
-chosen_lr       the learning rate of an arm: the best mean validation over its seeds
-runs_behind     the runs on which a verdict turned
-verdict_runs    the configs of several claims, once each
-train_verdicts  trains what is missing → the run frame, until no arm asks for a further learning rate
-until_grown     the same for any question
-"""
+"""The runs that claims rest on: which they are, which of them a run frame lacks, and training them."""
 
 from __future__ import annotations
 
@@ -21,6 +12,7 @@ from mambanorm.arms import Arm
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims.claim import Claim
 from mambanorm.claims.evidence import Evidence, check_changes, fixed_runs, tasks_of
+from mambanorm.claims.frames import of_seeds
 from mambanorm.claims.hypotheses import CLAIMS, find_claim
 from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
 from mambanorm.claims.rows import run_ids
@@ -67,31 +59,13 @@ def needed(
     return configs
 
 
-def missing(
-    claim_id: str | Claim,
-    frame: pd.DataFrame,
-    seeds: int | Iterable[int] | None = 8,
-    tasks: Iterable[str] | None = None,
-    scale: str | None = None,
-) -> list[RunConfig]:
-    """Those of `needed` that the frame does not hold; a failed run counts as missing."""
-    held = set(Evidence(frame, scale).index)
-    return [config for config in needed(claim_id, seeds, tasks, scale, frame) if config.run_id not in held]
-
-
 def chosen_lr(frame: pd.DataFrame, arm: str, task: str, *, scale: str | None = None) -> float:
-    """The learning rate of an arm: the best mean validation over its test seeds; the smaller of equals.
-
-    A diverged run counts as chance. ValueError if a rate of the grid was not run: a choice among only some would be
-    unfair.
-    """
-    name = str(Arm.parse(arm))
-    runs = Evidence(frame, scale).tuned((name,), check_task(task))
+    """The learning rate of an arm: the best mean validation over its test seeds, a diverged run counting as chance.
+    ValueError if a rate of the grid was not run: a choice among only some would be unfair."""
+    runs = Evidence(frame, scale).tuned((str(Arm.parse(arm)),), check_task(task))
     if runs.gaps or not runs.usable(0):
-        raise ValueError(
-            f"{arm} is not tuned on {task}: {(*runs.gaps.values(), *runs.left_out)[0]}. Train it first, see "
-            "mambanorm.needed"
-        )
+        why = next(iter(runs.gaps.values()), "no seed was run at every rate")
+        raise ValueError(f"{arm} is not tuned on {task}: {why}. Train it first, see mambanorm.needed")
     return float(runs.lr[0])
 
 
@@ -111,13 +85,9 @@ def verdict_runs(
     tasks: Iterable[str] | None = None,
     scale: str | None = None,
     runs_dir: str | Path | None = None,
-    frame: pd.DataFrame | None = None,
 ) -> list[RunConfig]:
     """The configs that the claims need (None = all claims, those seeds and tasks that the protocol plans: 8 seeds and
-    VERDICT_TASKS, at evening its own).
-
-    The results of `frame` (None = those of the store, of the seeds that are asked for: no other run is looked at) may
-    ask for learning rates beyond the three of every arm.
+    VERDICT_TASKS, at evening its own), with the rates beyond the three of every arm for which the store's results ask.
     """
     scale = default_scale() if scale is None else scale
     tasks = (TRAINED_TASKS if scale == "evening" else VERDICT_TASKS) if tasks is None else tasks
@@ -125,14 +95,8 @@ def verdict_runs(
         (claim, check_seeds(planned_seeds(claim.id, scale) if seeds is None else seeds, scale))
         for claim in map(find_claim, _listed(claims))
     ]
-    if frame is None:  # without the seeds that no claim asks for, of which a store may hold many more
-        frame = load_runs(runs_dir, scale=scale, seed=sorted({seed for _, own in asked for seed in own}))
-    return unique(config for claim, own in asked for config in needed(claim, own, tasks, scale, _of(frame, own)))
-
-
-def _of(frame: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:
-    """The runs of these seeds: others do not make their grids grow."""
-    return frame[frame.seed.isin(list(seeds))] if len(frame) else frame
+    frame = load_runs(runs_dir, scale=scale, seed=sorted({seed for _, own in asked for seed in own}))
+    return unique(config for claim, own in asked for config in needed(claim, own, tasks, scale, of_seeds(frame, own)))
 
 
 def _listed(claims: str | Claim | Iterable[str | Claim] | None) -> list[str | Claim]:

@@ -1,18 +1,13 @@
-"""What notebook 12, the command and the report show of the verdicts, but for the HTML table (verdict_html.py).
-
-runs_to_judge   which runs: the recorded ones of a scale, or the reader's own
-headline        a verdict for each claim, on models that were trained to the end
-verdict_table   one row a claim;   describe, one_line: a verdict on a terminal
-task_by_task    the verdicts of each task alone;   basis: what they stand on, in a line
-words_of        the words of claims, and their bounds, at other seeds or with another threshold
-lines_of_runs   how long the runs behind the verdicts trained
-trained_inside  the recorded runs of trained models of §4.6, with what they kept of their inside
-"""
+"""What notebook 12, the command and the report show of the verdicts: as tables, as lines, and as one HTML table, which
+folds out to what stands beside a word, its figure, its caveats and its command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import base64
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -20,17 +15,19 @@ import pandas as pd
 
 from mambanorm.basics.settings import STUDY_SCALE, check_source, study_scale
 from mambanorm.basics.text import plural
-from mambanorm.claims.evidence import Evidence
-from mambanorm.claims.frames import LOOKED_AT, recorded_under
-from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.claims.needed import runs_behind
-from mambanorm.claims.protocol import VERSION
+from mambanorm.claims.evidence import Evidence, tasks_of
+from mambanorm.claims.frames import LOOKED_AT, of_seeds, recorded_under
+from mambanorm.claims.hypotheses import CLAIMS, find_claim
+from mambanorm.claims.needed import VERDICT_TASKS
+from mambanorm.claims.protocol import FIRST_CLAIMS, TRAINED_TASKS, VERSION, planned_seeds
+from mambanorm.claims.rule import RISING, VERDICTS, levels
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.runs import recorded_results
-from mambanorm.runs.grid import base_config, check_seeds
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.presets import LANGUAGE_TASKS
 from mambanorm.runs.store import load_runs
-from mambanorm.study.experiments import failing_runs, failure_runs, growth_runs
+from mambanorm.study.experiments import BUDGETS, at_budget, failing_runs, failure_runs, growth_runs
 
 NO_RUNS = pd.DataFrame(columns=[*LOOKED_AT, "arm"])
 NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm record --scale evening` adds them."
@@ -65,18 +62,9 @@ def runs_to_judge(
     scale = study_scale(scale)
     if (source := check_source(source)) == "auto":
         source = "recorded" if recorded_results.recorded_path(scale).is_file() else "trained"
-    mine = of_seeds(with_summaries(load_runs(runs_dir, scale=scale), runs_dir), seeds, scale)
-    frame = mine if source == "trained" else of_seeds(recorded_results.recorded(scale), seeds, scale)
+    mine = of_seeds(with_summaries(load_runs(runs_dir, scale=scale), runs_dir), seeds)
+    frame = mine if source == "trained" else of_seeds(recorded_results.recorded(scale), seeds)
     return RunsToJudge(frame, mine, scale, source)
-
-
-def of_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None, scale: str | None = None) -> pd.DataFrame:
-    """The runs of the first `seeds` seeds, or of the seeds in a list; None = all of them."""
-    if seeds is None or not len(frame):
-        return frame
-    if isinstance(seeds, int):
-        return frame[frame.seed.rank(method="dense") <= seeds]
-    return frame[frame.seed.isin(check_seeds(seeds, scale))]
 
 
 def headline(frame: pd.DataFrame, scale: str = STUDY_SCALE, tasks: Iterable[str] | None = None) -> list[Verdict]:
@@ -123,62 +111,11 @@ def one_line(verdict: Verdict) -> str:
     return f"{verdict.claim.id:<5}{verdict.said:<14} {found}{lacks}".rstrip()
 
 
-def task_by_task(verdicts: Iterable[Verdict], frame: pd.DataFrame, scale: str | None = None) -> list[Verdict]:
-    """Each verdict once more for each of its tasks alone; those that were not run are left out."""
-    read = Evidence(frame, scale)
-    return [judge(v.claim, read, scale=read.scale, tasks=[task]) for v in verdicts if v.n_seeds for task in v.tasks]
-
-
 def basis(verdicts: Iterable[Verdict], source: str) -> str:
     """`protocol 10, evening scale, mnist1d, recorded`: the tasks are those that decide a verdict."""
     told = [v for v in verdicts if v.n_seeds]
     tasks, scales = dict.fromkeys(task for v in told for task in v.tasks), dict.fromkeys(v.scale for v in told)
     return f"protocol {VERSION}, {', '.join(scales) or 'no'} scale, {', '.join(tasks) or 'nothing yet'}, {source}"
-
-
-def words_of(
-    verdicts: Iterable[Verdict], frame: pd.DataFrame, *, seeds: int | None = None, threshold: float | None = None
-) -> pd.DataFrame:
-    """One row a claim: its verdict, and what the same runs say with these seeds alone, or at another threshold: claim,
-    scale, said, then, effect (as text, with its bounds), changed (bool)."""
-    few, rows, verdicts = of_seeds(frame, seeds), [], list(verdicts)
-    read = {scale: Evidence(few, scale) for scale in {v.scale for v in verdicts}}
-    for v in verdicts:
-        claim = v.claim if threshold is None else replace(v.claim, threshold=threshold)
-        then = judge(claim, read[v.scale], scale=v.scale, tasks=v.tasks)
-        facts = dict(claim=v.claim.id, scale=v.scale, said=v.verdict, then=then.verdict, effect=then.amount)
-        rows.append(facts | dict(changed=then.verdict != v.verdict))
-    return pd.DataFrame(rows, columns=["claim", "scale", "said", "then", "effect", "changed"])
-
-
-def lines_of_runs(verdicts: Iterable[Verdict], frame: pd.DataFrame) -> list[str]:
-    """A line for each scale and task: how many runs stand behind the decisions, how long they took, how many weights
-    their models have, and how many epochs they trained. Runs that diverged are left out."""
-    told = [v for v in verdicts if v.n_seeds]
-    read = {scale: Evidence(frame, scale) for scale in {v.scale for v in told}}
-    behind = [runs_behind(v, frame, read[v.scale]) for v in told]
-    if not behind:
-        return []
-    runs = pd.concat(behind).drop_duplicates("run_id")
-    places = runs[runs.status == "ok"].groupby(["scale", "task"])
-    return [_line(task, scale, mine) for (scale, task), mine in places]
-
-
-def _line(task: str, scale: str, runs: pd.DataFrame) -> str:
-    from mambanorm.tasks import load_task
-
-    config = base_config(task, scale)
-    rows = config.train_rows or len(load_task(task, scale, 0).train)
-    weights = " to ".join(_each({runs.parameters.min(), runs.parameters.max()}, ","))
-    epochs = " and ".join(_each(runs.steps * config.batch_size / rows, ".2g"))
-    return (
-        f"{task}, scale {scale}: {len(runs)} runs of {runs.wall_s.median():.1f} s (median), {weights} weights, "
-        f"{epochs} epochs of {rows:,} rows"
-    )
-
-
-def _each(values: Iterable[float], form: str) -> list[str]:
-    return list(dict.fromkeys(format(value, form) for value in sorted(values)))
 
 
 def trained_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
@@ -191,3 +128,161 @@ def trained_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, 
     lists = failure_runs(STUDY_SCALE, seeds), growth_runs(STUDY_SCALE, norm, seeds), failing_runs(STUDY_SCALE, seeds)
     asked = {config.run_id for configs in lists for config in configs}
     return frame[frame.run_id.isin(asked)].reset_index(drop=True), recorded_results.recorded_inside(STUDY_SCALE)
+
+
+# --------------------------------------------------------------------------------------------- over the training budget
+
+
+def over_budget(frame: pd.DataFrame, claims: Iterable[str] | None = None, scale: str = STUDY_SCALE) -> pd.DataFrame:
+    """Fast or good? A row for each claim (None = those of FIRST_CLAIMS), each of its tasks in the frame and each share
+    of BUDGETS with runs: the verdict there, and the comparison that decides at all steps, with its state and bounds.
+    Where all steps have not been run, it is the one that decides there, and `decided` is False. ValueError for a claim
+    of §4.6, which has no budget.
+
+    Each budget has a schedule and a choice of learning rates of its own: a short run is no cut of a long one."""
+    evidence, rows = Evidence(frame, scale), []
+    asked = [name for name in CLAIMS if name[:-1] in FIRST_CLAIMS] if claims is None else claims
+    for claim in map(find_claim, asked):
+        for task in tasks_of(claim, evidence.tasks, scale):
+            settings = {share: at_budget(task, scale, share) for share in BUDGETS}
+            found = {
+                share: judge(claim, evidence, scale=scale, tasks=[task], changes=changes)
+                for share, changes in settings.items()
+            }
+            whole = found[BUDGETS[-1]].decided_by
+            for share, verdict in found.items():
+                row = next((row for row in verdict.records if row["comparison"] == whole), verdict.turns_on)
+                facts = dict(claim=claim.id, task=task, share=share, verdict=verdict.verdict)
+                facts |= dict(steps=base_config(task, scale, **settings[share]).steps, decided=bool(whole))
+                rows += [facts | {name: row[name] for name in OF_ROW}] if verdict.n_seeds else []
+    return pd.DataFrame(rows, columns=["claim", "task", "share", "steps", "verdict", "decided", *OF_ROW])
+
+
+OF_ROW = ("comparison", "state", "effect", "low", "high", "n", "threshold", "unit")
+
+
+def still_rising(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
+    """A row for each task and arm: its runs with all steps, at its rate, that did not diverge, and the share of them
+    whose best step, by validation, lies in the last tenth (`late`). On a plateau it is about a tenth by chance;
+    `RISING` is the most that the protocol lets pass as trained. A loss falls a little for as long as its schedule
+    lasts; so of language models it is the share to which the last tenth was worth the smallest effect of interest
+    (`late_gain` of summaries.py). NaN where that is not known."""
+    evidence, rows = Evidence(frame, scale), []
+    for task in evidence.tasks:
+        for arm in dict.fromkeys(frame.arm[frame.task == task]):
+            runs = evidence.tuned((arm,), task)
+            if not runs.gaps and runs.whole_seeds:
+                known, late = int(np.isfinite(runs.at("late")).sum()), float(runs.late[0])
+                rows.append(dict(task=task, arm=arm, runs=known, late=late, trained=late <= RISING))
+    return pd.DataFrame(rows, columns=["task", "arm", "runs", "late", "trained"])
+
+
+# ----------------------------------------------------------------------------------------------------- the HTML table
+
+
+def verdict_html(
+    verdicts: Sequence[Verdict],
+    *,
+    beside: Mapping[str, str] | None = None,
+    caption: str = "",
+    pictures: bool = True,
+) -> str:
+    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In the fold,
+    where `pictures`, every comparison drawn."""
+    from mambanorm.figures.verdicts import ENDS, STATES, WORDS  # here: a verdict is told without matplotlib
+    from mambanorm.report.page import template
+
+    words = Counter(verdict.verdict for verdict in verdicts)
+    rows = [
+        dict(
+            id=v.claim.id,
+            word=v.verdict,
+            claim=v.claim.words,
+            first=_small_print(v),
+            fold=_fold(v),
+            caveats=v.caveats,
+            picture=_picture(v) if pictures and v.n_seeds else "",
+            command=command(v),
+            effect=v.amount if v.n_seeds else "–",
+            last=beside.get(v.claim.id, "–") if beside else _number(v.paper),
+        )
+        for v in verdicts
+    ]
+    return template(
+        "verdicts.html",
+        rows=rows,
+        counted=", ".join(f"{words[name]} {name}" for name in VERDICTS if words[name]),
+        caption=caption,
+        last="your runs" if beside else "paper",
+        words=WORDS,
+        states=STATES,
+        ends=ENDS,
+    )
+
+
+def _small_print(verdict: Verdict) -> list[str]:
+    """What must not be missed beside the word of a verdict: why it is not told, each task's own, how often runs
+    diverged, how many comparisons hold, and other settings that say something else."""
+    each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
+    lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.said if "but" in verdict.said else ""]
+    lines += [verdict.failed, verdict.stability, verdict.count, verdict.uneven]
+    lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
+    return list(dict.fromkeys(filter(None, lines)))
+
+
+def _fold(verdict: Verdict) -> dict[str, str]:
+    """What a verdict rests on: the first words of a paragraph → the others."""
+    claim, decided = verdict.claim, {}
+    if verdict.n_seeds:
+        by = f"{verdict.decided_by}; {plural(verdict.n_seeds, 'seed')}; {verdict.fidelity}"
+        if verdict.plain != verdict.ci:
+            low, high = map(_number, verdict.plain)
+            by += f". The 95 % interval of its mean is [{low}, {high}]; the bounds have levels of their own"
+        decided = {"Decided by": by}
+    return decided | {
+        "Measured": claim.quantity,
+        "Holds if": f"{claim.direction}. Threshold: {_number(verdict.threshold)} {verdict.unit}.{_levels(verdict)}",
+        "The paper": f"“{claim.quote}” ({claim.where}). In numbers: {claim.paper}.",
+    }
+
+
+def _levels(verdict: Verdict) -> str:
+    """How many comparisons it takes, and the levels of the ends of their intervals; "" for one that was not run."""
+    m = max((sum(row["decides"] for row in verdict.records if row["task"] == t) for t in verdict.tasks), default=0)
+    if not m:
+        return ""
+    at_least = verdict.claim.at_least
+    needed = f"{at_least or m} of {m} comparisons have to hold. " if m > 1 else ""
+    low, high = (f"{100 * level:.3g} %" for level in levels(m, at_least, len(verdict.tasks)))
+    return f" {needed}One-sided levels of the bounds: lower {low}, upper {high}."
+
+
+def _picture(verdict: Verdict) -> str:
+    """The claim's comparisons without their caption, as the address of an image that is small, for twenty must leave a
+    notebook small; what its marks mean is said once, below the table. "" for a single comparison, which stands in the
+    picture of all claims."""
+    if len(verdict.records) < 2:
+        return ""
+    from PIL import Image
+
+    from mambanorm.figures import fig_claim
+
+    figure, drawn, small = fig_claim(verdict), BytesIO(), BytesIO()
+    figure.supxlabel("")
+    figure.savefig(drawn, format="png", dpi=62)
+    few = Image.open(drawn).convert("RGB").quantize(8, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.convert("RGB").save(small, format="webp", lossless=True, quality=75, method=4)  # the slowest way saves 0.5 %
+    return f"data:image/webp;base64,{base64.b64encode(small.getvalue()).decode()}"
+
+
+def command(verdict: Verdict) -> str:
+    """The command that trains what the claim lacks and prints its verdict."""
+    known = TRAINED_TASKS if verdict.scale == "evening" else (*VERDICT_TASKS, *LANGUAGE_TASKS)
+    tasks = ",".join(verdict.tasks or tasks_of(verdict.claim, known, verdict.scale))
+    asked = f"--claims {verdict.claim.id} --scale {verdict.scale} --tasks {tasks}"
+    seeds = planned_seeds(verdict.claim.id, verdict.scale)
+    return f"mambanorm verdicts {asked} --seeds {f'{seeds[0]}-{seeds[-1]}' if seeds[0] else len(seeds)}"
+
+
+def _number(x: float) -> str:
+    return "–" if x != x else f"{x:+.3g}".replace("-", "−")

@@ -3,12 +3,6 @@
 PROTOCOL.md beside this file says rule and versions in words; its hypotheses are written into it by `python -m
 mambanorm.claims.protocol`. Whoever changes a hypothesis or a number of the rule writes a new version, here and there,
 before the runs that it judges, and says what it flips.
-
-    VERSION, FINGERPRINT  the version in force, and what its hypotheses and numbers make
-    planned_seeds         the test seeds of a claim at a scale
-    fingerprint           of the hypotheses and of every number of the rule
-    hypotheses_text       the hypotheses as Markdown
-    commit_in_force       the commit of PROTOCOL.md that a run which starts now stands under
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims import rule
 from mambanorm.claims.claim import KINDS, SMALLEST_BITS, SMALLEST_EFFECT, UNITS, Claim, minus
 from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
+from mambanorm.claims.frames import of_seeds
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.needed import needed
 from mambanorm.claims.protocol import TRAINED_TASKS
@@ -100,13 +101,6 @@ def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
     return shown.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
 
-def not_ranked(table: pd.DataFrame, task: str) -> dict[str, str]:
-    """The arms that some claim tunes and this ranking lacks, because they are not tuned: arm → who recommends it, or
-    "". Without them the first of the ranking is the first of a part."""
-    kind = kind_of(task)
-    return {arm: NAMED[kind].get(arm, "") for arm in tuned_arms(kind) if arm not in set(table.arm)}
-
-
 def against_chosen(table: pd.DataFrame, task: str, arms: list[str] | None = None) -> pd.DataFrame:
     """Rows for `figures.fig_pairs`: the chosen arm minus each of those arms (None = those that somebody recommends)."""
     chosen = table.arm.iloc[0]
@@ -150,13 +144,10 @@ def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] |
     return list(known[1][:FEW_SEEDS]) if known else check_seeds(FEW_SEEDS if seeds is None else seeds, scale)
 
 
-def duel_runs(
-    arm: str, against: str, task: str, seeds: Iterable[int], scale: str, frame: pd.DataFrame
-) -> list[RunConfig]:
+def duel_runs(arm: str, against: str, task: str, seeds: list[int], scale: str, frame: pd.DataFrame) -> list[RunConfig]:
     """The runs of a comparison that a frame lacks; its results may ask for further learning rates."""
     held = set(frame.run_id) if len(frame) else set()
-    mine = frame[frame.seed.isin(list(seeds))] if len(frame) else None
-    asked = needed(duel(arm, against, task), list(seeds), [task], scale, mine)
+    asked = needed(duel(arm, against, task), seeds, [task], scale, of_seeds(frame, seeds))
     return [config for config in asked if config.run_id not in held]
 
 
@@ -228,7 +219,7 @@ def _told(verdict: Verdict, reverse: Verdict) -> dict[str, object]:
         if (shared := shared_rows(task, verdict.scale))
         else ""
     )
-    diverged = [row["diverged"] for row in verdict.divergence.to_dict("records")]
+    diverged = verdict.records[0]["finish"] or (0, 0, 0, 0)  # diverged and all, of either arm
     return dict(
         task=task,
         said=words,
@@ -240,7 +231,7 @@ def _told(verdict: Verdict, reverse: Verdict) -> dict[str, object]:
         unit=verdict.unit,
         n=verdict.n_seeds,
         diverged=diverged[0],
-        diverged_against=diverged[1],
+        diverged_against=diverged[2],
         verdict=verdict,
         reverse=reverse,
     )

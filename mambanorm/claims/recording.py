@@ -1,11 +1,4 @@
-"""The recorded results of a scale, part by part: what they hold, in which order it is trained, and what is there.
-
-Part, parts         some claims on one task at one setting, with their seeds; those of a scale, the most telling first
-manifest            how many runs each part needs, and how many of them a run frame has
-recorded_configs    the runs of all parts
-recorded_before     what a file of recorded results holds already;   known_runs: with the runs of a store
-record_results      trains one part after the other and writes what is complete → data/results
-"""
+"""The recorded results of a scale, part by part: what they hold, in which order it is trained, and what is there."""
 
 from __future__ import annotations
 
@@ -25,6 +18,7 @@ from mambanorm.basics.text import plural
 from mambanorm.claims import hypotheses
 from mambanorm.claims.claim import Claim
 from mambanorm.claims.evidence import kind_of, tasks_of
+from mambanorm.claims.frames import of_seeds
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.needed import needed, until_grown
 from mambanorm.claims.protocol import (
@@ -87,8 +81,7 @@ class Part:
 
     def configs(self, scale: str, frame: pd.DataFrame) -> list[RunConfig]:
         """Its runs; the results in the frame may ask for further learning rates."""
-        mine = frame[frame.seed.isin(self.seeds)] if len(frame) else frame
-        asked = (self.seeds, [self.task], scale, mine, self.changes)
+        asked = (self.seeds, [self.task], scale, of_seeds(frame, self.seeds), self.changes)
         known = _known(self.seeds)
         return unique([*(config for claim in self.claims for config in needed(known[claim], *asked)), *self.also])
 
@@ -215,18 +208,10 @@ def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None
     if not path.is_file():
         return None
     frame = read_results(path)
-    lacking = [name for name in RECORDED if name not in frame]
-    wrong = f"it lacks the column {lacking[0]}" if lacking else ""
-    if not wrong and frame.run_id.duplicated().any():
-        wrong = "it holds a run twice"
-    if not wrong and set(frame.scale) - {scale}:
-        wrong = f"it holds runs of scale {sorted(set(frame.scale) - {scale})[0]}"
-    if not wrong and not set(frame.protocol) <= set(SAME_RUNS):
-        wrong = f"it was recorded under another protocol than {SAME_RUNS[0]} to {VERSION}"
-    if wrong:
-        raise ValueError(
-            f"{path} is no frame to go on with: {wrong}. Move it away, or let the new one go elsewhere (--out)"
-        )
+    lacks = [f"the column {name}" for name in RECORDED if name not in frame]
+    if lacks or set(frame.scale) - {scale} or not set(frame.protocol) <= set(SAME_RUNS):
+        what = f"lacks {lacks[0]}" if lacks else "holds runs of another scale or protocol"
+        raise ValueError(f"{path} {what}: move it away, or let what is recorded go elsewhere (--out)")
     return frame
 
 

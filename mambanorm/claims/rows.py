@@ -1,9 +1,5 @@
 """One claim on one task → its comparisons as rows: effect, bounds, threshold, what the row says, and who diverged.
 
-    rows_of       all comparisons of a claim on a task; of each group the one that validation chooses
-    divergence    how many seeds of each arm diverged
-    run_ids       the runs that one comparison is made of
-
 What a row may say stands in rule.py. `why` it is not judged: fewer than six finished pairs, a run that is missing, an
 arm that still improves at the end of its steps or of its grid, a rate that is tied and says something else, no seed
 that differs from another, and what no run could show: models at chance, no room left, nothing to compare. The claim on
@@ -21,12 +17,14 @@ from mambanorm.claims import rule
 from mambanorm.claims.claim import ACCURACIES, NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim, Comparison
 from mambanorm.claims.evidence import LEARNS, Evidence, Runs, kind_of, label
 from mambanorm.claims.hypotheses import CONTROL, UNEVEN
-from mambanorm.study.experiments import failing_runs, failure_runs
+from mambanorm.study.experiments import failure_runs
 from mambanorm.study.intervals import clopper_pearson, fisher_above
 from mambanorm.study.paper import paper_values
 
 Row = dict[str, object]
-NO_NUMBER = dict(effect=np.nan, low=np.nan, high=np.nan, plain=(np.nan, np.nan), n=0, state="not judged", per_seed=[])
+NO_NUMBER = dict(effect=np.nan, low=np.nan, high=np.nan, plain=(np.nan, np.nan), n=0, state="not judged", per_seed=())
+NO_NUMBER |= dict(paper=np.nan, why="", seeds_to_tell=None, finish=None)
+"""A comparison of which nothing is known."""
 
 
 def rows_of(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> list[Row]:
@@ -51,7 +49,7 @@ def _row(
     if not one.decides:
         one_sided = rule.ONE_SIDED, rule.ONE_SIDED
     facts = dict(task=task, comparison=_group(claim)(one), threshold=threshold, unit=one.unit, decides=one.decides)
-    facts |= NO_NUMBER | dict(paper=np.nan, why="", seeds_to_tell=None, errors=(np.nan, np.nan), finish=None)
+    facts |= NO_NUMBER
     weights = np.array([[c.weights.get(arm, 0.0) for arm in runs.arms] for c in group])
     used = [runs.arms[i] for i in np.flatnonzero(weights.any(axis=0))]
     if lacking := [runs.gaps[arm] for arm in used if arm in runs.gaps]:
@@ -73,31 +71,28 @@ def _row(
     w, name = weights[member], group[member].name
     values = measure(w, own)
     values, n = values[np.isfinite(values)], int(told.n)
+    facts |= dict(finish=_finish(runs, w) if claim.runs in ("tuned", "deep") else None)
     if not n:
         return facts | dict(why=f"the runs lack {one.column}, or did not finish")
-    facts |= dict(comparison=name, n=n, per_seed=values.tolist(), paper=printed(claim, group[member], task))
+    facts |= dict(comparison=name, n=n, per_seed=tuple(values.tolist()), paper=printed(claim, group[member], task))
     facts |= {key: float(getattr(told, at)) for key, at in dict(effect="mean", low="low", high="high").items()}
-    facts |= dict(plain=tuple(map(float, told.plain)), state=str(told.state), errors=_errors(runs, w, one.column))
-    facts |= dict(finish=_finish(runs, w) if claim.runs in ("tuned", "deep") else None)
-    why = _why_not(claim, runs, w, facts, late)
+    facts |= dict(plain=tuple(map(float, told.plain)), state=str(told.state))
+    why = _why_not(claim, runs, w, one.column, facts, late)
     if not why and told.state == "not judged":
         why = _tie(runs, w, rates)
     if why:
         return facts | dict(state="not judged", why=why)
     if facts["state"] == "open":
         sd = float(values.std(ddof=1))
-        facts["seeds_to_tell"] = rule.seeds_to_tell(facts["effect"] - threshold, sd, one_sided, abs(threshold))
-        facts["why"] = _how_many(facts["seeds_to_tell"])
+        seeds = rule.seeds_to_tell(facts["effect"] - threshold, sd, one_sided, abs(threshold))
+        why = f"about {seeds} new seeds would tell" if seeds else f"more than {rule.MOST} new seeds would be needed"
+        facts |= dict(seeds_to_tell=seeds, why=why)
     return facts
 
 
-def _how_many(seeds: int | None) -> str:
-    return f"about {seeds} new seeds would tell" if seeds else f"more than {rule.MOST} new seeds would be needed"
-
-
-def _why_not(claim: Claim, runs: Runs, weights: np.ndarray, facts: Row, late: bool) -> str:
+def _why_not(claim: Claim, runs: Runs, weights: np.ndarray, column: str, facts: Row, late: bool) -> str:
     """Why a row is not judged; "" where it is."""
-    column, threshold, n = claim_column(facts, claim), facts["threshold"], facts["n"]
+    threshold, n = facts["threshold"], facts["n"]
     if n < rule.FEWEST:
         return f"fewer than six seeds on which every compared run finished: {n}"
     used = np.flatnonzero(weights)
@@ -116,11 +111,6 @@ def _why_not(claim: Claim, runs: Runs, weights: np.ndarray, facts: Row, late: bo
     if column == "spread" and not any(_told_spread(runs, weights, sign, threshold) for sign in (1, -1)):
         return "no spread: on neither side it is told to be larger than the threshold"
     return "no variance: every seed gives the same difference" if np.ptp(facts["per_seed"]) < 1e-9 else ""
-
-
-def claim_column(row: Row, claim: Claim) -> str:
-    names = {c.name: c.column for c in claim.comparisons}
-    return names[row["comparison"]]
 
 
 def _tie(runs: Runs, weights: np.ndarray, rates: np.ndarray) -> str:
@@ -186,16 +176,6 @@ def _told_spread(runs: Runs, weights: np.ndarray, sign: int, threshold: float) -
     return lower_end(sign * spread(weights, runs.finished("score"), (sign,))) > threshold
 
 
-def _errors(runs: Runs, weights: np.ndarray, column: str) -> tuple[float, float]:
-    """Per cent of the test rows that each side gets wrong: where little is left to gain, a point is much."""
-    if column not in ACCURACIES:
-        return np.nan, np.nan
-    accuracy = runs.finished(column)
-    paired = np.isfinite(accuracy[weights != 0]).all(axis=0)
-    accuracy = [_side(accuracy[:, paired], weights, sign) for sign in (1, -1)]
-    return tuple(float(100 - side.mean()) if len(side) else np.nan for side in accuracy)
-
-
 @lru_cache(maxsize=16)
 def _printed(kind: str, task: str) -> dict[str, float]:
     values = paper_values(kind)
@@ -237,24 +217,6 @@ def _finish(runs: Runs, weights: np.ndarray) -> tuple[int, int, int, int]:
     return tuple(int(count) for side in sides for count in (np.nansum(side), np.isfinite(side).sum()))
 
 
-def divergence(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """One row an arm: on how many seeds it diverged at its rate, and the exact interval of how often it does. Of the
-    claim on failures (H9) at the settings of Figure 10."""
-    if claim.runs == "failure":
-        configs = sorted(failing_runs(evidence.scale, evidence.test_seeds or (0,)), key=lambda config: config.arm)
-        by_arm = groupby(configs, key=lambda config: config.arm)
-        found = {arm: evidence.diverged([config.run_id for config in mine]) for arm, mine in by_arm}
-    else:
-        runs = evidence.runs(claim, task)
-        found = dict(zip(runs.arms, runs.at("diverged"), strict=True))
-    rows = []
-    for arm, mine in found.items():
-        k, n = int(np.nansum(mine)), int(np.isfinite(mine).sum())
-        low, high = clopper_pearson(k, n) if n else (np.nan, np.nan)
-        rows.append(dict(task=task, arm=arm, diverged=k, n=n, rate=k / n if n else np.nan, low=low, high=high))
-    return rows
-
-
 # ------------------------------------------------------------------------- H9: in which cells of depth × rate runs fail
 
 
@@ -286,17 +248,16 @@ def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
         failed = np.array([evidence.diverged(by_arm[arm]) for arm in (NONE, CONTROL)])
         failed = failed[:, np.isfinite(failed).all(axis=0)]
         (k, others), n = failed.sum(axis=1).astype(int).tolist(), failed.shape[1]
-        facts = dict(task=task, comparison=name, threshold=claim.threshold, unit=claim.unit, decides=True, paper=np.nan)
-        facts |= NO_NUMBER | dict(why=f"not run: {name}", seeds_to_tell=None, errors=(np.nan, np.nan), finish=None)
-        rows.append(facts | (_told(k, others, n, one_sided) if n else {}))
+        facts = dict(task=task, comparison=name, threshold=claim.threshold, unit=claim.unit, decides=True)
+        rows.append(facts | NO_NUMBER | (_told(k, others, n, one_sided) if n else dict(why=f"not run: {name}")))
     return rows
 
 
 def _told(k: int, others: int, n: int, one_sided: tuple[float, float]) -> Row:
     low, high = _bounds(k, n, one_sided)
     facts = dict(effect=100 * k / n, n=n, low=low, high=high, plain=tuple(100 * end for end in clopper_pearson(k, n)))
-    facts |= dict(per_seed=[100.0] * k + [0.0] * (n - k), state=_state(k, others, n, one_sided))
-    facts |= dict(why=f"{label(CONTROL)} there: {others} of {n}")
+    facts |= dict(per_seed=(100.0,) * k + (0.0,) * (n - k), state=_state(k, others, n, one_sided))
+    facts |= dict(why=f"{label(CONTROL)} there: {others} of {n}", failed=(k, others))
     if n < rule.FEWEST:
         return facts | dict(state="not judged", why=f"fewer than six seeds: {n}")
     if facts["state"] == "open":

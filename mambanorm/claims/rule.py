@@ -2,17 +2,8 @@
 
 Two questions, asked apart: how good are the runs that finish (a paired t-interval held against a threshold), and how
 often does a run not finish (exact binomial intervals, Fisher's exact test). Every function takes one study, and with
-further axes in front thousands of made-up ones, so that calibration.py measures this code and no copy of it.
-
-    tied            the rates that validation does not tell from the best one
-    tell            per-seed differences → mean, bounds, state
-    compare         the same at the tied rates that speak most against it, where the state must hold too
-    decide          the states of a claim's comparisons → its word
-    edge            which end of an arm's grid of rates is still better
-    more_often      whether one side diverges more often than another
-    seeds_to_tell   how many seeds would tell an open comparison
-
-The rate of an arm itself is `best_rate` of runs/recorded_results.py: lessons and verdicts have one. States:
+further axes in front thousands of made-up ones, so that calibration.py measures this code and no copy of it. The rate
+of an arm is `best_rate` of runs/recorded_results.py: lessons and verdicts have one. States of a comparison:
 
     holds, fails    the bounds lie wholly above, wholly below the threshold
     near            the 95 % interval holds the threshold and lies within one threshold of it

@@ -5,8 +5,7 @@ Nothing is trained: the arrays that every run keeps are read (`look.WeightLog`),
 is NaN for a run that its claim does not look at.
 
     growth, law         of the largest token's ‖y‖₂ over the blocks in the last finite training step of `growth_runs`:
-                        decades in 8 blocks; AIC of the best other law minus that of the exponential (above 0 =
-                        exponential)
+                        decades in 8 blocks; AIC of the best other law minus that of the exponential
     sigma_rise          log₁₀ of the variance over the blocks of out_proj's singular value of each rank, mean over ranks
     sigma_trend         log₁₀ of each block's root-mean-square singular value: the slope of its growth over relative
                         depth 0…1. Both of `failing_runs`, and both how much it grows from half way to the last finite
@@ -14,11 +13,10 @@ is NaN for a run that its claim does not look at.
     unevenness          log₁₀ of the largest over the smallest block of `deep_runs`, each the L2 norm of all its weights
                         relative to what it was before training
     headroom            of `deep_runs`: decades between the largest |y| of the scan and float16's largest number, over
-                        the blocks and the first ROWS test rows; 0 where the run ended non-finite. A model is run for it
+                        the blocks and the first ROWS test rows; 0 where the run ended non-finite
     late_gain           of language models: by how many bits a character the last tenth of the steps lowered the best
                         validation loss
-    noise, rotation     accuracy on corrupted test rows, mean over the severities of study/robustness.py (A3); a model
-                        is run for it
+    noise, rotation     accuracy on corrupted test rows, mean over the severities of study/robustness.py (A3)
 """
 
 from __future__ import annotations
@@ -33,7 +31,6 @@ import pandas as pd
 
 from mambanorm.claims.claim import CORRUPTED, NONE
 from mambanorm.claims.version_11 import NEXT
-from mambanorm.config import RunConfig
 from mambanorm.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm.runs.result import DamagedRun, StoredRun
 from mambanorm.runs.store import find_run, stored_run
@@ -46,34 +43,33 @@ Reader = Callable[[StoredRun], dict[str, float]]
 
 
 def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> pd.DataFrame:
-    """The run frame with the columns of this module, read from the store. A run that did not keep them, or whose
-    diagnostics were deleted, has NaN there, and a warning names it."""
+    """The run frame with the columns of this module, read from the store. A run whose diagnostics were deleted has NaN
+    there, and a warning names it."""
     if frame.empty:
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts = {run_id: {} for run_id in frame.run_id}
-    for scale, runs in frame[frame.role == "test"].groupby("scale"):
-        for config, read in _readers(str(scale), sorted({int(seed) for seed in runs.seed}), runs_dir):
-            _add(facts, config.run_id, runs_dir, read)
-    arms = (*NEXT["A3v"].arms, *NEXT["H15v"].arms)
-    asked = (frame.role == "test") & frame.arm.isin(arms) & frame.task.isin(VISION_TASKS)
-    for run_id in frame.run_id[asked & (frame.status == "ok")]:
-        _add(facts, run_id, runs_dir, corrupted_facts)
-    asked = (frame.role == "test") & frame.task.isin(LANGUAGE_TASKS)
-    for run_id in frame.run_id[asked & (frame.status == "ok")]:
-        _add(facts, run_id, runs_dir, text_facts)
+    for run_id, read in _readers(frame[frame.role == "test"], runs_dir):
+        _add(facts, run_id, runs_dir, read)
     added = pd.DataFrame(list(facts.values()), index=list(facts), columns=COLUMNS, dtype=float)
     return frame.drop(columns=[name for name in COLUMNS if name in frame]).join(added, on="run_id")
 
 
-def _readers(scale: str, seeds: list[int], runs_dir: str | Path | None) -> Iterable[tuple[RunConfig, Reader]]:
-    """Every run that a claim looks at, and what is read of it."""
-    for config in growth_runs(scale, seeds=seeds):
-        yield config, growth_facts
-    for config in failing_runs(scale, seeds):
-        yield config, lambda run: sigma_facts(run, find_run(run.config.but(arm=NONE), runs_dir))
-    for config in deep_runs(scale, seeds):
-        yield config, weight_facts
-        yield config, headroom_facts
+def _readers(tests: pd.DataFrame, runs_dir: str | Path | None) -> Iterable[tuple[str, Reader]]:
+    """The id of every run that a claim looks at, and what is read of it."""
+    for scale, runs in tests.groupby("scale"):
+        seeds = sorted({int(seed) for seed in runs.seed})
+        for config in growth_runs(str(scale), seeds=seeds):
+            yield config.run_id, growth_facts
+        for config in failing_runs(str(scale), seeds):
+            yield config.run_id, lambda run: sigma_facts(run, find_run(run.config.but(arm=NONE), runs_dir))
+        for config in deep_runs(str(scale), seeds):
+            yield config.run_id, weight_facts
+            yield config.run_id, headroom_facts
+    ended, arms = tests[tests.status == "ok"], (*NEXT["A3v"].arms, *NEXT["H15v"].arms)
+    for run_id in ended.run_id[ended.arm.isin(arms) & ended.task.isin(VISION_TASKS)]:
+        yield run_id, corrupted_facts
+    for run_id in ended.run_id[ended.task.isin(LANGUAGE_TASKS)]:
+        yield run_id, text_facts
 
 
 def _add(facts: dict[str, dict], run_id: str, directory: str | Path | None, read: Reader) -> None:
@@ -85,24 +81,18 @@ def _add(facts: dict[str, dict], run_id: str, directory: str | Path | None, read
         facts[run_id] |= read(run)
     except DamagedRun:  # a verdict without this run would look like any other
         raise
-    except ValueError as error:  # its diagnostics were deleted to save space, or are of an earlier version
+    except ValueError as error:  # its diagnostics were deleted to save space
         warnings.warn(str(error), stacklevel=3)
 
 
 def growth_facts(run: StoredRun) -> dict[str, float]:
-    """How the outputs of the blocks grow with depth in the run's last finite step. Empty if its first step failed.
-    ValueError for a run of an earlier version, which did not keep them."""
+    """How the outputs of the blocks grow with depth in the run's last finite step. Empty if its first step failed."""
     arrays = run.diagnostics
     if "ring_step" not in arrays:
         return {}
-    outputs = arrays.get("ring_outputs", np.full((1, 1), np.nan))[-1]  # (layers,); NaN = not kept
-    if np.isnan(outputs).any():
-        raise ValueError(
-            f"run {run.path.name} is of an earlier version, which kept no outputs of the blocks: to get them, move "
-            f"{run.path} away and train again"
-        )
     from mambanorm.look import growth
 
+    outputs = arrays["ring_outputs"][-1]  # (layers,)
     found = growth(pd.Series(outputs, index=np.arange(len(outputs)) + 1))
     return dict(growth=found["decades_per_8"], law=found["margin"])
 

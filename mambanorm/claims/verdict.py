@@ -1,17 +1,9 @@
 """A claim and a run frame → a verdict: reproduced, contradicted, ≈ threshold, open or not judged.
 
-rule.py has the rule, PROTOCOL.md says it in words. Of the m comparisons that decide a claim, u have to hold (u = m
-where a claim says "every"):
-
-    reproduced      u of them hold
-    contradicted    so many fail that u can no longer hold
-    open            neither; more seeds could tell, and how many is said
-    not judged      neither; comparisons that are not judged could tell, and the reason is said
-    ≈ threshold     neither; the effect is told to lie at the threshold
-
-How good finished runs are decides the word; how often runs diverge stands beside it, always, and is added to the word
-where the better side is told to diverge more often. On several tasks a claim is reproduced if it is reproduced on each
-task, contradicted if it is contradicted on one and reproduced on none; a task on which it is not judged says nothing.
+rule.py has the rule, PROTOCOL.md says it in words. How good finished runs are decides the word; how often runs diverge
+stands beside it, always, and is added to the word where the better side is told to diverge more often. On several tasks
+a claim is reproduced if it is reproduced on each task, contradicted if it is contradicted on one and reproduced on
+none; a task on which it is not judged says nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +19,7 @@ from mambanorm.claims.claim import NONE, Claim
 from mambanorm.claims.evidence import Evidence, check_changes, label, shared_rows, tasks_of
 from mambanorm.claims.hypotheses import CONTROL, find_claim
 from mambanorm.claims.protocol import ONE_POOL, VERSION
-from mambanorm.claims.rows import Row, divergence, rows_of
+from mambanorm.claims.rows import NO_NUMBER, Row, rows_of
 from mambanorm.claims.rule import STATES, VERDICTS, decide, more_often
 from mambanorm.study.intervals import clopper_pearson, fisher
 from mambanorm.study.tables import points
@@ -38,6 +30,8 @@ BY_SEED = ("pp", "bits a character")
 """Units of effects that are the mean of one number a seed."""
 COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "why", "decides", "paper"]
 COLUMNS += ["seeds_to_tell", "plain", "per_seed"]
+OF_DECISION = ("effect", "plain", "paper", "threshold", "unit", "per_seed", "finish")
+"""What a verdict has of the comparison on which it turns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +39,10 @@ class Verdict:
     """What the runs say of a claim. `effect` and `ci`, its bounds, are those of the comparison that decides, in `unit`.
 
     rows: one a task and comparison, columns COLUMNS (state as in rule.py; paper = the same comparison in the paper's
-    numbers, NaN if not printed; per_seed = list). divergence: one row a task and arm with diverged, n, rate, low, high
-    (exact). beside: what the same runs say on tasks that decide nothing. seeds_to_tell:
-    how many seeds would tell, had they the same effect and spread; None unless open. protocol: the version of the rule.
+    numbers, NaN if not printed; per_seed = tuple). turns_on: the one that decides, of which `effect`, `plain` (its 95 %
+    interval), `paper`, `threshold`, `unit`, `per_seed` and `finish` are; NO_NUMBER where nothing was compared. beside:
+    what the same runs say on tasks that decide nothing. seeds_to_tell: how many seeds would tell, had they the same
+    effect and spread; None unless open. protocol: the version of the rule.
     """
 
     claim: Claim
@@ -56,51 +51,27 @@ class Verdict:
     tasks: tuple[str, ...]
     by_task: dict[str, str]
     records: tuple[Row, ...]
-    diverged: tuple[Row, ...]
-    turns_on: Row | None = None  # the record of the comparison that decides; None where nothing was made
+    turns_on: Row
     caveats: tuple[str, ...] = ()
     protocol: int = VERSION
     beside: dict[str, Verdict] = field(default_factory=dict)
 
-    def _of_decision(self, name: str, otherwise: Any) -> Any:
-        return self.turns_on[name] if self.n_seeds else otherwise
+    def __getattr__(self, name: str) -> Any:
+        if name not in OF_DECISION:
+            raise AttributeError(f"a Verdict has no {name}")
+        return self.turns_on[name]
 
     @property
     def n_seeds(self) -> int:
-        return self.turns_on["n"] if self.turns_on else 0
-
-    @property
-    def effect(self) -> float:
-        return self._of_decision("effect", np.nan)
+        return self.turns_on["n"]
 
     @property
     def ci(self) -> tuple[float, float]:
-        return self._of_decision("low", np.nan), self._of_decision("high", np.nan)
-
-    @property
-    def plain(self) -> tuple[float, float]:
-        """The 95 % interval, where the bounds of `ci` have other levels."""
-        return self._of_decision("plain", (np.nan, np.nan))
-
-    @property
-    def paper(self) -> float:
-        return self._of_decision("paper", np.nan)
-
-    @property
-    def threshold(self) -> float:
-        return self._of_decision("threshold", self.claim.threshold)
-
-    @property
-    def unit(self) -> str:
-        return self._of_decision("unit", self.claim.unit)
-
-    @property
-    def per_seed(self) -> tuple[float, ...]:
-        return tuple(self._of_decision("per_seed", ()))
+        return self.turns_on["low"], self.turns_on["high"]
 
     @property
     def seeds_to_tell(self) -> int | None:
-        return self._of_decision("seeds_to_tell", None) if self.verdict == "open" else None
+        return self.turns_on["seeds_to_tell"] if self.verdict == "open" else None
 
     @property
     def decided_by(self) -> str:
@@ -114,16 +85,11 @@ class Verdict:
         return pd.DataFrame(self.records).reindex(columns=COLUMNS)
 
     @property
-    def divergence(self) -> pd.DataFrame:
-        return pd.DataFrame(self.diverged)
-
-    @property
     def said(self) -> str:
         """The word, with what is told of divergence: `reproduced, but None→GN diverges more often`."""
-        finish = self._of_decision("finish", None)
-        if finish is None or self.verdict not in VERDICTS[:2]:
+        if self.finish is None or self.verdict not in VERDICTS[:2]:
             return self.verdict
-        ahead, behind = finish[:2], finish[2:]
+        ahead, behind = self.finish[:2], self.finish[2:]
         if self.verdict == "contradicted":
             ahead, behind = behind, ahead
         who = self.sides[self.verdict == "contradicted"]
@@ -141,10 +107,9 @@ class Verdict:
     @property
     def stability(self) -> str:
         """`diverged at their rates: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0, 38 %]`; "" where it is not asked."""
-        finish = self._of_decision("finish", None)
-        if finish is None:
+        if self.finish is None:
             return ""
-        counts = zip(self.sides, (finish[:2], finish[2:]), strict=True)
+        counts = zip(self.sides, (self.finish[:2], self.finish[2:]), strict=True)
         return "diverged at their rates: " + ", ".join(f"{who} {k_of_n(k, n)}" for who, (k, n) in counts if n)
 
     @property
@@ -168,7 +133,7 @@ class Verdict:
             return f"about {self.seeds_to_tell} new seeds would tell"
         if self.verdict not in VERDICTS[3:]:
             return ""
-        return self.turns_on["why"] if self.turns_on else self.caveats[0] if self.caveats else "not run"
+        return self.turns_on["why"] if self.turns_on["comparison"] else next(iter(self.caveats), "not run")
 
     @property
     def count(self) -> str:
@@ -194,11 +159,11 @@ class Verdict:
     @property
     def failed(self) -> str:
         """Of the claim on failures: how often models without norms failed, and the control; "" for the others."""
-        rows = {row["arm"]: row for row in self.diverged if self.claim.runs == "failure" and row["n"]}
-        if not {NONE, CONTROL} <= set(rows):
+        k, n = (self.records[-1].get("failed"), self.records[-1]["n"]) if self.records else (None, 0)
+        if not k:
             return ""
-        counts = (f"{label(arm)} failed in {rows[arm]['diverged']} of {rows[arm]['n']} runs" for arm in (NONE, CONTROL))
-        p = fisher(*(rows[arm][name] for arm in (NONE, CONTROL) for name in ("diverged", "n")))
+        counts = (f"{label(arm)} failed in {of} of {n} runs" for arm, of in zip((NONE, CONTROL), k, strict=True))
+        p = fisher(k[0], n, k[1], n)
         return f"with the most blocks and the highest rate {', '.join(counts)} (Fisher p = {p:.2g})"
 
     @property
@@ -271,46 +236,36 @@ def judge(
     return replace(verdict, caveats=verdict.caveats + texts, beside=beside)
 
 
-@dataclass(frozen=True, eq=False)
-class OfTask:
-    """What one task says of a claim."""
-
-    task: str
-    verdict: str
-    rows: list[Row]
-    decisive: Row | None
-    caveats: list[str]
-    divergence: list[Row]
-
-
 def _judge_all(claim: Claim, evidence: Evidence, tasks: list[str]) -> Verdict:
     """One verdict from the tasks; those that were run share the level at which a claim is contradicted."""
     found = [judge_task(claim, evidence, task) for task in tasks]
-    run = sum(one.decisive is not None for one in found)
+    run = sum(bool(one.turns_on["comparison"]) for one in found)
     if run > 1:
         found = [judge_task(claim, evidence, task, run) for task in tasks]
     return combine(claim, evidence, found)
 
 
-def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> OfTask:
+def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> Verdict:
+    """What one task says of a claim, without the note of the claim; `tasks`: how many share one verdict."""
     rows = rows_of(claim, evidence, task, tasks)
     deciding = [row for row in rows if row["decides"]]
     verdict = str(decide(np.array([row["state"] for row in deciding]), claim.at_least))
-    on = decisive(claim, deciding, verdict) if any(row["n"] for row in deciding) else None
-    diverged = divergence(claim, evidence, task)
+    run = any(row["n"] for row in deciding)
     runs = evidence.runs(claim, task) if claim.runs != "failure" else None
-    caveats = ["the failure did not occur in any seed"] if runs is not None and runs.calm else []
-    caveats += [] if on else list(dict.fromkeys(row["why"] for row in deciding if row["why"]))
-    caveats += [] if runs is None else runs.left_out
-    lost = [row for row in diverged if row["diverged"]]
-    caveats += [f"{label(row['arm'])} diverged at its rate: {k_of_n(row['diverged'], row['n'])}" for row in lost]
-    if on:
+    caveats = [runs.calm] if runs is not None and runs.calm else []
+    caveats += [] if run else list(dict.fromkeys(row["why"] for row in deciding if row["why"]))
+    if run:
         caveats += [told] if (told := how_many_hold(rows)) else []
         for why in dict.fromkeys(row["why"] for row in rows if row["why"] and row["state"] in ("open", "not judged")):
             caveats.append(f"{', '.join(row['comparison'] for row in rows if row['why'] == why)}: {why}")
         if claim.runs == "tuned" and (shared := shared_rows(task, evidence.scale)):
             caveats.append(f"the seeds share {shared}: the interval speaks of it alone")
-    return OfTask(task, verdict, rows, on, caveats, diverged)
+    on, by_task = decisive(claim, deciding, verdict) if run else _nothing(claim), {task: verdict}
+    return Verdict(claim, verdict, evidence.scale, (task,), by_task, tuple(rows), on, tuple(caveats))
+
+
+def _nothing(claim: Claim) -> Row:
+    return NO_NUMBER | dict(task="", comparison="", unit=claim.unit, threshold=claim.threshold)
 
 
 def decisive(claim: Claim, rows: list[Row], verdict: str) -> Row:
@@ -332,16 +287,17 @@ def _strength(row: Row) -> tuple[bool, int, float]:
     return STATES.index(row["state"]), row["n"] > 0, strength
 
 
-def combine(claim: Claim, evidence: Evidence, found: list[OfTask]) -> Verdict:
-    """One verdict from the tasks: those that were told something decide; without one, those that were run."""
-    ranks = [one for one in found if one.verdict in TOLD], [one for one in found if one.decisive]
+def combine(claim: Claim, evidence: Evidence, found: list[Verdict]) -> Verdict:
+    """One verdict from those of the tasks: those that were told something decide; without one, those that were run."""
+    ranks = [one for one in found if one.verdict in TOLD], [one for one in found if one.turns_on["comparison"]]
     counted = next((rank for rank in ranks if rank), [])
+    by_task = {task: word for one in found for task, word in one.by_task.items()}
+    tasks = tuple(task for one in counted for task in one.tasks)
     verdict = _together(list(dict.fromkeys(one.verdict for one in counted)))
-    disagree = f"the tasks disagree: {', '.join(f'{one.task} {one.verdict}' for one in counted)}"
+    disagree = f"the tasks disagree: {', '.join(f'{task} {by_task[task]}' for task in tasks)}"
     caveats = [disagree] if len({one.verdict for one in counted}) > 1 else []
-    caveats += [f"{one.task}: {one.verdict}, not counted" for one in found if one not in counted and counted]
-    several = len(counted) > 1
-    caveats += [f"{one.task}: {text}" if several else text for one in counted for text in one.caveats]
+    caveats += [f"{task}: {word}, not counted" for task, word in by_task.items() if task not in tasks and counted]
+    caveats += [f"{one.tasks[0]}: {text}" if len(counted) > 1 else text for one in counted for text in one.caveats]
     if not counted:
         caveats += [text for one in found for text in one.caveats] or [_why_not_run(claim, evidence)]
     agreeing = [one for one in counted if one.verdict == verdict] or counted
@@ -349,11 +305,10 @@ def combine(claim: Claim, evidence: Evidence, found: list[OfTask]) -> Verdict:
         claim=claim,
         verdict=verdict,
         scale=evidence.scale,
-        tasks=tuple(one.task for one in counted),
-        by_task={one.task: one.verdict for one in found},
-        records=tuple(row for one in found for row in one.rows),
-        diverged=tuple(row for one in found for row in one.divergence),
-        turns_on=min((one.decisive for one in agreeing), key=_strength, default=None),
+        tasks=tasks,
+        by_task=by_task,
+        records=tuple(row for one in found for row in one.records),
+        turns_on=min((one.turns_on for one in agreeing), key=_strength, default=_nothing(claim)),
         caveats=(*caveats, claim.note) if claim.note else tuple(caveats),
     )
 

@@ -2,12 +2,6 @@
 
 They are recorded (recording.py) and judged by nobody yet: when the recording is whole they go into hypotheses.py. What
 each claim of the paper becomes by itself is told in PROTOCOL.md.
-
-H3, H6, H8     beside the same decision: the mean without each of its norms; means over the same five N1; None→N2
-A1 … A3        the selector with the source's own x ⊙ α; tanh beside
-H13s           a combination of norms stabilizes training: how high a rate it bears
-H14s           a norm after the scan helps because Δ, B and C depend on the input: not where they are constants
-H15v           a norm after the scan makes a model robust: by how much its accuracy falls with noise and rotation
 """
 
 from __future__ import annotations

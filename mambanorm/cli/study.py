@@ -154,7 +154,7 @@ def calibrate(options: argparse.Namespace) -> int:
         raise ValueError("--record writes the whole table: leave --claims and --scenarios out")
     if options.record and not CHECKOUT:
         raise ValueError("--record writes a table of the project's repository: it needs a checkout")
-    frame = calibration.calibrate(calibration.cells(options.claims, options.scenarios, options.studies))
+    frame = calibration.calibrate(options.claims, options.scenarios, options.studies)
     print(calibration.calibration_text(frame))
     if options.record:
         print("\n".join(map(str, calibration.record_calibration(frame))))
