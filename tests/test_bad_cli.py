@@ -158,7 +158,7 @@ CALLS = {  # one a rule
     "a config of a list": (lambda: mn.RunConfig.from_json("[1]"), "a config is a JSON object"),
     "warmup": (lambda: mn.base_config("digits", "quick", steps=10), "warmup_steps=20 is beyond steps=10"),
     "study(tasks=[])": (lambda: mn.study("smoke", tasks=[]), "tasks must be a list of names, got []"),
-    "verdict_runs([])": (lambda: claims.verdict_runs([]), "claims must be a list of claims"),
+    "verdict_runs([])": (lambda: claims.verdict_runs([]), "claims must be a list of names"),
     "run_study(tasks='digt')": (lambda: run_study("smoke", tasks="digt"), "did you mean 'digits'"),
     "find_notebooks([])": (lambda: find_notebooks([]), "notebooks must be a list of names"),
     "train({})": (lambda: mn.train({}), "config must be a RunConfig, as base_config makes it, got a dict"),

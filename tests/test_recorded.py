@@ -233,11 +233,6 @@ def test_record_refuses_a_file_that_it_would_spoil_before_anything_is_trained(
     assert not list(store.iterdir())
 
 
-def test_seeds_that_the_protocol_has_not_planned_do_not_join_the_recorded_results(results, capsys):
-    assert main(["record", "--scale", "evening", "--seeds", "8", "--workers", "0"]) != 0
-    assert "the protocol plans the seeds 20 to 31 for evening, got 0" in capsys.readouterr().err
-
-
 def test_what_is_not_recorded_is_refused_with_what_there_is(results):
     with pytest.raises(ValueError, match="no recorded results of scale 'lab' .recorded: none at all"):
         recorded.recorded("lab")

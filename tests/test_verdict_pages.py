@@ -85,7 +85,6 @@ def test_a_claim_that_was_not_decided_says_beside_its_word_what_it_lacks(verdict
     for word in ("open", "not judged"):
         opened = claims.verdict_html([verdicts[word]]).partition("</summary>")[2]
         assert opened.startswith(f"<p>{escape(texts[word])}</p>")  # the first that is read of the fold
-        assert f"({texts[word]})" in claims.one_line(verdicts[word])
         drawn = [text.get_text() for text in figures.fig_verdicts([verdicts[word]]).axes[0].texts]
         assert drawn[0] == word
         assert drawn[1].splitlines()[-1] == texts[word].partition(":")[0]

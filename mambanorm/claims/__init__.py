@@ -15,7 +15,6 @@ from mambanorm.claims.pages import (
     basis,
     describe,
     headline,
-    one_line,
     over_budget,
     runs_to_judge,
     still_rising,

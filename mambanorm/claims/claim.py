@@ -6,7 +6,7 @@ stand the comparisons of §4.2 to §4.6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mambanorm.arms import NORM_CHOICES, Arm
@@ -154,30 +154,35 @@ def combinations_against_type() -> tuple[Comparison, ...]:
     )
 
 
-def _over_n1() -> dict[str, dict[str, float]]:
-    """N2 → its mean over the four other norms before it, without None and without itself (Figure 8)."""
-    return {n2: {pair(n1, n2): 0.25 for n1 in NORM_CHOICES if n1 != n2} for n2 in NORM_CHOICES}
+def mean(arms: Iterable[str]) -> dict[str, float]:
+    """Arm → its weight in the mean of all."""
+    arms = list(arms)
+    return dict.fromkeys(arms, 1 / len(arms))
 
 
-def _less(more: Mapping[str, float], less: Mapping[str, float]) -> dict[str, float]:
-    return dict(more) | {arm: -weight for arm, weight in less.items()}
+def against(name: str, better: Mapping[str, float], worse: Mapping[str, float], **options: object) -> Comparison:
+    """One weighted sum of arms minus another; an arm that cancels is none."""
+    weights = dict(better)
+    for arm, weight in worse.items():
+        weights[arm] = weights.get(arm, 0.0) - weight
+    return Comparison(name, {arm: weight for arm, weight in weights.items() if weight}, **options)
+
+
+def _over_n1(n2: str) -> dict[str, float]:
+    """The mean of an N2 over the four other norms before it, without None and without itself (Figure 8)."""
+    return mean(pair(n1, n2) for n1 in NORM_CHOICES if n1 != n2)
 
 
 def marginal_means(best: str) -> tuple[Comparison, ...]:
     """The mean of one N2 minus the mean of each other."""
-    means = _over_n1()
     others = [n2 for n2 in NORM_CHOICES if n2 != best]
-    return tuple(Comparison(f"mean of ·→{best} − mean of ·→{n2}", _less(means[best], means[n2])) for n2 in others)
+    return tuple(against(f"mean of ·→{best} − mean of ·→{n2}", _over_n1(best), _over_n1(n2)) for n2 in others)
 
 
 def spreads(narrowest: str) -> tuple[Comparison, ...]:
     """The arms of each other N2 with positive weights, those of one N2 with negative."""
-    means = _over_n1()
-    others = [n2 for n2 in NORM_CHOICES if n2 != narrowest]
-    return tuple(
-        Comparison(f"spread of ·→{n2} − spread of ·→{narrowest}", _less(means[n2], means[narrowest]), column="spread")
-        for n2 in others
-    )
+    names = {n2: f"spread of ·→{n2} − spread of ·→{narrowest}" for n2 in NORM_CHOICES if n2 != narrowest}
+    return tuple(against(names[n2], _over_n1(n2), _over_n1(narrowest), column="spread") for n2 in names)
 
 
 def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:

@@ -70,15 +70,12 @@ def check_changes(claim: Claim, changes: Mapping[str, Any] | None) -> None:
 def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int]) -> list[RunConfig]:
     """The configs of a claim of §4.6: their learning rate is part of the question."""
     seeds = list(seeds)
-    if claim.runs == "deep":
-        return deep_runs(scale, seeds)
-    if claim.runs == "ladder":
-        return ladder_runs(claim.arms, scale, seeds)
     if claim.runs == "growth":
         return growth_runs(scale, seeds=seeds)
-    if claim.runs == "failing":
-        return [config for config in failing_runs(scale, seeds) if config.arm in claim.arms]
-    return failure_runs(scale, seeds)
+    if claim.runs == "ladder":
+        return ladder_runs(claim.arms, scale, seeds)
+    runs = dict(deep=deep_runs, failing=failing_runs, failure=failure_runs)[claim.runs](scale, seeds)
+    return [config for config in runs if config.arm in claim.arms]
 
 
 @lru_cache(maxsize=64)
@@ -170,13 +167,9 @@ class Runs:
 
 
 class Evidence:
-    """A run frame as `judge` reads it. `changes` are fields in which the runs differ
-    from those of the scale, such as dict(d_model=16). In place of the frame an Evidence of it can be given, whose rows
-    are not read again.
-
-    ValueError for a frame that mixes scales unless `scale` names one, that holds two results of one run, or runs of
-    another protocol.
-    """
+    """A run frame as `judge` reads it; an Evidence in its place is not read again. `changes`: fields in which the runs
+    differ from those of the scale, such as dict(d_model=16). ValueError for a frame that mixes scales unless `scale`
+    names one, and for runs of another protocol."""
 
     def __init__(
         self,
@@ -340,7 +333,4 @@ def _last_that_trains(score: np.ndarray, chance: float, log_rates: np.ndarray) -
         return log_rates[0]
     line = chance + TRAINS * (score.max() - chance)
     last = np.flatnonzero(score >= line)[-1]
-    if last == len(score) - 1:
-        return log_rates[last]
-    part = (score[last] - line) / (score[last] - score[last + 1])
-    return log_rates[last] + part * (log_rates[last + 1] - log_rates[last])
+    return np.interp(-line, -score[last : last + 2], log_rates[last : last + 2])

@@ -93,10 +93,8 @@ SENTENCES = (
 
 
 def findings(frame: pd.DataFrame | None = None) -> list[str]:
-    """A sentence in Markdown for each finding, with its effect and interval, and how often a side diverged if one did.
-
-    frame: runs of trained models (None = the recorded results; then nothing where no trained models are recorded). A
-    finding without runs is left out."""
+    """A sentence in Markdown for each finding that has runs, with its effect and interval, and how often a side
+    diverged if one did. frame: runs of trained models; None = the recorded results."""
     read = _read(frame)
     return [said for one in SENTENCES if (said := _said(one, read))]
 
@@ -134,9 +132,8 @@ READERS = {
 
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
-    """What somebody with a model of each kind would do, a sentence each in Markdown: the arm that validation chooses on
-    the first recorded task of its kind, how far the original lies behind it, and how many arms are not clearly behind
-    (`ranking`); last, what to do about NaN. `frame` as in `findings`."""
+    """What to do with a model of each kind, a sentence each in Markdown, from `ranking` on the first recorded task of
+    its kind; last, what to do about NaN. `frame` as in `findings`."""
     read = _read(frame)
     tables = rankings(read, ADVISED_ON.values(), STUDY_SCALE)
     told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]

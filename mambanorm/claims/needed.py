@@ -35,12 +35,10 @@ def needed(
     frame: pd.DataFrame | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
-    """The configs of all runs that a claim rests on; an empty list where no task of it is asked for. `changes`: fields
-    in which they differ from those of the scale, such as dict(d_model=16); not for claims of §4.6.
-
-    With a frame, the rates by which its results make an arm's grid grow are among them: train, then ask again, until
-    nothing is missing. ValueError for test seeds from 100 on, which have other roles.
-    """
+    """The configs of all runs that a claim rests on; an empty list where no task of it is asked for. With a frame, the
+    rates by which its results make an arm's grid grow are among them: train, then ask again, until nothing is missing.
+    `changes`: fields in which they differ from those of the scale, such as dict(d_model=16); not for claims of §4.6.
+    ValueError for test seeds from 100 on, which have other roles."""
     claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)
     tasks = [inside_task(scale)] if tasks is None else check_names("tasks", tasks)
     seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, tasks, scale)
@@ -93,19 +91,10 @@ def verdict_runs(
     tasks = (TRAINED_TASKS if scale == "evening" else VERDICT_TASKS) if tasks is None else tasks
     asked = [
         (claim, check_seeds(planned_seeds(claim.id, scale) if seeds is None else seeds, scale))
-        for claim in map(find_claim, _listed(claims))
+        for claim in map(find_claim, CLAIMS if claims is None else check_names("claims", claims))
     ]
     frame = load_runs(runs_dir, scale=scale, seed=sorted({seed for _, own in asked for seed in own}))
     return unique(config for claim, own in asked for config in needed(claim, own, tasks, scale, of_seeds(frame, own)))
-
-
-def _listed(claims: str | Claim | Iterable[str | Claim] | None) -> list[str | Claim]:
-    """All claims for None; a single claim becomes a list of one. ValueError for an empty list."""
-    if claims is None or isinstance(claims, str | Claim):
-        return list(CLAIMS) if claims is None else [claims]
-    if not (claims := list(claims)):
-        raise ValueError("claims must be a list of claims such as ['H1s'], got []")
-    return claims
 
 
 def train_verdicts(
@@ -120,7 +109,6 @@ def train_verdicts(
     """Trains what the claims lack and returns their run frame with its summaries; `engine` = sweep's scheduler,
     workers, client, progress. Rows of runs that could not be trained have status "failed"."""
     scale = default_scale() if scale is None else scale
-    claims = _listed(claims)
     asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
     frame, _ = until_grown(lambda: verdict_runs(claims, **asked), runs_dir, **engine)
     return with_summaries(frame, runs_dir)

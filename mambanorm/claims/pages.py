@@ -57,8 +57,7 @@ def runs_to_judge(
     runs_dir: str | Path | None = None,
 ) -> RunsToJudge:
     """The runs that the verdicts of a scale stand on (None = the environment's, else trained models). `source` None =
-    "recorded" where the kit has results of the scale, else "trained". `seeds` as in `of_seeds`, None = all. ValueError
-    for an unknown scale or source."""
+    "recorded" where the kit has results of the scale, else "trained". `seeds` as in `of_seeds`."""
     scale = study_scale(scale)
     if (source := check_source(source)) == "auto":
         source = "recorded" if recorded_results.recorded_path(scale).is_file() else "trained"
@@ -103,14 +102,6 @@ def describe(verdict: Verdict) -> str:
     return "\n".join(lines + [f"     · {caveat}" for caveat in beside])
 
 
-def one_line(verdict: Verdict) -> str:
-    """A row of the table that the command line prints: id, verdict, effect with interval, seeds, what decided it, and
-    what it lacks."""
-    found = f"{verdict.amount:<46}{plural(verdict.n_seeds, 'seed'):<9}{verdict.decided_by}" if verdict.n_seeds else ""
-    lacks = f" ({lack})" if (lack := verdict.reason) else ""
-    return f"{verdict.claim.id:<5}{verdict.said:<14} {found}{lacks}".rstrip()
-
-
 def basis(verdicts: Iterable[Verdict], source: str) -> str:
     """`protocol 10, evening scale, mnist1d, recorded`: the tasks are those that decide a verdict."""
     told = [v for v in verdicts if v.n_seeds]
@@ -136,10 +127,8 @@ def trained_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, 
 def over_budget(frame: pd.DataFrame, claims: Iterable[str] | None = None, scale: str = STUDY_SCALE) -> pd.DataFrame:
     """Fast or good? A row for each claim (None = those of FIRST_CLAIMS), each of its tasks in the frame and each share
     of BUDGETS with runs: the verdict there, and the comparison that decides at all steps, with its state and bounds.
-    Where all steps have not been run, it is the one that decides there, and `decided` is False. ValueError for a claim
-    of §4.6, which has no budget.
-
-    Each budget has a schedule and a choice of learning rates of its own: a short run is no cut of a long one."""
+    Where all steps have not been run, it is the one that decides there, and `decided` is False. Each share has a
+    schedule and a choice of rates of its own. ValueError for a claim of §4.6, which has no budget."""
     evidence, rows = Evidence(frame, scale), []
     asked = [name for name in CLAIMS if name[:-1] in FIRST_CLAIMS] if claims is None else claims
     for claim in map(find_claim, asked):
@@ -258,9 +247,8 @@ def _levels(verdict: Verdict) -> str:
 
 
 def _picture(verdict: Verdict) -> str:
-    """The claim's comparisons without their caption, as the address of an image that is small, for twenty must leave a
-    notebook small; what its marks mean is said once, below the table. "" for a single comparison, which stands in the
-    picture of all claims."""
+    """The claim's comparisons as the address of an image, small, because a notebook has twenty of them. "" for a single
+    comparison, which stands in the picture of all claims."""
     if len(verdict.records) < 2:
         return ""
     from PIL import Image

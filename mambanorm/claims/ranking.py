@@ -24,7 +24,7 @@ from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
 from mambanorm.claims.frames import of_seeds
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.needed import needed
-from mambanorm.claims.protocol import TRAINED_TASKS
+from mambanorm.claims.protocol import TRAINED_TASKS, VERDICT_SEEDS
 from mambanorm.claims.recording import known_runs
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.config import RunConfig
@@ -112,9 +112,6 @@ def against_chosen(table: pd.DataFrame, task: str, arms: list[str] | None = None
 
 # -------------------------------------------------------------------------------------------- any arm against any other
 
-FEW_SEEDS = 8
-"""Seeds of a comparison, unless asked otherwise."""
-
 
 def duel(arm: str, against: str, task: str) -> Claim:
     """The claim that one arm is better than another on a task, by the smallest effect of interest."""
@@ -141,7 +138,7 @@ def duel(arm: str, against: str, task: str) -> Claim:
 def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] | None) -> list[int]:
     """The first recorded seeds of the arm that is compared with, so that it need not be trained again; else 0…7."""
     known = own_rate(task, str(Arm.parse(against)), scale) if seeds is None else None
-    return list(known[1][:FEW_SEEDS]) if known else check_seeds(FEW_SEEDS if seeds is None else seeds, scale)
+    return list(known[1][:VERDICT_SEEDS]) if known else check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
 
 
 def duel_runs(arm: str, against: str, task: str, seeds: list[int], scale: str, frame: pd.DataFrame) -> list[RunConfig]:

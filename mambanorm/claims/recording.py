@@ -230,14 +230,11 @@ def record_results(
     goes on. A run that the file has is not trained again, even if the store has lost it. Rows of parts that are not
     done yet stay as they are. Each row names the protocol that was in force before this recording began, and its
     commit; a run that was recorded before keeps its own. `engine`: sweep's scheduler, workers, client, progress.
-    RuntimeError if a run could not be trained: its part is not recorded. Before anything is trained: OSError if the
-    file's folder cannot be written to, ValueError if the file is no recorded frame of this scale, or for seeds that
-    the protocol has not planned for the kit's own results of scale evening.
+    RuntimeError if a run could not be trained: its part is not recorded. Errors of the file as in `recorded_before`,
+    before anything is trained.
     """
     scale, protocol = default_scale() if scale is None else scale, commit_in_force()
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
-    if scale == "evening" and path == recorded_path(scale).resolve() and seeds is not None:
-        _check_planned(check_seeds(seeds, scale))
     before = recorded_before(scale, path)
     done, asked = [], parts(scale, seeds, tasks)
     for i, part in enumerate(asked):
@@ -252,14 +249,6 @@ def record_results(
         done = unique([*done, *configs])
         _write(done, before, protocol, path, runs_dir)
     return path
-
-
-def _check_planned(seeds: list[int]) -> None:
-    if extra := sorted(set(seeds) - set(EVENING_SEEDS)):
-        raise ValueError(
-            f"the protocol plans the seeds {EVENING_SEEDS[0]} to {EVENING_SEEDS[-1]} for evening, got {extra[0]}; "
-            "others are judged alone: leave --seeds out, or let the results go to a file of their own (--out)"
-        )
 
 
 def _to_train(part: Part, scale: str, runs_dir: str | Path | None, before: pd.DataFrame | None) -> list[RunConfig]:

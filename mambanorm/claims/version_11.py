@@ -6,11 +6,10 @@ each claim of the paper becomes by itself is told in PROTOCOL.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from mambanorm.arms import NORM_CHOICES, Arm
-from mambanorm.claims.claim import CORRUPTED, NONE, Claim, Comparison, minus, pair
+from mambanorm.claims.claim import CORRUPTED, NONE, Claim, against, mean, minus, pair
 from mambanorm.claims.hypotheses import BEST_AFTER, CLAIMS
 from mambanorm.claims.other_sources import HIGHER_RATE
 
@@ -22,38 +21,26 @@ two that lead the paper's Figure 5. More would double the ladder's runs."""
 LINEAR = {"AutoNorm": "AutoNorm_Linear", "AutoNorm_RandomSelector": "AutoNorm_Linear_RandomSelector"}
 
 
-def _mean(arms: Iterable[str]) -> dict[str, float]:
-    arms = list(arms)
-    return dict.fromkeys(arms, 1 / len(arms))
-
-
-def _against(name: str, better: Mapping[str, float], worse: Mapping[str, float], **options: object) -> Comparison:
-    weights = dict(better)
-    for arm, weight in worse.items():
-        weights[arm] = weights.get(arm, 0.0) - weight
-    return Comparison(name, {arm: weight for arm, weight in weights.items() if weight}, **options)
-
-
 def _without_each(claim: Claim) -> Claim:
     """Beside the mean over the norms, the mean without each: does one of them carry it?"""
     norms, column = [Arm.parse(arm).n2 for arm in claim.arms if arm.startswith("None>")], claim.comparisons[0].column
     beside = []
     for norm in norms:
         left = [n for n in norms if n != norm]
-        after, before = _mean(pair("None", n) for n in left), _mean(pair(n, "None") for n in left)
-        beside.append(_against(f"the mean without {norm}", after, before, column=column, decides=False))
+        after, before = mean(pair("None", n) for n in left), mean(pair(n, "None") for n in left)
+        beside.append(against(f"the mean without {norm}", after, before, column=column, decides=False))
     return replace(claim, comparisons=(*claim.comparisons, *beside))
 
 
 def _same_first(claim: Claim) -> Claim:
     """Means over the same five N1 for each N2, N2 itself among them."""
     best = BEST_AFTER[claim.kind]
-    means = {n2: _mean(pair(n1, n2) for n1 in NORM_CHOICES) for n2 in NORM_CHOICES}
+    means = {n2: mean(pair(n1, n2) for n1 in NORM_CHOICES) for n2 in NORM_CHOICES}
     return replace(
         claim,
         quantity=f"mean test accuracy over the same five N1, of N2 = {best} minus each other N2",
         comparisons=tuple(
-            _against(f"mean of ·→{best} − mean of ·→{n2}", means[best], means[n2]) for n2 in NORM_CHOICES if n2 != best
+            against(f"mean of ·→{best} − mean of ·→{n2}", means[best], means[n2]) for n2 in NORM_CHOICES if n2 != best
         ),
     )
 
@@ -99,7 +86,7 @@ def _h13() -> Claim:
         direction="higher than the same norm on both sides, than one before, than one after, and than none",
         paper="no number printed",
         comparisons=tuple(
-            _against(f"two norms − {name}", _mean(mixed), _mean(arms), column="reach") for name, arms in rivals.items()
+            against(f"two norms − {name}", mean(mixed), mean(arms), column="reach") for name, arms in rivals.items()
         ),
         threshold=HIGHER_RATE,
         runs="ladder",
@@ -113,7 +100,7 @@ def _h14() -> Claim:
     after, before = pair("None", "GN"), pair("GN", "None")
     gain = minus(after, before, decides=False)
     without = minus(after + blind, before + blind, decides=False)
-    both = _against("what selection adds to None→GN − GN→None", gain.weights, without.weights)
+    both = against("what selection adds to None→GN − GN→None", gain.weights, without.weights)
     return Claim(
         id="H14s",
         words="GN is better after the SSM than before it because Δ, B and C depend on the input.",

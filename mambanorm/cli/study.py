@@ -89,7 +89,6 @@ def verdicts(options: argparse.Namespace) -> int:
     judged = [claims.judge(name, frame, scale=scale) for name in ids]
     print(f"Protocol {VERSION} of {DATE}, scale {scale}; the rule in words: {PROTOCOL}\n")
     print("\n".join(map(claims.describe, judged)))
-    print("\n" + "\n".join(map(claims.one_line, judged)))
     return report_failed(frame)
 
 
