@@ -94,7 +94,6 @@ def run_study(
         write_index(outcomes + earlier, out_dir, facts)
 
     warm_up()  # here, on two cores, and not in every notebook
-    paths = longest_first(paths, out_dir)
     waits = {path: bool(lacking[path.stem] or (missing and path.stem in READ_THE_STORE)) for path in paths}
     execute([path for path in paths if not waits[path]], out_dir, parameters, progress, shown)
     if missing:
@@ -116,19 +115,6 @@ def trained_here(configs: Iterable[RunConfig], runs_dir: str | Path | None, *, d
     held = recorded_ids(config.scale for config in configs) if source != "trained" else set()
     again = fresh_configs(configs, source=source, runs_dir=runs_dir, draw=draw)
     return [*(config for config in configs if config.run_id not in held), *again]
-
-
-def longest_first(paths: Sequence[Path], out_dir: Path) -> list[Path]:
-    """By what the folder's report says that each took, so that no long one is left alone at the end; without a report
-    in teaching order."""
-
-    def took(path: Path) -> float:
-        try:
-            return read_outcome(out_dir / path.name).wall_s
-        except (OSError, ValueError, KeyError):  # there is none, or it is no notebook: it will be written anew
-            return 0.0
-
-    return sorted(paths, key=took, reverse=True)
 
 
 def _earlier(names: Sequence[str], out_dir: Path) -> list[NotebookOutcome]:
