@@ -14,7 +14,6 @@ import mambanorm as mn
 from mambanorm.basics.settings import ROOT
 from mambanorm.claims.findings import findings, findings_page, what_to_do
 from mambanorm.cli import main as cli
-from mambanorm.study.norm_catalog import readme_table
 
 README = (ROOT / "README.md").read_text()
 PAGES = {page: page.read_text() for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))}

@@ -3,7 +3,6 @@
 Step 1 fixes the norm after the SSM: the N2 with the highest mean over the four other norms before it. Step 2 fixes the
 norm before: the N1 that is best with that N2 (a search), or NormVary, which is the paper's own second step (§4.5).
 
-
 Choices read validation alone; a diverged run counts as chance there. Accuracies are fractions.
 """
 
@@ -12,14 +11,10 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.basics.errors import unknown
 from mambanorm.config import RunConfig
 from mambanorm.runs.recorded_results import at_own_rates, own_rate
 from mambanorm.study.replication import to_replicate
 from mambanorm.study.tables import check_frame, choose, paired, pairs_only, summarize
-
-CRITERIA = ("mean", "min")
-"""By which step 1 can choose: the mean over the partners (the paper's), or the worst partner."""
 
 
 def validation(runs: pd.DataFrame) -> pd.Series:
@@ -41,9 +36,7 @@ def worth_of_n2(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_n2(worth: pd.DataFrame, by: str = "mean") -> dict[str, str]:
-    """Task → the N2 with the highest `by` (see CRITERIA). ValueError for another criterion."""
-    if by not in CRITERIA:
-        raise unknown("criterion", by, CRITERIA)
+    """Task → the N2 with the highest `by`: mean over the partners (the paper's), or min, the worst partner."""
     return worth[by].unstack("task").idxmax().to_dict()
 
 

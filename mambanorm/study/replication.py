@@ -100,20 +100,12 @@ def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     for run in fresh.itertuples():
         runs = recorded[(recorded.task == run.task) & (recorded.arm == run.arm) & (recorded.status == "ok")]
         low, high = prediction_interval(runs.value.to_numpy(float))
-        lies = (
-            "untold"
-            if not np.isfinite(low)
-            else "below"
-            if run.value < low
-            else "above"
-            if run.value > high
-            else "inside"
-        )
-        facts = dict(
-            task=run.task, arm=run.arm, seed=run.seed, value=run.value, mean=runs.value.mean(), low=low, high=high
-        )
+        outside = "below" if run.value < low else "above" if run.value > high else "inside"
+        lies = outside if np.isfinite(low) else "untold"
+        facts = dict(task=run.task, arm=run.arm, seed=run.seed, value=run.value, mean=runs.value.mean())
         unit = "bits" if run.task in LANGUAGE_TASKS else "%"
-        rows.append(facts | dict(n=len(runs), unit=unit, lies=lies if run.status == "ok" else run.status))
+        facts |= dict(low=low, high=high, n=len(runs), unit=unit)
+        rows.append(facts | dict(lies=lies if run.status == "ok" else run.status))
     return pd.DataFrame(rows, columns=["task", "arm", "seed", "value", "mean", "low", "high", "n", "unit", "lies"])
 
 

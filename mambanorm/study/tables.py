@@ -18,7 +18,7 @@ from mambanorm.arms import Arm
 from mambanorm.basics.errors import check_kind, unknown
 from mambanorm.runs.presets import VISION_TASKS
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
+from mambanorm.study.paper import MAIN_TASKS, paper_values
 
 SKETCH_BELOW = 6
 """Fewer seeds than this are a sketch: at 5, an exact sign flip cannot reach p < .05."""
@@ -31,9 +31,14 @@ WAYS = ("norm_options", "model")
 
 BESIDE = [
     *("task", "arm", "ours", "sd", "n", "paper", "paper_sd", "paper_task"),
-    *("source", "section", "printed", "comparable", "note"),
+    *("source", "section", "printed", "note"),
 ]
 """The columns of `beside_paper`."""
+
+
+def label(arm: str | Arm) -> str:
+    """`RMSN>SSM>GN` as it is read: RMSN→GN."""
+    return Arm.parse(arm).label
 
 
 def percent(x: float, digits: int = 1) -> str:
@@ -210,17 +215,17 @@ def paper_kind(frame: pd.DataFrame) -> str:
 
 def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
     """Ours next to the paper's, one row a task of ours and printed value: task, arm, ours, sd, n, paper, paper_sd,
-    paper_task, source and its section, printed, comparable, note.
+    paper_task, source and its section, printed, note.
 
     Only arms that both have. The paper's tasks are others than ours, or larger: the pattern, not the level, is
-    comparable, and every row says so. Table 2 is set beside the task of the same name only.
+    comparable. Table 2 is set beside the task of the same name only.
     """
     kind = paper_kind(frame)
     values = paper_values(kind).rename(columns={"task": "paper_task", "accuracy": "paper", "sd": "paper_sd"})
     ours = summarize(frame).rename(columns={"mean": "ours"})[["task", "arm", "ours", "sd", "n"]]
     both = ours.merge(values.drop(columns="kind"), on="arm")
     both = both[(both.paper_task == MAIN_TASKS[kind]) | (both.paper_task == both.task.map(SAME_TASK))]
-    return both.assign(comparable=PATTERN_ONLY)[BESIDE].reset_index(drop=True)
+    return both[BESIDE].reset_index(drop=True)
 
 
 def seeds_text(counts: Iterable[int]) -> str:
@@ -233,8 +238,8 @@ def seeds_text(counts: Iterable[int]) -> str:
 def sketch_note(counts: Iterable[int]) -> str:
     """A sentence to stand among differences: "3 seeds, not corrected for several comparisons: a sketch. "; "" from
     SKETCH_BELOW seeds on."""
-    text = seeds_text(counts)
-    return text.replace(": a sketch", ", not corrected for several comparisons: a sketch. ") if ": a" in text else ""
+    text, few, _ = seeds_text(counts).partition(": a sketch")
+    return f"{text}, not corrected for several comparisons: a sketch. " if few else ""
 
 
 def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
