@@ -73,7 +73,6 @@ OF_PAIRS = {
     "the guesses of notebook 05": lambda runs: answers.guesses_on_pairs(runs),
     "the N2 on images": by_n2,
     "how often after is ahead": place_counts,
-    "the guesses of notebook 09": lambda runs: answers.guesses_on_images(runs),
     "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
     "the interaction": lambda runs: contrasts.difference_of_differences(runs, contrasts.interaction()),
     "the place against others": lambda runs: contrasts.difference_of_differences(

@@ -73,11 +73,11 @@ def before_or_after(
     lines = []
     for task, here in pairs.groupby("task", sort=False):
         most, others = here.loc[here.difference.abs().idxmax()], rivals[rivals.task == task]
-        clear = f", clearly for {(here.low > 0).sum()}, clearly behind for {(here.high < 0).sum()}" * (most.n > 1)
+        counts = f", clearly for {(here.low > 0).sum()}, clearly behind for {(here.high < 0).sum()}"
         lines.append(
-            f"- **{task}**: after is ahead for {(here.difference > 0).sum()} of {len(here)} norms{clear}. The place "
-            f"matters most for {Arm.parse(most.a).n2} ({gained(most)}, after − before). GN's gain is larger than that "
-            f"of {(others.difference > 0).sum()} of the other {len(others)}."
+            f"- **{task}**: after is ahead for {(here.difference > 0).sum()} of {len(here)} norms"
+            f"{counts if most.n > 1 else ''}. The place matters most for {Arm.parse(most.a).n2} ({gained(most)}, after "
+            f"− before). GN's gain is larger than that of {(others.difference > 0).sum()} of the other {len(others)}."
         )
     factors = sizes.index.get_level_values("factor")
     least, largest = factors.min(), factors.max()

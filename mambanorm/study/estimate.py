@@ -44,19 +44,20 @@ def how_long(missing: list[RunConfig], *, workers: int | str, scheduler: str | N
     from mambanorm.runs.cluster import count_workers  # here: where nothing is missing, nothing waits for Dask
 
     count = max(1, count_workers(missing, workers, scheduler))
-    seconds = estimate(missing) / count
+    seconds = estimate(missing, count)
     tasks = ", ".join(dict.fromkeys(config.task for config in missing))
     basis = f"judged by a few steps of one run on {tasks}, timed just now"
     return seconds, f"Training takes about {spell(seconds)} with {plural(count, 'worker')} ({basis})"
 
 
-def estimate(missing: list[RunConfig]) -> float:
-    """Seconds to train the runs one after another, by one run of each task, number of threads and kind of model."""
+def estimate(missing: list[RunConfig], workers: int) -> float:
+    """Seconds to train the runs, by one run of each task, number of threads and kind of model."""
     rates = {}
     for config in missing:
         kind = (config.task, config.threads, config.model)
         rates[kind] = rates.get(kind) or measured_rate(config)
-    return sum(rates[config.task, config.threads, config.model] * relative_cost(config) for config in missing)
+    work = sum(rates[config.task, config.threads, config.model] * relative_cost(config) for config in missing)
+    return work / workers
 
 
 def measured_rate(config: RunConfig) -> float:
