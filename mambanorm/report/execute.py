@@ -79,8 +79,7 @@ def _run_safely(path: Path, out_dir: Path, parameters: dict, kernels: Kernels) -
 def run_notebook(
     path: str | Path, out_dir: str | Path, parameters: dict | None = None, *, kernels: Kernels | None = None
 ) -> NotebookOutcome:
-    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a cell that fails is an
-    outcome. An error for what is no notebook."""
+    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a failing cell is an outcome."""
     path, out_dir = Path(path).resolve(), Path(out_dir).resolve()
     nbformat.read(path, as_version=4)
     out_dir.mkdir(parents=True, exist_ok=True)

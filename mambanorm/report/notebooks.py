@@ -32,10 +32,8 @@ NOTEBOOKS = KIT / "notebooks"
 
 
 def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
-    """The notebooks in teaching order: all, or those named or begun (`"03,05_combination"` or a list).
-
-    ValueError for an unknown one, with the nearest.
-    """
+    """The notebooks in teaching order: all, or those named or begun (`"03,05_combination"` or a list). ValueError for
+    an unknown one."""
     found = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("."))
     if not found:
         raise ValueError(f"no notebooks in {NOTEBOOKS}: a checkout of the project has them, and so has its wheel")
@@ -66,8 +64,7 @@ def copy_notebooks(folder: Path, *, force: bool = False) -> list[str]:
 
 
 def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:
-    """`study(...)` of study/experiments.py; if names are given, of those notebooks only. ValueError for an unknown
-    task."""
+    """`study(...)`; if names are given, of those notebooks only. ValueError for an unknown task."""
     for task in tasks or ():
         check_task(task)
     plan = study(scale, tasks, seeds)

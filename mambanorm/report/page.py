@@ -30,8 +30,7 @@ def _environment():
 
 
 def navigation(before: tuple[str, str] | None = None, after: tuple[str, str] | None = None) -> str:
-    """Links to the page before, the index and the page after, each its title and address; where there is none its place
-    stays empty."""
+    """Links to the page before, the index and the page after, each its title and address."""
     links = []
     for kind, text, to in (("prev", "← {}", before), ("next", "{} →", after)):
         title = html.escape(text.format(to[0])) if to else ""

@@ -1,8 +1,7 @@
 """A slide deck of each notebook: its question, its predictions, its figures, its answer, its exercises.
 
 A deck is one HTML file that opens offline: reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its licence)
-stands in it, as do the pictures. Formulas are MathML. The notebook's own words on a figure are the notes of its
-slide: the key T shows and hides them.
+stands in it, as do the pictures. The notebook's own words on a figure are the notes of its slide.
 """
 
 import html

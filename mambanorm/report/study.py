@@ -1,8 +1,4 @@
-"""The whole study: trains what it lacks, executes the notebooks headless, and makes one page of their answers.
-
-study() → execute those that need no training → sweep → execute the rest → reports/<scale>/index.html, which fills as
-they come
-"""
+"""The whole study: trains what it lacks, executes the notebooks headless, and makes one page of their answers."""
 
 import re
 import time
@@ -55,8 +51,8 @@ def run_study(
     """Executes the notebooks (all, or those named) whose runs are there, trains what the store lacks, executes the
     others and writes the report, which is there from the first notebook on.
 
-    None = the environment's or the scale's value. ValueError for an unknown scale, task or notebook and OSError for a
-    folder that cannot be written to, before anything starts; a run or a notebook that fails is in the outcomes instead.
+    ValueError for an unknown scale, task or notebook and OSError for a folder that cannot be written to, before
+    anything starts; a run or a notebook that fails is in the outcomes instead.
     """
     start = time.monotonic()
     scale, source = study_scale(scale), check_source()

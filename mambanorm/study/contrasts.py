@@ -20,11 +20,8 @@ COLUMNS = ["task", "step", "difference", "low", "high", "n"]
 
 
 def difference_of_differences(runs: pd.DataFrame, contrasts: Mapping[str, Four]) -> pd.DataFrame:
-    """(a − b) − (c − d) for each named (a, b, c, d), one row a task and name, in points.
-
-    Columns: task, step (the name), difference (mean), low, high, n (seeds). A task that lacks one of the four arms has
-    no row of that name. ValueError for a frame without runs, or if a seed was run in more than one way.
-    """
+    """(a − b) − (c − d) for each named (a, b, c, d), one row a task and name, in points: the columns COLUMNS, `step` is
+    the name. A task that lacks one of the four arms has no row of it."""
     check_frame(runs)
     rows = []
     for task, here in runs.groupby("task", sort=False):
@@ -43,10 +40,8 @@ def place_against(norm: str, others: Iterable[str]) -> dict[str, Four]:
 
 
 def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
-    """X→X minus the better of X→None and None→X, for each norm and task (`tables.paired`, one row each).
-
-    The better place is taken by the mean test accuracy of the same runs, which flatters it a little.
-    """
+    """X→X minus the better of X→None and None→X, for each norm and task (`tables.paired`, one row each). The better
+    place is taken by the mean test accuracy of the same runs, which flatters it a little."""
     rows = []
     for _, here in runs.groupby("task", sort=False):
         means = summarize(here, ["arm"]).set_index("arm")["mean"]
@@ -67,7 +62,7 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns: task, site, norm, arm, gain (mean), low, high (95 % t-interval), n, per_seed (list), unit. More is better:
     points of test accuracy; of a language model bits a character that the test loss is lower. A run that diverged
-    counts as chance. ValueError for a frame without runs, and on a task without OWN.
+    counts as chance.
     """
     check_frame(frame, ("task", "arm", "seed", "test_accuracy", "status"))
     rows = []

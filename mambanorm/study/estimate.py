@@ -1,7 +1,4 @@
-"""The dry run: how many runs the store lacks, and about how long they take to train.
-
-A few steps are timed now, which needs no data.
-"""
+"""The dry run: how many runs the store lacks, and about how long they take, by a few steps timed without data."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,11 +18,8 @@ def dry_run(
     workers: int | str = "auto",
     scheduler: str | None = None,
 ) -> str:
-    """How many runs are asked for, stored and missing, and about how long the missing ones take; trains none of them.
-
-    What training would refuse is refused: ValueError for `workers` that makes no sense and for a run that cannot be
-    trained, OSError for a store that cannot be written to.
-    """
+    """How many runs are asked for, stored and missing, and about how long the missing ones take; trains none of them,
+    and refuses what training would refuse (ValueError, OSError for the store)."""
     configs = unique(configs)
     missing = missing_runs(configs, runs_dir)
     stored = f"{len(configs) - len(missing)} in the store ({store_dir(runs_dir)})"

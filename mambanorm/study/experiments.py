@@ -1,7 +1,4 @@
-"""The lists of runs that the study asks for: arms, depths, failures, and what each notebook needs.
-
-An experiment is a visible list built by plain Python from `RunConfig`s (`config.py`).
-"""
+"""The lists of runs that the study asks for: arms, depths, failures, and what each notebook needs."""
 
 from collections import UserDict
 from collections.abc import Iterable, Sequence
@@ -111,13 +108,12 @@ def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
 
 
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Figure 10: the cell of `failure_runs` with the most blocks and the highest learning rate, where a model without
-    norms fails within seconds; and normalized controls with the same settings."""
+    """Figure 10: a model without norms where it fails within seconds, and normalized controls with its settings."""
     return growth_runs(scale, "RMSN", seeds)
 
 
 def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Figure 9's four arms with one norm at the settings of `failing_runs`, where there is growth to see."""
+    """Figure 9's four arms with one norm, at the most blocks and the highest learning rate of `failure_runs`."""
     depth = FAILURE_DEPTHS[scale][-1]
     cell = dict(n_layers=depth, lr=failure_lrs(scale, depth)[-1])
     return _runs_to_failure(four_arms(norm), scale, seeds, **cell)
@@ -236,7 +232,7 @@ def scaled_lr(task: str, scale: str | None, factor: float, model: str = "mamba")
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
     """Those of Table 2's tasks that are asked for, and at evening of the recorded ones. None = all; at smoke and quick
-    only ListOps, which takes minutes and needs no download, and at evening only what is recorded."""
+    only ListOps, which needs no download, and at evening only what is recorded."""
     recorded = RECORDED_TASKS[:2] if scale == STUDY_SCALE else ()
     if tasks is None:
         few = {"smoke": VALIDATION_TASKS[:1], "quick": VALIDATION_TASKS[:1], STUDY_SCALE: recorded}
@@ -261,10 +257,7 @@ def study(
 ) -> Plan:
     """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07
     always has runs on digits, notebook 13 those of a language model beside a sequence's. Notebook 05 takes a task that
-    is left out of the grid only if there is no other.
-
-    None = the environment's scale (else evening), the study's tasks, its seeds or those that are recorded, the
-    environment's source (else auto).
+    is left out of the grid only if there is no other. seeds=None: the scale's, or those that are recorded.
     """
     scale = study_scale(scale)
     own = RECORDED_TASKS if scale == STUDY_SCALE else STUDY_TASKS

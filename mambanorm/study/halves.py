@@ -28,8 +28,8 @@ HALVES_TASKS = ("digits", "level")
 
 
 def halves_runs(scale: str | None = None, seeds: int | Iterable[int] | None = None) -> list[RunConfig]:
-    """Every part of IN, and the norms beside it, on both tasks. At the study's own scale the small models of quick, for
-    no half is recorded; seeds=None are then three on digits and one on `level`, else the scale's."""
+    """Every part of IN, and the norms beside it, on both tasks. At the study's own scale the small models of quick, by
+    default with three seeds on digits and one on `level`: no half is recorded."""
     scale, few = study_scale(scale), {}
     if scale == STUDY_SCALE:
         scale, few = "quick", {"digits": 3, "level": 1}

@@ -100,8 +100,7 @@ def scan_by_hand(u: list[float], delta: float, a: float, *, selective: bool = Fa
 def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
     """Accuracy on the validation split in either mode, one row for each of these runs that the store holds.
 
-    Columns: task, arm, seed, rows (of the split), eval, train (fractions), points_lost (train − eval, percentage
-    points). In train mode the whole split is one batch, and its statistics are those of that batch.
+    rows: of the split, which is one batch in train mode; eval, train: fractions; points_lost: train − eval.
     """
     found = []
     for config in configs:
@@ -198,8 +197,8 @@ class _Enough(Exception):
 
 
 def watched(config: RunConfig, until: int | None = None) -> tuple[RunResult | None, dict[str, np.ndarray]]:
-    """Trains a run, stores nothing, and keeps out_proj's singular values at every step, step 0 before the first:
-    the run, None if it was ended after step `until`, and step (T,) and singular_values (T, layers, k)."""
+    """Trains a run, stores nothing, and keeps out_proj's singular values at every step, 0 before the first: the run,
+    None if it was ended after step `until`, and step (T,) and singular_values (T, layers, k)."""
     kept = {0: _spectra(build_model(config, load_task(config.task, config.scale, config.seed)))}
 
     def look(step: int, model: nn.Module, loss: float) -> None:

@@ -118,8 +118,7 @@ class ArmFacts(NamedTuple):
 @lru_cache(64)
 def arm_facts(arm: str, stem_norm: str = "None", final_norm: str = "None", *, weightless: bool = False) -> ArmFacts:
     """The facts of a classifier of the digits at scale quick with this arm, its norms outside the blocks included.
-    weightless: those at further sites have no γ and β, as Falcon-Mamba's. ValueError for an unknown norm or arm, and
-    for a norm that does not fit its site. The caller's random state is left alone."""
+    weightless: norms at further sites have no γ and β, as Falcon-Mamba's. The caller's random state is left alone."""
     parsed = Arm.parse(arm)
     config = base_config("digits", "quick", arm=str(parsed), stem_norm=stem_norm, final_norm=final_norm)
     sizes = {name: getattr(config, name) for name in ("d_model", "n_layers", "d_state", "expand", "d_conv")}

@@ -24,7 +24,7 @@ def validation(runs: pd.DataFrame) -> pd.Series:
 
 
 def partners(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a task and a pair of two *different* norms, None left out: task, n2, arm, validation (mean of seeds)."""
+    """One row a task and pair of two *different* norms, None left out: task, n2, arm, validation (mean of seeds)."""
     scored = pairs_only(runs.assign(validation=validation(runs)))
     mixed = scored[(scored.n1 != "None") & (scored.n2 != "None") & (scored.n1 != scored.n2)]
     return mixed.groupby(["task", "n2", "arm"], sort=False).validation.mean().reset_index()
@@ -80,11 +80,11 @@ def _with_n2(pairs: pd.DataFrame, task: str, n2: str) -> pd.Series:
 
 
 def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
-    """The pair chosen on each task and five others, read on test: one row a task and way.
+    """The pair chosen on each task and five others, read on test: one row a task and way, with the columns of
+    `tables.summarize` and `rank` on test among all pairs but NormVary's.
 
     Ways: `two steps` (the chosen pair), `NormVary` before the same N2, `same type` at both sites, `original` (Mamba's
-    RMSN→None), `one step` (best of all on validation), `cheating` (best of all on test). Columns: task, way, arm, those
-    of `tables.summarize`, and `rank` on test among all pairs but NormVary's (missing for NormVary).
+    RMSN→None), `one step` (best of all on validation), `cheating` (best of all on test).
     """
     rows = []
     for task, arm in chosen.items():
@@ -112,11 +112,8 @@ def against_chosen(runs: pd.DataFrame, read: pd.DataFrame) -> pd.DataFrame:
 
 
 def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
-    """What the best arm of one seed's test accuracy loses on the other seeds, one row a task and seed.
-
-    Columns: task, seed, winner, told (its accuracy at that seed), elsewhere (its mean over the other seeds; NaN with
-    one seed), points_lost (told − elsewhere, percentage points).
-    """
+    """What the best arm of one seed's test accuracy loses on the other seeds, one row a task and seed: told, its
+    accuracy at that seed; elsewhere, its mean over the others (NaN with one seed); points_lost, told − elsewhere."""
     rows = []
     for task, group in runs.groupby("task", sort=False):
         table = group.pivot(index="arm", columns="seed", values="test_accuracy")

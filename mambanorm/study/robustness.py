@@ -129,8 +129,7 @@ def latency_table(
     configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64), repeats: int = 10, warm: int = 2
 ) -> pd.DataFrame:
     """Milliseconds of a forward pass in eval mode, with the run's threads: median, quartiles low and high, a row for
-    each config and number of rows. The weights do not matter: they are those at the start. All are timed in turn, so
-    that a busy moment slows all."""
+    each config and number of rows. All are timed in turn, so that a busy moment slows all."""
     work = []
     for config in configs:
         data = load_task(config.task, config.scale, config.seed)
