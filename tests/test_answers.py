@@ -57,37 +57,6 @@ def test_the_settings_of_the_runs_stand_in_a_row_with_the_arms_that_have_them():
     assert rows[2:] == ["| digits | 4 | 32 | 400 | 0.015 | GN→GN, IN→IN |", "| digits | 4 | 32 | 400 | 0.006 | BN→BN |"]
 
 
-HALF_ARMS = {  # as in `halves.HALVES`: part → arm, its options as stored, accuracy on digits and on level
-    "no norm": ("None>SSM>None", "{}", 0.3, 0.9),
-    "mean taken out": ("IN>SSM>IN", '{"scale": false}', 0.6, 0.4),
-    "divided by spread": ("IN>SSM>IN", '{"centre": false}', 0.4, 0.8),
-    "both: IN": ("IN>SSM>IN", "{}", 0.8, 0.2),
-}
-
-
-def halves_frame(seeds=3, **changed):
-    rows = []
-    for part, (arm, options, digits, level) in HALF_ARMS.items():
-        for task, mean in (("digits", changed.get(part.split()[0], digits)), ("level", level)):
-            rows.append(planted({arm: mean}, task, seeds, norm_options=options))
-    return pd.concat(rows, ignore_index=True)
-
-
-def test_the_halves_say_what_they_bring_together_and_who_is_lost_on_level():
-    said = answers.guesses_on_halves(halves_frame())
-    assert "taking out the mean alone brings +30.0 points [30.0, 30.0] and dividing by the spread alone" in said
-    assert "added +40.0. Both at once bring +50.0 points [50.0, 50.0]." in said
-    assert "What goes beyond the sum is +10.0 points [10.0, 10.0], clearly above zero." in said
-    assert (
-        "Dividing by the spread leads taking out the mean by −20.0 points [−20.0, −20.0], clearly below zero." in said
-    )
-    assert "**level**: nearer to chance (10.0 %) than to the best part: mean taken out (40.0" in said
-    assert "both: IN (20.0" in said
-    assert "no norm (90.0" not in said
-    assert "sum is −20.0 points" in answers.guesses_on_halves(halves_frame(divided=0.7))
-    assert "one seed cannot tell" in answers.guesses_on_halves(halves_frame(seeds=1))
-
-
 # 04 ------------------------------------------------------------------------------------------------------------------
 
 

@@ -65,7 +65,6 @@ OF_PAIRS = {
     "the partners of each N2": procedure.partners,
     "the worth of each N2": lambda runs: procedure.worth_of_n2(procedure.partners(runs)),
     "the two steps": procedure.two_steps,
-    "the second step": lambda runs: procedure.second_step(runs, {"digits": "GN"}),
     "the six ways to choose": lambda runs: procedure.ways(runs, chosen(runs)),
     "the chosen pair against the others": lambda runs: procedure.against_chosen(
         runs, procedure.ways(runs, chosen(runs))

@@ -54,14 +54,6 @@ def test_a_diverged_run_is_chosen_as_chance():
     assert procedure.two_steps(runs)["digits"] != "LN>SSM>GN"
 
 
-def test_the_second_step_shows_normvary_beside_the_four_partners_or_says_that_it_was_not_run():
-    with pytest.raises(ValueError, match="NormVary>SSM>GN was not run on 'digits'"):
-        procedure.second_step(frame(pairs_with()), {"digits": "GN"})
-    shown = procedure.second_step(frame(pairs_with(NormVary_GN=0.8)), {"digits": "GN"}).validation["digits"]
-    assert set(shown.index) == {f"{n}>SSM>GN" for n in ("BN", "IN", "LN", "RMSN", "NormVary")}
-    assert shown["NormVary>SSM>GN"] == pytest.approx(0.8)
-
-
 def test_the_ways_hold_six_arms_and_normvary_has_no_rank():
     lucky = {"BN>SSM>BN": [0.5] * 3}  # best on test, not on validation
     runs = frame(pairs_with(NormVary_GN=0.8, **GOOD_GN), noise=lucky)

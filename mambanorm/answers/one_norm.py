@@ -1,15 +1,12 @@
-"""Notebooks 03 and 04: one norm, at both sites and at one. Which type leads, which half of IN does it, and where it
-should stand."""
+"""Notebooks 03 and 04: one norm, at both sites and at one. Which type leads, and where it should stand."""
 
 import pandas as pd
 
-from mambanorm.answers.words import answer, gained, label, listed, over_seeds, told
+from mambanorm.answers.words import answer, gained, label, told
 from mambanorm.arms import Arm
-from mambanorm.study.halves import with_halves
 from mambanorm.study.tables import mean_sd, paired, percent, summarize
 
 NONE = "None>SSM>None"
-HALF_NAMES = {"mean taken out": "taking out the mean", "divided by spread": "dividing by the spread"}
 
 
 def type_of_norm(runs: pd.DataFrame) -> str:
@@ -35,29 +32,6 @@ def difference(frame: pd.DataFrame) -> str:
     """Each difference of a frame of `tables.paired`, and what its interval says."""
     return "\n".join(
         f"- {label(row.a)} − {label(row.b)} on {row.task}: {told(row, ': ')}." for row in frame.itertuples()
-    )
-
-
-def guesses_on_halves(parts: pd.DataFrame) -> str:
-    """Which half of IN does the work on the first task: what each brings, what both bring at once beyond the sum of the
-    two, and which brings more; and which norms are lost on `level`, nearer to chance than to the best part. `parts`:
-    the runs of `halves.halves_runs`."""
-    frame = with_halves(parts)
-    first, level = frame.task.iloc[0], frame[frame.task == "level"]
-    table = 100 * frame[frame.task == first].pivot(index="seed", columns="part", values="test_accuracy")
-    gain = {part: table[part] - table["no norm"] for part in (*HALF_NAMES, "both: IN")}
-    alone = [f"{name} alone brings {gained(over_seeds(gain[part]))}" for part, name in HALF_NAMES.items()]
-    mean, spread = HALF_NAMES
-    added, both = gain[mean] + gain[spread], gain["both: IN"]
-    added_up = f"{added.mean():+.1f}".replace("-", "−")
-    means = summarize(level, ["part"]).set_index("part")
-    middle = (means["mean"].max() + means.chance.iloc[0]) / 2
-    lost = [f"{part} ({mean_sd(row)})" for part, row in means.iterrows() if row["mean"] < middle]
-    return (
-        f"- **{first}**: {listed(alone)}, added {added_up}. Both at once bring {gained(over_seeds(both))}. What goes "
-        f"beyond the sum is {told(over_seeds(both - added))}. {HALF_NAMES[spread].capitalize()} leads "
-        f"{HALF_NAMES[mean]} by {told(over_seeds(gain[spread] - gain[mean]))}.\n"
-        f"- **level**: nearer to chance ({percent(means.chance.iloc[0])}) than to the best part: {listed(lost)}."
     )
 
 

@@ -42,7 +42,8 @@ def best_n2(worth: pd.DataFrame, by: str = "mean") -> dict[str, str]:
 
 def best_pair(pairs: pd.DataFrame, n2: Mapping[str, str]) -> dict[str, str]:
     """Step 2 as a search: task → the arm with the highest validation accuracy among those with that N2."""
-    return {task: _with_n2(pairs, task, name).idxmax() for task, name in n2.items()}
+    mine = pairs[pairs.n2 == pairs.task.map(n2)]
+    return mine.set_index("arm").groupby("task").validation.idxmax().to_dict()
 
 
 def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
@@ -62,21 +63,6 @@ def normvary_runs(configs: Iterable[RunConfig], n2: Mapping[str, str], source: s
             seeds = seeds[:1]
         found += at_own_rates([arm], [task], like[0].scale, seeds, source)
     return found
-
-
-def second_step(runs: pd.DataFrame, n2: Mapping[str, str]) -> pd.DataFrame:
-    """The candidates of step 2, NormVary among them: mean validation accuracy by task and arm. ValueError where
-    NormVary was not run before the chosen N2."""
-    rows = {}
-    for task, name in n2.items():
-        rows |= {(task, arm): value for arm, value in _with_n2(partners(runs), task, name).sort_index().items()}
-        if (task, f"NormVary>SSM>{name}") not in rows:
-            raise ValueError(f"NormVary>SSM>{name} was not run on {task!r}: the paper's second step needs it")
-    return pd.Series(rows, name="validation").rename_axis(["task", "arm"]).to_frame()
-
-
-def _with_n2(pairs: pd.DataFrame, task: str, n2: str) -> pd.Series:
-    return pairs[(pairs.task == task) & (pairs.n2 == n2)].set_index("arm").validation
 
 
 def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
