@@ -124,9 +124,9 @@ def test_the_answer_on_pairs_names_the_choice_its_rank_and_what_it_beats():
         "against one type at both sites (IN→IN) and +40.0 points [40.0, 40.0] against the original (RMSN→None). Best "
         "on test, chosen on test: LN→IN, 80.0 ± 1.0 %. What the best arm of one seed loses on the others: 0.0 points.\n"
         "- The paper's own second step, NormVary→IN, has 60.0 ± 1.0 %; the fixed N₁ minus NormVary: +20.0 points "
-        "[20.0, 20.0]; better: the fixed N₁.\n\n"
+        "[20.0, 20.0], clearly above zero.\n\n"
         "The paper: N₂ = GN on sequences (§4.4), with NormVary before it (§4.5)."
-    )  # word for word what the cell of notebook 05 printed when the code stood in it
+    )
 
 
 def test_the_guesses_on_pairs_tell_columns_from_rows_the_diagonal_and_the_rank():
@@ -173,12 +173,12 @@ def test_the_answer_on_normvary_follows_the_weights_the_steps_and_the_interval()
         "+10.0 points [10.0, 10.0]. Once N2 is there, N1 adds +10.0 points [10.0, 10.0], clearly above zero. 3 seeds, "
         "not corrected for several comparisons: a sketch.\n"
     ) in said
-    assert "Whether anything would be lost, we cannot tell.\n" in said
+    assert "3. On digits learning the weights brings +0.0 points [0.0, 0.0], we cannot tell.\n" in said
     assert said.endswith("The paper's row (Table 2): +2.4 points on ListOps, for both steps at once.")
-    assert "So something would be lost.\n" in learning_answer(planted(NORMVARY | {"NormVary>SSM>GN": 0.8}))
+    assert "[10.0, 10.0], clearly above zero.\n" in learning_answer(planted(NORMVARY | {"NormVary>SSM>GN": 0.8}))
     single = learning_answer(planted(NORMVARY, seeds=1), MOVED.iloc[:0])
     assert "1. No run of NormVary→GN is stored here.\n" in single
-    assert "One seed cannot tell.\n" in single
+    assert "(one seed: no interval), one seed cannot tell.\n" in single
 
 
 # 08 ------------------------------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def test_the_answer_on_validation_names_the_larger_step_the_interaction_the_prop
     assert said == (
         "**Answer** (quick scale · 3 seeds: a sketch · 95 % t-intervals · listops).\n\n"
         "- **listops**: GN after the SSM brings more: GN alone +5.0 points [5.0, 5.0], NormVary alone +2.0 points "
-        "[2.0, 2.0]. Both steps together minus the sum of the two is +3.0 points [3.0, 3.0]: together they bring more "
-        "than the sum of both. Against RMSN→None: NormVary→GN brings +10.0 points [10.0, 10.0]: clearly above zero. "
+        "[2.0, 2.0]. Both steps together minus the sum of the two is +3.0 points [3.0, 3.0], clearly above "
+        "zero. Against RMSN→None: NormVary→GN brings +10.0 points [10.0, 10.0]: clearly above zero. "
         "NormVary→LN brings −10.0 points [−10.0, −10.0]: clearly below zero. LN alone brings +4.0 points [4.0, 4.0]: "
         "clearly above zero. That the mixture is learned brings +1.0 points [1.0, 1.0]: clearly above zero. 3 seeds, "
         "not corrected for several comparisons: a sketch.\n"
@@ -222,14 +222,14 @@ def test_the_answer_on_validation_names_the_larger_step_the_interaction_the_prop
     )
     turned = proposal(SIX | {"NormVary>SSM>None": 0.39, "RMSN>SSM>GN": 0.38, "NormVary>SSM>GN": 0.35})
     assert "NormVary before it costs less" in turned
-    assert "less than the sum" in turned
+    assert "sum of the two is −2.0 points [−2.0, −2.0], clearly below zero." in turned
 
 
 def test_the_answer_on_validation_leaves_out_what_was_not_run_and_says_what_one_seed_cannot_tell():
     said = proposal({arm: mean for arm, mean in SIX.items() if arm != "NormVary>SSM>LN"}, not_run=(), seeds=1)
     assert "NormVary→LN" not in said
     assert "NormVary→GN brings +10.0 points (one seed: no interval): one seed cannot tell" in said
-    assert "one seed cannot tell whether the gains add up" in said
+    assert "sum of the two is +3.0 points (one seed: no interval), one seed cannot tell." in said
     assert "Not run" not in said
     bare = proposal({arm: mean for arm, mean in SIX.items() if not arm.startswith("NormVary")})
     assert "One of the two steps was not run: GN alone +5.0 points [5.0, 5.0]." in bare

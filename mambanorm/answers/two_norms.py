@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from mambanorm.answers.words import answer, clearly, gained, label, listed, numbered, told
-from mambanorm.study.tables import interval_says, mean_sd, pairs_only, sketch_note, summarize
+from mambanorm.study.tables import mean_sd, pairs_only, sketch_note, summarize
 
-BETTER = {"clearly above zero": "the fixed N₁", "clearly below zero": "NormVary"}
 MAMBA = "RMSN>SSM>None"
 
 
@@ -30,15 +29,10 @@ def which_pair(both: pd.DataFrame, read: pd.DataFrame, pairs: pd.DataFrame, curs
         )
         lines.append(
             f"- The paper's own second step, {label(normvary.arm)}, has {mean_sd(normvary)}; the fixed N₁ minus "
-            f"NormVary: {gained(gaps.loc[normvary.arm])}; better: {_better(gaps.loc[normvary.arm])}."
+            f"NormVary: {told(gaps.loc[normvary.arm])}."
         )
     paper = "\nThe paper: N₂ = GN on sequences (§4.4), with NormVary before it (§4.5)."
     return answer(both, "mean ± sd, differences with 95 % t-interval", [*lines, paper])
-
-
-def _better(gap) -> str:
-    says = interval_says(gap.low, gap.high)
-    return BETTER.get(says, says)
 
 
 def guesses_on_pairs(runs: pd.DataFrame) -> str:
@@ -64,13 +58,6 @@ def guesses_on_pairs(runs: pd.DataFrame) -> str:
 
 # 06: how far do the weights move, whose gain is it, what does learning bring?
 
-LOST = {
-    "clearly above zero": "So something would be lost.",
-    "clearly below zero": "So nothing would be lost, and something gained.",
-    "we cannot tell": "Whether anything would be lost, we cannot tell.",
-    "one seed cannot tell": "One seed cannot tell.",
-}
-
 
 def learned_norm(runs: pd.DataFrame, steps: pd.DataFrame, *, moved: pd.DataFrame, printed: float) -> str:
     """The answer of notebook 06: how far the weights move, whose gain it is, what is lost without learning.
@@ -91,8 +78,7 @@ def learned_norm(runs: pd.DataFrame, steps: pd.DataFrame, *, moved: pd.DataFrame
             f"On {task} both steps bring {both}. N1 alone brings {n1}, N2 alone {n2}. Once N2 is there, N1 adds "
             f"{told(row.loc['N1 after N2'])}. {sketch_note(row.n)}".rstrip()
         )
-        learning = row.loc["by learning"]
-        losses.append(f"On {task} learning the weights brings {gained(learning)}. {LOST[clearly(learning)]}")
+        losses.append(f"On {task} learning the weights brings {told(row.loc['by learning'])}.")
     paper = f"\nThe paper's row (Table 2): {printed:+.1f} points on ListOps, for both steps at once."
     lines = [numbered([weights, " ".join(shares), " ".join(losses)]), paper]
     return answer(runs, "95 % t-intervals, not corrected for several comparisons", lines)
@@ -103,12 +89,6 @@ def learned_norm(runs: pd.DataFrame, steps: pd.DataFrame, *, moved: pd.DataFrame
 SINGLE = {"GN alone": "GN after the SSM", "NormVary alone": "NormVary before it"}
 AGAINST = ("NormVary→GN", "NormVary→LN", "LN alone")
 LEARNED = "learning, given GN"
-SUM = {
-    "clearly above zero": "together they bring more than the sum of both",
-    "clearly below zero": "together they bring less than the sum of both",
-    "we cannot tell": "whether the gains add up, we cannot tell",
-    "one seed cannot tell": "one seed cannot tell whether the gains add up",
-}
 
 
 def proposal_or_original(
@@ -126,7 +106,7 @@ def proposal_or_original(
         row, more = here.set_index("step"), beyond[(beyond.task == task) & (beyond.step == "GN")]
         added = "The four arms of the interaction were not all run."
         for gap in more.itertuples():
-            added = f"Both steps together minus the sum of the two is {gained(gap)}: {SUM[clearly(gap)]}."
+            added = f"Both steps together minus the sum of the two is {told(gap)}."
         against = [f"{step} brings {told(row.loc[step], ': ')}." for step in AGAINST if step in row.index]
         against += [_learned(row.loc[LEARNED])] if LEARNED in row.index else []
         said = " ".join([_single(row), added, "Against RMSN→None:", *(against or ["no proposal was run."])])
