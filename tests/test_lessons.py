@@ -52,10 +52,6 @@ def test_the_worse_the_condition_the_more_steps():
     assert list(table.index) == ["raw", "min–max", "min–max, centred", "standardised"]
     assert table.condition.is_monotonic_decreasing
     assert table.steps.is_monotonic_decreasing
-    said = answers.scaling(table)
-    assert "raw: condition number 231, 355 steps" in said
-    assert "From raw to standardised the steps fall by a factor of 118." in said
-    assert "not reached in 2,000 steps" in answers.scaling(table.assign(steps=[np.nan, 3, 2, 1]))
 
 
 def test_one_wrong_value_ruins_min_max_and_hardly_moves_the_quartiles():
@@ -69,7 +65,6 @@ def test_one_wrong_value_ruins_min_max_and_hardly_moves_the_quartiles():
     kept = table["one wrong"] / table["as measured"]
     assert kept["min–max"] < 0.02
     assert kept["robust"] > 0.95
-    assert "robust" in answers.outlier(table)
 
 
 # invariances
@@ -257,13 +252,10 @@ def two_runs(before, after):
 
 
 def test_the_first_answers_say_what_the_two_runs_reached():
-    said = answers.first_guess(two_runs(0.565, 0.5))
-    assert said.startswith(
-        "The original Mamba passes 50 %: it reaches 56.5 %. With GN after the SSM it is 50.0 %, −6.5 points."
-    )
-    assert "does not pass 50 %" in answers.first_guess(two_runs(0.3, 0.5))
     said = answers.start_here(two_runs(0.565, 0.7))
-    assert "RMSN→None 56.5 %; RMSN→GN 70.0 %; chance is 10.0 %; 5 s a run on 1 thread(s)." in said
+    assert "The original Mamba passes 50 %, the norm after the SSM adds +13.5 points: RMSN→None 56.5 %; RMSN→GN" in said
+    assert "RMSN→GN 70.0 %; chance is 10.0 %; 5 s a run on 1 thread(s)." in said
+    assert "does not pass 50 %, the norm after the SSM adds −5.0 points" in answers.start_here(two_runs(0.35, 0.3))
 
 
 def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():

@@ -45,8 +45,6 @@ def test_the_worst_partner_can_choose_another_n2_than_the_mean():
     assert procedure.best_n2(worth) == {"digits": "IN"}
     assert procedure.best_n2(worth, "min") == {"digits": "GN"}
     assert procedure.two_steps(runs, "min") == {"digits": "LN>SSM>GN"}
-    with pytest.raises(ValueError, match="'maen'.*did you mean 'mean'"):
-        procedure.best_n2(worth, "maen")
 
 
 def test_a_diverged_run_is_chosen_as_chance():
@@ -54,14 +52,6 @@ def test_a_diverged_run_is_chosen_as_chance():
     runs.loc[runs.arm == "LN>SSM>GN", "status"] = "diverged"
     assert procedure.validation(runs)[runs.arm == "LN>SSM>GN"].eq(0.1).all()
     assert procedure.two_steps(runs)["digits"] != "LN>SSM>GN"
-
-
-def test_the_second_step_shows_normvary_beside_the_four_partners_or_says_that_it_was_not_run():
-    with pytest.raises(ValueError, match="NormVary>SSM>GN was not run on 'digits'"):
-        procedure.second_step(frame(pairs_with()), {"digits": "GN"})
-    shown = procedure.second_step(frame(pairs_with(NormVary_GN=0.8)), {"digits": "GN"}).validation["digits"]
-    assert set(shown.index) == {f"{n}>SSM>GN" for n in ("BN", "IN", "LN", "RMSN", "NormVary")}
-    assert shown["NormVary>SSM>GN"] == pytest.approx(0.8)
 
 
 def test_the_ways_hold_six_arms_and_normvary_has_no_rank():
@@ -135,9 +125,6 @@ def test_only_bn_scores_differently_in_train_and_eval_mode(tmp_path):
     assert found.points_lost["IN>SSM>None"] == 0
     assert found["eval"].tolist() == pytest.approx(runs.set_index("arm").loc[found.index].best_val_accuracy.tolist())
     assert (found.points_lost == 100 * (found.train - found["eval"])).all()
-    table = inside.modes_table(found.reset_index())
-    assert table.seeds.tolist() == [1, 1]
-    assert table.index.tolist() == [("digits", "BN>SSM>None"), ("digits", "IN>SSM>None")]
 
 
 def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the_same_name():
@@ -149,18 +136,6 @@ def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the
     beside = contrasts.gains_beside(tables.paired_steps(runs, steps))
     assert beside.loc["ListOps"].tolist() == ["+2.37 points", "NormVary→GN: +10.0 points [10.0, 10.0]"]
     assert beside.loc["IMDB", "ours, quick"] == "not run"
-
-
-def test_the_cost_of_what_was_not_run_counts_all_runs_and_the_commands_name_each_task(monkeypatch):
-    cost = contrasts.cost_table(["imdb"], measured=False)
-    assert cost.index.tolist() == ["imdb"]
-    assert {"steps, one run", "FLOPs, one run", "lab, 56 runs", "paper, 21 runs"} <= set(cost)
-    assert cost["paper, 21 runs"].tolist() == ["–"]
-    monkeypatch.setattr(contrasts, "_flops_a_second", lambda task: 31e15 * 21 / 3600)  # 31 P of FLOPs a run
-    assert contrasts.cost_table(["imdb"])["paper, 21 runs"].tolist() == ["60 min"]
-    assert contrasts.cost_table([]).empty
-    lines = contrasts.commands(["imdb", "cifar100"]).splitlines()
-    assert [line.split("--prepare ")[1].split()[0] for line in lines] == ["imdb", "cifar100"]
 
 
 def test_normvary_has_the_seeds_of_the_grid_and_few_where_it_alone_is_not_recorded():

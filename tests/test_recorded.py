@@ -22,7 +22,7 @@ from mambanorm.runs.grid import grid
 from mambanorm.runs.run import train
 from mambanorm.runs.store import load_runs
 from mambanorm.runs.sweep import sweep
-from mambanorm.study.experiments import TRAINED_FURTHER, depth_runs, failing_runs, four_arms, growth_runs
+from mambanorm.study.experiments import TRAINED_FURTHER, failing_runs, four_arms, growth_runs
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,9 @@ def test_what_is_recorded_of_trained_models_is_whole_parts_of_the_plan():
 def test_the_recorded_results_are_a_whole_study_with_8_seeds(frame):
     asked = {config.run_id for config in claims.recorded_configs("quick", seeds=8, frame=frame)}
     four, seed = four_arms("BN"), dict(scale="quick", seeds=1)  # and what notebook 07 asked for when it was recorded
-    further = [TRAINED_FURTHER["quick", task] for task in ("listops", "digits")]
-    once = [*grid(four, ["listops"], **seed, **further[0]), *grid(four, ["digits"], **seed, **further[1])]
-    once += [*depth_runs("quick", depths=[24]), *failing_runs("quick")]
+    listops = grid(four, ["listops"], **seed, n_layers=4, steps=150, eval_every=50)
+    deepest = grid(four, ["digits"], **seed, n_layers=24, lr=4e-3, steps=24, eval_every=8)
+    once = [*listops, *deepest, *grid(four, ["digits"], **seed, **TRAINED_FURTHER), *failing_runs("quick")]
     few = [json.loads(config).get("train_rows") == 256 for config in frame.config]  # no claim asks for them any more
     assert sum(few) == 72
     assert asked | {config.run_id for config in once} | set(frame.run_id[few]) == set(frame.run_id)

@@ -29,7 +29,7 @@ def notebooks(tmp_path, monkeypatch):
         new_markdown_cell("## Look\n\nWords on <the> figure."),
         new_code_cell("fig", outputs=shown({"image/png": PNG}, **{"image/png": {"alt": 'A "figure"'}})),
         new_markdown_cell("**Predict:** what comes next? See [the web](https://example.org)."),
-        new_code_cell("fig", outputs=shown({"image/png": PNG, "image/svg+xml": "<svg/>"})),
+        new_code_cell("fig", outputs=shown({"image/png": PNG})),
         new_code_cell("said", metadata={"tags": ["answer"]}, outputs=shown({"text/markdown": ANSWER})),
         new_markdown_cell("## Exercises\n\n1. Try `y`."),
     ]
@@ -53,7 +53,7 @@ def test_a_deck_has_the_question_the_figures_the_answer_and_the_exercises_in_ord
     assert slides[1].notes == "Words on <the> figure."
     assert "&lt;the&gt;" in slides[1].section()
     assert 'alt="A &quot;figure&quot;"' in slides[1].body
-    assert slides[3].body.endswith(f'src="data:image/svg+xml;base64,{base64.b64encode(b"<svg/>").decode()}">')
+    assert slides[3].body.endswith(f'src="data:image/png;base64,{PNG}">')
     assert "<em>3 seeds: a sketch</em>" in slides[4].body
     assert "Answer" not in slides[4].body
 
@@ -91,5 +91,5 @@ def test_decks_of_a_report_are_made_of_its_own_notebooks(notebooks, tmp_path):
     nbformat.write(nb, report / "02_two.ipynb")
     (path,) = make_slides(None, tmp_path, report)
     assert "<title>From the report: slides</title>" in path.read_text()
-    with pytest.raises(ValueError, match=r"unknown notebook in .*report '01_one.ipynb': valid are 02_two.ipynb"):
+    with pytest.raises(ValueError, match="report has none of these notebooks"):
         make_slides(["01"], tmp_path, report)

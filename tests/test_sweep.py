@@ -159,12 +159,6 @@ def test_a_run_is_timed_with_its_own_threads(store, monkeypatch):
     assert torch.get_num_threads() == before
 
 
-def test_stored_times_count_for_runs_of_as_many_threads(store):
-    sweep([smoke()], workers=0, progress=False)
-    assert "1 like run" in estimate.dry_run([smoke(seed=1)], workers=0)
-    assert "timed just now" in estimate.dry_run([smoke(seed=1, threads=2)], workers=0)
-
-
 # runs that fail, and workers that die
 
 

@@ -23,7 +23,7 @@ from mambanorm.lessons.invariance import FELT, felt, prepared_norm
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.run import train
 from mambanorm.runs.store import save_run
-from mambanorm.study.inside import INPUTS, LONGEST, parse_numbers, scan_by_hand
+from mambanorm.study.inside import INPUTS, scan_by_hand
 from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.widgets import block as grid
 from mambanorm.widgets import page
@@ -202,29 +202,6 @@ def test_where_delta_follows_the_input_a_state_holds_still_while_nothing_comes_i
     scan = scan_by_hand([0, 2, 0, 0, 0, 1, 0], delta=0.5, a=1.0, selective=True)
     assert scan.delta.tolist() == [0, 0.5, 0, 0, 0, 0.25, 0]
     assert len(set(scan.states[0, 1:5].tolist())) == 1
-
-
-@pytest.mark.parametrize(("text", "said"), [("1 x 2", "'x' is no number"), ("", "0 numbers"), ("inf", "no number")])
-def test_numbers_that_cannot_be_drawn_are_refused_in_words(text, said):
-    with pytest.raises(ValueError, match=said):
-        parse_numbers(text)
-    with pytest.raises(ValueError, match=f"1 to {LONGEST} can be drawn"):
-        parse_numbers("1 " * (LONGEST + 1))
-    assert parse_numbers("0, 1 -2.5") == [0, 1, -2.5]
-
-
-def test_a_typed_input_is_drawn_and_a_wrong_one_is_told():
-    explorer = widgets.explore_scan()
-    controls = explorer.controls
-    assert controls["numbers"].layout.display == "none"
-    controls["source"].value = "by hand"
-    assert controls["numbers"].layout.display == "flex"
-    before = explorer.picture.value
-    controls["numbers"].value = "1 2 drei"
-    assert "drei" in explorer.said.value
-    assert explorer.picture.value == before
-    controls["numbers"].value = "1 2 3"
-    assert explorer.picture.value != before
 
 
 # the grid

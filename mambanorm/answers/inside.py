@@ -4,29 +4,18 @@ ends, the frame that the answers of 14 read: one row a treatment and seed: treat
 made), bits (validation, a character; NaN where the run failed).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
-from mambanorm.answers.words import label, listed, numbered
+from mambanorm.answers.words import listed, numbered
 from mambanorm.look import spectrum_spread
 from mambanorm.runs.result import RunResult
-from mambanorm.study.tables import describe_frame, percent, seeds_text
+from mambanorm.study.tables import describe_frame, label, seeds_text
 
 NONE = "None→None"
 PAPER = "The paper: exponential growth without norms, none with a norm after; the variance rises, most in deep layers."
-
-
-def have_learned(scores: pd.DataFrame, word: str) -> str:
-    """How many of a few models beat chance, and what they are called. `scores`: `inside.scores`."""
-    first, lowest = scores.iloc[0], scores.loc[scores.low.idxmin()]
-    return (
-        f"{first.task}, {first.blocks} blocks, {first.steps} steps: {scores.beats_chance.sum()} of {len(scores)} "
-        f"models beat chance ({percent(scores.chance.mean())}), mean {percent(scores.test_accuracy.mean())}, lowest "
-        f"interval {100 * lowest.low:.1f} to {100 * lowest.high:.1f} %, n = {first.n} test rows each. They are called "
-        f"**{word}** below."
-    )
 
 
 def its_end(run: RunResult) -> str:
@@ -36,20 +25,14 @@ def its_end(run: RunResult) -> str:
     return f"did **not** fail in its {run.steps} steps here"
 
 
-# the guesses
-
-
-def guesses_on_growth(
-    untrained: pd.DataFrame, trained: pd.DataFrame, turned: pd.DataFrame, growing: pd.DataFrame
-) -> str:
+def guesses_on_growth(untrained: pd.DataFrame, trained: pd.DataFrame, turned: pd.DataFrame) -> str:
     """The three guesses of notebook 07: growth without norms before training, after it and with larger weights, and
-    whether a norm after the SSM is enough. The first three frames: `inside.residual_growth`; growing: recorded runs."""
+    whether a norm after the SSM is enough. Frames: `inside.residual_growth`."""
     none = [
         [row for row in table.itertuples() if row.arm == NONE and row.mode == "train"]
         for table in (untrained, trained, turned)
     ]
     after = "; ".join(f"{_factor(row)} ({row.task}, {row.n_layers} blocks, {row.phase})" for row in none[1])
-    deep = grown_said(growing[growing.arm == "None>SSM>None"])
     one_side = {"before": [], "after": []}
     for row in turned[turned["mode"] == "train"].itertuples():
         before, behind = (norm != "None" for norm in row.arm.split("→"))
@@ -59,8 +42,7 @@ def guesses_on_growth(
     return numbered(
         [
             f"Without norms and untrained, from the first block to the last: {_factor(none[0][0])}.",
-            f"After training: {after}. Recorded, eight blocks, powers of ten of the largest token in 8 blocks at the "
-            f"last finite step: {deep}. With larger weights: {_factor(none[2][0])}.",
+            f"After training: {after}. With larger weights: {_factor(none[2][0])}.",
             f"With larger weights, from the first block to the last: {said}.",
         ]
     )
@@ -73,17 +55,6 @@ def _factor(row) -> str:
     rises = (row.median_last - row.median_first, row.largest_last - row.largest_first)
     median, largest = (f"{float(f'{10**rise:.3g}'):,g}" for rise in rises)
     return f"median token × {median}, largest × {largest}"
-
-
-# the answer
-
-
-def growth_in_short(columns: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> pd.DataFrame:
-    """By arm and model: the factor by which the median and the largest token grow from the first block to the last, or
-    that the model explodes. `columns`: name → `inside.residual_growth`; train mode."""
-    tables = {name: table[table["mode"] == "train"] for name, table in columns.items()}
-    short = {name: pd.Series([*map(_factor, t.itertuples())], t.arm) for name, t in tables.items()}
-    return pd.DataFrame(short).reindex(arms).fillna("not run")
 
 
 def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: str) -> str:
@@ -131,25 +102,6 @@ def grown_said(runs: pd.DataFrame) -> str:
 # 14: what cures
 
 
-def guesses_on_cures(where: str, seat: str, largest: float, limit: float, ends: pd.DataFrame) -> str:
-    """The three guesses of notebook 14: what leaves the range first, what keeps every seed finite, what learns most.
-
-    where: the first place that is not finite; seat: the last finite one, its largest magnitude, and the limit of the
-    type that was left.
-    """
-    table = how_they_ended(ends)
-    well = table[table.failed == 0]
-    last = f" Just before it `{seat}` is finite, its largest magnitude {largest:,.0f}; the type ends at {limit:,.0f}."
-    best = f"{well.bits.idxmin()}, {well.bits.min():.2f} bits a character" if len(well) else "none"
-    return numbered(
-        [
-            f"First not finite: `{where}`.{last}",
-            f"Finite in every seed: {listed(well.index)}. Not in every seed: {listed(table.index[table.failed > 0])}.",
-            f"Of what is finite in every seed the lowest validation loss has: {best}.",
-        ]
-    )
-
-
 def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
     """One row a treatment: seeds, failed (how many), fewest steps (made), bits and sd (mean and standard deviation
     over the seeds that did not fail)."""
@@ -158,13 +110,14 @@ def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(facts | {"sd": by.bits.std(), "fewest steps": by.step.min()})
 
 
-def what_cures(ends: pd.DataFrame, scale: str, unigram: float) -> str:
-    """The answer: how each treatment ended, and which of the finite ones learned more than the characters' shares.
+def what_cures(ends: pd.DataFrame, scale: str, unigram: float, began: str) -> str:
+    """The answer of notebook 14: where it begins, how each treatment ended, which of the finite ones learned most, and
+    which learned more than the characters' shares.
 
     unigram: bits a character of a model that knows only how common each is.
     """
     table = how_they_ended(ends)
-    lines = []
+    lines = [f"- First not finite: {began}."]
     for name, row in table.iterrows():
         left = "" if row.failed == row.seeds else f"; the others reach {_bits(row)}"
         how = f"fail, the first after {row['fewest steps']:.0f} steps{left}" if row.failed else f"fail, {_bits(row)}"
@@ -172,9 +125,9 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float) -> str:
     well = table[table.failed == 0]
     idle = list(well.index[well.bits >= unigram])
     shares = f"the {unigram:.2f} bits of a model that knows only how common each character is"
-    told = f"- Finite is not learned: {listed(idle)} does not get below {shares}."
-    if not idle:
-        told = f"- What stays finite in every seed gets below {shares}: {listed(well.index)}."
+    told = f"- Finite in every seed: {listed(well.index)}."
+    told += f" Of these {well.bits.idxmin()} learned most." if len(well) else ""
+    told += f" Finite is not learned: {listed(idle)} does not get below {shares}." if idle else ""
     head = f"**Answer** ({scale} scale, {seeds_text(table.seeds)}; validation bits a character, mean ± sd)."
     return "\n".join([head, "", *lines, told])
 

@@ -1,6 +1,5 @@
-"""Notebook 12: how many claims hold, and how well trained the models are. Notebook 13: which further
-site, which norm; what the authors of later models say, and what these runs say of it. Notebook 15: the card of a norm
-in short, and its guesses.
+"""Notebook 12: how many claims hold. Notebook 13: which further site, which norm; what the authors of later models say,
+and what these runs say of it. Notebook 15: the card of a norm in short, and its guesses.
 
 Verdicts are passed in (`mambanorm.claims` stands above this room), as are the words that a verdict may be.
 """
@@ -14,9 +13,6 @@ from mambanorm.answers.words import answer, label, listed, numbered
 from mambanorm.arms import SYMBOLS
 from mambanorm.basics.text import plural
 from mambanorm.study.tables import points
-
-ABOUT = {"s": "sequences", "v": "images"}
-"""The last letter of one of the paper's claims → what the paper says it of."""
 
 
 def what_holds(verdicts: Sequence, words: Sequence[str], basis: str) -> str:
@@ -34,64 +30,9 @@ def what_holds(verdicts: Sequence, words: Sequence[str], basis: str) -> str:
     return f"**Answer** ({basis}).\n\n" + "\n".join(lines)
 
 
-def guess_on_claims(verdicts: Sequence) -> str:
-    """The guess of notebook 12: how many of the paper's claims come out the same here, about sequences and images."""
-    lines = []
-    for kind, about in ABOUT.items():
-        mine = [v for v in verdicts if v.claim.id[0] == "H" and v.claim.id[-1] == kind]
-        same, other = ([v.claim.id for v in mine if v.verdict == word] for word in ("reproduced", "contradicted"))
-        rest = len(mine) - len(same) - len(other)
-        said = (
-            f"- Of the {len(mine)} claims about **{about}** {len(same)} came out the same ({listed(same)}), "
-            f"{len(other)} did not ({listed(other)}), and {rest} cannot be told by these runs, or not yet."
-        )
-        lines += [said] if mine else []
-    return "\n".join(lines)
-
-
-def how_well_trained(rising: pd.DataFrame) -> str:
-    """For each task, how many arms are trained to the end, and which still rise. `rising`: `claims.still_rising`."""
-    lines = []
-    for task, arms in rising.groupby("task", sort=False):
-        late = ", ".join(f"{label(arm.arm)} ({100 * arm.late:.0f} %)" for arm in arms.itertuples() if not arm.trained)
-        lines.append(
-            f"- **{task}**: of {len(arms)} arms, at the rate that is judged, {arms.trained.sum()} have at most a third "
-            f"of their runs best in the last tenth of the steps{f'; still rising: {late}' if late else ''}."
-        )
-    return "\n".join(lines)
-
-
-def two_looks_told(table: pd.DataFrame) -> str:
-    """What made-up studies say of a second look at the same question. `table`: `two_looks.two_looks`."""
-    once, both, alone = (f"{100 * share:.1f} %" for share in table.wrong)
-    return (
-        f"Of the made-up studies that are judged once, {once} say a wrong word. If each undecided one is judged again "
-        f"with its old and new seeds together, {both} end with a wrong word, though every one of them still promises "
-        f"2.5 %. New seeds that are judged alone are a study of their own: {alone} of these are wrong. Two studies are "
-        "two chances as well, but they stand side by side, and a reader can see that there are two."
-    )
-
-
 # 13
 
 SHOWS = "95 % t-intervals, not corrected; E1 to E4: the bounds of notebook 12"
-
-
-def guesses_beyond(table: pd.DataFrame, verdicts: Sequence[Any]) -> str:
-    """The three guesses of notebook 13: at which site a norm brings most, whether the gain alone does as well, and
-    whether norms on B, C and Δ let the rate rise. `table`: `contrasts.site_gains`; it may be empty."""
-    said = []
-    for task, rows in table.groupby("task", sort=False) if len(table) else ():
-        best = rows.loc[rows.gain.idxmax()]
-        better, worse = (
-            listed(f"{row.norm} at {_name(row.site)}" for row in some.itertuples())
-            for some in (rows[rows.low > 0], rows[rows.high < 0])
-        )
-        said.append(
-            f"On {task} the largest mean is that of {best.norm} at {_name(best.site)}, {_amount(best)}; clearly "
-            f"better: {better}; clearly worse: {worse}."
-        )
-    return numbered([" ".join(said) or "No further site was run.", _norm_or_gain(table), _rate(verdicts)])
 
 
 def _norm_or_gain(table: pd.DataFrame) -> str:
@@ -105,19 +46,6 @@ def _norm_or_gain(table: pd.DataFrame) -> str:
         if norm != "Scale"
     )
     return f"Beside the gain alone, Scale, {said}."
-
-
-def _rate(verdicts: Sequence[Any]) -> str:
-    told = next((v for v in verdicts if v.claim.id == "E2s" and v.n_seeds), None)
-    if told is None:
-        return "The ladder of rates was not run."
-    times = f"{10**told.effect:.2g} times as high" if abs(told.effect) < 2 else told.amount
-    best = next((row for row in told.records if row["comparison"] == "best accuracy"), None)
-    level = f"; at their best rates the two differ by {points(best['effect'], *best['plain'])}" if best else ""
-    return (
-        f"With norms on B, C and Δ the highest rate that keeps four fifths of what a model learns at its best one is "
-        f"{times}: {told.verdict} ({told.fidelity}){level}."
-    )
 
 
 def authors_and_runs(verdicts: Sequence[Any]) -> str:
@@ -157,17 +85,20 @@ def room_said(frame: pd.DataFrame, arms: Iterable[str]) -> str:
 def what_a_site_brings(
     runs: pd.DataFrame, table: pd.DataFrame, verdicts: Iterable[Any], trained: pd.DataFrame | None = None
 ) -> str:
-    """The answer of notebook 13: of models trained to the end each gain (`trained`, of which `runs` are the runs), of
-    all sites those that are clearly above or below zero, task by task, and each question's verdict."""
+    """The answer of notebook 13: of models trained to the end each gain (`trained`, of which `runs` are the runs); of
+    all sites, task by task, the largest gain and those that are clearly above or below zero; whether the gain alone
+    does as well; and each question's verdict. `table`: `contrasts.site_gains`; it may be empty."""
     lines = []
     for row in [] if trained is None else trained.itertuples():
         side = "clearly better" if row.low > 0 else "clearly worse" if row.high < 0 else "we cannot tell"
         lines.append(f"- **{row.task}**, trained: {row.norm} at {_name(row.site)} {_amount(row)}: {side}")
     for task, rows in table.groupby("task", sort=False) if len(table) else ():
-        better, worse = rows[rows.low > 0], rows[rows.high < 0]
+        best, better, worse = rows.loc[[rows.gain.idxmax()]], rows[rows.low > 0], rows[rows.high < 0]
         luck = f"of {len(rows)} intervals about {len(rows) / 40:.1f} on each side by luck"
         at = "" if trained is None else f", in the first epochs ({table.n.max()} seeds, one learning rate for all)"
-        lines.append(f"- **{task}**{at}, clearly better: {_all(better)}; clearly worse: {_all(worse)}; {luck}")
+        sides = f"clearly better: {_all(better)}; clearly worse: {_all(worse)}"
+        lines.append(f"- **{task}**{at}, the largest mean: {_all(best)}; {sides}; {luck}")
+    lines.append(f"- {_norm_or_gain(table)}")
     lines += [f"- **{v.claim.id}** {v.claim.words} {v.brief}" for v in verdicts]
     return answer(runs, SHOWS, lines)
 

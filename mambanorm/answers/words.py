@@ -1,20 +1,14 @@
-"""Small pieces of sentences that several answers share; what more seeds change (the solutions of 03, 04, 06 and 08),
-and whether the reader's own runs are what the recorded ones let expect."""
+"""Small pieces of sentences that several answers share, and whether the reader's own runs are what the recorded ones
+let expect."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import pandas as pd
 
-from mambanorm.arms import Arm
 from mambanorm.basics.text import plural
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import describe_frame, interval_says, points, seeds_text
-
-
-def label(arm: str) -> str:
-    """`RMSN>SSM>GN` as it is read: RMSN→GN."""
-    return Arm.parse(arm).label
+from mambanorm.study.tables import describe_frame, interval_says, label, points
 
 
 class Gain(NamedTuple):
@@ -62,22 +56,6 @@ def numbered(sentences: Iterable[str]) -> str:
 def answer(runs: pd.DataFrame, shows: str, lines: Iterable[str], between: str = "\n") -> str:
     """The head of an answer, which says scale, seeds and spread, and its lines."""
     return f"**Answer** ({describe_frame(runs, shows)}).\n\n" + between.join(lines)
-
-
-TOLD = ("clearly above zero", "clearly below zero")
-
-
-def decided(few: pd.DataFrame, more: pd.DataFrame) -> str:
-    """Which differences are clear with more seeds and were not with few, and on which side they lie. Both are
-    frames of `tables.paired`; a difference is known by its task and its two arms."""
-    before = {(row.task, row.a, row.b): interval_says(row.low, row.high) for row in few.itertuples()}
-    lines = [f"With {seeds_text(more.n)}:"]
-    for task, here in more.groupby("task", sort=False):
-        says = {(row.a, row.b): interval_says(row.low, row.high) for row in here.itertuples()}
-        new = {pair: say for pair, say in says.items() if say in TOLD and say != before.get((task, *pair))}
-        named = "; ".join(f"{label(a)} − {label(b)} is {say}" for (a, b), say in new.items())
-        lines.append(f"- **{task}**: {named or 'none is clear that was not before'}.")
-    return "\n".join(lines)
 
 
 APART = {

@@ -77,8 +77,7 @@ def confirm(configs: list, options: argparse.Namespace) -> None:
         return
     from mambanorm.study.estimate import how_long
 
-    given = dict(runs_dir=options.runs_dir, workers=options.workers, scheduler=options.scheduler)
-    seconds, sentence = how_long(configs, **given)
+    seconds, sentence = how_long(configs, workers=options.workers, scheduler=options.scheduler)
     if seconds <= HOUR_S:
         return
     say(f"{sentence}. It can be stopped at any time: finished runs are kept, the same command goes on from there")

@@ -20,8 +20,6 @@ from pathlib import Path
 import nbformat
 import papermill as pm
 import psutil
-import zmq
-from jupyter_client.channels import AsyncZMQSocketChannel
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import run_sync
 from papermill.exceptions import PapermillExecutionError
@@ -81,8 +79,7 @@ def _run_safely(path: Path, out_dir: Path, parameters: dict, kernels: Kernels) -
 def run_notebook(
     path: str | Path, out_dir: str | Path, parameters: dict | None = None, *, kernels: Kernels | None = None
 ) -> NotebookOutcome:
-    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a cell that fails is an
-    outcome. An error for what is no notebook."""
+    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a failing cell is an outcome."""
     path, out_dir = Path(path).resolve(), Path(out_dir).resolve()
     nbformat.read(path, as_version=4)
     out_dir.mkdir(parents=True, exist_ok=True)
@@ -115,24 +112,11 @@ def run_notebook(
     return replace(outcome, html=final.with_suffix(".html"))
 
 
-class ShellChannel(AsyncZMQSocketChannel):
-    """A shell channel on which no reply is missed.
-
-    nbclient answers a widget on the same channel on which it waits for the cell's reply. Such a send can consume the
-    signal that the reply has come, and the cell then waits for ever (nbclient's issue 312). Reading the events of the
-    socket restores the signal.
-    """
-
-    def send(self, msg: dict) -> None:
-        super().send(msg)
-        self.socket.get(zmq.EVENTS)
-
-
 class Kernel(AsyncKernelManager):
     """A kernel that remembers its client, and closes it: nbclient does not if it was given the kernel."""
 
     def client(self, **options):
-        self.last_client = super().client(shell_channel_class=ShellChannel, **options)
+        self.last_client = super().client(**options)
         return self.last_client
 
     def close(self) -> None:

@@ -1,8 +1,6 @@
 """One executed notebook as a page that stands alone: no script, no network, light and dark, wide and narrow.
 
-nbconvert makes the cells, this module the page around them. Formulas become MathML, which browsers draw themselves. A
-widget is shown as the picture that goes with it (`mambanorm/widgets/`). `link_pages` of study.py fills the <nav>
-elements.
+A widget is shown as the picture that goes with it (`mambanorm/widgets/`). `link_pages` of study.py fills <nav>.
 """
 
 import re

@@ -13,6 +13,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,8 @@ NOTEBOOKS = KIT / "notebooks"
 
 
 def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
-    """The notebooks in teaching order: all, or those named or begun (`"03,05_combination"` or a list).
-
-    ValueError for an unknown one, with the nearest.
-    """
+    """The notebooks in teaching order: all, or those named or begun (`"03,05_combination"` or a list). ValueError for
+    an unknown one."""
     found = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("."))
     if not found:
         raise ValueError(f"no notebooks in {NOTEBOOKS}: a checkout of the project has them, and so has its wheel")
@@ -65,8 +64,7 @@ def copy_notebooks(folder: Path, *, force: bool = False) -> list[str]:
 
 
 def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:
-    """`study(...)` of study/experiments.py; if names are given, of those notebooks only. ValueError for an unknown
-    task."""
+    """`study(...)`; if names are given, of those notebooks only. ValueError for an unknown task."""
     for task in tasks or ():
         check_task(task)
     plan = study(scale, tasks, seeds)
@@ -131,7 +129,7 @@ def read_outcome(path: Path) -> NotebookOutcome:
         answer="\n\n".join(filter(None, map(_text, _outputs(_tagged(cells, "answer"))))),
         found="\n".join(f"<div>{shown}</div>" for shown in map(_as_html, _outputs(_tagged(cells, "found"))) if shown),
         first=tuple(_with_headings(nb, "first")),
-        thumbnail=_picture(_tagged(cells, "thumbnail")) or _picture(cells),
+        thumbnail=next(chain(pictures_of(_tagged(cells, "thumbnail")), pictures_of(cells)), ""),
     )
 
 
@@ -167,7 +165,7 @@ def _tagged(cells: list, tag: str) -> list:
 
 
 def _outputs(cells: list) -> list:
-    return [output for cell in cells for output in cell.outputs]
+    return [output for cell in cells for output in cell.get("outputs", ())]
 
 
 def _text(output: nbformat.NotebookNode) -> str:
@@ -200,9 +198,10 @@ def _as_html(output: nbformat.NotebookNode) -> str:
 
 
 def _image(output: nbformat.NotebookNode) -> str:
-    words = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt", ""), quote=True)
+    words = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt", ""))
     return f'<img alt="{words}" src="data:image/png;base64,{"".join(output.data["image/png"].split())}">'
 
 
-def _picture(cells: list) -> str:
-    return next((_image(output) for output in _outputs(cells) if "image/png" in output.get("data", {})), "")
+def pictures_of(cells: list) -> Iterator[str]:
+    """The pictures of cells as HTML."""
+    return (_image(output) for output in _outputs(cells) if "image/png" in output.get("data", {}))

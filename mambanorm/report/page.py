@@ -7,7 +7,6 @@ from pathlib import Path
 from xml.etree.ElementTree import tostring
 
 TEMPLATES = Path(__file__).with_name("templates")
-LONGEST_LINE = 96  # characters in a line of a card
 ACTIVE = {"href", "style", "class", "id"}  # attributes that a formula could bring into a page
 
 
@@ -31,12 +30,11 @@ def _environment():
 
 
 def navigation(before: tuple[str, str] | None = None, after: tuple[str, str] | None = None) -> str:
-    """Links to the page before, the index and the page after, each its title and address; where there is none its place
-    stays empty."""
+    """Links to the page before, the index and the page after, each its title and address."""
     links = []
     for kind, text, to in (("prev", "← {}", before), ("next", "{} →", after)):
         title = html.escape(text.format(to[0])) if to else ""
-        links.append(f'<a rel="{kind}" href="{attribute(to[1])}">{title}</a>' if to else "<span></span>")
+        links.append(f'<a rel="{kind}" href="{html.escape(to[1])}">{title}</a>' if to else "<span></span>")
     return f'<nav class="pages">{links[0]}<a href="index.html">All notebooks</a>{links[1]}</nav>'
 
 
@@ -45,11 +43,6 @@ def figures(text: str) -> str:
     A hidden checkbox does it, without a script."""
     box = '<input type="checkbox" aria-label="Enlarge the figure">'
     return re.sub(r'<img\b[^>]*\bsrc="data:[^>]*>', rf'<label class="figure">{box}\g<0></label>', text)
-
-
-def attribute(text: str) -> str:
-    """Text that may stand between the quotes of an HTML attribute."""
-    return html.escape(text, quote=True)
 
 
 def to_pages(text: str) -> str:
@@ -64,33 +57,11 @@ OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \((.*?)\))?\.?\s*")
 
 
 def key_lines(answer: str) -> list[str]:
-    """The first sentence of each of an answer's first three paragraphs or bullets; where there are fewer than three,
-    its first three sentences. Left out are its opening, its tables with the paragraph that introduces each, and
-    sentences that do not fit into a line."""
+    """An answer's first three paragraphs or bullets, without its opening and its tables. A card shows the first lines
+    of each (index.css)."""
     blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*[-*] )", OPENING.sub("", answer, count=1))
-    blocks = [one for one, after in zip(blocks, [*blocks[1:], ""], strict=True) if not after.lstrip().startswith("|")]
-    texts = [" ".join(block.split()).removeprefix("- ").removeprefix("* ") for block in blocks]
-    sentences = [re.split(r"(?<=[.!?]) (?=[^a-z])", text) for text in texts if text and text[0] not in "|#<"]
-    found = [[one for one in some if not one.endswith(":")] for some in sentences]  # that would announce a table
-    first, every = [some[0] for some in found if some], [one for some in found for one in some]
-    lines = first if len(first) > 2 else every
-    return list(filter(None, map(_shortened, lines)))[:3] or [f"{line[:LONGEST_LINE]} …" for line in lines[:1]]
-
-
-def _shortened(line: str) -> str:
-    """A line of at most LONGEST_LINE characters. A longer one is cut, with "…", at a semicolon or a comma after one,
-    else at a comma in the second half; never within brackets or emphasis. "" if it has no such place."""
-    if len(re.sub(r"[*`]", "", line)) <= LONGEST_LINE:
-        return line
-    ends = [match.start() for match in re.finditer("[;,] ", line[:LONGEST_LINE]) if _closed(line[: match.start()])]
-    several = any(line[end] == ";" for end in ends)
-    clauses = ends if several else [end for end in ends if end > LONGEST_LINE / 2]
-    return f"{line[: clauses[-1]]} …" if clauses else ""
-
-
-def _closed(text: str) -> bool:
-    pairs = all(text.count(left) == text.count(right) for left, right in ("()", "[]"))
-    return pairs and not any(text.count(mark) % 2 for mark in ("**", "`", "$"))
+    texts = (" ".join(block.split()).removeprefix("- ").removeprefix("* ") for block in blocks)
+    return [text for text in texts if text and text[0] not in "|#<"][:3]
 
 
 def markdown(text: str) -> str:

@@ -1,11 +1,9 @@
 """A slide deck of each notebook: its question, its predictions, its figures, its answer, its exercises.
 
 A deck is one HTML file that opens offline: reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its licence)
-stands in it, as do the pictures. Formulas are MathML. The notebook's own words on a figure are the notes of its
-slide: the key T shows and hides them.
+stands in it, as do the pictures. The notebook's own words on a figure are the notes of its slide.
 """
 
-import base64
 import html
 import re
 from collections.abc import Iterator, Sequence
@@ -15,16 +13,14 @@ from pathlib import Path
 import nbformat
 
 from mambanorm.basics.atomic import write_text
-from mambanorm.basics.errors import unknown
-from mambanorm.report.notebooks import find_notebooks, read_outcome, tags_of
-from mambanorm.report.page import OPENING, TEMPLATES, attribute, key_lines, markdown, template
+from mambanorm.report.notebooks import find_notebooks, pictures_of, read_outcome, tags_of
+from mambanorm.report.page import OPENING, TEMPLATES, key_lines, markdown, template
 
 QUESTION = re.compile(r"\bPredict\b|\*\*Guess")
 """A Markdown cell with one of these asks the reader something: it becomes a slide."""
 LAST = ("Exercises", "Try")
 """Headings of the tasks at the end."""
 LONG = 700  # characters of a slide's text, from which on it is set smaller
-PICTURES = ("image/svg+xml", "image/png")  # the best first
 KEYS = "→ next · T the notebook's words · O overview · F full screen; to print, add ?print-pdf to the address"
 ONE_LOOK = 900  # characters of an answer, above which only its key lines are shown
 
@@ -52,17 +48,13 @@ def make_slides(
     """Writes a deck of each notebook (all, or those named or begun) into the folder, as `<name>.slides.html`.
 
     source: a folder of executed notebooks such as a report's; None: those of the kit. ValueError for an unknown
-    notebook, one that is not in that folder, and a folder that has none or is not there.
+    notebook, and for a folder that has none of those asked for.
     """
     paths = find_notebooks(wanted)
     if source is not None:
-        made = {path.name: here for path in find_notebooks() if (here := Path(source) / path.name).is_file()}
-        if not made:
-            state = "has none of the study's notebooks" if Path(source).is_dir() else "is no folder"
-            raise ValueError(f"{source} {state}: name one that `mambanorm study` has written, such as reports/evening")
-        if missing := [path.name for path in paths if path.name not in made and wanted is not None]:
-            raise unknown(f"notebook in {source}", missing[0], made)
-        paths = [made[path.name] for path in paths if path.name in made]
+        paths = [here for path in paths if (here := Path(source) / path.name).is_file()]
+    if not paths:
+        raise ValueError(f"{source} has none of these notebooks: name a folder such as reports/evening")
     written = []
     for path in paths:
         written.append(Path(out_dir) / f"{path.stem}.slides.html")
@@ -99,22 +91,11 @@ def slides_of(path: Path) -> Iterator[Slide]:
             if QUESTION.search(cell.source) or heading in LAST:
                 yield Slide(heading, _html(text))
             notes = [*([] if found else notes), text]
-        for picture in _pictures(cell):
+        for picture in pictures_of([cell]):
             yield Slide(heading, picture, _plain("\n\n".join(notes)), "figure")
             notes = []
         if "answer" in tags_of(cell) and outcome.answer:
             yield Slide("Answer", _html(_short(outcome.answer)), _plain(outcome.answer), "answer")
-
-
-def _pictures(cell: nbformat.NotebookNode) -> Iterator[str]:
-    """The pictures of a code cell as HTML, each in the best format that it has."""
-    for output in cell.get("outputs", ()):
-        data = output.get("data", {})
-        if kind := next((kind for kind in PICTURES if kind in data), None):
-            svg = kind == "image/svg+xml"
-            shown = base64.b64encode(data[kind].encode()).decode() if svg else "".join(data[kind].split())
-            words = attribute(output.metadata.get(kind, {}).get("alt", ""))
-            yield f'<img alt="{words}" src="data:{kind};base64,{shown}">'
 
 
 def _short(answer: str) -> str:

@@ -1,8 +1,4 @@
-"""The whole study: trains what it lacks, executes the notebooks headless, and makes one page of their answers.
-
-study() → execute those that need no training → sweep → execute the rest → reports/<scale>/index.html, which fills as
-they come
-"""
+"""The whole study: trains what it lacks, executes the notebooks headless, and makes one page of their answers."""
 
 import re
 import time
@@ -55,8 +51,8 @@ def run_study(
     """Executes the notebooks (all, or those named) whose runs are there, trains what the store lacks, executes the
     others and writes the report, which is there from the first notebook on.
 
-    None = the environment's or the scale's value. ValueError for an unknown scale, task or notebook and OSError for a
-    folder that cannot be written to, before anything starts; a run or a notebook that fails is in the outcomes instead.
+    ValueError for an unknown scale, task or notebook and OSError for a folder that cannot be written to, before
+    anything starts; a run or a notebook that fails is in the outcomes instead.
     """
     start = time.monotonic()
     scale, source = study_scale(scale), check_source()
@@ -94,7 +90,6 @@ def run_study(
         write_index(outcomes + earlier, out_dir, facts)
 
     warm_up()  # here, on two cores, and not in every notebook
-    paths = longest_first(paths, out_dir)
     waits = {path: bool(lacking[path.stem] or (missing and path.stem in READ_THE_STORE)) for path in paths}
     execute([path for path in paths if not waits[path]], out_dir, parameters, progress, shown)
     if missing:
@@ -116,19 +111,6 @@ def trained_here(configs: Iterable[RunConfig], runs_dir: str | Path | None, *, d
     held = recorded_ids(config.scale for config in configs) if source != "trained" else set()
     again = fresh_configs(configs, source=source, runs_dir=runs_dir, draw=draw)
     return [*(config for config in configs if config.run_id not in held), *again]
-
-
-def longest_first(paths: Sequence[Path], out_dir: Path) -> list[Path]:
-    """By what the folder's report says that each took, so that no long one is left alone at the end; without a report
-    in teaching order."""
-
-    def took(path: Path) -> float:
-        try:
-            return read_outcome(out_dir / path.name).wall_s
-        except (OSError, ValueError, KeyError):  # there is none, or it is no notebook: it will be written anew
-            return 0.0
-
-    return sorted(paths, key=took, reverse=True)
 
 
 def _earlier(names: Sequence[str], out_dir: Path) -> list[NotebookOutcome]:

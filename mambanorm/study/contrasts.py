@@ -1,22 +1,18 @@
 """Contrasts: does one norm gain more from a change than another, what does a further site bring, and Table 2 beside us.
 
-
 Differences are percentage points of test accuracy. Intervals are 95 % t-intervals over seeds, each for one comparison
 alone.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.basics.text import prefixed, spell
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.presets import LANGUAGE_TASKS, SEEDS_PER_ARM
-from mambanorm.study.experiments import OWN, VALIDATION_ARMS
+from mambanorm.runs.presets import LANGUAGE_TASKS
+from mambanorm.study.experiments import OWN
 from mambanorm.study.paper import TABLE_2_ARMS, paper_values
-from mambanorm.study.plan import plan, plan_table
 from mambanorm.study.tables import SAME_TASK, by_seed, check_frame, paired, points, summarize, t_interval
 
 Four = tuple[str, str, str, str]
@@ -24,11 +20,8 @@ COLUMNS = ["task", "step", "difference", "low", "high", "n"]
 
 
 def difference_of_differences(runs: pd.DataFrame, contrasts: Mapping[str, Four]) -> pd.DataFrame:
-    """(a − b) − (c − d) for each named (a, b, c, d), one row a task and name, in points.
-
-    Columns: task, step (the name), difference (mean), low, high, n (seeds). A task that lacks one of the four arms has
-    no row of that name. ValueError for a frame without runs, or if a seed was run in more than one way.
-    """
+    """(a − b) − (c − d) for each named (a, b, c, d), one row a task and name, in points: the columns COLUMNS, `step` is
+    the name. A task that lacks one of the four arms has no row of it."""
     check_frame(runs)
     rows = []
     for task, here in runs.groupby("task", sort=False):
@@ -47,10 +40,8 @@ def place_against(norm: str, others: Iterable[str]) -> dict[str, Four]:
 
 
 def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
-    """X→X minus the better of X→None and None→X, for each norm and task (`tables.paired`, one row each).
-
-    The better place is taken by the mean test accuracy of the same runs, which flatters it a little.
-    """
+    """X→X minus the better of X→None and None→X, for each norm and task (`tables.paired`, one row each). The better
+    place is taken by the mean test accuracy of the same runs, which flatters it a little."""
     rows = []
     for _, here in runs.groupby("task", sort=False):
         means = summarize(here, ["arm"]).set_index("arm")["mean"]
@@ -71,7 +62,7 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns: task, site, norm, arm, gain (mean), low, high (95 % t-interval), n, per_seed (list), unit. More is better:
     points of test accuracy; of a language model bits a character that the test loss is lower. A run that diverged
-    counts as chance. ValueError for a frame without runs, and on a task without OWN.
+    counts as chance.
     """
     check_frame(frame, ("task", "arm", "seed", "test_accuracy", "status"))
     rows = []
@@ -98,8 +89,6 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
 
 PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 PROPOSALS = (PROPOSAL, "NormVary>SSM>LN")
-SCALES = ("lab", "paper")
-FACTS = dict(parameters="parameters", steps="steps", tokens="tokens", flops="FLOPs", bytes="bytes of memory")
 
 
 def printed_gain() -> pd.Series:
@@ -129,33 +118,3 @@ def gains_beside(steps: pd.DataFrame) -> pd.DataFrame:
     both = theirs.index.append(said.index.difference(theirs.index))
     table = {"the paper": theirs.reindex(both, fill_value="–"), f"ours, {here}": said.reindex(both)}
     return pd.DataFrame(table).fillna("not run").rename_axis("task")
-
-
-def cost_table(tasks: Sequence[str], *, measured: bool = True) -> pd.DataFrame:
-    """What tasks that were not run would cost: of one run at the paper's settings its parameters, steps, tokens, FLOPs
-    and bytes; of all runs of notebook 08 the time on this machine at each scale, one after another.
-
-    Every arm is counted as NormVary→GN. The time is that of the training's FLOPs at the speed of a few timed steps on
-    two rows of the first task; `measured=False` leaves it out ("–"). No row for no task.
-    """
-    if not tasks:
-        return pd.DataFrame()
-    cost = plan_table([base_config(t, s, arm=PROPOSAL) for t in tasks for s in SCALES], measured=False)
-    cost["runs"] = len(VALIDATION_ARMS) * cost.scale.map(SEEDS_PER_ARM)
-    speed = _flops_a_second(tasks[0]) if measured else float("nan")
-    times = cost.assign(s=cost.runs * cost.flops / speed).pivot(index="task", columns="scale", values="s")
-    times = times[list(SCALES)].map(lambda s: "–" if math.isnan(s) else spell(3600 * float(f"{s / 3600:.1g}")))
-    times.columns = [f"{s}, {cost.runs[cost.scale == s].iloc[0]} runs" for s in SCALES]
-    facts = cost[cost.scale == "paper"].set_index("task")[list(FACTS)]
-    return facts.map(prefixed).rename(columns=FACTS).add_suffix(", one run").join(times).loc[list(tasks)]
-
-
-def _flops_a_second(task: str) -> float:
-    timed = plan(base_config(task, SCALES[0], arm=PROPOSAL, batch_size=2))
-    return timed["flops_per_step"] / timed["seconds_per_step"]
-
-
-def commands(tasks: Iterable[str], scale: str = "paper") -> str:
-    """The line of a shell for each task: fetch or draw its data, then run notebook 08 on it."""
-    line = "mambanorm tasks --prepare {0} --scale {1} && mambanorm study --notebooks 08 --tasks {0} --scale {1}"
-    return "\n".join(line.format(task, scale) for task in tasks)

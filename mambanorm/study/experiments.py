@@ -1,7 +1,4 @@
-"""The lists of runs that the study asks for: arms, depths, failures, and what each notebook needs.
-
-An experiment is a visible list built by plain Python from `RunConfig`s (`config.py`).
-"""
+"""The lists of runs that the study asks for: arms, depths, failures, and what each notebook needs."""
 
 from collections import UserDict
 from collections.abc import Iterable, Sequence
@@ -9,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
-from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import STUDY_SCALE, check_scale, default_scale, study_scale
 from mambanorm.config import RunConfig
 from mambanorm.runs.grid import base_config, check_names, check_seeds, grid, unique
@@ -90,37 +86,8 @@ def four_arms(norm: str) -> list[Arm]:
     return [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
 
 
-def depth_runs(
-    scale: str,
-    norm: str = "BN",
-    seeds: int | Iterable[int] = 1,
-    depths: Sequence[int] | None = None,
-    **changes: Any,
-) -> list[RunConfig]:
-    """Figure 9's four arms (none, before, after, both) with one norm, at each depth (None = the scale's), on digits."""
-    steps = {"smoke": 4, "quick": 24}.get(scale, 1_000)
-    lr = min(base_config("digits", scale).lr, 4e-3)  # at which 24 blocks train, with norms or without
-    changes = dict(lr=lr, steps=steps, eval_every=max(steps // 3, 1)) | changes
-    depths = DEPTHS[scale] if depths is None else depths
-    return [config for n in depths for config in grid(four_arms(norm), scale=scale, seeds=seeds, n_layers=n, **changes)]
-
-
-TRAINED_FURTHER: dict[tuple[str, str], dict[str, Any]] = {
-    ("smoke", "listops"): dict(n_layers=4),
-    ("quick", "listops"): dict(n_layers=4, steps=150, eval_every=50),
-    ("quick", "digits"): dict(n_layers=12, lr=6e-3, batch_size=16, steps=80, eval_every=20, warmup_steps=10),
-}
-"""Models that beat chance in a few seconds each, deeper than the scale's: ListOps has the paper's four blocks."""
-
-
-def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = None) -> list[RunConfig]:
-    """Figure 9's four arms with one norm, one seed, trained in seconds, to look at every token: on digits, with the
-    scale's own four blocks; on ListOps (`TRAINED_FURTHER`) if it is asked for and digits are not. The verdict on
-    Figure 9 rests on `growth_runs`."""
-    task = next((task for task in tasks or () if task in ("digits", "listops")), "digits")
-    further = TRAINED_FURTHER.get((scale, task), {}) if task == "listops" else {}
-    return grid(four_arms(norm), task, scale=scale, seeds=1, **further)
-
+TRAINED_FURTHER = dict(n_layers=12, lr=6e-3, batch_size=16, steps=80, eval_every=20, warmup_steps=10)
+"""Deep models of scale quick that beat chance in a few seconds each."""
 
 FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "evening": (8,), "lab": (4, 8, 16), "paper": (4, 8, 16)}
 FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there
@@ -141,13 +108,12 @@ def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
 
 
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Figure 10: the cell of `failure_runs` with the most blocks and the highest learning rate, where a model without
-    norms fails within seconds; and normalized controls with the same settings."""
+    """Figure 10: a model without norms where it fails within seconds, and normalized controls with its settings."""
     return growth_runs(scale, "RMSN", seeds)
 
 
 def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Figure 9's four arms with one norm at the settings of `failing_runs`, where there is growth to see."""
+    """Figure 9's four arms with one norm, at the most blocks and the highest learning rate of `failure_runs`."""
     depth = FAILURE_DEPTHS[scale][-1]
     cell = dict(n_layers=depth, lr=failure_lrs(scale, depth)[-1])
     return _runs_to_failure(four_arms(norm), scale, seeds, **cell)
@@ -162,8 +128,7 @@ def deep_runs(
     deep = dict(n_layers=max(8, base_config(task, scale).n_layers))
     if scale == "evening":
         deep |= dict(lr=failure_lrs(scale, deep["n_layers"])[0])  # at which a model without norms trains
-    settings = TRAINED_FURTHER.get((scale, task), deep)
-    return grid(arms, task, scale=scale, seeds=seeds, **settings)
+    return grid(arms, task, scale=scale, seeds=seeds, **TRAINED_FURTHER if scale == "quick" else deep)
 
 
 def _runs_to_failure(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
@@ -178,9 +143,6 @@ CROSSING_ARMS = arms(
     "None>SSM>RMSN",
 )  # fmt: skip
 """S2's adaptive norm at the two places of a Mamba block, beside the paper's and a fixed one."""
-
-PRE_TRAINED_ON = dict.fromkeys(("energy", "diabetes"), "california_housing") | dict(cifar10_images="cifar100_images")
-"""Small task → the task whose weights it starts from (S2, §IV.C.1)."""
 
 
 def autonorm_runs(
@@ -201,26 +163,6 @@ def distilled(task: str, scale: str | None = None, seed: int = 0, **changes: Any
         task, scale, arm="Teacher", seed=seed, **changes | dict(n_layers=max(1, layers // 2), norm_options={})
     )
     return teacher, base_config(task, scale, arm="AutoNorm", seed=seed, teacher=teacher.run_id, **changes)
-
-
-MODEL = (
-    "d_model", "n_layers", "d_state", "d_conv", "expand", "n_heads", "norm_options", "norm_position", "stem_norm",
-    "final_norm", "squeeze_excite", "positional", "down_sample", "down_norm",
-)  # fmt: skip
-"""The fields that say what a model is."""
-
-
-def fine_tuned(
-    task: str, scale: str | None = None, seed: int = 0, arm: str = "AutoNorm", **changes: Any
-) -> tuple[RunConfig, RunConfig]:
-    """A run on PRE_TRAINED_ON's task, and one that starts from it: the head alone for a fifth of its steps, then all
-    (S2, §IV.C.3). ValueError for a task without a pre-training."""
-    if task not in PRE_TRAINED_ON:
-        raise unknown("task with a pre-training", task, PRE_TRAINED_ON)
-    own = base_config(task, scale, arm=arm, seed=seed, **changes)
-    model = {name: getattr(own, name) for name in MODEL}
-    first = base_config(PRE_TRAINED_ON[task], scale, arm=arm, seed=seed, **model)
-    return first, own.but(start=first.run_id, head_steps=max(1, own.steps // 5))
 
 
 LR_FACTORS = (0.4, 1.0, 2.5)
@@ -290,7 +232,7 @@ def scaled_lr(task: str, scale: str | None, factor: float, model: str = "mamba")
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
     """Those of Table 2's tasks that are asked for, and at evening of the recorded ones. None = all; at smoke and quick
-    only ListOps, which takes minutes and needs no download, and at evening only what is recorded."""
+    only ListOps, which needs no download, and at evening only what is recorded."""
     recorded = RECORDED_TASKS[:2] if scale == STUDY_SCALE else ()
     if tasks is None:
         few = {"smoke": VALIDATION_TASKS[:1], "quick": VALIDATION_TASKS[:1], STUDY_SCALE: recorded}
@@ -315,10 +257,7 @@ def study(
 ) -> Plan:
     """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07
     always has runs on digits, notebook 13 those of a language model beside a sequence's. Notebook 05 takes a task that
-    is left out of the grid only if there is no other.
-
-    None = the environment's scale (else evening), the study's tasks, its seeds or those that are recorded, the
-    environment's source (else auto).
+    is left out of the grid only if there is no other. seeds=None: the scale's, or those that are recorded.
     """
     scale = study_scale(scale)
     own = RECORDED_TASKS if scale == STUDY_SCALE else STUDY_TASKS
@@ -345,7 +284,7 @@ def study(
         "04_position": lambda: runs(POSITION_ARMS, sequences),
         "05_combination": lambda: runs(GRID_ARMS, whole or sequences),
         "06_normvary": lambda: unique([*runs(NORMVARY_CORE_ARMS, sequences), *runs(further, whole)]),
-        "07_diagnostics": lambda: figure_9_runs(small, tasks=tasks),
+        "07_diagnostics": lambda: grid(four_arms("BN"), scale=small, seeds=1),
         "08_validation": lambda: unique(c for some in step for c in runs(some, validation_tasks(scale, tasks))),
         "09_vision": lambda: runs([*GRID_ARMS, *NORMVARY_ARMS], images),
         "10_autonorm": lambda: (

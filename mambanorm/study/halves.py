@@ -13,7 +13,6 @@ import torch
 from mambanorm.basics.settings import STUDY_SCALE, study_scale
 from mambanorm.config import RunConfig
 from mambanorm.runs.grid import grid
-from mambanorm.study.tables import mean_sd, percent, summarize
 from mambanorm.tasks import load_task
 
 HALVES: dict[str, tuple[str, dict[str, bool]]] = {
@@ -29,8 +28,8 @@ HALVES_TASKS = ("digits", "level")
 
 
 def halves_runs(scale: str | None = None, seeds: int | Iterable[int] | None = None) -> list[RunConfig]:
-    """Every part of IN, and the norms beside it, on both tasks. At the study's own scale the small models of quick, for
-    no half is recorded; seeds=None are then three on digits and one on `level`, else the scale's."""
+    """Every part of IN, and the norms beside it, on both tasks. At the study's own scale the small models of quick, by
+    default with three seeds on digits and one on `level`: no half is recorded."""
     scale, few = study_scale(scale), {}
     if scale == STUDY_SCALE:
         scale, few = "quick", {"digits": 3, "level": 1}
@@ -65,18 +64,3 @@ def moments_alone(task: str, scale: str, seed: int = 0) -> float:
         for rows in [split.inputs.flatten(2)]
     )
     return float(KNeighborsClassifier(min(15, len(y))).fit(x, y).score(test_x, test_y))
-
-
-def halves_say(runs: pd.DataFrame) -> str:
-    """A sentence a task, of the means that the runs have."""
-    lines = []
-    for task, rows in summarize(with_halves(runs), ("task", "part")).groupby("task", sort=False):
-        means = rows.set_index("part")
-        said = "; ".join(f"{part} {mean_sd(row)}" for part, row in means.iterrows())
-        alone = percent(moments_alone(task, runs.scale.iloc[0]))
-        best = means["mean"].idxmax()
-        lines.append(
-            f"- **{task}**: a row's mean and spread alone give {alone} (chance {percent(means.chance.iloc[0])}). "
-            f"{said}. Ahead: {best}."
-        )
-    return "\n".join(lines)

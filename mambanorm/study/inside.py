@@ -23,7 +23,7 @@ from mambanorm.runs.run import train
 from mambanorm.runs.store import find_run
 from mambanorm.study.intervals import clopper_pearson
 from mambanorm.study.robustness import stored_model
-from mambanorm.study.tables import percent
+from mambanorm.study.tables import label, percent
 from mambanorm.tasks import load_task
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -54,7 +54,6 @@ def sizes_inside(arms: Iterable[str], factors: Sequence[float] = (1, 10, 100), s
 # a scan by hand
 
 LENGTH, STATES = 32, 4
-LONGEST = 64
 INPUTS: dict[str, list[float]] = {
     "one impulse": [0.0] * 4 + [1.0] + [0.0] * 27,
     "two impulses": [0.0] * 4 + [1.0] + [0.0] * 11 + [-1.0] + [0.0] * 15,
@@ -74,20 +73,6 @@ class HandScan(NamedTuple):
     states: Tensor
     y: Tensor
     half_life: Tensor
-
-
-def parse_numbers(text: str) -> list[float]:
-    """`"0 0 1, -2"` → the numbers. ValueError for none, for more than LONGEST, and for what is no finite number."""
-    numbers = []
-    for word in text.replace(",", " ").split():
-        with suppress(ValueError):
-            numbers.append(float(word))
-            if math.isfinite(numbers[-1]):
-                continue
-        raise ValueError(f"{word!r} is no number: write them with blanks between, such as 0 0 1 0.5 -2")
-    if not 1 <= len(numbers) <= LONGEST:
-        raise ValueError(f"{len(numbers)} numbers are given: 1 to {LONGEST} can be drawn")
-    return numbers
 
 
 def scan_by_hand(u: list[float], delta: float, a: float, *, selective: bool = False, n: int = STATES) -> HandScan:
@@ -115,8 +100,7 @@ def scan_by_hand(u: list[float], delta: float, a: float, *, selective: bool = Fa
 def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
     """Accuracy on the validation split in either mode, one row for each of these runs that the store holds.
 
-    Columns: task, arm, seed, rows (of the split), eval, train (fractions), points_lost (train − eval, percentage
-    points). In train mode the whole split is one batch, and its statistics are those of that batch.
+    rows: of the split, which is one batch in train mode; eval, train: fractions; points_lost: train − eval.
     """
     found = []
     for config in configs:
@@ -133,22 +117,11 @@ def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None)
     return pd.DataFrame(found, columns=["task", "arm", "seed", "rows", "eval", "train", "points_lost"])
 
 
-def modes_table(modes: pd.DataFrame) -> pd.DataFrame:
-    """Means over the seeds, one row a task and arm: train, eval, points_lost_in_eval, sd_of_points, seeds, rows."""
-    told = dict(train=("train", "mean"), eval=("eval", "mean"), points_lost_in_eval=("points_lost", "mean"))
-    told |= dict(sd_of_points=("points_lost", "std"), seeds=("seed", "nunique"), rows=("rows", "first"))
-    return modes.groupby(["task", "arm"], sort=False).agg(**told)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # growth over depth
 
 ROWS = 32
 """Rows of the training split on which norms over depth are taken."""
-
-
-def label(arm: str | Arm) -> str:
-    return Arm.parse(arm).label
 
 
 @torch.no_grad()
@@ -224,8 +197,8 @@ class _Enough(Exception):
 
 
 def watched(config: RunConfig, until: int | None = None) -> tuple[RunResult | None, dict[str, np.ndarray]]:
-    """Trains a run, stores nothing, and keeps out_proj's singular values at every step, step 0 before the first:
-    the run, None if it was ended after step `until`, and step (T,) and singular_values (T, layers, k)."""
+    """Trains a run, stores nothing, and keeps out_proj's singular values at every step, 0 before the first: the run,
+    None if it was ended after step `until`, and step (T,) and singular_values (T, layers, k)."""
     kept = {0: _spectra(build_model(config, load_task(config.task, config.scale, config.seed)))}
 
     def look(step: int, model: nn.Module, loss: float) -> None:
@@ -255,13 +228,3 @@ def edges(config: RunConfig) -> tuple[float, float]:
     """The Marchenko–Pastur edges of an `out_proj` of this model as it is initialised: U(±1/√columns) / √n_layers."""
     rows, columns = config.d_model, config.d_model * config.expand
     return look.marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
-
-
-def settings(config: RunConfig) -> str:
-    return f"{config.n_layers} blocks, lr {config.lr:g}, seed {config.seed}"
-
-
-def caption(config: RunConfig, phases: Mapping[str, int]) -> str:
-    """What stands under Figure 10: scale, task, arm, settings and the steps of its phases."""
-    when = ", ".join(f"{phase}: step {step}" for phase, step in phases.items())
-    return f"{config.scale} scale · {config.task} · {label(config.arm)}, {settings(config)} · {when}"

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
-import pandas as pd
 from scipy import special
 
 from mambanorm.basics.settings import Later
@@ -61,29 +60,3 @@ def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float
         return np.nan, np.nan
     half = t_quantile(n - 1, (1 - level) / 2) * np.std(values, ddof=1) * np.sqrt(1 + 1 / n)
     return float(np.mean(values) - half), float(np.mean(values) + half)
-
-
-def two_looks(seeds: int = 8, studies: int = 20_000, draw: int = 0) -> pd.DataFrame:
-    """Made-up studies that look twice at the same question. The true effect lies exactly at its threshold, so that the
-    word "holds" is wrong. One study says it by chance in 2.5 % of cases (a one-sided 97.5 % t-bound). What becomes of
-    that when a study that could not tell gets as many seeds again?
-
-    The share of studies that call the effect larger than the threshold: one row for one study, for the old and new
-    seeds of an undecided one together, and for its new seeds alone; column `wrong`, a fraction. Noise is normal and
-    seeds are independent. ValueError with fewer than two seeds or one study.
-    """
-    if seeds < 2 or studies < 1:
-        raise ValueError(f"two looks need at least 2 seeds and 1 study, got {seeds} and {studies}")
-
-    def above(values: np.ndarray) -> np.ndarray:
-        n = values.shape[1]
-        return values.mean(axis=1) > t_quantile(n - 1) * values.std(axis=1, ddof=1) / np.sqrt(n)
-
-    noise = np.random.default_rng(draw).standard_normal((studies, 2 * seeds))
-    first, fresh, pooled = map(above, (noise[:, :seeds], noise[:, seeds:], noise))
-    rows = {
-        "one study": first.mean(),
-        "old and new seeds together": (first | pooled).mean(),  # the second look is taken where the first did not tell
-        "new seeds alone": fresh[~first].mean(),
-    }
-    return pd.DataFrame({"wrong": rows})

@@ -64,49 +64,21 @@ def partition(axes: Sequence[str]) -> str:
     return " × ".join("·".join(filter(None, side)) or "1" for side in (apart, within))
 
 
-def readme_table() -> str:
-    """The registry as the Markdown table of docs/norms.md; a test checks that it is this one."""
-    lines = ["| norm | statistics over | causal | learns | source |", "|---|---|---|---|---|"]
-    for name, entry in NORMS.items():
-        axes, causal = " · ".join(entry.axes) or "–", "yes" if entry.causal else "no"
-        lines.append(f"| `{name}` | {axes} | {causal} | {entry.learnable} | {entry.source} |")
-    return "\n".join(lines)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # what norms cost
-
-GUIDE_CLAIMS = {
-    "BN": "+2 %",
-    "LN": "+3–5 %",
-    "RMSN": "+2–3 %, and 15–20 % faster than LN",
-    "GN": "+5–8 %",
-    "IN": "+3–5 %",
-}
-"""The overhead of a norm over none as the guide `normalization-techniques` has it (S4, Morrissey 2025), which does not
-say of what model."""
-
-
-MIDDLE = [0.5, 0.25, 0.75]
 
 
 def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15) -> pd.DataFrame:
     """What each norm costs on this machine, cheapest first; forward plus backward on (rows, length, channels).
 
-    Columns: norm; ms (median) and its ratio to LN with the quartiles low and high; parameters and buffers; overhead, by
-    how much the norm as N1 makes a Mamba block of that width slower than none does (a fraction, with its quartiles);
-    claimed, what the guide S4 says. All norms are timed in turn, `repeats` times over, so that a busy moment slows all.
+    Columns: norm; ms (median) and its ratio to LN with the quartiles low and high; parameters and buffers. All norms
+    are timed in turn, `repeats` times over, so that a busy moment slows all.
     """
     x = torch.randn(rows, length, channels, requires_grad=True)
-    norms = {name: create_norm(name, channels) for name in NORMS}
-    with torch.random.fork_rng(devices=[]):
-        blocks = {name: MambaBlock(channels, name, "None") for name in NORMS}
-    alone, steps = (in_turn(modules, x, repeats) for modules in (norms, blocks))
-    table = pd.DataFrame({"ms": 1e3 * alone.median()})
-    table[["ratio", "low", "high"]] = alone.div(alone["LN"].median()).quantile(MIDDLE).T
+    times = in_turn({name: create_norm(name, channels) for name in NORMS}, x, repeats)
+    table = pd.DataFrame({"ms": 1e3 * times.median()})
+    table[["ratio", "low", "high"]] = times.div(times["LN"].median()).quantile([0.5, 0.25, 0.75]).T
     table = table.join(norm_table()[["parameters", "buffers"]])
-    table[["overhead", "overhead_low", "overhead_high"]] = (steps.div(steps["None"], axis=0) - 1).quantile(MIDDLE).T
-    table["claimed"] = pd.Series(GUIDE_CLAIMS).reindex(table.index).fillna("–")
     return table.sort_values("ratio").rename_axis("norm").reset_index()
 
 
@@ -146,8 +118,7 @@ class ArmFacts(NamedTuple):
 @lru_cache(64)
 def arm_facts(arm: str, stem_norm: str = "None", final_norm: str = "None", *, weightless: bool = False) -> ArmFacts:
     """The facts of a classifier of the digits at scale quick with this arm, its norms outside the blocks included.
-    weightless: those at further sites have no γ and β, as Falcon-Mamba's. ValueError for an unknown norm or arm, and
-    for a norm that does not fit its site. The caller's random state is left alone."""
+    weightless: norms at further sites have no γ and β, as Falcon-Mamba's. The caller's random state is left alone."""
     parsed = Arm.parse(arm)
     config = base_config("digits", "quick", arm=str(parsed), stem_norm=stem_norm, final_norm=final_norm)
     sizes = {name: getattr(config, name) for name in ("d_model", "n_layers", "d_state", "expand", "d_conv")}

@@ -1,6 +1,5 @@
 """What a run costs before it starts: parameters, tokens, FLOPs, memory and hours on this machine. It needs no data.
 
-
 Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in `mambanorm/block.py`.
 """
 
@@ -133,13 +132,12 @@ def table_text(table: pd.DataFrame) -> str:
 
 
 def shape_of(config: RunConfig) -> Shape:
-    """The shape of the data, as the task states it. A task that does not state it, one of yours maybe, is loaded."""
+    """The shape of the data, as the task states it. A task that does not state it is loaded."""
     tell = TASKS[check_task(config.task)].shape
     return shape_of_data(load_task(config.task, config.scale, config.seed)) if tell is None else tell(config.scale)
 
 
 def shape_of_data(data: TaskData) -> Shape:
-    """The shape of data that are already loaded."""
     inputs, lengths = data.train.inputs, data.train.lengths
     same = ("n_classes", "vocab_size", "in_features", "in_channels", "patch", "per_position", "targets")
     return Shape(
@@ -242,9 +240,8 @@ def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
     """Seconds of a training step, and of evaluating a row, on this machine now with the run's threads, from a few steps
     on random data. ValueError if this process does not have so many threads.
 
-    On a CPU only a part of a large batch is timed: as many rows as have POSITIONS_TIMED positions and take
-    FLOPS_TIMED. The time is then scaled to the whole batch, because it grows with the rows. On a GPU it does not, so a
-    whole micro-batch is timed. The time to read the data is not included.
+    On a CPU a part of a large batch is timed (POSITIONS_TIMED, FLOPS_TIMED) and scaled up, because time grows with the
+    rows. On a GPU it does not, so a whole micro-batch is timed.
     """
     device = machine.pick_device(config.device)
     model = build_model(config, shape).to(device)

@@ -3,7 +3,6 @@
 Step 1 fixes the norm after the SSM: the N2 with the highest mean over the four other norms before it. Step 2 fixes the
 norm before: the N1 that is best with that N2 (a search), or NormVary, which is the paper's own second step (§4.5).
 
-
 Choices read validation alone; a diverged run counts as chance there. Accuracies are fractions.
 """
 
@@ -12,14 +11,10 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.basics.errors import unknown
 from mambanorm.config import RunConfig
 from mambanorm.runs.recorded_results import at_own_rates, own_rate
 from mambanorm.study.replication import to_replicate
 from mambanorm.study.tables import check_frame, choose, paired, pairs_only, summarize
-
-CRITERIA = ("mean", "min")
-"""By which step 1 can choose: the mean over the partners (the paper's), or the worst partner."""
 
 
 def validation(runs: pd.DataFrame) -> pd.Series:
@@ -29,7 +24,7 @@ def validation(runs: pd.DataFrame) -> pd.Series:
 
 
 def partners(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a task and a pair of two *different* norms, None left out: task, n2, arm, validation (mean of seeds)."""
+    """One row a task and pair of two *different* norms, None left out: task, n2, arm, validation (mean of seeds)."""
     scored = pairs_only(runs.assign(validation=validation(runs)))
     mixed = scored[(scored.n1 != "None") & (scored.n2 != "None") & (scored.n1 != scored.n2)]
     return mixed.groupby(["task", "n2", "arm"], sort=False).validation.mean().reset_index()
@@ -41,15 +36,14 @@ def worth_of_n2(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_n2(worth: pd.DataFrame, by: str = "mean") -> dict[str, str]:
-    """Task → the N2 with the highest `by` (see CRITERIA). ValueError for another criterion."""
-    if by not in CRITERIA:
-        raise unknown("criterion", by, CRITERIA)
+    """Task → the N2 with the highest `by`: mean over the partners (the paper's), or min, the worst partner."""
     return worth[by].unstack("task").idxmax().to_dict()
 
 
 def best_pair(pairs: pd.DataFrame, n2: Mapping[str, str]) -> dict[str, str]:
     """Step 2 as a search: task → the arm with the highest validation accuracy among those with that N2."""
-    return {task: _with_n2(pairs, task, name).idxmax() for task, name in n2.items()}
+    mine = pairs[pairs.n2 == pairs.task.map(n2)]
+    return mine.set_index("arm").groupby("task").validation.idxmax().to_dict()
 
 
 def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
@@ -71,27 +65,12 @@ def normvary_runs(configs: Iterable[RunConfig], n2: Mapping[str, str], source: s
     return found
 
 
-def second_step(runs: pd.DataFrame, n2: Mapping[str, str]) -> pd.DataFrame:
-    """The candidates of step 2, NormVary among them: mean validation accuracy by task and arm. ValueError where
-    NormVary was not run before the chosen N2."""
-    rows = {}
-    for task, name in n2.items():
-        rows |= {(task, arm): value for arm, value in _with_n2(partners(runs), task, name).sort_index().items()}
-        if (task, f"NormVary>SSM>{name}") not in rows:
-            raise ValueError(f"NormVary>SSM>{name} was not run on {task!r}: the paper's second step needs it")
-    return pd.Series(rows, name="validation").rename_axis(["task", "arm"]).to_frame()
-
-
-def _with_n2(pairs: pd.DataFrame, task: str, n2: str) -> pd.Series:
-    return pairs[(pairs.task == task) & (pairs.n2 == n2)].set_index("arm").validation
-
-
 def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
-    """The pair chosen on each task and five others, read on test: one row a task and way.
+    """The pair chosen on each task and five others, read on test: one row a task and way, with the columns of
+    `tables.summarize` and `rank` on test among all pairs but NormVary's.
 
     Ways: `two steps` (the chosen pair), `NormVary` before the same N2, `same type` at both sites, `original` (Mamba's
-    RMSN→None), `one step` (best of all on validation), `cheating` (best of all on test). Columns: task, way, arm, those
-    of `tables.summarize`, and `rank` on test among all pairs but NormVary's (missing for NormVary).
+    RMSN→None), `one step` (best of all on validation), `cheating` (best of all on test).
     """
     rows = []
     for task, arm in chosen.items():
@@ -119,11 +98,8 @@ def against_chosen(runs: pd.DataFrame, read: pd.DataFrame) -> pd.DataFrame:
 
 
 def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
-    """What the best arm of one seed's test accuracy loses on the other seeds, one row a task and seed.
-
-    Columns: task, seed, winner, told (its accuracy at that seed), elsewhere (its mean over the other seeds; NaN with
-    one seed), points_lost (told − elsewhere, percentage points).
-    """
+    """What the best arm of one seed's test accuracy loses on the other seeds, one row a task and seed: told, its
+    accuracy at that seed; elsewhere, its mean over the others (NaN with one seed); points_lost, told − elsewhere."""
     rows = []
     for task, group in runs.groupby("task", sort=False):
         table = group.pivot(index="arm", columns="seed", values="test_accuracy")

@@ -1,8 +1,6 @@
 """Replication: the reader's own machine trains compared arms once more, on a seed that no one has recorded.
 
-The notebooks stand on recorded runs. Beside them stands one fresh run of each compared arm, at the recorded learning
-rate and steps. A new run of the same arm lies inside the 95 % prediction interval of the recorded ones nineteen times
-in twenty; one that does not is named.
+A new run of the same arm lies inside the 95 % prediction interval of the recorded ones nineteen times in twenty.
 """
 
 import secrets
@@ -72,8 +70,8 @@ def to_replicate(configs: Iterable[RunConfig], source: str | None = None) -> lis
 def replicate(
     configs: Iterable[RunConfig], *, source: str | None = None, runs_dir: str | Path | None = None, **how: Any
 ) -> pd.DataFrame:
-    """The run frame of the fresh seeds of the arms that `to_replicate` names, trained where the store lacks them. Empty
-    where all is trained here. `how`: scheduler and the like, as of `sweep`."""
+    """The run frame of the fresh seeds of the arms that `to_replicate` names, trained where the store lacks them; empty
+    where all is trained here. `how`: as of `sweep`."""
     again = fresh_configs(configs, source=source, runs_dir=runs_dir)
     if not again:
         return pd.DataFrame(columns=["task", "arm", "seed", "status", "test_accuracy"])
@@ -93,27 +91,18 @@ def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     or failed, as the run did; or untold where fewer than three recorded runs finished.
 
     Values are test accuracies in per cent, of language models bits a character. low and high are the 95 % prediction
-    interval of the n recorded runs that finished, mean ± t·sd·√(1 + 1/n), which holds the next one as often if runs are
-    normally distributed.
+    interval of the n recorded runs that finished, mean ± t·sd·√(1 + 1/n).
     """
     recorded, fresh, rows = _valued(recorded), _valued(fresh), []
     for run in fresh.itertuples():
         runs = recorded[(recorded.task == run.task) & (recorded.arm == run.arm) & (recorded.status == "ok")]
         low, high = prediction_interval(runs.value.to_numpy(float))
-        lies = (
-            "untold"
-            if not np.isfinite(low)
-            else "below"
-            if run.value < low
-            else "above"
-            if run.value > high
-            else "inside"
-        )
-        facts = dict(
-            task=run.task, arm=run.arm, seed=run.seed, value=run.value, mean=runs.value.mean(), low=low, high=high
-        )
+        outside = "below" if run.value < low else "above" if run.value > high else "inside"
+        lies = outside if np.isfinite(low) else "untold"
+        facts = dict(task=run.task, arm=run.arm, seed=run.seed, value=run.value, mean=runs.value.mean())
         unit = "bits" if run.task in LANGUAGE_TASKS else "%"
-        rows.append(facts | dict(n=len(runs), unit=unit, lies=lies if run.status == "ok" else run.status))
+        facts |= dict(low=low, high=high, n=len(runs), unit=unit)
+        rows.append(facts | dict(lies=lies if run.status == "ok" else run.status))
     return pd.DataFrame(rows, columns=["task", "arm", "seed", "value", "mean", "low", "high", "n", "unit", "lies"])
 
 

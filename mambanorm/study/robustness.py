@@ -1,6 +1,5 @@
 """Trained models on corrupted rows, how fast they answer (S2, §IV.C.4), and classical rivals beside them.
 
-
 Severities are this kit's: S2 names noise and rotation and gives neither strength nor angle.
 """
 
@@ -18,7 +17,7 @@ from mambanorm.config import RunConfig
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.build import build_model
 from mambanorm.runs import machine
-from mambanorm.runs.evaluation import accuracy, errors, predict
+from mambanorm.runs.evaluation import accuracy, predict
 from mambanorm.runs.result import StoredRun
 from mambanorm.runs.store import find_run
 from mambanorm.tasks import Split, load_task
@@ -27,18 +26,18 @@ CORRUPTIONS: dict[str, tuple[float, ...]] = {
     "noise": (0.1, 0.2, 0.4, 0.8),
     "rotation": (10.0, 20.0, 30.0, 45.0),
 }
-"""Kind → severities. Of Gaussian noise × the standard deviation of the split's inputs, of a table × that of each
-feature; of a rotation degrees at most, each picture by its own angle, uniform in ±severity."""
+"""Kind → severities. Of Gaussian noise × the standard deviation of the split's inputs; of a rotation degrees at most,
+each picture by its own angle, uniform in ±severity."""
 
 FACTS = ["run_id", "task", "arm", "seed"]
-COLUMNS = [*FACTS, "kind", "severity", "accuracy", "rmse", "mae", "chance_rmse"]
+COLUMNS = [*FACTS, "kind", "severity", "accuracy"]
 
 
 def kinds_of(split: Split) -> list[str]:
-    """The corruptions that a split can have: token ids none, real values noise, images both."""
+    """The corruptions that a split can have: token ids and tables none, other real values noise, images both."""
     if split.inputs.dim() == 4:
         return ["noise", "rotation"]
-    return ["noise"] if split.inputs.is_floating_point() else []
+    return ["noise"] if split.inputs.is_floating_point() and not split.is_regression else []
 
 
 def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
@@ -47,8 +46,7 @@ def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
     rng = np.random.default_rng([seed, list(CORRUPTIONS).index(kind)])
     if kind == "noise":
         noise = torch.as_tensor(rng.standard_normal(inputs.shape), dtype=torch.float32)
-        spread = inputs.std(dim=0) if split.is_regression else inputs.std()  # a table's names stay as they are
-        inputs = inputs + severity * spread * noise
+        inputs = inputs + severity * inputs.std() * noise
     else:
         inputs = rotated(inputs, torch.as_tensor(rng.uniform(-severity, severity, len(inputs))))
     return Split(inputs, split.labels, split.lengths)
@@ -82,20 +80,19 @@ def trained_model(config: RunConfig, runs_dir: str | Path | None = None) -> nn.M
 
 
 def robustness_table(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
-    """One row a run, kind and severity, 0 = as it was tested: run_id, task, arm, seed, kind, severity, accuracy, rmse.
+    """One row a run, kind and severity, 0 = as it was tested: run_id, task, arm, seed, kind, severity, accuracy.
 
-    All runs of one task and seed see the same corrupted rows. Tasks of token ids have no row."""
+    All runs of one task and seed see the same corrupted rows. Tasks of token ids and tables have no row."""
     rows = []
     for config in configs:
         data, model = load_task(config.task, config.scale, config.seed), trained_model(config, runs_dir)
-
         facts = {name: getattr(config, name) for name in FACTS}
         for kind in kinds_of(data.test):
             for severity in (0.0, *CORRUPTIONS[kind]):
                 split = corrupted(data.test, kind, severity, config.seed) if severity else data.test
                 with exactly_threads(config.threads):
                     found = predict(model, split, config, torch.device("cpu"), data.units)
-                rows.append(facts | dict(kind=kind, severity=severity, accuracy=accuracy(found)) | errors(found))
+                rows.append(facts | dict(kind=kind, severity=severity, accuracy=accuracy(found)))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -132,8 +129,7 @@ def latency_table(
     configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64), repeats: int = 10, warm: int = 2
 ) -> pd.DataFrame:
     """Milliseconds of a forward pass in eval mode, with the run's threads: median, quartiles low and high, a row for
-    each config and number of rows. The weights do not matter: they are those at the start. All are timed in turn, so
-    that a busy moment slows all."""
+    each config and number of rows. All are timed in turn, so that a busy moment slows all."""
     work = []
     for config in configs:
         data = load_task(config.task, config.scale, config.seed)
@@ -160,19 +156,6 @@ def latency_table(
 
 # ---------------------------------------------------------------------------------------------------------------------
 # rivals that take a second
-
-
-def available(tasks: Iterable[str], scale: str) -> list[str]:
-    """Those of the tasks whose data are here; the others are named, with what to do, in a printed line."""
-    found = []
-    for task in tasks:
-        try:
-            load_task(task, scale, 0)
-        except ValueError as missing:
-            print(missing)
-        else:
-            found.append(task)
-    return found
 
 
 def beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.DataFrame:

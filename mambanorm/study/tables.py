@@ -1,10 +1,5 @@
 """The run frame → small tables: means with intervals, paired differences, ours beside the paper's, captions.
 
-- `summarize` describes each arm, `paired` compares two on their shared seeds, `choose` selects on validation.
-- `pairs_only` and `told_apart` keep apart what N1, N2 or the arm alone do not tell.
-- `how_trained` says depth, width, steps and learning rate of the arms.
-- `beside_paper` sets our runs next to the paper's numbers; `describe_frame` is the line under every figure.
-
 Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals over seeds. A diverged
 run is a result: its test accuracy is chance, as in the run store, and the number of such runs is always told.
 """
@@ -18,7 +13,7 @@ from mambanorm.arms import Arm
 from mambanorm.basics.errors import check_kind, unknown
 from mambanorm.runs.presets import VISION_TASKS
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
+from mambanorm.study.paper import MAIN_TASKS, paper_values
 
 SKETCH_BELOW = 6
 """Fewer seeds than this are a sketch: at 5, an exact sign flip cannot reach p < .05."""
@@ -29,11 +24,13 @@ SAME_TASK = {"listops": "ListOps", "imdb": "IMDB", "cifar100": "CIFAR-100", "pat
 WAYS = ("norm_options", "model")
 """Columns of the run frame in which runs of one arm may differ, so that they are no runs of one thing."""
 
-BESIDE = [
-    *("task", "arm", "ours", "sd", "n", "paper", "paper_sd", "paper_task"),
-    *("source", "section", "printed", "comparable", "note"),
-]
+BESIDE = ["task", "arm", "ours", "sd", "n", "paper", "paper_sd", "paper_task", "source", "section", "printed", "note"]
 """The columns of `beside_paper`."""
+
+
+def label(arm: str | Arm) -> str:
+    """`RMSN>SSM>GN` as it is read: RMSN→GN."""
+    return Arm.parse(arm).label
 
 
 def percent(x: float, digits: int = 1) -> str:
@@ -47,7 +44,7 @@ def mean_sd(row: pd.Series) -> str:
 
 
 def check_frame(frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "seed", "test_accuracy")) -> None:
-    """Raises ValueError for a frame without runs or without the columns, TypeError for what is no frame."""
+    """ValueError for a frame without runs or without the columns, TypeError for what is no frame."""
     check_kind("frame", frame, pd.DataFrame, "load_runs")
     missing = [name for name in columns if name not in frame.columns]
     if missing:
@@ -59,10 +56,7 @@ def check_frame(frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "s
 def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.DataFrame:
     """One row a group, in the order of the frame: mean, sd, n, low and high (95 % t-interval) of test_accuracy,
     diverged (how many of the runs), chance, best_val (mean best validation accuracy). Failed runs are not in n.
-
-    ValueError where a mean would hide a difference: an arm with several norm options or models, a pair N1, N2 with
-    several further sites.
-    """
+    ValueError where a mean would hide a difference: several norm options, models or further sites."""
     check_frame(frame, (*by, "test_accuracy", "status", "chance", "best_val_accuracy"))
     _check_alike(frame, by)
     rows = []
@@ -76,7 +70,7 @@ def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.Da
 
 
 def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
-    """Raises ValueError if a group that is named by its arm, or by N1 and N2, holds runs of several kinds."""
+    """ValueError if a group that is named by its arm, or by N1 and N2, holds runs of several kinds."""
     kinds = [*WAYS] if "arm" in by else ["arm", *WAYS] if {"n1", "n2"} <= set(by) else []
     for column in [name for name in kinds if name in frame and name not in by]:
         counts = frame.groupby(list(by), sort=False)[column].nunique()
@@ -124,10 +118,8 @@ def _paired_row(task: str, runs: pd.DataFrame, a: str, b: str, value: str) -> di
 
 
 def paired_steps(frame: pd.DataFrame, pairs: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
-    """`paired` for several named pairs (name → a, b), task by task, with the name in the column `step`.
-
-    A task on which one of the two arms was not run has no row of that step: not every task runs every arm.
-    """
+    """`paired` for several named pairs (name → a, b), task by task, with the name in the column `step`; no row where
+    one of the two arms was not run."""
     rows = []
     for task, runs in frame.groupby("task", sort=False):
         known = set(runs.arm)
@@ -186,10 +178,8 @@ def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy
 
 
 def choose(frame: pd.DataFrame, task: str, arms: Iterable[str] | None = None, value: str = "best_val_accuracy") -> str:
-    """The arm with the highest mean validation accuracy: the paper's procedure is to choose N2 first, then N1.
-
-    A diverged run counts as chance, whatever it had reached before. ValueError if there is nothing to choose from.
-    """
+    """The arm with the highest mean validation accuracy; a diverged run counts as chance. ValueError if there is
+    nothing to choose from."""
     check_frame(frame, ("task", "arm", value, "status", "chance"))
     wanted = set(frame.arm) if arms is None else {str(Arm.parse(arm)) for arm in arms}
     runs = frame[(frame.task == task) & frame.arm.isin(wanted)]
@@ -209,18 +199,14 @@ def paper_kind(frame: pd.DataFrame) -> str:
 
 
 def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
-    """Ours next to the paper's, one row a task of ours and printed value: task, arm, ours, sd, n, paper, paper_sd,
-    paper_task, source and its section, printed, comparable, note.
-
-    Only arms that both have. The paper's tasks are others than ours, or larger: the pattern, not the level, is
-    comparable, and every row says so. Table 2 is set beside the task of the same name only.
-    """
+    """Ours next to the paper's, one row a task of ours and printed value of an arm that both have: the columns BESIDE.
+    The paper's tasks are others than ours, or larger. Table 2 is set beside the task of the same name only."""
     kind = paper_kind(frame)
     values = paper_values(kind).rename(columns={"task": "paper_task", "accuracy": "paper", "sd": "paper_sd"})
     ours = summarize(frame).rename(columns={"mean": "ours"})[["task", "arm", "ours", "sd", "n"]]
     both = ours.merge(values.drop(columns="kind"), on="arm")
     both = both[(both.paper_task == MAIN_TASKS[kind]) | (both.paper_task == both.task.map(SAME_TASK))]
-    return both.assign(comparable=PATTERN_ONLY)[BESIDE].reset_index(drop=True)
+    return both[BESIDE].reset_index(drop=True)
 
 
 def seeds_text(counts: Iterable[int]) -> str:
@@ -233,13 +219,13 @@ def seeds_text(counts: Iterable[int]) -> str:
 def sketch_note(counts: Iterable[int]) -> str:
     """A sentence to stand among differences: "3 seeds, not corrected for several comparisons: a sketch. "; "" from
     SKETCH_BELOW seeds on."""
-    text = seeds_text(counts)
-    return text.replace(": a sketch", ", not corrected for several comparisons: a sketch. ") if ": a" in text else ""
+    text, few, _ = seeds_text(counts).partition(": a sketch")
+    return f"{text}, not corrected for several comparisons: a sketch. " if few else ""
 
 
 def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
-    """The caption of a figure: "quick scale · 3 seeds: a sketch · mean ± sd · digits, listops"; then what must be
-    known besides: mixed scales, runs that diverged or failed. `shows` says what is drawn of several seeds."""
+    """The caption of a figure: "quick scale · 3 seeds: a sketch · mean ± sd · digits, listops", and how many runs
+    diverged or failed. `shows` says what is drawn of several seeds."""
     check_frame(frame, ("task", "arm", "seed", "scale", "status"))
     scales = list(frame.scale.unique())
     seeds = frame.groupby(["task", "scale", "arm"], sort=False).seed.nunique()

@@ -22,7 +22,7 @@ from mambanorm.norms import NORMS
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.recorded_results import recorded
 from mambanorm.runs.store import load_runs, stored_run
-from mambanorm.study.inside import INPUTS, parse_numbers, scan_by_hand
+from mambanorm.study.inside import INPUTS, scan_by_hand
 from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show, slider
 
@@ -125,26 +125,15 @@ def explore_block() -> BlockExplorer:
     return BlockExplorer()
 
 
-BY_HAND = "by hand"
-
-
-def _ask_for_numbers(controls: dict[str, w.Widget]) -> None:
-    show(controls["numbers"], controls["source"].value == BY_HAND)
-
-
-def _draw_scan(source: str, numbers: str, delta: float, a: float, selective: bool) -> StudyFigure:
-    u = parse_numbers(numbers) if source == BY_HAND else INPUTS[source]
-    return fig_scan_view(scan_by_hand(u, delta, a, selective=selective), delta=delta, a=a)
+def _draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFigure:
+    return fig_scan_view(scan_by_hand(INPUTS[source], delta, a, selective=selective), delta=delta, a=a)
 
 
 def explore_scan() -> Explorer:
-    """Move Δ and the decay rate, choose or type an input, let Δ follow the input: what the states keep and forget."""
-    wide = w.Layout(width="480px", max_width="100%")
+    """Move Δ and the decay rate, choose an input, let Δ follow the input: what the states keep and forget."""
     return Explorer(
         _draw_scan,
-        arrange=_ask_for_numbers,
-        source=choice("two impulses", [*INPUTS, BY_HAND], "input"),
-        numbers=w.Text("0 0 1 0 0 0 0 -2 0 0 0 0", description="numbers", continuous_update=False, layout=wide),
+        source=choice("two impulses", list(INPUTS), "input"),
         delta=log_slider(0.2, 0.01, 10, "Δ"),
         a=log_slider(1.0, 0.1, 10, "rate |A|"),
         selective=buttons(True, {"the same everywhere": False, "follows the input": True}, "Δ is"),
