@@ -21,7 +21,7 @@ PLACES, __getattr__, __dir__ = names_of(
     {
         "recording": "blocks_of left_as_found record record_sites",
         "depth": "EXPONENTIAL FLAT growth growth_fits growth_table norm_quantiles norms_by_depth token_norms",
-        "weights": "BLOCK_PARTS SelectorLog WeightLog marchenko_pastur mixture_moves mixtures_of part_norms "
+        "weights": "BLOCK_PARTS WeightLog marchenko_pastur mixture_moves mixtures_of part_norms "
         "selector_weights sigma_history singular_values spectra spectrum_at spectrum_spread",
         "diagnosis": "Diagnosis NonFinite Report diagnose",
         "findings": "Symptom Symptoms",
