@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pandas as pd
@@ -86,10 +86,10 @@ class Symptoms(list[Symptom]):
         return "\n".join([*told, *self._lines])
 
     def _repr_html_(self) -> str:
-        rows = [astuple(one) if one.where else (one.severity, "the model", *astuple(one)[2:]) for one in self]
-        cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        head = "".join(f"<th>{name}</th>" for name in ("", "where", "what was found", "what to try", self.source))
-        table = f"<table><tr>{head}</tr>{cells}</table>" if rows else ""
+        shown = self.frame.replace({"where": {"": "the model"}})
+        shown.columns = ["", "where", "what was found", "what to try", self.source]
+        with pd.option_context("display.max_colwidth", None):
+            table = shown.to_html(index=False, border=0) if len(shown) else ""
         return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._lines)
 
 

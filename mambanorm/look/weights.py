@@ -99,8 +99,8 @@ def part_norms(block: Block) -> list[float]:
 
 
 def mixtures_of(blocks: Iterable[Block]) -> dict[str, np.ndarray]:
-    """`mixture`: NormVary's weights of the means and of the variances at N1 and N2, (norms, 2, members), by depth; empty
-    where none is there."""
+    """`mixture`: NormVary's weights of the means and of the variances at N1 and N2, (norms, 2, members), by depth;
+    empty where none is there."""
     mixtures = [torch.stack(n.mixture()) for block in blocks for n in (block.n1, block.n2) if isinstance(n, NormVary)]
     return {"mixture": torch.stack(mixtures).detach().cpu().numpy()} if mixtures else {}
 
