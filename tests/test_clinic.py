@@ -371,7 +371,7 @@ def found_in(frame: dict, weights=()) -> list:
     columns = dict(depth=1, site="residual", layer="l", where="l", rms=1.0, max_abs=4.0, p999=3.0, kurtosis=3.0,
                    nonfinite=0.0, grad_rms=1.0)  # fmt: skip
     table = pd.DataFrame(columns | frame)
-    weights = pd.DataFrame(weights, columns=["weight", "nonfinite"])
+    weights = pd.DataFrame(weights, columns=diagnosis.WEIGHTS).fillna({"nonfinite": 0.0})
     return list(findings_of(table, weights, None, None, 1.0))
 
 
@@ -391,11 +391,14 @@ def test_magnitudes_beyond_float16_outliers_and_vanishing_gradients_are_told():
     for frame, said in (
         (dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]), "reaches 7e+04, the first of 1 place beyond float16's 65,504"),
         (dict(max_abs=[4.0, 400.0]), "400 times its RMS"),
-        (dict(depth=EIGHT, grad_rms=10.0 ** (EIGHT - 8)), "gradients vanish"),
     ):
         (finding,) = found_in(frame)
         assert said in finding.found
         assert "insert_norm" not in finding.try_this  # which it names only where it can be done
+    weights = [dict(weight=f"{i}", shape=(8, 8), rms=0.5, grad_to_weight=10.0**-i) for i in range(8)]
+    (finding,) = found_in({"depth": [1]}, weights)
+    assert (finding.where, "gradients explode: the first layers' (RMS 2.8e-01)" in finding.found) == ("0", True)
+    assert found_in({"depth": [1]}, [*weights, dict(weight="head", shape=(8, 3), rms=0.0)]) == []  # as heads begin
 
 
 DEAD = [(ours, 1e6), (ours, -60.0), (theirs, 60.0), (partial(theirs, "Jamba"), 1e6), (partial(ours, **HEADS), 60.0)]

@@ -232,7 +232,7 @@ class Watched:
         where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
         write_bytes(picture, pictures.fig_failure(steps, layers, title, where)._repr_png_())
-        seen, weights = self._seen, [dict(weight=name, nonfinite=1.0) for name in lost]
+        seen, weights = self._seen, [dict(weight=name, shape=(), nonfinite=1.0) for name in lost]
         frames = (pd.DataFrame(seen.rows if first else [], columns=COLUMNS), pd.DataFrame(weights, columns=WEIGHTS))
         findings = findings_of(
             *frames, seen.first, seen.first_gradient,
