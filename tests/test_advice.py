@@ -14,9 +14,8 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm import advice, claims
-from mambanorm.advice import blocks, evidence, experiments
-from mambanorm.advice.mistakes import MISTAKES, counted, mistake_runs, mistake_table
-from mambanorm.advice.recommendation import UNDECIDED, parameters
+from mambanorm.advice import blocks, experiments, mamba
+from mambanorm.advice.mistakes import MISTAKES, Gap, mistake_runs, mistake_table
 from mambanorm.basics.settings import ROOT
 from mambanorm.claims.findings import READERS
 from mambanorm.norms import NORMS
@@ -29,10 +28,6 @@ def runs(tmp_path_factory):
     """Every experiment at scale smoke, two seeds, in a store of its own."""
     folder = tmp_path_factory.mktemp("advice-runs")
     return folder, {name: advice.measure(name, "smoke", SEEDS, folder) for name in advice.EXPERIMENTS}
-
-
-def texts(*lists):
-    return [entry.text for entries in lists for entry in entries]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -48,9 +43,9 @@ STEPS = {
     "Image-to-image translation": (dict(architecture="cnn", task="image_translation"), "IN", "conv"),
     "Step 2, RNN: never BatchNorm": (dict(architecture="rnn", batch_size=512), "LN", "step by step"),
     "Step 2, GRU": (dict(architecture="gru"), "LN", "step by step"),
-    "Step 2, Transformer, small": (dict(architecture="transformer", size="350M"), "LN", "pre-norm"),
+    "Step 2, Transformer, small": (dict(architecture="transformer", size=350e6), "LN", "pre-norm"),
     "Step 2, Transformer, > 1B parameters": (dict(architecture="transformer", size=7e9), "RMSN", "pre-norm"),
-    "Step 2, Transformer, exactly 1B": (dict(architecture="transformer", size="1B"), "RMSN", "pre-norm"),
+    "Step 2, Transformer, exactly 1B": (dict(architecture="transformer", size=1e9), "RMSN", "pre-norm"),
     "Step 2, GAN, generator, image translation": (
         dict(architecture="gan", component="generator", task="image_translation"), "IN", "conv"),
     "Step 2, GAN, generator": (dict(architecture="gan", component="generator"), "None", "generator"),
@@ -67,13 +62,13 @@ NAMES = dict(nn=nn, channels=64, features=64, hidden_size=64, d_model=64, d=64, 
 
 
 @pytest.mark.parametrize("words", STEPS)
-def test_every_decision_step_of_the_guide_has_its_branch_and_a_line_of_code_that_makes_a_module(words, store):
+def test_every_decision_step_of_the_guide_has_its_branch_and_a_line_of_code_that_makes_a_module(words):
     question, norm, place = STEPS[words]
     found = mn.recommend(**question)
     assert found.norm == norm
     assert place in found.place
-    assert all(reason.source and reason.text.endswith((".", "minute.")) for reason in (*found.reasons, *found.at_odds))
-    assert any("guide S4" in reason.source for reason in found.reasons)
+    assert all(re.search(r"\. \[.+\]$", reason) for reason in (*found.reasons, *found.at_odds))
+    assert any("[guide S4, " in reason for reason in found.reasons)
     assert isinstance(eval(found.code, NAMES), nn.Module)
 
 
@@ -85,56 +80,19 @@ SEE_NO_FUTURE = [
 ]  # fmt: skip
 
 
-def test_a_causal_model_gets_a_norm_of_one_position_and_is_told_why(store):
+def test_a_causal_model_gets_a_norm_of_one_position_and_is_told_why():
     for question in SEE_NO_FUTURE:
         found = mn.recommend(**question)
         assert found.norm in ("LN", "RMSN", "None")
-        assert any("later" in text for text in texts(found.reasons))
+        assert any("later position" in text for text in found.reasons)
         assert "IN" not in found.instead
 
 
-def planted(name, small=0.01, **columns):
-    """Made-up rows of an experiment: each column a list, the same over three seeds but for a spread."""
-    frame = pd.concat([pd.DataFrame(columns).assign(seed=seed, scale="smoke") for seed in range(3)], ignore_index=True)
-    value = next(c for c in ("accuracy", "error_beyond") if c in frame)
-    frame[value] = frame[value] + small * (frame.seed - 1) * (np.arange(len(frame)) % 2)
-    return lambda asked, **_: frame if asked == name else pd.DataFrame()
-
-
-PLANTED = {
-    "batch_size": (dict(architecture="cnn", batch_size=4), "BN − GN at batch 4",
-                   dict(norm=["BN", "GN"], batch=[4, 4], accuracy=[50.0, 60.0])),
-    "dense": (dict(architecture="mlp", batch_size=32), "BN − GN at batch 32",
-              dict(norm=["BN", "GN"], batch=[32, 32], accuracy=[60.0, 50.0])),
-    "depth": (dict(architecture="transformer", depth=24), "Pre- − post-norm at 24 layers",
-              dict(place=["pre", "post"], norm=["LN", "LN"], depth=[24, 24], accuracy=[60.0, 50.0])),
-    "recurrent": (dict(architecture="lstm"), "LN − BN in a stacked LSTM",
-                  dict(norm=["LN", "BN", "None", "GN"], accuracy=[60.0, 50.0, 40.0, 30.0])),
-    "style": (dict(architecture="cnn", task="style_transfer"), "painting digits of unseen contrasts",
-              dict(norm=["IN", "BN"], error_beyond=[0.1, 0.9], survives=[0.9, 0.1])),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("told", ["reasons", "at_odds", "undecided"])
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_was_measured_stands_where_it_belongs(name, told, monkeypatch):
-    question, words, columns = PLANTED[name]
-    if told == "at_odds":  # the other way round: now our runs contradict the guide
-        columns = {key: column[::-1] if isinstance(column[0], float) else column for key, column in columns.items()}
-    monkeypatch.setattr(evidence, "stored", planted(name, 90.0 if told == "undecided" else 0.01, **columns))
-    found = mn.recommend(**question)
-    lists = ("reasons", "at_odds", "undecided")
-    assert {where for where in lists if any(words in text for text in texts(getattr(found, where)))} == {told}
-    assert any("3 seeds" in reason.source for reason in getattr(found, told))
-    assert (UNDECIDED in repr(found)) == bool(found.undecided)
-
-
-def test_a_recommendation_reads_well_as_text_and_html(store):
-    found = mn.recommend("cnn", batch_size=np.int64(4))
-    for text in (repr(found), found._repr_html_()):
-        assert "cnn, batch_size=4: GN, after the convolution" in text
-        assert "What is at odds" in text
-        assert "nn.GroupNorm(32, channels)" in text
+def test_a_recommendation_reads_well():
+    text = repr(mn.recommend("cnn", batch_size=4))
+    assert "**cnn, batch_size=4: GN, after the convolution" in text
+    assert "What is at odds" in text
+    assert "    nn.GroupNorm(32, channels)" in text
 
 
 @pytest.mark.parametrize(
@@ -144,21 +102,15 @@ def test_a_recommendation_reads_well_as_text_and_html(store):
         (dict(architecture="cnn", task="styletransfr"), "did you mean 'style_transfer'"),
         (dict(architecture="cnn", task="digits"), "unknown task 'digits'"),
         (dict(architecture="gan"), "component is needed, valid are generator, discriminator"),
-        (dict(architecture="cnn", batch_size=np.float64(4)), "batch_size must be a positive whole number"),
+        (dict(architecture="cnn", batch_size=4.0), "batch_size must be a positive whole number"),
         (dict(architecture="cnn", causal="no"), "causal must be True or False"),
-        (dict(architecture="transformer", size="large"), "size must be a number of parameters"),
+        (dict(architecture="transformer", size="7B"), "size must be a number of parameters"),
         (dict(architecture="mamba", task="imdb"), "unknown task with recorded runs 'imdb'"),
-        (dict(architecture="mamba", scale="*"), "unknown scale .* valid are smoke, quick"),
     ],
 )
 def test_bad_values_are_answered_with_the_valid_ones(question, words):
     with pytest.raises(ValueError, match=words):
         mn.recommend(**question)
-
-
-def test_a_size_is_a_number_or_a_text():
-    for size, number in (("7B", 7e9), ("350m", 3.5e8), (1e9, 1e9), ("12k", 12e3), (None, None)):
-        assert parameters(size) == number
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -170,26 +122,26 @@ def test_mamba_takes_the_arm_that_validation_chose_whatever_it_is(monkeypatch):
             ("BN>SSM>BN", "", 89.0, 1.0, -2, 4, "we cannot tell"),
             ("NormVary>SSM>GN", "the paper's", 70.0, 20.0, 15.0, 25.0, "behind")]  # fmt: skip
     table = pd.DataFrame(rows, columns=["arm", "who", "mean", "behind", "low", "high", "told"]).assign(sd=1.0, n=8)
-    monkeypatch.setattr(evidence, "_ranked", lambda kind, task, causal: (table, "made-up runs"))
+    monkeypatch.setattr(mamba, "_ranked", lambda kind, task, causal: (table, "made-up runs"))
     found = mn.recommend("mamba", batch_size=2)
     assert (found.norm, found.instead) == ("BN", ("BN→BN",))
     assert "LN before it" in found.place
     assert isinstance(eval(found.code, NAMES | dict(d_model=8)), mn.MambaBlock)
-    assert any("NormVary→GN (the paper's) is behind" in reason.text for reason in found.at_odds)
-    assert any("batch of 2" in reason.text for reason in found.at_odds)
+    assert any("NormVary→GN (the paper's) is behind" in reason for reason in found.at_odds)
+    assert any("batch of 2" in reason for reason in found.at_odds)
 
 
 def test_mamba_cites_the_recorded_verdicts_word_by_word_and_only_a_reproduced_one_is_a_reason():
     for task, kind in ((None, "sequence"), ("detection", "vision")):
         found = mn.recommend("mamba", task=task)
-        said = {reason.text: reason for reason in (*found.reasons, *found.at_odds, *found.undecided)}
-        for verdict in evidence._verdicts(kind):
+        said = (*found.reasons, *found.at_odds, *found.undecided)
+        for verdict in mamba._verdicts(kind):
             if verdict.n_seeds:
                 (text,) = [text for text in said if f"({verdict.claim.id})" in text]
                 assert verdict.brief in text
-                assert (said[text] in found.at_odds) is (verdict.verdict == "contradicted")
-                assert (said[text] in found.reasons) is (verdict.verdict == "reproduced")
-                assert f"{verdict.n_seeds} seeds" in said[text].source
+                assert (text in found.at_odds) is (verdict.verdict == "contradicted")
+                assert (text in found.reasons) is (verdict.verdict == "reproduced")
+                assert text.endswith(f"{verdict.n_seeds} seeds]")
         assert found.norm in NORMS
 
 
@@ -222,9 +174,7 @@ def test_what_is_stored_is_read_and_changed_code_measures_anew(runs, monkeypatch
     folder, frames = runs
     monkeypatch.setitem(experiments.EXPERIMENTS, "style", lambda scale, seed: [dict(norm="new", seed=seed)])
     assert advice.measure("style", "smoke", SEEDS, folder).equals(frames["style"])
-    assert len(experiments.stored("style", "smoke", folder)) == len(frames["style"])
     monkeypatch.setattr(experiments, "_digest", lambda: "other")
-    assert experiments.stored("style", "smoke", folder).empty
     assert set(advice.measure("style", "smoke", 1, folder).norm) == {"new"}
     assert len(mn.load_runs(folder)) == 0  # the run store passes the experiments by
     with pytest.raises(ValueError, match="did you mean 'batch_size'"):
@@ -262,14 +212,13 @@ def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares
     table = mistake_table("smoke", SEEDS, folder)
     said = advice.in_words(table, frames)
     assert all(words in said for words in GUIDES_MISTAKES)
-    for words in ("linear layers", "sorted rows", "four lengths", "unseen contrasts", "post-norm, 2 layers", "4 train"):
+    for words in ("linear layers", "sorted rows", "four lengths", "unseen contrasts", "the deepest of"):
         assert words in said
-    assert "{" not in said
-    assert f"{100 * frames['style'].groupby('norm').survives.mean().BN:.0f} % behind BN" in said
     ahead = frames["dense"].assign(accuracy=lambda f: f.seed / 100 + (f.norm == "BN") * (0.1 - 0.2 * (f.batch == 4)))
     guesses = advice.guesses_tested(table, frames | {"dense": ahead})
     assert [line[:2] for line in guesses.splitlines()] == ["1.", "2.", "3."]
     assert "a net of linear layers: 4 of" in guesses
+    assert f"{100 * frames['style'].groupby('norm').survives.mean().BN:.0f} % behind BN" in guesses
 
 
 @pytest.mark.parametrize(
@@ -277,10 +226,9 @@ def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares
 )
 def test_a_gap_is_paired_by_seed(other, told):
     noise = [0.0, 0.3, -0.3] if other == 1.7 else [0.0, 0.0, 0.0]
-    rows = [dict(norm=norm, seed=seed, lengths="four", mode="eval", error=error + seed)
+    rows = [dict(norm=norm, seed=seed, error=error + seed)
             for seed in range(3) for norm, error in (("LN", 1.7), ("None", other + noise[seed]))]  # fmt: skip
-    frame = pd.DataFrame([*rows, dict(norm="LN", seed=0, lengths="one", mode="eval", error=99.0)])
-    gap = evidence.Gap(counted(frame), "norm", "LN", "None", "error")
+    gap = Gap(pd.DataFrame(rows), "norm", "LN", "None", "error")
     assert gap.says == told
     assert str(gap).startswith(f"{1.7 - other:+.2f} [".replace("-", "−"))
 
@@ -299,31 +247,10 @@ def test_instance_norm_leaves_no_style_to_read_and_batch_norm_does():
 
 def test_numbers_of_the_guide_have_their_measured_neighbours(runs):
     table = advice.claimed_and_measured("smoke", SEEDS, runs[0]).set_index("claim")
-    for text in ("10 ×", "0.001 → 0.01", "72.1 / 75.3 %", "12 layers", "the same", "15–20 %", "180 s"):
+    for text in ("10 ×", "72.1 / 75.3 %", "12 layers", "the same"):
         rows = table[table.claimed.str.contains(text, regex=False)]
         assert len(rows), text
         assert rows.here.str.contains(r"\d").all(), text
-    assert table.here["seconds saved over 1 million tokens, 1,000 → 1,180 a second"] == "153 s"
     means = runs[1]["batch_size"].query("batch == 2").groupby("norm").accuracy.mean()
     assert table.here["BN / GN at batch 2"].startswith(f"{means.BN:.1f} / {means.GN:.1f} % (BN − GN: ")
     assert table.setting["BN / GN at batch 2"] == "a small CNN, digits, smoke scale, 2 seeds: a sketch"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the guide's blocks, and the figures
-
-
-@pytest.mark.parametrize("place", ["pre", "post"])
-def test_a_transformer_layer_is_torchs(place):
-    torch.manual_seed(0)
-    ours = blocks.TransformerLayer(16, 4, place=place)
-    theirs = nn.TransformerEncoderLayer(16, 4, 64, dropout=0.0, batch_first=True, norm_first=place == "pre")
-    names = {"qkv.weight": "self_attn.in_proj_weight", "qkv.bias": "self_attn.in_proj_bias",
-             "out": "self_attn.out_proj", "ffn.0": "linear1", "ffn.2": "linear2"}  # fmt: skip
-    state = {}
-    for name, value in ours.state_dict().items():
-        key = next((old for old in names if name.startswith(old)), "")
-        state[name.replace(key, names[key]) if key else name] = value
-    theirs.load_state_dict(state)
-    x = torch.randn(2, 5, 16)
-    torch.testing.assert_close(ours(x), theirs(x))

@@ -292,19 +292,6 @@ def test_models_built_in_two_threads_at_once_start_from_their_seeds():
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
-def test_each_kind_of_norm_that_mixes_is_kept_under_its_own_name():
-    kept = train(base_config("digits", "smoke", arm="NormVary>SSM>SwitchNorm", steps=2, eval_every=1)).diagnostics
-    token = train(base_config("digits", "smoke", arm="NormVary-token>SSM>None", steps=2, eval_every=1)).diagnostics
-    layers = base_config("digits", "smoke").n_layers
-    shapes = {name: kept[name].shape[1:] for name in kept if name.startswith("mixture")}
-    assert shapes == {"mixture": (layers, 2, 5), "mixture_SwitchNorm": (layers, 2, 3)}
-    assert token["mixture_NormVary-token"].shape[1:] == (layers, 2, 3)
-    weights = kept["mixture_SwitchNorm"]
-    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
-    np.testing.assert_allclose(weights[0], 1 / 3)  # uniform before the first step, and then no more
-    assert np.ptp(weights[-1]) > 0
-
-
 def test_result_holds_what_the_contract_names_bit_for_bit_each_time(result):
     assert result.status == "ok"
     assert 0 <= result.chance <= 0.3

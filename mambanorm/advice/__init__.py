@@ -1,9 +1,7 @@
 """Which norm when, and which mistakes? The guide (source S4) as functions, and what this kit measures of it.
 
-rules.py                   recommend: the decision framework, one rule an architecture
-recommendation.py          what is asked, and what comes back
-evidence.py                what the stored runs and the recorded verdicts say of a recommendation
-blocks.py                  ConvBlock, TransformerLayer, ConvNet, SequenceNet, …: the guide's blocks, small
+rules.py                   recommend: the decision framework as a table;   mamba.py: of a Mamba block, by recorded runs
+blocks.py                  ConvBlock, ConvNet, SequenceNet, …: the guide's blocks, small
 experiments.py             small real runs, their loop and their cache
 mistakes.py                the five mistakes, each a failing demo beside its mended twin; its numbers beside ours
 card.py                    norm_card: all about a norm on one page;   card_checks.py: what it does, measured;
@@ -17,10 +15,9 @@ PLACES, __getattr__, __dir__ = names_of(
     {
         "card": "NormCard kit_cards norm_card",
         "card_page": "cards_html",
-        "experiments": "EXPERIMENTS measure spread",
+        "experiments": "EXPERIMENTS measure",
         "mistakes": "MISTAKES claimed_and_measured guesses_tested in_words mistake_runs mistake_table",
-        "recommendation": "Reason Recommendation",
-        "rules": "recommend",
+        "rules": "Recommendation recommend",
     },
 )
 """What this room offers → the file that has it."""

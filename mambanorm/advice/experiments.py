@@ -8,7 +8,6 @@
                                                                             norm, mode, batch, rows → accuracy
     rates         ConvNet, None, BN and GN over learning rates   norm, lr → accuracy, steps to 80 %
     depth         Transformer on the rows of digits, pre- and post-norm     place, norm, depth → accuracy
-    recurrent     stacked LSTM on the rows of digits, None, LN, BN          norm → accuracy
     counting      LSTM that counts pulses, None, LN, BN, tested in eval and in train mode    norm, lengths → error
     style         images of many contrasts → one contrast, IN, BN, None     norm → error, and what of the style survives
 
@@ -22,16 +21,17 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
+from sklearn.linear_model import Ridge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mambanorm import loop
-from mambanorm.advice.blocks import ConvNet, DenseNet, DepthNet, SequenceNet, StyleNet
+from mambanorm.advice.blocks import ConvNet, DenseNet, SequenceNet, StyleNet
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.look import left_as_found
+from mambanorm.models.transformer import TransformerClassifier
 from mambanorm.runs import kept
 from mambanorm.runs.grid import check_seeds
 from mambanorm.tasks import load_task
@@ -103,10 +103,12 @@ def fit(
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, x: Tensor, labels: Tensor) -> float:
-    """Per cent of the rows that the model, in eval mode, gives their label; one that is not finite counts as wrong."""
-    model.eval()
-    scores = model(x)
+def accuracy(model: nn.Module, x: Tensor, labels: Tensor, batch: int | None = None, mode: str = "eval") -> float:
+    """Per cent of the rows that the model gives their label, batch by batch (None = all at once); what is not finite is
+    wrong. Mode and running statistics stay as they are."""
+    with left_as_found(model):
+        model.train(mode == "train")
+        scores = torch.cat([model(rows) for rows in x.split(batch or len(x))])
     right = (scores.argmax(-1) == labels) & scores.isfinite().all(-1)
     return 100 * right.float().mean().item()
 
@@ -154,18 +156,9 @@ def inference(scale: str, seed: int) -> list[dict]:
         for order, where in (("mixed", torch.arange(len(labels))), ("sorted", labels.argsort(stable=True))):
             for batch in (1, *BATCHES):
                 for mode in ("train", "eval"):
-                    score = _accuracy_in(model, x[where], labels[where], batch, mode == "train")
+                    score = accuracy(model, x[where], labels[where], batch, mode)
                     rows.append(dict(norm=norm, mode=mode, batch=batch, rows=order, accuracy=score, losses=losses))
     return rows
-
-
-@torch.no_grad()
-def _accuracy_in(model: nn.Module, x: Tensor, labels: Tensor, batch: int, training: bool) -> float:
-    """Accuracy batch by batch, in train or in eval mode. The model's running statistics stay as they are."""
-    with left_as_found(model):
-        model.train(training)
-        right = [(model(a).argmax(-1) == b).float() for a, b in zip(x.split(batch), labels.split(batch), strict=True)]
-    return 100 * torch.cat(right).mean().item()
 
 
 def rates(scale: str, seed: int) -> list[dict]:
@@ -203,20 +196,12 @@ def depth(scale: str, seed: int) -> list[dict]:
     arms = [(place, "LN", n) for place in ("pre", "post") for n in DEPTHS[scale]]
     for place, norm, n in [*arms, ("pre", "RMSN", DEPTHS[scale][1])]:
         torch.manual_seed(seed)
-        model = DepthNet(8, 8, depth=n, place=place, norm=norm)
+        where = dict(norm_position="before", final_norm=norm) if place == "pre" else dict(norm_position="after")
+        sizes = dict(in_features=8, d_model=32, n_layers=n, expand=4)
+        model = TransformerClassifier(10, arm=f"{norm}>MHA>{norm}", **sizes, **where)
         losses = fit(model, classify, _batches(data["train"], 32, steps, seed), lr=3e-3, steps=steps)
         score = accuracy(model, *data["test"])
         rows.append(dict(place=place, norm=norm, depth=n, accuracy=score, losses=losses))
-    return rows
-
-
-def recurrent(scale: str, seed: int) -> list[dict]:
-    data, rows, steps = _rows_as_steps(scale, seed), [], _steps(scale, 150)
-    for norm in ("None", "LN", "BN"):
-        torch.manual_seed(seed)
-        model = SequenceNet(8, 10, norm=norm)
-        losses = fit(model, classify, _batches(data["train"], 32, steps, seed), lr=5e-3, steps=steps)
-        rows.append(dict(norm=norm, accuracy=accuracy(model, *data["test"]), losses=losses))
     return rows
 
 
@@ -288,20 +273,17 @@ def _style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
     images, styles = styled_digits(x, torch.Generator().manual_seed(seed), 0.5, 2)
     convolution, norm, _ = model.eval()[0]
     y = norm(convolution(images))
-    pooled = torch.cat([y.mean((2, 3)), y.var((2, 3)).add(1e-12).log(), torch.ones(len(y), 1)], 1).double()
+    pooled = torch.cat([y.mean((2, 3)), y.var((2, 3)).add(1e-12).log()], 1).double().numpy()
     half = len(y) // 2
     # a pinch of ridge: without it the constant channels of IN would be read by their rounding errors
-    gram = pooled[:half].T @ pooled[:half] + 1e-3 * torch.eye(pooled.shape[1], dtype=torch.double)
-    found = pooled[half:] @ torch.linalg.solve(gram, pooled[:half].T @ styles[:half].double())
-    rest = (found - styles[half:]).square().sum(0) / (styles[half:] - styles[half:].mean(0)).square().sum(0)
-    return float((1 - rest).mean())
+    return Ridge(alpha=1e-3).fit(pooled[:half], styles[:half]).score(pooled[half:], styles[half:])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 
 EXPERIMENTS = dict(
     batch_size=batch_size, dense=partial(batch_size, make=DenseNet), inference=inference, rates=rates, depth=depth,
-    recurrent=recurrent, counting=counting, style=style,
+    counting=counting, style=style,
 )  # fmt: skip
 
 
@@ -321,18 +303,7 @@ def measure(name: str, scale: str | None = None, seeds: int | Sequence[int] | No
     return kept.kept(".advice", f"{name}-{scale}", rows, seeds, _digest(), runs_dir)
 
 
-def stored(name: str, scale: str, runs_dir=None) -> pd.DataFrame:
-    """Every stored row of an experiment at a scale; an empty frame where there is none."""
-    return kept.stored(".advice", f"{name}-{scale}", _digest(), runs_dir)
-
-
 @lru_cache(maxsize=1)
 def _digest() -> str:
     """Of the code that measures."""
     return kept.digest(Path(__file__), Path(__file__).with_name("blocks.py"))
-
-
-def spread(frame: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
-    """Mean, sd and number of seeds of a column, by the others: mean, sd, n."""
-    found = frame.groupby(list(by), sort=False)[value].agg(["mean", "std", "count"])
-    return found.rename(columns={"std": "sd", "count": "n"}).reset_index()

@@ -5,27 +5,47 @@ Models and data differ from the guide's, which names none for most of its number
 What a norm costs in time is in notebook 01.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
-from mambanorm.advice.evidence import Gap
 from mambanorm.advice.experiments import REACHED, measure
 from mambanorm.answers.words import numbered
 from mambanorm.basics.errors import unknown
-from mambanorm.study.tables import seeds_text
+from mambanorm.study.intervals import t_interval
+from mambanorm.study.tables import interval_says, points, seeds_text
+
+
+class Gap:
+    """value of the rows where column is a, minus value where it is b, seed by seed. low, high: the 95 % t-interval of
+    the mean; says: what it says of zero."""
+
+    def __init__(self, frame: pd.DataFrame, column: str, a: str, b: str, value: str = "accuracy"):
+        wide = frame.pivot_table(index="seed", columns=column, values=value)
+        self.by_seed, self.value = (wide[a] - wide[b]).dropna(), value
+        self.low, self.high = t_interval(self.by_seed)
+        self.says = interval_says(self.low, self.high)
+
+    @property
+    def mean(self) -> float:
+        return self.by_seed.mean()
+
+    def __str__(self) -> str:
+        if self.value == "accuracy":
+            return points(self.mean, self.low, self.high)
+        return f"{self.mean:+.2f} [{self.low:.2f}, {self.high:.2f}]".replace("-", "−")
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """wrong, right: which rows of the experiment's frame; labels: their names, {depth} being filled in from the rows.
-    condition: under which both are trained or tested. value: what is measured; better: 1 if more is, else −1."""
+    """wrong, right: queries of the experiment's frame; labels: their names. condition: under which both are trained or
+    tested. value: what is measured; better: 1 if more is, else −1."""
 
     words: str
     experiment: str
-    wrong: Callable[[pd.DataFrame], pd.Series]
-    right: Callable[[pd.DataFrame], pd.Series]
+    wrong: str
+    right: str
     labels: tuple[str, str]
     condition: str
     value: str = "accuracy"
@@ -33,41 +53,30 @@ class Mistake:
     unit: str = "accuracy (%)"
 
 
-def _deepest(frame: pd.DataFrame, place: str) -> pd.Series:
-    return (frame.depth == frame.depth.max()) & (frame.norm == "LN") & (frame.place == place)
-
-
-def _forgotten(frame: pd.DataFrame, mode: str) -> pd.Series:
-    return (frame.norm == "BN") & (frame["rows"] == "sorted") & (frame.batch == 32) & (frame["mode"] == mode)
-
-
-def _used(frame: pd.DataFrame, lengths: str = "four") -> pd.Series:
-    return (frame.lengths == lengths) & (frame["mode"] == "eval")
-
-
 MISTAKES = {
     1: Mistake(
-        "BatchNorm with small batches", "dense",
-        lambda f: (f.norm == "BN") & (f.batch == 2), lambda f: (f.norm == "GN") & (f.batch == 2),
+        "BatchNorm with small batches", "dense", "norm == 'BN' and batch == 2", "norm == 'GN' and batch == 2",
         ("BN, batch 2, linear layers", "GN, batch 2, linear layers"), "a net of linear layers alone, digits",
     ),
     2: Mistake(
-        "BatchNorm in RNN", "counting", lambda f: _used(f) & (f.norm == "BN"), lambda f: _used(f) & (f.norm == "LN"),
+        "BatchNorm in RNN", "counting", "lengths == 'four' and mode == 'eval' and norm == 'BN'",
+        "lengths == 'four' and mode == 'eval' and norm == 'LN'",
         ("BN on the LSTM's outputs", "LN on the LSTM's outputs"),
         "counting pulses, four lengths, each batch of one, tested in eval mode", "error", -1, "RMSE (pulses)",
     ),
     3: Mistake(
-        "Forgetting model.eval()", "inference", lambda f: _forgotten(f, "train"), lambda f: _forgotten(f, "eval"),
+        "Forgetting model.eval()", "inference", "norm == 'BN' and rows == 'sorted' and batch == 32 and mode == 'train'",
+        "norm == 'BN' and rows == 'sorted' and batch == 32 and mode == 'eval'",
         ("BN in train mode, sorted rows", "BN in eval mode, sorted rows"), "a small CNN, digits, test batches of 32",
     ),
     4: Mistake(
-        "Post-norm for deep Transformers", "depth", lambda f: _deepest(f, "post"), lambda f: _deepest(f, "pre"),
-        ("post-norm, {depth:.0f} layers", "pre-norm, {depth:.0f} layers"),
-        "a Transformer on digits, {steps} training steps without warm-up",
+        "Post-norm for deep Transformers", "depth", "norm == 'LN' and place == 'post' and depth == depth.max()",
+        "norm == 'LN' and place == 'pre' and depth == depth.max()", ("post-norm", "pre-norm"),
+        "the deepest of these Transformers, digits, no warm-up",
     ),
     5: Mistake(
-        "Wrong normalization for style transfer", "style", lambda f: f.norm == "BN", lambda f: f.norm == "IN",
-        ("BN", "IN"), "painting digits in one style, contrasts beyond those of training",
+        "Wrong normalization for style transfer", "style", "norm == 'BN'", "norm == 'IN'", ("BN", "IN"),
+        "painting digits in one style, contrasts beyond those of training",
         "error_beyond", -1, "RMSE, unseen contrasts",
     ),
 }  # fmt: skip
@@ -81,13 +90,8 @@ def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=Non
     mistake = MISTAKES[number]
     frame = measure(mistake.experiment, scale, seeds, runs_dir)
     twins = zip(("wrong", "right"), (mistake.wrong, mistake.right), mistake.labels, strict=True)
-    rows = pd.concat([frame[which(frame)].assign(twin=twin, label=label) for twin, which, label in twins])
-    facts = dict(depth=rows.depth.max() if "depth" in rows else 0, steps=rows.losses.map(len).max())
-    rows = rows.assign(
-        measured=rows[mistake.value],
-        label=[label.format(**facts) for label in rows.label],
-        condition=mistake.condition.format(**facts),
-    )
+    rows = pd.concat([frame.query(which).assign(twin=twin, label=label) for twin, which, label in twins])
+    rows = rows.assign(measured=rows[mistake.value], condition=mistake.condition)
     return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]].reset_index(drop=True)
 
 
@@ -119,27 +123,18 @@ SAID = {"yes": "it fails", "no, the twin is worse": "**the twin is worse**", "we
 
 
 def in_words(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) -> str:
-    """Lines of Markdown: each mistake with its twin, then what is at odds with the guide.
+    """Lines of Markdown: each mistake with its twin, then BN − GN at the smallest and at the largest batch.
 
-    mistakes: mistake_table(). found: name → measure(name), of batch_size, recurrent, counting and style.
-    """
+    mistakes: mistake_table(). found: name → measure(name)."""
     lines = [
         f"- **{row.mistake}**: {SAID[row.fails]} here; {row.wrong_is}: {row.wrong}, {row.right_is}: {row.right} "
         f"({row.measured}; {row.condition})."
         for row in mistakes.itertuples()
     ]
-    batch, here = found["batch_size"], counted(found["counting"])
+    batch = found["batch_size"]
     ends = ((n, Gap(batch[batch.batch == n], "norm", "BN", "GN")) for n in (batch.batch.min(), batch.batch.max()))
     told = "; ".join(f"{gap} at batch {n}, {gap.says}" for n, gap in ends)
-    lines.append(f"- **BN − GN in a small CNN**: {told}.")
-    gap = Gap(found["recurrent"], "norm", "LN", "BN")
-    told = _better(gap, "BN is the better one", "LN is the better one")
-    lines.append(f"- **LN − BN behind an LSTM that reads digits**: {gap}; {told}.")
-    gap, means = Gap(here, "norm", "LN", "None", "error"), here.groupby("norm").error.mean()
-    told = _better(gap, "LN is better than no norm", "LN is worse than no norm")
-    errors = f"RMSE {means.LN:.2f} and {means['None']:.2f}, {gap} pulses"
-    lines.append(f"- **LN against no norm behind the LSTM that counts**: {errors}; {told}.")
-    return "\n".join([*lines, f"- **Whose style survives?** {_survives(found['style'])}"])
+    return "\n".join([*lines, f"- **BN − GN in a small CNN**: {told}."])
 
 
 def guesses_tested(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) -> str:
@@ -147,21 +142,13 @@ def guesses_tested(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) ->
     fails = mistakes.set_index("number").fails.map(SAID)
     nets = {"a small CNN": found["batch_size"], "a net of linear layers": found["dense"]}
     behind = "; ".join(f"{net}: {_behind(frame)}" for net, frame in nets.items())
+    left = 100 * found["style"].groupby("norm").survives.mean()
     lines = (
         f"Batch sizes at which BN is behind GN beyond the spread of the seeds: {behind}.",
-        _survives(found["style"]),
+        f"{left.IN:.0f} % of each image's own style can be read behind IN, {left.BN:.0f} % behind BN.",
         f"BatchNorm behind the LSTM that counts: {fails[2]}. Post-norm: {fails[4]}.",
     )
     return numbered(lines)
-
-
-def counted(frame: pd.DataFrame, lengths: str = "four") -> pd.DataFrame:
-    """The rows of `counting` as the models are used: in eval mode, at one number of lengths."""
-    return frame[_used(frame, lengths)]
-
-
-def _better(gap: Gap, below: str, above: str) -> str:
-    return {"clearly below zero": below, "clearly above zero": above}.get(gap.says, "we cannot tell")
 
 
 def _behind(frame: pd.DataFrame) -> str:
@@ -171,23 +158,11 @@ def _behind(frame: pd.DataFrame) -> str:
     return f"{', '.join(map(str, behind)) or 'none'} of {', '.join(map(str, sizes))} rows"
 
 
-def _survives(frame: pd.DataFrame) -> str:
-    left = 100 * frame.groupby("norm").survives.mean()
-    return f"{left.IN:.0f} % of each image's own style can be read behind IN, {left.BN:.0f} % behind BN."
-
-
 # ----------------------------------------------------------------------------------------------------- the numbers
 
 
 IMAGENET = {32: (76.5, 76.3), 8: (75.8, 76.1), 2: (72.1, 75.3)}
 """Batch → accuracy of BN and of GN that the guide prints (ResNet-50, ImageNet), as of “He et al.”."""
-SUMS = [
-    ("RMSNorm saves, where LayerNorm adds 3–5 %", "15–20 %", f"at most {100 * (1 - 1 / 1.05):.1f} %, all that LN costs",
-     "arithmetic"),
-    ("seconds saved over 1 million tokens, 1,000 → 1,180 a second", "180 s",
-     f"{1e6 / 1000 - 1e6 / 1180:.0f} s", "arithmetic"),
-]  # fmt: skip
-"""Two numbers of the guide that its other numbers contradict."""
 
 
 def claimed_and_measured(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
@@ -195,7 +170,7 @@ def claimed_and_measured(scale: str | None = None, seeds=None, runs_dir=None) ->
     batch, rates, depth = (measure(name, scale, seeds, runs_dir) for name in ("batch_size", "rates", "depth"))
     where = f"{batch.scale.iloc[0]} scale, {seeds_text([batch.seed.nunique()])}"
     measured = [*_batch_rows(batch), *_rate_rows(rates), *_depth_rows(depth)]
-    rows = [(*row, f"{setting}, {where}") for *row, setting in measured] + SUMS
+    rows = [(*row, f"{setting}, {where}") for *row, setting in measured]
     return pd.DataFrame(rows, columns=["claim", "claimed", "here", "setting"])
 
 
@@ -210,26 +185,15 @@ def _batch_rows(batch: pd.DataFrame) -> list[tuple]:
 
 
 def _rate_rows(frame: pd.DataFrame) -> list[tuple]:
-    """Steps to an accuracy, each norm at its best rate; and the largest rate that brings half of the best rate's
-    accuracy (and more than 20 %)."""
-    steps, largest = {}, {}
+    """Steps to an accuracy, each norm at its best rate."""
+    steps = {}
     for norm in ("None", "BN", "GN"):
         mine = frame[frame.norm == norm]
         mean = mine.groupby("lr").accuracy.mean()
         soon = mine[mine.lr == mean.idxmax()].reached.median()
         steps[norm] = f"more than {mine.limit.iloc[0]}" if soon != soon else f"{soon:.0f}"
-        trains = mean[(mean >= mean.max() / 2) & (mean > 20)]
-        largest[norm] = f"{trains.index.max():g}" if len(trains) else "none"
-    setting = "the same CNN, SGD"
-    return [
-        ("a norm converges faster", "10 × (100 → 10 epochs)", f"steps to {REACHED:.0f} %: {_listed(steps)}", setting),
-        ("a norm allows larger rates", "10 × (0.001 → 0.01)",
-         f"the largest of up to {frame.lr.max():g} that trains: {_listed(largest)}", setting),
-    ]  # fmt: skip
-
-
-def _listed(found: dict[str, str]) -> str:
-    return ", ".join(f"{'no norm' if norm == 'None' else norm} {value}" for norm, value in found.items())
+    told = f"steps to {REACHED:.0f} %: no norm {steps['None']}, BN {steps['BN']}, GN {steps['GN']}"
+    return [("a norm converges faster", "10 × (100 → 10 epochs)", told, "the same CNN, SGD")]
 
 
 def _depth_rows(frame: pd.DataFrame) -> list[tuple]:

@@ -1,267 +1,284 @@
-"""`recommend`: the decision framework of the guide *Normalization Techniques* (source S4), one rule an architecture.
-
-Step 1 asks for the batch, 2 for the architecture, 3 for the place; then what the guide says of when not to normalize,
-and its advice of 2025. A reason by `guide` names its section. Papers are named where they are at odds with it. What
-this kit has measured comes from evidence.py, and so does the rule for Mamba.
+"""`recommend`: the decision framework of the guide *Normalization Techniques* (source S4) as one table, the first rule
+that fits: RULES. Papers are named where they are at odds with the guide; what this kit has measured of its advice is in
+notebook 11. The rule for Mamba comes from recorded runs (mamba.py).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-
-from mambanorm.advice import evidence
-from mambanorm.advice.recommendation import (
-    ARCHITECTURES,
-    COMPONENTS,
-    IMAGES,
-    LARGE,
-    TASKS,
-    Question,
-    Reason,
-    Recommendation,
-    check_question,
-    meant,
-    parameters,
-)
-from mambanorm.basics.settings import SMALL_BATCH, check_scale, default_scale
+from mambanorm.basics.checks import check_flag, check_size, shown
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import SMALL_BATCH
 from mambanorm.tasks import TASKS as KIT
 
-DEEP = 12
-"""Layers above which it leaves post-norm."""
+ARCHITECTURES = ("cnn", "rnn", "lstm", "gru", "transformer", "gan", "mamba", "mlp")
+TASKS = (
+    "classification", "regression", "detection", "segmentation", "style_transfer", "image_translation", "generation",
+    "language_model", "reinforcement_learning", "debugging",
+)  # fmt: skip
+IMAGES = ("style_transfer", "image_translation")
+"""Tasks that turn an image into an image."""
 SMALL_BATCH_TASKS = ("detection", "segmentation", "reinforcement_learning")
-"""Tasks whose batches the guide expects to be small."""
-
-AFTER_CONVOLUTION = "after the convolution, before the activation"
-PRE_NORM = "before each sub-layer (pre-norm), and once before the head"
-
-
-def guide(text: str, section: str) -> Reason:
-    return Reason(text, f"guide S4, {section}")
+COMPONENTS = ("generator", "discriminator", "output")
+LARGE, DEEP = 1e9, 12
+"""Parameters from which the guide calls a Transformer large; layers above which it leaves post-norm."""
 
 
-ARITHMETIC = Reason(
-    "The guide's RMSNorm is 15–20 % faster than LayerNorm. By its own table all of LayerNorm costs 3–5 %, and a part "
-    "cannot save more than it costs.",
-    "guide S4, RMS Normalization against Performance Impact",
+class Question(NamedTuple):
+    """What is asked; None where it is left open. size: parameters; depth: layers."""
+
+    architecture: str
+    batch_size: int | None = None
+    task: str | None = None
+    causal: bool = False
+    size: float | None = None
+    component: str | None = None
+    depth: int | None = None
+
+    @property
+    def words(self) -> str:
+        """`cnn, batch_size=4`"""
+        given = {name: value for name, value in self._asdict().items() if value and name != "architecture"}
+        told = (f"{name}={value:,.0f}" if name == "size" else f"{name}={value}" for name, value in given.items())
+        return ", ".join([self.architecture, *told])
+
+    @property
+    def small(self) -> bool:
+        """Whether its batches are small: asked, or expected of its task."""
+        return self.batch_size < SMALL_BATCH if self.batch_size else self.task in SMALL_BATCH_TASKS
+
+    @property
+    def blind(self) -> bool:
+        """Whether it may see no later position: a language model is causal without being called so."""
+        return self.causal or self.task == "language_model"
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A norm by its name in the kit ("None" for none), its place in words, the line of code, and why, each with its
+    source in brackets. at_odds: where sources contradict each other or the runs of this kit; undecided: runs of this
+    kit that decide nothing; instead: norms to try next."""
+
+    question: Question
+    norm: str
+    place: str
+    code: str
+    reasons: tuple[str, ...] = ()
+    at_odds: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
+
+    def _repr_markdown_(self) -> str:
+        norm = "no norm" if self.norm == "None" else self.norm
+        lines = [f"**{self.question.words}: {norm}, {self.place}**", "", f"    {self.code}"]
+        lists = {"Why": self.reasons, "What is at odds": self.at_odds}
+        lists |= {"Not decided by this kit's runs": self.undecided, "To try next": self.instead}
+        for title, entries in lists.items():
+            lines += ["", f"{title}:", "", *(f"- {entry}" for entry in entries)] if entries else []
+        return "\n".join(lines)
+
+    __repr__ = _repr_markdown_
+
+
+class Rule(NamedTuple):
+    """What is taken where `fits`; reasons: texts with the section of the guide in brackets."""
+
+    fits: Callable[[Question], bool]
+    norm: str
+    place: str
+    code: str
+    reasons: tuple[str, ...]
+    at_odds: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
+
+
+WU_AND_HE = (
+    "The guide prints BN 3.2 points behind GN at batch 2, and names “He et al.”. The paper says 10.6 points. "
+    "[Wu & He 2018, abstract]"
 )
-WU_AND_HE = Reason(
-    "The guide prints BN 3.2 points behind GN at batch 2, and names “He et al.”. The paper says 10.6 points.",
-    "Wu & He 2018, abstract, against guide S4, Group Normalization",
-)
-NORM_FREE = Reason(
+NORM_FREE = (
     "The guide calls normalization mandatory. Networks without it train as well with scaled weight standardization and "
-    "gradient clipping, or with a tanh in place of the norm.",
-    "Brock et al. 2021, NFNets; Zhu et al. 2025, DyT",
+    "gradient clipping, or with a tanh in place of the norm. [Brock et al. 2021, NFNets; Zhu et al. 2025, DyT]"
 )
-IDENTICAL = Reason(
+IDENTICAL = (
     "The guide calls GroupNorm(1) a LayerNorm: of images over C·H·W it is, of one token's channels it is not. And "
-    "GroupNorm(C) is InstanceNorm only with the same γ and β: torch's InstanceNorm has none by default.",
-    "guide S4, Group Normalization; shown in notebook 11",
+    "GroupNorm(C) is InstanceNorm only with the same γ and β: torch's InstanceNorm has none by default. [notebook 11]"
 )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# when not to normalize
-
-
-def never(q: Question) -> Recommendation | None:
-    """The three cases of "When NOT to Normalize"; None for any other question."""
-    section, odd = "When NOT to Normalize", ()
-    if q.component == "output":  # logits come from a linear layer, pixels and a GAN's score from a convolution
-        images = q.architecture == "gan" or (q.architecture == "cnn" and q.task in IMAGES)
-        what, layer = ("Pixels and scores", "nn.Conv2d(channels, 3, 3, padding=1)") if images else (
-            "Logits and predictions", "nn.Linear(d, n_out)")  # fmt: skip
-        text = f"{what} need their own scale; a norm on the output takes it away."
-        place, code = "on the output layer", f"{layer}  # and no norm behind it"
-    elif q.task == "debugging":
-        text = "Without norms a wrong initialization, loss or preprocessing shows itself."
-        place, code = "until the cause is found", "nn.Identity()"
-    elif q.depth == 1 and q.architecture in ("mlp", "cnn") and q.task not in IMAGES:
-        text, odd = "One layer is too simple to need it.", (_SCALED_INPUTS,)
-        place, code = "in a single layer", "nn.Identity()"
-    else:
-        return None
-    return Recommendation(q, "None", place, code, (guide(text, section),), odd)
-
-
-_SCALED_INPUTS = Reason(
-    "Badly scaled inputs hurt a single layer as well: standardise the data, which is no layer.",
-    "LeCun et al. 1998, Efficient BackProp; notebook 01",
-)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# architectures
-
-
-def cnn(q: Question, store: dict) -> Recommendation:
-    if q.sees_no_future:
-        why = guide("LayerNorm does not mix steps.", "Layer Normalization")
-        code = "nn.LayerNorm(channels)  # on (B, L, C)"
-        return Recommendation(q, "LN", "over the channels of each position", code, (why, *_causal(q)))
-    if q.task in IMAGES:
-        return _instance_norm(q, store)
-    small = (q.batch_size or SMALL_BATCH) < SMALL_BATCH or (q.batch_size is None and q.task in SMALL_BATCH_TASKS)
-    measured, odd, undecided = evidence.batch_size(q.batch_size, "GN" if small else "BN", store)
-    if small:
-        given = f"{q.task} usually has batches" if q.batch_size is None else f"A batch of {q.batch_size} is"
-        whys = [
-            guide(f"{given} below {SMALL_BATCH}: the statistics of BatchNorm are noisy.", "Decision Framework, step 1")
-        ]
-        if q.batch_size == 1:
-            odd = (_BATCH_OF_ONE, *odd)
-        return Recommendation(
-            q, "GN", AFTER_CONVOLUTION, "nn.GroupNorm(32, channels)  # 32 must divide channels, and be fewer",
-            (*whys, _after_convolution(), *measured), (WU_AND_HE, IDENTICAL, *odd), ("LN over C·H·W", "frozen BN"),
-            undecided,
-        )  # fmt: skip
-    given = "Without a batch size, one of at least 8 is assumed" if q.batch_size is None else f"Batch {q.batch_size}"
-    whys = (
-        guide(f"{given}: BatchNorm is the default of CNNs.", "Decision Framework, steps 1 and 2"),
-        _after_convolution(),
-    )
-    marginal = [_MARGINAL] if q.batch_size is not None and q.batch_size < 2 * SMALL_BATCH else []
-    odd = (*marginal, NORM_FREE, _PREACTIVATION, *odd)
-    code = "nn.BatchNorm2d(channels)"
-    return Recommendation(q, "BN", AFTER_CONVOLUTION, code, (*whys, *measured), odd, ("GN",), undecided)
-
-
-_MARGINAL = guide("In one place BatchNorm is for batches of at least 16, in another of at least 8.", "Batch Norm")
-_BATCH_OF_ONE = Reason(
+BATCH_OF_ONE = (
     "The guide calls BatchNorm undefined at batch 1. It is so only without a spatial extent: over H·W positions it has "
-    "statistics, those of InstanceNorm.",
-    "torch.nn.BatchNorm2d; shown in notebook 11",
+    "statistics, those of InstanceNorm. [torch.nn.BatchNorm2d; notebook 11]"
 )
-_PREACTIVATION = Reason(
-    "Norm and activation can also stand before the convolution, so that the residual path stays free.", "He et al. 2016"
+MARGINAL = "In one place BatchNorm is for batches of at least 16, in another of at least 8. [guide S4, Batch Norm]"
+REVERSED = (
+    "The guide says that InstanceNorm preserves each image's style and BatchNorm erases it. Each channel leaves "
+    "InstanceNorm with mean 0 and variance 1, whatever the style: it erases, and that is why it helps. "
+    "[Huang & Belongie 2017]"
 )
-
-
-def _causal(q: Question) -> list[Reason]:
-    """What a causal model adds to the reasons for LN or RMSN; nothing for another model."""
-    asked = Reason("A language model predicts the next token: it is taken as causal.", "this kit")
-    whys = [
-        Reason("LN and RMSN look at one position, and so at no later one.", "notebook 01"),
-        Reason("BN, GN and IN take statistics along the positions, and so from the future.", "notebook 01"),
-    ]
-    return ([] if q.causal else [asked]) + whys if q.sees_no_future else []
-
-
-def _after_convolution() -> Reason:
-    return guide("In CNNs the norm stands between convolution and activation.", "Decision Framework, step 3")
-
-
-def _instance_norm(q: Question, store: dict) -> Recommendation:
-    measured, odd, undecided = evidence.style(store)
-    what = "Style transfer" if q.task == "style_transfer" else "Image-to-image translation"
-    whys = (
-        guide(f"{what} takes InstanceNorm, whatever the batch.", "Decision Framework, step 2"),
-        Reason("It removes the contrast of the content image, which the output must not depend on.",
-               "Ulyanov et al. 2017; Huang & Belongie 2017"),
-        _after_convolution(),
-    )  # fmt: skip
-    reversed_ = Reason(
-        "The guide says that InstanceNorm preserves each image's style and BatchNorm erases it. Each channel leaves "
-        "InstanceNorm with mean 0 and variance 1, whatever the style: it erases, and that is why it helps.",
-        "Huang & Belongie 2017, against guide S4, Instance Normalization",
-    )
-    code, odd = "nn.InstanceNorm2d(channels, affine=True)", (reversed_, IDENTICAL, *odd)
-    return Recommendation(q, "IN", AFTER_CONVOLUTION, code, (*whys, *measured), odd, ("GN",), undecided)
-
-
-def recurrent(q: Question, store: dict) -> Recommendation:
-    measured, odd, undecided = evidence.recurrent(store)
-    whys = (
-        guide("Recurrent nets take LayerNorm, never BatchNorm.", "Decision Framework, step 2"),
-        guide("It stands on the hidden states, step by step.", "Decision Framework, step 3"),
-        *_causal(q),
-        *measured,
-    )
-    inside = Reason(
-        "The guide normalizes the outputs alone, and so not the state. The paper normalizes inside the recurrence.",
-        "Ba et al. 2016, against guide S4, RNN / LSTM",
-    )
-    never_bn = Reason(
-        "BatchNorm trains LSTMs well when it has statistics of its own for each step. Pooled over steps it is one "
-        "shift and scale a channel: that destroys no order in time.",
-        "Cooijmans et al. 2017, against guide S4, Why NOT BatchNorm",
-    )
-    place, code = "on the outputs of each layer, step by step", "nn.LayerNorm(hidden_size)  # on (B, L, hidden)"
-    return Recommendation(q, "LN", place, code, whys, (inside, never_bn, *odd), ("RMSN",), undecided)
-
-
-def transformer(q: Question, store: dict) -> Recommendation:
-    large = (q.size or 0) >= LARGE
-    norm = "RMSN" if large else "LN"
-    says = f"With {'at least' if large else 'fewer than'} 1B parameters it is {'RMSNorm' if large else 'LayerNorm'}."
-    measured, odd, undecided = evidence.depth(q.depth, store)
-    whys = [
-        guide(says, "Decision Framework, step 2; Modern Recommendations (2025)"),
-        guide("Pre-norm is more stable, and the default.", "Decision Framework, steps 2 and 3"),
-    ]
-    if q.depth is not None and q.depth > DEEP:
-        whys.append(guide(f"Post-norm above {DEEP} layers is hard to train.", "Transformer; Mistake 4"))
-        odd = (_DEEPNET, *odd)
-    whys += _causal(q)
-    code, instead = ("nn.RMSNorm(d_model)", ("LN",)) if large else ("nn.LayerNorm(d_model)", ("RMSN",))
-    odd = (ARITHMETIC, _GPT_2, *odd)
-    return Recommendation(q, norm, PRE_NORM, code, (*whys, *measured), odd, instead, undecided)
-
-
-_DEEPNET = Reason(
-    "With scaled residuals and initial weights, post-norm trains with 1,000 layers.", "Wang et al. 2022, DeepNet"
+INSIDE = (
+    "The guide normalizes the outputs alone, and so not the state. The paper normalizes inside the recurrence. "
+    "[Ba et al. 2016]"
 )
-_GPT_2 = Reason(
+NEVER_BN = (
+    "BatchNorm trains LSTMs well when it has statistics of its own for each step. Pooled over steps it is one shift "
+    "and scale a channel: that destroys no order in time. [Cooijmans et al. 2017]"
+)
+ARITHMETIC = (
+    "The guide's RMSNorm is 15–20 % faster than LayerNorm. By its own table all of LayerNorm costs 3–5 %, and a part "
+    "cannot save more than it costs. [guide S4, RMS Normalization against Performance Impact]"
+)
+GPT_2 = (
     "The guide lists GPT-2 as post-norm and PaLM with RMSNorm. GPT-2 moved the norm to the input of each sub-block, "
-    "and the paper on PaLM speaks of layer norms without biases.",
-    "Radford et al. 2019; Chowdhery et al. 2022, §2; against guide S4, Transformer and RMS Normalization",
+    "and the paper on PaLM speaks of layer norms without biases. [Radford et al. 2019; Chowdhery et al. 2022, §2]"
 )
-
-
-def gan(q: Question, store: dict) -> Recommendation:
-    if q.component == "generator" and q.task in IMAGES:
-        return replace(_instance_norm(q, store), instead=("None",))
-    why = {
-        "generator": "A generator that translates no image needs no norm, or InstanceNorm.",
-        "discriminator": "BatchNorm lets the discriminator see who else is in the batch.",
-    }
-    whys = [guide(why[q.component], "Decision Framework, step 2; GAN")]
-    instead = ("LN over the channels of each position",) if q.sees_no_future else ("IN",)
-    if q.component == "discriminator":
-        whys, instead = [*whys, _CRITIC], ("LN", "spectral norm")
-    whys += [_NO_STATISTIC] if q.sees_no_future else []
-    return Recommendation(q, "None", f"in the {q.component}", "nn.Identity()", tuple(whys), (_DCGAN,), instead)
-
-
-_NO_STATISTIC = Reason("Without a norm there is no statistic that a later position could enter.", "notebook 01")
-_CRITIC = Reason("A critic with a gradient penalty asks for LayerNorm in place of BatchNorm.", "Gulrajani et al. 2017")
-_DCGAN = Reason(
+DEEPNET = "With scaled residuals and initial weights, post-norm trains with 1,000 layers. [Wang et al. 2022, DeepNet]"
+DCGAN = (
     "DCGAN has BatchNorm in the generator and in the discriminator, but for the output of the one and the input of the "
-    "other, and calls it critical for training deep generators.",
-    "Radford et al. 2016, against guide S4, GAN",
+    "other, and calls it critical for training deep generators. [Radford et al. 2016]"
 )
-
-
-def mlp(q: Question, store: dict) -> Recommendation:
-    place = "after the linear layer, before the activation"
-    small = (q.batch_size or SMALL_BATCH) < SMALL_BATCH or q.task == "reinforcement_learning"
-    norm = "LN" if small or q.sees_no_future else "BN"
-    measured, odd, undecided = evidence.batch_size(q.batch_size, norm, store, "dense")
-    odd = (NORM_FREE, *odd)
-    if norm == "LN":
-        why = guide("LayerNorm works at any batch size, 1 included.", "Layer Normalization; Summary, 2")
-        whys = (why, *_causal(q), *measured)
-        return Recommendation(q, "LN", place, "nn.LayerNorm(features)", whys, odd, ("RMSN", "None"), undecided)
-    why = guide("BatchNorm takes fully connected features as well, from 8 rows on.", "Batch Normalization")
-    code = "nn.BatchNorm1d(features)"
-    return Recommendation(q, "BN", place, code, (why, *measured), odd, ("LN", "None"), undecided)
-
-
-RULES: dict[str, Callable[..., Recommendation]] = dict(
-    cnn=cnn, rnn=recurrent, lstm=recurrent, gru=recurrent, transformer=transformer, gan=gan, mlp=mlp
+SCALED_INPUTS = (
+    "Badly scaled inputs hurt a single layer as well: standardise the data, which is no layer. "
+    "[LeCun et al. 1998, Efficient BackProp; notebook 01]"
 )
-"""Architecture → its rule; Mamba's is in evidence.py."""
+FUTURE = (
+    "No output may depend on a later position: LN and RMSN look at one position alone; BN, GN and IN take statistics "
+    "along the positions, and so from the future. [notebook 01]"
+)
+STYLE = (
+    "Style transfer and image translation take InstanceNorm, whatever the batch: it removes the contrast of the "
+    "content image, which the output must not depend on. [guide S4, step 2; Ulyanov et al. 2017; Huang & Belongie 2017]"
+)
+CRITIC = "A critic with a gradient penalty asks for LayerNorm in place of BatchNorm. [Gulrajani et al. 2017]"
+AFTER_CONVOLUTION = "after the convolution, before the activation"
+PLACED = "In CNNs the norm stands between convolution and activation. [guide S4, step 3]"
+PRE_NORM = "before each sub-layer (pre-norm), and once before the head"
+PRE = "Pre-norm is more stable, and the default; post-norm above 12 layers is hard to train. [guide S4, Mistake 4]"
+STEP = "step by step, on the outputs of each layer"
+HIDDEN = "after the linear layer, before the activation"
+
+RULES = (
+    Rule(
+        lambda q: q.component == "output",
+        "None",
+        "on the output layer",
+        "nn.Linear(d, n_out)  # and no norm behind it",
+        ("Logits, predictions, pixels and scores need their own scale. [guide S4, When NOT to Normalize]",),
+    ),
+    Rule(
+        lambda q: q.task == "debugging",
+        "None",
+        "until the cause is found",
+        "nn.Identity()",
+        ("Without norms a wrong initialization or loss shows itself. [guide S4, When NOT to Normalize]",),
+    ),
+    Rule(
+        lambda q: q.depth == 1 and q.architecture in ("mlp", "cnn") and q.task not in IMAGES,
+        "None",
+        "in a single layer",
+        "nn.Identity()",
+        ("One layer is too simple to need it. [guide S4, When NOT to Normalize]",),
+        (SCALED_INPUTS,),
+    ),
+    Rule(
+        lambda q: q.task in IMAGES and not q.blind and (q.architecture == "cnn" or q.component == "generator"),
+        "IN",
+        AFTER_CONVOLUTION,
+        "nn.InstanceNorm2d(channels, affine=True)",
+        (STYLE, PLACED),
+        (REVERSED, IDENTICAL),
+        ("GN",),
+    ),
+    Rule(
+        lambda q: q.architecture == "cnn" and q.blind,
+        "LN",
+        "over the channels of each position",
+        "nn.LayerNorm(channels)  # on (B, L, C)",
+        ("LayerNorm does not mix steps. [guide S4, Layer Normalization]",),
+    ),
+    Rule(
+        lambda q: q.architecture == "cnn" and q.small,
+        "GN",
+        AFTER_CONVOLUTION,
+        "nn.GroupNorm(32, channels)  # 32 must divide channels, and be fewer",
+        (f"Below {SMALL_BATCH} rows the statistics of BatchNorm are noisy. [guide S4, step 1]", PLACED),
+        (WU_AND_HE, IDENTICAL, BATCH_OF_ONE),
+        ("LN over C·H·W", "frozen BN"),
+    ),
+    Rule(
+        lambda q: q.architecture == "cnn",
+        "BN",
+        AFTER_CONVOLUTION,
+        "nn.BatchNorm2d(channels)",
+        (f"From {SMALL_BATCH} rows on BatchNorm is the default of CNNs. [guide S4, step 2]", PLACED),
+        (MARGINAL, NORM_FREE),
+        ("GN",),
+    ),
+    Rule(
+        lambda q: q.architecture in ("rnn", "lstm", "gru"),
+        "LN",
+        STEP,
+        "nn.LayerNorm(hidden_size)  # on (B, L, hidden)",
+        ("Recurrent nets take LayerNorm, never BatchNorm. [guide S4, step 2]",),
+        (INSIDE, NEVER_BN),
+        ("RMSN",),
+    ),
+    Rule(
+        lambda q: q.architecture == "transformer" and (q.size or 0) >= LARGE,
+        "RMSN",
+        PRE_NORM,
+        "nn.RMSNorm(d_model)",
+        ("With at least 1B parameters it is RMSNorm. [guide S4, step 2]", PRE),
+        (ARITHMETIC, GPT_2, DEEPNET),
+        ("LN",),
+    ),
+    Rule(
+        lambda q: q.architecture == "transformer",
+        "LN",
+        PRE_NORM,
+        "nn.LayerNorm(d_model)",
+        ("With fewer than 1B parameters it is LayerNorm. [guide S4, step 2]", PRE),
+        (ARITHMETIC, GPT_2, DEEPNET),
+        ("RMSN",),
+    ),
+    Rule(
+        lambda q: q.architecture == "gan" and q.component == "generator",
+        "None",
+        "in the generator",
+        "nn.Identity()",
+        ("A generator that translates no image needs no norm, or InstanceNorm. [guide S4, GAN]",),
+        (DCGAN,),
+        ("IN",),
+    ),
+    Rule(
+        lambda q: q.architecture == "gan",
+        "None",
+        "in the discriminator",
+        "nn.Identity()",
+        ("BatchNorm lets the discriminator see who else is in the batch. [guide S4, GAN]", CRITIC),
+        (DCGAN,),
+        ("LN", "spectral norm"),
+    ),
+    Rule(
+        lambda q: q.small or q.blind,
+        "LN",
+        HIDDEN,
+        "nn.LayerNorm(features)",
+        ("LayerNorm works at any batch size, 1 included. [guide S4, Layer Normalization; Summary, 2]",),
+        (NORM_FREE,),
+        ("RMSN", "None"),
+    ),
+    Rule(
+        lambda q: True,
+        "BN",
+        HIDDEN,
+        "nn.BatchNorm1d(features)",
+        ("BatchNorm takes fully connected features as well, from 8 rows on. [guide S4, Batch Normalization]",),
+        (NORM_FREE,),
+        ("LN", "None"),
+    ),
+)
 
 
 def recommend(
@@ -270,29 +287,34 @@ def recommend(
     batch_size: int | None = None,
     task: str | None = None,
     causal: bool = False,
-    size: float | str | None = None,
+    size: float | None = None,
     component: str | None = None,
     depth: int | None = None,
-    scale: str | None = None,
-    runs_dir=None,
 ) -> Recommendation:
     """The norm for an architecture and its place, with reasons (the guide's decision framework, S4).
 
-    batch_size: rows of a training batch on one device. causal: no output may depend on a later position. size:
-    parameters, a number or such as "7B". component: "generator" or "discriminator" (a GAN needs one), or "output" for
-    the last layer. depth: layers. For "mamba", task may also name a recorded task of this kit (`mnist1d`), and the
-    reasons are recorded verdicts. Runs of `advice.measure` that the run store holds (at a scale, in a folder; None =
-    the environment's) are named where they speak to the question.
-    Names may be spelt "Transformers" or "language model" as well. ValueError for an unknown value, with the valid
-    ones.
+    batch_size: rows of a training batch on one device. size: parameters, such as 7e9. component: "generator" or
+    "discriminator" (a GAN needs one), or "output" for the last layer. depth: layers. For "mamba", task may also name a
+    recorded task of this kit (`mnist1d`), and the reasons are recorded verdicts. ValueError for an unknown value.
     """
-    architecture, component = meant(architecture, ARCHITECTURES), meant(component, COMPONENTS)
+    q = Question(architecture, batch_size, task, causal, size, component, depth)
     tasks = (*TASKS, *KIT) if architecture == "mamba" else TASKS
-    task = meant(task, tasks)
-    batch_size, depth = (n.item() if isinstance(n, np.integer) else n for n in (batch_size, depth))
-    question = Question(architecture, batch_size, task, causal, parameters(size), component, depth)
-    check_question(question, tasks)
-    store = dict(scale=default_scale() if scale is None else check_scale(scale), runs_dir=runs_dir)
-    if refused := never(question):
-        return refused
-    return evidence.mamba(question) if architecture == "mamba" else RULES[architecture](question, store)
+    for name, valid in (("architecture", ARCHITECTURES), ("task", (None, *tasks)), ("component", (None, *COMPONENTS))):
+        if (value := getattr(q, name)) not in valid:
+            raise unknown(name, value, valid)
+    if architecture == "gan" and component is None:
+        raise ValueError(f"a GAN has two networks: component is needed, valid are {', '.join(COMPONENTS)}")
+    for name in ("batch_size", "depth"):
+        if getattr(q, name) is not None:
+            check_size(name, getattr(q, name))
+    check_flag("causal", causal)
+    if size is not None and not (isinstance(size, int | float) and size >= 1):
+        raise ValueError(f"size must be a number of parameters such as 3e8, got {shown(size)}")
+    if architecture == "mamba":
+        from mambanorm.advice.mamba import advised
+
+        return advised(q)
+    _, norm, place, code, reasons, odd, instead = next(rule for rule in RULES if rule.fits(q))
+    if q.blind:
+        reasons, instead = (*reasons, FUTURE), tuple(name for name in instead if name not in ("BN", "GN", "IN"))
+    return Recommendation(q, norm, place, code, reasons, odd, instead)

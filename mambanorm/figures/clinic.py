@@ -20,14 +20,11 @@ LINES = {
 
 
 @styled
-def fig_clinic(table: pd.DataFrame, histograms: pd.DataFrame, edges: np.ndarray, title: str) -> Figure:
-    """Depth against magnitude, one panel a site (at most 12), and below how many values and gradients have which size.
-
-    table, histograms: those of a Diagnosis. edges: powers of two between which the histograms count.
-    """
+def fig_clinic(table: pd.DataFrame, title: str) -> Figure:
+    """Depth against magnitude, one panel a site (at most 12); table: that of a Diagnosis."""
     sites = list(dict.fromkeys(table.site))
     shown = [sites[i] for i in some_of(len(sites), MOST)] if sites else []
-    rows = math.ceil(len(shown) / COLUMNS) + 1
+    rows = max(math.ceil(len(shown) / COLUMNS), 1)
     fig, axes = new_figure(rows, COLUMNS, height=1.9 * rows + 0.8)
     panels = axes.flatten()
     for ax, site in zip(panels, shown):
@@ -36,14 +33,11 @@ def fig_clinic(table: pd.DataFrame, histograms: pd.DataFrame, edges: np.ndarray,
         ax.set_ylabel("magnitude (a.u.)")
     for ax in panels[len(shown) :]:
         ax.set_axis_off()
-    below = axes[-1, 0].get_subplotspec().get_gridspec()
-    for i, (column, name) in enumerate({"histogram": "values", "grad_histogram": "gradients"}.items()):
-        _histogram_panel(fig.add_subplot(below[-1, 2 * i : 2 * i + 2]), histograms, column, name, shown, edges)
     if shown:
         fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=len(LINES))
     left_out = f"{len(shown)} of {len(sites)} sites" if len(shown) < len(sites) else ""
     notes = ("one batch, one pass", "grey line: float16's largest, 65,504", "red ground: values that are not finite")
-    return finish(fig, title, *notes, "below: share of a site's values by size", left_out)
+    return finish(fig, title, *notes, left_out)
 
 
 def _depth_panel(ax: Axes, rows: pd.DataFrame, site: str) -> None:
@@ -60,24 +54,6 @@ def _depth_panel(ax: Axes, rows: pd.DataFrame, site: str) -> None:
     whole_ticks(ax)
     ax.set_title(site, fontsize=8.5)
     ax.set_xlabel("layer")
-
-
-def _histogram_panel(ax: Axes, frame: pd.DataFrame, column: str, name: str, sites: list[str], edges: np.ndarray):
-    """One row a site: the share of its values between two powers of two, all layers together."""
-    counts = [np.sum([np.zeros(len(edges) - 1), *frame[frame.site == site][column].dropna()], axis=0) for site in sites]
-    if not np.sum(counts):
-        ax.set_axis_off()
-        ax.set_title(f"no {name} were seen", fontsize=8.5)
-        return
-    share = np.stack(counts) / np.maximum(np.sum(counts, axis=1, keepdims=True), 1)
-    ax.pcolormesh(np.log10(2.0) * edges, np.arange(len(sites) + 1), share, cmap="Blues", linewidth=0)
-    used = np.flatnonzero(np.sum(counts, axis=0))
-    ax.set_xlim(np.log10(2.0) * edges[used[0]], np.log10(2.0) * edges[used[-1] + 1])
-    ax.set_yticks(np.arange(len(sites)) + 0.5, sites, fontsize=6.5)
-    ax.invert_yaxis()
-    ax.grid(False)
-    ax.set_title(f"{name} by size", fontsize=8.5)
-    ax.set_xlabel("log₁₀ of the magnitude (a.u.)")
 
 
 @styled

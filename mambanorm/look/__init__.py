@@ -10,8 +10,7 @@ sites.py        which tensor of a model is which site: known families, patterns 
 findings.py     what is found, in words, with what to try and where this kit measured it; how it is shown
 watching.py     watch: a training loop under observation; trainer_callback: the same for Hugging Face's Trainer
 surgery.py      insert_norm: a norm at a site of a trained model, calibrated so that little changes
-model_check.py  check_model: the guide's checklist on a real model, and its checks of what a model is made of
-checks_of_behaviour.py    its checks of what a model does;   exam.py: the copy that they look at, and its norms
+model_check.py  check_model: diagnose, and the guide's checklist of what may be wrong with the norms
 """
 
 from mambanorm.basics.settings import names_of
@@ -21,11 +20,11 @@ PLACES, __getattr__, __dir__ = names_of(
     {
         "recording": "blocks_of left_as_found record record_sites",
         "depth": "EXPONENTIAL FLAT growth growth_fits growth_table norm_quantiles norms_by_depth token_norms",
-        "weights": "BLOCK_PARTS SelectorLog WeightLog marchenko_pastur mixture_moves mixtures_of part_norms "
+        "weights": "BLOCK_PARTS WeightLog marchenko_pastur mixture_moves mixtures_of part_norms "
         "selector_weights sigma_history singular_values spectra spectrum_at spectrum_spread",
         "diagnosis": "Diagnosis NonFinite Report diagnose",
         "findings": "Symptom Symptoms",
-        "model_check": "CHECKS check_model",
+        "model_check": "check_model",
         "surgery": "Surgery insert_norm",
         "watching": "Watched trainer_callback watch",
     },

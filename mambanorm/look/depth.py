@@ -1,15 +1,7 @@
-"""What the outputs' norms do over depth: the data of Figure 9, and the law by which they grow.
-
-    token_norms, norms_by_depth             a model, or several, on a batch → the L2 norm of every token, by depth
-    norm_quantiles                          … → median and largest by depth
-    growth, growth_fits, growth_table       … → how it grows; the verdicts use the same functions
-
-They are drawn in figures/diagnostics.py.
-"""
+"""What the outputs' norms do over depth: the data of Figure 9, and the law by which they grow."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,9 +9,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import check_lengths, check_tensor, shown
+from mambanorm.basics.checks import check_lengths, check_tensor
 from mambanorm.basics.settings import FLAT
-from mambanorm.look.recording import blocks_of, left_as_found, record_sites, without_padding
+from mambanorm.look.recording import blocks_of, left_as_found, record_sites
 from mambanorm.models.language import LanguageModel
 
 OUTPUTS = ("branch", "attention", "feed_forward", "residual")
@@ -31,28 +23,21 @@ def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> p
     """Per-token L2 norms by depth (Figure 9): columns depth, site, l2; one row a valid token.
 
     Takes every model of the kit and its inputs: ids or values (B, L, …), images (B, H, W, C), whose tokens are their
-    positions. Sites are branch and residual; of a Transformer, whose blocks have two branches, attention, feed_forward
-    and residual. A LanguageModel is run without `lengths`: its norms are causal, so padding after a text changes
-    nothing. The padding is still left out of the rows. The model keeps its mode: call `.train()` or `.eval()` first,
-    because with BN they differ. Buffers are restored.
+    positions. Sites are those of OUTPUTS that the blocks have. A LanguageModel is run without `lengths`: its norms are
+    causal, so padding after a text changes nothing. The padding is still left out of the rows. The model keeps its
+    mode: call `.train()` or `.eval()` first, because with BN they differ. Buffers are restored.
 
-    Raises ValueError for a model without blocks, for lengths that do not fit x or that the model does not take, and
-    what the model raises for an x of another kind.
+    Raises ValueError for a model without blocks and for lengths that do not fit x, and what the model raises for an x
+    of another kind.
     """
     with record_sites(model, OUTPUTS) as seen, left_as_found(model):
         check_tensor("x", x, "of the model's inputs")
         check_lengths(lengths, x)
-        if lengths is not None and len(inspect.signature(model.forward).parameters) < 2:
-            raise ValueError(
-                f"{type(model).__name__} takes no lengths, so padding would enter its statistics: leave lengths out, "
-                "and give it rows without padding"
-            )
         model(x) if lengths is None or isinstance(model, LanguageModel) else model(x, lengths)
-    if not seen.seen:
-        raise ValueError(f"{type(model).__name__} ran without running one of its blocks: there is nothing to measure")
     rows = []
     for _, depth, site, value in seen.seen:
-        l2 = without_padding(value.double().norm(dim=-1), lengths).flatten()
+        l2 = value.double().norm(dim=-1)
+        l2 = l2.flatten() if lengths is None else torch.cat([row[:n] for row, n in zip(l2, lengths, strict=True)])
         rows.append(pd.DataFrame({"depth": depth, "site": site, "l2": l2.cpu().numpy()}))
     return pd.concat(rows, ignore_index=True)
 
@@ -62,12 +47,8 @@ def norms_by_depth(
 ) -> pd.DataFrame:
     """`token_norms` of several models (by arm) in train and in eval mode: adds arm, mode, phase, n_layers.
 
-    This is what `figures.fig_token_norms` draws. Every model keeps its mode and its buffers. ValueError as in
-    `token_norms`, and unless models is a dict that holds at least one.
+    This is what `figures.fig_token_norms` draws. Every model keeps its mode and its buffers.
     """
-    if not isinstance(models, Mapping) or not models:
-        given = "an empty one" if models == {} else shown(models)
-        raise ValueError(f"models must be a dict of arm → model, such as {{str(model.arm): model}}, got {given}")
     frames = []
     for arm, model in models.items():
         facts = dict(arm=arm, phase=phase, n_layers=len(blocks_of(model)))

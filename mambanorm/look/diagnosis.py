@@ -1,15 +1,11 @@
-"""`diagnose`: one batch forward and backward through a model; every site and every weight in numbers, then in words.
-
-Diagnosis, diagnose     of a model on a batch
-Report, NonFinite       of a training step that is not finite, and the error that carries it (watching.py)
-"""
+"""`diagnose`: one batch forward and backward through a model; every site and every weight in numbers, then in words."""
 
 from __future__ import annotations
 
 import base64
 import html
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +19,7 @@ from mambanorm.basics.text import plural
 from mambanorm.look import blocks_of
 from mambanorm.look.findings import First, Symptoms, findings_of, named
 from mambanorm.look.recording import as_it_was, check_targets, first_tensor, left_as_found, run, split
-from mambanorm.look.sites import COLUMNS, EDGES, HISTOGRAMS, Pass, places_of
+from mambanorm.look.sites import COLUMNS, Pass, places_of
 from mambanorm.look.surgery import sites_for_norms
 
 pictures = Later("mambanorm.figures.clinic")  # of what is found, drawn by a room above where they are asked for
@@ -42,7 +38,6 @@ class Diagnosis:
     p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction), room_float16 and room_bfloat16 (doublings
     until the largest magnitude leaves the type, below 0 it has), grad_rms, grad_max_abs, grad_nonfinite.
     weights: one row a parameter: rms, nonfinite, grad_to_weight (‖gradient‖/‖W‖).
-    histograms: rows as in the table: site, depth, and the counts of values and of gradients by size (EDGES).
     first, first_gradient: the first non-finite value forward and backward, None if there is none. findings: sentences.
     modules: how many were run, and looked at for magnitudes and non-finite values, sites or not.
     """
@@ -50,7 +45,6 @@ class Diagnosis:
     name: str
     table: pd.DataFrame
     weights: pd.DataFrame
-    histograms: pd.DataFrame
     first: First | None
     first_gradient: First | None
     loss: float
@@ -59,8 +53,8 @@ class Diagnosis:
     modules: int
 
     def plot(self):
-        """Depth against magnitude, one panel a site, and histograms of activations and gradients."""
-        return pictures.fig_clinic(self.table, self.histograms, EDGES, f"{self.name}: what one batch shows")
+        """Depth against magnitude, one panel a site."""
+        return pictures.fig_clinic(self.table, f"{self.name}: what one batch shows")
 
     def __repr__(self) -> str:
         return f"{self._head}\n{self.findings!r}"
@@ -89,29 +83,25 @@ def diagnose(
     batch: object,
     *,
     loss: Callable[[object, object], Tensor] | None = None,
-    sites: Mapping[str, str] | Iterable[str] | None = None,
+    sites: Mapping[str, str] | None = None,
 ) -> Diagnosis:
     """What a model's activations, gradients and weights look like on one batch, and what is wrong with them.
 
-    model: any module, in its own mode: this kit's, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, mamba-ssm's,
-    or another with `sites`, a map of names to patterns of module names: {"scan": "layers.*.mixer.norm"}, or
-    "layers.*.out_proj:input" for what goes in. A map names, and hides nothing: every module is looked at for magnitudes
-    and non-finite values. Without a map every module that has none inside is a site. For the known
-    families `sites` may be names of sites, None = all (look/sites.py says what each means).
+    model: any module, in its own mode. Sites are known (look/sites.py) of this kit's models, transformers' Mamba,
+    Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's; of another every module that has none inside is one, unless
+    `sites` maps names to patterns of module names: {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input" for
+    what goes in. Whatever the sites, every module is looked at for magnitudes and non-finite values.
     batch: a tensor, a tuple (input, targets), or a dict of keyword arguments. loss(output, targets); None = the loss
     that the model returns, as transformers' does when given labels, else the mean square of its output.
 
-    Buffers that are not finite are named. The model is run once by hooks, not copied, a compiled one as it is written;
-    weights, `.grad`, mode, buffers and random states stay as they are. ValueError for an unknown site or none, a
-    pattern that nothing matches, a batch that the model refuses, and a loss that is not one number; TypeError for what
-    is no module.
+    The model is run once by hooks, a compiled one as it is written; weights, `.grad`, mode, buffers and random states
+    stay as they are. ValueError for a pattern that nothing matches, a batch that the model refuses, and a loss that is
+    not one number; TypeError for what is no module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    if sites is not None and not isinstance(sites, Mapping):
-        sites = (sites,) if isinstance(sites, str) else tuple(sites)
     places = places_of(model, sites)
-    seen = Pass(places, () if isinstance(sites, Mapping) else sites)
+    seen = Pass(places, own=sites is None)
     spoilt = [name for name, value in model.named_buffers() if _is_spoilt(name, value)]
     learn = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     with as_it_was(), left_as_found(model), seen.open(model), torch.enable_grad():
@@ -119,14 +109,13 @@ def diagnose(
         number = float(value.detach())
         seen.end_forward(number)
         grads, skipped = _gradients(value, learn)
-    rows = pd.DataFrame(seen.rows, columns=COLUMNS)
+    table = pd.DataFrame(seen.rows, columns=COLUMNS)
     weights = [describe_weight(name, weight, grads.get(name)) for name, weight in model.named_parameters()]
     weights = pd.DataFrame(weights, columns=WEIGHTS)
-    skipped += _unseen(places, rows, model)
-    table, seats = rows.drop(columns=HISTOGRAMS), sites_for_norms(model)
+    skipped, seats = [*skipped, *_unseen(places, table, model)], sites_for_norms(model)
     found = findings_of(table, weights, seen.first, seen.first_gradient, number, skipped, seats, seen.largest, spoilt)
-    kept, modules = rows[["site", "depth", *HISTOGRAMS]], {where.removesuffix(":input") for where in seen.largest}
-    return Diagnosis(type(model).__name__, table, weights, kept, seen.first, seen.first_gradient,
+    modules = {where.removesuffix(":input") for where in seen.largest}
+    return Diagnosis(type(model).__name__, table, weights, seen.first, seen.first_gradient,
                      number, loss_is, found, len(modules))  # fmt: skip
 
 

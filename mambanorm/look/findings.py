@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pandas as pd
@@ -25,8 +25,8 @@ SCANNED = ("dt", "B", "C", "delta", "delta_after", "step_size")
 """Sites that the scan reads; the value after them is its own."""
 BEHIND_SCAN = ("scan", "n2", "gated", "branch", "residual")
 FLOW, LAYERS = 1e-4, 8
-"""Ratio of the gradients of the first layer to those of the last below which they vanish, above its inverse they
-explode; layers from which that means something."""
+"""Ratio of the gradients of the first weights to those of the last below which they vanish, above its inverse they
+explode; weight matrices from which that means something."""
 GROWS = 1.0
 """Decades in 8 layers above which growth is told: √l, a sum of independent branches, has at most 0.7."""
 OUTLIER = 300.0
@@ -86,10 +86,10 @@ class Symptoms(list[Symptom]):
         return "\n".join([*told, *self._lines])
 
     def _repr_html_(self) -> str:
-        rows = [astuple(one) if one.where else (one.severity, "the model", *astuple(one)[2:]) for one in self]
-        cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        head = "".join(f"<th>{name}</th>" for name in ("", "where", "what was found", "what to try", self.source))
-        table = f"<table><tr>{head}</tr>{cells}</table>" if rows else ""
+        shown = self.frame.replace({"where": {"": "the model"}})
+        shown.columns = ["", "where", "what was found", "what to try", self.source]
+        with pd.option_context("display.max_colwidth", None):
+            table = shown.to_html(index=False, border=0) if len(shown) else ""
         return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._lines)
 
 
@@ -164,11 +164,11 @@ def findings_of(
     depth, dead = _dead(table, seats)
     found = [*_lost(weights, spoilt), *dead]
     if not (weights.nonfinite > 0).any() and not spoilt:
-        found += non_finite(first, first_gradient, loss, first and _norm_before(first, seats), FAILURES)
+        found += _non_finite(first, first_gradient, loss, seats)
     if dead:  # what such a Δ does to the layers behind it is no finding of its own
         table, skipped = table[table.depth < depth], [*skipped, f"sizes from layer {depth} on: they follow from its Δ"]
         largest = None
-    found += [*_room(table, largest, seats), *_growth(table, seats), *_outliers(table), *_flow(table)]
+    found += [*_room(table, largest, seats), *_growth(table, seats), *_outliers(table), *_flow(weights)]
     return Symptoms(found, skipped, "measured in")
 
 
@@ -203,19 +203,18 @@ def _dead(table: pd.DataFrame, seats: Sequence[str]) -> tuple[int, list[Symptom]
     return int(row.depth), [Symptom("serious", where, found, mend, FAILURES)]
 
 
-def non_finite(
-    first: First | None, first_gradient: First | None, loss: float, overflow: str, check: str, spoilt: str = ""
+def _non_finite(
+    first: First | None, first_gradient: First | None, loss: float, seats: Sequence[str]
 ) -> Iterator[Symptom]:
-    """Where it begins, as diagnose and check_model both tell it. A loss that is not finite behind a finite forward pass
-    is told before the gradients that it spoils. overflow: what to try where the first value has left the range; spoilt:
-    what it has done to the gradients."""
+    """Where it begins. A loss that is not finite behind a finite forward pass is told before the gradients that it
+    spoils."""
     if first is not None:
-        yield Symptom("serious", first.where, first.told + spoilt, first.look_at or overflow, check)
+        yield Symptom("serious", first.where, first.told, first.look_at or _norm_before(first, seats), FAILURES)
     elif not math.isfinite(loss):
         mend = "look at the loss: log of 0, or a mean of no values"
-        yield Symptom("serious", "", f"every site is finite and the loss is {loss}{spoilt}", mend, check)
+        yield Symptom("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
     elif first_gradient is not None:
-        yield Symptom("serious", first_gradient.where, first_gradient.told_backward + spoilt, BACKWARD, check)
+        yield Symptom("serious", first_gradient.where, first_gradient.told_backward, BACKWARD, FAILURES)
 
 
 def _norm_before(first: First, seats: Sequence[str]) -> str:
@@ -284,16 +283,17 @@ def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
         yield Symptom("note", row["where"], found, mend, GROWTH)
 
 
-def _flow(table: pd.DataFrame) -> Iterator[Symptom]:
-    """Gradients that vanish or explode on their way back through the layers."""
-    site = next((site for site in STREAM if table[table.site == site].grad_rms.notna().any()), None)
-    rms = table[table.site == site].groupby("depth").grad_rms.max()
-    if len(rms) < LAYERS or not (rms.iloc[-1] > 0 and math.isfinite(rms.iloc[0])):
+def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
+    """Gradients that vanish or explode on their way back: their RMS in the first third of the weight matrices, in the
+    order of definition, beside the last third. None pass a matrix that is all 0, as some heads begin."""
+    matrices = weights[weights["shape"].map(len) >= 2]
+    sizes = (matrices.rms * matrices.grad_to_weight).dropna()
+    if len(sizes) < LAYERS or not (matrices.rms > 0).all():
         return
-    ratio = rms.iloc[0] / rms.iloc[-1]
-    if not FLOW < ratio < 1 / FLOW:
-        word = "vanish" if ratio < 1 else "explode"
-        found = f"gradients {word}: at {site} of layer {rms.index[0]} their RMS is {rms.iloc[0]:.1e}, "
-        found += f"{ratio:.1e} times that of layer {rms.index[-1]}"
-        mend = "a norm before each layer and a residual path around it"
-        yield Symptom("serious", table[table.site == site].iloc[0]["where"], found, mend, "notebook 11, check 8")
+    third = len(sizes) // 3
+    first, last = sizes.iloc[:third].median(), sizes.iloc[-third:].median()
+    if last > 0 and not FLOW < first / last < 1 / FLOW:
+        word = "vanish" if first < last else "explode"
+        found = f"gradients {word}: the first layers' (RMS {first:.1e}) are {first / last:.1e} times the last layers'"
+        mend = "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths, He's initial weights"
+        yield Symptom("serious", matrices.weight.iloc[0], found, mend, "notebook 11, check 8")

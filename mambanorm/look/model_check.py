@@ -1,193 +1,177 @@
-"""`check_model`: the guide's checklist (S4) as checks of a real model; findings in plain words, the model untouched.
+"""`check_model`: the guide's checklist (S4) on a real model: what `diagnose` finds, and what is wrong with the norms.
 
-A copy of the model is looked at: what it is made of, one forward pass, its running statistics, one backward pass and,
-if a loss and a learning rate are given, some steps of training. CHECKS lists every check with the guide's line. Lines
-2, 3 and 10 (architecture, task, depth) ask what one means to build: `recommend` answers them.
-
-A check takes an Exam and yields symptoms. `check` names the line of the guide's checklist, or the section. What is
-before and behind a norm is known from a pass alone: without a batch these checks are silent. Those of what a model is
-made of are here, those of what it does in checks_of_behaviour.py.
+Lines 2, 3 and 10 of the checklist ask what one means to build: `recommend` answers them. What stands before a norm is
+known where it is a module; a function such as F.relu is not seen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import check_flag, shown
 from mambanorm.basics.settings import SMALL_BATCH
 from mambanorm.basics.text import plural
-from mambanorm.look import checks_of_behaviour as behaviour
-from mambanorm.look.checks_of_behaviour import most_groups
-from mambanorm.look.exam import (
-    ACTIVATIONS,
-    SOFTMAX,
-    WEIGHTED,
-    Exam,
-    NotSeen,
-    channels_of,
-    norms_of,
-    trace,
-    twin_of,
-)
+from mambanorm.look.diagnosis import diagnose
 from mambanorm.look.findings import Symptom, Symptoms
-from mambanorm.look.recording import as_it_was, check_targets, first_tensor
+from mambanorm.look.recording import as_it_was, call, first_tensor, inspected, left_as_found
+from mambanorm.norms.base import Norm
+
+BY_NAME = {"BatchNorm": "BN", "InstanceNorm": "IN", "GroupNorm": "GN", "LayerNorm": "LN", "RMSNorm": "RMSN"}
+DROPOUTS = nn.modules.dropout._DropoutNd
+SEEN_THROUGH = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
+WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
+ACTIVATIONS = re.compile("ReLU|ELU|GELU|SiLU|Tanh|Sigmoid|Hardswish|Softplus|Mish")
+OTHERS = "its second half replaced by copies of its first row"
 
 
-def small_batches(exam: Exam) -> Iterator[Symptom]:
-    """Check 1: BatchNorm learns from fewer than 8 rows of its own input. Running statistics, in eval mode, do not mind.
-
-    In a model in train mode a norm in eval mode is frozen; of a model in eval mode it is said what training would do.
-    """
-    rows, told = {}, ""
-    for path, norm in exam.batch_norms:
-        if norm.training or not exam.training:
-            ran = exam.ran(path)
-            rows[path] = ran.shape[0] if ran else exam.rows
-    small = {path: n for path, n in rows.items() if n and n < SMALL_BATCH}
-    if exam.evaluating or not small:
-        return
-    path = min(small, key=small.get)
-    ran = exam.ran(path)
-    if ran:
-        values = math.prod(ran.shape) // channels_of(ran.module)
-        told = f"; the statistics of the first are taken over {values:,} values a channel"
-    learns = "learns" if exam.training else "would learn, when trained,"
-    found = f"BatchNorm {learns} from batches of {small[path]} ({plural(len(small), 'such norm')}{told})"
-    mend = "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model"
-    severity = "serious" if small[path] <= 2 and exam.training else "warning"
-    yield Symptom(severity, path, found, mend, "check 1, mistake 1")
+def norm_kind(module: nn.Module) -> str:
+    """BN, IN, GN, LN, RMSN or the class of another norm of this kit; "" for what is none. Norms of other houses are
+    known by the name of their class."""
+    own = type(module).__name__
+    if isinstance(module, Norm):
+        return "" if own in ("NoNorm", "Scale") else BY_NAME.get(own, own)
+    found = re.search("|".join(BY_NAME), " ".join(kind.__name__ for kind in type(module).__mro__))
+    return BY_NAME[found[0]] if found and not list(module.children()) else ""
 
 
-def placed_behind_activation(exam: Exam) -> Iterator[Symptom]:
+def of_batch(module: nn.Module) -> bool:
+    """Whether it takes statistics over the batch, in the mode in which it is."""
+    if norm_kind(module) != "BN" and not (isinstance(module, Norm) and hasattr(module, "running_mean")):
+        return False
+    return module.training or getattr(module, "running_mean", None) is None
+
+
+@dataclass
+class Made:
+    """A module as it ran: the shape of its input, and what made that."""
+
+    path: str
+    module: nn.Module
+    shape: tuple[int, ...]
+    behind: Made | None
+
+
+def ran(model: nn.Module, batch: object) -> tuple[list[Made], Made | None, Tensor | None]:
+    """Every norm as it ran, the module that made the output, and the output."""
+    made, norms, inside, kept = {}, [], [], []
+
+    def entered(path: str, module: nn.Module, given: list) -> None:
+        x = first_tensor(given)
+        inside.append(Made(path, module, () if x is None else tuple(x.shape), made.get(id(x))))
+        if x is not None and norm_kind(module):
+            norms.append(inside[-1])
+
+    def left(_path: str, module: nn.Module, output: object) -> None:
+        this, y = inside.pop(), first_tensor(output)
+        kept.append(y)  # so that no other tensor gets its id
+        if norm_kind(module) or not list(module.children()):
+            made[id(y)] = this.behind if isinstance(module, SEEN_THROUGH) else this
+
+    with inspected(model, entered=entered, left=left), torch.no_grad():
+        output = first_tensor(call(model, batch))
+    return norms, made.get(id(output)), output
+
+
+def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) -> Symptoms:
+    """What is wrong with a model on one batch, the worst first: what `diagnose` finds, and the guide's checks of its
+    norms; batch and errors as there. evaluating: the model is about to predict, as it is. The model stays as it is."""
+    found, told = diagnose(model, batch).findings, [*fresh_statistics(model, evaluating)]
+    with as_it_was(), left_as_found(model):
+        norms, last, output = ran(model, batch)
+        told += [*small_batches(norms, model.training, evaluating), *placement(norms), *groups(norms)]
+        told += [*on_the_output(last, output), *(forgotten_eval(model, batch) if evaluating else ())]
+    return Symptoms([*found, *told], found.skipped)
+
+
+def small_batches(norms: list[Made], training: bool, evaluating: bool) -> Iterator[Symptom]:
+    """Check 1: BatchNorm that learns from fewer than 8 rows."""
+    small = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and of_batch(norm.module)]
+    if small and training and not evaluating:
+        n = small[0].shape[0]
+        found = f"BatchNorm learns from batches of {n} ({plural(len(small), 'such norm')})"
+        mend = "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model"
+        yield Symptom("serious" if n <= 2 else "warning", small[0].path, found, mend, "check 1, mistake 1")
+
+
+def placement(norms: list[Made]) -> Iterator[Symptom]:
     """Check 4: convolution → activation → norm, where norm → activation is meant."""
-    for ran in exam.trace.seen:
-        if ran.kind in ("BN", "IN", "GN") and ACTIVATIONS.match(ran.made_by) and WEIGHTED.match(ran.before):
-            what = ran.made_by.removesuffix("Backward0")
-            found = f"the norm stands behind the activation ({what}), and that behind the convolution"
+    for norm in norms:
+        activation = norm.behind
+        if norm_kind(norm.module) not in ("BN", "IN", "GN") or activation is None or activation.behind is None:
+            continue
+        name = type(activation.module).__name__
+        if ACTIVATIONS.search(name) and isinstance(activation.behind.module, WEIGHTED):
+            found = f"the norm stands behind the activation ({name}), and that behind the convolution"
             mend = "convolution, norm, activation; or, in residual nets, norm, activation, convolution"
-            yield Symptom("note", ran.path, found, mend, "check 4")
+            yield Symptom("note", norm.path, found, mend, "check 4")
 
 
-def norm_on_the_output(exam: Exam) -> Iterator[Symptom]:
-    """When not to normalize, case 1: a norm makes the (B, classes) that the model puts out, or its softmax.
-
-    Features may well end in a norm. That the output is no such thing is told by a loss or a softmax.
-    """
-    if not exam.trace.ends_in or exam.trace.output.dim() != 2:
-        return
-    softmax = SOFTMAX.match(exam.trace.output.grad_fn.name())
-    sure = softmax or exam.loss
-    comes = "is a softmax that comes" if softmax else "comes"
-    found = f"the output {tuple(exam.trace.output.shape)} {comes} straight from a norm, so its scale is fixed"
-    found += "" if sure else ": fine for features, not for logits or what is regressed"
-    mend = "no norm behind the last linear layer"
-    yield Symptom("serious" if sure else "warning", exam.trace.ends_in, found, mend, "when not to, 1")
+def fresh_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
+    """Check 6: running statistics that no batch has updated, of a norm that uses them."""
+    tracked = {path: m for path, m in model.named_modules() if getattr(m, "running_mean", None) is not None}
+    used = {path: m for path, m in tracked.items() if evaluating or (model.training and not m.training)}
+    if fresh := [path for path, m in used.items() if not m.running_mean.any() and (m.running_var == 1).all()]:
+        found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
+        mend = "train first, load the buffers with the weights, or run some batches in train mode"
+        yield Symptom("serious", fresh[0], found, mend, "check 6")
 
 
-def groups(exam: Exam) -> Iterator[Symptom]:
+@torch.no_grad()
+def forgotten_eval(model: nn.Module, batch: object) -> list[Symptom]:
+    """Check 7: a model that is to predict depends on who else is in the batch, or draws at random."""
+    random = [path for path, m in model.named_modules() if isinstance(m, DROPOUTS) and m.p and m.training]
+    norms = [path for path, m in model.named_modules() if of_batch(m)]
+    if not norms and not random:
+        return []
+    mode, where, mend = "train mode", "", "model.eval() before predicting"
+    if not model.training:
+        mode, where = "the model is in eval mode, this part is not", (norms + random)[0]
+        if norms and not model.get_submodule(where).training:
+            mode, mend = "eval mode, but without running statistics", "track_running_stats=True, or GroupNorm"
+    found = f"{plural(len(random), 'dropout layer')} on"
+    if norms:
+        outputs = []
+        for given in (batch, with_mates(batch)):
+            torch.manual_seed(0)  # dropout draws the same both times
+            y = first_tensor(call(model, given)).double()
+            outputs.append(y[: len(y) // 2] if y.dim() else y)
+        change = float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
+        found = f"with other rows in its batch ({OTHERS}) the same row's output changes by {100 * change:.0f} %"
+    return [Symptom("serious", where, f"{mode}: {found}", mend, "check 7, mistake 3")]
+
+
+def with_mates(batch: object) -> object:
+    """The batch with the second half of its rows replaced by copies of the first row."""
+    if isinstance(batch, Tensor) and batch.dim():
+        half = len(batch) // 2
+        return torch.cat([batch[:half], batch[:1].expand_as(batch[half:])])
+    if isinstance(batch, dict):
+        return {name: with_mates(part) for name, part in batch.items()}
+    return tuple(map(with_mates, batch)) if isinstance(batch, tuple | list) else batch
+
+
+def on_the_output(last: Made | None, output: Tensor | None) -> Iterator[Symptom]:
+    """When not to normalize, case 1: a norm makes the (B, classes) that the model puts out. Features may end in one."""
+    if last is not None and norm_kind(last.module) and output.dim() == 2:
+        found = f"the output {tuple(output.shape)} comes straight from a norm, so its scale is fixed: fine for "
+        found += "features, not for logits or what is regressed"
+        yield Symptom("warning", last.path, found, "no norm behind the last linear layer", "when not to, 1")
+
+
+def groups(norms: list[Made]) -> Iterator[Symptom]:
     """torch's GroupNorm with a statistic over one or two values, or with one channel in each group."""
-    for path, norm in exam.model.named_modules():
-        if isinstance(norm, nn.GroupNorm):
-            ran, g, c = exam.ran(path), norm.num_groups, norm.num_channels
-            values = c // g * math.prod(ran.shape[2:]) if ran else math.inf
+    for norm in norms:
+        if isinstance(norm.module, nn.GroupNorm):
+            g, c = norm.module.num_groups, norm.module.num_channels
+            values = c // g * math.prod(norm.shape[2:])
             if values <= 2:
-                left = "nothing" if values == 1 else "only which of the two is larger"
-                found = (
-                    f"each statistic is taken over {plural(values, 'value')}: {left} is left of them, whatever goes in"
-                )
-                yield Symptom("serious", path, found, "fewer groups, or a norm over all channels", "GroupNorm")
+                found = f"each statistic is taken over {plural(values, 'value')}: hardly anything is left of the input"
+                yield Symptom("serious", norm.path, found, "fewer groups, or a norm over all channels", "GroupNorm")
             elif g > 1 and g == c:
                 found = f"{g} groups of one channel each: this is InstanceNorm"
-                mend = f"fewer groups, such as {most_groups(c)}, or say InstanceNorm"
-                yield Symptom("note", path, found, mend, "GroupNorm")
-
-
-CHECKS = {
-    "check 1: batch size": small_batches,
-    "check 4: placement": placed_behind_activation,
-    "checks 5, 9, 11: the loss, another norm, a lower rate": behaviour.falling_loss,
-    "check 6: running statistics": behaviour.running_statistics,
-    "check 7: inference mode": behaviour.forgotten_eval,
-    "check 8: gradient flow": behaviour.gradient_flow,
-    "when not to: the output layer": norm_on_the_output,
-    "GroupNorm: the groups": groups,
-}
-"""Line of the guide → check."""
-NO_GRAPH = "what stands before and behind each norm: the output has no graph (is there a torch.no_grad in the model?)"
-
-
-def check_model(
-    model: nn.Module,
-    loader: Iterable | Tensor | None = None,
-    *,
-    loss: Callable[[object, object], Tensor] | None = None,
-    lr: float | None = None,
-    evaluating: bool = False,
-) -> Symptoms:
-    """What is wrong with the norms of a model, the worst first; the model, its gradients and all random states stay.
-
-    loader: batches, or one tensor. A batch is an input, a tuple (input, targets), or a dict of keyword arguments with
-    its targets under "labels" or "targets". The first is looked at; an iterator loses it, a list or a DataLoader does
-    not. Without it only what the model is made of. loss(output, targets) and lr: also whether the loss falls.
-    evaluating: the model is about to predict, as it is. The copy has no hooks of yours. What could not be looked at
-    stands in `skipped`. ValueError for an impossible value, a model that cannot be copied, or a loss without targets;
-    TypeError for what is no model or no loader.
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    check_flag("evaluating", evaluating)
-    if lr is not None and not (isinstance(lr, float | int) and lr > 0):
-        raise ValueError(f"lr must be a number above 0, got {shown(lr)}")
-    if (loss is None) != (lr is None):
-        raise ValueError("loss and lr go together: both, or neither")
-    with as_it_was():
-        batch = None if loader is None else first_batch(loader)
-        if loss is not None and batch is not None:
-            check_targets(batch)
-        exam = Exam(twin_of(model), loss, lr, evaluating=evaluating, training=model.training)
-        skipped = _look(exam, batch)
-        return Symptoms([found for name in CHECKS for found in _findings(name, exam, skipped)], skipped)
-
-
-def _look(exam: Exam, batch: object) -> list[str]:
-    """Notes in the exam what a pass of the batch shows; returns what could not be seen."""
-    if batch is None:
-        return ["all that needs batches: no loader was given"]
-    exam.rows = next(iter(first_tensor(batch).shape), None)
-    try:
-        exam.trace = trace(exam.twin(), batch)
-    except Exception as error:  # whatever the caller's code raises
-        return [f"all that needs a forward pass: it {_fails(error)}"]
-    exam.batch = batch
-    blind = exam.trace.output is None or exam.trace.output.grad_fn is None
-    return [NO_GRAPH] if blind and any(norms_of(exam.model)) else []
-
-
-def _findings(name: str, exam: Exam, skipped: list[str]) -> Iterator[Symptom]:
-    """What one check finds; why it could not be made goes to `skipped`. The caller's code may raise anything."""
-    try:
-        yield from CHECKS[name](exam)
-    except Exception as error:
-        skipped.append(f"{name}: {error if isinstance(error, NotSeen) else f'it {_fails(error)}'}")
-
-
-def _fails(error: Exception) -> str:
-    return f"fails with {type(error).__name__}: {error}"
-
-
-def first_batch(loader: Iterable | Tensor) -> object:
-    """The first batch of a loader. TypeError, ValueError for what is none."""
-    if isinstance(loader, Tensor):
-        return loader
-    if isinstance(loader, dict) or (isinstance(loader, tuple) and isinstance(next(iter(loader), None), Tensor)):
-        one = "{…}" if isinstance(loader, dict) else "(X, y)"
-        raise ValueError(f"loader is one batch, a {type(loader).__name__}: did you mean [{one}], a list of batches?")
-    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise TypeError(f"loader must be one tensor, or a list or a DataLoader of batches, got {shown(loader)}")
-    batch = next(iter(loader), None)
-    if first_tensor(batch) is None:
-        raise ValueError("loader holds no batch with a tensor: needed are tensors, or tuples that begin with one")
-    return batch
+                yield Symptom("note", norm.path, found, "fewer groups, or say InstanceNorm", "GroupNorm")

@@ -1,11 +1,5 @@
 """Looking into a model: how it is run on a batch, and what it tells while it runs. Hooks in, data out.
 
-    inspected(model)        while it is open, every module and every site of every block tells what it computes
-    record_sites(model)     every site of every block while it is open: a frame, or tensors
-    describe                a tensor in five numbers
-    blocks_of(model)        the Mamba, Mamba-2, VSS and Transformer blocks of any model, by depth
-    run, split, …           any model on a batch;   left_as_found, as_it_was: and no trace of it
-
 The sites are those of SITES (arms.py), of a Transformer those of TRANSFORMER_SITES (models/transformer.py); a
 NormSelector shows its weights as "selector". A model of your own works too, if it is made of these blocks.
 
@@ -29,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import SITES
-from mambanorm.basics.checks import check_lengths, shown
+from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.block import Block
 from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
@@ -37,8 +31,6 @@ from mambanorm.norms import NormSelector
 
 BLOCKS = Block | TransformerBlock
 ALL_SITES = tuple(dict.fromkeys([*SITES, *TRANSFORMER_SITES, "selector"]))
-SAMPLE = 2**20
-"""p999 and histograms are of at most so many values, evenly spaced; all else is of every value."""
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -99,28 +91,13 @@ class Recorder:
         """That site's tensors, by depth."""
         return [value for _, _, seen, value in self.seen if seen == site]
 
-    def frame(self, lengths: Tensor | None = None) -> pd.DataFrame:
-        """One row a block and site: rms, max_abs, p999, kurtosis (normal = 3), nonfinite (fraction).
-
-        With `lengths` the padding is left out. The first four describe the finite values. ValueError for lengths that
-        do not fit what was recorded.
-        """
-        rows = []
-        for name, depth, site, value in self.seen:
-            facts = describe(without_padding(value, lengths))
-            rows.append({"block": name, "depth": depth, "site": site, **facts})
-        return pd.DataFrame(rows)
+    def frame(self) -> pd.DataFrame:
+        """One row a block and site: rms, max_abs, p999, kurtosis (normal = 3), nonfinite (fraction)."""
+        return pd.DataFrame([dict(block=block, depth=d, site=site) | describe(x) for block, d, site, x in self.seen])
 
     def first_nonfinite(self) -> str | None:
         """`blocks.3.scan`: the first site in the order of computation that holds a non-finite value."""
         return next((f"{name}.{site}" for name, _, site, value in self.seen if not value.isfinite().all()), None)
-
-
-def without_padding(value: Tensor, lengths: Tensor | None) -> Tensor:
-    """The valid positions of a value (B, L, …), row after row; all of it without lengths. ValueError for lengths that
-    do not fit."""
-    check_lengths(lengths, value)
-    return value if lengths is None else torch.cat([row[:n] for row, n in zip(value, lengths, strict=True)])
 
 
 @contextmanager
@@ -151,15 +128,6 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] = ALL_SITES) -> It
         yield recorder
 
 
-def sample(value: Tensor) -> Tensor:
-    """At most SAMPLE values of a tensor, evenly spaced, in one row."""
-    flat = value.detach().flatten()
-    step = max(math.ceil(len(flat) / SAMPLE), 1)
-    while math.gcd(step, len(flat)) > 1:  # with a factor in common it would meet the same channels again and again
-        step += 1
-    return flat[::step]
-
-
 def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """‖value‖₂ as a tensor, which waits for nothing; of half precision in float32."""
     narrow = value.dtype in (torch.float16, torch.bfloat16)
@@ -179,7 +147,7 @@ def describe(value: Tensor) -> dict[str, float]:
     return dict(
         rms=float(finite.square().mean().sqrt()),
         max_abs=float(finite.abs().max()),
-        p999=float(np.quantile(sample(finite).abs().cpu().numpy(), 0.999)),
+        p999=float(np.quantile(finite.abs().cpu().numpy(), 0.999)),
         kurtosis=float(squares.square().mean()) / var**2 if var > 0 else math.nan,
         nonfinite=nonfinite,
     )

@@ -1,9 +1,5 @@
 """Which tensor of a model is which site, and one pass through a model that looks at them.
 
-    places_of(model, sites)    the places to look at: from the model's family, or from patterns of module names
-    layers_of, mixers_of       its layers, and its Mamba mixers of other houses, by depth
-    Pass                       the pass: the places in numbers, and the first value that is not finite
-
 A Mamba mixer is known by what it is made of, whoever wrote it: Mamba-1 (transformers' Mamba, Falcon-Mamba and Jamba,
 mamba-ssm's) has in_proj, x_proj, dt_proj and out_proj; Mamba-2 in_proj, norm and out_proj. A site is the input or the
 output of a module. What a mixer computes between its modules shows as far as a module takes it in:
@@ -35,23 +31,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.arms import SITES
 from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.look.findings import First
-from mambanorm.look.recording import blocks_of, describe, inspected, sample, tensors_in
-from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
+from mambanorm.look.recording import blocks_of, describe, inspected, tensors_in
 
 SIDES = ("input", "output")
 MAMBA_1, MAMBA_2 = {"in_proj", "x_proj", "dt_proj", "out_proj"}, {"in_proj", "norm", "out_proj"}
 NORM_NAMES = ("norm", "input_layernorm")
 """Of the norm before the mixer, in transformers and mamba-ssm, and in Jamba."""
-EDGES = np.arange(-60, 61, 2)
-"""Of the histograms, as powers of two: about 1e-18 to 1e18. What is smaller or larger counts at the ends."""
 LARGEST = {name: torch.finfo(getattr(torch, name)).max for name in ("float16", "bfloat16")}
-HISTOGRAMS = ["histogram", "grad_histogram"]
 COLUMNS = ("depth", "site", "layer", "where", "rms", "max_abs", "p999", "kurtosis", "nonfinite", "room_float16",
-           "room_bfloat16", "grad_rms", "grad_max_abs", "grad_nonfinite", *HISTOGRAMS)  # fmt: skip
+           "room_bfloat16", "grad_rms", "grad_max_abs", "grad_nonfinite")  # fmt: skip
 """Of Pass.rows."""
 INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm": "C_norm"}
 
@@ -107,30 +98,14 @@ def version_of(module: nn.Module) -> int:
     return 1 if parts >= MAMBA_1 else 2 if parts >= MAMBA_2 and module.A_log.dim() == 1 else 0
 
 
-def places_of(model: nn.Module, sites: Mapping[str, str] | Iterable[str] | None = None) -> list[Place]:
-    """The places to look at, layer by layer.
-
-    sites: None = all of the family's; names of them; or a map of one's own, site → pattern of module names (see
+def places_of(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[Place]:
+    """The places to look at, layer by layer: those of the family, or of a map site → pattern of module names (see
     `matching`). A model of no known family is looked at after every module that has none inside; such a site is called
-    by the module's path, its numbers as *.
-    ValueError for an unknown site, for none, and for a pattern that no module matches, with the nearest.
-    """
-    if sites is not None and not sites:
-        raise ValueError("sites names none: leave it out to look at all")
-    if isinstance(sites, Mapping):
+    by the module's path, its numbers as *. ValueError for a pattern that no module matches, with the nearest."""
+    if sites is not None:
         return [place for site, pattern in sites.items() for place in matching(model, site, pattern)]
     found = [place for depth, pair in enumerate(mixers_of(model), 1) for place in _of_mixer(model, depth, *pair)]
-    if not found and not blocks_of(model):
-        found = list(_of_leaves(model))
-    if sites is None:
-        return found
-    own = [TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES for _, block in blocks_of(model)]
-    known = list(dict.fromkeys([*(site for block in own for site in block), *(place.site for place in found)]))
-    known += ["decay"] if "step_size" in known and "decay" not in known else []
-    for site in sites:
-        if site not in known:
-            raise unknown(f"site of {type(model).__name__}", site, known)
-    return [place for place in found if place.site in sites]
+    return found if found or blocks_of(model) else list(_of_leaves(model))
 
 
 def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
@@ -237,20 +212,19 @@ class Pass:
     execution, while `open` is entered. Before the backward pass `end_forward` is to be called.
 
     first: of the forward pass; first_gradient: of the backward pass; None if all is finite. largest: where → the
-    largest magnitude that a site or the output of a module has had there. rows: one a place and call, histograms among
-    them; what is made of a tensor (Place.made) has no gradient. places: what is described, of this kit's blocks
-    own_sites (None = all).
+    largest magnitude that a site or the output of a module has had there. rows: one a place and call; what is made of a
+    tensor (Place.made) has no gradient. places: what is described; own: the sites of this kit's blocks as well.
 
     −inf alone is how masks are written. So a tensor whose non-finite values are all −inf counts as the first only where
     what is seen next is not finite either, or the loss is not.
     """
 
-    def __init__(self, places: Iterable[Place] = (), own_sites: Iterable[str] | None = ()):
+    def __init__(self, places: Iterable[Place] = (), own: bool = False):
         self.first: First | None = None
         self.first_gradient: First | None = None
         self.largest: dict[str, float] = {}
         self.rows: list[dict] = []
-        self.own_sites = own_sites
+        self.own = own
         self.places: dict[str, list[Place]] = {}
         for place in places:
             self.places.setdefault(place.seen_at, []).append(place)
@@ -279,12 +253,11 @@ class Pass:
 
     def _at(self, name: str, depth: int, site: str, value: Tensor) -> None:
         path = f"{name}.{site}".lstrip(".")
-        own = [Place(site, depth, name, path)]
-        if site == "step_size":
+        own = [Place(site, depth, name, path)] if self.own else []
+        if site == "step_size" and self.own:
             made = partial(decay, self.model.get_submodule(name))
             own.append(Place("decay", depth, name, path, made=made, own_path=f"{name}.decay".lstrip(".")))
-        wanted = [place for place in own if self.own_sites is None or place.site in self.own_sites]
-        self._look(path, value, wanted, site, depth)
+        self._look(path, value, own, site, depth)
 
     def _see_all(self, where: str, given: object) -> None:
         for index, value in enumerate(value for value in tensors_in(given) if value.is_floating_point()):
@@ -312,9 +285,8 @@ class Pass:
             self._gradient_before = where, largest, site
             for place, row in rows:
                 if place.made is None:
-                    facts = describe(part := part_of(grad, place))
+                    facts = describe(part_of(grad, place))
                     row |= {f"grad_{name}": facts[name] for name in ("rms", "max_abs", "nonfinite")}
-                    row["grad_histogram"] = histogram(part)
 
         if value.requires_grad and torch.is_grad_enabled():
             self._on_tensors.append(value.register_hook(see_gradient))
@@ -330,21 +302,14 @@ class Pass:
             self.first, self._held = (None, found) if mask else (found, None)
 
     def _row(self, place: Place, value: Tensor) -> dict:
-        part = part_of(value, place)
-        facts = dict(depth=place.depth, site=place.site, layer=place.layer, where=place.where) | describe(part)
+        facts = dict(depth=place.depth, site=place.site, layer=place.layer, where=place.where)
+        facts |= describe(part_of(value, place))
         with np.errstate(divide="ignore"):
             facts |= {f"room_{name}": float(np.log2(top) - np.log2(facts["max_abs"])) for name, top in LARGEST.items()}
-        return facts | {"histogram": histogram(part), "grad_rms": math.nan, "grad_histogram": None}
+        return facts | {"grad_rms": math.nan}
 
 
 def part_of(value: Tensor, place: Place) -> Tensor:
     """The channels of a place, or what is made of them."""
     part = value.detach() if place.channels is None else value.detach()[..., slice(*place.channels)]
     return part if place.made is None else place.made(part)
-
-
-def histogram(value: Tensor) -> np.ndarray:
-    """Counts of |v| between the powers of two of EDGES; zeros and non-finite values are left out."""
-    flat = sample(value).abs().double().cpu().numpy()
-    powers = np.log2(flat[(flat > 0) & np.isfinite(flat)])
-    return np.histogram(np.clip(powers, EDGES[0], EDGES[-1]), bins=EDGES)[0]

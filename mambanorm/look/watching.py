@@ -18,7 +18,6 @@ gradient of the model's output, and the buffers from before the step.
 from __future__ import annotations
 
 import math
-import warnings
 from collections import deque
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from torch import Tensor, nn
 from mambanorm.basics.atomic import replacing, save_tensors, writable_folder, write_bytes
 from mambanorm.basics.checks import check_size, shown
 from mambanorm.basics.settings import Later
-from mambanorm.basics.text import plural
 from mambanorm.look.diagnosis import WEIGHTS, NonFinite, Report, check_loss
 from mambanorm.look.findings import First, findings_of, named
 from mambanorm.look.recording import as_it_was, eagerly, first_tensor, left_as_found, norm_of, tensors_in
@@ -56,22 +54,12 @@ def watch(
     GradScaler it sees the scaled gradients of the steps that the scaler makes, and nothing of those that it skips. Of
     accumulated gradients all are looked at, and the last batch alone is run again to find where it began.
 
-    ring: steps that are remembered. TypeError for what is no module or optimizer; ValueError for a size that cannot be,
-    and for an optimizer that holds none of the model's weights that learn; where it lacks some, a warning.
+    ring: steps that are remembered. TypeError for what is no module or optimizer; ValueError for a size that cannot be.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {shown(optimizer)}")
-    weights = {id(weight): name for name, weight in model.named_parameters() if weight.requires_grad}
-    held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    lacks = [name for key, name in weights.items() if key not in held]
-    given = f"the optimizer holds {len(weights) - len(lacks) or 'none'} of the {plural(len(weights), 'weight')} of "
-    given += f"{type(model).__name__} that learn"
-    if lacks and len(lacks) == len(weights):
-        raise ValueError(f"{given}: give watch this model's own optimizer, made of its parameters()")
-    if lacks:
-        warnings.warn(f"{given}, not {lacks[0]}: only its steps are watched", stacklevel=2)
     return Watched(model, optimizer, ring, folder)
 
 
@@ -244,7 +232,7 @@ class Watched:
         where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
         write_bytes(picture, pictures.fig_failure(steps, layers, title, where)._repr_png_())
-        seen, weights = self._seen, [dict(weight=name, nonfinite=1.0) for name in lost]
+        seen, weights = self._seen, [dict(weight=name, shape=(), nonfinite=1.0) for name in lost]
         frames = (pd.DataFrame(seen.rows if first else [], columns=COLUMNS), pd.DataFrame(weights, columns=WEIGHTS))
         findings = findings_of(
             *frames, seen.first, seen.first_gradient,
@@ -262,7 +250,7 @@ class Watched:
         """Looks at the last batch as `diagnose` does, with the same weights, autocast and dropout masks (those of the
         CPU; on a GPU dropout draws anew). Returns why where it began is not known, or "". The weights are to be saved
         whatever the model's code raises."""
-        self._again, self._seen = True, Pass(places_of(self.model), None)
+        self._again, self._seen = True, Pass(places_of(self.model), own=True)
         try:
             with as_it_was(), left_as_found(self.model), self._seen.open(self.model), torch.enable_grad():
                 self._both_ways()

@@ -1,12 +1,4 @@
-"""What happens to the weights: the data of Figure 10 and of Appendix B.
-
-    WeightLog                          kept by every training run: snapshots, and a ring of the last few steps
-    singular_values, spectra, …        spectra of out_proj, and what is made of them
-    part_norms, mixture_moves          L2 norms of a block's parts; how far NormVary's weights got
-    selector_weights, SelectorLog      what a NormSelector chooses, by layer, class and position, and while it trains
-
-Glossary: σ_i singular values.
-"""
+"""What happens to the weights while a model trains: the data of Figure 10 and of Appendix B. σ_i: singular values."""
 
 from __future__ import annotations
 
@@ -24,7 +16,6 @@ from mambanorm.look.recording import Block, blocks_of, left_as_found, record_sit
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.models.transformer import TransformerBlock
 from mambanorm.models.vision import VSSBlock
-from mambanorm.norms.more import NormVaryToken, SwitchNorm
 from mambanorm.norms.normvary import NormVary
 from mambanorm.tasks import Split
 
@@ -52,10 +43,6 @@ TRANSFORMER_PARTS = {
     "out_proj": ("attention.out_proj.weight", "attention.out_proj.bias"),
 }
 """The four parts of a Transformer block."""
-
-
-MIXTURES = {"mixture": NormVary, "mixture_SwitchNorm": SwitchNorm, "mixture_NormVary-token": NormVaryToken}
-"""Under these names are kept the weights of each kind of norm that learns a mixture: kinds differ in their members."""
 
 
 def singular_values(weight: Tensor) -> np.ndarray:
@@ -112,14 +99,10 @@ def part_norms(block: Block) -> list[float]:
 
 
 def mixtures_of(blocks: Iterable[Block]) -> dict[str, np.ndarray]:
-    """The mixtures at N1 and N2: name of MIXTURES → weights of the means and of the variances, (norms, 2, members), by
-    depth. A kind that is not there has no name."""
-    norms = [norm for block in blocks for norm in (block.n1, block.n2)]
-    found = {}
-    for name, kind in MIXTURES.items():
-        if mine := [torch.stack(norm.mixture()) for norm in norms if isinstance(norm, kind)]:
-            found[name] = torch.stack(mine).detach().cpu().numpy()
-    return found
+    """`mixture`: NormVary's weights of the means and of the variances at N1 and N2, (norms, 2, members), by depth;
+    empty where none is there."""
+    mixtures = [torch.stack(n.mixture()) for block in blocks for n in (block.n1, block.n2) if isinstance(n, NormVary)]
+    return {"mixture": torch.stack(mixtures).detach().cpu().numpy()} if mixtures else {}
 
 
 class WeightLog:
@@ -172,10 +155,10 @@ class WeightLog:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """step (T,), singular_values (T, layers, k), part_norms (T, layers, 4), those of MIXTURES that there are, (T,
-        norms, 2, members) each; ring_step (R,), ring_singular_values (R, layers, k), ring_outputs (R, layers): the
-        largest token's ‖y‖₂ after each block, residual stream included; NaN where a checkpoint of an earlier version
-        did not keep it."""
+        """step (T,), singular_values (T, layers, k), part_norms (T, layers, 4), with a NormVary mixture (T, norms, 2,
+        members); ring_step (R,), ring_singular_values (R, layers, k), ring_outputs (R, layers): the largest token's
+        ‖y‖₂ after each block, residual stream included; NaN where a checkpoint of an earlier version did not keep
+        it."""
         arrays = {key: np.stack([shot[key] for shot in self.snapshots]) for key in self.snapshots[0]}
         if self.ring:
             steps, weights, outputs = zip(*self.ring, strict=True)
@@ -212,15 +195,11 @@ ROWS = 256  # of a split are looked at, the first ones
 
 
 @torch.no_grad()
-def selector_weights(model: nn.Module, split: Split, by: str = "label", rows: int = ROWS) -> pd.DataFrame:
-    """One row a selector and class (`by="label"`) or position (`by="position"`): block (its name), depth, that column,
-    w0 (mean over tokens, of no padding), sd. In eval mode; the model is left as it was found.
-
-    ValueError for another `by`, for classes of a regression, and for a model without a NormSelector."""
-    if by not in ("label", "position"):
-        raise ValueError(f"by must be 'label' or 'position', got {by!r}")
-    if by == "label" and split.is_regression:
-        raise ValueError("a regression has no classes: say by='position'")
+def selector_weights(model: nn.Module, split: Split, rows: int = ROWS) -> pd.DataFrame:
+    """One row a selector and class: block (its name), depth, label, w0 (mean over tokens, of no padding), sd. In eval
+    mode; the model is left as it was found. ValueError for a regression and for a model without a NormSelector."""
+    if split.is_regression:
+        raise ValueError("a regression has no classes")
     inputs, lengths, labels = split.batch(slice(0, min(rows, len(split))))
     device = next(model.parameters()).device
     with left_as_found(model), record_sites(model, ["selector"]) as seen:
@@ -233,24 +212,7 @@ def selector_weights(model: nn.Module, split: Split, by: str = "label", rows: in
         w0 = w[..., 0].double().cpu()
         B, L = w0.shape
         valid = torch.ones(B, L, dtype=torch.bool) if lengths is None else torch.arange(L) < lengths[:, None]
-        key = labels[:, None].expand(B, L) if by == "label" else torch.arange(L).expand(B, L)
-        frame = pd.DataFrame({by: key[valid].numpy(), "w0": w0[valid].numpy()}).groupby(by).w0.agg(w0="mean", sd="std")
-        tables.append(frame.reset_index().assign(block=name, depth=depth))
-    return pd.concat(tables, ignore_index=True)[["block", "depth", by, "w0", "sd"]]
-
-
-class SelectorLog:
-    """Keeps `selector_weights` every few steps, and at the first. `frame()`: with the column step."""
-
-    def __init__(self, split: Split, every: int = 20, by: str = "label"):
-        self.split, self.every, self.by, self.tables = split, every, by, []
-
-    def __call__(self, step: int, model: nn.Module, loss: float) -> None:
-        if step == 1 or step % self.every == 0:
-            self.tables.append(selector_weights(model, self.split, self.by).assign(step=step))
-
-    def frame(self) -> pd.DataFrame:
-        """ValueError before the first step."""
-        if not self.tables:
-            raise ValueError("no step was seen yet: give it to train(config, on_step=…)")
-        return pd.concat(self.tables, ignore_index=True)
+        frame = pd.DataFrame({"label": labels[:, None].expand(B, L)[valid].numpy(), "w0": w0[valid].numpy()})
+        frame = frame.groupby("label").w0.agg(w0="mean", sd="std").reset_index()
+        tables.append(frame.assign(block=name, depth=depth))
+    return pd.concat(tables, ignore_index=True)[["block", "depth", "label", "w0", "sd"]]

@@ -1,0 +1,115 @@
+"""The rule for a Mamba block, of which the guide says nothing: from the recorded rows alone, never from memory.
+
+The arm is the one that README and notebook 12 name: `ranking` chooses it by validation, on the recorded trained models.
+The reasons say how sure that is, and which claims of the paper stand or fall.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pandas as pd
+
+from mambanorm.advice.rules import Question, Recommendation
+from mambanorm.arms import Arm
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import SMALL_BATCH, STUDY_SCALE
+from mambanorm.claims import judge, ranking
+from mambanorm.claims.evidence import kind_of
+from mambanorm.claims.ranking import ADVISED_ON, tuned_arms
+from mambanorm.claims.verdict import Verdict
+from mambanorm.norms import NORMS
+from mambanorm.runs.recorded_results import recorded
+from mambanorm.study.tables import CANNOT_TELL, points
+from mambanorm.tasks import TASKS
+
+KINDS = {
+    "language_model": "language", "detection": "vision", "segmentation": "vision", "style_transfer": "vision",
+    "image_translation": "vision",
+}  # fmt: skip
+"""Task of the guide → kind of this kit's tasks; any other is a sequence."""
+JUDGED = {
+    "sequence": ("H1s", "H3s", "H4s", "H6s", "H8s"),
+    "vision": ("H1v", "H3v", "H4v", "H6v", "H8v"),
+    "language": ("H1l", "H3l", "H8l"),
+}
+"""The claims on type, position and proposal, by kind of task."""
+
+
+def advised(q: Question) -> Recommendation:
+    """The recommendation for a Mamba block. ValueError for a task of the kit that is not recorded."""
+    kind = kind_of(q.task) if q.task in TASKS else KINDS.get(q.task, "sequence")
+    causal = q.causal or kind == "language"
+    table, basis = _ranked(kind, q.task if q.task in TASKS else None, causal)
+    best, others = table.iloc[0], table.iloc[1:]
+    near = [Arm.parse(name).label for name in others[others.told == CANNOT_TELL].arm]
+    arm = Arm.parse(best.arm)
+    what = f"the {'causal ' if causal else ''}arm that validation chooses of {len(table)}"
+    reasons = [
+        f"{arm.label} is {what}: {_score(best, kind)} in the test. [{basis}]",
+        f"Whether these are worse we cannot tell: {', '.join(near) or 'none'}. [{basis}]",
+    ]
+    verdicts, left_out = _fitting_verdicts(kind, causal)
+    reasons += [_claim(v) for v in verdicts if v.verdict == "reproduced"]
+    odd = [_claim(v) for v in verdicts if v.verdict == "contradicted"]
+    undecided = [_claim(v) for v in verdicts if v.n_seeds and v.verdict not in ("reproduced", "contradicted")]
+    odd += [_named(row, basis, kind) for row in others[others.who != ""].itertuples() if row.told == "behind"]
+    if q.batch_size and q.batch_size < SMALL_BATCH and {"BN", "NormVary"} & set(arm.norms):
+        odd.append(f"A batch of {q.batch_size} makes the statistics of BN noisy. [guide S4, step 1]")
+    if not _fits(best.arm, causal=True):
+        odd.append("It looks at later positions: causal=True asks for one that does not. [notebook 01]")
+    code = f'mambanorm.MambaBlock(d_model, n1="{arm.n1}", n2="{arm.n2}")'
+    norm, place = (arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)")
+    if arm.n2 == "None":
+        norm, place = arm.n1, "before the SSM (N1), none after it (N2)"
+    return Recommendation(q, norm, place, code, tuple(reasons), tuple(odd), tuple(near[:3]), (*undecided, *left_out))
+
+
+def _score(row: pd.Series, kind: str) -> str:
+    """Test score of an arm: accuracy, or bits a character, which a ranking holds with a minus."""
+    if kind == "language":
+        return f"{-row['mean']:.2f} ± {row.sd:.2f} bits a character (mean ± sd, {row.n:.0f} seeds)"
+    return f"{row['mean']:.1f} ± {row.sd:.1f} % (mean ± sd, {row.n:.0f} seeds)"
+
+
+def _fitting_verdicts(kind: str, causal: bool) -> tuple[list[Verdict], list[str]]:
+    """The verdicts on claims of arms that may be taken, and a sentence on those that are left out."""
+    fitting = [v for v in _verdicts(kind) if all(_fits(arm, causal) for arm in v.claim.arms)]
+    if not (out := [v.claim.id for v in _verdicts(kind) if v not in fitting]):
+        return fitting, []
+    return fitting, [f"{', '.join(out)} compare arms that look at later positions. [claims of the paper]"]
+
+
+def _fits(arm: str, causal: bool) -> bool:
+    return not causal or all(NORMS[name].causal for name in Arm.parse(arm).norms)
+
+
+@lru_cache(maxsize=16)
+def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, str]:
+    """The ranking on a task (None = the one that speaks for its kind), and what it rests on, in words.
+
+    causal: among the arms that see no later position, so that these are held against each other.
+    """
+    frame, name = recorded(STUDY_SCALE), task or ADVISED_ON[kind]
+    if name not in (known := dict.fromkeys(frame.task)):
+        raise unknown("task with recorded runs", name, known)
+    table = ranking(frame, name, scale=STUDY_SCALE, arms=[arm for arm in tuned_arms(kind) if _fits(arm, causal)])
+    return table, f"recorded runs, scale {STUDY_SCALE}, {name}, {int(table.n.max())} seeds"
+
+
+@lru_cache(maxsize=4)
+def _verdicts(kind: str) -> tuple[Verdict, ...]:
+    """Each claim's verdict on trained models."""
+    return tuple(judge(name, recorded(STUDY_SCALE), scale=STUDY_SCALE) for name in JUDGED[kind])
+
+
+def _claim(verdict: Verdict) -> str:
+    source = f"claim of the paper, {verdict.claim.where}; {verdict.fidelity}, {verdict.n_seeds} seeds"
+    return f"“{verdict.claim.words}” ({verdict.claim.id}): {verdict.brief}. [{source}]"
+
+
+def _named(row, basis: str, kind: str) -> str:
+    behind = points(-row.behind, -row.high, -row.low)
+    if kind == "language":
+        behind = f"{row.behind:+.2f} [{row.low:.2f}, {row.high:.2f}] bits a character".replace("-", "−")
+    return f"{Arm.parse(row.arm).label} ({row.who}) is behind it: {behind}. [{basis}]"
