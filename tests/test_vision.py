@@ -145,9 +145,8 @@ def test_a_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative
     block, x = kind(D), sample(*shape).requires_grad_()
     first, second = (torch.autograd.grad(block(x).square().sum(), [x, *block.parameters()]) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    (gradient,) = torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.square().sum().backward()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
 
 
 def test_a_vmamba_v0_block_loads_strictly():
