@@ -198,7 +198,7 @@ def test_a_patch_becomes_one_position_and_the_head_sees_their_mean():
     torch.testing.assert_close(logits, model.head(seen.tensors("residual")[0].mean(1)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["none", "sinusoidal", "learned"])
+@pytest.mark.parametrize("kind", ["none", "learned"])
 def test_positions_of_an_image_are_those_of_its_pixels_whatever_its_size(kind):
     def positioned(kind, positions=None):
         torch.manual_seed(3)
@@ -287,5 +287,5 @@ def test_a_run_may_halve_its_images_and_keeps_spectra_of_unequal_blocks():
     assert np.isfinite(sigma[:, 0, :8]).all()
     assert np.isfinite(sigma[:, 1]).all()
     assert all(np.isfinite(value) for value in spectrum_spread(sigma[-1]).values())
-    with pytest.raises(ValueError, match=r"down_sample=\(1,\) halves images, and digits has sequences"):
+    with pytest.raises(ValueError, match=r"down_sample=\(1,\) is no part of a Mamba of seq"):
         train(base_config("digits", "smoke", down_sample=(1,)))
