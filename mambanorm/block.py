@@ -130,6 +130,11 @@ class Block(nn.Module):
         self.arm = self.arm._replace(more=further_norms({**dict(self.arm.more), site: name}))
         return before
 
+    def project(self, h: Tensor) -> tuple[Tensor, Tensor, None]:
+        """What goes to the convolution, and the gate z, (B, L, E) each. Δ comes later, of u."""
+        main, gate = self.in_proj.weight.chunk(2)  # two products: halves of a single one would not lie in one piece
+        return F.linear(h, main), F.linear(h, gate), None
+
     def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: BlockCache | None) -> Tensor:
         """The SSM's output (B, L, E). Δ is projected inside the scan: only where it is looked at does it stand in
         memory."""
@@ -236,11 +241,6 @@ class MambaBlock(CausalBlock):
         init_dt(self.dt_proj.weight, self.dt_proj.bias)
         self._make_norms(Arm(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=self.dt_rank)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
-
-    def project(self, h: Tensor) -> tuple[Tensor, Tensor, None]:
-        """What goes to the convolution, and the gate z, (B, L, E) each. Δ comes later, from x_proj."""
-        main, gate = self.in_proj.weight.chunk(2)  # two products: halves of a single one would not lie in one piece
-        return F.linear(h, main), F.linear(h, gate), None
 
     def select(self, u: Tensor, _: None, at: Callable, cache: BlockCache | None) -> tuple[Tensor, ...]:
         """u (B, L, E), and of it Δ's R numbers, B and C (B, L, N)."""

@@ -82,9 +82,7 @@ class RunConfig:
     )
     down_norm: str = norm(since="2026-11-20")
     # §2.1's encoding of positions, after the stem; off by default: the scan knows the order
-    positional: str = choice(
-        "none", ("none", "learned", "sinusoidal"), table="models.parts.POSITIONAL", since="2026-11-21"
-    )
+    positional: str = choice("none", ("none", "learned"), table="models.parts.POSITIONAL", since="2026-11-21")
     # a Transformer's arm is N1>MHA>N2, and its d_state and d_conv do nothing
     model: str = choice("mamba", ("mamba", "mamba2", "transformer"), since="2026-11-22")
     head_dim: int = count(16, since="2026-11-23")  # of a Mamba-2: channels that share Δ and A; 64 would leave one head

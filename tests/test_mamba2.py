@@ -276,7 +276,7 @@ def test_a_run_of_mamba_2_differs_in_one_field_and_trains_alike_each_time():
         ("digits", dict(head_dim=7), "head_dim=7 does not divide d_inner="),
         ("digits", dict(n_groups=3), "n_groups=3 does not divide the . heads"),
         ("digits", dict(arm="LN>MHA>LN"), "is of model='transformer', this is a 'mamba2'"),
-        ("digits_images", {}, "model='mamba2' reads sequences, and digits_images has images"),
+        ("digits_images", {}, "model='mamba2' is no part of a Mamba of images, and digits_images needs one"),
         ("pydoc", dict(arm="RMSN>SSM>GN"), "'GN' sees the future"),
     ],
 )

@@ -14,7 +14,6 @@ from mambanorm.arms import MORE_SITES
 from mambanorm.claims import claim
 from mambanorm.look import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.models.build import build_model
-from mambanorm.models.parts import waves
 from mambanorm.operations import conv_silu
 from mambanorm.operations.conv_gate import causal_conv
 from mambanorm.runs.grid import base_config
@@ -190,21 +189,7 @@ def test_shared_parameters_start_equal_in_every_arm():
 # positional encoding
 
 
-def test_sinusoidal_positions_are_the_printed_waves_at_any_length():
-    for length, d in ((1, 2), (7, 5), (300, 16)):
-        expected = torch.tensor(
-            [
-                [math.cos(n / 10_000 ** ((c - 1) / d)) if c % 2 else math.sin(n / 10_000 ** (c / d)) for c in range(d)]
-                for n in range(length)
-            ]
-        )
-        torch.testing.assert_close(waves((length,), d), expected)
-    image = waves((5, 7), 6)
-    assert torch.equal(image[..., :3], waves((5,), 3)[:, None].expand(5, 7, 3))
-    assert torch.equal(image[..., 3:], waves((7,), 3)[None].expand(5, 7, 3))
-
-
-@pytest.mark.parametrize("kind", ["none", "sinusoidal", "learned"])
+@pytest.mark.parametrize("kind", ["none", "learned"])
 def test_positions_tell_an_order_shift_no_shared_weight_and_leave_padding_without_effect(kind):
     def made(positional="none", positions=None):
         torch.manual_seed(3)

@@ -148,9 +148,8 @@ def test_norm_equals_its_equation_forward_and_gradient_once(name):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
     if name == "IN":  # of a fused norm a second derivative is an error, not a zero
         x, weight = x.detach().float().requires_grad_(), weight.float()
-        (gradient,) = torch.autograd.grad((norm.float()(x) * weight).sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="once_differentiable"):
-            gradient.square().sum().backward()
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            torch.autograd.grad((norm.float()(x) * weight).sum(), x, create_graph=True)
 
 
 @pytest.mark.parametrize(
@@ -260,15 +259,15 @@ def test_a_mean_far_above_the_spread_costs_no_accuracy(name):
     torch.testing.assert_close(norm(x).double(), exact, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("p", "bias"), [(1, False), (1.5, True), (3, False), (40, True), (float("inf"), False)])
-def test_lp_equals_its_equation_for_every_p_forward_and_gradient(p, bias):
-    norm = randomise(mn.create_norm("Lp", D, p=p, bias=bias).double())
+@pytest.mark.parametrize("p", [1, 1.5, 3, 40, float("inf")])
+def test_lp_equals_its_equation_for_every_p_forward_and_gradient(p):
+    norm = randomise(mn.create_norm("Lp", D, p=p).double())
     x, weight = sample(B, L, D, mean=1.0).requires_grad_(), sample(B, L, D, seed=2)
     if p == float("inf"):
         size = x.abs().amax(2, keepdim=True)
     else:
         size = ((x.abs() ** p).mean(2, keepdim=True)) ** (1 / p)
-    expected = norm.weight * x / torch.sqrt(size**2 + EPS) + (norm.bias if bias else 0)
+    expected = norm.weight * x / torch.sqrt(size**2 + EPS)
     torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
     leaves = [x, *norm.parameters()]
     for ours, theirs in zip(*(torch.autograd.grad((y * weight).sum(), leaves) for y in (norm(x), expected))):
@@ -386,30 +385,13 @@ def test_scale_is_a_gain_a_channel_that_starts_as_no_norm_does():
     norm, x = mn.create_norm("Scale", D), sample(B, L, D, dtype=torch.float32)
     assert torch.equal(norm(x), x)
     assert {name: tuple(p.shape) for name, p in norm.named_parameters()} == {"weight": (D,)}
-    for options in ({}, {"scalar": True}):
-        assert torch.equal(mn.create_norm("Scale", D, affine=False, **options)(x), x)
+    assert torch.equal(mn.create_norm("Scale", D, affine=False)(x), x)
     norm.weight.data.copy_(torch.arange(D))
     assert torch.equal(norm(x), x * torch.arange(D))
-    assert torch.equal(mn.create_norm("Scale", D, init=0.1)(x), x * torch.tensor(0.1))  # LayerScale
     twin = mn.create_norm("DyT", D, linear=True)  # as S2 states it
     assert torch.equal(twin(x), x)
     twin.alpha.data.copy_(norm.weight)
     assert torch.equal(norm(x), twin(x))
-
-
-@pytest.mark.parametrize(("dtype", "lengths"), [(torch.float32, None), (torch.float64, torch.tensor([7, 3, 1, 5, 6]))])
-def test_the_scalar_scale_is_rezeros_and_learns_from_zero(dtype, lengths):
-    norm = mn.create_norm("Scale", D, scalar=True).to(dtype)
-    assert {name: p.tolist() for name, p in norm.named_parameters()} == {"alpha": [0.0]}
-    x, weight = sample(B, L, D, dtype=dtype), sample(B, L, D, seed=2, dtype=dtype)
-    valid = torch.ones(B, L, 1).bool() if lengths is None else (torch.arange(L) < lengths[:, None])[..., None]
-    x = torch.where(valid, x, float("nan"))
-    y = norm(x, lengths)
-    assert not torch.where(valid, y, 0).any()
-    torch.where(valid, y * weight, 0).sum().backward()
-    torch.testing.assert_close(norm.alpha.grad[0], torch.where(valid, x * weight, 0).sum())
-    norm = mn.create_norm("Scale", D, scalar=True, init=0.5).to(dtype)
-    torch.testing.assert_close(torch.where(valid, norm(x, lengths), 0), torch.where(valid, x / 2, 0))
 
 
 LEARN_GAMMA = [name for name, entry in mn.NORMS.items() if "γ" in entry.learnable or "those of" in entry.learnable]

@@ -168,10 +168,11 @@ def test_gradients_come_where_asked_for_once_and_in_the_layout_of_the_kernel():
         assert out.requires_grad
         assert not last.requires_grad
     for loss in (out.sum(), out.square().sum()):
-        grads = torch.autograd.grad(loss, [arguments[name] for name in ("u", "delta", "z")], create_graph=True)
+        wanted = [arguments[name] for name in ("u", "delta", "z")]
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            torch.autograd.grad(loss, wanted, create_graph=True)
+        grads = torch.autograd.grad(loss, wanted, retain_graph=True)
         assert all(grad.transpose(1, 2).is_contiguous() for grad in grads)
-        with pytest.raises(RuntimeError, match="once_differentiable"):
-            grads[0].sum().backward(retain_graph=True)
 
 
 def test_softplus_is_exact_on_both_sides_of_its_threshold():
@@ -197,15 +198,13 @@ def finite_pattern(arguments):
     return [(a.isfinite(), b.isfinite()) for a, b in zip(ours, theirs, strict=True)]
 
 
-@pytest.mark.parametrize("rate", [0.5, 2.0, 87.0, 88.5, 90.0, 1e6])
-def test_a_growing_state_overflows_where_the_reference_does(rate):
-    """A > 0: exp(Δ·A) grows; 88.5 is finite in float32, 90 is not."""
-    arguments = example(channels=3, length=200, softplus=False, bias=False)
-    arguments |= {"A": torch.full((3, 3), rate), "delta": torch.ones(2, 3, 200)}
+@pytest.mark.parametrize("change", [{"A": torch.full((3, 3), 90.0)}, {"delta": torch.full((2, 3, 200), -1e6)}])
+def test_a_growing_state_overflows_where_the_reference_does(change):
+    """The loops on the CPU know states that decay: a scan with others is the reference's."""
+    arguments = example(channels=3, length=200, softplus=False, bias=False) | change
     for ours, theirs in finite_pattern(arguments):
         assert torch.equal(ours, theirs)
-    if rate >= 2:
-        assert not theirs.all()
+    assert not theirs.all()
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -226,7 +225,7 @@ def test_transposed_views_are_taken_without_a_copy(monkeypatch):
     B, C = (mixed[..., k : k + size].transpose(1, 2) for k in (rank, rank + size))
     seen, run = set(), scan_cpu.run
     monkeypatch.setattr(scan_cpu, "run", lambda *start: seen.update(t.data_ptr() for t in start[-1]) or run(*start))
-    out = selective_scan(u, delta, -torch.rand(channels, size), B, C, backend="cpu")
+    out = selective_scan(u, delta, -torch.rand(channels, size), B, C, delta_softplus=True, backend="cpu")
     assert {x.data_ptr() for x in (u, delta, B, C)} <= seen
     assert out.transpose(1, 2).is_contiguous()
 
@@ -236,7 +235,7 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     """(B, D, L, N): what the kernel allocates beyond results and gradients."""
     batch, channels, length, size = shape
     arguments = leaves(example(batch, channels, length, size, gate=False))
-    plan = scan_cpu.Plan(batch, length, channels, size, threads=torch.get_num_threads())
+    plan = scan_cpu.cut(batch, length, channels, size, 1, 0, torch.get_num_threads())
     out = selective_scan(**arguments, backend="cpu")
     out.backward(out.detach())  # so that tracemalloc sees neither the kernel loaded nor what torch imports on first use
     allocated, make = [], {}
@@ -256,7 +255,7 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     tracemalloc.stop()
     monkeypatch.undo()
     gradients = 4 * (3 * batch * channels * length + 2 * batch * length * size)  # out, du, ddelta; dB, dC
-    scratch = 4 * math.prod(plan.scratch_shapes["forward"])  # freed before the backward pass makes its own
+    scratch = 4 * math.prod(plan.scratch["forward"])  # freed before the backward pass makes its own
     assert scratch in allocated
     assert 0 < sum(allocated) - scratch - gradients + peak <= 0.05 * 4 * math.prod(shape)
 
@@ -274,13 +273,10 @@ def test_two_runs_give_the_same_bits_and_one_thread_the_same_result(batch):
     assert torch.equal(results[0][0], results[2][0])
 
 
-@pytest.mark.parametrize(("threads", "batch"), [(1, 1), (3, 16), (16, 3)])
-def test_blocks_cover_every_channel_once_and_respect_groups_and_batch_one_keeps_every_thread_busy(threads, batch):
-    plan = scan_cpu.Plan(batch, 100, 96, 16, groups_b=2, groups_c=3, threads=threads)
-    channels = [(d, gb, gc) for start, width, gb, gc in plan.blocks for d in range(start, start + width)]
-    assert channels == [(d, d // 48, d // 32) for d in range(96)]
-    assert scan_cpu.Plan(1, 100, 64 * threads, 16, threads=threads).workers == threads
-    assert scan_cpu.Plan(16, 100, 128, 16, threads=4).segments == 1
+def test_blocks_cover_every_channel_once_and_respect_groups():
+    plan = scan_cpu.cut(3, 100, 3 * 80, 16, groups=3, rank=0, threads=2)
+    channels = [(d, group) for start, width, group in plan.blocks for d in range(start, start + width)]
+    assert channels == [(d, d // 80) for d in range(240)]
 
 
 def test_scans_from_several_python_threads_do_not_disturb_each_other():

@@ -215,7 +215,7 @@ def test_what_a_selector_chooses_is_told_by_class():
         (dict(drop_path=1.0), "drop_path must be a number from 0 to below 1, got 1.0"),
         (dict(norm_position="post"), "norm_position"),
         (dict(arm="RMSN>SSM>GN"), "a Transformer's is written RMSN>MHA>GN"),
-        (dict(vocab_size=5), "give exactly one of vocab_size, in_features and in_channels"),
+        (dict(vocab_size=5), "give exactly one of vocab_size, in_features, in_channels"),
         (dict(squeeze_excite="yes"), "squeeze_excite must be True or False"),
     ],
 )

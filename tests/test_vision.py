@@ -145,9 +145,8 @@ def test_a_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative
     block, x = kind(D), sample(*shape).requires_grad_()
     first, second = (torch.autograd.grad(block(x).square().sum(), [x, *block.parameters()]) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    (gradient,) = torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.square().sum().backward()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
 
 
 def test_a_vmamba_v0_block_loads_strictly():
@@ -199,7 +198,7 @@ def test_a_patch_becomes_one_position_and_the_head_sees_their_mean():
     torch.testing.assert_close(logits, model.head(seen.tensors("residual")[0].mean(1)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["none", "sinusoidal", "learned"])
+@pytest.mark.parametrize("kind", ["none", "learned"])
 def test_positions_of_an_image_are_those_of_its_pixels_whatever_its_size(kind):
     def positioned(kind, positions=None):
         torch.manual_seed(3)
@@ -288,5 +287,5 @@ def test_a_run_may_halve_its_images_and_keeps_spectra_of_unequal_blocks():
     assert np.isfinite(sigma[:, 0, :8]).all()
     assert np.isfinite(sigma[:, 1]).all()
     assert all(np.isfinite(value) for value in spectrum_spread(sigma[-1]).values())
-    with pytest.raises(ValueError, match=r"down_sample=\(1,\) halves images, and digits has sequences"):
+    with pytest.raises(ValueError, match=r"down_sample=\(1,\) is no part of a Mamba of seq"):
         train(base_config("digits", "smoke", down_sample=(1,)))

@@ -14,22 +14,19 @@ Each has a slow, readable twin, named in its docstring. The tests compare the tw
 import functools
 
 import torch
-from torch.autograd.function import once_differentiable
 
 
 def backward_once(backward):
-    """Decorator of a backward pass without a second derivative, as every kernel has it: asking for one raises an error.
+    """Decorator of a backward pass without a second derivative, as every kernel has it: asking for one is an error.
 
     torch's own once_differentiable refuses only where the incoming gradient has a graph. For a loss that is linear in
     the result it has none, and the second derivative would silently leave out the kernel.
     """
-    once = once_differentiable(backward)
 
     @functools.wraps(backward)
     def checked(ctx, *grads):
-        if not torch.is_grad_enabled():  # nobody wants a graph of this pass: the usual case, without a detour
-            return backward(ctx, *grads)
-        grads = [g if g is None or g.requires_grad else g.detach().requires_grad_() for g in grads]
-        return once(ctx, *grads)
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError("the fused kernels have no second derivative: compute it in float64, without them")
+        return backward(ctx, *grads)
 
     return checked

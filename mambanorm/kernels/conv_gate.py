@@ -2,9 +2,8 @@
 and the gate y·SiLU(z). Each takes one pass over memory forward and one backward, where plain torch takes up to a dozen.
 
 The readable twins are `causal_conv`, `centred_conv` and the last line of `gated` in operations/conv_gate.py. Of a
-convolution only u is kept for the backward pass, the rest is recomputed. A worker takes a block of LANES channels:
-along a sequence it walks through the steps, with the last K inputs, or gradients, in a ring buffer of K rows; an image
-it copies into a border of zeros.
+convolution only u is kept for the backward pass, the rest is recomputed. A worker takes a block of LANES channels of an
+image, which it copies into a border of zeros; a sequence is an image of one line, with its border on the left.
 
 Glossary: operations/__init__.py; H and W of the image, whose convolution has K·K taps.
 """
@@ -68,146 +67,79 @@ def _through_silu(row, one, sums):
     add_product(sums, 0, row, LANES, one, 0)
 
 
-# ----------------------------------------------------------------------------------------------------------- a sequence
 @jit(inline="always")
-def _convolve(t, taps, fixed, ring, row):
-    """row = bias + Σ_k w_k · u_(t−K+1+k); the ring holds u of the last K steps, zero before the first."""
+def _convolve(corner, side, down, across, fixed, image, row):
+    """row = bias + Σ_ij w_ij · the pixel (i, j) down and right of a corner; image has a border of zeros."""
     load(row, 0, 0, fixed, 0, LANES)
-    for k in range(taps):
-        add_product(row, 0, fixed, (1 + k) * LANES, ring, (t + 1 + k) % taps * LANES)
+    for i in range(down):
+        for j in range(across):
+            add_product(row, 0, fixed, (1 + i * across + j) * LANES, image, (corner + i * side + j) * LANES)
+
+
+@jit()
+def _load_image(u, b, height, width, channels, d0, lanes, side, first, image):
+    """A block of channels of image b, row after row, from pixel `first` on inside its border of zeros."""
+    for y in range(height):
+        for x in range(width):
+            load(image, first + y * side + x, 0, u, ((b * height + y) * width + x) * channels + d0, lanes)
 
 
 @entry
 def _conv_forward(worker, workers, numbers, places):
-    """numbers: B, L, E, K. places: u, taps, bias, and the result."""
-    batch, length, channels, taps = numbers
+    """numbers: B, H, W, E, the taps down and across, and how many of them lie above and left of the middle. places:
+    u (B, H, W, E), taps, bias, and the result."""
+    batch, height, width, channels, down, across, above, left = numbers
     u, w, bias, out = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
-    blocks = (channels + LANES - 1) // LANES
-    ring, fixed = np.empty((taps, LANES), np.float32), np.empty((taps + 1, LANES), np.float32)
-    row = np.zeros((1, LANES), np.float32)
-    for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
-        b, d0 = item // blocks, item % blocks * LANES
-        width = min(LANES, channels - d0)
-        _load_taps(w, bias, taps, channels, d0, width, fixed)
-        ring[:] = ZERO
-        for t in range(length):
-            place = (b * length + t) * channels + d0
-            load(ring, t % taps, 0, u, place, width)
-            _convolve(t, taps, fixed, ring, row)
-            _silu(row)
-            store(row, 0, 0, out, place, width)
-
-
-@entry
-def _conv_backward(worker, workers, numbers, places):
-    """numbers: B, L, E, K. places: u, taps, bias, grad, and the results du and each worker's sums."""
-    batch, length, channels, taps = numbers
-    u, w, bias, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
-    du, all_sums, blocks = memory(places, 4), memory(places, 5), (channels + LANES - 1) // LANES
-    ring, fixed = np.empty((taps, LANES), np.float32), np.empty((taps + 1, LANES), np.float32)
-    back, row = np.empty((taps, LANES), np.float32), np.zeros((1, 2 * LANES), np.float32)
-    sums, one = np.empty((taps + 1, LANES), np.float32), np.ones(LANES, np.float32)
-    for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
-        b, d0 = item // blocks, item % blocks * LANES
-        width = min(LANES, channels - d0)
-        _load_taps(w, bias, taps, channels, d0, width, fixed)
-        ring[:] = ZERO
-        back[:] = ZERO
-        sums[:] = ZERO
-        for t in range(length + taps - 1):  # du of a step is complete K − 1 steps after it
-            place, now = (b * length + t) * channels + d0, t % taps
-            row[0, LANES:] = ZERO
-            if t < length:
-                load(ring, now, 0, u, place, width)
-                _convolve(t, taps, fixed, ring, row)
-                load(row, 0, LANES, grad, place, width)
-                _through_silu(row, one, sums)
-                for k in range(taps):
-                    add_product(sums, (1 + k) * LANES, ring, (t + 1 + k) % taps * LANES, row, LANES)
-            store(row, 0, LANES, back, now * LANES, LANES)
-            if t >= taps - 1:
-                row[0, :LANES] = ZERO
-                for k in range(taps):
-                    add_product(row, 0, fixed, (1 + k) * LANES, back, (t - k) % taps * LANES)
-                store(row, 0, 0, du, place - (taps - 1) * channels, width)
-        _add_sums(taps, channels, worker, d0, width, sums, all_sums)
-
-
-# ------------------------------------------------------------------------------------------------------------- an image
-@jit(inline="always")
-def _convolve_2d(corner, side, reach, fixed, image, row):
-    """row = bias + Σ_ij w_ij · the pixel (i, j) down and right of a corner; image has a border of zeros."""
-    taps = 2 * reach + 1
-    load(row, 0, 0, fixed, 0, LANES)
-    for i in range(taps):
-        for j in range(taps):
-            add_product(row, 0, fixed, (1 + i * taps + j) * LANES, image, (corner + i * side + j) * LANES)
-
-
-@jit()
-def _load_image(u, b, height, width, channels, d0, lanes, reach, image):
-    """A block of channels of image b, row after row, inside its border of zeros."""
-    for y in range(height):
-        for x in range(width):
-            start = ((b * height + y) * width + x) * channels + d0
-            load(image, (y + reach) * (width + 2 * reach) + x + reach, 0, u, start, lanes)
-
-
-@entry
-def _conv_2d_forward(worker, workers, numbers, places):
-    """numbers: B, H, W, E, (K − 1) / 2. places: u (B, H, W, E), taps, bias, and the result."""
-    batch, height, width, channels, reach = numbers
-    u, w, bias, out = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
-    side, blocks, taps = width + 2 * reach, (channels + LANES - 1) // LANES, (2 * reach + 1) ** 2
-    image = np.zeros((side * (height + 2 * reach), LANES), np.float32)
+    side, blocks, taps = width + across - 1, (channels + LANES - 1) // LANES, down * across
+    image = np.zeros((side * (height + down - 1), LANES), np.float32)
     fixed, row = np.empty((taps + 1, LANES), np.float32), np.zeros((1, LANES), np.float32)
     for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
         b, d0 = item // blocks, item % blocks * LANES
         lanes = min(LANES, channels - d0)
         _load_taps(w, bias, taps, channels, d0, lanes, fixed)
-        _load_image(u, b, height, width, channels, d0, lanes, reach, image)
+        _load_image(u, b, height, width, channels, d0, lanes, side, above * side + left, image)
         for y in range(height):
             for x in range(width):
-                _convolve_2d(y * side + x, side, reach, fixed, image, row)
+                _convolve(y * side + x, side, down, across, fixed, image, row)
                 _silu(row)
                 store(row, 0, 0, out, ((b * height + y) * width + x) * channels + d0, lanes)
 
 
 @entry
-def _conv_2d_backward(worker, workers, numbers, places):
+def _conv_backward(worker, workers, numbers, places):
     """numbers: as forward. places: u, taps, bias, grad, and the results du and each worker's sums."""
-    batch, height, width, channels, reach = numbers
+    batch, height, width, channels, down, across, above, left = numbers
     u, w, bias, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
     du, all_sums = memory(places, 4), memory(places, 5)
-    side, blocks, across = width + 2 * reach, (channels + LANES - 1) // LANES, 2 * reach + 1
-    taps, middle = across**2, reach * side + reach
-    image = np.zeros((side * (height + 2 * reach), LANES), np.float32)
-    back = np.zeros((side * (height + 2 * reach), LANES), np.float32)  # dL/d(before SiLU), with a border of zeros
+    side, blocks, taps = width + across - 1, (channels + LANES - 1) // LANES, down * across
+    last = (down - 1) * side + across - 1  # of the taps, from a corner
+    image = np.zeros((side * (height + down - 1), LANES), np.float32)
+    back = np.zeros((side * (height + down - 1), LANES), np.float32)  # dL/d(before SiLU), with a border of zeros
     fixed, sums = np.empty((taps + 1, LANES), np.float32), np.empty((taps + 1, LANES), np.float32)
     row, one = np.zeros((1, 2 * LANES), np.float32), np.ones(LANES, np.float32)
     for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
         b, d0 = item // blocks, item % blocks * LANES
         lanes = min(LANES, channels - d0)
         _load_taps(w, bias, taps, channels, d0, lanes, fixed)
-        _load_image(u, b, height, width, channels, d0, lanes, reach, image)
+        _load_image(u, b, height, width, channels, d0, lanes, side, above * side + left, image)
         sums[:] = ZERO
         for y in range(height):
             for x in range(width):
                 corner = y * side + x
-                _convolve_2d(corner, side, reach, fixed, image, row)
+                _convolve(corner, side, down, across, fixed, image, row)
                 load(row, 0, LANES, grad, ((b * height + y) * width + x) * channels + d0, lanes)
                 _through_silu(row, one, sums)
-                for i in range(across):
+                for i in range(down):
                     for j in range(across):
                         to, pixel = (1 + i * across + j) * LANES, corner + i * side + j
                         add_product(sums, to, image, pixel * LANES, row, LANES)
-                store(row, 0, LANES, back, (corner + middle) * LANES, LANES)
+                store(row, 0, LANES, back, (corner + last - above * side - left) * LANES, LANES)
         for y in range(height):
             for x in range(width):
                 row[0, :LANES] = ZERO
-                for i in range(across):
+                for i in range(down):
                     for j in range(across):
-                        pixel = (y + 2 * reach - i) * side + x + 2 * reach - j
+                        pixel = y * side + x + last - i * side - j
                         add_product(row, 0, fixed, (1 + i * across + j) * LANES, back, pixel * LANES)
                 store(row, 0, 0, du, ((b * height + y) * width + x) * channels + d0, lanes)
         _add_sums(taps, channels, worker, d0, lanes, sums, all_sums)
@@ -226,9 +158,11 @@ class _ConvSiLU(torch.autograd.Function):
     def forward(ctx, u, weight, bias):
         u, taps, out = u.detach().contiguous(), weight.detach().flatten(1).t().contiguous(), empty(u.shape)
         ctx.workers = min(scan_threads(), u.shape[0] * -(-u.shape[-1] // LANES))
-        ctx.cut = *u.shape, weight.shape[-1] if u.dim() == 3 else weight.shape[-1] // 2
+        (batch, *size, channels), K = u.shape, weight.shape[-1]
+        kernel = (1, K, 0, K - 1) if len(size) == 1 else (K, K, K // 2, K // 2)
+        ctx.cut = batch, *([1] * (2 - len(size))), *size, channels, *kernel
         ctx.kernel = weight.shape
-        run(_conv_forward if u.dim() == 3 else _conv_2d_forward, ctx.workers, ctx.cut, [u, taps, bias, out])
+        run(_conv_forward, ctx.workers, ctx.cut, [u, taps, bias, out])
         ctx.save_for_backward(u, taps, bias)
         return out
 
@@ -237,8 +171,7 @@ class _ConvSiLU(torch.autograd.Function):
     def backward(ctx, grad):
         u, taps, bias = ctx.saved_tensors
         du, sums = empty(u.shape), zeros(ctx.workers, len(taps) + 1, u.shape[-1])
-        tensors = [u, taps, bias, grad.contiguous(), du, sums]
-        run(_conv_backward if u.dim() == 3 else _conv_2d_backward, ctx.workers, ctx.cut, tensors)
+        run(_conv_backward, ctx.workers, ctx.cut, [u, taps, bias, grad.contiguous(), du, sums])
         sums = added_up(sums)
         return du, sums[1:].t().view(ctx.kernel), sums[0]
 

@@ -2,7 +2,7 @@
 
 Map
     entry, jit                      the compiler, its flags and its cache on disk: for a kernel, and for parts of one
-    exp2, exp2_below, sigmoid       elementary functions that LLVM can vectorise (llvmlite has no vector math library)
+    exp2, sigmoid                   elementary functions that LLVM can vectorise (llvmlite has no vector math library)
     load, store, add_product        blocks of LANES numbers between tensors and a worker's buffers
     empty, zeros                    tensors as kernels read and write them
     constant, EMPTY                 a vector of one number, made once; no tensor
@@ -78,7 +78,7 @@ def _bits_to_float(typingctx, x):
 
 _f = np.float32
 ZERO, ONE, TWO = _f(0), _f(1), _f(2)
-_EXP_MAX, _EXP_MIN = _f(128), _f(-126)
+_EXP_MIN = _f(-126)
 _ROUND = _f(1.5 * 2**23 + 126)  # adding it rounds to an integer k and leaves k + 126 in the lowest bits
 _SHIFT = np.int32(23)
 # 2^(q+1) on |q| <= 1/2: minimax, relative error 1.1e-7; value and slope at 0 are exact, and so is a slow decay
@@ -88,11 +88,11 @@ LOG2E, LN2 = _f(1 / math.log(2)), _f(math.log(2))
 
 
 @jit(inline="always")
-def exp2_below(x):
+def exp2(x):
     """2^x in float32 for x <= 127.5: 0 below -125.5 (results under 2^-125 are flushed), NaN stays NaN.
 
     x = k + q with k the nearest integer; 2^x = 2^(q+1) · 2^(k-1). The 1 moves to the polynomial so that 2^(k-1) is
-    finite for every finite result and the product overflows exactly where 2^x does.
+    finite for every finite result.
     """
     x = _EXP_MIN if x < _EXP_MIN else x  # written so that NaN passes
     r = x + _ROUND
@@ -102,15 +102,9 @@ def exp2_below(x):
 
 
 @jit(inline="always")
-def exp2(x):
-    """2^x in float32 for every x: +inf from x = 128 on."""
-    return exp2_below(_EXP_MAX if x > _EXP_MAX else x)
-
-
-@jit(inline="always")
 def sigmoid(x):
     """1 / (1 + exp(-x)); the argument of exp is never positive, so nothing overflows."""
-    e = exp2_below(-abs(x) * LOG2E)
+    e = exp2(-abs(x) * LOG2E)
     return (ONE if x >= ZERO else e) / (ONE + e)
 
 
@@ -300,6 +294,6 @@ def run(kernel, workers, numbers, tensors):
 
 
 def added_up(partial: Tensor) -> Tensor:
-    """The sum over the first axis: of workers, or of segments. In a fixed order: the same bits each time with the same
-    number of threads."""
+    """The sum over the first axis, the workers, in a fixed order: the same bits each time with the same number of
+    threads."""
     return partial.sum(0) if len(partial) > 1 else partial[0]

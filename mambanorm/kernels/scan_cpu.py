@@ -1,9 +1,5 @@
 """The selective scan on the CPU: one fused Numba kernel each for forward and backward, in float32.
 
-    Plan                                    cuts the work and sizes every buffer
-    Inputs, scan_forward, scan_backward     tensors in the kernel's layout; the two passes over them
-    scan_cpu, low_rank_scan_cpu             the scan in mamba-ssm's layout; that of a block, with Δ's projection inside
-
 The kernels themselves are in `scan_cpu_loops.py` beside it. The readable twins are `operations/reference.py` and the
 last lines of `low_rank_scan` in operations/scan.py.
 
@@ -11,9 +7,9 @@ How it works. The channel axis is contiguous, so the inner loop runs over a bloc
 scalars of that loop; h of the block stays in the first-level cache. Nothing of size B·L·D·N is stored: the forward pass
 keeps h every `STEPS` steps, and the backward pass goes from the last chunk to the first and recomputes the inside of
 a chunk in a small buffer per worker. Two state indices go through the loops together, which halves the traffic between
-registers and cache; where every state decays, the exponential needs no guard against overflow. Every worker owns a
-fixed range of work and its own partial sums, added up in a fixed order: the same inputs with the same number of threads
-give the same bits.
+registers and cache; every state decays, so the exponential needs no guard against overflow. Every worker owns a
+fixed range of rows of the batch and its own partial sums, added up in a fixed order: the same inputs with the same
+number of threads give the same bits.
 
 Glossary: operations/__init__.py; here D channels, R rank of Δ's projection. Row: all channels of one step.
 Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2; storing chunk starts and recomputing is section 3.3.2.
@@ -21,7 +17,6 @@ Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2; storing chunk start
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -40,190 +35,105 @@ def _rows(numbers):
     return torch.from_numpy(np.array([*numbers], dtype=np.int64))
 
 
+class Cut(NamedTuple):
+    """How one scan is cut up, and the shapes of the buffers whose size depends on that."""
+
+    workers: int
+    """Each takes some rows of the batch."""
+    numbers: tuple[int, ...]
+    """What the kernels need to know of the shapes: steps of a chunk, B, L, D, N, R."""
+    blocks: Tensor
+    """(blocks, 3): first channel, width, group of B and C. Blocks never cross the border of a group."""
+    states: tuple[int, ...]
+    """The shape of h at the start of every chunk but the first."""
+    scratch: dict[str, tuple[int, int]]
+    """By direction: one row per worker, whose parts the two passes in scan_cpu_loops.py name."""
+
+
 @functools.lru_cache(maxsize=256)
-def _plan_for(*fields):
-    """The plan with these fields, made once."""
-    return Plan(*fields)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How one scan is cut up, and the shapes of the buffers whose size depends on that.
-
-    A work item is one batch row × one of `segments` runs of channel blocks. Blocks never cross the border of a group.
-    Channels are segmented only where the batch alone would leave threads idle, because every segment beyond the first
-    needs partial sums of dB and dC of its own.
-    """
-
-    batch: int
-    length: int
-    channels: int
-    size: int  # N
-    groups_b: int = 1
-    groups_c: int = 1
-    threads: int = 1
-    rank: int = 0  # R where delta is given as R numbers a step, see `Inputs`
-    decaying: bool = False  # every state decays: the kernels leave out what only a growing one needs
-
-    @functools.cached_property
-    def numbers(self):
-        """What the kernels need to know of the shapes, and what they may leave out."""
-        sizes = self.batch, self.length, self.channels, self.size, self.rank
-        return self.segments, STEPS, *sizes, self.decaying
-
-    @functools.cached_property
-    def blocks(self):
-        """(blocks, 4) int64: first channel, width, group of B, group of C."""
-        per_b, per_c = self.channels // self.groups_b, self.channels // self.groups_c
-        run = math.gcd(per_b, per_c)
-        return _rows(
-            (d, min(LANES, end - d), d // per_b, d // per_c)
-            for end in range(run, self.channels + 1, run)
-            for d in range(end - run, end, LANES)
-        )
-
-    @functools.cached_property
-    def segments(self):
-        """1 if the batch keeps all threads busy, else the fewest segments that do (at most one per LANES channels)."""
-        if self.batch % self.threads == 0 or self.batch >= 4 * self.threads:
-            return 1
-        most = max(1, self.channels // LANES)
-        return min(most, self.threads // math.gcd(self.batch, self.threads))
-
-    @functools.cached_property
-    def workers(self):
-        return max(1, min(self.threads, self.batch * self.segments))
-
-    @property
-    def states_shape(self):
-        """h at the start of every chunk but the first."""
-        return self.batch, (self.length - 1) // STEPS, self.size, self.channels
-
-    @functools.cached_property
-    def scratch_shapes(self):
-        """By direction: one row per worker, whose parts the two passes in scan_cpu_loops.py name."""
-        floats = scan_cpu_loops.scratch_floats
-        return {d: (self.workers, floats(d, STEPS, self.size, self.rank)) for d in ("forward", "backward")}
+def cut(batch, length, channels, size, groups, rank, threads):
+    """How to cut a scan of these sizes; `rank`: R where delta is given as R numbers a step, else 0. Made once."""
+    per_group, workers = channels // groups, min(threads, batch)
+    blocks = _rows(
+        (d, min(LANES, start + per_group - d), start // per_group)
+        for start in range(0, channels, per_group)
+        for d in range(start, start + per_group, LANES)
+    )
+    floats = {way: scan_cpu_loops.scratch_floats(way, STEPS, size, rank) for way in ("forward", "backward")}
+    return Cut(
+        workers,
+        (STEPS, batch, length, channels, size, rank),
+        blocks,
+        (batch, (length - 1) // STEPS, size, channels),
+        {way: (workers, count) for way, count in floats.items()},
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- torch side
 @functools.lru_cache(maxsize=256)
-def _rows_of_four(strides):
+def _rows_of_four(*strides):
     """Strides as the kernels take them, beside flat memory: one compiled variant for every layout. Made once."""
     return _rows((*row, 0, 0, 0, 0)[:4] for row in strides)
 
 
-def _powers_of(A):
-    """A·log2(e), (D, N) → (N, D) in order: the kernels compute powers of two."""
-    return (A.detach().t() * float(scan_cpu_loops.LOG2E)).contiguous()
-
-
-class Inputs(NamedTuple):
-    """What a scan takes, in the kernel's layout: float32, (B, L, …) with contiguous channels.
+class _Scan(torch.autograd.Function):
+    """u (B, L, D), delta, A (D, N), B and C (B, G, N, L), low, D and bias, float32 with contiguous channels → out
+    (B, L, D) and, if wanted, the last state (B, N, D). A state must not grow.
 
     `delta` is (B, L, D), or (B, G, R, L) beside its weight `low` (R, D): then Δ's projection is part of the kernel, and
     each group of B and C has R numbers of its own.
     """
 
-    u: Tensor  # (B, L, D)
-    delta: Tensor
-    powers: Tensor  # (N, D), `_powers_of` A
-    B: Tensor  # (B, G, N, L)
-    C: Tensor
-    low: Tensor | None
-    D: Tensor | None
-    bias: Tensor | None
-    softplus: bool = True
-
-    def plan(self, decaying):
-        """How to cut the scan; `decaying`: whether A and softplus leave no state that could grow."""
-        rank = 0 if self.low is None else len(self.low)
-        groups = self.B.shape[1], self.C.shape[1]
-        return _plan_for(*self.u.shape, len(self.powers), *groups, scan_threads(), rank, decaying)
-
-    def strided(self):
-        """What comes in any layout."""
-        return [self.u, self.delta, self.B, self.C]
-
-    def strides(self):
-        """Those of `strided`; Δ's R numbers of a step as (B, L, R, G)."""
-        by_row, by_group, by_rank, by_step = (*self.delta.stride(), 0)[:4]
-        delta = self.delta.stride() if self.low is None else (by_row, by_step, by_rank, by_group)
-        return self.u.stride(), delta, self.B.stride(), self.C.stride()
-
-    def ordered(self):
-        """What the kernel reads in order: the powers and the parameters."""
-        tensors = self.powers, self.low, self.D, self.bias
-        return [EMPTY if t is None else t.contiguous() for t in tensors]
-
-
-def scan_forward(inputs, plan, keep, want_last):
-    """Runs the forward kernel: out (B, L, D), last (B, N, D) or None, states for the backward pass or empty."""
-    out = empty(inputs.u.shape)
-    last = empty(plan.batch, plan.size, plan.channels) if want_last else EMPTY
-    states = empty(plan.states_shape) if keep else EMPTY
-    scratch, strides = empty(plan.scratch_shapes["forward"]), _rows_of_four(inputs.strides())
-    tensors = [*inputs.strided(), *inputs.ordered(), scratch, plan.blocks, strides, out, last, states]
-    run(scan_cpu_loops.forward, plan.workers, (*plan.numbers, inputs.softplus), tensors)
-    return out, last if want_last else None, states
-
-
-def scan_backward(inputs, plan, grad, states):
-    """Runs the backward kernel: the gradients of u, delta, A, B, C, low, D and bias, in their shapes; empty where there
-    is no such input. With `low` those of delta, B and C are views of one tensor, group after group, as one product a
-    group made the three.
-    """
-    size, batch, length, segments = plan.size, plan.batch, plan.length, plan.segments
-    grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
-    du = empty(inputs.u.shape)
-    if plan.rank:
-        own = plan.rank + 2 * size
-        width = plan.groups_b * own
-        joint = zeros(segments, batch, length, width)
-        ddelta, db, dc = joint, joint[..., plan.rank :], joint[..., plan.rank + size :]
-        layers = ((length * width, own, width),) * 3
-    else:
-        ddelta = empty(1, batch, length, plan.channels)
-        db, dc = (zeros(segments, batch, m.shape[1], length, size) for m in (inputs.B, inputs.C))  # a layer a segment
-        layers = (), *((m.shape[1] * length * size, length * size, size) for m in (inputs.B, inputs.C))
-    sums = zeros(plan.workers, size + 2 + plan.rank, plan.channels)  # N rows for dA, dD, d(delta_bias), R for low
-    scratch = empty(plan.scratch_shapes["backward"])
-    strides = _rows_of_four((*inputs.strides(), grad.stride(), *layers))
-    given = [*inputs.strided(), *inputs.ordered(), scratch, plan.blocks, strides, grad, states]
-    run(scan_cpu_loops.backward, plan.workers, (*plan.numbers, inputs.softplus), [*given, du, ddelta, db, dc, sums])
-    ddelta, sums = added_up(ddelta), added_up(sums)
-    if plan.rank:
-        joint = ddelta.unflatten(2, (plan.groups_b, -1)).permute(0, 2, 3, 1)  # (B, G, R + 2·N, L)
-        ddelta, db, dc = joint.split_with_sizes([plan.rank, size, size], 2)
-    else:
-        db, dc = (added_up(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
-    dA, dD, dbias, dlow = sums.split_with_sizes([size, 1, 1, plan.rank])
-    return du, ddelta, dA.t(), db, dc, dlow, dD.view(-1), dbias.view(-1)
-
-
-class _Scan(torch.autograd.Function):
-    """u, delta, A (D, N), B, C, low, D and bias as of `Inputs` (float32) → out (B, L, D) and, if wanted, the last state
-    (B, N, D)."""
-
     @staticmethod
     def forward(ctx, keep, want_last, softplus, u, delta, A, B, C, low, D, bias):
-        inputs = Inputs(u, delta, _powers_of(A), B, C, low, D, bias, softplus)
-        decaying = low is not None or (
-            bool((inputs.powers <= 0).all()) and (softplus or (bias is None and bool(delta.min() >= 0)))
-        )
-        ctx.plan, ctx.softplus = inputs.plan(decaying), softplus
-        out, last, states = scan_forward(inputs, ctx.plan, keep, want_last)
+        rank, size = 0 if low is None else len(low), A.shape[1]
+        plan = cut(*u.shape, size, B.shape[1], rank, scan_threads())
+        powers = (A.t() * float(scan_cpu_loops.LOG2E)).contiguous()  # (N, D): the kernels compute powers of two
+        given = [u, delta, B, C, *(EMPTY if t is None else t.contiguous() for t in (powers, low, D, bias))]
+        by_row, by_group, by_rank, by_step = (*delta.stride(), 0)[:4]
+        of_delta = (by_row, by_step, by_rank, by_group) if rank else delta.stride()
+        strides = u.stride(), of_delta, B.stride(), C.stride()
+        out, last = empty(u.shape), empty(len(u), size, u.shape[2]) if want_last else EMPTY
+        states = empty(plan.states) if keep else EMPTY
+        used = [*given, empty(plan.scratch["forward"]), plan.blocks, _rows_of_four(*strides), out, last, states]
+        run(scan_cpu_loops.forward, plan.workers, (*plan.numbers, softplus), used)
+        ctx.plan, ctx.softplus, ctx.strides = plan, softplus, strides
         if keep:
-            ctx.save_for_backward(*inputs[:-1], states)
+            ctx.save_for_backward(*given, states)
         if want_last:
             ctx.mark_non_differentiable(last)
-        return out, last
+        return out, last if want_last else None
 
     @staticmethod
     @backward_once
     def backward(ctx, grad, _):
-        *tensors, states = ctx.saved_tensors
-        grads = scan_backward(Inputs(*tensors, ctx.softplus), ctx.plan, grad, states)
+        """With `low` the gradients of delta, B and C are views of one tensor, group after group, as one product a group
+        made the three."""
+        *given, states = ctx.saved_tensors
+        (_, batch, length, channels, size, rank), groups = ctx.plan.numbers, given[2].shape[1]
+        grad = grad if grad.stride(2) == 1 or channels == 1 else grad.contiguous()
+        du = empty(batch, length, channels)
+        if rank:
+            own = rank + 2 * size
+            joint = ddelta = zeros(batch, length, groups * own)
+            db, dc = joint[..., rank:], joint[..., rank + size :]
+            layers = ((length * groups * own, own, groups * own),) * 3
+        else:
+            ddelta = empty(batch, length, channels)
+            db, dc = (zeros(batch, groups, length, size) for _ in "BC")
+            layers = (), *((groups * length * size, length * size, size) for _ in "BC")
+        sums = zeros(ctx.plan.workers, size + 2 + rank, channels)  # N rows for dA, dD, d(delta_bias), R for low
+        strides = _rows_of_four(*ctx.strides, grad.stride(), *layers)
+        used = [*given, empty(ctx.plan.scratch["backward"]), ctx.plan.blocks, strides, grad, states]
+        made = du, ddelta, db, dc, sums
+        run(scan_cpu_loops.backward, ctx.plan.workers, (*ctx.plan.numbers, ctx.softplus), [*used, *made])
+        if rank:
+            joint = joint.unflatten(2, (groups, -1)).permute(0, 2, 3, 1)  # (B, G, R + 2·N, L)
+            ddelta, db, dc = joint.split_with_sizes([rank, size, size], 2)
+        else:
+            db, dc = db.transpose(2, 3), dc.transpose(2, 3)  # (B, G, N, L)
+        dA, dD, dbias, dlow = added_up(sums).split_with_sizes([size, 1, 1, rank])
+        grads = du, ddelta, dA.t(), db, dc, dlow, dD.view(-1), dbias.view(-1)
         asked = zip(grads, ctx.needs_input_grad[3:], strict=True)
         return None, None, None, *(g if flag else None for g, flag in asked)
 
@@ -241,12 +151,15 @@ def _channels_last(x):
 
 
 def scan_cpu(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True):
-    """The scan with the Numba kernel; arguments as `selective_scan`, already checked; B and C vary along L.
+    """The scan with the Numba kernel; arguments as `selective_scan`, already checked: B and C vary along L, and no
+    state grows.
 
     Returns out (B, D, L) in u's dtype, a transposed view of a contiguous (B, L, D) tensor, and last_state (B, D, N)
     in float32, without gradient (None unless wanted). Differentiable once, in every floating-point argument.
     """
     B, C = ((m.unsqueeze(1) if m.dim() == 3 else m).float() for m in (B, C))  # (B, G, N, L)
+    groups = math.lcm(B.shape[1], C.shape[1])
+    B, C = (m if m.shape[1] == groups else m.repeat_interleave(groups // m.shape[1], 1) for m in (B, C))
     D, bias = (None if x is None else x.float() for x in (D, delta_bias))
     tensors = _channels_last(u), _channels_last(delta), A.float(), B, C, None, D, bias
     out, last = _scan(tensors, delta_softplus, want_last)

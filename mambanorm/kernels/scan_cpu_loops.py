@@ -1,8 +1,8 @@
 """The kernels of the CPU scan: fused loops that Numba compiles, forward and backward, in float32.
 
-    _prepare, _walk, _reverse       the loops over one chunk of steps of one block of channels
-    _load_block, _finish, …         what is done before and after them
-    forward, backward               walk over (batch row, channel block, chunk)
+    _prepare, _advance, _replay, _reverse   the loops over one chunk of steps of one block of channels
+    _load_block, _finish, …                 what is done before and after them
+    forward, backward                       walk over (batch row, channel block, chunk)
 
 What calls them, and how the work is cut up, is in `scan_cpu.py` beside it.
 """
@@ -19,7 +19,6 @@ from mambanorm.kernels.runtime import (
     _f,
     entry,
     exp2,
-    exp2_below,
     in_wide_registers,
     jit,
     load,
@@ -107,20 +106,20 @@ def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, ro
         if softplus and rows.shape[1] == _BACKWARD:
             for d in range(LANES):
                 x = rows[t, _DT + d]
-                e = exp2_below(-abs(x) * LOG2E)
+                e = exp2(-abs(x) * LOG2E)
                 rows[t, _SLOPE + d] = (ONE if x >= ZERO else e) / (ONE + e)
                 rows[t, _DT + d] = _softplus(x, e)
         elif softplus:
             for d in range(LANES):
                 x = rows[t, _DT + d]
-                rows[t, _DT + d] = _softplus(x, exp2_below(-abs(x) * LOG2E))
+                rows[t, _DT + d] = _softplus(x, exp2(-abs(x) * LOG2E))
         for d in range(LANES):
             rows[t, _DU + d] = rows[t, _DT + d] * rows[t, _X + d]
 
 
-def _walk(exp, keeping):
-    """The loop over a chunk: h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·h, two state indices at a time. `keeping`: into
-    the history go exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step."""
+def _walk(keeping):
+    """The loop over a chunk: h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·h, two state indices at a time; Δ·A <= 0
+    throughout. `keeping`: into the history go exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step."""
 
     @jit()
     def walk(steps, rows, cells, b_values, c_values, history):
@@ -132,7 +131,7 @@ def _walk(exp, keeping):
                 b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
                 for d in range(LANES):
                     dt, du = rows[t, _DT + d], rows[t, _DU + d]
-                    a0, a1 = exp(dt * cells[p, _A + d]), exp(dt * cells[p, CELL + _A + d])
+                    a0, a1 = exp2(dt * cells[p, _A + d]), exp2(dt * cells[p, CELL + _A + d])
                     h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
                     if keeping:
                         history[t * len(cells) + p, _A0 + d], history[t * len(cells) + p, _AH0 + d] = a0, h0
@@ -145,8 +144,7 @@ def _walk(exp, keeping):
     return walk
 
 
-_advance, _advance_growing = _walk(exp2_below, False), _walk(exp2, False)  # the first where Δ·A <= 0 throughout
-_replay, _replay_growing = _walk(exp2_below, True), _walk(exp2, True)
+_advance, _replay = _walk(False), _walk(True)
 
 
 @jit("reassoc")
@@ -220,13 +218,13 @@ def _finish(steps, width, start, channels, fixed, rows, out):
 
 @entry
 def forward(worker, workers, numbers, places):
-    """Forward pass of one worker's share of the batch · segments items; arguments as `Plan` and `Inputs` make them.
+    """Forward pass of one worker's rows of the batch; arguments as `_Scan` makes them.
 
-    numbers: segments, steps of a chunk, B, L, D, N, R, decaying, softplus. places: u, delta, B, C (with a row of
-    strides each), A, low, D, bias, scratch, blocks, strides, and then the results out, last and states.
+    numbers: steps of a chunk, B, L, D, N, R, softplus. places: u, delta, B, C (with a row of strides each), A, low, D,
+    bias, scratch, blocks, strides, and then the results out, last and states.
     """
-    segments, steps, batch, length, channels, size, rank, decaying, softplus = numbers
-    blocks, strides = whole_numbers(places, 9, 4), whole_numbers(places, 10, 4)
+    steps, batch, length, channels, size, rank, softplus = numbers
+    blocks, strides = whole_numbers(places, 9, 3), whole_numbers(places, 10, 4)
     pairs, chunks = (size + 1) // 2, (length - 1) // steps
     u, delta = (memory(places, 0), strides[0]), (memory(places, 1), strides[1])
     bm, cm = (memory(places, 2), strides[2]), (memory(places, 3), strides[3])
@@ -237,10 +235,9 @@ def forward(worker, workers, numbers, places):
     fixed, room = room_for(room, _LOW + rank, LANES)
     b_values, room = room_for(room, steps, 2 * pairs)
     c_values, room = room_for(room, steps, 2 * pairs)
-    for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
-        b, segment = item // segments, item % segments
-        for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
-            d0, width = blocks[k, 0], blocks[k, 1]
+    for b in range(batch * worker // workers, batch * (worker + 1) // workers):
+        for k in range(len(blocks)):
+            d0, width, group = blocks[k]
             if width < LANES:  # lanes past the width stay 0; whole rows are overwritten before they are read
                 rows[:] = ZERO
             _load_block(a, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
@@ -250,13 +247,10 @@ def forward(worker, workers, numbers, places):
                     place = (b * chunks + t0 // steps - 1) * size
                     for n in range(size):
                         store(cells, n // 2, n % 2 * CELL + _H, states, (place + n) * channels + d0, width)
-                _read_scalars(bm, b, blocks[k, 2], t0, count, size, b_values)
-                _read_scalars(cm, b, blocks[k, 3], t0, count, size, c_values)
-                _prepare(b, blocks[k, 2], t0, count, d0, width, u, delta, rank, fixed, softplus, rows)
-                if decaying:
-                    _advance(count, rows, cells, b_values, c_values, rows)
-                else:
-                    _advance_growing(count, rows, cells, b_values, c_values, rows)
+                _read_scalars(bm, b, group, t0, count, size, b_values)
+                _read_scalars(cm, b, group, t0, count, size, c_values)
+                _prepare(b, group, t0, count, d0, width, u, delta, rank, fixed, softplus, rows)
+                _advance(count, rows, cells, b_values, c_values, rows)
                 _finish(count, width, (b * length + t0) * channels + d0, channels, fixed, rows, out)
             for n in range(size if last.size else 0):
                 store(cells, n // 2, n % 2 * CELL + _H, last, (b * size + n) * channels + d0, width)
@@ -280,15 +274,13 @@ def _finish_du(steps, width, start, channels, fixed, softplus, rows, du, totals)
 
 
 @jit("reassoc")
-def _finish_ddelta(
-    b, group, t0, steps, width, start, layer, rank, channels, strides, delta, fixed, rows, ddelta, totals
-):
+def _finish_ddelta(b, group, t0, steps, width, start, rank, channels, strides, delta, fixed, rows, ddelta, totals):
     """Stores ddelta of a chunk: as it is, or through Δ's weight as the gradient of the R numbers it came from."""
     for t in range(steps):
         if rank == 0:
             store(rows, t, _DDT, ddelta, start + t * channels, width)
         place = _place(delta, b, t0 + t, group * delta[1][3])
-        target = layer * strides[0] + group * strides[1] + (t0 + t) * strides[2]
+        target = b * strides[0] + group * strides[1] + (t0 + t) * strides[2]
         for r in range(rank):
             factor, dot = delta[0][place + r * delta[1][2]], ZERO
             for d in range(LANES):
@@ -316,10 +308,10 @@ def backward(worker, workers, numbers, places):
     """Backward pass of one worker's share; arguments as in `forward`.
 
     After strides stand grad (with strides), states, du, ddelta, dB, dC and sums. The last three rows of strides are
-    those of ddelta, dB and dC: from layer to layer (segment · B + b), group to group, and step to step.
+    those of ddelta, dB and dC: from row to row of the batch, group to group, and step to step.
     """
-    segments, steps, batch, length, channels, size, rank, decaying, softplus = numbers
-    blocks, strides = whole_numbers(places, 9, 4), whole_numbers(places, 10, 4)
+    steps, batch, length, channels, size, rank, softplus = numbers
+    blocks, strides = whole_numbers(places, 9, 3), whole_numbers(places, 10, 4)
     pairs, chunks = (size + 1) // 2, (length - 1) // steps
     u, delta, grad = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), memory(places, 11)
     bm, cm = (memory(places, 2), strides[2]), (memory(places, 3), strides[3])
@@ -336,10 +328,9 @@ def backward(worker, workers, numbers, places):
     db_values, room = room_for(room, steps, 2 * pairs)
     dc_values, room = room_for(room, steps, 2 * pairs)
     history, room = room_for(room, steps * pairs, HISTORY)
-    for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
-        b, segment = item // segments, item % segments
-        for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
-            d0, width, group_b, group_c = blocks[k]
+    for b in range(batch * worker // workers, batch * (worker + 1) // workers):
+        for k in range(len(blocks)):
+            d0, width, group = blocks[k]
             if width < LANES:
                 rows[:] = ZERO
             totals[:] = ZERO
@@ -355,24 +346,20 @@ def backward(worker, workers, numbers, places):
                     else:
                         for d in range(LANES):
                             cells[p, slot + d] = ZERO
-                _read_scalars(bm, b, group_b, t0, count, size, b_values)
-                _read_scalars(cm, b, group_c, t0, count, size, c_values)
-                _prepare(b, group_b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows)
-                if decaying:
-                    _replay(count, rows, cells, b_values, c_values, history)
-                else:
-                    _replay_growing(count, rows, cells, b_values, c_values, history)
+                _read_scalars(bm, b, group, t0, count, size, b_values)
+                _read_scalars(cm, b, group, t0, count, size, c_values)
+                _prepare(b, group, t0, count, d0, width, u, delta, rank, fixed, softplus, rows)
+                _replay(count, rows, cells, b_values, c_values, history)
                 for t in range(count):
                     load(rows, t, _DY, grad, _place((grad, strides[4]), b, t0 + t, d0), width)
                 _reverse(count, rows, cells, b_values, c_values, history, db_values, dc_values)
-                layer, start = segment * batch + b, (b * length + t0) * channels + d0
-                first_b = layer * strides[6, 0] + group_b * strides[6, 1]
-                first_c = layer * strides[7, 0] + group_c * strides[7, 1]
+                start = (b * length + t0) * channels + d0
+                first_b = b * strides[6, 0] + group * strides[6, 1]
+                first_c = b * strides[7, 0] + group * strides[7, 1]
                 _add_scalars(t0, count, size, db_values, db, first_b, strides[6])
                 _add_scalars(t0, count, size, dc_values, dc, first_c, strides[7])
                 _finish_du(count, width, start, channels, fixed, softplus, rows, du, totals)
                 _finish_ddelta(
-                    b, group_b, t0, count, width, start, layer, rank, channels, strides[5], delta, fixed, rows, ddelta,
-                    totals,
-                )  # fmt: skip
+                    b, group, t0, count, width, start, rank, channels, strides[5], delta, fixed, rows, ddelta, totals
+                )
             _add_sums(size, rank, channels, first_sum + d0, width, cells, totals, sums)

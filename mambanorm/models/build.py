@@ -26,6 +26,8 @@ TRANSFORMER_FIELDS = (*COMMON_FIELDS, "n_heads", "norm_position", "squeeze_excit
 FIELDS_OF = {"mamba": MODEL_FIELDS, "mamba2": MAMBA2_FIELDS, "transformer": TRANSFORMER_FIELDS}
 IMAGE_FIELDS = ("down_sample", "down_norm")
 """Those that models of images take in addition."""
+NOT_OF_TEXT = ("stem_norm", "positional", "drop_path", "down_sample", "head_steps")
+"""Those that a language model does not have."""
 BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
 
 
@@ -33,43 +35,35 @@ def build_model(
     config: RunConfig, data: TaskData | Shape
 ) -> SequenceClassifier | ImageClassifier | TransformerClassifier | LanguageModel:
     """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
-    if data.per_position:
-        return build_language_model(config, data.vocab_size)
-    options = {name: getattr(config, name) for name in FIELDS_OF[config.model]}
-    options["positions"] = data.positions if config.positional == "learned" else None
+    _check_fields(config, data)
+    names = [name for name in FIELDS_OF[config.model] if not (data.per_position and name in NOT_OF_TEXT)]
+    options = {name: getattr(config, name) for name in names}
+    if not data.per_position:
+        options["positions"] = data.positions if config.positional == "learned" else None
     with BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
+        if data.per_position:
+            return LanguageModel(data.vocab_size, **options)
         if config.model == "transformer":
-            if config.down_sample:
-                raise ValueError(
-                    f"down_sample={config.down_sample} halves the images of a Mamba: a Transformer has none"
-                )
             stem = {name: getattr(data, name) for name in ("vocab_size", "in_features", "in_channels", "patch")}
             return TransformerClassifier(data.n_classes, **stem, **options)
         if data.in_channels is not None:
-            if config.model == "mamba2":
-                raise ValueError(f"model='mamba2' reads sequences, and {config.task} has images: leave it at 'mamba'")
             options |= {name: getattr(config, name) for name in IMAGE_FIELDS}
             return ImageClassifier(data.n_classes, in_channels=data.in_channels, patch=data.patch, **options)
-        if config.down_sample:
-            raise ValueError(f"down_sample={config.down_sample} halves images, and {config.task} has sequences")
         return SequenceClassifier(data.n_classes, vocab_size=data.vocab_size, in_features=data.in_features, **options)
 
 
-NOT_OF_TEXT = dict(stem_norm="None", positional="none", drop_path=0.0, down_sample=(), head_steps=0)
-"""Fields that a language model does not have, and the only value that they may have."""
-OF_TEXT = {model: [name for name in FIELDS_OF[model] if name not in NOT_OF_TEXT] for model in ("mamba", "mamba2")}
-"""The models that a language model may be of, and their fields."""
-
-
-def build_language_model(config: RunConfig, vocab_size: int) -> LanguageModel:
-    """As `build_model`, where the next token is to be predicted. ValueError for a norm that sees later ones."""
-    wrong = [] if config.model in OF_TEXT else [("model", "mamba")]
-    for name, only in wrong + [pair for pair in NOT_OF_TEXT.items() if getattr(config, pair[0]) != pair[1]]:
-        given = getattr(config, name)
-        raise ValueError(
-            f"{name}={given!r} is no part of a language model, and {config.task} needs one: leave it at {only!r}"
-        )
-    with BUILDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        return LanguageModel(vocab_size, **{name: getattr(config, name) for name in OF_TEXT[config.model]})
+def _check_fields(config: RunConfig, data: TaskData | Shape) -> None:
+    """ValueError for a field that the model which the task needs does not have, unless it is at its default."""
+    transformer, images = config.model == "transformer", data.in_channels is not None
+    if data.per_position:
+        kind, foreign = "language model", (*["model"] * transformer, *NOT_OF_TEXT)
+    elif images and not transformer:
+        kind, foreign = "Mamba of images", ["model"]
+    else:
+        kind, foreign = "Transformer" if transformer else "Mamba of sequences", ["down_sample"]
+    for name in foreign:
+        given, default = getattr(config, name), RunConfig.__dataclass_fields__[name].default
+        if given != default:
+            told = f"{name}={given!r} is no part of a {kind}, and {config.task} needs one: leave it at {default!r}"
+            raise ValueError(told)

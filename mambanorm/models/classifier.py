@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.basics.checks import check_size
 from mambanorm.block import check_arm_options, common_options, options_of_blocks
 from mambanorm.models.parts import EMBEDDING_STD, Classifier, DropPath, drop_rates, make_blocks, start_branches
 from mambanorm.norms.masked_moments import valid_positions
@@ -20,9 +19,9 @@ class SequenceClassifier(Classifier):
     Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
     `forward(x, lengths=None)` → logits (B, n_classes). `model`: whose blocks, "mamba" or "mamba2"; `block_options`
     are theirs (d_conv, expand, dt_rank or head_dim and n_groups, scan_backend). `stem_norm` and `final_norm` are "None"
-    by default, so that the arm names all norms. `positional` adds "sinusoidal" or "learned" positions after the stem; a
-    learned table needs to know the longest sequence, `positions=(L,)`. `drop_path`: how often the deepest block is left
-    out in training (both in parts.py). Raises ValueError for an unknown norm or arm and for inputs of another kind.
+    by default, so that the arm names all norms. `positional` "learned" adds a table after the stem, which needs
+    to know the longest sequence, `positions=(L,)`. `drop_path`: how often the deepest block is left out in training
+    (both in parts.py). Raises ValueError for an unknown norm or arm and for inputs of another kind.
     """
 
     def __init__(
@@ -45,17 +44,9 @@ class SequenceClassifier(Classifier):
         **block_options: Any,
     ):
         super().__init__()
-        if (vocab_size is None) == (in_features is None):
-            raise ValueError(
-                "give either vocab_size (token ids) or in_features (real values), "
-                f"got vocab_size={vocab_size}, in_features={in_features}"
-            )
-        stem = dict(vocab_size=vocab_size) if in_features is None else dict(in_features=in_features)
-        for name, size in dict(n_classes=n_classes, n_layers=n_layers, d_model=d_model, **stem).items():
-            check_size(name, size)
+        inputs = dict(vocab_size=vocab_size, in_features=in_features)
+        self._make_stem(d_model, inputs, n_classes=n_classes, n_layers=n_layers)
         arm = Arm.parse(arm)
-        self.vocab_size, self.in_features = vocab_size, in_features
-        self.stem = nn.Embedding(vocab_size, d_model) if vocab_size else nn.Linear(in_features, d_model)
         check_arm_options(arm, norm_options, (stem_norm, final_norm))
         inside, norm_options = options_of_blocks(arm, norm_options), common_options(norm_options)
         self.blocks = make_blocks(model, n_layers, d_model, arm, d_state=d_state, norm_options=inside, **block_options)

@@ -110,9 +110,6 @@ class Mamba2Block(CausalBlock):
         own = {key: value for key, value in options.items() if key in NORMS["RMSN"].own}
         return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **own)
 
-    def extra_repr(self) -> str:
-        return f"d_state={self.d_state}, head_dim={self.head_dim}, n_groups={self.n_groups}"
-
     def project(self, h: Tensor) -> tuple[Tensor, ...]:
         """What is convolved, u, B and C (B, L, E + 2·G·N); the gate z (B, L, E); Δ before its softplus (B, L, H)."""
         gate, main, step = self.in_proj.weight.split([self.d_inner, self.conv1d.in_channels, self.n_heads])

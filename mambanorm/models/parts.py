@@ -5,26 +5,19 @@ Positional encoding (§2.1), off unless it is asked for: what tells the position
 
     x ← x + P        after the stem, before its norm; x (B, L, D) or (B, H, W, D)
 
-A Mamba scans in order, so it can do without. The paper names the step but not the kind. Two kinds are here:
-
-    sinusoidal   P_(l,2i) = s·sin(l / 10000^(2i/D)),  P_(l,2i+1) = s·cos(…); for an image, the first half of the
-                 channels holds this for the row, the rest for the column. Any length.
-    learned      a vector for each position, N(0, .02) at the start; at most as many positions as the table has.
-
-A position is counted from the start of its row, or from the upper left pixel, whatever comes after it: neither padding
-nor the size of the image changes it.
+A Mamba scans in order, so it can do without. The paper names the step but not the kind. Here P is learned, a vector for
+each position, N(0, .02) at the start; at most as many positions as the table has. A position is counted from the start
+of its row, or from the upper left pixel, whatever comes after it: neither padding nor the size of the image changes it.
 
 In stochastic depth a residual branch is left out at random, row by row.
 
-Glossary: B rows, L positions, H and W rows and columns of an image, D channels, s `scale`.
-Source: Vaswani et al. 2017, section 3.5 (sinusoidal); Devlin et al. 2019 and Dosovitskiy et al. 2021 (learned);
-Huang et al. 2016 (stochastic depth).
+Glossary: B rows, L positions, H and W rows and columns of an image, D channels.
+Source: Devlin et al. 2019 and Dosovitskiy et al. 2021 (positions); Huang et al. 2016 (stochastic depth).
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -38,19 +31,14 @@ from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.norms import create_norm, known_options
 
 BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock, "mamba2": Mamba2Block}
-ONLY_IN = {"dt_rank": "mamba", "head_dim": "mamba2", "n_groups": "mamba2"}
-"""Options that one of the blocks has alone."""
 
 
 def make_blocks(model: str, n: int, d_model: int, arm: Arm, **options: Any) -> nn.ModuleList:
-    """n blocks of a model. An option that is None has the block's default. ValueError for an unknown model, and for an
-    option that its block does not have."""
+    """n blocks of a model. An option that is None has the block's default. ValueError for an unknown model, TypeError
+    for an option that its block does not have."""
     if model not in BLOCKS:
         raise unknown("model", model, BLOCKS)
     given = {name: value for name, value in options.items() if value is not None}
-    for name, owner in ONLY_IN.items():
-        if name in given and owner != model:
-            raise ValueError(f"{name}={given[name]!r} belongs to model={owner!r}, this is a {model!r}: leave it out")
     return nn.ModuleList(BLOCKS[model](d_model, *arm, **given) for _ in range(n))
 
 
@@ -72,11 +60,30 @@ def check_inputs(x: object, form: str) -> None:
 class Classifier(nn.Module):
     """The parts that all classifiers share: the norm and the positions after the stem, the norm before the head.
 
-    A subclass makes `stem` and `blocks`, then calls `_make_ends`; what its stem reads is one of the three below.
+    A subclass calls `_make_stem`, makes `blocks` and calls `_make_ends`; its stem reads one of the three kinds below.
     """
 
     vocab_size = in_features = in_channels = None
     patch, down_sample = 1, ()
+
+    def _make_stem(self, d_model: int, inputs: dict[str, int | None], patch: int = 1, **sizes: int) -> None:
+        """inputs: of the three kinds those that the model can read. ValueError unless one of them is given, and for a
+        size that is none."""
+        given = {name: size for name, size in inputs.items() if size is not None}
+        if len(given) != 1:
+            told = ", ".join(f"{name}={size}" for name, size in inputs.items())
+            raise ValueError(f"give exactly one of {', '.join(inputs)}, got {told}")
+        for name, size in dict(d_model=d_model, patch=patch, **sizes, **given).items():
+            check_size(name, size)
+        ((kind, size),) = given.items()
+        setattr(self, kind, size)
+        self.patch = patch
+        if kind == "vocab_size":
+            self.stem = nn.Embedding(size, d_model)
+        elif kind == "in_features":
+            self.stem = nn.Linear(size, d_model)
+        else:
+            self.stem = nn.Conv2d(size, d_model, patch, stride=patch)
 
     def _make_ends(
         self,
@@ -92,8 +99,7 @@ class Classifier(nn.Module):
         with torch.random.fork_rng(devices=[]):
             made = [create_norm(name, d, **known_options([name], norm_options)) for name, d in zip(norms, widths)]
         self.stem_norm, self.final_norm = made
-        scale = EMBEDDING_STD if self.vocab_size else 1.0  # about as large as what it is added to
-        self.positional = encoding(positional, widths[0], 2 if self.in_channels else 1, positions, scale)
+        self.positional = encoding(positional, widths[0], 2 if self.in_channels else 1, positions)
 
     def _check(self, x: Tensor, lengths: Tensor | None) -> None:
         """ValueError for what the stem cannot read, and for lengths that are not x's."""
@@ -119,22 +125,22 @@ class Classifier(nn.Module):
 # ---------------------------------------------------------------------------------------------------------------------
 # positional encoding
 
-POSITIONAL = ("none", "learned", "sinusoidal")
+POSITIONAL = ("none", "learned")
 EMBEDDING_STD = 0.02  # of token embeddings, as mamba-ssm starts them, and of learned positions
 
 
-def encoding(kind: str, d: int, axes: int, positions: tuple[int, ...] | None = None, scale: float = 1.0) -> nn.Module:
+def encoding(kind: str, d: int, axes: int, positions: tuple[int, ...] | None = None) -> nn.Module:
     """What adds the encoding to (B, L, d), axes = 1, or (B, H, W, d), axes = 2; the identity for "none".
 
-    `positions`: (L,) or (H, W) of a learned table, None for the others. The caller's random state is left alone.
+    `positions`: (L,) or (H, W) of a learned table, else None. The caller's random state is left alone.
     ValueError for an unknown kind, and for positions that are missing, of another form or not needed.
     """
     if kind not in POSITIONAL:
         raise unknown("positional", kind, POSITIONAL)
-    if kind != "learned":
+    if kind == "none":
         if positions is not None:
             raise ValueError(f"positions={positions!r} are of positional='learned' only, got {kind!r}: leave them out")
-        return nn.Identity() if kind == "none" else Sinusoidal(d, scale)
+        return nn.Identity()
     if not isinstance(positions, tuple | list) or len(positions) != axes:
         form = "(L,), the longest sequence" if axes == 1 else "(H, W), the largest image in patches"
         raise ValueError(f"positional='learned' needs positions={form}, got {shown(positions)}")
@@ -155,38 +161,9 @@ class Learned(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         given, known = tuple(x.shape[1:-1]), tuple(self.weight.shape[:-1])
         if any(n > most for n, most in zip(given, known, strict=True)):
-            raise ValueError(f"{_times(given)} positions, learned are {_times(known)}: use positional='sinusoidal'")
+            given, known = ("×".join(map(str, sizes)) for sizes in (given, known))
+            raise ValueError(f"{given} positions, learned are {known}: make the model with more")
         return x + self.weight[tuple(slice(n) for n in given)].to(x.dtype)
-
-
-class Sinusoidal(nn.Module):
-    """x (B, …, d) + sines and cosines of its positions, of any number; nothing is learned."""
-
-    def __init__(self, d: int, scale: float):
-        super().__init__()
-        self.d, self.scale = d, scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.scale * waves(tuple(x.shape[1:-1]), self.d).to(x)
-
-    def extra_repr(self) -> str:
-        return f"{self.d}, scale={self.scale}"
-
-
-@lru_cache(maxsize=8)
-def waves(positions: tuple[int, ...], d: int) -> Tensor:
-    """(L, d), or (H, W, d): ⌈d/2⌉ channels for the row, then those for the column, float32."""
-    if len(positions) == 1:
-        place, pair = torch.arange(positions[0], dtype=torch.float64), torch.arange(d) // 2
-        angle = place[:, None] / 10_000 ** (2 * pair / d)
-        return torch.where(torch.arange(d) % 2 == 0, angle.sin(), angle.cos()).float()
-    (H, W), rows = positions, d - d // 2
-    parts = waves((H,), rows)[:, None].expand(H, W, rows), waves((W,), d // 2)[None].expand(H, W, d // 2)
-    return torch.cat(parts, dim=-1)
-
-
-def _times(sizes: tuple[int, ...]) -> str:
-    return "×".join(map(str, sizes))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -223,6 +200,3 @@ class DropPath(nn.Module):
     def around(self, y: Tensor, x: Tensor) -> Tensor:
         """The same for a block that adds its residual itself, y = x + branch."""
         return x + self(y - x) if self.training and self.rate else y
-
-    def extra_repr(self) -> str:
-        return f"{self.rate}"

@@ -162,23 +162,17 @@ class TransformerClassifier(Classifier):
         stem_norm: str | None = "None",
         final_norm: str | None = "None",
         norm_options: dict[str, Any] | None = None,
-        positional: str = "sinusoidal",
+        positional: str = "none",
         positions: tuple[int, ...] | None = None,
     ):
         super().__init__()
-        stems = dict(vocab_size=vocab_size, in_features=in_features, in_channels=in_channels)
-        given = {name: size for name, size in stems.items() if size is not None}
-        if len(given) != 1:
-            told = ", ".join(f"{name}={size}" for name, size in stems.items())
-            raise ValueError(f"give exactly one of vocab_size, in_features and in_channels, got {told}")
-        sizes = dict(n_classes=n_classes, n_layers=n_layers, d_model=d_model, patch=patch)
-        for name, size in (sizes | given).items():
-            check_size(name, size)
+        inputs = dict(vocab_size=vocab_size, in_features=in_features, in_channels=in_channels)
+        self._make_stem(d_model, inputs, patch, n_classes=n_classes, n_layers=n_layers)
+        if vocab_size is not None:
+            nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
         self.arm = Arm.parse(arm)
         if not isinstance(self.arm, AttentionArm):
             raise ValueError(f"arm {self.arm} is a Mamba's: a Transformer's is written {self.arm.n1}>MHA>{self.arm.n2}")
-        self.vocab_size, self.in_features, self.in_channels, self.patch = vocab_size, in_features, in_channels, patch
-        self.stem = self._stem(d_model)
         for name, value in self.arm.options.items():
             if (norm_options or {}).get(name, value) != value:
                 raise ValueError(
@@ -194,15 +188,6 @@ class TransformerClassifier(Classifier):
             for rate in drop_rates(drop_path, n_layers)
         )
         self._make_ends(n_classes, (d_model, d_model), (stem_norm, final_norm), options, positional, positions)
-
-    def _stem(self, d_model: int) -> nn.Module:
-        if self.vocab_size is not None:
-            embedding = nn.Embedding(self.vocab_size, d_model)
-            nn.init.normal_(embedding.weight, std=EMBEDDING_STD)
-            return embedding
-        if self.in_features is not None:
-            return nn.Linear(self.in_features, d_model)
-        return nn.Conv2d(self.in_channels, d_model, self.patch, stride=self.patch)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         self._check(x, lengths)

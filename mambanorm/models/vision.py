@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.basics.checks import check_size, check_tensor
+from mambanorm.basics.checks import check_tensor
 from mambanorm.block import (
     Block,
     check_arm_options,
@@ -95,11 +94,6 @@ class VSSBlock(Block):
             raise ValueError(f"VSSBlock expects (B, H, W, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
         return super().forward(x.flatten(1, 2), context=x.shape[1:3]).view_as(x)
 
-    def project(self, h: Tensor) -> tuple[Tensor, Tensor, None]:
-        """What goes to the convolution, and the gate z, (B, L, E) each."""
-        main, gate = self.in_proj.weight.chunk(2)
-        return F.linear(h, main), F.linear(h, gate), None
-
     def convolve(self, u: Tensor, size: torch.Size) -> Tensor:
         """Depthwise convolution over the image, then SiLU; (B, L, E) → (B, L, E)."""
         return conv_silu(u.unflatten(1, size), self.conv2d.weight, self.conv2d.bias).flatten(1, 2)
@@ -166,8 +160,8 @@ class ImageClassifier(Classifier):
     A patch of p×p pixels becomes one position by a strided convolution. `down_sample` names the blocks, counted from 1,
     after which the image is halved and the width doubled (`PatchMerging`); () = nowhere. `stem_norm` (after the
     patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all norms; VMamba has LN
-    at all three. `positional` adds "sinusoidal" or "learned" positions after the patches (parts.py); a learned
-    table needs to know the largest image in patches, `positions=(H, W)`. `drop_path`: how often the deepest block is
+    at all three. `positional` "learned" adds a table after the patches (parts.py), which needs to know the largest
+    image in patches, `positions=(H, W)`. `drop_path`: how often the deepest block is
     left out in training (parts.py). Raises ValueError for an unknown norm or arm, and for images that do not divide
     into patches.
     """
@@ -192,17 +186,14 @@ class ImageClassifier(Classifier):
         **block_options: Any,
     ):
         super().__init__()
-        sizes = dict(n_classes=n_classes, in_channels=in_channels, d_model=d_model, n_layers=n_layers, patch=patch)
-        for name, size in sizes.items():
-            check_size(name, size)
+        self._make_stem(d_model, dict(in_channels=in_channels), patch, n_classes=n_classes, n_layers=n_layers)
         blocks = list(down_sample) if isinstance(down_sample, tuple | list) else [None]
         if not all(type(b) is int and 0 < b < n_layers for b in blocks) or len(set(blocks)) < len(blocks):
             raise ValueError(f"down_sample names blocks among 1..{n_layers - 1}, each once, got {down_sample!r}")
         self.arm = Arm.parse(arm)
-        self.in_channels, self.patch, self.down_sample = in_channels, patch, tuple(down_sample)
+        self.down_sample = tuple(down_sample)
         check_arm_options(self.arm, norm_options, (stem_norm, down_norm, final_norm))
         own, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
-        self.stem = nn.Conv2d(in_channels, d_model, patch, stride=patch)
         self.blocks, self.merging, width = nn.ModuleList(), nn.ModuleDict(), d_model
         for depth in range(1, n_layers + 1):
             self.blocks.append(VSSBlock(width, *self.arm, norm_options=own, **block_options))

@@ -39,10 +39,11 @@ def fresh_numbers() -> Iterator[None]:
 class Norm(nn.Module):
     """Base of the norms: d channels, γ as `weight`, β as `bias` (None where a norm has none), as in torch.nn.
 
-    A subclass computes its norm in `normalize`.
+    A subclass computes its norm in `normalize`. Without `eps` it has no ε. ValueError for a value that none could use.
     """
 
-    def __init__(self, d: int, *, eps: float, affine: bool, bias: bool = True):
+    def __init__(self, d: int, *, eps: float | None = None, affine: bool, bias: bool = True):
+        check_values(d=d, affine=affine, **{} if eps is None else {"eps": eps})
         super().__init__()
         self.d, self.eps = d, eps
         self.weight = nn.Parameter(torch.ones(d)) if affine else None
@@ -83,7 +84,9 @@ class Norm(nn.Module):
         return y if self.bias is None else y + self.bias
 
     def extra_repr(self) -> str:
-        return f"{self.d}, eps={self.eps}, affine={self.weight is not None}"
+        own = {name: value for name, value in vars(self).items() if isinstance(value, int | float | str)}
+        shown = [f"{name}={value!r}" for name, value in own.items() if name not in ("d", "training")]
+        return ", ".join([str(self.d), *shown])
 
 
 class TokenNorm(Norm):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.basics.checks import check_flag, shown
-from mambanorm.norms.base import Norm, check_groups, check_values
+from mambanorm.norms.base import Norm, check_groups
 from mambanorm.norms.masked_moments import Moments, blank_padding, pool_channels
 from mambanorm.norms.normvary import StatisticsMixture, mix
 from mambanorm.norms.registry import register_norm
@@ -29,17 +29,15 @@ class LpNorm(Norm):
     square (RMSN), p = ∞ by the largest |x|.
 
     ε is added to the square of that size for every p, so that p = 2 is RMSN to the digit; the source has none. The
-    source allows p > 0; below 1 the gradient at zero is infinite, and p is refused with a ValueError. `bias=True` adds
-    β, which the source prints.
+    source allows p > 0; below 1 the gradient at zero is infinite, and p is refused with a ValueError.
     """
 
-    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0, bias: bool = False):
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0):
         if isinstance(p, bool) or not isinstance(p, int | float) or not p >= 1:
             raise ValueError(
                 f"p of the Lp norm must be a number from 1 to infinity, such as 1, 2 or inf, got {shown(p)}"
             )
-        check_flag("bias", bias)
-        super().__init__(d, eps=eps, affine=affine, bias=bias)
+        super().__init__(d, eps=eps, affine=affine, bias=False)
         self.p = float(p)
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -57,14 +55,11 @@ class LpNorm(Norm):
         unit = largest.detach().clamp(min=tiny)  # the p-mean of x is that of x/unit times unit: no power can overflow
         return unit * (x / unit).abs().pow(self.p).mean(-1, keepdim=True).clamp(min=tiny).pow(1 / self.p)
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, p={self.p:g}"
-
 
 @register_norm(
     "Scale",
     equation=r"y = \gamma_c\,x",
-    source="LayerScale, Touvron et al. 2021; ReZero, Bachlechner et al. 2021, is `scalar=True`",
+    source="LayerScale, Touvron et al. 2021",
     axes=(),
     causal=True,
     learnable="γ",
@@ -73,32 +68,16 @@ class LpNorm(Norm):
 class Scale(Norm):
     """A norm's learned gain without the norm, x (B, L, D) → (B, L, D): it tells normalizing from scaling.
 
-    γ is one number a channel (LayerScale, Touvron et al. 2021); with `scalar=True` it is one number, `alpha`
-    (ReZero, Bachlechner et al. 2021). `init`: where it starts. None = 1, as the γ of every norm, so that it
-    begins as None does; and 0 with `scalar`, as ReZero has it. LayerScale starts at 0.1 up to 18 blocks, at 1e-5 up to
-    24 and at 1e-6 beyond. Both papers put it at the end of a residual branch; here it stands where the arm has it.
-
-    With `affine=False` nothing is left to learn: it is the identity, as `None` is. ValueError if `init` is given then,
-    or is not finite.
+    γ is one number a channel (LayerScale, Touvron et al. 2021) and starts at 1, as the γ of every norm, so that it
+    begins as None does. The paper starts it small at the end of a branch; here it stands where the arm has it.
+    With `affine=False` nothing is left to learn: it is the identity, as `None` is.
     """
 
-    def __init__(self, d: int, *, affine: bool = True, scalar: bool = False, init: float | None = None):
-        check_flag("scalar", scalar)
-        start = (0.0 if scalar else 1.0) if init is None else init
-        check_values(affine=affine, init=start)
-        if init is not None and not affine:
-            raise ValueError(f"init={init!r} is where the gain of Scale starts: with affine=False there is none")
-        super().__init__(d, eps=0.0, affine=affine and not scalar, bias=False)
-        self.alpha = nn.Parameter(torch.tensor([float(start)])) if affine and scalar else None
-        if self.weight is not None:
-            nn.init.constant_(self.weight, start)
+    def __init__(self, d: int, *, affine: bool = True):
+        super().__init__(d, affine=affine, bias=False)
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        gain = self.weight if self.alpha is None else self.alpha
-        return x if gain is None else blank_padding(x, lengths) * gain
-
-    def extra_repr(self) -> str:
-        return f"{self.d}, affine={self.weight is not None or self.alpha is not None}, scalar={self.alpha is not None}"
+        return x if self.weight is None else blank_padding(x, lengths) * self.weight
 
 
 @register_norm(
@@ -115,8 +94,8 @@ class Constant(Norm):
     selective. β starts at 1/√D, so that constant B and C have the product 1; with `affine=False` it stays there."""
 
     def __init__(self, d: int, *, affine: bool = True):
-        check_values(affine=affine)
-        super().__init__(d, eps=0.0, affine=False)
+        check_flag("affine", affine)
+        super().__init__(d, affine=False)
         self.bias = nn.Parameter(torch.full((d,), d**-0.5), requires_grad=affine)
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -140,7 +119,6 @@ class NormVaryToken(Norm):
     members = ("GN-token", "LN", "RMSN")
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
-        check_values(eps=eps, affine=affine)
         check_groups(d, groups)
         super().__init__(d, eps=eps, affine=affine)
         self.groups = groups
@@ -158,9 +136,6 @@ class NormVaryToken(Norm):
         ln_var = (gn_var + (gn_mean - ln_mean).square()).mean(-2, keepdim=True)
         mean, var = mix(*self.mixture(), [gn_mean, ln_mean, None], [gn_var, ln_var, ln_var + ln_mean.square()])
         return self.scaled(((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2))
-
-    def extra_repr(self) -> str:
-        return f"{self.d}, eps={self.eps}, groups={self.groups}"
 
 
 @register_norm(

@@ -44,7 +44,7 @@ class StatisticsMixture(SequenceNorm):
     groups, statistics = 1, "total"
 
     def __init__(self, d: int, *, eps: float, affine: bool, momentum: float, learn_weights: bool = True):
-        check_values(eps=eps, affine=affine, momentum=momentum, learn_weights=learn_weights)
+        check_values(affine=affine, momentum=momentum, learn_weights=learn_weights)
         super().__init__(d, eps=eps, affine=False)
         self.momentum = momentum
         self.gamma = nn.Parameter(torch.ones(d)) if affine else None
@@ -94,9 +94,6 @@ class StatisticsMixture(SequenceNorm):
         follow(self.running_mean, mean, self.momentum)
         follow(self.running_var, var, self.momentum)
 
-    def extra_repr(self) -> str:
-        return f"{self.d}, eps={self.eps}"
-
 
 @register_norm(
     "NormVary",
@@ -144,9 +141,6 @@ class NormVary(StatisticsMixture):
         if self.statistics == "total":
             ln_var = ln_var + (m - ln_mean).square().mean(-1, keepdim=True)
         return [bn_mean, gn_mean, m, ln_mean, None], [bn_var, gn_var, v, ln_var, rms]
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, groups={self.groups}, statistics={self.statistics!r}"
 
 
 def mix(w_mean: Tensor, w_var: Tensor, means: list[Tensor | None], variances: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -71,15 +71,10 @@ def register_norm(
     A norm is tried first (behaviour.py). ValueError, with the position that shows it, for one that is declared causal
     and looks ahead, takes other axes than it says, lets padding into its statistics, keeps from batch to batch what is
     not in its state dict, or fails on (3, 6, 8) in float64; `check=False` registers it all the same, and pages that
-    name it say what was found. ValueError too if the name is taken or cannot be written in an arm, and for arguments
-    of a wrong type: `causal="no"` counts as true.
+    name it say what was found. ValueError too if the name is taken or cannot be written in an arm, and for a `causal`
+    that is no bool: "no" counts as true.
     """
     check_word("a norm's name", name)
-    for what, text in (("equation", equation), ("source", source), ("learnable", learnable), ("use", use)):
-        if not isinstance(text, str):
-            raise ValueError(f"{what} of norm {name!r} must be a text, got {shown(text)}")
-    if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
-        raise ValueError(f"axes of norm {name!r} must be a tuple of texts such as ('L', 'D/G'), got {shown(axes)}")
     check_flag(f"causal of norm {name!r}", causal)
 
     def enter(factory: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

@@ -18,9 +18,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import check_flag, check_size
+from mambanorm.basics.checks import check_flag
 from mambanorm.basics.errors import unknown
-from mambanorm.norms.base import Norm, check_values, fresh_numbers
+from mambanorm.norms.base import Norm, fresh_numbers
 from mambanorm.norms.classic import LayerNorm
 from mambanorm.norms.masked_moments import blank_padding
 from mambanorm.norms.registry import register_norm
@@ -39,24 +39,19 @@ MODES = ("learned", "disable", "random", "fixed")
 )
 class DyT(Norm):
     """Dynamic Tanh: every number for itself, no statistic. α is one number; with `linear=True` it is one a channel, and
-    the norm is x ⊙ α without γ and β. `alpha`: where α starts, None = 0.5, and 1 with `linear` (the identity)."""
+    the norm is x ⊙ α without γ and β. α starts at 0.5, and at 1 with `linear` (the identity)."""
 
-    def __init__(self, d: int, *, affine: bool = True, alpha: float | None = None, linear: bool = False):
-        check_flag("linear", linear)
-        alpha = (1.0 if linear else 0.5) if alpha is None else alpha
-        check_values(affine=affine, alpha=alpha)
-        super().__init__(d, eps=0.0, affine=affine and not linear)
+    def __init__(self, d: int, *, affine: bool = True, linear: bool = False):
+        check_flag("affine", affine), check_flag("linear", linear)
+        super().__init__(d, affine=affine and not linear)
         self.linear = linear
-        self.alpha = nn.Parameter(torch.full((d if linear else 1,), float(alpha)))
+        self.alpha = nn.Parameter(torch.full((d,), 1.0) if linear else torch.full((1,), 0.5))
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         return self.bounded(blank_padding(x, lengths))
 
     def bounded(self, x: Tensor) -> Tensor:
         return self.scaled(x * self.alpha if self.linear else torch.tanh(self.alpha * x))
-
-    def extra_repr(self) -> str:
-        return f"{self.d}, linear={self.linear}"
 
 
 @register_norm(
@@ -69,19 +64,15 @@ class DyT(Norm):
     use="as DyT, with erf and a shift",
 )
 class Derf(Norm):
-    """The error function in DyT's place, with a learned shift s of its argument. `alpha`, `shift`: where they start."""
+    """The error function in DyT's place, with a learned shift s of its argument, α = 0.5 and s = 0 at the start."""
 
-    def __init__(self, d: int, *, affine: bool = True, alpha: float = 0.5, shift: float = 0.0):
-        check_values(affine=affine, alpha=alpha, shift=shift)
-        super().__init__(d, eps=0.0, affine=affine)
-        self.alpha = nn.Parameter(torch.tensor([float(alpha)]))
-        self.shift = nn.Parameter(torch.tensor([float(shift)]))
+    def __init__(self, d: int, *, affine: bool = True):
+        super().__init__(d, affine=affine)
+        self.alpha = nn.Parameter(torch.tensor([0.5]))
+        self.shift = nn.Parameter(torch.tensor([0.0]))
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         return self.scaled(torch.erf(self.alpha * blank_padding(x, lengths) + self.shift))
-
-    def extra_repr(self) -> str:
-        return f"{self.d}"
 
 
 @register_norm(
@@ -97,8 +88,8 @@ class NormSelector(Norm):
     """Two norms blended by weights that depend on the token, x (B, L, D) → (B, L, D).
 
     mode: "learned", from ½ each at the start; "disable", LN alone, bit for bit; "random", one draw w₀ ~ U(0, 1) for
-    each forward pass in training and its mean ½ in eval; "fixed", ½ always (our control). `hidden`: width of the MLP,
-    None = D/4, at least 4. `linear`: DyT as the source states it. The draws depend on the torch seed at construction
+    each forward pass in training and its mean ½ in eval; "fixed", ½ always (our control). The MLP's width is D/4,
+    at least 4. `linear`: DyT as the source states it. The draws depend on the torch seed at construction
     and on their number alone, and go on after a checkpoint. `observer("selector", w)` is shown the weights (B, L, 2) of
     each forward pass.
     """
@@ -112,13 +103,10 @@ class NormSelector(Norm):
         eps: float = 1e-5,
         affine: bool = True,
         mode: str = "learned",
-        hidden: int | None = None,
         linear: bool = False,
     ):
         if mode not in MODES:
             raise unknown("mode of NormSelector", mode, MODES)
-        hidden = max(4, d // 4) if hidden is None else hidden
-        check_values(eps=eps, affine=affine), check_size("hidden", hidden)
         super().__init__(d, eps=eps, affine=False)
         self.mode = mode
         self.observer: Callable[[str, Tensor], None] | None = None
@@ -126,6 +114,7 @@ class NormSelector(Norm):
         if mode != "disable":
             self.dyt = DyT(d, affine=affine, linear=linear)
         if mode == "learned":
+            hidden = max(4, d // 4)
             with fresh_numbers():
                 self.selector = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, 2))
             for parameter in self.selector[-1].parameters():  # what is not ½ was learned
@@ -156,6 +145,3 @@ class NormSelector(Norm):
         own = torch.Generator().manual_seed((int(self.seed) + int(self.draws)) % 2**62)
         self.draws += 1
         return float(torch.rand((), generator=own))
-
-    def extra_repr(self) -> str:
-        return f"{self.d}, eps={self.eps}, mode={self.mode!r}"

@@ -24,7 +24,8 @@ def selective_scan(
     Arguments: u, delta, z (B, D, L); A (D, N), real; B and C, each for itself, constant (D, N), or (B, N, L), or
     (B, G, N, L) where G divides D; D and delta_bias (D,). On the CPU, views of (B, L, D) tensors transposed to
     (B, D, L) are taken without a copy, and results and gradients come back in that layout. With constant B or C, which
-    no Mamba has, the reference computes it, step by step, but on CUDA with mamba-ssm.
+    no Mamba has, the reference computes it, step by step, but on CUDA with mamba-ssm; so it does on the CPU where a
+    state may grow, with an A above 0 or a Δ below.
 
     Returns out (B, D, L) in u's dtype; with `return_last_state` (out, last_state), where last_state (B, D, N) is h
     after the last step in the dtype of the computation (float64 for float64 u in the reference, else float32).
@@ -38,10 +39,11 @@ def selective_scan(
     _check_arguments(u, delta, A, B, C, D, z, delta_bias)
     tensors = u, delta, A, B, C, D, delta_bias, delta_softplus
     name = choose(backend, u, A.shape[1], vary=B.dim() > 2 and C.dim() > 2)
-    if initial_state is not None and (u.shape[2] == 1 or bool(initial_state.any())):
-        out, last = scan_reference(*tensors, state=initial_state)
+    onward = initial_state is not None and (u.shape[2] == 1 or bool(initial_state.any()))
+    if onward or name == "reference" or (name == "cpu" and _may_grow(delta, A, delta_bias, delta_softplus)):
+        out, last = scan_reference(*tensors, return_last_state, initial_state)
     else:
-        out, last = (scan_reference if name == "reference" else kernel(name))(*tensors, return_last_state)
+        out, last = kernel(name)(*tensors, return_last_state)
     if z is not None:
         out = gated(out.transpose(1, 2), z.transpose(1, 2)).transpose(1, 2).to(u.dtype)
     return (out, last) if return_last_state else out
@@ -68,6 +70,12 @@ def low_rank_scan(u, dt, B, C, dt_weight, dt_bias, A_log, D, *, state=None, back
         return_last_state=True, backend=backend, initial_state=state,
     )  # fmt: skip
     return y.transpose(1, 2) if state is None else (y.transpose(1, 2), last)
+
+
+def _may_grow(delta, A, delta_bias, delta_softplus):
+    """Whether a state could grow, exp(Δ·A) > 1, or is no number: the loops on the CPU leave no room for that."""
+    forward_in_time = delta_softplus or (delta_bias is None and bool((delta >= 0).all()))
+    return not (forward_in_time and bool((A <= 0).all()))
 
 
 def project_delta(dt, dt_weight):
