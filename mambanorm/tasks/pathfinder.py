@@ -6,7 +6,6 @@ split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`. How a picture 
 Map
     Scale, SETTINGS     rows, length of the snakes and size at each scale: the one table to change
     read_lra            LRA's own folders
-    cache_path          where the pictures are cached, as Parquet
     load_pathfinder     the registered tasks: pathfinder32, pathfinder64, pathfinder128
 
 Glossary: window = the picture's edge in pixels; L = positions = edge², row after row.
@@ -23,14 +22,11 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import Sizes, cache_file, cached_table, data_folder, pick, read_lines
+from mambanorm.tasks.files import Sizes, cache_file, data_folder, kept, pick
 from mambanorm.tasks.images import as_sequences, block_mean, open_picture
 from mambanorm.tasks.registry import register_task
 from mambanorm.tasks.snakes import DRAWINGS, Drawing, draw
-
-pa = Later("pyarrow")
 
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other pictures
 POOL_SEED = 0
@@ -82,7 +78,7 @@ def read_lra(root: Path) -> dict[Path, int]:
         raise ValueError(f"{root / LRA / 'metadata'} holds no <number>.npy: bring LRA's whole folder {LRA}")
     labels: dict[Path, int] = {}
     for batch in sorted(batches, key=lambda file: int(file.stem)):
-        for place, row in enumerate(read_lines(batch), 1):
+        for place, row in enumerate(batch.read_text("utf-8-sig").splitlines(), 1):
             columns, where = row.split(), f"{batch}, row {place} {row[:80]!r}"
             if len(columns) != COLUMNS or columns[LABEL] not in ("0", "1"):
                 raise ValueError(f"{where}: needed are {COLUMNS} columns, of which number {LABEL + 1} is 0 or 1")
@@ -102,46 +98,17 @@ def _lra_pictures(root: Path, window: int) -> tuple[np.ndarray, np.ndarray]:
     return pictures, np.array(list(labels.values()))
 
 
-# ---------------------------------------------------------------------------------------------- pool and cache
-
-
-def cache_path(window: int, scale: str) -> Path:
-    """The Parquet file that holds a scale's pictures: columns `image` (binary, H·W bytes) and `label`."""
-    key = [asdict(SETTINGS[scale].drawing(window)), sum(SETTINGS[scale].rows)]
-    folder = data_folder(f"pathfinder{window}")
-    return cache_file(folder, f"{scale}-seed{POOL_SEED}", [GENERATOR, POOL_SEED, key])
-
-
-def _as_table(pictures: np.ndarray, labels: np.ndarray) -> pa.Table:
-    """Pictures (n, H, W) uint8 and labels (n,) as a table."""
-    flat = [None, pa.py_buffer(np.ascontiguousarray(pictures))]
-    image = pa.FixedSizeBinaryArray.from_buffers(pa.binary(pictures[0].size), len(pictures), flat)
-    return pa.table({"image": image, "label": pa.array(labels, pa.int8())})
-
-
-def _as_arrays(table: pa.Table, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """`_as_table` undone."""
-    chunks = [
-        np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * window**2 :][: len(chunk) * window**2]
-        for chunk in table["image"].chunks
-    ]
-    return np.concatenate(chunks).reshape(-1, window, window), table["label"].to_numpy().astype(np.int64)
+# ---------------------------------------------------------------------------------------------- the pool
 
 
 @lru_cache(maxsize=2)
 def _pool(window: int, scale: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Every picture and label of a scale, shared by all seeds; `folder` only tells one MAMBANORM_DATA_DIR from another.
-
-    LRA's own pictures are taken at paper where its folder is there.
-    """
+    """Every picture and label of a scale, shared by all seeds: LRA's own at paper where its folder is there."""
     if scale == "paper" and (folder / LRA).exists():
         return _lra_pictures(folder, window)
-    settings, rows = SETTINGS[scale], sum(SETTINGS[scale].rows)
-
-    def make() -> pa.Table:
-        return _as_table(*draw(rows, settings.drawing(window), POOL_SEED))
-
-    return _as_arrays(cached_table(cache_path(window, scale), ("image", "label"), rows, make), window)
+    drawing, rows = SETTINGS[scale].drawing(window), sum(SETTINGS[scale].rows)
+    path = cache_file(folder, f"{scale}-seed{POOL_SEED}", [GENERATOR, POOL_SEED, [asdict(drawing), rows]])
+    return tuple(kept(path, lambda: draw(rows, drawing, POOL_SEED)))
 
 
 # ---------------------------------------------------------------------------------------------- the tasks

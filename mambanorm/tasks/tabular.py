@@ -11,13 +11,10 @@ another. Features are standardised by the training rows.
 
 Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), in the edition of Géron (2019), with
 its 207 missing bedrooms and its column ocean_proximity; Efron et al. (2004).
-
-Map: load_energy, load_california_housing, load_diabetes(scale, seed) -> TaskData;  table_splits the way there.
 """
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mambanorm.tasks.base import BadData, Shape, Split, TaskData
+from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import Remote, data_folder, fetch, missing, verify
 from mambanorm.tasks.registry import register_task
 
@@ -47,8 +44,6 @@ FILES = {
         "sha256:8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e",
     ),
 }
-LOCAL = {"energy": "enb2012/ENB2012_data.xlsx", "california_housing": "california_housing/housing_ageron.csv"}
-"""Where in the folder MAMBANORM_REAL_DATA a task's file lies."""
 ENERGY_ROWS, HOUSING_ROWS, DIABETES_ROWS = 768, 20_640, 442
 LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
 HOUSE_VALUE = ("median house value, $",)
@@ -70,10 +65,8 @@ def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Sh
 
 
 def _file(task: str) -> Path:
-    """The task's file: in `data/<task>` or in the folder MAMBANORM_REAL_DATA; its checksum is checked."""
-    path, given = data_folder(task) / FILES[task].name, os.environ.get("MAMBANORM_REAL_DATA")
-    if not path.exists() and given and (Path(given) / LOCAL[task]).exists():
-        path = Path(given) / LOCAL[task]
+    """The task's file in `data/<task>`; its checksum is checked."""
+    path = data_folder(task) / FILES[task].name
     if not path.exists():
         raise missing(task, path, f"Say `mambanorm tasks --prepare {task}`")
     verify(path, FILES[task].digest)
@@ -81,10 +74,7 @@ def _file(task: str) -> Path:
 
 
 def _prepare(task: str, scale: str) -> None:
-    try:
-        _file(task)
-    except ValueError:  # it is missing, or the download's own check says what is wrong with it
-        fetch(FILES[task], data_folder(task))
+    fetch(FILES[task], data_folder(task))
 
 
 @register_task(
@@ -139,9 +129,6 @@ def table_splits(
 
     A missing feature becomes the median of the training rows. BadData for a target that is no number."""
     x, y = features.to_numpy(float), targets.to_numpy(float, copy=True)
-    if np.isnan(y).any():
-        row, column = np.argwhere(np.isnan(y))[0]
-        raise BadData(f"target {names[column]!r} of row {row} is missing: mend the data, or leave the row out")
     order = np.random.default_rng(seed).permutation(len(x))[: used_rows(len(x), scale)]
     held_out = round(HELD_OUT * len(order))
     parts = order[2 * held_out :], order[:held_out], order[held_out : 2 * held_out]
