@@ -51,19 +51,16 @@ COMMANDS = [  # one or two a rule
     (["runs", "--scale", "quik"], "did you mean 'quick'"),
     (["bench", "--only", "scn"], "did you mean 'scan'"),
     # files and folders
-    (["runs", "--csv", ""], "'' names no file"),
-    (["runs", "--csv", "."], "is a folder: needed is the name of a file"),
-    (["study", "--out", "-"], "'-' names no folder"),
-    (["study", "--out", "FILE"], "is a file: needed is a folder"),
+    (["runs", "--export", ""], "'' is no name of a file"),
+    (["runs", "--export", "."], "'.' is no name of a file"),
+    (["study", "--out", "FILE"], "is no name of a folder"),
     (["record", "--dry-run", "--out", "/dev/null"], "/dev/null is no file, and what is recorded is read again"),
     (["slides", "--from", "/nonexistent"], "/nonexistent is no folder: name one that `mambanorm study` has written"),
     (["slides", "--from", "EMPTY"], "empty has none of the study's notebooks"),
     (["runs", "--check", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
     (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
-    (["--import", "", "runs"], "names neither a file nor a module"),
-    (["--import", "/dev/null", "runs"], "--import /dev/null: ImportError: a file of Python ends in .py"),
-    (["--import", "nowhere.py", "runs"], "nowhere.py: No such file"),
-    (["runs", "--import", "no_such_module"], "ModuleNotFoundError: No module named 'no_such_module'"),
+    (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
+    (["runs", "--import", "nowhere.py"], "No such file or directory"),
     # fields of a config
     (setting(""), "unknown field of RunConfig ''"),
     (setting(DIGITS), "unknown field of RunConfig '111"),
@@ -86,7 +83,6 @@ COMMANDS = [  # one or two a rule
     (setting("down_sample=" + "[" * 50_000 + "]" * 50_000), "down_sample must be a list of blocks, counted from 1"),
     (setting("norm_options=[1]"), "norm_options must be a dict such as {'groups': 8}, got [1]"),
     (setting('norm_options={"a": ' + "[" * 100_000), "norm_options must be a dict such as {'groups': 8}, got"),
-    (setting("norm_options=" + '{"groups": ' * 400 + "8" + "}" * 400), "the options are nested too deep"),
     (setting("device=gpu"), "did you mean 'cpu'"),
     # parts beyond their whole
     (setting("warmup_steps=5"), "warmup_steps=5 is beyond steps=4"),
@@ -100,18 +96,13 @@ COMMANDS = [  # one or two a rule
     ([*SWEEP, "--seeds", "4294967296,"], "from 0 to 2³² − 1"),
     ([*SWEEP, "--seeds", "1000000000"], "1,000,000,000 seeds are too many: at most 100"),
     ([*TRAIN, "--seed", DIGITS], "111… is no seed: one whole number"),
-    ([*SWEEP, "--workers", "-1"], "'-1' is none of auto, 0"),
-    ([*SWEEP, "--scheduler", "here"], "no address"),
+    ([*SWEEP, "--workers", "x"], "'x' is no whole number from 0"),
     (["bench", "--repeats", DIGITS], "111… is no whole number from 1"),
     (["bench", "--threads", "1000"], "--threads 1000: this machine has"),
-    (["explore", "--port", "70000"], "a port is a whole number from 1 to 65535"),
+    (["explore", "--port", "70000"], "'70000' is no whole number from 1 to 65,535"),
     # flags that are fields, and others
-    ([*TRAIN, "--lr", "1e-3"], "--lr: say --set lr=…"),
-    (["plan", "--batch_size", "8"], "--batch_size: say --set batch_size=…"),
-    (["study", "--steps", "8"], "study takes no --steps, its scale decides"),
-    ([*SWEEP, "--sed", "8"], "did you mean '--seeds'"),
-    (["runs", f"--{DIGITS}"], "unknown option of runs '--111"),
-    (["runs", "all"], "unknown option of runs 'all'"),
+    ([*TRAIN, "--lr", "1e-3"], "is changed by --set FIELD=VALUE"),
+    (["runs", f"--{DIGITS}"], "runs takes no '--111"),
 ]
 
 
@@ -134,7 +125,11 @@ def test_nonsense_is_one_line_and_exit_code_2(argv, said, capsys, tmp_path, monk
 
 def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
     store.mkdir()
-    for argv in (["runs", "--csv", DIGITS], ["runs", "--runs-dir", DIGITS], ["diagnose", DIGITS, "--text", "x"]):
+    for argv in (
+        ["runs", "--export", f"{DIGITS}.csv"],
+        ["runs", "--runs-dir", DIGITS],
+        ["diagnose", DIGITS, "--text", "x"],
+    ):
         assert main(argv) == 1
         out, err = capsys.readouterr()
         assert (out, err.count("\n"), err.endswith("… File name too long\n")) == ("", 1, True)

@@ -131,21 +131,6 @@ def fresh_seeds_asked() -> int:
     return check_fresh(os.environ.get("MAMBANORM_FRESH") or "1")
 
 
-def check_environment() -> None:
-    """ValueError for a variable of the environment that says what there is not, whether or not it will be asked."""
-    asked = {
-        "MAMBANORM_SCALE": default_scale,
-        "MAMBANORM_FIGURES": figure_format,
-        "MAMBANORM_SOURCE": check_source,
-        "MAMBANORM_FRESH": fresh_seeds_asked,
-    }
-    for variable, read in asked.items():
-        try:
-            read()
-        except ValueError as error:
-            raise ValueError(f"{variable}: {error}") from None
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # packages that not every machine has. A GPU machine may have torch and little besides: a model trains there without
 # those that keep and read files.
