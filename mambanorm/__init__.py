@@ -5,9 +5,7 @@ A run passes through these stages, in this order:
     config → task → model → train → run store → frame → figure → notebook → report
 
 The thin part, to be read and changed: arms.py, block.py, norms, operations, models, loop.py, config.py. The rest
-carries it, in layers: basics; kernels; tasks; then the thin part; diagnostics; training; study; lessons; figures and
-answers; report; claims; advice and widgets; clinic; cli. A module imports only from lower layers. CONTRIBUTING.md has
-the map.
+carries it; CONTRIBUTING.md has the map.
 
 Codes in brackets: I1…I14 are the paper's inconsistencies, listed in study/paper.py; H1…H12 are its claims, in
 claims/hypotheses.py.

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import mambanorm as mn
-from mambanorm.basics.settings import KIT_NORMS, KIT_TASKS
+from mambanorm.basics.settings import KIT_NORMS
 from mambanorm.config import RunConfig, run_id_of
 from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.models.parts import POSITIONAL
@@ -26,6 +26,7 @@ from mambanorm.norms import NORMS
 from mambanorm.runs import index as indexing
 from mambanorm.runs.grid import base_config, grid
 from mambanorm.runs.index import INDEX, Index
+from mambanorm.runs.presets import PAPER
 from mambanorm.runs.result import MANIFEST, read_run
 from mambanorm.runs.run import train
 from mambanorm.runs.store import COLUMNS, load_runs, missing_runs, save_run
@@ -360,7 +361,7 @@ def _module(load):
 
 def test_the_names_that_are_known_without_torch_are_those_of_the_registries():
     assert {name for name, entry in NORMS.items() if entry.factory.__module__.startswith("mambanorm.")} == {*KIT_NORMS}
-    assert {name for name, entry in TASKS.items() if _module(entry.load).startswith("mambanorm.")} == {*KIT_TASKS}
+    assert {name for name, entry in TASKS.items() if _module(entry.load).startswith("mambanorm.")} == {*PAPER}
     known = {field.name: field.metadata["choices"] for field in fields(RunConfig)}
     assert known["positional"] == POSITIONAL
     assert known["norm_position"] == NORM_POSITIONS

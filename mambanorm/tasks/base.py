@@ -1,8 +1,4 @@
-"""The data of a task: three splits, what a model must know about them, and their shape without loading them.
-
-Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
-rows, columns and channels of an image.
-"""
+"""The data of a task: three splits, what a model must know about them, and their shape without loading them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ takes.
 
 Map
     data_folder, missing        where a task's files lie; the error that says what is missing and what to do
-    Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
+    fetch, verify               a file at an address with its checksum: resumed, checked, renamed last
     parquet_files, read_split   a split's Parquet files, as they lie in a Hugging Face repository
     cache_file, kept            a file whose name tells what it is made of; arrays made once, anew if damaged
     Sizes, pick, check_whole    how many rows a scale takes, and which
@@ -51,38 +51,30 @@ def missing(task: str, what: object, how: str) -> ValueError:
 # ---------------------------------------------------------------------------------------------- downloads
 
 
-@dataclass(frozen=True)
-class Remote:
-    """A file at an address; `digest` is what its content must have."""
-
-    url: str
-    name: str
-    digest: str
-
-
-def fetch(remote: Remote, folder: Path) -> Path:
-    """The file in `folder`, downloaded if it is missing; it gets its name only once its checksum is right.
+def fetch(url: str, digest: str, folder: Path) -> Path:
+    """The file of an address in `folder`, downloaded if missing; it gets its name only once its checksum is right.
 
     What has arrived is kept as `<name>.part`: the next call asks for the rest. OSError where the address does not
     answer or breaks off, ValueError where the content is not what it should be.
     """
-    path, part = folder / remote.name, folder / f"{remote.name}.part"
+    path = folder / url.rpartition("/")[2]
+    part = path.with_name(f"{path.name}.part")
     if path.exists():
-        verify(path, remote.digest)
+        verify(path, digest)
         return path
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _receive(remote.url, part)
+        _receive(url, part)
     except OSError as error:  # those of requests, too
         raise OSError(
-            f"{remote.url} could not be downloaded ({error}): what has arrived is kept, so the same command "
-            f"goes on from there; or put the file into {folder} yourself, as {remote.name}"
+            f"{url} could not be downloaded ({error}): what has arrived is kept, so the same command "
+            f"goes on from there; or put the file into {folder} yourself, as {path.name}"
         ) from error
     try:
-        verify(part, remote.digest)
+        verify(part, digest)
     except ValueError as error:
         part.unlink()
-        raise ValueError(f"{remote.url}: {error}. Nothing was kept: run the same command again") from error
+        raise ValueError(f"{url}: {error}. Nothing was kept: run the same command again") from error
     os.replace(part, path)
     return path
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
-from mambanorm.tasks.files import ALL, SMALL, Remote, Sizes, check_whole, data_folder, fetch, missing, verify
+from mambanorm.tasks.files import ALL, SMALL, Sizes, check_whole, data_folder, fetch, missing, verify
 from mambanorm.tasks.images import open_picture
 from mambanorm.tasks.registry import register_task
 
@@ -33,11 +33,8 @@ ROWS = {"imagenet100": (100, 130_000, 5_000), "imagenet1k": (1_000, 1_281_167, 5
 ENDINGS = (".jpeg", ".jpg", ".png")
 MARGIN = 256 / 224  # the shorter side is resized to so many edges before the centre is cut out
 HELD_OUT = 0.05  # of train for validation: ImageNet's own val serves as test, which nothing may select on
-CLASS_LIST = Remote(
-    "https://raw.githubusercontent.com/HobbitLong/CMC/bc687a26de7ae350d98f671d25d164b65336b8c2/imagenet100.txt",
-    "imagenet100.txt",
-    "sha256:79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397",
-)
+CLASS_LIST = "https://raw.githubusercontent.com/HobbitLong/CMC/bc687a26de7ae350d98f671d25d164b65336b8c2/imagenet100.txt"
+LIST_DIGEST = "sha256:79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397"
 HOW = (
     "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort it into class folders"
 )
@@ -66,7 +63,7 @@ SETTINGS: dict[str, Scale] = {
 
 def prepare(scale: str) -> None:
     """Downloads ImageNet-100's class list; the photographs themselves need a registration."""
-    print(f"the class list is there: {fetch(CLASS_LIST, data_folder('imagenet100'))}")
+    print(f"the class list is there: {fetch(CLASS_LIST, LIST_DIGEST, data_folder('imagenet100'))}")
 
 
 def _layout(name: str, scale: str) -> tuple[Path, list[str]]:
@@ -74,10 +71,10 @@ def _layout(name: str, scale: str) -> tuple[Path, list[str]]:
     folder = data_folder(name)
     if name == "imagenet1k":
         return folder, sorted(place.name for place in folder.glob("train/*/"))
-    if not (listed := folder / CLASS_LIST.name).exists():
+    if not (listed := folder / "imagenet100.txt").exists():
         raise missing(name, listed, f"Say `mambanorm tasks --prepare {name}`. {HOW}")
     if scale in ("lab", "paper"):  # below, a list of one's own will do
-        verify(listed, CLASS_LIST.digest)
+        verify(listed, LIST_DIGEST)
     return (folder if (folder / "train").is_dir() else data_folder("imagenet1k")), sorted(listed.read_text().split())
 
 

@@ -4,15 +4,6 @@ The sets are tasks pixel by pixel, CIFAR as pictures too. Sources: LeCun et al. 
 Fashion-MNIST, arXiv:1708.07747; Netzer et al. (2011), SVHN; Krizhevsky (2009), CIFAR. CIFAR as a sequence follows
 state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, a tenth of train for validation (seed 42).
 
-Map
-    open_picture, decode        encoded pictures -> pixels
-    read_idx                    an idx file of MNIST's family, gzipped
-    as_sequences, block_mean    pictures row after row; smaller ones
-    PictureSet, SETS            where each set comes from, what its pictures are, checksums of its files
-    AVERAGED, PATCH             averaging and patches at each scale; rows: files.SCALE_SIZES
-    prepare                     downloads the published files into data/<set>
-    load_sequence, load_pictures    the registered tasks
-
 Glossary: n pictures of edge×edge pixels, H×W and C colours; L = positions = (edge / averaging)².
 """
 
@@ -37,7 +28,6 @@ from mambanorm.tasks.files import (
     AGAIN,
     SCALE_SIZES,
     TIMEOUT,
-    Remote,
     check_labels,
     check_whole,
     data_folder,
@@ -135,11 +125,11 @@ class PictureSet:
 
     title: str
     source: str
-    edge: int
     rows: tuple[int, int]
-    n_classes: int
     address: str  # of the folder with the files
     files: dict[str, str]
+    edge: int = 32
+    n_classes: int = 10
     columns: tuple[str, str] = ("image", "label")  # of the Parquet files
     grey: tuple[float, float] = PLUS_MINUS
 
@@ -164,7 +154,6 @@ SETS: dict[str, PictureSet] = {
         "LeCun et al. (1998), Gradient-based learning applied to document recognition",
         edge=28,
         rows=(60_000, 10_000),
-        n_classes=10,
         address="https://ossci-datasets.s3.amazonaws.com/mnist",
         files=_idx("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
                    "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
@@ -174,7 +163,6 @@ SETS: dict[str, PictureSet] = {
         "Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747",
         edge=28,
         rows=(60_000, 10_000),
-        n_classes=10,
         address="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
         "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
         files=_idx("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
@@ -183,18 +171,14 @@ SETS: dict[str, PictureSet] = {
     "svhn": PictureSet(
         "SVHN: house numbers, 32×32",
         "Netzer et al. (2011), Reading digits in natural images with unsupervised feature learning",
-        edge=32,
         rows=(73_257, 26_032),
-        n_classes=10,
         address=_hub("ufldl-stanford/svhn", "f9e1717d73324ebbc1ece84267ccd80d0aca0690", "cropped_digits"),
         files={TRAIN: "", TEST: ""},  # "" = the Hub states which: see `_stated_digest`
     ),
     "cifar10": PictureSet(
         "CIFAR-10: ten kinds of things, 32×32",
         "Krizhevsky (2009), Learning multiple layers of features from tiny images",
-        edge=32,
         rows=(50_000, 10_000),
-        n_classes=10,
         address=_hub("uoft-cs/cifar10", "0b2714987fa478483af9968de7c934580d0bb9a2", "plain_text"),
         files={
             TRAIN: "sha256:8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
@@ -206,7 +190,6 @@ SETS: dict[str, PictureSet] = {
     "cifar100": PictureSet(
         "CIFAR-100: a hundred kinds of things, 32×32",
         "Krizhevsky (2009), Learning multiple layers of features from tiny images",
-        edge=32,
         rows=(50_000, 10_000),
         n_classes=100,
         address=_hub("uoft-cs/cifar100", "aadb3af77e9048adbea6b47c21a81e47dd092ae5", "cifar100"),
@@ -228,7 +211,7 @@ def prepare(name: str, scale: str) -> None:
     for file, digest in one.files.items():
         if digest or not (folder / file).exists():
             url = f"{one.address}/{file}"
-            fetch(Remote(url, file, digest or _stated_digest(url)), folder)
+            fetch(url, digest or _stated_digest(url), folder)
 
 
 def _stated_digest(url: str) -> str:

@@ -21,7 +21,6 @@ from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import (
     ALL,
     SMALL,
-    Remote,
     Sizes,
     check_labels,
     check_whole,
@@ -94,7 +93,7 @@ def prepare(scale: str) -> None:
     """Downloads the two published files, whatever the scale; does nothing where your own files are there."""
     if not all(parquet_files(data_folder("imdb"), split, FILES) for split in ("train", "test")):
         for file, digest in FILES.items():
-            fetch(Remote(f"{ADDRESS}/{file}", file, digest), data_folder("imdb"))
+            fetch(f"{ADDRESS}/{file}", digest, data_folder("imdb"))
 
 
 def _read(split: str) -> tuple[list[str], np.ndarray]:

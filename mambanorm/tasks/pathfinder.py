@@ -3,17 +3,11 @@
 Sources: Linsley et al. (2018), arXiv:1805.08315; Tay et al. (2021), Long Range Arena (LRA), arXiv:2011.04006; reader,
 split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`. How a picture is drawn: `mambanorm/tasks/snakes.py`.
 
-Map
-    Scale, SETTINGS     rows, length of the snakes and size at each scale: the one table to change
-    read_lra            LRA's own folders
-    load_pathfinder     the registered tasks: pathfinder32, pathfinder64, pathfinder128
-
 Glossary: window = the picture's edge in pixels; L = positions = edge², row after row.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -32,8 +26,6 @@ GENERATOR = 1  # part of the cache's name: raise it whenever the same settings w
 POOL_SEED = 0
 LRA = "curv_contour_length_14"  # the one of LRA's three folders that s4 reads
 LEAST = 198_000  # pictures of LRA's 200,000 that must be there
-COLUMNS = 11  # of LRA's metadata: subpath, file name, n, label, …
-LABEL = 3
 
 
 @dataclass(frozen=True)
@@ -71,22 +63,10 @@ SETTINGS: dict[str, Scale] = {
 
 def read_lra(root: Path) -> dict[Path, int]:
     """Picture's path → label of every row of `<root>/<LRA>/metadata/<batch>.npy`, which are plain text, in the order of
-    the batches. ValueError with file, row and text for a row that has not 11 columns or no label 0 or 1, and for a
-    missing picture; nothing is dropped."""
-    batches = [file for file in (root / LRA / "metadata").glob("*.npy") if file.stem.isdigit()]
-    if not batches:
-        raise ValueError(f"{root / LRA / 'metadata'} holds no <number>.npy: bring LRA's whole folder {LRA}")
-    labels: dict[Path, int] = {}
-    for batch in sorted(batches, key=lambda file: int(file.stem)):
-        for place, row in enumerate(batch.read_text("utf-8-sig").splitlines(), 1):
-            columns, where = row.split(), f"{batch}, row {place} {row[:80]!r}"
-            if len(columns) != COLUMNS or columns[LABEL] not in ("0", "1"):
-                raise ValueError(f"{where}: needed are {COLUMNS} columns, of which number {LABEL + 1} is 0 or 1")
-            picture = root / LRA / columns[0] / columns[1]
-            if not picture.is_file() or picture in labels:
-                raise ValueError(f"{where}: its picture {picture} is missing, or stands in an earlier row, too")
-            labels[picture] = int(columns[LABEL])
-    return labels
+    the batches."""
+    batches = sorted((root / LRA / "metadata").glob("*.npy"), key=lambda file: int(file.stem))
+    rows = [line.split() for batch in batches for line in batch.read_text().splitlines()]
+    return {root / LRA / row[0] / row[1]: int(row[3]) for row in rows}  # subpath, file name, n, label, …
 
 
 def _lra_pictures(root: Path, window: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,9 +109,6 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
                 f"{folder / LRA} holds {n:,} pictures, LRA's release {whole:,}: bring all of its batches, or move the "
                 "folder away to have the pictures drawn"
             )
-        if n < whole:
-            said = f"{whole - n:,} of the {whole:,} pictures of LRA's release are not there"
-            warnings.warn(f"pathfinder{window}: {said}", stacklevel=2)
         counts = [int(0.8 * n), int(0.1 * n), n - int(0.8 * n) - int(0.1 * n)]
     factor, splits = window // (settings.edge or window), []
     for rows in map(np.asarray, pick(n, counts, settings.sizes.seed(seed), f"pathfinder{window}'s pool")):

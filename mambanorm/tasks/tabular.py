@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import Remote, data_folder, fetch, missing, verify
+from mambanorm.tasks.files import data_folder, fetch, missing, verify
 from mambanorm.tasks.registry import register_task
 
 SLOTS = 16
@@ -31,19 +31,18 @@ MOST_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}
 HELD_OUT = 0.2  # validation 20 %, test 20 %, train the rest
 
 FILES = {
-    "energy": Remote(
+    "energy": (
         "https://raw.githubusercontent.com/sradicwebster/counterfactuals/81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef/"
-        "ENB2012_data.xlsx",
         "ENB2012_data.xlsx",
         "sha256:be1176575d2622b3647e2b336e3b6d06a6e3033ea911d18d72658d3ef53c40bd",
     ),
-    "california_housing": Remote(
+    "california_housing": (
         "https://raw.githubusercontent.com/ageron/handson-ml2/aa555aa16b9d0af6c84e67c7757f3317d05acb12/"
         "datasets/housing/housing.csv",
-        "housing.csv",
         "sha256:8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e",
     ),
 }
+"""Address and digest of a task's file."""
 ENERGY_ROWS, HOUSING_ROWS, DIABETES_ROWS = 768, 20_640, 442
 LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
 HOUSE_VALUE = ("median house value, $",)
@@ -66,15 +65,16 @@ def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Sh
 
 def _file(task: str) -> Path:
     """The task's file in `data/<task>`; its checksum is checked."""
-    path = data_folder(task) / FILES[task].name
+    url, digest = FILES[task]
+    path = data_folder(task) / url.rpartition("/")[2]
     if not path.exists():
         raise missing(task, path, f"Say `mambanorm tasks --prepare {task}`")
-    verify(path, FILES[task].digest)
+    verify(path, digest)
     return path
 
 
 def _prepare(task: str, scale: str) -> None:
-    fetch(FILES[task], data_folder(task))
+    fetch(*FILES[task], data_folder(task))
 
 
 @register_task(
