@@ -38,9 +38,11 @@ GATES = {
 }
 INPUTS = {
     "a list": ([[[1.0] * D] * L] * B, "x is a list; a tensor (B, L, 8) is needed: use torch.as_tensor(x)"),
+    "whole numbers": (torch.ones(B, L, D, dtype=torch.int64), "x has dtype torch.int64; a real floating-point"),
     "sparse": (torch.ones(B, L, D).to_sparse(), "x has layout torch.sparse_coo"),
     "negated": (torch._neg_view(torch.ones(B, L, D)), "x is a negated view"),
     "too many channels": (torch.ones(B, L, D + 1), "expects (B, L, D)"),
+    "of two axes": (torch.ones(B, D), "expects (B, L, D)"),
     "empty": (torch.ones(B, 0, D), "nothing to normalize"),
     "float64": (torch.ones(B, L, D, dtype=torch.float64), "use x.to(torch.float32)"),
     "on meta": (torch.ones(B, L, D, device="meta"), "x is on meta and"),
@@ -82,15 +84,23 @@ def norm_cases():
 # ------------------------------------------------------------------------------------------- norms, options and entry
 OPTIONS = [
     ("LN", {"eps": math.inf}, "eps must be finite, got inf"),
+    ("LN", {"eps": "x"}, "eps must be a number, got 'x'"),
+    ("LN", {"eps": 0}, "eps must be above 0, got 0"),
     (["LN"], {}, "unknown norm"),
     ("rmsnn", {}, "did you mean 'RMSN'"),
     ("LN", {"affine": "no"}, "affine must be True or False, got 'no'"),
     ("GN", {"groups": True}, "groups must be a positive whole number, got True"),
     ("GN", {"groups": 3}, "8 channels do not divide into 3 groups: groups may be one of [1, 2, 4, 8]"),
     ("BN", {"momentum": math.nan}, "momentum is the weight of the new statistic, 0..1, got nan"),
+    ("Scale", {"init": math.inf}, "init must be finite, got inf"),
+    ("Scale", {"scalar": 1}, "scalar must be True or False, got 1"),
     ("Scale", {"init": 0.1, "affine": False}, "init=0.1 is where the gain of Scale starts: with affine=False there is"),
     ("Lp", {"p": 0.5}, "p of the Lp norm must be a number from 1 to infinity"),
     ("NormSelector", {"mode": "disabled"}, "did you mean 'disable'"),
+    ("NormSelector", {"hidden": 0}, "hidden must be a positive whole number, got 0"),
+    ("DyT", {"alpha": math.inf}, "alpha must be finite"),
+    ("NormVary", {"statistics": "totl"}, "did you mean 'total'"),
+    ("NormVary", {"learn_weights": "no"}, "learn_weights must be True or False, got 'no'"),
     ("NormVary", {"learn_weigths": False}, "did you mean 'learn_weights'"),
 ]
 
@@ -109,12 +119,16 @@ def returning_nothing():
 def option_cases():
     for name, options, message in OPTIONS:
         yield f"{name} with {options}", lambda n=name, o=options: mn.create_norm(n, D, **o), message
+    yield "NormVary itself, d", lambda: mn.NormVary("8"), "d must be a positive whole number, got '8'"
     for d in (True, 8.0, 0):
         yield f"{d!r} channels", lambda d=d: mn.create_norm("LN", d), f"d must be a positive whole number, got {d!r}"
     for name in ("A>B", "A\n", "A B", "A" * 65):
         yield f"a norm called {name!r}", lambda name=name: entered(name), "letters, digits and _ . -, got "
     yield "a norm that is causal by text", lambda: entered(causal="no"), "causal of norm 'Bad' must be True or False"
+    yield "axes as one text", lambda: entered(axes="BL"), "axes of norm 'Bad' must be a tuple of texts"
     yield "a source of nothing", lambda: entered(source=None), "source of norm 'Bad' must be a text, got None"
+    entry = dict(equation="", source="", axes=(), causal=True, learnable="")
+    yield "a norm of no d", lambda: mn.register_norm("Bad", **entry)(lambda: None), "needs a class or function of d"
     yield "a factory of nothing", returning_nothing, "the factory of norm 'Nothing' must return an nn.Module, got None"
 
 
@@ -131,6 +145,7 @@ def convolved(**changes):
 
 def scan_cases():
     yield "conv_silu, too few weights", lambda: convolved(weight=torch.ones(3, 1, 4)), "conv_silu: weight has shape"
+    yield "conv_silu, bias False", lambda: convolved(bias=False), "bias is False; a tensor is needed"
     flat = "u has shape (5, 8); (B, L, E) or (B, H, W, E) is needed"
     yield "conv_silu, flat u", lambda: convolved(u=torch.ones(L, D)), flat
     yield "conv_silu, on meta", lambda: convolved(bias=torch.ones(D, device="meta")), "bias is on meta and u on cpu"
@@ -139,6 +154,7 @@ def scan_cases():
     for n in (0, 1.5, True):
         yield f"set_threads({n!r})", lambda n=n: set_threads(n), f"threads: {n!r} given, a whole number of at least 1"
     yield "cross_scan of a sequence", lambda: mn.cross_scan(torch.ones(2, 3, 4)), "cross_scan expects images"
+    yield "cross_merge of a list", lambda: mn.cross_merge([1], 2, 3), "y is a list; a tensor (B, 4, D, H·W)"
     yield "cross_merge to another", lambda: mn.cross_merge(torch.ones(2, 4, 3, 11), 3, 4), "H·W = 12"
 
 
@@ -181,6 +197,7 @@ def block_cases():
     ):
         given, what = image if kind is mn.VSSBlock else x, f"{kind.__name__}, {parameter} of {shape}"
         yield what, lambda k=kind, p=parameter, s=shape, g=given: block_with(p, torch.ones(s), k)(g), said
+    yield "MambaBlock, no dt_rank", lambda: mn.MambaBlock(D, dt_rank=0), "dt_rank must be a positive whole number, got"
     yield "MambaBlock, a back end", lambda: mn.MambaBlock(D, scan_backend="cpuu"), "did you mean 'cpu'"
     yield "MambaBlock, options as text", lambda: mn.MambaBlock(D, norm_options="eps"), "norm_options must be a dict"
     yield "step with no cache", lambda: mn.MambaBlock(D).step(x[:, 0], None), "a step needs the BlockCache"
@@ -283,8 +300,11 @@ def task_cases():
     )
     known = "token ids of the train split run from 7 to 7: allowed are 0 to 6"
     yield "unknown words", lambda: TaskData(*[split(words * 7)] * 3, n_classes=2, vocab_size=7), known
+    real = "inputs of the train split are torch.float32 of shape (4, 5), which is not vocab_size=7"
+    yield "real words", lambda: TaskData(*[split(words.float())] * 3, n_classes=2, vocab_size=7), real
     yield "too few features", lambda: data(in_features=2), "which is not in_features=2"
     yield "no images", lambda: TaskData(*[split(words)] * 3, n_classes=2, in_channels=1), "which is not in_channels=1"
+    yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
     yield "no Split", lambda: data(numbers(4, L, 1)), "the train split is a Tensor: a Split is needed"
     yield "a task of nothing", lambda: loaded(lambda: None), where + "its function must return a TaskData, got None"
     for name in ("", "../../x", "a\n", ".hidden"):
