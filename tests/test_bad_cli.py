@@ -48,7 +48,7 @@ COMMANDS = [  # one or two a rule
     (["runs", "--check", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
     (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
     (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
-    (["runs", "--import", "nowhere.py"], "No such file or directory"),
+    (["runs", "--import", "nowhere.py"], "nowhere.py: No such file"),
     # fields of a config
     (setting("n_layer=3"), "did you mean 'n_layers'"),
     (setting("lr"), "lr=VALUE"),

@@ -80,8 +80,10 @@ def _import(path: Path) -> None:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
         if isinstance(error, SyntaxError) and error.filename == place:
             lines = [error.lineno]
-        where = f", line {lines[-1]}" if lines else f" on {platform.node()}"
-        raise ImportFailed(f"--import {place}{where}: {type(error).__name__}: {error}") from error
+        where, said = f", line {lines[-1]}" if lines else "", f"{type(error).__name__}: {error}"
+        if isinstance(error, OSError) and not lines:
+            said = f"{error.strerror} (on {platform.node()}; every worker must see it)"
+        raise ImportFailed(f"--import {place}{where}: {said}") from error
 
 
 def _is_from(module: object, path: Path) -> bool:

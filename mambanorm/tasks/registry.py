@@ -49,11 +49,11 @@ def register_task(name: str, *, title: str, source: str, **rest: Any) -> Callabl
     check_word("a task's name", name)
 
     def enter(load: Load) -> Load:
-        if name in TASKS:
-            raise ValueError(f"task {name!r} is taken ({TASKS[name].title}): choose another name")
         task = Task(name, title, source, load, **rest)
         if task.kind not in KINDS:
             raise unknown("kind of task", task.kind, KINDS)
+        if name in TASKS:
+            raise ValueError(f"task {name!r} is taken ({TASKS[name].title}): choose another name")
         TASKS[name] = task
         return load
 
