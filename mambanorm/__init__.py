@@ -5,9 +5,7 @@ A run passes through these stages, in this order:
     config → task → model → train → run store → frame → figure → notebook → report
 
 The thin part, to be read and changed: arms.py, block.py, norms, operations, models, loop.py, config.py. The rest
-carries it, in layers: basics; kernels; tasks; then the thin part; diagnostics; training; study; lessons; figures and
-answers; report; claims; advice and widgets; clinic; cli. A module imports only from lower layers. CONTRIBUTING.md has
-the map.
+carries it; CONTRIBUTING.md has the map.
 
 Codes in brackets: I1…I14 are the paper's inconsistencies, listed in study/paper.py; H1…H12 are its claims, in
 claims/hypotheses.py.
@@ -57,14 +55,6 @@ PLACES = {
 }
 """Public name → the module that defines it."""
 
-MODULES = {
-    "settings": "basics.settings",
-    "paper": "study.paper",
-    "recorded": "runs.recorded_results",
-    "tables": "study.tables",
-}
-"""Modules that can be asked for without their folder: `from mambanorm import tables`."""
-
 __all__ = sorted(PLACES)
 
 
@@ -72,21 +62,18 @@ def __getattr__(name: str):
     if name in PLACES:
         globals()[name] = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
         return globals()[name]
-    if name in MODULES:
-        return import_module(f"{__name__}.{MODULES[name]}")
-    if not name.startswith("_") and name.isidentifier():
-        from importlib.util import find_spec
-
-        if find_spec(f"{__name__}.{name}") is not None:
-            return import_module(f"{__name__}.{name}")
+    try:
+        return import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
     from pkgutil import iter_modules
 
-    modules = (module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
-    return sorted({*globals(), *PLACES, *MODULES, *modules})
+    return sorted({*globals(), *PLACES, *(module.name for module in iter_modules(__path__))})
 
 
 class _Package(ModuleType):

@@ -17,7 +17,7 @@ from typing import Any
 
 from mambanorm.arms import Arm, AttentionArm, norm_name
 from mambanorm.basics.errors import WORD, unknown
-from mambanorm.basics.fields import Frozen, checked, choice, count, flag, heads_of, keep_checked, number, several, text
+from mambanorm.basics.fields import checked, choice, count, flag, heads_of, keep_checked, number, options, several, text
 from mambanorm.basics.settings import SCALES
 
 SCHEMA = 1
@@ -55,7 +55,7 @@ class RunConfig:
     expand: int = count(2, most=16)  # App. C
     d_conv: int = count(4, most=1_024)  # App. C
     norm_options: Mapping[str, Any] = checked(  # groups, eps, statistics, …; under the name of a site its own
-        {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, dict), Frozen
+        {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, dict), options
     )
     stem_norm: str = norm()  # off, so that an arm is exactly what it says (I6)
     final_norm: str = norm()

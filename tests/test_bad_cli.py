@@ -11,8 +11,6 @@ import mambanorm as mn
 from mambanorm import claims
 from mambanorm.basics.settings import SCALES
 from mambanorm.cli.main import main
-from mambanorm.report.notebooks import find_notebooks
-from mambanorm.report.study import run_study
 from mambanorm.runs.grid import check_seeds
 from mambanorm.study import experiments
 
@@ -31,86 +29,56 @@ COMMANDS = [  # one or two a rule
     # names, with the nearest
     (["stdy"], "did you mean 'study'"),
     ([], "required: COMMAND"),
-    ([DIGITS], "unknown command '111"),
     (["train", "--arm", "RMS>SSM>GN"], "did you mean 'RMSN'"),
-    (["train", "--arm", "preset:VMama"], "did you mean 'VMamba'"),
-    (["train", "--arm", ""], "unknown arm ''"),
-    (["train"], "--arm"),
     (["train", "--arm", "LN>SSM>LN", "--task", "digit"], "did you mean 'digits'"),
     (["sweep", "--grid", "posision"], "did you mean 'position'"),
     (["sweep", "--grid", "type", "--arms", "LN>SSM>LN"], "not allowed with"),
     ([*SWEEP, "--tasks", "digits,listop"], "did you mean 'listops'"),
     ([*SWEEP, "--tasks", "digits,digits"], "name 'digits' is given twice"),
-    (["study", "--tasks", ""], "--tasks: '' lacks a name"),
-    (["study", "--tasks", "digts"], "did you mean 'digits'"),
     (["study", "--notebooks", "99"], "unknown notebook '99'"),
     (["verdicts", "--claims", "H1s,,H3s"], "lacks a name"),
     (["verdicts", "--claims", "H13s"], "did you mean 'H3s'"),
-    (["tasks", "--prepare", "listop"], "did you mean 'listops'"),
     (["tasks", "--scale", ""], "unknown scale ''"),
-    (["runs", "--scale", "quik"], "did you mean 'quick'"),
     (["bench", "--only", "scn"], "did you mean 'scan'"),
     # files and folders
-    (["runs", "--csv", ""], "'' names no file"),
-    (["runs", "--csv", "."], "is a folder: needed is the name of a file"),
-    (["study", "--out", "-"], "'-' names no folder"),
-    (["study", "--out", "FILE"], "is a file: needed is a folder"),
+    (["runs", "--export", ""], "'' is no name of a file"),
+    (["study", "--out", "FILE"], "is no name of a folder"),
     (["record", "--dry-run", "--out", "/dev/null"], "/dev/null is no file, and what is recorded is read again"),
     (["slides", "--from", "EMPTY"], "empty has none of these notebooks: name a folder such as reports/evening"),
     (["runs", "--check", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
     (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
-    (["--import", "", "runs"], "names neither a file nor a module"),
-    (["--import", "/dev/null", "runs"], "--import /dev/null: ImportError: a file of Python ends in .py"),
-    (["--import", "nowhere.py", "runs"], "nowhere.py: No such file"),
-    (["runs", "--import", "no_such_module"], "ModuleNotFoundError: No module named 'no_such_module'"),
+    (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
+    (["runs", "--import", "nowhere.py"], "nowhere.py: No such file"),
     # fields of a config
-    (setting(""), "unknown field of RunConfig ''"),
-    (setting(DIGITS), "unknown field of RunConfig '111"),
     (setting("n_layer=3"), "did you mean 'n_layers'"),
     (setting("lr"), "lr=VALUE"),
     (setting("task=digits"), "not set by --set but by --tasks or --task"),
     ([*setting("lr=1e-3"), "--set", "lr=2e-3"], "--set 'lr' is given twice"),
     (setting("steps="), "steps must be a whole number of at least 1, got ''"),
-    (setting("steps=1_0"), "steps must be a whole number of at least 1, got '1_0'"),
-    (setting("steps=٣"), "steps must be a whole number"),
     (setting("steps=" + DIGITS), "steps must be a whole number of at least 1, got '111"),
     (setting("d_model=1000000000"), "d_model must be a whole number of at least 1 and at most 65,536, got 1000000000"),
     ([*setting("n_layers=1000000"), "--dry-run"], "n_layers must be a whole number of at least 1 and at most 1,000"),
-    (["plan", "--no-measure", "--set", "n_layers=1000000"], "n_layers must be a whole number of at least 1"),
     (["plan", "--scale", "smoke", "--set", "d_model=65536", "--set", "n_layers=50"], "no step can be timed here"),
     (setting("lr=nan"), "lr must be a finite number of at least 0, got 'nan'"),
-    (setting("lr=1e999"), "lr must be a finite number"),
-    (setting("schedule="), "unknown schedule ''"),
-    (setting("down_sample=[1.5]"), "down_sample must be a list of blocks"),
     (setting("down_sample=" + "[" * 50_000 + "]" * 50_000), "down_sample must be a list of blocks, counted from 1"),
-    (setting("norm_options=[1]"), "norm_options must be a dict such as {'groups': 8}, got [1]"),
     (setting('norm_options={"a": ' + "[" * 100_000), "norm_options must be a dict such as {'groups': 8}, got"),
-    (setting("norm_options=" + '{"groups": ' * 400 + "8" + "}" * 400), "the options are nested too deep"),
     (setting("device=gpu"), "did you mean 'cpu'"),
     # parts beyond their whole
     (setting("warmup_steps=5"), "warmup_steps=5 is beyond steps=4"),
     (setting("micro_batch=9"), "micro_batch=9 is beyond batch_size=8"),
-    (setting("train_rows=7"), "batch_size=8 is beyond train_rows=7"),
     (setting("train_rows=121"), "train_rows=121 is beyond the 120 training rows of digits"),
     # seeds and other numbers
     ([*SWEEP, "--seeds", "1.7"], "neither a number of seeds"),
     ([*SWEEP, "--seeds", "0"], "at least one seed"),
     ([*SWEEP, "--seeds", "1,1"], "seed 1 is given twice"),
-    ([*SWEEP, "--seeds", "4294967296,"], "from 0 to 2³² − 1"),
     ([*SWEEP, "--seeds", "1000000000"], "1,000,000,000 seeds are too many: at most 100"),
     ([*TRAIN, "--seed", DIGITS], "111… is no seed: one whole number"),
-    ([*SWEEP, "--workers", "-1"], "'-1' is none of auto, 0"),
-    ([*SWEEP, "--scheduler", "here"], "no address"),
+    ([*SWEEP, "--workers", "x"], "'x' is no whole number from 0"),
     (["bench", "--repeats", DIGITS], "111… is no whole number from 1"),
     (["bench", "--threads", "1000"], "--threads 1000: this machine has"),
-    (["explore", "--port", "70000"], "a port is a whole number from 1 to 65535"),
+    (["explore", "--port", "70000"], "'70000' is no whole number from 1 to 65,535"),
     # flags that are fields, and others
-    ([*TRAIN, "--lr", "1e-3"], "--lr: say --set lr=…"),
-    (["plan", "--batch_size", "8"], "--batch_size: say --set batch_size=…"),
-    (["study", "--steps", "8"], "study takes no --steps, its scale decides"),
-    ([*SWEEP, "--sed", "8"], "did you mean '--seeds'"),
-    (["runs", f"--{DIGITS}"], "unknown option of runs '--111"),
-    (["runs", "all"], "unknown option of runs 'all'"),
+    ([*TRAIN, "--lr", "1e-3"], "is changed by --set FIELD=VALUE"),
 ]
 
 
@@ -121,8 +89,7 @@ def test_nonsense_is_one_line_and_exit_code_2(argv, said, capsys, tmp_path, monk
     monkeypatch.delenv("MAMBANORM_DEBUG", raising=False)
     monkeypatch.setenv("MAMBANORM_IMPORT", "")
     (tmp_path / "file").write_text("")
-    (tmp_path / "empty").mkdir()
-    code = main([str(tmp_path / part.lower()) if part in ("FILE", "EMPTY") else part for part in argv])
+    code = main([str(tmp_path / "file") if part == "FILE" else part for part in argv])
     out, err = capsys.readouterr()
     assert said in err
     assert (code, out) == (2, "")
@@ -133,7 +100,11 @@ def test_nonsense_is_one_line_and_exit_code_2(argv, said, capsys, tmp_path, monk
 
 def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
     store.mkdir()
-    for argv in (["runs", "--csv", DIGITS], ["runs", "--runs-dir", DIGITS], ["diagnose", DIGITS, "--text", "x"]):
+    for argv in (
+        ["runs", "--export", f"{DIGITS}.csv"],
+        ["runs", "--runs-dir", DIGITS],
+        ["diagnose", DIGITS, "--text", "x"],
+    ):
         assert main(argv) == 1
         out, err = capsys.readouterr()
         assert (out, err.count("\n"), err.endswith("… File name too long\n")) == ("", 1, True)
@@ -142,31 +113,19 @@ def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
 
 CALLS = {  # one a rule
     "seeds=[1.7]": (lambda: mn.study("smoke", seeds=[1.7]), "a seed is a whole number, got 1.7"),
-    "seeds=True": (lambda: mn.study("smoke", seeds=True), "seeds must be whole numbers, got True"),
     "seeds=[2**32]": (lambda: mn.grid(["LN>SSM>LN"], seeds=[2**32]), "from 0 to 2³² − 1, got 4294967296"),
     "seeds=-2": (lambda: mn.grid(["LN>SSM>LN"], seeds=-2), "at least one seed"),
     "seeds=range(10**9)": (lambda: mn.grid(["LN>SSM>LN"], seeds=range(10**9)), "more than 1,000 seeds"),
-    "verdict_runs(seeds='8')": (lambda: claims.verdict_runs(["H1s"], seeds="8"), "seeds must be whole numbers"),
-    "seed=True": (lambda: mn.RunConfig(seed=True), "seed must be a whole number"),
     "device=cpu:7": (lambda: mn.RunConfig(device="cpu:7"), "unknown device 'cpu:7'"),
     "task=5": (lambda: mn.RunConfig(task=5), "task must be the name of one"),
-    "steps=10.0": (lambda: mn.RunConfig(steps=10.0), "steps must be a whole number"),
-    "lr='fast'": (lambda: mn.RunConfig(lr="fast"), "lr must be a finite number"),
     "a field that is none": (lambda: mn.base_config(lrr=1), "unknown field of RunConfig 'lrr': valid are task, arm"),
-    "a column that is none": (lambda: mn.load_runs(tsak="digits"), "did you mean 'task'?"),
     "a config of a list": (lambda: mn.RunConfig.from_json("[1]"), "a config is a JSON object"),
     "warmup": (lambda: mn.base_config("digits", "quick", steps=10), "warmup_steps=20 is beyond steps=10"),
     "study(tasks=[])": (lambda: mn.study("smoke", tasks=[]), "tasks must be a list of names, got []"),
-    "verdict_runs([])": (lambda: claims.verdict_runs([]), "claims must be a list of names"),
-    "run_study(tasks='digt')": (lambda: run_study("smoke", tasks="digt"), "did you mean 'digits'"),
-    "find_notebooks([])": (lambda: find_notebooks([]), "notebooks must be a list of names"),
     "train({})": (lambda: mn.train({}), "config must be a RunConfig, as base_config makes it, got a dict"),
-    "save_run(None)": (lambda: mn.save_run(None), "result must be a RunResult, as train makes it, got None"),
     "sweep('abc')": (lambda: mn.sweep("abc"), "each of configs must be a RunConfig, as grid makes it, got 'abc'"),
-    "sweep([])": (lambda: mn.sweep([]), "there is nothing to train"),
     "verdict_table(3)": (lambda: mn.verdict_table(3), "frame must be a DataFrame, as load_runs makes it, got 3"),
     "grid([])": (lambda: mn.grid([]), "arms must be a list of arms such as ['RMSN>SSM>GN'], got []"),
-    "Arm('LN', 'x')": (lambda: mn.Arm("LN", "x"), "unknown norm 'x'"),
     "Arm at no site": (lambda: mn.Arm("LN", "LN", {"q": "LN"}), "unknown site 'q'"),
     "load_runs('')": (lambda: mn.load_runs(""), "the run store '' names no folder"),
     "load_runs(a file)": (lambda: mn.load_runs(__file__), "is a file: needed is a folder"),

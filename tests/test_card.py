@@ -16,7 +16,7 @@ from mambanorm.advice import card_checks, cards_html, norm_card
 from mambanorm.basics.errors import VARIABLE
 from mambanorm.claims.evidence import Evidence
 from mambanorm.cli.main import main
-from mambanorm.runs.recorded_results import own_rate
+from mambanorm.runs.recorded_results import own_rate, recorded
 from tests import planted
 from tests.test_behaviour import Ahead, Blank, Cut, Draws, Padded, Remembers, Spread
 
@@ -193,7 +193,7 @@ class Layers(mn.create_norm("LN", 4).__class__):
 
 def test_the_card_of_ln_as_if_it_were_new_says_what_is_recorded_against_no_norm(register):
     register(Layers)
-    frame, seeds = mn.recorded.recorded("evening"), own_rate("mnist1d", "LN>SSM>LN", "evening")[1]
+    frame, seeds = recorded("evening"), own_rate("mnist1d", "LN>SSM>LN", "evening")[1]
     options = dict(tasks="mnist1d", scale="evening", seeds=seeds, against="None>SSM>None", runs_dir="nowhere")
     made = norm_card("Layers", train=True, **options)
     told = mn.judge("H1s", frame, tasks=["mnist1d"]).rows.set_index("comparison").loc["LN→LN − None→None"]
@@ -309,7 +309,7 @@ def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
     own = norm_card("RMSN", train=False, scale="evening", tasks="mnist1d", runs_dir="nowhere").training.set_index(
         "place"
     )
-    row = mn.judge("E2s", mn.recorded.recorded("evening"), scale="evening")
+    row = mn.judge("E2s", recorded("evening"), scale="evening")
     assert math.isfinite(own.rate["before the block"])
     assert own.rate["before the block"] == own.rate_reference["after the scan"]
     assert not math.isfinite(own.rate["after the scan"])  # its ladder is not recorded

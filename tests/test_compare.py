@@ -7,7 +7,7 @@ import pytest
 
 import mambanorm as mn
 from mambanorm.cli.main import main
-from mambanorm.runs.recorded_results import own_rate
+from mambanorm.runs.recorded_results import own_rate, recorded
 
 ranking = import_module("mambanorm.claims.ranking")  # the name in the room is its function
 ARM, OTHER = "LN>SSM>GN", "RMSN>SSM>None"
@@ -59,7 +59,7 @@ def test_of_arms_that_are_equal_neither_is_told_better_beyond_the_rules_error(ma
 def test_an_arm_as_if_it_were_new_gets_the_recorded_verdicts_numbers():
     seeds = own_rate("mnist1d", "LN>SSM>LN", "evening")[1]
     row = mn.compare("LN>SSM>LN", "None>SSM>None", ["mnist1d"], seeds=seeds, scale="evening").iloc[0]
-    frame = mn.recorded.recorded("evening")
+    frame = recorded("evening")
     told = mn.judge("H1s", frame, tasks=["mnist1d"]).rows.set_index("comparison").loc["LN→LN − None→None"]
     assert row.effect == pytest.approx(told.effect, abs=1e-9)
     assert (row.low, row.high) == pytest.approx(told.plain, abs=1e-9)

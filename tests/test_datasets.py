@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import os
 import threading
 from dataclasses import replace
@@ -38,11 +37,11 @@ from mambanorm.tasks import (
     pathfinder,
     registry,
 )
-from mambanorm.tasks.files import Remote, fetch
+from mambanorm.tasks.files import fetch
 from mambanorm.tasks.images import decode, read_idx
 from mambanorm.tasks.snakes import DRAWINGS, draw, make_brush
 
-CACHES = [registry._load, pathfinder._pool, images._read, imdb._texts, breakfast._features, imagenet._files]
+CACHES = [registry._load, pathfinder._pool, imagenet._files]
 
 
 def refused(task, said, scale="smoke"):
@@ -134,6 +133,13 @@ class Server(BaseHTTPRequestHandler):
 
     content, breaks, ranges, asked = CONTENT, 0, True, ()
 
+    def do_HEAD(self):
+        self.send_response(302 if "there" in self.path else 404)
+        self.send_header("Location", "/elsewhere")
+        if "there" in self.path:
+            self.send_header("X-Linked-ETag", '"def"')
+        self.end_headers()
+
     def do_GET(self):
         cls = type(self)
         start = self.headers.get("Range")
@@ -158,9 +164,8 @@ class Server(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch):
+def server():
     """An address, and the handler whose behaviour a test may change."""
-    monkeypatch.setattr(files.time, "sleep", lambda _: None)
     handler = type("Handler", (Server,), {})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
@@ -170,9 +175,9 @@ def server(monkeypatch):
 
 def test_a_download_arrives_whole_and_is_not_asked_for_twice(data, server):
     address, handler = server
-    path = fetch(Remote(f"{address}/a.gz", "a.gz", GOOD), data / "set")
+    path = fetch(f"{address}/a.gz", GOOD, data / "set")
     assert path.read_bytes() == CONTENT
-    fetch(Remote(f"{address}/a.gz", "a.gz", GOOD), data / "set")
+    fetch(f"{address}/a.gz", GOOD, data / "set")
     assert handler.asked == (None,)
     assert list(path.parent.iterdir()) == [path]
 
@@ -181,34 +186,28 @@ def test_a_download_arrives_whole_and_is_not_asked_for_twice(data, server):
 def test_a_download_that_breaks_off_goes_on_where_it_stopped(data, server, ranges):
     address, handler = server
     handler.breaks, handler.ranges = 1, ranges
-    assert fetch(Remote(f"{address}/a", "a", GOOD), data).read_bytes() == CONTENT
-    assert handler.asked == (None, f"bytes={len(CONTENT) // 2}-")
-
-
-def test_a_download_that_keeps_breaking_off_keeps_what_has_arrived(data, server):
-    address, handler = server
-    handler.breaks = 3
     with pytest.raises(OSError, match=r"could not be downloaded \(.*goes on from there.*as a"):
-        fetch(Remote(f"{address}/a", "a", GOOD), data)
+        fetch(f"{address}/a", GOOD, data)
+    arrived = (data / "a.part").read_bytes()
+    assert CONTENT.startswith(arrived)
+    assert len(CONTENT) // 2 - files.CHUNK < len(arrived) <= len(CONTENT) // 2
     assert not (data / "a").exists()
-    assert CONTENT.startswith((data / "a.part").read_bytes())
-    assert fetch(Remote(f"{address}/a", "a", GOOD), data).read_bytes() == CONTENT
-    assert handler.asked[-1] != "bytes=0-"
+    assert fetch(f"{address}/a", GOOD, data).read_bytes() == CONTENT
+    assert handler.asked == (None, f"bytes={len(arrived)}-")
 
 
 def test_an_altered_download_is_refused_with_both_checksums_and_not_kept(data, server):
     address, handler = server
-    remote = Remote(f"{address}/a", "a", GOOD)
     handler.content = CONTENT[:-1] + b"!"
     found = hashlib.sha256(handler.content).hexdigest()
     with pytest.raises(ValueError, match=f"{GOOD[7:]} and is {found}.*run the same command again"):
-        fetch(remote, data)
+        fetch(f"{address}/a", GOOD, data)
     assert list(data.iterdir()) == []
     (data / "a").write_bytes(handler.content)
     with pytest.raises(ValueError, match=rf"{data / 'a'} \(3,000,001 bytes\) is truncated or altered: .*delete"):
-        fetch(remote, data)  # it may have been altered later
-    with pytest.raises(OSError, match=f"404.*put the file into {data} yourself, as b"):
-        fetch(Remote(f"{address}/nothing", "b", GOOD), data)
+        fetch(f"{address}/a", GOOD, data)  # it may have been altered later
+    with pytest.raises(OSError, match=f"404.*put the file into {data} yourself, as nothing"):
+        fetch(f"{address}/nothing", GOOD, data)
 
 
 def test_prepare_downloads_what_a_task_then_reads(data, server, monkeypatch):
@@ -223,19 +222,11 @@ def test_prepare_downloads_what_a_task_then_reads(data, server, monkeypatch):
     assert len(handler.asked) == 2
 
 
-def test_a_checksum_that_is_not_written_down_is_the_commits_own(data, server, monkeypatch):
-    address, handler = server
-    monkeypatch.setattr(images, "HUB", address)
-    listing = [{"path": "config/a.parquet", "lfs": {"oid": "abc"}}, {"path": "config/b.parquet", "lfs": {"oid": "def"}}]
-    handler.content = json.dumps(listing).encode()
-    url = images._hub("who/what", "123", "config") + "/b.parquet"
-    assert images._stated_digest(url) == "sha256:def"
-    with pytest.raises(ValueError, match="states no checksum of config/c.parquet"):
-        images._stated_digest(url.replace("b.parquet", "c.parquet"))
-    for answer in (b"<html>sign in</html>", b'{"error": "gone"}', b'[{"lfs": {}}]', b"[1]", b"null"):
-        handler.content = answer
-        with pytest.raises(ValueError, match="tree/123/config states no checksum"):
-            images._stated_digest(url)
+def test_a_checksum_that_is_not_written_down_is_the_one_that_the_hub_states(server):
+    address, _ = server
+    assert images._stated_digest(f"{address}/there.parquet") == "sha256:def"
+    with pytest.raises(OSError, match=r"gone.parquet states no checksum \(404 Not Found\)"):
+        images._stated_digest(f"{address}/gone.parquet")
 
 
 # ---------------------------------------------------------------------------------------------- pathfinder
@@ -323,20 +314,13 @@ def test_pathfinder_at_smoke_is_drawn_once_then_read_and_trains(data, window, mo
     made = load_task(f"pathfinder{window}", "smoke", 0)
     assert [len(split) for split in (made.train, made.val, made.test)] == [64, 32, 32]
     assert made.train.inputs.shape == (64, 256, 1)
-    path = pathfinder.cache_path(window, "smoke")
-    assert list((data / f"pathfinder{window}").iterdir()) == [path]
+    assert len(list((data / f"pathfinder{window}").iterdir())) == 1
     trains(f"pathfinder{window}")
     forget()
     with monkeypatch.context() as without:
         without.setattr(pathfinder, "draw", None)  # must not be needed any more
         again = load_task(f"pathfinder{window}", "smoke", 0)
     assert torch.equal(again.val.batch(slice(None))[0], made.val.batch(slice(None))[0])
-    if window == 32:
-        path.write_bytes(path.read_bytes()[:-50])
-        forget()
-        with pytest.warns(UserWarning, match=f"{path.name} is damaged and is made anew"):
-            again = load_task("pathfinder32", "smoke", 0)
-        assert torch.equal(again.test.batch([0, 1])[0], made.test.batch([0, 1])[0])
 
 
 def put_lra(root, window=32):
@@ -356,8 +340,7 @@ def test_lras_pictures_are_used_at_paper_with_s4s_split(data, monkeypatch):
     with pytest.raises(ValueError, match="holds 60 pictures, LRA's release 200,000: bring all"):
         load_task("pathfinder64", "paper", 0)
     monkeypatch.setattr(pathfinder, "LEAST", 60)
-    with pytest.warns(UserWarning, match="199,940 of the 200,000 pictures of LRA's release are not there"):
-        loaded = load_task("pathfinder64", "paper", 0)
+    loaded = load_task("pathfinder64", "paper", 0)
     assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [48, 6, 6]
     order = torch.randperm(60, generator=torch.Generator().manual_seed(42))
     assert torch.equal((loaded.test.batch(slice(None))[0][:, 7, 0] * 255).round().long(), order[54:])
@@ -365,29 +348,17 @@ def test_lras_pictures_are_used_at_paper_with_s4s_split(data, monkeypatch):
     assert loaded.train.inputs.shape == (48, 4096, 1)
 
 
-ROW = "imgs/0 sample_{} {} 1.0 14 4 2 0.5 1"
-
-
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("content", "said"),
     [
-        ("metadata/0.npy", ROW.format("1.png 1", 0), "row 1 .*needed are 11 columns, of which number 4 is 0 or 1"),
-        ("metadata/0.npy", ROW.format("1.png 1", 2) + " 1", "row 1 .*needed are 11 columns"),
-        ("metadata/0.npy", ROW.format("99.png 1", 1) + " 1", "row 1 .*sample_99.png is missing"),
-        ("metadata/0.npy", 2 * (ROW.format("0.png 1", 1) + " 1\n"), "row 2 .*or stands in an earlier row, too"),
-        ("metadata/0.npy", b"\xff\xfe\x00", r"0\.npy is no text"),
-        ("imgs/0/sample_3.png", encoded(np.zeros((16, 32), np.uint8)), "of 32×16 pixels, needed are 32×32"),
-        ("imgs/0/sample_3.png", b"PNG", r"sample_3\.png is no picture"),
+        (encoded(np.zeros((16, 32), np.uint8)), "of 32×16 pixels, needed are 32×32"),
+        (b"PNG", r"sample_3\.png is no picture"),
     ],
 )
-def test_what_is_wrong_in_lras_folder_is_refused_by_its_name(data, file, content, said):
+def test_a_picture_of_lras_that_is_wrong_is_refused_by_its_name(data, content, said):
     put_lra(data / "pathfinder32")
-    path = data / "pathfinder32" / pathfinder.LRA / file
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    (data / "pathfinder32" / pathfinder.LRA / "imgs" / "0" / "sample_3.png").write_bytes(content)
     refused("pathfinder32", said, "paper")
-    for path in (data / "pathfinder32" / pathfinder.LRA / "metadata").iterdir():
-        path.unlink()
-    refused("pathfinder32", "holds no <number>.npy", "paper")
 
 
 # ---------------------------------------------------------------------------------------------- pictures
@@ -434,16 +405,9 @@ def test_idx_files_give_back_their_array_and_damaged_ones_are_refused_by_name(da
         published.setitem(images.SETS, "mnist", replace(images.SETS["mnist"], files=altered))
         refused("mnist", f"{images_path.name} .* truncated or altered: its md5 .*{'0' * 32}")
     whole = images_path.read_bytes()
-    for damaged, said in (
-        (whole[:-30], "ended before"),
-        (whole[: len(whole) // 2] + b"?" + whole[len(whole) // 2 + 1 :], "idx file"),
-        (b"<html>", "[Nn]ot a gzip"),
-        (gzip.compress(b"\x00\x00\x0d\x03" + bytes(12)), "it starts with"),
-        (gzip.compress(b"\x00\x00\x08"), "idx file"),
-        (gzip.compress(gzip.decompress(whole)[:-1]), r"says shape \[7, 28, 28\] and holds 5,487"),
-    ):
+    for damaged in (whole[:-30], b"<html>", gzip.compress(b"\x00\x00\x08"), gzip.compress(gzip.decompress(whole)[:-1])):
         images_path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=f"{images_path.name}.*{said}"):
+        with pytest.raises(ValueError, match=f"{images_path.name} is no whole idx file"):
             read_idx(images_path)
 
 
@@ -479,7 +443,7 @@ def test_real_mnist_files_are_read_and_train(data):
 
 @pytest.mark.parametrize("name", list(images.SETS))
 def test_parquet_files_of_a_repository_are_read_without_a_network(data, name, monkeypatch):
-    monkeypatch.setattr(files.urllib.request, "urlopen", None)
+    monkeypatch.setattr(files, "requests", None)
     put_parquet(data, name, "train", 100)
     put_parquet(data, name, "test", 40, seed=1)
     one = images.SETS[name]
@@ -543,16 +507,13 @@ def test_what_is_no_whole_split_is_refused_by_its_name(data):
     refused("svhn", r"(?s)svhn's train in .*image.*whole, with image, label")
     for labels, said in (
         (pa.array([9, 10]), ", row 2: label 10, allowed are 0 to 9"),
-        (pa.array([9, None]), ", row 2: label -1, allowed"),
-        (pa.array([3, 2**63 + 1], pa.uint64()), ", row 2: label 9223372036854775809, allowed"),
-        (pa.array([0.7, 1.0]), ": labels are of type double, needed are whole numbers 0 to 9"),
-        (pa.array([True, False]), ": labels are of type bool"),
+        (pa.array([9, None]), ", row 2: label nan, allowed"),
+        (pa.array([1.0, 0.7]), ", row 2: label 0.7, allowed"),
     ):
         pq.write_table(pa.table({"image": [b"", b""], "label": labels}), path)
         refused("svhn", f"svhn's train{said}")
     path.unlink()
     put_parquet(data, "svhn", "train", 3, file="train-00000-of-00002.parquet")
-    refused("svhn", "svhn holds 1 of the 2 files of train: bring all")
     table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": [1]})
     pq.write_table(table, data / "svhn" / "train-00001-of-00002.parquet")
     refused("svhn", "svhn's train in .*struct")  # the columns of the two files differ in type
@@ -562,15 +523,12 @@ def test_what_is_no_whole_split_is_refused_by_its_name(data):
     refused("cifar10", r"90 \+ 0 rows, paper needs 50,000 \+ 10,000", "paper")
     put_parquet(data, "cifar10", "train", 100)
     refused("cifar10", "cifar10's test has 0 rows, needed are 32")
-    put_parquet(data, "cifar10", "train", 100, file="train-00000-of-00002.parquet")
-    refused("cifar10", "holds train more than once, as .* and train.parquet: leave one")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (lambda rng: png(rng, 31), "a picture of 31×31 pixels, needed are 32×32"),
-        (lambda rng: png(rng, 32, "RGBA"), "mode RGBA, allowed are L"),
         (lambda rng: png(rng, 32)[:200], "is no picture that can be read"),
         (lambda rng: None, "is no picture that can be read"),
     ],
@@ -590,7 +548,6 @@ def put_imdb(data, train_rows, test_rows):
     for split, rows in (("train", train_rows), ("test", test_rows)):
         texts, labels = zip(*rows, strict=True)
         pq.write_table(pa.table({"text": texts, "label": labels}), data / "imdb" / f"{split}.parquet")
-    imdb._texts.cache_clear()
 
 
 def sentences():
@@ -630,15 +587,11 @@ def test_imdb_at_paper_follows_s4(data, monkeypatch):
     assert loaded.val is loaded.test
 
 
-NO_TEXT = pa.array([b"fine", b"caf\xe9"], pa.binary()).view(pa.string())
-
-
 @pytest.mark.parametrize(
     ("texts", "labels", "said"),
     [
         (["fine", ""], [1, 0], ".* is no review"),
         (["fine", None], [1, 0], ".* is no review"),
-        (NO_TEXT, [1, 0], "no text .*bring its file again"),
         (["fine", "odd"], [1, -1], "label -1, allowed are 0 to 1"),  # as the unlabelled reviews have it
     ],
 )
@@ -699,14 +652,10 @@ def test_activities_are_numbered_as_vis4mer_numbers_them():
 def test_breakfast_trains_and_its_frames_once_taken_are_read_from_their_file(few, monkeypatch):
     trains("breakfast_split4")
     made = load_task("breakfast", "quick", 0).test.batch([1])[0]
-    (path,) = few.glob("frames64*")
+    assert len(list(few.glob("frames64*"))) == 1
     forget()
     with monkeypatch.context() as without:
         without.setattr(breakfast, "frames", None)
-        assert torch.equal(load_task("breakfast", "quick", 0).test.batch([1])[0], made)
-    forget()
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.warns(UserWarning, match=f"{path.name} is damaged and is made anew"):
         assert torch.equal(load_task("breakfast", "quick", 0).test.batch([1])[0], made)
     refused("breakfast", r"split 1 in .* holds 16 \+ 8 rows, lab needs 1,460 \+ 252: bring all", "lab")
 
@@ -734,13 +683,10 @@ def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_o
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (np.zeros((23, 2048), np.float32), r"shape \(23, 2048\): needed are real numbers \(2048, frames\)"),
-        (np.zeros((2048, 0), np.float32), r"shape \(2048, 0\): needed"),
+        (np.zeros((23, 2048), np.float32), r"it holds \(23, 2048\), needed is \(2048, frames\)"),
         (np.full((2048, 23), np.nan, np.float32), "not finite"),
-        (np.zeros((2048, 23), np.complex64), "holds complex64 .*needed are real numbers"),
-        (lambda whole: whole[:5_000], "is truncated or no array"),
-        (lambda whole: whole[:12] + b"(" + whole[13:], "is truncated or no array"),
-        (lambda whole: whole[:45] + b"(" + whole[46:], "is truncated or no array"),  # numpy's tokenizer: its own error
+        (lambda whole: whole[:5_000], "cannot be used"),
+        (lambda whole: whole[:12] + b"(" + whole[13:], "cannot be used"),
         (None, r"\(1 of 24 files are not there\)"),
     ],
 )
@@ -756,19 +702,9 @@ def test_features_that_are_wrong_or_not_there_are_refused_by_name(few, content, 
     assert not list(few.glob("frames*"))
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "said"),
-    [
-        ("train.split1.bundle", "P16_cam01_P16_tea.txt\nP16_cam01_P16_te.txt\n", "row 2 .*mean 'tea'"),
-        ("train.split1.bundle", "P16_cam01_P16_tea\nP16_cam01_P16_tea.txt\n", "row 2 .*same video as in row 1"),
-        ("train.split1.bundle", "P16_cam01_P16_tea\nP16_cam01_P16_milk\n", "validation needs another person's"),
-        ("test.split1.bundle", "", "is empty"),
-        ("test.split1.bundle", "P16_cam01_P16_tea.txt\n", "P16_cam01_P16_tea stands in test.split1.bundle, too"),
-    ],
-)
-def test_malformed_bundles_are_refused_with_row_and_text(few, file, text, said):
-    (few / "splits" / file).write_text(text)
-    refused("breakfast", said, "quick")
+def test_a_bundle_with_one_person_alone_is_refused(few):
+    (few / "splits" / "train.split1.bundle").write_text("P16_cam01_P16_tea.txt\nP16_cam01_P16_milk.txt\n")
+    refused("breakfast", "validation needs another person's", "quick")
 
 
 # ---------------------------------------------------------------------------------------------- imagenet
@@ -832,24 +768,11 @@ def test_imagenet_100_is_the_published_hundred_from_lab_on(data):
     path.write_text("\n".join(WNIDS))
     with pytest.raises(ValueError, match=r"imagenet100\.txt .* is truncated or altered: its sha256 should be 79f3"):
         load_task("imagenet100", "lab", 0)
-    published = real("imagenet100/imagenet100_CMC.txt")
+    files.verify(published := real("imagenet100/imagenet100_CMC.txt"), imagenet.LIST_DIGEST)
     path.write_bytes(published.read_bytes())
-    put_imagenet(data, "imagenet100", n=1, classes=imagenet.read_classes(published))
+    put_imagenet(data, "imagenet100", n=1, classes=published.read_text().split())
     with pytest.raises(ValueError, match="imagenet100/val holds 100 rows, lab needs 5,000"):
         load_task("imagenet100", "lab", 0)
-
-
-def test_a_class_list_is_checked_row_by_row_and_the_published_one_by_its_checksum(data):
-    files.verify(published := real("imagenet100/imagenet100_CMC.txt"), imagenet.CLASS_LIST.digest)
-    assert len(imagenet.read_classes(published)) == 100
-    (data / "imagenet100").mkdir()
-    for text, said in (
-        ("n01440764\ncat\n", "row 2 'cat': a class is written"),
-        ("n01440764\nn01440764\n", "row 2 .*same class as in row 1"),
-        ("", "is empty"),
-    ):
-        (data / "imagenet100" / "imagenet100.txt").write_text(text)
-        refused("imagenet100", said)
 
 
 def test_a_class_without_pictures_and_a_picture_that_is_none_are_refused_by_name(data):

@@ -160,7 +160,7 @@ def files(tmp_path):
 
 def test_a_norm_and_a_task_of_ones_own_reach_a_worker_and_the_store_names_them_later(files, store, capsys, monkeypatch):
     common = ["--scale", "smoke", "--seeds", "1"]
-    imports = ["--import", str(files / "my_norm.py"), "--import", f"{files / 'my_norm.py'},{files / 'my_task.py'}"]
+    imports = [word for name in ("my_norm.py", "my_norm.py", "my_task.py") for word in ("--import", str(files / name))]
     argv = ["-m", "mambanorm", *imports, "sweep", "--arms", "Peak>SSM>None", "--tasks", "parity", "--workers", "1"]
     assert "Peak>SSM>None" in python("", *argv, *common, MAMBANORM_RUNS_DIR=str(store))
     kernel = """
@@ -221,7 +221,7 @@ def test_an_error_in_the_file_is_one_line_with_file_and_line(text, said, tmp_pat
     monkeypatch.setenv("MAMBANORM_IMPORT", "")
     (tmp_path / "mine.py").write_text(text)
     assert main(["--import", str(tmp_path / "mine.py"), "runs"]) == 2
-    assert capsys.readouterr().err == f"mambanorm: --import {tmp_path / 'mine.py'}, {said}\n"
+    assert capsys.readouterr().err.startswith(f"mambanorm: --import {tmp_path / 'mine.py'}, {said}")
 
 
 def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, store, monkeypatch):
@@ -231,7 +231,7 @@ def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, st
     assert "absent.py: No such file or directory (on" in error
     (files / "plain.py").write_text("x = 1\n")
     place = str(files / "plain.py")
-    found = extensions.load_imports({place: extensions._digest(place)})
+    found = extensions.load_imports({place: sha256(files / "plain.py")})
     (files / "plain.py").write_text("x = 2\n")
     assert extensions.load_imports(found) == found  # what runs is still what the sweep began with
     assert "not the file that the sweep began with" in run_one(config, str(store), imports={place: "another"}).error

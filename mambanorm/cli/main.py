@@ -16,11 +16,10 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from mambanorm.basics.errors import VARIABLE, unknown
-from mambanorm.basics.settings import check_environment
+from mambanorm.basics.errors import VARIABLE, brief
 from mambanorm.cli import diagnose, store, study, teaching, training  # noqa: F401 (each registers its commands)
-from mambanorm.cli.arguments import COMMANDS, ELSEWHERE, Parser, place
-from mambanorm.cli.printing import say, without_repeats
+from mambanorm.cli.arguments import COMMANDS, Parser, file
+from mambanorm.cli.printing import say, warn_once
 
 ORDER = (
     "study verdicts record calibrate sweep compare card train plan "
@@ -33,12 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
-        warnings.showwarning = without_repeats(lambda message, *_args, **_keywords: say(f"warning: {message}"))
+        warnings.showwarning = warn_once()
         try:
             options = _parse(argv)
             if options.debug:
                 os.environ[DEBUG] = "1"
-            check_environment()
             if options.imports or os.environ.get(VARIABLE):
                 from mambanorm.basics.extensions import set_imports
 
@@ -74,13 +72,17 @@ def _fail(error: object, code: int) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
+    everywhere = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    said = "import my_norm.py, which registers a norm or a task of your own; may be repeated (also: MAMBANORM_IMPORT)"
+    everywhere.add_argument("--import", type=file, action="append", dest="imports", metavar="FILE", help=said)
+    everywhere.add_argument("--debug", action="store_true", help="show where an error comes from")
     parser = Parser(
         prog="mambanorm",
         description="A study kit on normalization in Mamba: train, compare, and re-do the paper's study.",
         epilog="each command has examples: mambanorm study --help",
+        parents=[everywhere],
         allow_abbrev=False,
     )
-    _add_everywhere(parser, imports="imports", debug=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in ORDER.split():
         run, add, examples = COMMANDS[name]
@@ -91,41 +93,13 @@ def _parse(argv: list[str]) -> argparse.Namespace:
             description=said,
             epilog="examples:\n" + "\n".join(f"  mambanorm {name} {example}".rstrip() for example in examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[everywhere],
             allow_abbrev=False,
         )
         add(command)
-        _add_everywhere(command, imports="more_imports", debug=argparse.SUPPRESS)
         command.set_defaults(run=run)
-    options, left = parser.parse_known_args(argv)
+    options, left = parser.parse_known_args(argv, argparse.Namespace(imports=[], debug=False))
     if left:
-        raise _not_taken(options.command, left[0], commands.choices[options.command])
-    options.imports += options.more_imports
+        how = f"see mambanorm {options.command} --help; a field of RunConfig is changed by --set FIELD=VALUE"
+        raise ValueError(f"{options.command} takes no {brief(left[0])}: {how}")
     return options
-
-
-def _not_taken(command: str, given: str, parser: Parser) -> Exception:
-    """The error for what a command does not take; a field of RunConfig is changed by --set."""
-    from mambanorm.config import NAMES
-
-    options = [name for name in parser._option_string_actions if name.startswith("--")]
-    flag = given.partition("=")[0]
-    field = flag.lstrip("-").replace("-", "_")
-    if given.startswith("-") and field in NAMES and field not in ELSEWHERE:
-        if "--set" in options:
-            return ValueError(f"{flag}: say --set {field}=…")
-        return ValueError(f"{command} takes no {flag}, its scale decides: train and sweep take --set {field}=…")
-    return unknown(f"option of {command}", flag, options)
-
-
-def _add_everywhere(parser: Parser, *, imports: str, debug: object) -> None:
-    """Options that stand before or after the command. A second default would overwrite what was read before it."""
-    parser.add_argument(
-        "--import",
-        type=place,
-        action="append",
-        default=[],
-        dest=imports,
-        metavar="FILE",
-        help="import my_norm.py, or a module, which registers a norm or a task of your own (also: MAMBANORM_IMPORT)",
-    )
-    parser.add_argument("--debug", action="store_true", default=debug, help="show where an error comes from")

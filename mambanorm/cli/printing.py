@@ -7,41 +7,29 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from mambanorm.basics.text import plural, spell
 from mambanorm.cli.arguments import check_tasks
 
 
-def without_repeats(tell: Callable[..., None]) -> Callable[..., None]:
-    """Prints a message only once: several steps of a command may find the same fault in the store."""
+def warn_once() -> Callable[..., None]:
+    """Takes the place of warnings.showwarning and prints a message only once: several steps of a command may find the
+    same fault in the store."""
     said: set[str] = set()
 
-    def tell_once(message: object, *args: object, **keywords: object) -> None:
+    def tell(message: object, *_args: object, **_keywords: object) -> None:
         if str(message) not in said:
             said.add(str(message))
-            tell(message, *args, **keywords)
+            say(f"warning: {message}")
 
-    return tell_once
+    return tell
 
 
 def say(message: object) -> None:
     """One line on stderr. A word that would fill a screen, such as a path that is no path, is cut short."""
     text = re.sub(r"(\S{60})\S{240,}", r"\1…", " ".join(str(message).split()))
     print(f"mambanorm: {text}", file=sys.stderr)
-
-
-def write_out(given: str, content: bytes, said: str) -> None:
-    """Writes a file whole, and says so; `-` is standard output, which then has nothing else."""
-    if given == "-":
-        sys.stdout.buffer.write(content)
-        sys.stdout.flush()
-        return
-    from mambanorm.basics.atomic import write_bytes
-
-    write_bytes(Path(given), content)
-    print(f"{said} {given}")
 
 
 def report_failed(frame: Any) -> int:

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from mambanorm.basics.settings import check_scale
 from mambanorm.basics.text import plural
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
-from mambanorm.cli.printing import write_out
 
 SHOWN = 40  # runs that are printed
-FILTERS = ("scale", "tasks", "seeds", "csv", "export")  # options that --check has no use for
+FILTERS = ("scale", "tasks", "seeds", "export")  # options that --check has no use for
 IN_BRIEF = ["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status", "test_accuracy", "wall_s", "backend"]
 
 
 def add_runs(command: Parser) -> None:
     arg.add_common(command)
-    command.add_argument(
-        "--csv", type=arg.output, metavar="FILE", help="write every run and every column to a file instead, or to -"
-    )
-    export = "write every run and every column to a Parquet file, which keeps the types, instead"
-    command.add_argument("--export", type=arg.output, metavar="FILE", help=export)
+    export = "write every run and every column to a file instead: .csv, or .parquet, which keeps the types"
+    command.add_argument("--export", type=arg.file, metavar="FILE", help=export)
     check = "read every file of every run and say which are not what was written"
     command.add_argument("--check", action="store_true", help=check)
 
 
-@arg.command(add_runs, "", "--tasks digits --scale quick", "--csv runs.csv", "--export runs.parquet", "--check")
+@arg.command(add_runs, "", "--tasks digits --scale quick", "--export runs.csv", "--check")
 def runs(options: argparse.Namespace) -> int:
     """List the stored runs."""
     from mambanorm.runs.grid import check_seeds
@@ -43,18 +40,20 @@ def runs(options: argparse.Namespace) -> int:
         where["seed"] = check_seeds(options.seeds, "smoke")
     store = existing_store(options.runs_dir)
     frame = load_runs(store, **where)
-    if options.csv or options.export:
-        said = f"{plural(len(frame), 'run')} written to"
-        if options.csv:
-            write_out(options.csv, frame.to_csv(index=False).encode(), said)
-        if options.export:
-            write_out(options.export, frame.to_parquet(index=False), said)
+    if options.export:
+        from mambanorm.basics.atomic import write_bytes
+
+        if (ending := Path(options.export).suffix) not in (".csv", ".parquet"):
+            raise ValueError(f"--export writes .csv or .parquet, got {options.export}")
+        table = frame.to_csv(index=False).encode() if ending == ".csv" else frame.to_parquet(index=False)
+        write_bytes(Path(options.export), table)
+        print(f"{plural(len(frame), 'run')} written to {options.export}")
         return 0
     print(f"{plural(len(frame), 'run')} in {store}")
     if len(frame):
         print(frame[IN_BRIEF].head(SHOWN).to_string(index=False, float_format=lambda number: f"{number:.4g}"))
     if len(frame) > SHOWN:
-        print(f"… and {len(frame) - SHOWN} more: --csv or --export FILE writes all of them, with every column")
+        print(f"… and {len(frame) - SHOWN} more: --export FILE writes all of them, with every column")
     return 0
 
 

@@ -11,7 +11,7 @@ from mambanorm.basics.settings import STUDY_SCALE, check_fresh, check_source
 from mambanorm.basics.text import plural
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
-from mambanorm.cli.printing import confirm, print_dry_run, report_failed, say
+from mambanorm.cli.printing import confirm, print_dry_run, report_failed
 
 
 def add_study(command: Parser) -> None:
@@ -121,11 +121,7 @@ def record(options: argparse.Namespace) -> int:
         return 0
     confirm(to_train, options)
     engine = dict(scheduler=options.scheduler, workers=options.workers)
-    try:
-        path = claims.record_results(scale, **asked, path=options.out, **engine)
-    except RuntimeError as error:  # some runs could not be trained; the others are kept
-        say(str(error))
-        return 1
+    path = claims.record_results(scale, **asked, path=options.out, **engine)
     frame = read_results(path)
     print(f"{path}: {describe_recorded(frame)}; {claims.recorded_under(frame)}")
     return 0
@@ -134,7 +130,7 @@ def record(options: argparse.Namespace) -> int:
 def add_calibrate(command: Parser) -> None:
     command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H8s (default: all)")
     command.add_argument("--scenarios", type=arg.names, metavar="NAMES", help="only these (default: all)")
-    command.add_argument("--studies", type=arg.positive, default=1_000, metavar="N", help="a cell (default: 1000)")
+    command.add_argument("--studies", type=arg.whole(1), default=1_000, metavar="N", help="a cell (default: 1000)")
     command.add_argument("--record", action="store_true", help="write the table of the repository")
 
 

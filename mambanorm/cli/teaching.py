@@ -30,9 +30,8 @@ def notebooks(options: argparse.Namespace) -> int:
 
 
 def add_explore(command: Parser) -> None:
-    command.add_argument(
-        "--port", type=arg.port, help="where it is served at 127.0.0.1 (default: 8866, or one near it)"
-    )
+    port = "where it is served at 127.0.0.1 (default: 8866, or one near it)"
+    command.add_argument("--port", type=arg.whole(1, 65_535), help=port)
     command.add_argument("--no-browser", action="store_true", help="only print the address")
 
 

@@ -257,12 +257,12 @@ def add_bench(command: Parser) -> None:
     sections += "with --device cuda: correctness, scan, step, runs"
     command.add_argument("--only", type=arg.names, nargs="+", metavar="SECTION", help=sections)
     repeats = "times each case is timed (default: 11)"
-    command.add_argument("--repeats", type=arg.positive, default=11, metavar="N", help=repeats)
+    command.add_argument("--repeats", type=arg.whole(1), default=11, metavar="N", help=repeats)
     budget = "seconds a peer may take in one size; else it runs less often, or is skipped (default: 25)"
-    command.add_argument("--budget", type=arg.seconds, default=25.0, metavar="S", help=budget)
+    command.add_argument("--budget", type=float, default=25.0, metavar="S", help=budget)
     command.add_argument("--full", action="store_true", help="skip nothing: what is above the budget runs once")
     threads = "threads, at most the cores (default: 2)"
-    command.add_argument("--threads", type=arg.positive, metavar="N", help=threads)
+    command.add_argument("--threads", type=arg.whole(1), metavar="N", help=threads)
     command.add_argument(
         "--device",
         choices=("cpu", "cuda"),

@@ -19,9 +19,9 @@ from typing import Any
 
 from mambanorm.arms import Arm, AttentionArm, preset_options
 from mambanorm.basics.errors import check_kind
-from mambanorm.basics.settings import KIT_TASKS, check_scale, default_scale
+from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.config import RunConfig, check_seed
-from mambanorm.runs.presets import DIFFERENCES, SEEDS_PER_ARM, transformer_differences
+from mambanorm.runs.presets import DIFFERENCES, PAPER, SEEDS_PER_ARM, transformer_differences
 
 
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
@@ -147,7 +147,7 @@ def check_once(what: str, given: Sequence[object]) -> None:
 
 def check_task(name: str) -> str:
     """As that of the registry, which a task of the kit need not wait for."""
-    if isinstance(name, str) and name in KIT_TASKS:
+    if isinstance(name, str) and name in PAPER:
         return name
     from mambanorm import tasks
 

@@ -4,7 +4,7 @@
 
     base.py         Split, TaskData, Shape: the data of a task, checked
     registry.py     TASKS, register_task, load_task, prepare_task
-    files.py        downloads that resume and are checked, Parquet, tables that are made once, rows of a scale
+    files.py        downloads that resume and are checked, Parquet, arrays that are made once, rows of a scale
     small.py …      a task, or a family of tasks, a file; each registers what it defines
     images.py       how pictures are read, and MNIST's and CIFAR's families;   snakes.py: how pathfinder.py's are drawn
     pydoc.py        text for the language model
@@ -13,16 +13,24 @@ Glossary: n = sequences or images in a split, B = those in a batch, L = position
 rows, columns and channels of an image.
 """
 
-from mambanorm.basics.settings import SCALES
-from mambanorm.tasks import small  # importing a task registers it: these first
+from mambanorm.tasks import small  # noqa: F401 (importing a task registers it: these first)
 
 # isort: split
-from mambanorm.tasks import breakfast, glyphs, imagenet, images, imdb, listops, pathfinder, pydoc, tabular
+from mambanorm.tasks import (  # noqa: F401
+    breakfast,
+    glyphs,
+    imagenet,
+    images,
+    imdb,
+    listops,
+    pathfinder,
+    pydoc,
+    tabular,
+)
 from mambanorm.tasks.base import BadData, Lazy, Shape, Split, TaskData
 from mambanorm.tasks.registry import TASKS, Task, check_task, load_task, prepare_task, register_task
 
 __all__ = [
-    "SCALES",
     "TASKS",
     "BadData",
     "Lazy",
@@ -30,18 +38,8 @@ __all__ = [
     "Split",
     "Task",
     "TaskData",
-    "breakfast",
     "check_task",
-    "glyphs",
-    "imagenet",
-    "images",
-    "imdb",
-    "listops",
     "load_task",
-    "pathfinder",
     "prepare_task",
-    "pydoc",
     "register_task",
-    "small",
-    "tabular",
 ]

@@ -1,15 +1,4 @@
-"""The data of a task: three splits, what a model must know about them, and their shape without loading them.
-
-Map
-    Split           inputs, labels and lengths of one split, whole in memory; `batch` hands out padded batches
-    Lazy            inputs that become float32 when a batch asks for them
-    TaskData        three splits and what a model must know about them (classes, vocabulary or features, chance)
-    Units           how the targets of a regression are scaled
-    Shape           what the data look like at a scale, told without them
-
-Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
-rows, columns and channels of an image.
-"""
+"""The data of a task: three splits, what a model must know about them, and their shape without loading them."""
 
 from __future__ import annotations
 
@@ -83,30 +72,28 @@ class Split:
             raise BadData(f"inputs have shape {shape}: allowed are (n, L), (n, L, F) and (n, H, W, C)")
         if self.is_regression:
             self._check_targets()
-        elif not self.per_position:
-            self._check_whole("labels")
-        object.__setattr__(self, "labels", self.labels if self.is_regression else self.labels.long())
+        else:
+            self._keep_whole("labels", shape[:2] if self.per_position else shape[:1])
         if self.lengths is not None:
             if len(shape) == 4 or self.per_position:
                 raise BadData(f"lengths are given for inputs {shape}, whose rows have no padding: give None")
-            self._check_whole("lengths")
+            self._keep_whole("lengths", shape[:1])
             if len(self):
                 check_range("lengths", self.lengths, 1, shape[1])
 
-    def _check_whole(self, name: str) -> None:
-        tensor, n = getattr(self, name), self.inputs.shape[0]
-        if tensor.shape != (n,) or tensor.dtype not in WHOLE:
+    def _keep_whole(self, name: str, shape: tuple[int, ...]) -> None:
+        tensor = getattr(self, name)
+        if tensor.shape != shape or tensor.dtype not in WHOLE:
             given = f"{name} are {tensor.dtype} of shape {tuple(tensor.shape)}"
-            raise BadData(f"{given}: {n} rows of inputs need whole numbers ({n},)")
+            raise BadData(f"{given}: {shape[0]} rows of inputs need whole numbers {shape}")
         object.__setattr__(self, name, tensor.long())
 
     def _check_targets(self) -> None:
-        n = self.inputs.shape[0]
-        if self.labels.dim() != 2 or self.labels.shape[0] != n or not self.labels.shape[1]:
+        if self.labels.dim() != 2 or len(self.labels) != len(self.inputs):
             given = f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}"
-            raise BadData(f"{given}: {n} rows need classes ({n},), int64, or real-valued targets ({n}, targets)")
-        if not self.labels.isfinite().all():
-            row, column = (~self.labels.isfinite()).nonzero()[0].tolist()
+            raise BadData(f"{given}: {len(self.inputs)} rows need classes (n,), int64, or real-valued targets (n, T)")
+        if len(wrong := (~self.labels.isfinite()).nonzero()):
+            row, column = wrong[0].tolist()
             raise BadData(f"target {column} of row {row} is {float(self.labels[row, column])}: mend the data")
 
     @property
@@ -188,9 +175,7 @@ class TaskData:
         ways = {name: getattr(self, name) for name in ("vocab_size", "in_features", "in_channels")}
         given = {name: way for name, way in ways.items() if way is not None}
         if len(given) != 1:
-            told = ", ".join(f"{name}={way}" for name, way in ways.items())
-            kinds = "vocab_size for token ids, in_features for real values or in_channels for images"
-            raise BadData(f"{told}: give exactly one, {kinds}")
+            raise BadData(f"given are {given}: give exactly one of {', '.join(ways)}")
         for name, size in {"n_classes": self.n_classes, "patch": self.patch, **given}.items():
             check_size(name, size)
         if self.targets and self.n_classes != len(self.targets):
@@ -202,9 +187,6 @@ class TaskData:
             if len(split):  # load_task says so
                 self._check_labels(name, split)
                 self._check_inputs(name, split.inputs, way, size)
-        if self.targets and len(self.train) and not (self.units.std > 0).all():
-            constant = self.targets[int((self.units.std <= 0).nonzero()[0])]
-            raise BadData(f"target {constant!r} is the same in all training rows: there is nothing to learn")
 
     def _check_inputs(self, name: str, inputs: Tensor | Lazy, way: str, size: int) -> None:
         dims = dict(vocab_size=2, in_features=3, in_channels=4)[way]

@@ -6,21 +6,14 @@ Source: Kuehne et al. (2014), The language of actions. Features and splits in th
     data/breakfast/features/<video>.npy     (2048, T) float32, 15 frames a second
                    splits/train.split1.bundle … test.split4.bundle     a line a video: <video>.txt
 
-Map
-    Scale, SETTINGS         rows and positions at each scale: the one table to change
-    activity, read_bundle   file name -> class; a split's videos
-    frames                  so many frames of a video's features
-    load_breakfast          the registered tasks: breakfast (split 1), breakfast_split2 … 4
-
 Glossary: T = frames of a video; L = positions kept of it; F = 2048 features.
 """
 
 from __future__ import annotations
 
 import random
-import warnings
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,19 +22,8 @@ from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import replacing
-from mambanorm.basics.errors import unknown
 from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
-from mambanorm.tasks.files import (
-    FIXED_SEED,
-    SMALL,
-    cache_file,
-    check_whole,
-    data_folder,
-    missing,
-    open_array,
-    read_list,
-    stamps,
-)
+from mambanorm.tasks.files import AGAIN, FIXED_SEED, SMALL, cache_file, check_whole, data_folder, missing
 from mambanorm.tasks.registry import register_task
 
 ACTIVITIES = ("cereals", "coffee", "tea", "pancake", "friedegg", "scrambledegg", "sandwich", "juice", "milk", "salat")
@@ -75,11 +57,8 @@ SETTINGS: dict[str, Scale] = {
 
 
 def activity(video: str) -> int:
-    """Class 0…9 of a video by the end of its name: P03_cam01_P03_cereals -> 0. ValueError for another ending."""
-    ending = video.rpartition("_")[2]
-    if ending not in ACTIVITIES:
-        raise ValueError(f"video {video!r}: {unknown('activity', ending, ACTIVITIES)}")
-    return ACTIVITIES.index(ending)
+    """Class 0…9 of a video by the end of its name: P03_cam01_P03_cereals -> 0."""
+    return ACTIVITIES.index(video.rpartition("_")[2])
 
 
 def person(video: str) -> str:
@@ -88,14 +67,8 @@ def person(video: str) -> str:
 
 
 def read_bundle(path: Path) -> list[str]:
-    """The videos of a split's bundle; ValueError with row and text for a line that is no video or occurs twice."""
-
-    def parse(line: str) -> str:
-        video = line.removesuffix(".txt")
-        activity(video)
-        return video
-
-    return read_list(path, parse, "video")
+    """The videos of a split's bundle, a line each."""
+    return [line.removesuffix(".txt") for line in path.read_text().split()]
 
 
 # ---------------------------------------------------------------------------------------------- features
@@ -107,37 +80,33 @@ def frames(path: Path, positions: int) -> np.ndarray:
     The file is mapped, not read whole. A video shorter than L repeats frames. ValueError where the file is damaged, is
     not (2048, T), or holds numbers that are not finite.
     """
-    features = open_array(path)
-    if features.dtype.kind not in "fiu" or features.ndim != 2 or len(features) != FEATURES or not features.size:
-        given = f"{features.dtype} of shape {features.shape}"
-        raise ValueError(f"{path} holds {given}: needed are real numbers ({FEATURES}, frames); bring this file again")
-    picked = np.linspace(0, features.shape[1] - 1, positions).round().astype(int)
-    kept = np.ascontiguousarray(features[:, picked].T, np.float32)
-    if not np.isfinite(kept).all():
-        raise ValueError(f"{path} holds numbers that are not finite: bring this file again")
+    try:
+        features = np.load(path, mmap_mode="r")
+        if features.ndim != 2 or len(features) != FEATURES:
+            raise ValueError(f"it holds {features.shape}, needed is ({FEATURES}, frames)")
+        picked = np.linspace(0, features.shape[1] - 1, positions).round().astype(int)
+        kept = np.ascontiguousarray(features[:, picked].T, np.float32)
+        if not np.isfinite(kept).all():
+            raise ValueError("it holds numbers that are not finite")
+    except (ValueError, EOFError, SyntaxError) as error:
+        raise ValueError(f"{path} cannot be used ({error}): {AGAIN}") from error
     return kept
 
 
-@lru_cache(maxsize=4)
-def _features(folder: Path, videos: tuple[str, ...], positions: int) -> torch.Tensor:
+def _features(folder: Path, videos: list[str], positions: int) -> torch.Tensor:
     """(n, L, 2048) of all videos, in a mapped file that is made once: reading every video anew would take minutes."""
-    files = [folder / "features" / f"{video}.npy" for video in videos]
-    if lack := [file for file in files if not file.exists()]:
-        raise missing("breakfast", f"{lack[0]} ({len(lack):,} of {len(files):,} files are not there)", HOW)
-    key = [videos, stamps(files), positions]
-    path, shape = cache_file(folder, f"frames{positions}", key, "npy"), (len(videos), positions, FEATURES)
-    if path.exists():
-        try:
-            return torch.from_numpy(open_array(path, "c"))
-        except ValueError as error:
-            warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
-    with replacing(path) as temporary:
-        kept = open_memmap(temporary, "w+", np.float32, shape)
-        for i, file in enumerate(tqdm(files, desc="Breakfast", unit=" videos", delay=2)):
-            kept[i] = frames(file, positions)
-        kept.flush()
-        del kept
-    return torch.from_numpy(open_array(path, "c"))
+    path, shape = cache_file(folder, f"frames{positions}", videos, "npy"), (len(videos), positions, FEATURES)
+    if not path.exists():
+        files = [folder / "features" / f"{video}.npy" for video in videos]
+        if lack := [file for file in files if not file.exists()]:
+            raise missing("breakfast", f"{lack[0]} ({len(lack):,} of {len(files):,} files are not there)", HOW)
+        with replacing(path) as temporary:
+            kept = open_memmap(temporary, "w+", np.float32, shape)
+            for i, file in enumerate(tqdm(files, desc="Breakfast", unit=" videos", delay=2)):
+                kept[i] = frames(file, positions)
+            kept.flush()
+            del kept
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
 # ---------------------------------------------------------------------------------------------- the tasks
@@ -162,8 +131,6 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
         if not bundle.exists():
             raise missing("breakfast", bundle, HOW)
     train, test = map(read_bundle, bundles.values())
-    if both := set(train) & set(test):
-        raise ValueError(f"{bundles['train']}: {min(both)} stands in {bundles['test'].name}, too")
     check_whole(f"split {split} in {folder / 'splits'}", (len(train), len(test)), VIDEOS[split], scale)
     seed = seed if scale in SMALL else FIXED_SEED
     out = held_out_people(train, seed)
@@ -172,7 +139,7 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
         draw = random.Random(seed)
         splits = [draw.sample(part, min(most, len(part))) for part, most in zip(splits, settings.most, strict=True)]
     videos = sorted(video for part in splits for video in part)  # so that every seed finds the same file
-    kept, place = _features(folder, tuple(videos), settings.positions), {video: i for i, video in enumerate(videos)}
+    kept, place = _features(folder, videos, settings.positions), {video: i for i, video in enumerate(videos)}
     parts = []
     for part in splits:
         at = torch.tensor([place[video] for video in part])

@@ -4,30 +4,17 @@ The sets are tasks pixel by pixel, CIFAR as pictures too. Sources: LeCun et al. 
 Fashion-MNIST, arXiv:1708.07747; Netzer et al. (2011), SVHN; Krizhevsky (2009), CIFAR. CIFAR as a sequence follows
 state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, a tenth of train for validation (seed 42).
 
-Map
-    open_picture, decode        encoded pictures -> pixels, each one checked
-    read_idx                    an idx file of MNIST's family, gzipped
-    as_sequences, block_mean    pictures row after row; smaller ones
-    PictureSet, SETS            where each set comes from, what its pictures are, checksums of its files
-    AVERAGED, PATCH             averaging and patches at each scale; rows: files.SCALE_SIZES
-    prepare                     downloads the published files into data/<set>
-    load_sequence, load_pictures    the registered tasks
-
 Glossary: n pictures of edge×edge pixels, H×W and C colours; L = positions = (edge / averaging)².
 """
 
 from __future__ import annotations
 
 import gzip
-import http.client
 import io
-import json
-import math
-import urllib.request
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,18 +25,15 @@ from tqdm.auto import tqdm
 from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
 from mambanorm.tasks.files import (
+    AGAIN,
     SCALE_SIZES,
     TIMEOUT,
-    Remote,
     check_labels,
     check_whole,
     data_folder,
     fetch,
-    missing,
     parquet_files,
-    read_labels,
-    read_parquet,
-    stamps,
+    read_split,
     verify,
 )
 from mambanorm.tasks.registry import register_task
@@ -58,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from PIL import Image as Pillow
 
-Image = Later("PIL.Image")
+Image, requests = Later("PIL.Image"), Later("requests")
 
 HUB = "https://huggingface.co"
 S4_GREY = (1 / 61, -122.6 / 61)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
@@ -78,21 +62,17 @@ def open_picture(source, where: object, mode: str = "RGB", edge: int | None = No
     "RGB".
 
     ValueError that says where for one that cannot be read; with an `edge` also for one that has other than edge×edge
-    pixels, or a mode that is neither grey nor colour (transparent or with a palette). `least`: so many pixels a side
-    will do, so that JPEG decodes at a half or a quarter, several times faster.
+    pixels. `least`: so many pixels a side will do, so that JPEG decodes at a half or a quarter, several times faster.
     """
     try:
         with Image.open(source) as image:
             if least:
                 image.draft(mode, (least, least))
-            size, found = image.size, image.mode
-            picture = image.convert(mode)
+            size, picture = image.size, image.convert(mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{where} is no picture that can be read ({error}): bring this file again") from error
+        raise ValueError(f"{where} is no picture that can be read ({error}): {AGAIN}") from error
     if edge and size != (edge, edge):
         raise ValueError(f"{where}: a picture of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}")
-    if edge and found not in ("L", "RGB"):
-        raise ValueError(f"{where}: a picture of mode {found}, allowed are L (grey) and RGB")
     return picture
 
 
@@ -114,14 +94,10 @@ def read_idx(path: Path) -> np.ndarray:
     """
     try:
         content = gzip.decompress(path.read_bytes())
-        dimensions = content[3] if content[:3] == b"\x00\x00\x08" else 0
-        shape = np.frombuffer(content, ">u4", dimensions, offset=4).tolist()
-        found, needed = len(content) - 4 - 4 * dimensions, math.prod(shape)
-        if not dimensions or found != needed:
-            raise ValueError(f"it starts with {content[:4]!r}, says shape {shape} and holds {found:,} bytes of it")
-    except (EOFError, zlib.error, gzip.BadGzipFile, IndexError, ValueError) as error:
-        raise ValueError(f"{path} is no whole idx file of bytes ({error}): bring this file again") from error
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+        start = 4 + 4 * content[3]  # of the numbers, behind the sizes of the axes
+        return np.frombuffer(content, np.uint8, offset=start).reshape(np.frombuffer(content[4:start], ">u4"))
+    except (OSError, EOFError, zlib.error, IndexError, ValueError) as error:
+        raise ValueError(f"{path} is no whole idx file of bytes ({error}): {AGAIN}") from error
 
 
 def as_sequences(pictures: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> Lazy:
@@ -149,11 +125,11 @@ class PictureSet:
 
     title: str
     source: str
-    edge: int
     rows: tuple[int, int]
-    n_classes: int
     address: str  # of the folder with the files
     files: dict[str, str]
+    edge: int = 32
+    n_classes: int = 10
     columns: tuple[str, str] = ("image", "label")  # of the Parquet files
     grey: tuple[float, float] = PLUS_MINUS
 
@@ -178,7 +154,6 @@ SETS: dict[str, PictureSet] = {
         "LeCun et al. (1998), Gradient-based learning applied to document recognition",
         edge=28,
         rows=(60_000, 10_000),
-        n_classes=10,
         address="https://ossci-datasets.s3.amazonaws.com/mnist",
         files=_idx("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
                    "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
@@ -188,7 +163,6 @@ SETS: dict[str, PictureSet] = {
         "Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747",
         edge=28,
         rows=(60_000, 10_000),
-        n_classes=10,
         address="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
         "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
         files=_idx("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
@@ -197,18 +171,14 @@ SETS: dict[str, PictureSet] = {
     "svhn": PictureSet(
         "SVHN: house numbers, 32×32",
         "Netzer et al. (2011), Reading digits in natural images with unsupervised feature learning",
-        edge=32,
         rows=(73_257, 26_032),
-        n_classes=10,
         address=_hub("ufldl-stanford/svhn", "f9e1717d73324ebbc1ece84267ccd80d0aca0690", "cropped_digits"),
-        files={TRAIN: "", TEST: ""},  # "" = the commit's own record says which: see `_stated_digest`
+        files={TRAIN: "", TEST: ""},  # "" = the Hub states which: see `_stated_digest`
     ),
     "cifar10": PictureSet(
         "CIFAR-10: ten kinds of things, 32×32",
         "Krizhevsky (2009), Learning multiple layers of features from tiny images",
-        edge=32,
         rows=(50_000, 10_000),
-        n_classes=10,
         address=_hub("uoft-cs/cifar10", "0b2714987fa478483af9968de7c934580d0bb9a2", "plain_text"),
         files={
             TRAIN: "sha256:8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
@@ -220,7 +190,6 @@ SETS: dict[str, PictureSet] = {
     "cifar100": PictureSet(
         "CIFAR-100: a hundred kinds of things, 32×32",
         "Krizhevsky (2009), Learning multiple layers of features from tiny images",
-        edge=32,
         rows=(50_000, 10_000),
         n_classes=100,
         address=_hub("uoft-cs/cifar100", "aadb3af77e9048adbea6b47c21a81e47dd092ae5", "cifar100"),
@@ -236,67 +205,50 @@ SETS: dict[str, PictureSet] = {
 
 def prepare(name: str, scale: str) -> None:
     """Downloads a set's published files, whatever the scale; does nothing where readable files are there."""
-    if all(_find(name, split) for split in ("train", "test")):
-        return
     folder, one = data_folder(name), SETS[name]
+    if all(_pair(name, split) or parquet_files(folder, split, one.files) for split in ("train", "test")):
+        return
     for file, digest in one.files.items():
         if digest or not (folder / file).exists():
             url = f"{one.address}/{file}"
-            fetch(Remote(url, file, digest or _stated_digest(url)), folder)
+            fetch(url, digest or _stated_digest(url), folder)
 
 
 def _stated_digest(url: str) -> str:
-    """The checksum that a Hugging Face repository's own record states for a file at a commit."""
-    repository, _, path = url.removeprefix(f"{HUB}/datasets/").partition("/resolve/")
-    revision, _, path = path.partition("/")
-    listing = f"{HUB}/api/datasets/{repository}/tree/{revision}/{path.rpartition('/')[0]}"
-    try:
-        with urllib.request.urlopen(listing, timeout=TIMEOUT) as answer:
-            return "sha256:" + next(entry["lfs"]["oid"] for entry in json.load(answer) if entry["path"] == path)
-    except (OSError, http.client.HTTPException) as error:
-        raise OSError(f"{listing} does not answer ({error}): it states the checksum of {path}, try again") from error
-    except (ValueError, KeyError, TypeError, StopIteration) as error:  # a login page, say
-        raise ValueError(f"{listing} states no checksum of {path} ({error!r}): look there, or try again") from error
+    """The SHA-256 that a Hugging Face repository states for a large file at a commit."""
+    answer = requests.head(url, timeout=TIMEOUT)
+    if not (digest := answer.headers.get("X-Linked-ETag", "").strip('"')):
+        raise OSError(f"{url} states no checksum ({answer.status_code} {answer.reason}): look there, or try again")
+    return f"sha256:{digest}"
 
 
-def _find(name: str, split: str) -> list[Path]:
-    """The files that hold a split: Parquet or, for MNIST's family, a pair of idx files; [] where there is none."""
+def _pair(name: str, split: str) -> list[Path]:
+    """A split's idx files of pictures and labels, [] where there is no such pair."""
     folder, one = data_folder(name), SETS[name]
-    if found := parquet_files(folder, split, one.files):
-        return found
     pair = [folder / file for file in IDX[split] if file in one.files]
     if not all(file.exists() for file in pair):
         return []
     for file in pair:
-        if one.files[file.name]:
-            verify(file, one.files[file.name])
+        verify(file, one.files[file.name])
     return pair
 
 
-@lru_cache(maxsize=4)
-def _read(name: str, split: str, files: tuple[Path, ...], changed: tuple) -> tuple[np.ndarray, np.ndarray]:
-    """A split's pictures, decoded (n, H, W) or a column of encoded ones, and its labels (n,). `changed` is there to
-    notice changed files."""
+def _read(name: str, split: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
+    """A split's pictures, decoded (n, H, W) or a column of encoded ones, and its labels (n,)."""
     one, where = SETS[name], f"{name}'s {split}"
-    if files[0].suffix == ".parquet":
-        table = read_parquet(files, one.columns, where)
-        return table[one.columns[0]], read_labels(table[one.columns[1]], one.n_classes, where)
-    pictures, labels = map(read_idx, files)
-    if pictures.shape != (*labels.shape, one.edge, one.edge):
-        needed = f"needed is one label for each picture of {one.edge}×{one.edge} pixels"
-        raise ValueError(f"{files[0]} holds {pictures.shape}, {files[1].name} {labels.shape}: {needed}")
-    return pictures, check_labels(labels.astype(np.int64), one.n_classes, files[1])
+    if pair := _pair(name, split):
+        pictures, labels = map(read_idx, pair)
+        if pictures.shape != (*labels.shape, one.edge, one.edge):
+            needed = f"needed is one label for each picture of {one.edge}×{one.edge} pixels"
+            raise ValueError(f"{pair[0]} holds {pictures.shape}, {pair[1].name} {labels.shape}: {needed}")
+    else:
+        pictures, labels = read_split(name, split, one.columns, one.address, one.files).columns
+    return pictures, check_labels(np.asarray(labels), one.n_classes, where)
 
 
 def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
     """Pictures and labels of train, validation and test at a scale; only the pictures that it takes are decoded."""
-    one, parts = SETS[name], {}
-    for split in ("train", "test"):
-        if not (files := _find(name, split)):
-            kinds = [f"{split}*.parquet"] + ([" with ".join(IDX[split])] if IDX[split][0] in one.files else [])
-            how = f"Say `mambanorm tasks --prepare {name}`, or put the files of {one.address} into that folder"
-            raise missing(name, f"{' or '.join(kinds)} in {data_folder(name)}", how)
-        parts[split] = _read(name, split, tuple(files), stamps(files))
+    one, parts = SETS[name], {split: _read(name, split) for split in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())
     check_whole(data_folder(name), counts, one.rows, scale)
     loaded = []

@@ -4,12 +4,6 @@ Source: Maas et al. (2011), Learning word vectors for sentiment analysis. Rules 
 are, at most l_max − 1 and then `<eos>`; the vocabulary holds what occurs at least 15 times in train; test serves as
 validation. This last rule holds at paper only: the smaller scales hold out a tenth of train.
 
-Map
-    Scale, SETTINGS     rows and length at each scale: the one table to change
-    vocabulary, encode  characters -> ids
-    prepare             downloads the published files into data/imdb
-    load_imdb           the registered task
-
 Glossary: n reviews, L = characters of the longest, `<eos>` included; ids as in ListOps: 0 = padding, 1 = unknown,
 2 = `<eos>`.
 """
@@ -19,8 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,16 +21,13 @@ from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import (
     ALL,
     SMALL,
-    Remote,
     Sizes,
+    check_labels,
     check_whole,
     data_folder,
     fetch,
-    missing,
     parquet_files,
-    read_labels,
-    read_parquet,
-    stamps,
+    read_split,
 )
 from mambanorm.tasks.registry import register_task
 
@@ -104,32 +93,16 @@ def prepare(scale: str) -> None:
     """Downloads the two published files, whatever the scale; does nothing where your own files are there."""
     if not all(parquet_files(data_folder("imdb"), split, FILES) for split in ("train", "test")):
         for file, digest in FILES.items():
-            fetch(Remote(f"{ADDRESS}/{file}", file, digest), data_folder("imdb"))
+            fetch(f"{ADDRESS}/{file}", digest, data_folder("imdb"))
 
 
 def _read(split: str) -> tuple[list[str], np.ndarray]:
-    """Texts and labels of a split's files."""
-    files = parquet_files(data_folder("imdb"), split, FILES)
-    if not files:
-        how = f"Say `mambanorm tasks --prepare imdb`, or put the two files of {ADDRESS} into that folder"
-        raise missing("imdb", f"{split}*.parquet in {data_folder('imdb')}", how)
-    return _texts(split, tuple(files), stamps(files))
-
-
-@lru_cache(maxsize=2)
-def _texts(split: str, files: tuple[Path, ...], changed: tuple) -> tuple[list[str], np.ndarray]:
-    """Texts and labels; ValueError with the row for a bad text or label. `changed` is there to notice changed files."""
-    where = f"imdb's {split}"
-    table, texts = read_parquet(files, ("text", "label"), where), []
-    for row, value in enumerate(table["text"], 1):
-        try:
-            text = value.as_py()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{where}, row {row}: no text ({error}); bring its file again") from error
-        if not isinstance(text, str) or not text:
-            raise ValueError(f"{where}, row {row}: {text!r} is no review: needed is text of at least one character")
-        texts.append(text)
-    return texts, read_labels(table["label"], 2, where)
+    """Texts and labels of a split's files; ValueError with the row for a review without text or label."""
+    texts, labels = read_split("imdb", split, ("text", "label"), ADDRESS, FILES).columns
+    for row, text in enumerate(texts := texts.to_pylist(), 1):
+        if not text:
+            raise ValueError(f"imdb's {split}, row {row}: {text!r} is no review: needed is at least one character")
+    return texts, check_labels(np.asarray(labels), 2, f"imdb's {split}")
 
 
 def shape(scale: str) -> Shape:

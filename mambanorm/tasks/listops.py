@@ -11,7 +11,6 @@ Map
     Settings, SETTINGS          what is drawn at each scale: the one table to change
     draw                        n distinct expressions
     read_tsv                    LRA's own files
-    folder, cache_path          where the rows are cached, as Parquet
     load_listops                the registered task: a pool of rows, cut into three splits
 
 Glossary: source = the text; token = an operator, a digit or the closing bracket, but no parenthesis; length = number of
@@ -30,13 +29,9 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.basics.errors import unknown
-from mambanorm.basics.settings import Later, has
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import cache_file, cached_table, check_whole, data_folder, read_lines
+from mambanorm.tasks.files import cache_file, check_whole, data_folder, kept
 from mambanorm.tasks.registry import register_task
-
-pa = Later("pyarrow")
 
 # LRA's MED truncates the mean of the middle two; for digits that is a floor division.
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
@@ -49,7 +44,7 @@ DIGITS = tuple("0123456789")
 VOCABULARY = ("<pad>", "<unk>", "<eos>", *DIGITS, *OPERATORS, "X")
 IDS = {token: i for i, token in enumerate(VOCABULARY)}
 EOS, CLOSE = IDS["<eos>"], IDS["X"]
-PATIENCE = 100_000  # draws in a row without a new expression before `draw` gives up (LRA's settings keep 1 in 12)
+Rows = list[tuple[bytes, int]]  # ids without `<eos>`, label
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other rows
 
 
@@ -108,32 +103,23 @@ TOKENS = {"smoke": 11, "quick": 19, "evening": 11, "lab": 299, "paper": 1_038}  
 def evaluate(source: str) -> int:
     """The value 0…9 of an expression, its tokens separated by white space; parentheses say nothing and are passed over.
 
-    ValueError for malformed text, saying which token (counted from 1, parentheses included) is wrong and why.
+    ValueError for malformed text, with the token (counted from 1, parentheses included) that does not belong there.
     """
-    stack, value, place = [], None, 0  # a stack instead of recursion: text may be nested deeper than Python allows
+    stack: list[tuple[str, list[int]]] = [("", [])]  # text may be nested deeper than Python allows recursion
     for place, token in enumerate(source.split(), 1):
-        if token in ("(", ")"):
-            continue
-        if value is not None:
-            raise ValueError(f"token {place} {token!r}: the expression is complete before it, nothing may follow")
         if token in OPERATORS:
             stack.append((token, []))
-            continue
-        if token == "]":
-            name, args = stack.pop() if stack else ("no operator", [])
-            if not args:
-                raise ValueError(f"token {place} ']' closes {name}: needed is an operator with arguments")
-            value = OPERATORS[name](args)
+        elif token == "]" and len(stack) > 1 and stack[-1][1]:
+            name, args = stack.pop()
+            stack[-1][1].append(OPERATORS[name](args))
         elif token in DIGITS:
-            value = int(token)
-        else:
-            raise ValueError(f"token {place}: {unknown('token', token, (*OPERATORS, ']', *DIGITS, '(', ')'))}")
-        if stack:
-            stack[-1][1].append(value)
-            value = None
-    if value is None:
-        raise ValueError(f"text ends after token {place}, and {len(stack) or 'no'} operators wait for their ']'")
-    return value
+            stack[-1][1].append(int(token))
+        elif token not in ("(", ")"):
+            raise ValueError(f"token {place} {token!r} does not belong there")
+    (_, values), *waiting = stack
+    if waiting or len(values) != 1:
+        raise ValueError(f"{len(values)} expressions, needed is one, and {len(waiting)} operators wait for their ']'")
+    return values[0]
 
 
 def tokenise(source: str) -> list[str]:
@@ -151,27 +137,16 @@ def decode(ids) -> str:
 
 def draw(n: int, settings: Settings, seed: int = 0) -> Iterator[tuple[bytes, int]]:
     """n distinct expressions as (ids without `<eos>`, value), the same for the same seed on any machine: compact enough
-    to remember a hundred thousand.
-
-    ValueError where the settings do not hold n distinct expressions (none new in 100,000 draws). A progress bar appears
-    when it takes longer than two seconds.
-    """
+    to remember a hundred thousand. A progress bar appears when it takes longer than two seconds."""
     # random.random() is the one generator whose sequence Python promises to keep from version to version.
-    number, seen, misses = random.Random(seed).random, set(), 0
+    number, seen = random.Random(seed).random, set()
     with tqdm(total=n, desc="ListOps", unit=" rows", delay=2, mininterval=1) as bar:
         while len(seen) < n:
             found = _expression(number, settings)
-            if found is None or found[0] in seen:
-                misses += 1
-                if misses >= PATIENCE:
-                    raise ValueError(
-                        f"only {len(seen)} of {n} distinct expressions found: ask for fewer or widen {settings}"
-                    )
-                continue
-            misses = 0
-            seen.add(found[0])
-            bar.update()
-            yield found
+            if found is not None and found[0] not in seen:
+                seen.add(found[0])
+                bar.update()
+                yield found
 
 
 def _expression(number: Callable[[], float], settings: Settings) -> tuple[bytes, int] | None:
@@ -213,7 +188,7 @@ def read_tsv(path: Path) -> list[tuple[str, int]]:
     Nothing is dropped or repaired: ValueError with file, row (the header is row 1) and text for a row that has not two
     columns, whose source is malformed, or whose target is not the source's value; also for a file without rows.
     """
-    header, *lines = read_lines(path) or [""]
+    header, *lines = path.read_text("utf-8-sig").splitlines() or [""]
     if header.split("\t") != ["Source", "Target"] or not lines:
         raise ValueError(f"{path}: needed are the header 'Source<TAB>Target' and rows below it, it has {header[:80]!r}")
     rows = []
@@ -228,71 +203,42 @@ def read_tsv(path: Path) -> list[tuple[str, int]]:
     return rows
 
 
-def _lra_files() -> list[Path]:
-    """LRA's three files where they are, [] where none is; ValueError where only some are."""
-    files = [folder() / f"basic_{split}.tsv" for split in ("train", "val", "test")]
-    missing = [str(file) for file in files if not file.exists()]
-    if missing and len(missing) < 3:
-        raise ValueError(f"LRA's ListOps is incomplete: {', '.join(missing)} missing; bring all three files or none")
-    return [] if missing else files
+def _lra_rows(folder: Path) -> Rows:
+    """The rows of LRA's three files, [] where none is there; ValueError where only some are, or where rows lack."""
+    files = [folder / f"basic_{split}.tsv" for split in ("train", "val", "test")]
+    absent = [str(file) for file in files if not file.exists()]
+    if len(absent) == 3:
+        return []
+    if absent:
+        raise ValueError(f"LRA's ListOps is incomplete: {', '.join(absent)} missing; bring all three files or none")
+    parts = [read_tsv(file) for file in files]
+    check_whole(folder, tuple(map(len, parts)), SETTINGS["paper"].sizes, "paper")
+    return [(bytes(IDS[token] for token in tokenise(source)), label) for part in parts for source, label in part]
 
 
-# ---------------------------------------------------------------------------------------------- pool and cache
-
-
-def folder() -> Path:
-    """Where ListOps is cached: `data/listops` of the project, or of the folder in MAMBANORM_DATA_DIR."""
-    return data_folder("listops")
-
-
-def cache_path(scale: str) -> Path:
-    """The Parquet file that holds a scale's generated pool: columns `ids` (binary) and `label`."""
-    settings = SETTINGS[scale]
-    return cache_file(folder(), f"{scale}-seed{settings.seed}", [GENERATOR, VOCABULARY, asdict(settings)])
-
-
-Rows = list[tuple[bytes, int]]  # ids without `<eos>`, label
-
-
-def _generated(scale: str) -> Rows:
-    """A scale's pool, from its file; made, and written there, where that is missing or damaged. On a GPU machine with
-    little beside torch nothing is kept."""
-    settings, n = SETTINGS[scale], sum(SETTINGS[scale].sizes)
-    if not has("pyarrow"):
-        return list(draw(n, settings, settings.seed))
-
-    def table() -> pa.Table:
-        ids, labels = zip(*draw(n, settings, settings.seed), strict=True)
-        return pa.table({"ids": pa.array(ids, pa.binary()), "label": pa.array(labels, pa.int8())})
-
-    found = cached_table(cache_path(scale), ("ids", "label"), n, table)
-    return list(zip(found["ids"].to_pylist(), found["label"].to_pylist(), strict=True))
+# ---------------------------------------------------------------------------------------------- the pool
 
 
 @lru_cache(maxsize=2)
-def _pool(scale: str, data_folder: Path) -> tuple[Split, tuple[int, int, int]]:
-    """Every row of a scale in one Split, and the sizes of train, val and test; shared by all seeds.
-
-    `data_folder` is only there to tell one MAMBANORM_DATA_DIR from another.
-    """
-    settings, files = SETTINGS[scale], _lra_files() if scale == "paper" else []
-    if not files:
-        return _padded(_generated(scale), settings.l_max), settings.sizes
-    parts = [read_tsv(file) for file in files]
-    check_whole(files[0].parent, tuple(map(len, parts)), settings.sizes, "paper")
-    rows = [(bytes(IDS[token] for token in tokenise(source)), label) for part in parts for source, label in part]
-    return _padded(rows, settings.l_max), settings.sizes
+def _pool(scale: str, folder: Path) -> Split:
+    """Every row of a scale, train first, then val and test; shared by all seeds."""
+    settings = SETTINGS[scale]
+    if scale == "paper" and (rows := _lra_rows(folder)):
+        arrays = _padded(rows, settings.l_max)
+    else:
+        path = cache_file(folder, f"{scale}-seed{settings.seed}", [GENERATOR, VOCABULARY, asdict(settings)])
+        arrays = kept(path, lambda: _padded(list(draw(sum(settings.sizes), settings, settings.seed)), settings.l_max))
+    return Split(*map(torch.from_numpy, arrays))
 
 
-def _padded(rows: Rows, l_max: int) -> Split:
-    """(n, L) ids with `<eos>`, 0 = padding; L is the longest row's length."""
+def _padded(rows: Rows, l_max: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(n, L) ids with `<eos>`, 0 = padding, L the longest row's length; labels (n,) and lengths (n,)."""
     ended = [ids[: l_max - 1] + bytes([EOS]) for ids, _ in rows]
     lengths = np.array([len(ids) for ids in ended], dtype=np.int64)
     inputs = np.zeros((len(rows), lengths.max()), dtype=np.uint8)
     for i, ids in enumerate(ended):
         inputs[i, : len(ids)] = np.frombuffer(ids, dtype=np.uint8)
-    labels = torch.tensor([label for _, label in rows], dtype=torch.int64)
-    return Split(torch.from_numpy(inputs), labels, torch.from_numpy(lengths))
+    return inputs, np.array([label for _, label in rows], np.int64), lengths
 
 
 # ---------------------------------------------------------------------------------------------- the task
@@ -315,12 +261,12 @@ def load_listops(scale: str, seed: int) -> TaskData:
     """Token ids (n, L), 18 tokens, 10 classes; no expression stands in two splits.
 
     At smoke and quick the seed decides which rows of one pool are train, val and test; at lab and paper it changes
-    nothing. At paper LRA's own files are used if all three are in `folder()`.
+    nothing. At paper LRA's own files are used if all three are in `data/listops`.
     """
-    pool, sizes = _pool(scale, folder())
+    pool = _pool(scale, data_folder("listops"))
     order = _shuffled(len(pool), seed) if SETTINGS[scale].reshuffle else None
     splits, start = [], 0
-    for size in sizes:
+    for size in SETTINGS[scale].sizes:
         rows = slice(start, start + size)  # a slice is a view: at paper scale the pool has 200 MB
         start += size
         rows = rows if order is None else order[rows]

@@ -3,18 +3,11 @@
 Sources: Linsley et al. (2018), arXiv:1805.08315; Tay et al. (2021), Long Range Arena (LRA), arXiv:2011.04006; reader,
 split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`. How a picture is drawn: `mambanorm/tasks/snakes.py`.
 
-Map
-    Scale, SETTINGS     rows, length of the snakes and size at each scale: the one table to change
-    read_lra            LRA's own folders
-    cache_path          where the pictures are cached, as Parquet
-    load_pathfinder     the registered tasks: pathfinder32, pathfinder64, pathfinder128
-
 Glossary: window = the picture's edge in pixels; L = positions = edge², row after row.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,21 +16,16 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import Sizes, cache_file, cached_table, data_folder, pick, read_lines
+from mambanorm.tasks.files import Sizes, cache_file, data_folder, kept, pick
 from mambanorm.tasks.images import as_sequences, block_mean, open_picture
 from mambanorm.tasks.registry import register_task
 from mambanorm.tasks.snakes import DRAWINGS, Drawing, draw
-
-pa = Later("pyarrow")
 
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other pictures
 POOL_SEED = 0
 LRA = "curv_contour_length_14"  # the one of LRA's three folders that s4 reads
 LEAST = 198_000  # pictures of LRA's 200,000 that must be there
-COLUMNS = 11  # of LRA's metadata: subpath, file name, n, label, …
-LABEL = 3
 
 
 @dataclass(frozen=True)
@@ -75,22 +63,10 @@ SETTINGS: dict[str, Scale] = {
 
 def read_lra(root: Path) -> dict[Path, int]:
     """Picture's path → label of every row of `<root>/<LRA>/metadata/<batch>.npy`, which are plain text, in the order of
-    the batches. ValueError with file, row and text for a row that has not 11 columns or no label 0 or 1, and for a
-    missing picture; nothing is dropped."""
-    batches = [file for file in (root / LRA / "metadata").glob("*.npy") if file.stem.isdigit()]
-    if not batches:
-        raise ValueError(f"{root / LRA / 'metadata'} holds no <number>.npy: bring LRA's whole folder {LRA}")
-    labels: dict[Path, int] = {}
-    for batch in sorted(batches, key=lambda file: int(file.stem)):
-        for place, row in enumerate(read_lines(batch), 1):
-            columns, where = row.split(), f"{batch}, row {place} {row[:80]!r}"
-            if len(columns) != COLUMNS or columns[LABEL] not in ("0", "1"):
-                raise ValueError(f"{where}: needed are {COLUMNS} columns, of which number {LABEL + 1} is 0 or 1")
-            picture = root / LRA / columns[0] / columns[1]
-            if not picture.is_file() or picture in labels:
-                raise ValueError(f"{where}: its picture {picture} is missing, or stands in an earlier row, too")
-            labels[picture] = int(columns[LABEL])
-    return labels
+    the batches."""
+    batches = sorted((root / LRA / "metadata").glob("*.npy"), key=lambda file: int(file.stem))
+    rows = [line.split() for batch in batches for line in batch.read_text().splitlines()]
+    return {root / LRA / row[0] / row[1]: int(row[3]) for row in rows}  # subpath, file name, n, label, …
 
 
 def _lra_pictures(root: Path, window: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,46 +78,17 @@ def _lra_pictures(root: Path, window: int) -> tuple[np.ndarray, np.ndarray]:
     return pictures, np.array(list(labels.values()))
 
 
-# ---------------------------------------------------------------------------------------------- pool and cache
-
-
-def cache_path(window: int, scale: str) -> Path:
-    """The Parquet file that holds a scale's pictures: columns `image` (binary, H·W bytes) and `label`."""
-    key = [asdict(SETTINGS[scale].drawing(window)), sum(SETTINGS[scale].rows)]
-    folder = data_folder(f"pathfinder{window}")
-    return cache_file(folder, f"{scale}-seed{POOL_SEED}", [GENERATOR, POOL_SEED, key])
-
-
-def _as_table(pictures: np.ndarray, labels: np.ndarray) -> pa.Table:
-    """Pictures (n, H, W) uint8 and labels (n,) as a table."""
-    flat = [None, pa.py_buffer(np.ascontiguousarray(pictures))]
-    image = pa.FixedSizeBinaryArray.from_buffers(pa.binary(pictures[0].size), len(pictures), flat)
-    return pa.table({"image": image, "label": pa.array(labels, pa.int8())})
-
-
-def _as_arrays(table: pa.Table, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """`_as_table` undone."""
-    chunks = [
-        np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * window**2 :][: len(chunk) * window**2]
-        for chunk in table["image"].chunks
-    ]
-    return np.concatenate(chunks).reshape(-1, window, window), table["label"].to_numpy().astype(np.int64)
+# ---------------------------------------------------------------------------------------------- the pool
 
 
 @lru_cache(maxsize=2)
 def _pool(window: int, scale: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Every picture and label of a scale, shared by all seeds; `folder` only tells one MAMBANORM_DATA_DIR from another.
-
-    LRA's own pictures are taken at paper where its folder is there.
-    """
+    """Every picture and label of a scale, shared by all seeds: LRA's own at paper where its folder is there."""
     if scale == "paper" and (folder / LRA).exists():
         return _lra_pictures(folder, window)
-    settings, rows = SETTINGS[scale], sum(SETTINGS[scale].rows)
-
-    def make() -> pa.Table:
-        return _as_table(*draw(rows, settings.drawing(window), POOL_SEED))
-
-    return _as_arrays(cached_table(cache_path(window, scale), ("image", "label"), rows, make), window)
+    drawing, rows = SETTINGS[scale].drawing(window), sum(SETTINGS[scale].rows)
+    path = cache_file(folder, f"{scale}-seed{POOL_SEED}", [GENERATOR, POOL_SEED, [asdict(drawing), rows]])
+    return tuple(kept(path, lambda: draw(rows, drawing, POOL_SEED)))
 
 
 # ---------------------------------------------------------------------------------------------- the tasks
@@ -162,9 +109,6 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
                 f"{folder / LRA} holds {n:,} pictures, LRA's release {whole:,}: bring all of its batches, or move the "
                 "folder away to have the pictures drawn"
             )
-        if n < whole:
-            said = f"{whole - n:,} of the {whole:,} pictures of LRA's release are not there"
-            warnings.warn(f"pathfinder{window}: {said}", stacklevel=2)
         counts = [int(0.8 * n), int(0.1 * n), n - int(0.8 * n) - int(0.1 * n)]
     factor, splits = window // (settings.edge or window), []
     for rows in map(np.asarray, pick(n, counts, settings.sizes.seed(seed), f"pathfinder{window}'s pool")):

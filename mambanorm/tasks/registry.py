@@ -1,18 +1,12 @@
-"""The registry of tasks: how a task enters it, also your own, and how its data are loaded.
-
-Map
-    Task, TASKS     a name, a title, a source and a load function; one file a task, registered where it is defined
-    register_task   how a task enters the registry
-    load_task       name, scale, seed -> TaskData; the last few are kept, so that many arms share them
-    prepare_task    name, scale: downloads or makes the data first
-"""
+"""The registry of tasks: how a task enters it, also your own, and how its data are loaded."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
+from typing import Any
 
 from mambanorm.basics.errors import NotRegistered, check_word, shown, unknown
 from mambanorm.basics.extensions import load_imports
@@ -42,17 +36,9 @@ TASKS: dict[str, Task] = {}
 KINDS = ("sequence", "image")
 
 
-def register_task(
-    name: str,
-    *,
-    title: str,
-    source: str,
-    kind: str = "sequence",
-    prepare: Callable[[str], None] | None = None,
-    shape: Callable[[str], Shape] | None = None,
-) -> Callable[[Load], Load]:
-    """Decorator that enters `load(scale, seed) -> TaskData` under `name`. ValueError for a taken name, an unknown kind
-    and arguments that are no texts or functions.
+def register_task(name: str, *, title: str, source: str, **rest: Any) -> Callable[[Load], Load]:
+    """Decorator that enters `load(scale, seed) -> TaskData` under `name`; `rest`: kind, prepare and shape, as in Task.
+    ValueError for a taken name and an unknown kind.
 
     A task of images needs configs with an odd d_conv, `grid(…, d_conv=3)`. The study's own image tasks are
     VISION_TASKS in runs/presets.py.
@@ -61,19 +47,14 @@ def register_task(
     def load_parity(scale, seed): ...
     """
     check_word("a task's name", name)
-    for what, text in (("title", title), ("source", source)):
-        if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"{what} of a task must be a text, got {shown(text)}")
-    if kind not in KINDS:
-        raise unknown("kind of task", kind, KINDS)
 
     def enter(load: Load) -> Load:
-        for what, function in (("load", load), ("prepare", prepare), ("shape", shape)):
-            if not callable(function) and (function is not None or what == "load"):
-                raise ValueError(f"{what} of task {name!r} must be a function, got {shown(function)}")
+        task = Task(name, title, source, load, **rest)
+        if task.kind not in KINDS:
+            raise unknown("kind of task", task.kind, KINDS)
         if name in TASKS:
             raise ValueError(f"task {name!r} is taken ({TASKS[name].title}): choose another name")
-        TASKS[name] = Task(name, title, source, load, kind, prepare, shape)
+        TASKS[name] = task
         return load
 
     return enter
@@ -110,13 +91,9 @@ def load_task(name: str, scale: str, seed: int) -> TaskData:
     """
     check_task(name)
     check_scale(scale)
-    try:
-        number = operator.index(seed)  # of whichever integer type
-    except TypeError:
-        number = -1
-    if isinstance(seed, bool) or number < 0:
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or seed < 0:
         raise ValueError(f"seed {seed!r}: allowed are whole numbers from 0 up")
-    return _load(TASKS[name], scale, number)
+    return _load(TASKS[name], scale, int(seed))
 
 
 @lru_cache(maxsize=8)

@@ -32,13 +32,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from mambanorm.basics.settings import Later, has
 from mambanorm.tasks.base import IGNORED, Shape, Split, TaskData
-from mambanorm.tasks.files import cached_table, data_folder
+from mambanorm.tasks.files import data_folder, kept
 from mambanorm.tasks.registry import register_task
-
-pa = Later("pyarrow")
-
 
 # ---------------------------------------------------------------------------------------------- digits
 
@@ -109,7 +105,7 @@ ROWS = {
 LENGTH = {"mnist1d": 40, "curves": 40, "level": 32}
 CLASSES = {"mnist1d": 10, "curves": 10, "level": 2}
 PUBLISHED_SEED = 42
-DRAWING = threading.Lock()  # MNIST-1D's generator draws from the process's random numbers
+DRAWING = threading.Lock()  # the generator of MNIST-1D draws from the process's random numbers
 
 
 def _shape(task: str, fresh: bool, scale: str) -> Shape:
@@ -143,22 +139,14 @@ _mnist1d("curves", "new ones for each seed, 4,000 to test", fresh=True, rows="cu
 _mnist1d("mnist1d_published", "the published ones", fresh=False)
 
 
-def curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """n curves (n, 40) and labels (n,) of the authors' generator with this seed, from the file that an earlier call has
-    written. On a GPU machine with little beside torch nothing is kept."""
-    if not has("pyarrow"):
-        return draw_curves(n, seed)
-
-    def table() -> pa.Table:
-        x, y = draw_curves(n, seed)
-        return pa.table({"curve": pa.FixedSizeListArray.from_arrays(x.ravel(), x.shape[1]), "label": y})
-
-    found = cached_table(data_folder("mnist1d") / f"{n}-seed{seed}.parquet", ("curve", "label"), n, table)
-    return np.stack(found["curve"].to_numpy()), found["label"].to_numpy()
+def curves(n: int, seed: int) -> list[np.ndarray]:
+    """n curves (n, 40) and labels (n,) of the authors' generator with this seed; made once, for it takes four seconds
+    for 5,000 curves."""
+    return kept(data_folder("mnist1d") / f"{n}-seed{seed}.npz", lambda: draw_curves(n, seed))
 
 
 def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The authors' generator, four seconds for 5,000 curves. The process's random numbers are left as they were."""
+    """The same from the generator. The process's random numbers are left as they were."""
     from mnist1d.data import get_dataset_args, make_dataset  # imported here: it brings requests and pyplot
 
     args = get_dataset_args()

@@ -6,12 +6,6 @@ arXiv:1805.08315, code drewlinsley/pathfinder) with the settings of Long Range A
 arXiv:2011.04006). It differs in two ways. A stuck snake takes back a few dashes (see `_grow`). Distractors stop after a
 number of attempts, not below 1 % free area.
 
-Map
-    Drawing, DRAWINGS   the settings, by the window's edge in pixels
-    draw                n pictures and labels: the same for the same seed, each picture independent of the others
-    Brush               every dash there can be, drawn once; the kernels below only copy
-    _picture            one picture: seeds, growing snakes, distractors, discs
-
 Glossary: cell = a pixel as (y, x); L = paddle length, m = margin; head, tail = last and first cell of a dash; ink = a
 dash's picture; block = the cells that a dash and its margin keep free of others; pivot = the cell a dash swings around,
 L + m behind its head; mask = how often each cell is blocked. A move by (d, θ) is ceil of (d·sin θ, d·cos θ).

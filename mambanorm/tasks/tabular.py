@@ -11,13 +11,10 @@ another. Features are standardised by the training rows.
 
 Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), in the edition of Géron (2019), with
 its 207 missing bedrooms and its column ocean_proximity; Efron et al. (2004).
-
-Map: load_energy, load_california_housing, load_diabetes(scale, seed) -> TaskData;  table_splits the way there.
 """
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -25,8 +22,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mambanorm.tasks.base import BadData, Shape, Split, TaskData
-from mambanorm.tasks.files import Remote, data_folder, fetch, missing, verify
+from mambanorm.tasks.base import Shape, Split, TaskData
+from mambanorm.tasks.files import data_folder, fetch, missing, verify
 from mambanorm.tasks.registry import register_task
 
 SLOTS = 16
@@ -34,21 +31,18 @@ MOST_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}
 HELD_OUT = 0.2  # validation 20 %, test 20 %, train the rest
 
 FILES = {
-    "energy": Remote(
+    "energy": (
         "https://raw.githubusercontent.com/sradicwebster/counterfactuals/81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef/"
-        "ENB2012_data.xlsx",
         "ENB2012_data.xlsx",
         "sha256:be1176575d2622b3647e2b336e3b6d06a6e3033ea911d18d72658d3ef53c40bd",
     ),
-    "california_housing": Remote(
+    "california_housing": (
         "https://raw.githubusercontent.com/ageron/handson-ml2/aa555aa16b9d0af6c84e67c7757f3317d05acb12/"
         "datasets/housing/housing.csv",
-        "housing.csv",
         "sha256:8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e",
     ),
 }
-LOCAL = {"energy": "enb2012/ENB2012_data.xlsx", "california_housing": "california_housing/housing_ageron.csv"}
-"""Where in the folder MAMBANORM_REAL_DATA a task's file lies."""
+"""Address and digest of a task's file."""
 ENERGY_ROWS, HOUSING_ROWS, DIABETES_ROWS = 768, 20_640, 442
 LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
 HOUSE_VALUE = ("median house value, $",)
@@ -70,21 +64,17 @@ def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Sh
 
 
 def _file(task: str) -> Path:
-    """The task's file: in `data/<task>` or in the folder MAMBANORM_REAL_DATA; its checksum is checked."""
-    path, given = data_folder(task) / FILES[task].name, os.environ.get("MAMBANORM_REAL_DATA")
-    if not path.exists() and given and (Path(given) / LOCAL[task]).exists():
-        path = Path(given) / LOCAL[task]
+    """The task's file in `data/<task>`; its checksum is checked."""
+    url, digest = FILES[task]
+    path = data_folder(task) / url.rpartition("/")[2]
     if not path.exists():
         raise missing(task, path, f"Say `mambanorm tasks --prepare {task}`")
-    verify(path, FILES[task].digest)
+    verify(path, digest)
     return path
 
 
 def _prepare(task: str, scale: str) -> None:
-    try:
-        _file(task)
-    except ValueError:  # it is missing, or the download's own check says what is wrong with it
-        fetch(FILES[task], data_folder(task))
+    fetch(*FILES[task], data_folder(task))
 
 
 @register_task(
@@ -139,9 +129,6 @@ def table_splits(
 
     A missing feature becomes the median of the training rows. BadData for a target that is no number."""
     x, y = features.to_numpy(float), targets.to_numpy(float, copy=True)
-    if np.isnan(y).any():
-        row, column = np.argwhere(np.isnan(y))[0]
-        raise BadData(f"target {names[column]!r} of row {row} is missing: mend the data, or leave the row out")
     order = np.random.default_rng(seed).permutation(len(x))[: used_rows(len(x), scale)]
     held_out = round(HELD_OUT * len(order))
     parts = order[2 * held_out :], order[:held_out], order[held_out : 2 * held_out]
