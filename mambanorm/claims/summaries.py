@@ -85,7 +85,7 @@ def _add(facts: dict[str, dict], run_id: str, directory: str | Path | None, read
         facts[run_id] |= read(run)
     except DamagedRun:  # a verdict without this run would look like any other
         raise
-    except ValueError as error:  # its diagnostics were deleted to save space, or are of an earlier version
+    except ValueError as error:  # its diagnostics are of an earlier version
         warnings.warn(str(error), stacklevel=3)
 
 
