@@ -143,6 +143,10 @@ def test_as_many_workers_as_the_cores_hold_of_the_widest_run(monkeypatch):
     assert count_workers(ten, 5) == 5
     with pytest.raises(ValueError, match="workers must be"):
         count_workers(ten, -1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # several runs share a GPU only if one asks for it
+    assert count_workers(ten) == 0
+    assert count_workers(ten, 5) == 5
+    assert count_workers([config.but(device="cpu") for config in ten]) == 8
 
 
 def test_a_run_is_timed_with_its_own_threads(store, monkeypatch):

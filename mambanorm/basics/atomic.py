@@ -6,11 +6,7 @@ content has reached the disk, so that a power cut leaves the old file or the new
     replacing, write_bytes, write_text    one file
     make_folder                           creates a folder that a power cut does not take away again
     to_disk, folder_to_disk               wait until a file, the names in a folder, or a folder of files are on the disk
-    save_tensors                          a safetensors file, with the permissions of any other
     writable_folder                       can a folder be written to? Asked before the work, not after it
-    is_full                               does an error say that the disk is full?
-    free_name                             where to set a damaged folder aside
-    sha256                                the checksum of a file
 """
 
 from __future__ import annotations
@@ -18,23 +14,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-
-from mambanorm.basics.settings import Later
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-safetensors_torch = Later("safetensors.torch")
-
-PROBE = ".writable-"
 NO_WAIT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)  # answers for a folder that cannot be waited for
 
 
@@ -75,11 +60,9 @@ def folder_to_disk(folder: Path) -> None:
 def to_disk(path: Path) -> None:
     """Waits until the content of a file, or the names in a folder, have reached the disk. OSError if they cannot.
 
-    Where there is no such wait for a folder, as on some shared disks, or where this user may not open it, none is made.
+    Where there is no such wait for a folder, as on some shared disks, on Windows, or where this user may not open it,
+    none is made.
     """
-    folder = path.is_dir()
-    if os.name == "nt" and folder:  # Windows opens no folder, and waits only for a file that it may write to
-        return
     try:
         handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
         try:
@@ -87,34 +70,19 @@ def to_disk(path: Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        if not folder or error.errno not in NO_WAIT:
+        if not path.is_dir() or error.errno not in NO_WAIT:
             raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """A link stays a link, to the file that is written."""
-    with replacing(path.resolve() if path.is_symlink() else path) as temporary:
+    with replacing(path.resolve()) as temporary:
         temporary.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
     """As UTF-8."""
     write_bytes(path, text.encode())
-
-
-def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """A safetensors file that follows the umask; safetensors' own are readable by their owner alone.
-
-    OSError where it cannot be written.
-    """
-    path.touch()
-    mode = path.stat().st_mode
-    try:
-        safetensors_torch.save_file(tensors, path)
-    except SafetensorError as error:  # what it raises for a full disk
-        text, number = f"{path} cannot be written: {error}", re.search(r"\(os error (\d+)\)", str(error))
-        raise (OSError(int(number[1]), text) if number else OSError(text)) from error
-    path.chmod(mode)
 
 
 def is_full(error: OSError) -> bool:
@@ -129,27 +97,16 @@ def writable_folder(path: str | Path, what: str) -> Path:
     """
     path = Path(path).resolve()
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
-    probe = path / f"{PROBE}{uuid.uuid4().hex}"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink(missing_ok=True)  # another process may tidy up what killed processes left
+        tempfile.TemporaryFile(dir=path).close()
         for folder in made:
             with suppress(OSError):  # another process has begun to use it
                 folder.rmdir()
     except OSError as error:
-        reason = "it is a file" if path.is_file() else error.strerror or str(error)
         hint = "Nothing was started; give a folder that you can write to"
-        raise type(error)(error.errno, f"{path} cannot hold {what}: {reason}. {hint}") from error
+        raise type(error)(error.errno, f"{path} cannot hold {what}: {error.strerror or error}. {hint}") from error
     return path
-
-
-def free_name(path: Path) -> Path:
-    """`<name>.damaged-1`, or the next one that is free."""
-    n = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{n}")).exists():
-        n += 1
-    return aside
 
 
 def sha256(path: Path) -> str:

@@ -22,7 +22,6 @@ is NaN for a run that its claim does not look at.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -32,7 +31,7 @@ import pandas as pd
 from mambanorm.claims.claim import CORRUPTED, NONE
 from mambanorm.claims.version_11 import NEXT
 from mambanorm.runs.presets import LANGUAGE_TASKS, VISION_TASKS
-from mambanorm.runs.result import DamagedRun, StoredRun
+from mambanorm.runs.result import StoredRun
 from mambanorm.runs.store import find_run, stored_run
 from mambanorm.study.experiments import deep_runs, failing_runs, growth_runs
 
@@ -43,8 +42,8 @@ Reader = Callable[[StoredRun], dict[str, float]]
 
 
 def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> pd.DataFrame:
-    """The run frame with the columns of this module, read from the store. A run whose diagnostics were deleted has NaN
-    there, and a warning names it."""
+    """The run frame with the columns of this module, read from the store. DamagedRun for one that lacks a file: a
+    verdict without it would look like any other."""
     if frame.empty:
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts = {run_id: {} for run_id in frame.run_id}
@@ -75,14 +74,8 @@ def _readers(tests: pd.DataFrame, runs_dir: str | Path | None) -> Iterable[tuple
 def _add(facts: dict[str, dict], run_id: str, directory: str | Path | None, read: Reader) -> None:
     """Reads one run of the frame, if the store has it whole."""
     run = stored_run(run_id, directory) if run_id in facts else None
-    if run is None:
-        return
-    try:
+    if run is not None:
         facts[run_id] |= read(run)
-    except DamagedRun:  # a verdict without this run would look like any other
-        raise
-    except ValueError as error:  # its diagnostics were deleted to save space
-        warnings.warn(str(error), stacklevel=3)
 
 
 def growth_facts(run: StoredRun) -> dict[str, float]:

@@ -209,7 +209,7 @@ def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS
     )
 
 
-WORKERS_HELP = "auto (one a core, or as many as fit on the GPUs), 0 (in this process) or N"
+WORKERS_HELP = "auto (one a core; this process where there is a GPU), 0 (this process) or N"
 
 
 def add_training(command: Parser) -> None:

@@ -63,15 +63,12 @@ def _check_store(options: argparse.Namespace) -> int:
 
     if ignored := [f"--{name}" for name in FILTERS if getattr(options, name) is not None]:
         raise ValueError(f"--check reads every run and prints what it finds: leave {', '.join(ignored)} out")
-    table = check_runs(options.runs_dir)
-    bad = table[table["state"] != "whole"]
-    for row in bad.itertuples():
-        print(f"{row.run_id}  {row.state}: {row.why}")
-    counts = ", ".join(f"{n} {state}" for state, n in table["state"].value_counts().items())
-    print(f"{plural(len(table), 'run')} in {runs_dir(options.runs_dir)}{': ' if counts else ''}{counts}")
-    if "damaged" in set(table["state"]):
-        print("Move a damaged run's folder away, and what needs it trains it again.")
-    return int(len(bad) > 0)
+    states = check_runs(options.runs_dir)
+    wrong = {run_id: why for run_id, why in states.items() if why}
+    for run_id, why in wrong.items():
+        print(f"{run_id}  {why}")
+    print(f"{plural(len(states), 'run')} in {runs_dir(options.runs_dir)}, {len(wrong)} of them not whole")
+    return int(len(wrong) > 0)
 
 
 def add_tasks(command: Parser) -> None:

@@ -25,7 +25,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.atomic import replacing, save_tensors, writable_folder, write_bytes
+from mambanorm.basics.atomic import writable_folder, write_bytes
 from mambanorm.basics.checks import check_size, shown
 from mambanorm.basics.settings import Later
 from mambanorm.look.diagnosis import WEIGHTS, NonFinite, Report, check_loss
@@ -34,6 +34,7 @@ from mambanorm.look.recording import as_it_was, eagerly, first_tensor, left_as_f
 from mambanorm.look.sites import COLUMNS, Pass, layers_of, places_of
 from mambanorm.look.surgery import sites_for_norms
 
+safetensors_torch = Later("safetensors.torch")
 pictures = Later("mambanorm.figures.clinic")  # of what is found, drawn by a room above where they are asked for
 
 NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
@@ -226,8 +227,8 @@ class Watched:
             state, whole = self.model.state_dict(), dict(memory_format=torch.contiguous_format)
             state = {name: value for name, value in state.items() if isinstance(value, Tensor)}  # modules may keep more
             checkpoint = self.folder / f"step-{self.step:06d}.safetensors"
-            with replacing(checkpoint) as temporary:
-                save_tensors(temporary, {name: value.detach().cpu().clone(**whole) for name, value in state.items()})
+            state = {name: value.detach().cpu().clone(**whole) for name, value in state.items()}
+            write_bytes(checkpoint, safetensors_torch.save(state))
         steps, layers, picture = self.steps, self.by_layer, self.folder / f"step-{self.step:06d}.png"
         where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"

@@ -4,7 +4,7 @@ Here, OnDask    the two engines: `submit` configs, then take the `next` run that
 count_workers   how many runs train side by side
 open_engine     the engine that a sweep asks for
 connect         a client of a scheduler that somebody else started
-local_cluster   Dask on this machine, for this machine alone; on several GPUs by dask-cuda
+local_cluster   Dask on this machine, for this machine alone
 """
 
 from __future__ import annotations
@@ -17,14 +17,10 @@ import queue
 import sys
 import time
 import uuid
-import warnings
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
-from itertools import cycle
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import dask
@@ -156,14 +152,20 @@ def so_far(asked: Collection[RunConfig], store: Path) -> str:
 def count_workers(todo: list[RunConfig], workers: int | str = "auto", scheduler: str | None = None) -> int:
     """How many runs train side by side, each in a worker process; 0 = one after another in this process.
 
-    "auto" is one a GPU where there are any, else as many as the cores hold. ValueError for `workers` that is neither
-    "auto" nor a whole number from 0 up.
+    "auto" is this process where there is a GPU, else as many as the cores hold. ValueError for `workers` that is
+    neither "auto" nor a whole number from 0 up.
     """
     check_workers(workers)
     if scheduler is not None:
         with connect(scheduler) as client:
             return max(1, sum(client.nthreads().values()))
-    return _places(todo, workers)[0]
+    if workers != "auto":
+        return min(len(todo), workers)
+    if torch.cuda.is_available() and any(config.device != "cpu" for config in todo):
+        return 0
+    given, threads = numba.config.NUMBA_NUM_THREADS, most_threads(todo)
+    alone = len(todo) == 1 or (given == 1 and KERNEL in os.environ)  # a notebook of the study may have one core
+    return 0 if alone and threads <= given else min(len(todo), max(1, cores() // threads))
 
 
 def check_workers(workers: int | str) -> None:
@@ -174,37 +176,6 @@ def check_workers(workers: int | str) -> None:
 def most_threads(configs: Iterable[RunConfig]) -> int:
     """The threads that a worker needs for any of these runs."""
     return max(config.threads for config in configs)
-
-
-def _places(todo: list[RunConfig], workers: int | str) -> tuple[int, list[str]]:
-    """How many workers of our own there shall be (0 = this process), and the GPUs they are dealt out to."""
-    if workers == 0 or any(config.device.startswith("cuda:") for config in todo):  # one GPU, chosen by the user
-        return 0 if workers == "auto" else min(len(todo), workers), []
-    gpus, threads = gpus_for(todo), most_threads(todo)
-    if workers != "auto":
-        return min(len(todo), workers), gpus
-    if gpus:
-        count = min(len(todo), len(gpus))
-        return 0 if count == 1 else count, gpus
-    given = numba.config.NUMBA_NUM_THREADS
-    alone = len(todo) == 1 or (given == 1 and KERNEL in os.environ)  # a notebook of the study may have one core
-    return 0 if alone and threads <= given else min(len(todo), max(1, cores() // threads)), gpus
-
-
-def gpus_for(todo: list[RunConfig]) -> list[str]:
-    """The GPUs for these runs, by their names in CUDA_VISIBLE_DEVICES, else by their numbers; none if all runs train
-    on the CPU. Several need dask-cuda: without it there is one, and a warning."""
-    if not any(config.device in ("auto", "cuda") for config in todo) or not torch.cuda.is_available():
-        return []
-    count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(i) for i in range(count)] if named is None else [name.strip() for name in named.split(",")][:count]
-    if len(names) > 1 and find_spec("dask_cuda") is None:
-        warnings.warn(
-            f"of {len(names)} GPUs only the first is used: `pip install dask-cuda` (the cuda extra) for all of them",
-            stacklevel=2,
-        )
-        return names[:1]
-    return names
 
 
 @contextmanager
@@ -218,13 +189,11 @@ def open_engine(
     elif scheduler is not None:
         with connect(scheduler) as connected:
             yield OnDask(connected, store)
-    elif (places := _places(todo, workers))[0] == 0:
+    elif (count := count_workers(todo, workers)) == 0:
         yield Here(store)
     else:
-        count, gpus = places
-        if not gpus:
-            warm_up()  # compile once here, not once in every worker
-        with local_cluster(count, most_threads(todo), gpus) as local:
+        warm_up()  # compile once here, not once in every worker
+        with local_cluster(count, most_threads(todo)) as local:
             yield OnDask(local, store, local=True)
 
 
@@ -275,26 +244,32 @@ LOOPBACK = dict(host=HOST, dashboard_address=None, scheduler_kwargs={"dashboard_
 
 
 @contextmanager
-def local_cluster(workers: int, threads: int, gpus: Sequence[str] = ()) -> Iterator[Client]:
+def local_cluster(workers: int, threads: int) -> Iterator[Client]:
     """A Dask cluster that only this process can talk to, without Dask's pages; a run may use up to `threads` threads.
 
     Dask runs whatever code it is sent, so every socket is bound to loopback, and speaks TLS with a key made for this
     cluster: another user of the machine has none. Dask always serves HTTP, so its list of routes is left empty.
-    Several `gpus` are dealt out to the workers by dask-cuda; a single one is every worker's.
     RuntimeError if the workers do not start.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)  # a worker that is still importing the script: the process that started it tells why
     settings = {"distributed.nanny.pre-spawn-environ": worker_environment(threads)}
-    options = LOOPBACK | dict(threads_per_worker=1, memory_limit=0, protocol="tls", security=Security.temporary())
     settings |= {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker")}
-    with (
-        patch.dict(os.environ),  # Dask sets its workers' variables here, and would leave them to whatever starts later
-        dask.config.set(settings),
-        _start(workers, gpus, **options) as cluster,
-        Client(cluster) as client,
-    ):
-        client.wait_for_workers(workers)
-        client.run(_settle)
-        yield client
+    options = LOOPBACK | dict(threads_per_worker=1, memory_limit=0, protocol="tls", security=Security.temporary())
+    options |= dict(n_workers=workers, silence_logs="ERROR" if debugging() else "CRITICAL")
+    # Dask sets its workers' variables in our environment, and would leave them to whatever starts later
+    with patch.dict(os.environ), dask.config.set(settings):
+        try:
+            cluster = LocalCluster(**options)
+        except RuntimeError as error:
+            raise RuntimeError(
+                "the worker processes did not start. Each imports your script first: put what runs there under "
+                '`if __name__ == "__main__":`, or sweep with workers=0, in this process'
+            ) from error
+        with cluster, Client(cluster) as client:
+            client.wait_for_workers(workers)
+            client.run(_settle)
+            yield client
 
 
 def worker_environment(threads: int) -> dict[str, int]:
@@ -303,39 +278,6 @@ def worker_environment(threads: int) -> dict[str, int]:
     Numba needs its thread limit before it starts; a run then takes as many threads as it asks for.
     """
     return dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads) | KEEP_FREED_MEMORY
-
-
-def _start(workers: int, gpus: Sequence[str], **options: Any) -> LocalCluster:
-    """The cluster. If its workers do not start, the RuntimeError says what to do."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(1)  # a worker that is still importing the script: the process that started it tells why
-    options |= dict(silence_logs="ERROR" if debugging() else "CRITICAL")
-    try:
-        if len(gpus) < 2:
-            return LocalCluster(n_workers=workers, **options)
-        from dask_cuda import LocalCUDACluster  # an extra
-
-        # no limit on the device: dask-cuda would move Dask's results out of it, and ours are not there
-        cluster = LocalCUDACluster(CUDA_VISIBLE_DEVICES=list(gpus[:workers]), device_memory_limit=0, **options)
-        _spread(cluster, workers)
-        return cluster
-    except RuntimeError as error:
-        raise RuntimeError(
-            "the worker processes did not start. Each imports your script first: put what runs there under "
-            '`if __name__ == "__main__":`, or sweep with workers=0, in this process'
-        ) from error
-
-
-def _spread(cluster: LocalCluster, workers: int) -> None:
-    """Adds workers to dask-cuda's cluster of one worker a GPU until there are so many, evenly over the GPUs.
-
-    dask-cuda deals GPUs out through each worker's environment, so a copy of a worker's specification is one more worker
-    on its GPU. Dask reads the specifications when it scales.
-    """
-    first = dict(cluster.worker_spec)
-    for i, (name, spec) in zip(range(len(first), workers), cycle(first.items())):
-        cluster.worker_spec[f"{name}-{i}"] = {**spec, "options": dict(spec["options"])}
-    cluster.scale(len(cluster.worker_spec))
 
 
 def _settle() -> None:

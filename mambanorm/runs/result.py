@@ -9,7 +9,6 @@ A damaged folder is never changed here; `runs/store.py` skips it with a warning 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -24,7 +23,7 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.basics.atomic import sha256
 from mambanorm.basics.errors import ImportFailed, NotRegistered
-from mambanorm.config import RunConfig, run_id_of
+from mambanorm.config import RunConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,12 +80,10 @@ FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARR
 # ---------------------------------------------------------------------------------------------------------------------
 # on disk
 
-OPTIONAL = ("diagnostics.npz", "checkpoint.safetensors")  # may be deleted to save space
-WRITTEN = ("config.json", "result.json", "curves.parquet", "predictions.npz", *OPTIONAL)
+WRITTEN = ("config.json", "result.json", "curves.parquet")
+WRITTEN += ("predictions.npz", "diagnostics.npz", "checkpoint.safetensors")
 MANIFEST = "manifest.json"
 FILES = (*WRITTEN, MANIFEST)
-UNREAD = (ValueError, TypeError, KeyError, RecursionError)
-"""What the readers of config, result and manifest raise where a file is not what its name says."""
 
 
 class DamagedRun(ValueError):
@@ -100,11 +97,8 @@ class DamagedRun(ValueError):
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run on disk; its arrays are read, and checked, when asked for.
-
-    They raise DamagedRun where a file is not what was written, ValueError where it was deleted to save space, and
-    PermissionError where this user may not read it.
-    """
+    """A run on disk; its arrays are read, and checked, when asked for: DamagedRun where a file is not what was written,
+    OSError where this user may not read it."""
 
     path: Path
     config: RunConfig
@@ -131,15 +125,7 @@ class StoredRun:
 
     def _load(self, name: str, read: Callable[[Path], Any]) -> Any:
         path = self.path / name
-        if name in OPTIONAL and not path.exists():
-            raise ValueError(
-                f"run {self.path.name} has no {name}: to get it back, move {self.path} away and train again"
-            )
-        try:
-            sound = sha256(path) == self.manifest[name]["sha256"]
-        except OSError as error:
-            raise _unreadable(self.path, error) from error
-        if not sound:
+        if sha256(path) != self.manifest[name]["sha256"]:
             raise DamagedRun(self.path, f"{name} was altered: its checksum is not that of the manifest")
         return read(path)
 
@@ -163,39 +149,26 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def _unreadable(folder: Path, error: OSError) -> OSError:
-    """The error for a run that is there but cannot be read; such a run is not damaged."""
-    text = f"the run {folder} is there, but cannot be read: {error.strerror or error}"
-    if isinstance(error, PermissionError):
-        text += ". Its owner can make it readable (chmod -R a+rX), or take another store with --runs-dir"
-    return type(error)(error.errno, text)
-
-
 def read_run(folder: Path) -> StoredRun | None:
     """The run in a folder, checked as far as that is cheap; None if there is no folder. Raises DamagedRun, OSError if
     the run cannot be read, or NotRegistered if its norm or its optimizer, say, is not registered here."""
+    if not folder.exists():
+        return None
     try:
-        if not folder.exists():
-            if folder.is_symlink():
-                raise OSError(errno.ENXIO, "it is a link to a place that is not there")
-            return None
         manifest = json.loads((folder / MANIFEST).read_bytes())["files"]
         config, facts = (_small_file(folder / name, manifest[name]["sha256"]) for name in WRITTEN[:2])
         for name in WRITTEN[2:]:
-            path = folder / name
-            if not (name in OPTIONAL and not path.exists()) and path.stat().st_size != manifest[name]["bytes"]:
-                raise ValueError(f"{name} is missing or damaged")
-        config = _config(config, folder.name)
+            if (folder / name).stat().st_size != manifest[name]["bytes"]:
+                raise ValueError(f"{name} is shorter or longer than it was")
+        config = RunConfig.from_json(config)
         if config.run_id != folder.name:
             raise ValueError(f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA")
         return StoredRun(folder, config, json.loads(facts), manifest)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise DamagedRun(folder, f"{Path(error.filename or folder).name} is missing or no file") from error
-    except OSError as error:
-        raise _unreadable(folder, error) from error
     except (NotRegistered, ImportFailed):
         raise
-    except UNREAD as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:  # a file is not what its name says
         raise DamagedRun(folder, error) from error
 
 
@@ -206,19 +179,8 @@ def _small_file(path: Path, checksum: str) -> str:
     return content.decode()
 
 
-def _config(text: str, run_id: str) -> RunConfig:
-    """The config of a run. NotRegistered only if nothing else is wrong with it."""
-    try:
-        return RunConfig.from_json(text)
-    except NotRegistered as error:
-        if run_id_of(json.loads(text)) != run_id:
-            raise ValueError(str(error)) from error
-        raise
-
-
 def check_run(folder: Path) -> None:
     """Reads all of a run. DamagedRun if any of it is not what was written, OSError where it cannot be read."""
     run = read_run(folder)
-    for name, file in zip(ARRAYS, WRITTEN[2:], strict=True):
-        if file not in OPTIONAL or (folder / file).exists():
-            getattr(run, name)
+    for name in ARRAYS:
+        getattr(run, name)

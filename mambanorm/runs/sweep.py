@@ -31,7 +31,7 @@ from mambanorm.runs.cluster import Here, OnDask, check_workers, open_engine, so_
 from mambanorm.runs.grid import relative_cost, unique
 from mambanorm.runs.recorded_results import describe_recorded, recorded_ids, recorded_runs
 from mambanorm.runs.result import config_row
-from mambanorm.runs.store import COLUMNS, find_run, load_runs, missing_runs, ready_store, tidy
+from mambanorm.runs.store import COLUMNS, check_store, find_run, load_runs, missing_runs, tidy
 from mambanorm.runs.worker import POLL_S, Outcome, is_free
 from mambanorm.tasks import check_task
 
@@ -90,15 +90,14 @@ def _trained(configs: list[RunConfig], client, scheduler, workers, runs_dir, pro
     # the longest first, so that none of them is left alone at the end; otherwise in the order given
     todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
     failed = {}
-    if not todo:
-        tidy(runs_dir)  # a sweep that was killed at its end
-    else:
-        store = ready_store(runs_dir)
+    if todo:
+        store = check_store(runs_dir)
         with open_engine(client, scheduler, workers, todo, store) as engine:
             done = chain.from_iterable(_run_all(wave, engine, store) for wave in waves(todo))
             for config, error in _progress(done, todo, progress):
                 if error is not None:
                     failed[config.run_id] = _failed(config, error)
+    tidy(runs_dir)
     for row in failed.values():
         warnings.warn(f"{row['arm']} on {row['task']}, seed {row['seed']}: {row['error']}", stacklevel=2)
     done = load_runs(runs_dir, configs=[config for config in configs if config.run_id not in failed])

@@ -36,7 +36,7 @@ from mambanorm.basics.atomic import is_full
 from mambanorm.basics.extensions import load_imports
 from mambanorm.config import RunConfig
 from mambanorm.runs.run import train
-from mambanorm.runs.store import LEASE, find_run, ready_store, resume_dir, save_run
+from mambanorm.runs.store import LEASE, check_store, find_run, resume_dir, save_run
 
 POLL_S = 1.0  # seconds between two looks at what others train
 
@@ -75,7 +75,7 @@ def train_one(config: RunConfig, directory: str | Path | None = None, **options:
 
     Raises what train and save_run raise, and OSError at once for a store that cannot be written.
     """
-    store, told = ready_store(directory), False
+    store, told = check_store(directory), False
     while find_run(config, store) is None:
         try:
             _train_and_store(config, store, **options)
