@@ -100,7 +100,7 @@ DRAW_FRAME = {
 }
 DRAW_ARRAYS = {
     "curves": lambda text: figures.fig_curves({"RMSN>SSM>GN": curve(), "a": curve(60, fail=True)}, text),
-    "mixture": lambda text: figures.fig_mixture({"NormVary>SSM>GN": LOG, "again": LOG}, text),
+    "mixture": lambda text: figures.fig_mixture(LOG, text),
     "token_norms": lambda text: figures.fig_token_norms(token_frame(), caption=text),
     "singular_values": lambda text: figures.fig_singular_values(
         {"early": SIGMA, "failing": FAILING}, SIGMA, (0.1, 0.9), text
@@ -275,9 +275,9 @@ def test_figure_9_shows_the_largest_token_beside_the_median_in_train_mode():
     frame = frame.assign(task="listops")
     fig = figures.fig_token_norms(pd.concat([frame, frame.assign(mode="eval", l2=1e9)]))
     for ax in fig.axes:
-        lines = {line.get_label(): np.round(line.get_ydata(), 6).tolist() for line in ax.lines}
-        assert lines["median"] == [0, 0, 0, 0]
-        assert lines["largest"] == [1, 2, 3, 4]
+        median, largest = (np.round(line.get_ydata(), 6).tolist() for line in ax.lines if line.get_marker() != "X")
+        assert median == [0, 0, 0, 0]
+        assert largest == [1, 2, 3, 4]
     assert "listops" in fig.get_suptitle()
     with pytest.raises(ValueError, match="holds task listops, digits: draw one"):
         figures.fig_token_norms(pd.concat([frame, frame.assign(task="digits")]))
@@ -285,11 +285,25 @@ def test_figure_9_shows_the_largest_token_beside_the_median_in_train_mode():
         figures.fig_token_norms(frame, phase="initial")
 
 
-def test_lost_tokens_leave_a_gap_and_a_cross():
+def test_lost_tokens_end_the_line_and_leave_a_cross():
     ax = figures.fig_token_norms(token_frame()).axes[0]
     crosses = [line.get_xdata().round().tolist() for line in ax.lines if line.get_marker() == "X"]
     assert crosses == [[5]]
-    assert all(np.isnan(line.get_ydata()[-1]) for line in ax.lines if line.get_marker() != "X")
+    assert [line.get_xdata().tolist() for line in ax.lines if line.get_marker() != "X"] == [[1, 2, 3, 4]] * 2
+
+
+def test_a_line_over_rates_is_the_mean_of_its_seeds_and_the_band_is_the_t_interval():
+    runs = pd.DataFrame(
+        [dict(lr=lr, seed=s, arm=arm, accuracy=50 + s) for lr in (0.1, 1) for s in range(6) for arm in "ab"]
+    )
+    (ax,) = figures.fig_over(runs.assign(chance=10.0), "lr", "arm", "Rates", band="95 % t-intervals").axes
+    assert ax.get_xscale() == "log"
+    assert [list(line.get_ydata()) for line in ax.lines if line.get_marker() in ("o", "s")] == [[52.5, 52.5]] * 2
+    low, high = stats.t.interval(0.95, 5, 52.5, stats.sem(range(6)))
+    assert [np.ptp(band.get_paths()[0].vertices[:, 1]) for band in ax.collections] == pytest.approx([high - low] * 2)
+    caption = figures.fig_over(runs[runs.seed == 0], "lr", "arm", "Rates", band="95 % t-intervals").get_supxlabel()
+    assert "single runs" in caption
+    assert "band" not in caption
 
 
 def test_weights_by_depth_are_shown_against_step_0():
