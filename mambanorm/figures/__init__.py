@@ -26,7 +26,7 @@ PLACES, __getattr__, __dir__ = names_of(
         "lessons": "example_batch fig_costs fig_descent fig_effect fig_invariances fig_memory fig_parts fig_rows "
         "fig_selector",
         "clinic": "fig_clinic fig_cures fig_failure",
-        "diagrams": "fig_axes fig_block fig_cross_scan fig_patterns fig_sheet fig_sites save_sheet",
+        "diagrams": "fig_axes fig_block fig_cross_scan fig_sheet save_sheet",
         "verdicts": "fig_claim fig_verdicts",
         "explorers": "fig_arm_view fig_cell_view fig_norm_view fig_scan_view",
         "colours": "PALETTE norm_colour",
