@@ -1,5 +1,5 @@
-"""Diagrams: which cells share a statistic (Figure 2), the block (Figures 3 and 4), the four ways through an image, and the
-sheet of the norms: one A4 page to print and hand out.
+"""Diagrams: which cells share a statistic (Figure 2), the block (Figures 3 and 4), the four ways through an image, and
+the sheet of the norms: one A4 page to print and hand out.
 
 All are drawn from the code itself: the registered norms, their `axes` and `causal`, the arm notation, `cross_scan`.
 No training run is behind them, so the captions name no seeds.

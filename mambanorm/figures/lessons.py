@@ -115,9 +115,9 @@ def draw_row(ax: Axes, row: Tensor) -> float:
     return limit
 
 
-def mean_sd(values: Tensor, between: str = ", ") -> str:
+def mean_sd(values: Tensor) -> str:
     """ "mean 0.12, sd 1.00"; never −0.00."""
-    return f"mean {round(float(values.mean()), 2) + 0.0:.2f}{between}sd {values.std(correction=0):.2f}"
+    return f"mean {round(float(values.mean()), 2) + 0.0:.2f}, sd {values.std(correction=0):.2f}"
 
 
 @styled
