@@ -74,13 +74,6 @@ def test_the_figures_say_what_they_rest_on():
     fig = figures.fig_site_gains(gains[gains.site == "B"], fresh=fresh)
     (diamond,) = [line for line in fig.axes[0].get_lines() if line.get_marker() == "D" and len(line.get_xdata())]
     assert diamond.get_xdata().tolist() == site_gains(fresh).set_index("site").per_seed["B"]
-    ladder = figures.fig_ladder(climbed(0.4, 1.0).assign(scale="smoke"))
-    (ax,) = ladder.axes
-    assert ax.get_xscale() == "log"
-    lines = [line for line in ax.get_lines() if len(line.get_xdata()) == 5 and line.get_linestyle() != "None"]
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 2
-    with pytest.raises(ValueError, match="a ladder is of one task, got digits, pydoc"):
-        figures.fig_ladder(both)
 
 
 def test_the_answers_are_those_of_the_runs():

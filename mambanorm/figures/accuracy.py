@@ -1,4 +1,4 @@
-"""The paper's accuracy figures: run frame in, figure out (Figures 1 and 5–7, IN taken apart).
+"""The paper's accuracy figures: run frame in, figure out (Figures 1 and 5–8, Table 2, IN taken apart).
 
 Each is one function of a frame (see `load_runs`) and draws a panel a task. Dots are seeds, bars and large dots are
 means, thin lines ± one standard deviation. Diamonds are the runs of `fresh`, a run frame of the reader's own (see
@@ -11,15 +11,26 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mambanorm.arms import NORM_CHOICES, PAPER_NORMS, Arm
-from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM, SINGLE, norm_colour, norm_marker, own_run
+from mambanorm.figures.colours import (
+    COMBINATION,
+    GREY,
+    INK,
+    NO_NORM,
+    PALETTE,
+    SINGLE,
+    norm_colour,
+    norm_marker,
+    own_run,
+)
 from mambanorm.figures.style import above, finish, jitter, own_runs, panel_grid, short, styled
 from mambanorm.study.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
-from mambanorm.study.tables import check_frame, choose, describe_frame, paper_kind, percent
+from mambanorm.study.tables import check_frame, choose, describe_frame, paper_kind, percent, summarize
 
 TEST_ACCURACY = "test accuracy (%)"
 
@@ -41,20 +52,16 @@ def own_of(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:
     return runs.iloc[:0] if fresh is None or fresh.empty else fresh.assign(percent=100 * fresh.test_accuracy)
 
 
-def task_panels(frame: pd.DataFrame, *, paper: bool = False, chance: bool = True, height: float = 4.0):
-    """A figure with one titled panel a task, chance as a dotted line, and one more panel for the paper if asked."""
-    tasks = list(frame.task.unique())
-    fig, axes = panel_grid(len(tasks) + paper, 3, row=height)
-    for ax in axes:
-        ax.set_ylabel(TEST_ACCURACY)
-    for ax, task in zip(axes, tasks, strict=False):
+def task_panels(frame: pd.DataFrame, *, chance: bool = True, height: float = 4.0):
+    """A figure with one titled panel a task, chance as a dotted line; task → axes."""
+    panels = list(frame.groupby("task", sort=False))
+    fig, axes = panel_grid(len(panels), 3, row=height)
+    for ax, (task, runs) in zip(axes, panels, strict=True):
         ax.set_title(task, color=INK)
-        if chance:
-            ax.axhline(100 * frame.chance[frame.task == task].mean(), color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
-    if paper:
-        axes[-1].set_title(f"the paper, {MAIN_TASKS[paper_kind(frame)]}: not our level", color=GREY, fontsize=9.5)
-        axes[-1].set_facecolor("#FAFAF8")
-    return fig, dict(zip(tasks, axes, strict=False)), axes[-1]
+        ax.set_ylabel(TEST_ACCURACY)
+        if chance and runs.chance.notna().any():
+            ax.axhline(100 * runs.chance.mean(), color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
+    return fig, dict(zip(frame.task.unique(), axes, strict=True))
 
 
 def norm_ticks(ax: Axes, names: Sequence[str], label: str) -> None:
@@ -64,51 +71,46 @@ def norm_ticks(ax: Axes, names: Sequence[str], label: str) -> None:
     ax.tick_params(axis="x", length=0)
 
 
-def headroom(ax: Axes) -> None:
-    """Room above the highest bar; bars start at zero."""
-    ax.set_ylim(0, max(ax.dataLim.ymax, 1) * 1.12)
-
-
-ONE, TWO = {"": dict(alpha=0.9)}, {"before": dict(alpha=0.4), "after": dict(alpha=0.9)}
-"""The sides of a place → how their bars look: one bar a place, or two."""
-SEEDS = dict(markersize=3.2, color=INK, markeredgecolor="white", markeredgewidth=0.5, zorder=4)
-
-
-def bars(
-    ax: Axes,
-    runs: pd.DataFrame,
-    own: pd.DataFrame,
-    at: Mapping[str, tuple[str, str]],
-    looks: Mapping[str, dict] = ONE,
-    *,
-    colours: Mapping[str, str] | None = None,
-    joined: bool = False,
-) -> None:
-    """A bar for each arm of `at` (arm → place, side of it): mean, ± sd, a dot a seed, a diamond a run of `own`.
-
-    `joined`: lines join the two runs of a seed, in place of the sd. Colours are those of the places as norms.
-    """
-    places, width = list(dict.fromkeys(place for place, _ in at.values())), 0.4 if len(looks) > 1 else 0.62
-    shift = dict(zip(looks, jitter(len(looks), width), strict=True))
-    where = {arm: places.index(place) + shift[side] for arm, (place, side) in at.items()}
-    for arm, (place, side) in at.items():
-        values, x = runs.percent[runs.arm == arm].dropna(), where[arm]
-        if values.empty:
-            continue
-        mean, colour = values.mean(), norm_colour(place) if colours is None else colours[place]
-        ax.bar(x, mean, width, color=colour, edgecolor="white", linewidth=0.8, **looks[side])
-        if not joined:
-            ax.plot([x, x], mean + values.std() * np.array([-1, 1]), color=INK, linewidth=1)
-        ax.plot(x + jitter(len(values), 0 if joined else width / 2), values, "o", **SEEDS)
-    if joined:
-        seeds = runs.pivot(index="seed", columns="arm", values="percent")
-        for place in places:
-            both = [arm for arm in at if at[arm][0] == place]
-            ends = seeds.reindex(columns=both).dropna().to_numpy().T
-            ax.plot([where[arm] for arm in both], ends, color=INK, linewidth=0.7, alpha=0.7, zorder=3)
-    own = own[own.arm.isin(at)]
-    beside = {arm: x + 0.4 * width * (1 if shift[at[arm][1]] >= 0 else -1) for arm, x in where.items()}
-    ax.plot([beside[arm] for arm in own.arm], own.percent, **own_run())
+def arm_panels(
+    runs, fresh, places: Sequence[str], groups: Mapping[str, dict], label: str, *, bar=False, join="", apart=0.4
+):
+    """A figure, and task → axes: of each arm the mean, as a bar with the sd or as a large dot, a dot a seed, a diamond
+    for a run of `fresh`. Columns of the runs say where: `place` on the x axis, `group`, whose look the mean has (groups
+    stand `apart`), and `norm`, whose colour. Lines join the means that agree in the column `join`."""
+    fig, panels = task_panels(runs, chance=bar)
+    side = dict(zip(groups, jitter(len(groups), apart), strict=True))
+    own, ends = own_of(fresh, runs), []
+    for (task, arm), mine in runs.dropna(subset="percent").groupby(["task", "arm"], sort=False):
+        place, group, norm = mine[["place", "group", "norm"]].iloc[0]
+        ax, x, mean, colour = panels[task], places.index(place) + side[group], mine.percent.mean(), norm_colour(norm)
+        if bar:
+            look = dict(color=colour, edgecolor="white", yerr=mine.percent.std(), ecolor=INK) | groups[group]
+            ax.bar(x, mean, apart or 0.62, **look)
+        else:
+            ax.plot(x, mean, norm_marker(norm), markersize=8, color=colour, zorder=5, **groups[group])
+            ends.append((task, mine[join].iloc[0], x, mean, colour))
+        seeds = mine.percent[mine.seed.notna()]
+        dots = dict(color=INK, markeredgecolor="white", markeredgewidth=0.5) if bar else dict(color=colour, alpha=0.6)
+        ax.plot(x + jitter(len(seeds), 0.16), seeds, "o", markersize=3.2, **dots)
+        ours = own.percent[(own.task == task) & (own.arm == arm)]
+        ax.plot(np.full(len(ours), x + np.copysign(0.14, side[group])), ours, **own_run(INK if bar else colour))
+    for _, line in pd.DataFrame(sorted(ends), columns=["task", "join", "x", "mean", "colour"]).groupby(
+        ["task", "join"]
+    ):
+        panels[line.task.iloc[0]].plot(line.x, line["mean"], color=line.colour.iloc[0], linewidth=1.4)
+    for ax in panels.values():
+        norm_ticks(ax, places, label)
+        if bar:  # from zero, with room above the highest
+            ax.set_ylim(0, max(ax.dataLim.ymax, 1) * 1.12)
+    dot = dict(markersize=8, linestyle="")
+    looks = {
+        name: dict(color=PALETTE.get(name, GREY), marker=norm_marker(name)) | dot | groups[name] for name in groups
+    }
+    patches = [Patch(label=name, color=GREY, **look) for name, look in groups.items() if bar]
+    if len(groups) > 1:
+        handles = patches or [Line2D([], [], label=name, **look) for name, look in looks.items()]
+        fig.legend(handles=handles, loc="outside upper right", ncols=len(groups))
+    return fig, panels
 
 
 GROUPS = {"no norm": NO_NORM, "single norm": SINGLE, "combination": COMBINATION}
@@ -124,7 +126,7 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> F
     """Figure 1: every arm's mean and seeds, in three groups: no norm, a single type, two types combined."""
     runs = scored(frame)
     own = own_of(fresh, runs)
-    fig, panels, _ = task_panels(frame, chance=False, height=4.3)
+    fig, panels = task_panels(frame, chance=False, height=4.3)
     for task, ax in panels.items():
         here = runs[runs.task == task]
         for x, (group, colour) in enumerate(GROUPS.items()):
@@ -147,74 +149,56 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> F
     return finish(fig, "No norm, one norm, two norms", describe_frame(frame, "means and seeds"), marks, own_runs(fresh))
 
 
-def printed(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """The paper's value of an arm on its own task, one row or none."""
-    values = paper_values(kind := paper_kind(frame))
-    return values[(values.arm == arm) & (values.task == MAIN_TASKS[kind])]
+def printed(runs: pd.DataFrame) -> pd.DataFrame:
+    """What the paper prints for these arms on its own task, as runs without a seed on a task of their own."""
+    values = paper_values(kind := paper_kind(runs))
+    mine = values[(values.task == MAIN_TASKS[kind]) & values.arm.isin(runs.arm)].drop_duplicates("arm")
+    task = f"the paper, {MAIN_TASKS[kind]}: not our level"
+    return mine.assign(task=task, percent=100 * mine.accuracy, seed=np.nan, chance=np.nan)
 
 
-def _paper_bar(ax: Axes, frame: pd.DataFrame, arm: str, x: float, norm: str, home: str, *, shift: float = 0, **look):
-    """What the paper prints for an arm on its own task, as a bar with its number (moved sideways by `shift` points), or
-    "not printed". A value from another section than `home` names that section."""
-    found = printed(frame, arm)
-    value, section = (100 * found.accuracy.iloc[0], found.section.iloc[0]) if len(found) else (0.0, home)
-    text = f"{value:.1f}" if len(found) else "not\nprinted"
-    ax.bar(x, value, color=norm_colour(norm), edgecolor="white", linewidth=0.8, **look)
-    above(ax, x, value, text + (f"\nfrom {section}" if section != home else ""), 6.8, (shift, 2), GREY)
-
-
-@styled
-def fig_type(frame: pd.DataFrame, norms: Sequence[str] = PAPER_NORMS, *, fresh: pd.DataFrame | None = None) -> Figure:
-    """Figure 5: the same norm before and after the SSM; the paper's printed values in a panel of their own."""
-    at = {f"{norm}>SSM>{norm}": (norm, "") for norm in norms}
-    runs = scored(frame, list(at))
-    own = own_of(fresh, runs)
-    fig, panels, paper = task_panels(runs, paper=True)
-    for task, ax in panels.items():
-        bars(ax, runs[runs.task == task], own[own.task == task], at)
-    for x, (arm, (norm, _)) in enumerate(at.items()):
-        _paper_bar(paper, runs, arm, x, norm, SECTIONS["Figure 5"], width=0.62, alpha=0.9)
-    for ax in (*panels.values(), paper):
-        norm_ticks(ax, norms, "norm, before and after the SSM")
-        headroom(ax)
-    notes = (own_runs(fresh), "dotted: chance", f"paper: {PATTERN_ONLY}")
-    return finish(fig, "Which type of norm?", describe_frame(runs), *notes)
+def _beside_paper(runs, fresh, norms: Sequence[str], groups: Mapping[str, dict], label: str, home: str):
+    """Bars of these arms, in a panel of its own those of the paper with its numbers, and what a caption says of it; a
+    number from another section than `home` is named."""
+    paper = printed(runs)
+    every = pd.concat([runs, paper])
+    place = every.arm.map(lambda arm: max(Arm.parse(arm).norms, key=lambda norm: norm != "None"))
+    after = every.arm.str.startswith("None>") & (every.arm != NONE)
+    every = every.assign(norm=place, place=place, group=np.where(after, list(groups)[-1], next(iter(groups))))
+    shown = every[place.isin(norms)]
+    fig, panels = arm_panels(shown, fresh, list(norms), groups, label, bar=True, apart=0.4 * (len(groups) - 1))
+    for bar in panels[paper.task.iloc[0]].patches:
+        above(
+            bar.axes, bar.get_x() + bar.get_width() / 2, bar.get_height(), f"{bar.get_height():.1f}", 6.8, (0, 2), GREY
+        )
+    elsewhere = [f"{short(arm)} from {of}" for arm, of in zip(paper.arm, paper.section, strict=True) if of != home]
+    notes = own_runs(fresh), "dotted: chance", f"paper: {', '.join([PATTERN_ONLY, *elsewhere])}"
+    return fig, panels, every[every.arm == NONE], notes
 
 
 NONE = "None>SSM>None"
 
 
 @styled
+def fig_type(frame: pd.DataFrame, norms: Sequence[str] = PAPER_NORMS, *, fresh: pd.DataFrame | None = None) -> Figure:
+    """Figure 5: the same norm before and after the SSM; the paper's printed values in a panel of their own."""
+    runs = scored(frame, [f"{norm}>SSM>{norm}" for norm in norms])
+    look, label = {"both": dict(alpha=0.9)}, "norm, before and after the SSM"
+    fig, _, _, notes = _beside_paper(runs, fresh, norms, look, label, SECTIONS["Figure 5"])
+    return finish(fig, "Which type of norm?", describe_frame(runs), *notes)
+
+
+@styled
 def fig_position(
     frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES, *, fresh: pd.DataFrame | None = None
 ) -> Figure:
-    """Figure 6 and Table 1: each norm before the SSM and after it, seeds joined by lines; the paper's values beside."""
-    at = {f"{norm}>SSM>None": (norm, "before") for norm in norms} | {f"None>SSM>{n}": (n, "after") for n in norms}
-    runs = scored(frame, [NONE, *at])
-    own = own_of(fresh, runs)
-    fig, panels, paper = task_panels(runs, paper=True)
-    for task, ax in panels.items():
-        here, ours = runs[runs.task == task], own[own.task == task]
-        bars(ax, here, ours, at, TWO, joined=True)
-        none, ours = (some.percent[some.arm == NONE].dropna() for some in (here, ours))
-        if len(none):
-            ax.axhline(none.mean(), color=NO_NORM, linewidth=1, zorder=1)
-        ax.plot(np.full(len(ours), -0.5), ours, **own_run(NO_NORM))
-    for arm, (norm, side) in at.items():
-        sign = 1 if side == "after" else -1
-        place, look = norms.index(norm) + 0.2 * sign, dict(width=0.4, shift=2.5 * sign, **TWO[side])
-        _paper_bar(paper, runs, arm, place, norm, SECTIONS["Table 1"], **look)
-    none = printed(runs, NONE).iloc[0]
-    paper.axhline(100 * none.accuracy, color=NO_NORM, linewidth=1, zorder=1)
-    for ax in (*panels.values(), paper):
-        norm_ticks(ax, norms, "norm")
-        headroom(ax)
-    handles = [Patch(color=GREY, alpha=look["alpha"], label=f"{side} the SSM") for side, look in TWO.items()]
-    handles.append(Line2D([], [], color=NO_NORM, linewidth=1, label="no norm"))
-    fig.legend(handles=handles, loc="outside upper right", ncols=3)
-    paper_says = f"paper: {PATTERN_ONLY}, its no-norm line is from {none.section}"
-    notes = ("lines join the runs of one seed", own_runs(fresh), "dotted: chance", paper_says)
-    return finish(fig, "Before or after the SSM?", describe_frame(runs, "means and seeds"), *notes)
+    """Figure 6 and Table 1: each norm before the SSM and after it, a line at no norm; the paper's values beside."""
+    runs = scored(frame, [NONE, *(arm for norm in norms for arm in (f"{norm}>SSM>None", f"None>SSM>{norm}"))])
+    groups = {"before the SSM": dict(alpha=0.4), "after the SSM": dict(alpha=0.9)}
+    fig, panels, none, notes = _beside_paper(runs, fresh, norms, groups, "norm", SECTIONS["Table 1"])
+    for task, mine in none.groupby("task"):
+        panels[task].axhline(mine.percent.mean(), color=NO_NORM, linewidth=1, zorder=1)
+    return finish(fig, "Before or after the SSM?", describe_frame(runs), "red line: no norm", *notes)
 
 
 def partners(n2: str, norms: Sequence[str] = NORM_CHOICES) -> list[str]:
@@ -234,29 +218,16 @@ def fig_single_vs_best(
 ) -> Figure:
     """Figure 7: for each N2, the type N2→N2 against the best combination, chosen on validation, shown on test."""
     runs = scored(frame, [arm for n2 in norms for arm in (f"{n2}>SSM>{n2}", *partners(n2, norms))])
-    own = own_of(fresh, runs)
-    fig, panels, _ = task_panels(runs, chance=False)
-    for task, ax in panels.items():
-        here, fresh_here = runs[runs.task == task], own[own.task == task]
-        for x, n2 in enumerate(norms):
-            best, colour, ends = best_combination(runs, task, n2, norms), norm_colour(n2), []
-            for arm, side, face in ((f"{n2}>SSM>{n2}", -0.2, "white"), (best, 0.2, colour)):
-                mine, ours = (some.percent[some.arm == arm].dropna() for some in (here, fresh_here))
-                if mine.empty:
-                    continue
-                ends.append((x + side, mine.mean()))
-                ax.plot(x + side + jitter(len(mine)), mine, "o", markersize=2.6, color=colour, alpha=0.6)
-                ax.plot(*ends[-1], norm_marker(n2), markersize=8, color=colour, markerfacecolor=face, zorder=4)
-                ax.plot(np.full(len(ours), x + 1.6 * side), ours, **own_run(size=5))
-            ax.plot(*zip(*ends, strict=True), color=colour, linewidth=1.4)
-            if best:
-                above(ax, x + 0.2, here.percent[here.arm == best].max(), Arm.parse(best).n1, 7.5)
-        norm_ticks(ax, norms, "N₂, the norm after the SSM")
+    best = {(task, best_combination(runs, task, n2, norms)) for task in runs.task.unique() for n2 in norms}
+    chosen = np.array([pair in best for pair in zip(runs.task, runs.arm, strict=True)])
+    groups = {"single: N₂→N₂": dict(markerfacecolor="white"), "best combination, its N₁ above": {}}
+    drawn = runs.assign(place=runs.n2, norm=runs.n2, group=np.where(chosen, *reversed(groups)))
+    label = "N₂, the norm after the SSM"
+    fig, panels = arm_panels(drawn[chosen | (runs.n1 == runs.n2)], fresh, list(norms), groups, label, join="place")
+    for (task, n1, n2), mine in runs[chosen].groupby(["task", "n1", "n2"]):
+        above(panels[task], norms.index(n2) + 0.2, mine.percent.max(), n1, 7.5)
+    for ax in panels.values():
         ax.margins(y=0.1)
-    look = dict(color=GREY, marker="o", markersize=8, linestyle="")
-    handles = [Line2D([], [], markerfacecolor="white", label="single: N₂→N₂", **look)]
-    handles.append(Line2D([], [], label="best combination, its N₁ above", **look))
-    fig.legend(handles=handles, loc="outside upper right", ncols=2)
     kind = paper_kind(runs)
     numbers = ", ".join(f"{short(arm)} {value:.1f} %" for arm, value in FIGURE_7[kind].items())
     paper = f"paper, {MAIN_TASKS[kind]}: {numbers} ({PATTERN_ONLY})"
@@ -265,20 +236,54 @@ def fig_single_vs_best(
 
 
 @styled
+def fig_n2_box(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figure:
+    """Figure 8: for each N2, the spread over the other N1 (without None and N2 itself); a dot is an arm's mean."""
+    runs = scored(frame, [arm for n2 in norms for arm in partners(n2, norms)])
+    fig, panels = task_panels(runs, chance=False)
+    means = summarize(runs, ["task", "arm", "n1", "n2"]).sort_values("arm").assign(percent=lambda f: 100 * f["mean"])
+    lines = dict(
+        showmeans=True, meanprops=dict(marker="x", markeredgecolor=INK), medianprops=dict(color=INK, linewidth=1.6)
+    )
+    box = dict(positions=range(len(norms)), widths=0.66, whis=(0, 100), patch_artist=True, manage_ticks=False)
+    dots = {n1: dict(color=norm_colour(n1), marker=norm_marker(n1), markersize=7, linestyle="") for n1 in norms}
+    for task, ax in panels.items():
+        here = means[means.task == task]
+        boxes = ax.boxplot([here.percent[here.n2 == n2].dropna() for n2 in norms], **box, **lines)["boxes"]
+        for patch, n2 in zip(boxes, norms, strict=True):
+            patch.set(facecolor=to_rgba(norm_colour(n2), 0.28), edgecolor=INK, linewidth=0.8)
+        for (n1, dot), shift in zip(dots.items(), jitter(len(norms), 0.5), strict=True):
+            mine = here[here.n1 == n1]
+            ax.plot(mine.n2.map(norms.index) + shift, mine.percent, zorder=5, markeredgecolor="white", **dot)
+        norm_ticks(ax, norms, "N₂, the norm after the SSM")
+    handles = [Line2D([], [], label=n1, **dot) for n1, dot in dots.items()]
+    fig.legend(handles=handles, title="N₁, before the SSM", loc="outside right center", title_fontsize=8.5)
+    marks = "box: quartiles over N₁, line: median, cross: mean, whiskers: all"
+    title = "Which norm after the SSM, whatever stands before?"
+    return finish(fig, title, describe_frame(runs, "means over seeds"), marks)
+
+
+@styled
+def fig_validation(
+    frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"), *, fresh: pd.DataFrame | None = None
+) -> Figure:
+    """Table 2 taken apart: accuracy against N2, a line for each N1. Parallel lines mean that the effect of one norm
+    does not depend on the other."""
+    n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
+    runs = scored(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
+    drawn, groups = runs.assign(place=runs.n2, group=runs.n1, norm=runs.n1), {n1: {} for n1 in n1s}
+    fig, _ = arm_panels(drawn, fresh, n2s, groups, "N₂, the norm after the SSM", join="group", apart=0.24)
+    notes = "colours: N₁, before the SSM", "small dots: seeds", own_runs(fresh)
+    return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(runs, "means and seeds"), *notes)
+
+
+@styled
 def fig_halves(frame: pd.DataFrame) -> Figure:
     """IN taken apart: a bar for each part of it (column `part` of `with_halves`), a panel a task."""
     check_frame(frame, ("part", "task", "arm", "seed", "test_accuracy"))
-    runs = frame.assign(percent=100 * frame.test_accuracy, arm=frame.part)
-    at = {part: (part.replace(" ", "\n"), "") for part in runs.arm.unique()}
-    colours = {at[part][0]: norm_colour(Arm.parse(arm).n1) for part, arm in zip(frame.part, frame.arm, strict=True)}
-    fig, panels, _ = task_panels(frame)
-    for task, ax in panels.items():
-        bars(ax, runs[runs.task == task], runs.iloc[:0], at, colours=colours)
-        for bar in ax.patches:
-            if list(at)[round(bar.get_x() + bar.get_width() / 2)].startswith(("mean", "divided")):
-                bar.set(alpha=0.4, hatch="//")
-        ax.set_xticks(range(len(colours)), colours, fontsize=8)
-        ax.set(xlabel="norm before and after the SSM")
-        headroom(ax)
-    notes = describe_frame(frame), "dotted: chance", "hatched: one half of IN alone"
-    return finish(fig, "What does IN take away?", *notes)
+    groups = {"a whole norm": dict(alpha=0.9), "one half of IN alone": dict(alpha=0.4, hatch="//")}
+    half, place = frame.part.str.startswith(("mean", "divided")), frame.part.str.replace(" ", "\n")
+    runs = frame.assign(percent=100 * frame.test_accuracy, place=place, group=np.where(half, *reversed(groups)))
+    runs = runs.assign(norm=[Arm.parse(arm).n1 for arm in frame.arm], arm=frame.part)
+    label = "norm before and after the SSM"
+    fig, _ = arm_panels(runs, None, list(place.unique()), groups, label, bar=True, apart=0)
+    return finish(fig, "What does IN take away?", describe_frame(frame), "dotted: chance")

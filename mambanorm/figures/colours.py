@@ -61,8 +61,8 @@ DASHES = ("-", "--", ":", "-.", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
     """Line colour, marker and dash by label: an arm takes colour and marker of its N2 (of N1 where N2 is None), and
-    arms that share them differ in their dashes; hollow markers are those of arms with further sites. Other labels take
-    spare colours, and the norms' markers in turn."""
+    arms that share them differ in their dashes; hollow markers are those of arms with further sites. The name of a norm
+    takes the norm's, other labels take spare colours, and the norms' markers in turn."""
     styles, used, shapes = {}, Counter(), list(MARKERS.values())[1:]
     for i, label in enumerate(labels):
         try:
@@ -70,8 +70,9 @@ def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
             norm = next((name for name in (arm.n2, arm.n1, *arm.norms) if name != "None"), "None")
             colour, marker, hollow = norm_colour(norm), norm_marker(norm), bool(arm.more)
         except ValueError:
-            colour = (*SPARE_COLOURS, *PALETTE.values())[i % (len(SPARE_COLOURS) + len(PALETTE))]
-            marker, hollow = shapes[i % len(shapes)], False
+            spare = (*SPARE_COLOURS, *PALETTE.values())[i % (len(SPARE_COLOURS) + len(PALETTE))]
+            colour, marker = LOOKS.get(label, (spare, shapes[i % len(shapes)]))
+            hollow = False
         styles[label] = dict(color=colour, marker=marker, linestyle=dash(used[marker]))
         styles[label] |= dict(markerfacecolor="white") if hollow else {}
         used[marker] += 1

@@ -1,5 +1,4 @@
-"""Arms compared with each other: the N1 × N2 grid and its columns, Table 2, differences with their intervals, a norm
-among all others.
+"""Arms compared with each other: the N1 × N2 grid, differences with their intervals, a norm among all others.
 
 `fresh` is a run frame of the reader's own runs, as of `mambanorm.replicate`.
 """
@@ -14,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, SYMBOLS, Arm
+from mambanorm.arms import MORE_SITES, PAPER_NORMS, SYMBOLS, Arm
 from mambanorm.basics.errors import unknown
-from mambanorm.figures.accuracy import SEEDS, TEST_ACCURACY, norm_ticks, own_of, partners, scored, task_panels
+from mambanorm.figures.accuracy import TEST_ACCURACY, own_of, scored
 from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, ink_on, norm_colour, norm_marker, own_run
 from mambanorm.figures.style import (
     DPI,
@@ -35,38 +34,6 @@ from mambanorm.figures.style import (
 from mambanorm.figures.verdicts import STATES, WORDS, legend, spelled
 from mambanorm.study.contrasts import site_gains
 from mambanorm.study.tables import by_seed, check_frame, describe_frame, seeds_text, summarize
-
-
-@styled
-def fig_n2_box(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figure:
-    """Figure 8: for each N2, the spread over the other N1 (without None and N2 itself); a point is an arm's mean."""
-    runs = scored(frame, [arm for n2 in norms for arm in partners(n2, norms)])
-    fig, panels, _ = task_panels(runs, chance=False)
-    means = summarize(runs, ["task", "arm", "n1", "n2"]).sort_values("arm").assign(percent=lambda f: 100 * f["mean"])
-    lines = dict(color=INK, linewidth=0.9)
-    box = dict(widths=0.66, whis=(0, 100), patch_artist=True, whiskerprops=lines, capprops=lines, manage_ticks=False)
-    for task, ax in panels.items():
-        here = means[means.task == task]
-        for x, n2 in enumerate(norms):
-            mine = here.percent[here.n2 == n2].dropna()
-            face = dict(facecolor=norm_colour(n2), alpha=0.28, edgecolor=INK, linewidth=0.8)
-            ax.boxplot([mine], positions=[x], boxprops=face, medianprops=dict(color=INK, linewidth=1.6), **box)
-            ax.plot(x, mine.mean(), "x", markersize=6, color=INK, zorder=5)
-        for n1, shift in zip(norms, jitter(len(norms), 0.5), strict=True):
-            mine = here[here.n1 == n1]
-            ax.plot([norms.index(n2) + shift for n2 in mine.n2], mine.percent, zorder=4, **n1_dot(n1))
-        norm_ticks(ax, norms, "N₂, the norm after the SSM")
-    handles = [Line2D([], [], label=n1, **n1_dot(n1)) for n1 in norms]
-    fig.legend(handles=handles, title="N₁, before the SSM", loc="outside right center", title_fontsize=8.5)
-    marks = "box: quartiles over N₁, line: median, cross: mean, whiskers: all"
-    title = "Which norm after the SSM, whatever stands before?"
-    return finish(fig, title, describe_frame(runs, "means over seeds"), marks)
-
-
-def n1_dot(n1: str) -> dict:
-    """The dot of an arm with this N1: told by its shape as well as by its colour."""
-    size = 7 if norm_marker(n1) in ("^", "v", "P") else 6
-    return dict(color=norm_colour(n1), marker=norm_marker(n1), markersize=size, linestyle="", markeredgecolor="white")
 
 
 @styled
@@ -117,34 +84,6 @@ def fig_grid(
     marks = "palest: the lowest tenth, framed: the best mean"
     marks += ", dotted: runs diverged" * bool((table.diverged > 0).any())
     return finish(fig, f"Every pair on {task}", describe_frame(runs), own_runs(fresh), marks, blank)
-
-
-@styled
-def fig_validation(
-    frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"), *, fresh: pd.DataFrame | None = None
-) -> Figure:
-    """Table 2 taken apart: accuracy against N2, a line for each N1. Parallel lines mean that the effect of one norm
-    does not depend on the other."""
-    n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
-    runs = scored(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
-    own = own_of(fresh, runs)
-    fig, panels, _ = task_panels(runs, chance=False)
-    at = lambda names, shift: [n2s.index(name) + shift for name in names]  # noqa: E731
-    for task, ax in panels.items():
-        for n1, side in zip(n1s, jitter(len(n1s), 0.24), strict=True):
-            mine, ours = (
-                some[(some.task == task) & (some.n1 == n1) & some.n2.isin(n2s)].sort_values(["arm", "seed"])
-                for some in (runs, own)
-            )
-            means, colour = mine.groupby("n2").percent.mean().reindex(n2s).dropna(), norm_colour(n1)
-            line = n1_dot(n1) | dict(linestyle="-" if n1 == n1s[0] else "--", markeredgecolor=colour)
-            ax.plot(at(means.index, side / 2), means, label=n1, zorder=3, **line)
-            ax.plot(at(mine.n2, side / 2), mine.percent, "o", **SEEDS | dict(color=colour))
-            ax.plot(at(ours.n2, side), ours.percent, **own_run(colour))
-        norm_ticks(ax, n2s, "N₂, the norm after the SSM")
-    next(iter(panels.values())).legend(title="N₁, before the SSM", loc="best", title_fontsize=8.5)
-    notes = ("small dots: seeds", own_runs(fresh))
-    return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(runs, "means and seeds"), *notes)
 
 
 @styled

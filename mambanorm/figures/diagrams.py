@@ -1,5 +1,5 @@
-"""Diagrams: which cells share a statistic (Figure 2), the four patterns (Figure 3), the block (Figure 4), the four ways
-through an image, and the sheet of the norms: one A4 page to print and hand out.
+"""Diagrams: which cells share a statistic (Figure 2), the block (Figures 3 and 4), the four ways through an image, and
+the sheet of the norms: one A4 page to print and hand out.
 
 All are drawn from the code itself: the registered norms, their `axes` and `causal`, the arm notation, `cross_scan`.
 No training run is behind them, so the captions name no seeds.
@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
-import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -23,7 +21,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon, Rectang
 
 from mambanorm.arms import SYMBOLS, Arm
 from mambanorm.figures.colours import GREY, INK, NO_NORM, ink_on, norm_colour
-from mambanorm.figures.style import StudyFigure, finish, new_figure, panel_grid, styled
+from mambanorm.figures.style import StudyFigure, finish, panel_grid, sns, styled
 from mambanorm.norms import NORMS, create_norm, norm_name
 from mambanorm.norms.registry import NormEntry
 from mambanorm.operations import cross_scan
@@ -208,75 +206,35 @@ def arrow(ax: Axes, *points: tuple[float, float]) -> None:
 
 
 @styled
-def fig_block(arm: str | Arm = "RMSN>SSM>GN") -> Figure:
-    """Figure 4: the Mamba block with its two normalization sites, for one arm; its further sites beside them."""
-    fig, ((ax,),) = new_figure(height=2.9)
-    draw_block(ax, arm, fontsize=11)
-    for x, y, text in ((5.25, TOP + 0.16, "residual"), (6.4, GATE + 0.16, "gate"), (3.8, MAIN + 0.42, "main branch")):
-        _label(ax, x, y, text, 8, GREY)
+def fig_block(*arms: str | Arm) -> Figure:
+    """Figures 3 and 4: the Mamba block with its two normalization sites, further sites beside them; a panel an arm."""
+    fig, axes = panel_grid(len(arms), 2, row=2.9 if len(arms) == 1 else 1.6, more=0.0 if len(arms) == 1 else 0.4)
+    for ax, arm in zip(axes, arms, strict=True):
+        draw_block(ax, arm, fontsize=11 if len(arms) == 1 else 7)
+        ax.set_title(Arm.parse(arm).label if len(arms) > 1 else "", color=INK)
+    branches = ((5.25, TOP + 0.16, "residual"), (6.4, GATE + 0.16, "gate"), (3.8, MAIN + 0.42, "main branch"))
+    for x, y, text in branches:
+        _label(axes[0], x, y, text, 8 if len(arms) == 1 else 6, GREY)
     words = (
         "Lin: linear projection · Conv: depth-wise convolution · SSM: selective scan",
         "N₁ feeds both branches, N₂ stands before the gate (Eq. 1–3)",
+        "dashed: no norm" if any("None" in Arm.parse(arm) for arm in arms) else "",
     )
-    missing = "dashed: no norm" if "None" in Arm.parse(arm) else ""
-    return finish(fig, f"The block of arm {Arm.parse(arm)}", *words, missing)
-
-
-BELOW_IT = dict(n1="N1", conv="silu", scan="ssm", n2="N2", z="gate_silu", branch="out", residual="plus")
-"""Recorded site → the station whose output it is."""
-
-
-@styled
-def fig_sites(frames: dict[str, pd.DataFrame], caption: str = "") -> Figure:
-    """The RMS of the signal, written into the block's diagram below what computes it; a panel an arm. `frames`: arm →
-    Recorder.frame() of one block."""
-    fig, axes = panel_grid(len(frames), 2, row=1.7, more=0.5)
-    for ax, (arm, frame) in zip(axes, frames.items(), strict=True):
-        draw_block(ax, arm, fontsize=7)
-        at, rms = block_stations(arm), frame.set_index("site").rms.map("{:.2g}".format)
-        for site, key in BELOW_IT.items():
-            _label(ax, at[key].x, at[key].y - 0.45, rms[site], 7.5, NO_NORM)
-        _label(ax, -0.1, MAIN - 0.45, rms["x"], 7.5, NO_NORM)
-        _label(ax, at["times"].x, MAIN + 0.42, rms["gated"], 7.5, NO_NORM)
-        _label(ax, at["ssm"].x, MAIN - 0.75, f"B {rms['B']}   C {rms['C']}   Δ {rms['step_size']}", 6.5, GREY)
-        ax.set_title(Arm.parse(arm).label, color=INK)
-    words = "red: RMS of what leaves a box, above ⊗ of the product; grey: of what enters the SSM beside u"
-    return finish(fig, "How large the signal is, site by site", caption, words)
-
-
-PATTERNS = {
-    "(a) position: before the SSM": "LN>SSM>None",
-    "(b) position: after the SSM": "None>SSM>LN",
-    "(c) type: none": "None>SSM>None",
-    "(d) type: the same before and after": "LN>SSM>LN",
-}
-
-
-@styled
-def fig_patterns() -> Figure:
-    """Figure 3: before, after, none, both; LN stands for any norm."""
-    fig, axes = new_figure(2, 2, height=3.6)
-    for ax, (title, arm) in zip(axes.flat, PATTERNS.items(), strict=True):
-        draw_block(ax, arm, fontsize=7)
-        ax.set_title(title, fontsize=9.5, color=INK)
-    return finish(fig, "Where a norm can stand: four patterns", "LN stands for any norm · dashed: no norm")
+    title = f"The block of arm {Arm.parse(arms[0])}" if len(arms) == 1 else "Where a norm can stand"
+    return finish(fig, title, *words)
 
 
 @styled
 def fig_cross_scan(height: int = 4, width: int = 4) -> Figure:
     """The order in which each direction of `cross_scan` meets the positions of an image."""
     numbers = torch.arange(height * width).view(1, 1, height, width)
-    fig, axes = new_figure(1, len(DIRECTIONS), height=2.9)
-    for ax, name, order in zip(axes.flat, DIRECTIONS, cross_scan(numbers)[0, :, 0], strict=True):
-        ax.set_axis_off()
-        ax.set_title(name, fontsize=10, color=INK)
-        y, x = np.divmod(order.numpy(), width)
-        ax.plot(x, y, color=GREY, linewidth=1, zorder=1)
-        colours = matplotlib.colormaps["viridis"](np.linspace(0.95, 0.35, len(order)))
-        ax.scatter(x, y, s=330, c=colours, marker="s", zorder=2)
-        for place, (column, row) in enumerate(zip(x, y, strict=True), start=1):
-            _label(ax, column, row, str(place), 8, INK if 2 * place <= len(order) else "white")
-        ax.set(xlim=(-0.6, width - 0.4), ylim=(height - 0.4, -0.6), aspect="equal")
+    fig, axes = panel_grid(len(DIRECTIONS), 4, row=2.9)
+    for ax, name, order in zip(axes, DIRECTIONS, cross_scan(numbers)[0, :, 0], strict=True):
+        places = 1 + order.argsort().view(height, width)
+        how = dict(annot=True, fmt="d", cbar=False, square=True, linewidths=3, xticklabels=False, yticklabels=False)
+        sns.heatmap(places, cmap="viridis_r", vmax=1.4 * height * width, ax=ax, **how)
+        ax.set_title(name, color=INK)
+        ax.grid(False)
     words = f"an image of {height}×{width} positions; numbers: the order in which the scan meets them"
     return finish(fig, "Four ways through an image", words, "the four outputs are put back in place and summed")
 
@@ -294,15 +252,6 @@ INTRODUCTION = (
     "Dark and hatched: the cells on which the output of the front cell, top right, depends in training.",
     "A norm that looks along $L$ sees the future: fine where a whole sequence is read, cheating in a language model.",
 )
-RULES = (
-    "The future must stay unseen: a causal norm.",
-    "Images: BN in batches of 8 rows or more, else GN.",
-    "Recurrent net, Transformer: LN or RMSN.",
-    "Style of an image: IN.",
-    "A Mamba block: notebooks 03 to 05 measure it.",
-    "A rule of thumb, after S4 (Morrissey 2025).",
-)
-"""What stands in a place that is left over."""
 
 
 @styled
@@ -310,25 +259,18 @@ def fig_sheet(names: Sequence[str] | None = None) -> Figure:
     """One A4 page with a card for each norm of the registry but Constant, which sees no input (or those named).
     ValueError for an unknown name."""
     names = [n for n in NORMS if n != "Constant"] if names is None else [norm_name(name) for name in names]
-    used = -(-len(names) // COLUMNS)
-    rows = max(used, ROWS)
+    rows = max(-(-len(names) // COLUMNS), ROWS)
     fig = StudyFigure(figsize=A4, dpi=150)
     fig.text(0.05, 0.965, "The norms on one page", fontsize=17, weight="bold", color=INK)
     for i, line in enumerate(INTRODUCTION):
         fig.text(0.05, 0.95 - 0.0122 * i, line, fontsize=7.8, color=INK)
     grid = fig.add_gridspec(rows, COLUMNS, left=0.05, right=0.95, top=0.9, bottom=0.035, hspace=0.08, wspace=0.03)
-    places = itertools.product(range(used), range(COLUMNS))
-    for name, place in itertools.zip_longest(names, places):
-        ax = fig.add_subplot(grid[place])
+    for i, name in enumerate(names):
+        ax = fig.add_subplot(grid[i // COLUMNS, i % COLUMNS])
         ax.set_axis_off()
         ax.set(xlim=(0, 1), ylim=(0, 1))
         ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor="#9A9A9A", linewidth=0.7))
-        if name is not None:
-            _card(ax, NORMS[name])
-            continue
-        ax.text(0.04, 0.91, "Which one?", fontsize=11, weight="bold", color=INK, va="top")
-        for i, rule in enumerate(RULES):
-            ax.text(0.04, 0.66 - 0.115 * i, rule, fontsize=6.8, va="center", color=INK)
+        _card(ax, NORMS[name])
     made = "mambanorm: made from its registry of norms by the command mambanorm sheet"
     fig.text(0.05, 0.02, made, fontsize=6.5, color=GREY)
     fig.set_label("The norms on one page: " + ", ".join(names))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mambanorm.arms import Arm
 from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, norm_colour
-from mambanorm.figures.diagrams import SHAPE, arrow, box, draw_block, draw_cells, moving_cells
+from mambanorm.figures.diagrams import SHAPE, draw_block, draw_cells, moving_cells
 from mambanorm.figures.lessons import draw_row, mean_sd
 from mambanorm.figures.style import finish, instead, jitter, quick_figure, short, styled
 from mambanorm.study.inside import HandScan
@@ -28,12 +28,12 @@ from mambanorm.study.norm_catalog import ArmFacts
 def fig_norm_view(
     name: str, x: Tensor, y: Tensor, moved: dict[str, float], felt: float, *, groups: int = 4, training: bool = True
 ) -> Figure:
-    """The norm's cube, the first row of x and of y = norm(x), both (B, L, D), the histograms of all their values, and
+    """The norm's cube, the first row of x and of y = norm(x), both (B, L, D), with mean and sd of all their values, and
     by how much each change of x moves the output (`lessons.invariance.felt`; unmoved below `felt`). The cube has four
     channels, so that more than four groups look like four."""
-    margins = dict(left=0.02, right=0.985, top=0.85, bottom=0.19, hspace=0.42, wspace=0.24)
-    layout = [["cube", "x", "y"], ["trials", "x values", "y values"]]
-    fig, axes = quick_figure(layout, height=5.2, margins=margins, width_ratios=(0.95, 1, 1))
+    margins = dict(left=0.02, right=0.985, top=0.85, bottom=0.2, hspace=0.3, wspace=0.24)
+    layout = [["cube", "x", "y"], ["trials", "x", "y"]]
+    fig, axes = quick_figure(layout, height=4.2, margins=margins, width_ratios=(0.95, 1, 1))
     cells = moving_cells(name, groups=min(groups, SHAPE[2]), training=training)
     draw_cells(axes["cube"], cells, norm_colour(name))
     axes["cube"].set_title("shares a statistic" if cells.any() else "shares nothing", color=INK, loc="center")
@@ -44,17 +44,10 @@ def fig_norm_view(
         words, colour = ("unmoved", GREY) if size < felt else (f"moves by {size:.0%}", INK)
         axes["trials"].text(0.02, s=change, color=INK, **look)
         axes["trials"].text(0.98, s=words, color=colour, ha="right", **look)
-    for key, values, title, colour in (("x", x, "before", GREY), ("y", y, "after", norm_colour(name))):
+    for key, values, title in (("x", x, "before"), ("y", y, "after")):
         limit = draw_row(axes[key], values[0].detach())
-        axes[key].set(xlabel="position", ylabel="channel")
+        axes[key].set(xlabel=f"position\nall values: {mean_sd(values.detach())}", ylabel="channel")
         axes[key].set_title(f"{title}: row 1, colours ±{limit:.1f}", color=INK)
-        ax = axes[f"{key} values"]
-        # one shape: fifty bars take long to draw
-        ax.hist(values.detach().numpy().ravel(), bins=50, color=colour, histtype="stepfilled")
-        ax.set(xlabel="value (a.u.)", ylabel="count")
-        ax.set_title(f"{title}: all values", color=INK)
-        place = dict(transform=ax.transAxes, ha="right", va="top", fontsize=8.5, color=INK)
-        ax.text(0.98, 0.97, mean_sd(values.detach(), "\n"), **place)
     rows, length, channels = x.shape
     return finish(
         fig,
@@ -71,15 +64,11 @@ NORM_PLACES = ("stem norm", "N1", "N2", "further", "final norm")
 
 
 @styled
-def fig_arm_view(
-    facts: ArmFacts, results: pd.DataFrame, *, stem_norm: str = "None", final_norm: str = "None", note: str = ""
-) -> Figure:
-    """The model and its block, the parameters of every place (`arm_facts`), and the recorded test accuracy by
+def fig_arm_view(facts: ArmFacts, results: pd.DataFrame, *, note: str = "") -> Figure:
+    """The block, the parameters of every place of its model (`arm_facts`), and the recorded test accuracy by
     task: a dot a seed (columns scale, task, accuracy, chance, diverged). `note` stands where there is no result."""
-    margins = dict(left=0.115, right=0.985, top=0.92, bottom=0.19, hspace=0.26, wspace=0.42)
-    layout = [["model", "model"], ["block", "block"], ["parameters", "results"]]
-    fig, axes = quick_figure(layout, height=6.2, margins=margins, height_ratios=(0.3, 1.05, 0.95))
-    _draw_model(axes["model"], facts, stem_norm, final_norm)
+    margins = dict(left=0.115, right=0.985, top=0.93, bottom=0.21, hspace=0.2, wspace=0.42)
+    fig, axes = quick_figure([["block", "block"], ["parameters", "results"]], height=5.4, margins=margins)
     draw_block(axes["block"], facts.arm, fontsize=9)
     _draw_parameters(axes["parameters"], facts)
     _draw_results(axes["results"], results, note)
@@ -95,23 +84,6 @@ def fig_arm_view(
         f"{timed} (timed here just now, one thread)",
         f"results: recorded, line: mean, tick: chance, × diverged{seeds}",
     )
-
-
-def _draw_model(ax: Axes, facts: ArmFacts, stem_norm: str, final_norm: str) -> None:
-    """Stem, its norm, the blocks, the final norm, the head, from left to right."""
-    ax.set_axis_off()
-    ax.set(xlim=(0, 11), ylim=(-0.62, 0.62))
-    stem, final = ("stem: –" if stem_norm == "None" else stem_norm), "final: –" if final_norm == "None" else final_norm
-    names = ("stem", stem, f"{facts.n_layers} blocks, as below", final, "mean, head")
-    places, widths = (0.9, 2.9, 5.5, 8.1, 10.1), (1.1, 1.5, 2.6, 1.5, 1.4)
-    norms, end = {1: stem_norm, 3: final_norm}, 0.0
-    for i, (name, x, width) in enumerate(zip(names, places, widths, strict=True)):
-        norm = norms.get(i)
-        colour = "#FFFFFF" if norm in (None, "None") else norm_colour(norm)
-        box(ax, x, 0, name, colour, size=(width, 0.84), fontsize=8.5, dashed=norm == "None")
-        if i:
-            arrow(ax, (end, 0), (x - width / 2, 0))
-        end = x + width / 2
 
 
 def _draw_parameters(ax: Axes, facts: ArmFacts) -> None:
@@ -186,35 +158,18 @@ def fig_scan_view(scan: HandScan, *, delta: float, a: float) -> Figure:
 
 # a cell of the grid
 
-NO_CURVE = "curves are not recorded.\nA run of this arm that is trained\nhere shows its own:\nmambanorm train --arm …"
-
 
 @styled
 def fig_cell_view(
-    arm: str,
-    task: str,
-    scale: str,
-    cell: pd.DataFrame,
-    rates: pd.DataFrame,
-    means: Mapping[str, float],
-    curves: pd.DataFrame | None = None,
+    arm: str, task: str, scale: str, cell: pd.DataFrame, rates: pd.DataFrame, means: Mapping[str, float]
 ) -> Figure:
     """An arm on a task. cell: its runs at the tuned learning rates (seed, accuracy, chance, diverged); rates: all its
-    runs (lr, accuracy, diverged); means: every recorded arm of the grid → its mean accuracy (fractions); curves:
-    `StoredRun.curves` of one of its runs, None where this machine has none."""
-    margins = dict(left=0.095, right=0.985, top=0.81, bottom=0.26, wspace=0.32)
-    fig, axes = quick_figure([["seeds", "rates", "curves"]], height=3.7, margins=margins, width_ratios=(1.15, 1, 1))
+    runs (lr, accuracy, diverged); means: every recorded arm of the grid → its mean accuracy (fractions)."""
+    margins = dict(left=0.095, right=0.985, top=0.81, bottom=0.26, wspace=0.26)
+    fig, axes = quick_figure([["seeds", "rates"]], height=3.7, margins=margins)
     known = np.array([mean for mean in means.values() if np.isfinite(mean)])
     _draw_seeds(axes["seeds"], arm, cell, known)
     _draw_rates(axes["rates"], rates)
-    axes["curves"].set(xlabel="step", ylabel="accuracy (%)", ylim=(0, 100))
-    if curves is None:
-        axes["curves"].set(xticks=[], yticks=[])
-        instead(axes["curves"], NO_CURVE)
-    else:
-        at = curves.dropna(subset="val_accuracy")
-        axes["curves"].plot(at.step, 100 * at.val_accuracy, marker="o", markersize=3, color=INK)
-    axes["curves"].set_title("its curve" if curves is None else "validation of a stored run", color=INK)
     place = 1 + sum(known > means.get(arm, np.nan))
     found = f"{100 * cell.accuracy.mean():.1f} % on average, place {place} of {len(known)} recorded"
     return finish(

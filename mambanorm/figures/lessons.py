@@ -12,7 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM, PALE, PALETTE, norm_colour
+from mambanorm.figures.colours import GREY, INK, NO_NORM, PALE, PALETTE, norm_colour
 from mambanorm.figures.style import finish, new_figure, seeds_of, sns, styled
 from mambanorm.norms import create_norm
 from mambanorm.study.tables import check_frame
@@ -51,42 +51,6 @@ def fig_invariances(table: pd.DataFrame, felt: float = 0.01) -> Figure:
     felt_is = "relative change of the output of one row's first half (root mean square); – : below 0.01, not felt"
     batch = "one made-up batch, 6 rows, 32 positions, 16 channels, seed 0"
     return finish(fig, "What a norm does not feel", felt_is, batch)
-
-
-ARM_LOOKS = {"none": (PALETTE["None"], ":"), "none, He start": (INK, "--"), "BN": (PALETTE["BN"], "-")}
-
-
-@styled
-def fig_batch_norm(frame: pd.DataFrame) -> Figure:
-    """Training accuracy by epoch, one panel a learning rate: mean over the seeds and the span from worst to best."""
-    rates = sorted(frame.lr.unique())
-    fig, axes = new_figure(1, len(rates), height=3.4, sharey=True)
-    percent = frame.assign(train_accuracy=100 * frame.train_accuracy)
-    for ax, rate in zip(axes[0], rates, strict=True):
-        for arm, runs in percent[percent.lr == rate].groupby("arm", sort=False):
-            colour, line = ARM_LOOKS[arm]
-            look = dict(color=colour, linestyle=line, marker="o", markersize=3, markeredgecolor=colour, label=arm)
-            how = dict(x="epoch", y="train_accuracy", errorbar=("pi", 100), legend=False)  # worst to best
-            sns.lineplot(runs, **how, **look, err_kws=dict(alpha=0.2, linewidth=0), ax=ax)
-        ax.set_title(f"learning rate {rate:g}", color=INK)
-        ax.set(xlabel="epoch", ylabel="training accuracy (%)", xticks=sorted(frame.epoch.unique()))
-        ax.label_outer()
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    return finish(fig, "A small VGG on 8×8 digits", seeds_of(frame), "line: mean, band: worst to best seed")
-
-
-@styled
-def fig_memory_of_delta(frame: pd.DataFrame) -> Figure:
-    """What a state holds of one input, step after step, one line a Δ: as a share of what entered, and absolutely."""
-    fig, (left_right,) = new_figure(1, 2, height=3.2)
-    scaled = frame.assign(share=100 * frame.share)
-    for ax, column, label in zip(left_right, ("share", "h"), ("share that is left (%)", "state h"), strict=True):
-        for place, (delta, run) in enumerate(scaled.groupby("delta")):
-            style = dict(color=COMBINATION, alpha=0.35 + 0.65 * place / frame.delta.nunique())
-            ax.plot(run.step, run[column], linestyle=("-", "--", "-.", ":")[place % 4], label=f"Δ = {delta:g}", **style)
-        ax.set(xlabel="steps since the input", ylabel=label)
-    fig.legend(*left_right[0].get_legend_handles_labels(), loc="outside right center")
-    return finish(fig, "What a state remembers of one input", "a = −1, b = 1, input 1 at step 0, then 0", "no training")
 
 
 @styled
@@ -151,9 +115,9 @@ def draw_row(ax: Axes, row: Tensor) -> float:
     return limit
 
 
-def mean_sd(values: Tensor, between: str = ", ") -> str:
+def mean_sd(values: Tensor) -> str:
     """ "mean 0.12, sd 1.00"; never −0.00."""
-    return f"mean {round(float(values.mean()), 2) + 0.0:.2f}{between}sd {values.std(correction=0):.2f}"
+    return f"mean {round(float(values.mean()), 2) + 0.0:.2f}, sd {values.std(correction=0):.2f}"
 
 
 @styled

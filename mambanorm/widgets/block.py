@@ -1,5 +1,5 @@
 """A norm, the block and its scan: what can be seen of them without training. The 6×6 grid of recorded results: a click
-on a cell shows its seeds, learning rates and curves."""
+on a cell shows its seeds and learning rates."""
 
 from functools import lru_cache, partial
 
@@ -21,7 +21,6 @@ from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.recorded_results import recorded
-from mambanorm.runs.store import load_runs, stored_run
 from mambanorm.study.inside import INPUTS, scan_by_hand
 from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show, slider
@@ -45,7 +44,7 @@ def _draw_norm(norm: str, training: bool, groups: int, offset: float, spread: fl
 
 def explore_norms() -> Explorer:
     """Pick a norm and its mode, move the channels' means and spreads: the cube of the cells that share a
-    statistic, a row before and after, all values, and what leaves the output unmoved."""
+    statistic, a row before and after, and what leaves the output unmoved."""
     return Explorer(
         _draw_norm,
         arrange=_offer_groups,
@@ -65,12 +64,11 @@ NAMED = {name: preset for name, preset in PRESETS.items() if preset.arm.more or 
 
 
 def _draw_arm(n1: str, n2: str, stem_norm: str, final_norm: str, weights: bool, **more: str) -> StudyFigure:
-    arm, outside = str(Arm(n1, n2, more)), dict(stem_norm=stem_norm, final_norm=final_norm)
-    facts = arm_facts(arm, **outside, weightless=not weights)
+    arm = str(Arm(n1, n2, more))
+    facts = arm_facts(arm, stem_norm, final_norm, weightless=not weights)
     results = recorded_arm(arm)
     alone = stem_norm == final_norm == "None"
-    note = ABSENT if alone else OUTSIDE
-    return fig_arm_view(facts, results if alone and weights else results.iloc[:0], note=note, **outside)
+    return fig_arm_view(facts, results if alone and weights else results.iloc[:0], note=ABSENT if alone else OUTSIDE)
 
 
 class BlockExplorer(Explorer):
@@ -202,18 +200,10 @@ def grid_means(scale: str, task: str) -> dict[str, float]:
 SETTINGS = {f"{task} ({scale})": (scale, task) for scale, tasks in TASKS.items() for task in tasks}
 
 
-@lru_cache(64)
-def _curves(scale: str, task: str, arm: str) -> pd.DataFrame | None:
-    """The curve of a run of this arm in the run store of this machine, None where there is none."""
-    runs = load_runs(scale=scale, task=task, arm=arm, model="mamba")
-    run = stored_run(runs.run_id.iloc[0]) if len(runs) else None
-    return None if run is None else run.curves
-
-
 def _draw(setting: str, n1: str, n2: str) -> StudyFigure:
     (scale, task), arm = SETTINGS[setting], f"{n1}>SSM>{n2}"
     cell, rates = recorded_cell(scale, task, arm), recorded_rates(scale, task, arm)
-    return fig_cell_view(arm, task, scale, cell, rates, grid_means(scale, task), _curves(scale, task, arm))
+    return fig_cell_view(arm, task, scale, cell, rates, grid_means(scale, task))
 
 
 class GridExplorer(Explorer):
@@ -264,6 +254,5 @@ class GridExplorer(Explorer):
 
 
 def explore_grid() -> GridExplorer:
-    """Click a cell of the grid, N1 by N2: its seeds among all arms, its learning rates, how often it diverged, and its
-    curve where this machine has one."""
+    """Click a cell of the grid, N1 by N2: its seeds among all arms, its learning rates, how often it diverged."""
     return GridExplorer()
