@@ -101,13 +101,12 @@ def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
     return shown.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
 
-def against_chosen(table: pd.DataFrame, task: str, arms: list[str] | None = None) -> pd.DataFrame:
-    """Rows for `figures.fig_pairs`: the chosen arm minus each of those arms (None = those that somebody recommends)."""
+def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Rows for `figures.fig_pairs`: the chosen arm minus each of those that somebody recommends."""
     chosen = table.arm.iloc[0]
-    wanted = table[(table.who != "") if arms is None else table.arm.isin(arms)]
-    wanted = wanted[wanted.arm != chosen].rename(columns={"arm": "b", "behind": "difference"})
+    named = table[(table.who != "") & (table.arm != chosen)].rename(columns={"arm": "b", "behind": "difference"})
     columns = ["task", "a", "b", "difference", "low", "high", "n", "per_seed", "who", "unit"]
-    return wanted.assign(a=chosen, task=task)[columns]
+    return named.assign(a=chosen, task=task)[columns]
 
 
 # -------------------------------------------------------------------------------------------- any arm against any other
