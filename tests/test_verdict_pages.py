@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 
 import nbformat
-import numpy as np
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
@@ -26,6 +25,7 @@ from mambanorm.figures.verdicts import STATES as STATE_LOOKS
 from mambanorm.figures.verdicts import WORDS
 from mambanorm.runs import recorded_results as recorded
 from tests import planted
+from tests.test_colours import contrast
 
 NOTEBOOK = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
 TOLD = "".join(cell.source for cell in NOTEBOOK.cells)
@@ -59,7 +59,7 @@ def test_every_word_and_every_state_has_a_colour_of_its_own_and_a_meaning(verdic
     colours = [colour for colour, _ in WORDS.values()]
     assert len(set(colours)) == len(VERDICTS)
     for colour in colours + [colour for colour, _ in STATE_LOOKS.values()]:
-        assert contrast_with_white(colour) >= 4.5, colour  # words are read in it, and white on it
+        assert contrast(colour, "#FFFFFF") >= 4.5, colour  # words are read in it, and white on it
     page = claims.verdict_html(list(verdicts.values()))
     key = page[page.index('<p class="key">') :]
     for word, (colour, meaning) in WORDS.items():
@@ -68,13 +68,6 @@ def test_every_word_and_every_state_has_a_colour_of_its_own_and_a_meaning(verdic
         assert pill in key
         assert f"**{word}**" in TOLD  # the table of the notebook
     assert all(f"<b>{state}</b>: {meaning}" in key for state, (_, meaning) in STATE_LOOKS.items())
-
-
-def contrast_with_white(colour: str) -> float:
-    """WCAG's ratio."""
-    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return 1.05 / (linear @ [0.2126, 0.7152, 0.0722] + 0.05)
 
 
 def test_a_claim_that_was_not_decided_says_beside_its_word_what_it_lacks(verdicts):

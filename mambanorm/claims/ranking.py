@@ -121,9 +121,8 @@ def duel(arm: str, against: str, task: str) -> Claim:
     if kind not in KINDS.values():
         raise ValueError(f"{task} is a regression, whose arms the rule of the verdicts does not compare: see `sweep`")
     if kind == "language":
-        check_causal(
-            [norm for one in (arm, against) for norm in Arm.parse(one).norms], "which a language model predicts"
-        )
+        norms = [*Arm.parse(arm).norms, *Arm.parse(against).norms]
+        check_causal(norms, "which a language model predicts")
     letter = next(letter for letter, name in KINDS.items() if name == kind)
     return Claim(
         id=f"duel{letter}",
@@ -210,11 +209,8 @@ def _told(verdict: Verdict, reverse: Verdict) -> dict[str, object]:
         words = f"we cannot tell whether {label(ahead)} or {label(behind)} is better ({of_seeds})"
         words += f"; about {min(seeds)} new seeds would tell" if seeds else ""
     task = verdict.records[0]["task"]
-    words += (
-        f"; the seeds share {shared}, and this speaks of it alone"
-        if (shared := shared_rows(task, verdict.scale))
-        else ""
-    )
+    if shared := shared_rows(task, verdict.scale):
+        words += f"; the seeds share {shared}, and this speaks of it alone"
     diverged = verdict.records[0]["finish"] or (0, 0, 0, 0)  # diverged and all, of either arm
     return dict(
         task=task,

@@ -55,11 +55,7 @@ def _row(
     if lacking := [runs.gaps[arm] for arm in used if arm in runs.gaps]:
         return facts | dict(why="; ".join(lacking))
     scores = runs.columns["score" if one.column == "spread" else one.column]
-    if claim.runs not in (
-        "growth",
-        "failing",
-        "ladder",
-    ):  # these are about runs that fail, or about all rates of an arm
+    if claim.runs not in ("growth", "failing", "ladder"):  # which are about runs that fail, or all rates of an arm
         scores = np.where(runs.columns["diverged"] == 0, scores, np.nan)
     smallest = SMALLEST_BITS if kind_of(task) == "language" else SMALLEST_EFFECT
     measure = spread if one.column == "spread" else rule.weigh
