@@ -60,10 +60,7 @@ def test_a_frame_that_is_read_once_says_the_same_at_every_setting(frame):
         assert once.rows.equals(anew.rows)
 
 
-def test_the_runs_of_one_budget_say_nothing_of_another(frame):
-    whole = mn.judge("H8s", frame, scale=SCALE)
-    alone = mn.judge("H8s", frame[frame.run_id.isin(c.run_id for c in needed("H8s", EVENING_SEEDS, [TASK], SCALE))])
-    assert (whole.verdict, whole.effect, whole.ci) == (alone.verdict, alone.effect, alone.ci)
+def test_the_runs_of_one_setting_say_nothing_of_another(frame):
     assert mn.judge("H8s", made_up(5.0, d_model=16), scale=SCALE).n_seeds == 0
     assert mn.judge("H8s", made_up(5.0, d_model=16), scale=SCALE, changes=dict(d_model=16)).verdict == "reproduced"
     with pytest.raises(ValueError, match="H9s is about runs of its own.*no changes"):

@@ -11,7 +11,7 @@ import mambanorm as mn
 from benchmarks import controls
 from mambanorm import claims
 from mambanorm.arms import NORM_CHOICES, Arm
-from mambanorm.claims import CLAIMS, VERDICTS, calibration, judge, verdict_table
+from mambanorm.claims import CLAIMS, calibration, judge, verdict_table
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.rows import spread
 from mambanorm.claims.version_11 import NEXT
@@ -59,7 +59,7 @@ def test_one_norm_is_enough_and_how_many_is_told():
     verdict = judge("H1s", made_up("H1s", {GN: 20.0, "BN>SSM>BN": -10.0}))
     assert verdict.verdict == "reproduced"
     assert verdict.decided_by == "GN→GN − None→None"
-    assert verdict.count == "1 of 5 comparisons hold"
+    assert "1 of 5 comparisons hold" in verdict.caveats
     assert judge("H1s", made_up("H1s", {NONE: 20.0})).verdict == "contradicted"
 
 
@@ -68,7 +68,7 @@ def test_the_mean_over_norms_decides_and_each_norm_stands_beside():
     verdict = judge("H3s", made_up("H3s", after | {"IN>SSM>None": 19.0}))
     assert verdict.verdict == "reproduced"
     assert [r["decides"] for r in verdict.records] == [True] + [False] * 5
-    assert verdict.count == "2 of 5 shown beside hold"  # IN: 20 − 19 points
+    assert "2 of 5 shown beside hold" in verdict.caveats  # IN: 20 − 19 points
     assert judge("H3s", made_up("H3s", {"None>SSM>GN": 60.0, "BN>SSM>None": 60.0})).verdict != "reproduced"
 
 
@@ -178,7 +178,7 @@ def failures(probability: float | dict, control: float = 0.0, *, seeds: int = 8,
 
 def test_failure_at_one_setting_is_enough_if_the_control_trains_there():
     verdict = judge("H9s", failures({1: 0.0, 2: 1.0}))
-    assert (verdict.verdict, verdict.count) == ("reproduced", "2 of 4 comparisons hold")
+    assert (verdict.verdict, verdict.caveats[0]) == ("reproduced", "2 of 4 comparisons hold")
     assert verdict.failed == (
         "with the most blocks and the highest rate None→None failed in 8 of 8 runs, RMSN→RMSN failed in 0 of 8 runs "
         "(Fisher p = 0.00016)"
@@ -367,14 +367,6 @@ def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
         assert sums <= ({0.0} if claim.runs in ("tuned", "failing") else {-1.0, -0.25, 0.0, 1.0})
 
 
-def test_marginal_means_leave_out_none_and_the_norm_itself():
-    for comparison in CLAIMS["H6s"].comparisons:
-        gained = [Arm.parse(arm) for arm, weight in comparison.weights.items() if weight > 0]
-        assert [arm.n2 for arm in gained] == ["GN"] * 4
-        assert {arm.n1 for arm in gained} == {"BN", "IN", "LN", "RMSN"}
-        assert len(comparison.weights) == 8
-
-
 def test_a_number_that_the_paper_prints_on_a_task_of_ours_stands_on_no_other():
     """H8s: 37.90 → 40.27 % is ListOps' row of Table 2."""
     assert judge("H8s", made_up("H8s", task="listops")).records[0]["paper"] == pytest.approx(2.37)
@@ -423,11 +415,6 @@ def test_the_arm_to_take_is_chosen_by_validation(planted):
     lost = where(planted, (planted.arm == PROPOSAL) & (planted.seed == 2), status="diverged")
     found = claims.ranking(lost, "digits").set_index("arm").loc[PROPOSAL]
     assert (found.n, found.diverged, len(found.per_seed)) == (7, 1, 7)
-
-
-def test_every_verdict_has_one_of_the_five_words(planted):
-    for claim in CLAIMS:
-        assert judge(claim, planted).verdict in VERDICTS
 
 
 # ------------------------------------------------------------------------------- what version 11 asks, before its runs

@@ -263,16 +263,6 @@ def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
     assert not (tmp_path / "none.parquet").exists()
 
 
-def test_one_command_records_a_study(results, store, capsys, monkeypatch):
-    few = [*mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[0, 100]), *mn.grid(["None>SSM>BN"], scale="smoke", seeds=1)]
-    one_part(few, monkeypatch)
-    assert main(["record", "--scale", "smoke", "--seeds", "1", "--workers", "0"]) == 0
-    assert "Recorded results, not trained here: 3 runs" in capsys.readouterr().out
-    frame = recorded.recorded("smoke")
-    assert {json.loads(text)["arm"] for text in frame.config} == {"GN>SSM>GN", "None>SSM>BN"}
-    assert {"unevenness", "growth"} <= set(frame.columns)
-
-
 def test_a_run_that_was_recorded_before_keeps_the_protocol_that_it_was_recorded_under(results, store, monkeypatch):
     few = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[0])
     one_part(few, monkeypatch)

@@ -209,10 +209,6 @@ class Evidence:
             raise ValueError(f"the frame mixes the scales {' and '.join(scales)}: name one with scale=")
         return scales[0] if scales else default_scale()
 
-    @property
-    def test_seeds(self) -> tuple[int, ...]:
-        return tuple(sorted({seed for seeds in self.seeds.values() for seed in seeds}))
-
     def _places(self, ids: Sequence[str]) -> np.ndarray:
         """Where these runs stand; the last place, which is NaN in every column, where there is no such run."""
         places = self.index.get_indexer(pd.Index(ids, dtype=object))

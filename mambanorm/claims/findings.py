@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
@@ -177,12 +176,7 @@ def findings_page() -> str:
     return page("Normalization in Mamba: what was found", figures(body), template("index.css"))
 
 
-def write_findings_page(path: Path = PAGE) -> Path:
-    """Writes the page, and beside it what tells GitHub Pages to serve the folder as it is."""
-    write_text(path, findings_page())
-    write_text(path.with_name(".nojekyll"), "")
-    return path
-
-
 if __name__ == "__main__":
-    print(write_findings_page())
+    write_text(PAGE, findings_page())
+    write_text(PAGE.with_name(".nojekyll"), "")  # GitHub Pages serves the folder as it is
+    print(PAGE)

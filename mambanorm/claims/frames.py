@@ -78,19 +78,16 @@ def columns_of(runs: pd.DataFrame) -> dict[str, np.ndarray]:
     diverged, chance = runs.status.to_numpy(object) == "diverged", runs.chance.to_numpy(float)
     text = np.isin(runs.task.to_numpy(object), LANGUAGE_TASKS)
     facts = {"diverged": diverged.astype(float), "chance": 100 * chance}
-    for name, column in dict(
-        score="test_accuracy", validation="best_val_accuracy", **dict(zip(CORRUPTED, CORRUPTED))
-    ).items():
+    accuracies = dict(score="test_accuracy", validation="best_val_accuracy") | dict(zip(CORRUPTED, CORRUPTED))
+    for name, column in accuracies.items():
         facts[name] = 100 * np.where(diverged, chance, _numbers(runs, column))
     facts |= {f"{name}_change": facts[name] - facts["score"] for name in CORRUPTED}
     test, val, by_frequency = (-_numbers(runs, name) / math.log(2) for name in LOSSES)
     facts["bits"] = np.where(diverged, by_frequency, test)
     facts["validation"] = np.where(text, np.where(diverged, by_frequency, val), facts["validation"])
     facts["chance"] = np.where(text, by_frequency, facts["chance"])
-    late, gain = (
-        _numbers(runs, "best_step") - 0.9 * _numbers(runs, "steps"),
-        _numbers(runs, "late_gain") - SMALLEST_BITS,
-    )
+    late = _numbers(runs, "best_step") - 0.9 * _numbers(runs, "steps")
+    gain = _numbers(runs, "late_gain") - SMALLEST_BITS
     late = np.where(text, gain >= 0, late > 0) / np.where(np.isfinite(np.where(text, gain, late)), 1.0, np.nan)
     facts["late"] = np.where(diverged, np.nan, late)
     facts |= {name: _numbers(runs, name) for name in STORED}

@@ -67,12 +67,12 @@ def chosen_lr(frame: pd.DataFrame, arm: str, task: str, *, scale: str | None = N
     return float(runs.lr[0])
 
 
-def runs_behind(verdict: Verdict, frame: pd.DataFrame, evidence: Evidence | None = None) -> pd.DataFrame:
+def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
     """The runs behind the comparison that decides: the rows of its arms on its task, at the learning rates that the
-    decision used. No row for a claim that was not run. `evidence`: of the frame, if it has been read."""
+    decision used. No row for a claim that was not run."""
     if not verdict.n_seeds:
         return frame.iloc[:0]
-    evidence, row = evidence or Evidence(frame, verdict.scale), verdict.turns_on
+    evidence, row = Evidence(frame, verdict.scale), verdict.turns_on
     return frame[frame.run_id.isin(run_ids(verdict.claim, evidence, row["task"], row["comparison"]))]
 
 

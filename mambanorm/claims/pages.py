@@ -211,10 +211,10 @@ def verdict_html(
 
 def _small_print(verdict: Verdict) -> list[str]:
     """What must not be missed beside the word of a verdict: why it is not told, each task's own, how often runs
-    diverged, how many comparisons hold, and other settings that say something else."""
+    diverged, and other settings that say something else."""
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
     lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.said if "but" in verdict.said else ""]
-    lines += [verdict.failed, verdict.stability, verdict.count, verdict.uneven]
+    lines += [verdict.failed, verdict.stability, verdict.uneven]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
     return list(dict.fromkeys(filter(None, lines)))
 

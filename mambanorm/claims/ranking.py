@@ -101,13 +101,12 @@ def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
     return shown.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
 
-def against_chosen(table: pd.DataFrame, task: str, arms: list[str] | None = None) -> pd.DataFrame:
-    """Rows for `figures.fig_pairs`: the chosen arm minus each of those arms (None = those that somebody recommends)."""
+def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Rows for `figures.fig_pairs`: the chosen arm minus each of those that somebody recommends."""
     chosen = table.arm.iloc[0]
-    wanted = table[(table.who != "") if arms is None else table.arm.isin(arms)]
-    wanted = wanted[wanted.arm != chosen].rename(columns={"arm": "b", "behind": "difference"})
+    named = table[(table.who != "") & (table.arm != chosen)].rename(columns={"arm": "b", "behind": "difference"})
     columns = ["task", "a", "b", "difference", "low", "high", "n", "per_seed", "who", "unit"]
-    return wanted.assign(a=chosen, task=task)[columns]
+    return named.assign(a=chosen, task=task)[columns]
 
 
 # -------------------------------------------------------------------------------------------- any arm against any other
@@ -122,9 +121,8 @@ def duel(arm: str, against: str, task: str) -> Claim:
     if kind not in KINDS.values():
         raise ValueError(f"{task} is a regression, whose arms the rule of the verdicts does not compare: see `sweep`")
     if kind == "language":
-        check_causal(
-            [norm for one in (arm, against) for norm in Arm.parse(one).norms], "which a language model predicts"
-        )
+        norms = [*Arm.parse(arm).norms, *Arm.parse(against).norms]
+        check_causal(norms, "which a language model predicts")
     letter = next(letter for letter, name in KINDS.items() if name == kind)
     return Claim(
         id=f"duel{letter}",
@@ -211,11 +209,8 @@ def _told(verdict: Verdict, reverse: Verdict) -> dict[str, object]:
         words = f"we cannot tell whether {label(ahead)} or {label(behind)} is better ({of_seeds})"
         words += f"; about {min(seeds)} new seeds would tell" if seeds else ""
     task = verdict.records[0]["task"]
-    words += (
-        f"; the seeds share {shared}, and this speaks of it alone"
-        if (shared := shared_rows(task, verdict.scale))
-        else ""
-    )
+    if shared := shared_rows(task, verdict.scale):
+        words += f"; the seeds share {shared}, and this speaks of it alone"
     diverged = verdict.records[0]["finish"] or (0, 0, 0, 0)  # diverged and all, of either arm
     return dict(
         task=task,

@@ -63,7 +63,6 @@ INSIDE, SIZED, CEILING = ("H9s", "H10s", "H11s", "H12s"), ("H1s", "H3s", "H8s"),
 """Claims of §4.6; those that are judged at other sizes of the model; and those that digits are asked, near their
 ceiling."""
 
-
 RECORDED = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
 """Columns that tell a recorded frame from any other."""
 

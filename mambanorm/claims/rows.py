@@ -55,11 +55,7 @@ def _row(
     if lacking := [runs.gaps[arm] for arm in used if arm in runs.gaps]:
         return facts | dict(why="; ".join(lacking))
     scores = runs.columns["score" if one.column == "spread" else one.column]
-    if claim.runs not in (
-        "growth",
-        "failing",
-        "ladder",
-    ):  # these are about runs that fail, or about all rates of an arm
+    if claim.runs not in ("growth", "failing", "ladder"):  # which are about runs that fail, or all rates of an arm
         scores = np.where(runs.columns["diverged"] == 0, scores, np.nan)
     smallest = SMALLEST_BITS if kind_of(task) == "language" else SMALLEST_EFFECT
     measure = spread if one.column == "spread" else rule.weigh
@@ -200,7 +196,8 @@ def printed(claim: Claim, comparison: Comparison, task: str) -> float:
 def run_ids(claim: Claim, evidence: Evidence, task: str, comparison: str) -> list[str]:
     """The runs that the comparison of that name is made of, each at the rate of its arm."""
     if claim.runs == "failure":
-        return [run_id for ids in _cells(evidence)[comparison].values() for run_id in ids]
+        by_arm = _cells(evidence.scale, evidence.seeds.get(task) or (0,))[comparison]
+        return [run_id for ids in by_arm.values() for run_id in ids]
     runs = evidence.runs(claim, task)
     (one,) = (c for c in claim.comparisons if c.name == comparison)
     at_rate = runs.ids[np.arange(len(runs.arms)), runs.best]
@@ -221,17 +218,13 @@ def _finish(runs: Runs, weights: np.ndarray) -> tuple[int, int, int, int]:
 
 
 @lru_cache(maxsize=64)
-def _cells_of(scale: str, seeds: tuple[int, ...]) -> dict[str, dict[str, tuple[str, ...]]]:
+def _cells(scale: str, seeds: tuple[int, ...]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The run ids of each cell, one a seed, by the name of its comparison and by arm."""
     cells: dict[str, dict[str, tuple[str, ...]]] = {}
     for config in failure_runs(scale, seeds):
         by_arm = cells.setdefault(f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}", {})
         by_arm[config.arm] = (*by_arm.get(config.arm, ()), config.run_id)
     return cells
-
-
-def _cells(evidence: Evidence) -> dict[str, dict[str, tuple[str, ...]]]:
-    """The run ids of each cell, one a test seed, by the name of its comparison and by arm."""
-    return _cells_of(evidence.scale, evidence.test_seeds or (0,))
 
 
 def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
@@ -242,7 +235,7 @@ def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     first more often than the second by Fisher's exact test. It fails if None→None is told to fail in fewer than half of
     its runs, or the control in more than half.
     """
-    rows, cells = [], _cells(evidence)
+    rows, cells = [], _cells(evidence.scale, evidence.seeds.get(task) or (0,))
     one_sided = rule.levels(len(cells), claim.at_least)
     for name, by_arm in cells.items():
         failed = np.array([evidence.diverged(by_arm[arm]) for arm in (NONE, CONTROL)])

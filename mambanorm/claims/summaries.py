@@ -148,10 +148,8 @@ def headroom_facts(run: StoredRun) -> dict[str, float]:
     from mambanorm.study.robustness import trained_model
     from mambanorm.tasks import load_task
 
-    model, data = (
-        trained_model(run.config, run.path.parent),
-        load_task(run.config.task, run.config.scale, run.config.seed),
-    )
+    model = trained_model(run.config, run.path.parent)
+    data = load_task(run.config.task, run.config.scale, run.config.seed)
     inputs, lengths, _ = data.test.batch(slice(0, ROWS))
     with torch.no_grad(), record_sites(model, "scan") as seen:
         model(inputs, lengths)

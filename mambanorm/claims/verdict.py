@@ -136,15 +136,6 @@ class Verdict:
         return self.turns_on["why"] if self.turns_on["comparison"] else next(iter(self.caveats), "not run")
 
     @property
-    def count(self) -> str:
-        """`3 of 5 comparisons hold`, task by task; "" where only one is made."""
-        texts = []
-        for task in self.tasks:
-            if told := how_many_hold([row for row in self.records if row["task"] == task]):
-                texts.append(told + (f" on {task}" if len(self.tasks) > 1 else ""))
-        return ", ".join(texts)
-
-    @property
     def uneven(self) -> str:
         """Where mean and median of the seeds lie further apart than the threshold and a quarter of the mean: both."""
         if self.unit not in BY_SEED or not len(self.per_seed):
@@ -216,11 +207,10 @@ def judge(
     """The verdict of one claim on a run frame; no run is trained.
 
     `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10…H12). It may
-    hold any other runs as well.
-    `tasks` None = those of the frame that the claim is about; at evening those of ONE_POOL stand beside, and decide
-    nothing. `changes`: judge the runs that differ from those of the scale in these fields, such as dict(d_model=16).
-    ValueError for an unknown claim, for a frame that mixes scales unless `scale` names one, for one recorded under
-    another protocol, and for `changes` of a claim of §4.6, whose settings are part of the question.
+    hold any other runs as well. `tasks` None = those of the frame that the claim is about; at evening those of ONE_POOL
+    stand beside, and decide nothing. `changes`: judge the runs that differ from those of the scale in these fields,
+    such as dict(d_model=16). ValueError for an unknown claim, for a frame as `Evidence` refuses it, and for `changes`
+    of a claim of §4.6, whose settings are part of the question.
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale, changes=changes)
     check_changes(claim, changes)

@@ -17,7 +17,6 @@ STABLE = ("LN", "GN")
 """The norms whose combinations, pairs and single places are held against one another by the rate that they bear: the
 two that lead the paper's Figure 5. More would double the ladder's runs."""
 
-
 LINEAR = {"AutoNorm": "AutoNorm_Linear", "AutoNorm_RandomSelector": "AutoNorm_Linear_RandomSelector"}
 
 
