@@ -404,6 +404,7 @@ ANSWERS = {
         ["**digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.", "two", "three (a, b). Four."],
     ),
     "paragraphs": ("**Answer.** One. Two, 2.5 % of it.\n\nThree\nfour.", ["One. Two, 2.5 % of it.", "Three four."]),
+    "numbered": ("**Answer** (x (y) z).\n\n1. One.\n2. Two.", ["One.", "Two."]),
     "nothing": ("", []),
 }
 

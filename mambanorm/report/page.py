@@ -52,15 +52,15 @@ def to_pages(text: str) -> str:
     return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
 
 
-OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \((.*?)\))?\.?\s*")
+OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \(((?:[^()]|\([^()]*\))*)\))?\.?\s*")
 """How an answer begins: `**Answer** (quick scale · 3 seeds: a sketch).`"""
 
 
 def key_lines(answer: str) -> list[str]:
     """An answer's first three paragraphs or bullets, without its opening and its tables. A card shows the first lines
     of each (index.css)."""
-    blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*[-*] )", OPENING.sub("", answer, count=1))
-    texts = (" ".join(block.split()).removeprefix("- ").removeprefix("* ") for block in blocks)
+    blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*(?:[-*]|\d\.) )", OPENING.sub("", answer, count=1))
+    texts = (re.sub(r"^([-*]|\d\.) ", "", " ".join(block.split())) for block in blocks)
     return [text for text in texts if text and text[0] not in "|#<"][:3]
 
 
