@@ -212,7 +212,7 @@ def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares
     table = mistake_table("smoke", SEEDS, folder)
     said = advice.in_words(table, frames)
     assert all(words in said for words in GUIDES_MISTAKES)
-    for words in ("linear layers", "sorted rows", "four lengths", "unseen contrasts", "the deepest of"):
+    for words in ("linear layers", "sorted rows", "four lengths", "unseen contrasts", "24 layers"):
         assert words in said
     ahead = frames["dense"].assign(accuracy=lambda f: f.seed / 100 + (f.norm == "BN") * (0.1 - 0.2 * (f.batch == 4)))
     guesses = advice.guesses_tested(table, frames | {"dense": ahead})

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.advice import card_checks, cards_html, norm_card
+from mambanorm.advice import card_checks, card_page, cards_html, norm_card
 from mambanorm.basics.errors import VARIABLE
-from mambanorm.claims.evidence import Evidence
 from mambanorm.cli.main import main
 from mambanorm.runs.recorded_results import own_rate, recorded
 from tests import planted
@@ -93,8 +92,8 @@ def test_rmsn_under_another_name_is_told_before_anything_is_trained(register, tm
     made = norm_card("Scaled", scale="smoke", tasks="digits", runs_dir=tmp_path)
     assert made.words[0].startswith("Scaled is the same as RMSN to 1e-6: nothing was trained")
     assert not list(tmp_path.iterdir())
-    assert card_checks.twin("LN") == card_checks.twin("GN") == ("", "")
-    assert card_checks.twin("NormVary") == ("", "NormVary-fixed")  # one learns its mixture
+    assert card_checks.twin("LN") == card_checks.twin("GN") == card_checks.twin("NormVary") == ""
+    assert card_checks.twin("Scaled") == "RMSN"
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def as_planted(register, monkeypatch):
     def make(leads, *, name="Spread", lost=(), **how):
         if name not in mn.NORMS:
             register(Spread)
-        arms = card.arms_of(name)
+        arms = arms_of(name)
         frame = planted.study(
             skeleton(tuple(arms.values())), {arms[place]: lead for place, lead in leads.items()}, **how
         )
@@ -113,6 +112,10 @@ def as_planted(register, monkeypatch):
         return norm_card(name, train=False, tasks="digits", scale="quick", runs_dir="nowhere")
 
     return make
+
+
+def arms_of(name):
+    return {place: arm.format(name) for place, arm in card_page.PLACES.items()}
 
 
 def skeleton(arms, seeds=8):
@@ -127,16 +130,19 @@ def test_an_honest_norm_gets_its_verdicts_place_by_place(as_planted):
     made = as_planted({"after the scan": 5.0, "on both sides": -5.0}, sd=0.3)
     words = made.verdicts.set_index("place").word
     assert words.to_dict() == {"before the block": "alike", "after the scan": "better", "on both sides": "worse"}
-    assert made.words[1].startswith("After the scan Spread is 5.")
-    assert "points better than RMSN→None on digits (" in made.words[1]
-    assert "points worse than RMSN→None on digits (" in made.words[2]
+    assert made.words[1].startswith(
+        "On digits after the scan: better; None→Spread is better than RMSN→None by more than one"
+    )
+    assert made.words[2].startswith(
+        "On digits on both sides: worse; RMSN→None is better than Spread→Spread by more than"
+    )
     assert not made.checks.told.eq("bad").any()
     assert "What is wrong" not in str(made)
 
 
 def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_and_judges_nothing(register, monkeypatch):
     register(Spread)
-    arms = card.arms_of("Spread")
+    arms = arms_of("Spread")
     asked = norm_card("Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere")
     configs = card.card_runs(asked, mn.load_runs("nowhere"))
     known = own_rate("digits", OWN, "quick")
@@ -152,7 +158,7 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_and_judges_nothing(register
     assert row.word == "sketch"
     assert row.effect == pytest.approx(100 * (scores[arms["after the scan"]] - scores[OWN]).mean())
     assert made.words[0].startswith("A sketch, at the rate of RMSN→None")
-    assert made.words[2].startswith("After the scan on digits +")
+    assert made.words[2].startswith("On digits after the scan: sketch; +")
     assert "better" not in " ".join(made.words)
     assert made.strips["digits"].own.sum() == 3
     assert "circled ones at one rate" in made._repr_html_()
@@ -160,28 +166,10 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_and_judges_nothing(register
 
 def test_runs_that_diverged_and_seeds_that_would_tell_are_said(as_planted):
     made = as_planted({"after the scan": 5.0}, sd=0.3, lost=(1, 4, 6))
-    assert "not judged on digits, fewer than six seeds on which every compared run finished: 5" in made.words[1]
+    assert "not judged; fewer than six seeds on which every compared run finished: 5" in made.words[1]
     made = as_planted({"after the scan": 2.0}, sd=3.0)
     assert made.verdicts.word.eq("open").any()
     assert any(line.startswith("To settle ") and "--seeds 8-" in line for line in made.words)
-
-
-def test_a_norm_as_good_as_rmsn_is_called_better_or_worse_no_more_often_than_the_rule_errs(register, monkeypatch):
-    register(Spread)
-    monkeypatch.setattr(card, "PLACES", {"after the scan": card.PLACES["after the scan"]})
-    arms = card.arms_of("Spread")
-    made, frame = (
-        card.NormCard("Spread", "quick", ("digits",), {"digits": list(range(8))}),
-        skeleton(tuple(arms.values())),
-    )
-    words = []
-    for i in range(400):
-        study = Evidence(planted.study(frame, rng=i, sd=1.3), "quick")
-        words += [row["word"] for row in card.verdicts_of(made, "digits", study)]
-    assert len(words) == 400
-    assert words.count("better") <= 0.025 * len(words)
-    assert words.count("worse") <= 0.025 * len(words)
-    assert words.count("alike") + words.count("open") > 370
 
 
 class Layers(mn.create_norm("LN", 4).__class__):
@@ -257,7 +245,7 @@ class Squares(Spread):
 @pytest.mark.parametrize(
     ("cls", "question", "said"),
     [
-        (Detached, "gradients against finite differences", "off by"),
+        (Detached, "gradients against finite differences", "differ"),
         (Roots, "zeros", "is not finite"),
         (Stuck, "another device", "make it a parameter or a buffer"),
         (Squares, "a mean of 3,000, in float32", "relative error"),
@@ -288,7 +276,7 @@ def test_the_page_opens_offline_and_its_numbers_are_in_the_json(as_planted, tmp_
     page, data, picture = made.save(tmp_path)
     text = page.read_text()
     assert not re.search(r'<script|<link|(src|href)="(http|/)', text)
-    assert "points better than RMSN→None on digits" in text
+    assert "is better than RMSN→None by more than one point" in text
     assert "prefers-color-scheme: dark" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
     kept = json.loads(data.read_text())
@@ -318,7 +306,7 @@ def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
 
 def test_the_kits_cards_are_read_from_what_is_recorded():
     ln, dyt = card.kit_cards("evening", ["LN", "DyT"])
-    assert set(ln.verdicts.place) == set(card.PLACES)
+    assert set(ln.verdicts.place) == set(card_page.PLACES)
     assert set(ln.verdicts.task) == set(card.card_tasks("evening"))
     assert ln.verdicts.best.any()
     assert math.isfinite(ln.training.set_index("place").headroom["after the scan"])
@@ -363,8 +351,7 @@ def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tm
     ("names", "code", "options", "said"),
     [
         ((), "", [], "registers no norm"),
-        (("One", "Two"), "", [], "registers 2 norms, One, Two: say which, with norm"),
-        (("One", "Two"), "", ["--norm", "Tow"], "did you mean 'Two'"),
+        (("One", "Two"), "", [], "registers 2 norms, One, Two: say which, `mambanorm --import"),
         ((), "1 / 0\n", [], "line 3: ZeroDivisionError"),
         (("One",), "", ["--tasks", "diabetes"], "diabetes is a regression"),
         (("One",), "", ["--tasks", "digit"], "did you mean 'digits'"),
@@ -385,15 +372,6 @@ def test_a_file_that_is_mended_is_tried_again(norm_file, capsys):
     assert card.find_norm(norm_file("Mended")) == "Mended"
 
 
-class Sleeps(Spread):
-    passes = 0
-
-    def forward(self, x, lengths=None):
-        type(self).passes += 1
-        time.sleep(0.55)
-        return super().forward(x, lengths)
-
-
 @pytest.mark.parametrize("cls", [Cut, Blank])
 def test_a_norm_that_fails_at_once_keeps_what_was_measured_and_is_not_trained(register, cls, tmp_path):
     register(cls, check=False)
@@ -406,17 +384,19 @@ def test_a_norm_that_fails_at_once_keeps_what_was_measured_and_is_not_trained(re
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_slow_norm_is_not_tried_a_hundred_times_and_a_long_training_is_left_out(register, monkeypatch, tmp_path):
+class Sleeps(Spread):
+    def forward(self, x, lengths=None):
+        time.sleep(0.02)
+        return super().forward(x, lengths)
+
+
+def test_a_norm_that_is_too_slow_to_be_tried_is_refused(register, monkeypatch):
     monkeypatch.setattr("mambanorm.norms.behaviour.SLOWEST_S", 0.01)
     with pytest.raises(ValueError, match="a pass of 144 numbers takes .* too slow to be tried"):
         register(Sleeps)
-    register(Sleeps, check=False)
-    monkeypatch.setattr(card_checks, "PATIENCE_S", 0.0)
-    made = norm_card("Sleeps", scale="smoke", tasks="digits", runs_dir=tmp_path)
-    assert Sleeps.passes < 10
-    assert any(line.startswith("Not trained: trying it ended in ValueError: a pass of 144") for line in made.words)
-    assert made.checks.found.eq("not asked: the norm is too slow").all()
-    assert made.slow
+
+
+def test_a_long_training_is_left_out(register, tmp_path):
     register(Draws, ())
     made = norm_card("Draws", scale="smoke", tasks="digits", seeds=2, runs_dir=tmp_path, limit_s=0)
     assert any("runs would take about" in line and "`--yes`" in line for line in made.words)

@@ -1,12 +1,8 @@
 """A card for a norm: what it does, what it costs, whether it trains, whether it is better, in words first.
 
-    norm_card       a registered norm, or the file of one → NormCard; trains only the runs of that norm
-    card_runs       the runs that a card lacks;   card_tasks, card_seeds: on which tasks and seeds
-    kit_cards       the cards of the kit's norms, from recorded runs alone
-
 What a norm does is measured in card_checks.py. Better, worse or neither is said by `claims.ranking.answer`, the rule of
 the verdicts, at each of three places, against Mamba's own arm and against the best recorded one; their runs are
-recorded. The words and the page are in card_page.py.
+recorded. NormCard, its words and its page are in card_page.py.
 
 Each comparison stands by itself at the protocol's level: a card has a dozen, and none is corrected for the others.
 With fewer seeds than the rule judges a card is a sketch: one learning rate, no ladder, and no verdict.
@@ -17,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,12 +21,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mambanorm.advice import card_page
 from mambanorm.advice.card_checks import checks_of, costs_of, twin
-from mambanorm.advice.card_page import REFERENCE
+from mambanorm.advice.card_page import REFERENCE, NormCard, run_seconds, strip_of
 from mambanorm.advice.card_training import training_of
 from mambanorm.arms import Arm
-from mambanorm.basics.errors import unknown
 from mambanorm.basics.extensions import asked_imports, set_imports
 from mambanorm.basics.settings import KIT_NORMS, study_scale
 from mambanorm.basics.text import spell
@@ -45,107 +39,28 @@ from mambanorm.norms import NORMS, norm_name
 from mambanorm.runs.grid import base_config, check_names, check_seeds, check_task, grid, unique
 from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
 from mambanorm.study.experiments import deep_runs, inside_task, ladder_runs
+from mambanorm.study.tables import points
 
-PLACES = {"before the block": "{0}>SSM>None", "after the scan": "None>SSM>{0}", "on both sides": "{0}>SSM>{0}"}
 FEW = 2
 """Seeds of what is no verdict: the ladder of rates, and eight blocks."""
 LIMIT_S = 3600.0
 """A longer training is refused unless it is asked for."""
 
 
-@dataclass(frozen=True)
-class NormCard:
-    """What is known of a norm. checks: group, question, found, told. costs: one row a size (card_checks.costs_of).
-    training: one row a place (`training_of`). verdicts: one row a place, task and arm that it stands against, columns
-    of `claims.compare` and place, arm, against, best (whether that is the best recorded one). strips: task → every
-    tuned arm with its mean. notes: what could not be done."""
-
-    name: str
-    scale: str
-    tasks: tuple[str, ...]
-    seeds: dict[str, list[int]]
-    against: str = REFERENCE
-    checks: pd.DataFrame = field(default_factory=pd.DataFrame)
-    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
-    same: str = ""  # the norm of the kit that it is
-    starts: str = ""  # that of which it only starts the same
-    training: pd.DataFrame = field(default_factory=pd.DataFrame)
-    verdicts: pd.DataFrame = field(default_factory=pd.DataFrame)
-    strips: dict[str, pd.DataFrame] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    which: str = ""  # the file that registers it
-
-    @property
-    def arms(self) -> dict[str, str]:
-        """Place → arm; of a norm that is one of the kit's that one's, whose runs are recorded."""
-        return arms_of(self.same or self.name)
-
-    @property
-    def sketch(self) -> bool:
-        """Whether it has too few seeds for any verdict."""
-        return max(map(len, self.seeds.values())) < rule.FEWEST
-
-    @property
-    def slow(self) -> bool:
-        """Whether its costs were measured at one size alone, because a pass takes half a second or more."""
-        return len(self.costs) == 1
-
-    @property
-    def said(self) -> dict[str, list[str]]:
-        """Topic → sentences (card_page.said)."""
-        return card_page.said(self)
-
-    @property
-    def basis(self) -> str:
-        """On what it stands: scale, tasks, seeds, the rule."""
-        return card_page.basis(self)
-
-    @property
-    def words(self) -> list[str]:
-        """The answer in sentences, the first ones first."""
-        return card_page.words(self)
-
-    def save(self, folder: str | Path) -> list[Path]:
-        """NAME.html, which opens offline, NAME.png, its head, and NAME.json."""
-        return card_page.save(self, folder)
-
-    def to_json(self) -> str:
-        return card_page.as_json(self)
-
-    def __str__(self) -> str:
-        return card_page.as_text(self)
-
-    def _repr_html_(self) -> str:
-        return card_page.as_html(self)
-
-    def _repr_png_(self) -> bytes | None:
-        """The strip alone, where HTML is not shown, and for the card of a notebook in the report."""
-        return card_page.head(self)._repr_png_() if self.strips else None
-
-
-def arms_of(name: str) -> dict[str, str]:
-    """Place → arm."""
-    places = {"nowhere": "None>SSM>None"} if name == "None" else PLACES
-    return {place: arm.format(name) for place, arm in places.items()}
-
-
-def find_norm(which: str, norm: str | None = None) -> str:
-    """The name of a registered norm, or of the one that a file registers (`norm`: which of several). ValueError, in one
-    line, for a file that registers none or several, or that fails, and for an unknown name."""
+def find_norm(which: str) -> str:
+    """The name of a registered norm, or of the one that a file registers. ValueError, in one line, for a file that
+    registers none or several, or that fails, and for an unknown name."""
     if not which.endswith(".py"):
-        if norm not in (None, which):
-            raise ValueError(f"norm={norm!r} says which norm of a file, and {which!r} is no file, which ends in .py")
         return norm_name(which)
     path, before = Path(which).resolve(), set(NORMS)
     set_imports([which])
     found = [name for name, entry in NORMS.items() if name not in before or _file_of(entry.factory) == path]
     if not found:
         raise ValueError(f"{which} registers no norm: it needs a class or function under @mn.register_norm(…)")
-    if norm is None and len(found) > 1:
-        raise ValueError(f"{which} registers {len(found)} norms, {', '.join(found)}: say which, with norm")
-    if norm is not None and norm not in found:
-        raise unknown(f"norm of {which}", norm, found)
-    return norm or found[0]
+    if len(found) > 1:
+        names = f"{which} registers {len(found)} norms, {', '.join(found)}"
+        raise ValueError(f"{names}: say which, `mambanorm --import {which} card {found[0]}`")
+    return found[0]
 
 
 def _file_of(factory: Any) -> Path | None:
@@ -156,7 +71,6 @@ def _file_of(factory: Any) -> Path | None:
 def norm_card(
     which: str,
     *,
-    norm: str | None = None,
     tasks: str | Iterable[str] | None = None,
     seeds: int | Iterable[int] = 8,
     scale: str | None = None,
@@ -167,7 +81,7 @@ def norm_card(
     out: str | Path | None = None,
     **engine: Any,
 ) -> NormCard:
-    """The card of a norm: a registered name, or a file that registers it (`norm`: which, where it registers several).
+    """The card of a norm: a registered name, or a file that registers it.
 
     tasks: None = the recorded sequence and image task of the scale (`card_tasks`); a language task if it is named and
     the norm is causal. seeds: a number = so many of the recorded ones of `against`, the arm beside which it stands; a
@@ -177,8 +91,14 @@ def norm_card(
 
     ValueError for an unknown norm, task or scale, a task of regression, and for a file without a norm.
     """
-    card = measured_card(which, norm=norm, tasks=tasks, seeds=seeds, scale=scale, against=against)
-    if out is not None:
+    name, scale = find_norm(which), study_scale(scale)
+    tasks = card_tasks(scale) if tasks is None else tuple(map(check_task, check_names("tasks", tasks)))
+    against = str(Arm.parse(against))
+    for task in tasks:  # a regression is refused here, before anything is measured
+        duel(against, next(arm for arm in (NONE, REFERENCE) if arm != against), task)
+    own = {task: card_seeds(task, scale, seeds, against) for task in dict.fromkeys((*tasks, inside_task(scale)))}
+    card = _measured(NormCard(name, scale, tasks, own, against, which=which if which.endswith(".py") else ""))
+    if out is not None and train:
         card.save(out)
     if train and not card.same:
         factory = NORMS[card.name].factory
@@ -191,35 +111,14 @@ def norm_card(
     return card
 
 
-def measured_card(
-    which: str,
-    *,
-    norm: str | None = None,
-    tasks: str | Iterable[str] | None = None,
-    seeds: int | Iterable[int] = 8,
-    scale: str | None = None,
-    against: str = REFERENCE,
-) -> NormCard:
-    """The card before any run is looked at; arguments and errors as of `norm_card`."""
-    name, scale = find_norm(which, norm), study_scale(scale)
-    tasks = card_tasks(scale) if tasks is None else tuple(map(check_task, check_names("tasks", tasks)))
-    against = str(Arm.parse(against))
-    for task in tasks:  # a regression is refused here, before anything is measured
-        duel(against, next(arm for arm in (NONE, REFERENCE) if arm != against), task)
-    own = {task: card_seeds(task, scale, seeds, against) for task in dict.fromkeys((*tasks, inside_task(scale)))}
-    return _measured(NormCard(name, scale, tasks, own, against, which=which if which.endswith(".py") else ""))
-
-
 def _measured(card: NormCard) -> NormCard:
     """With checks, costs and the norm of the kit that it is. A norm that fails has no costs."""
-    checks, costs, notes, same, starts = checks_of(card.name), pd.DataFrame(), (), "", ""
+    checks, costs, notes, same = checks_of(card.name), pd.DataFrame(), (), ""
     try:
-        costs = costs_of(card.name)
-        same, starts = ("", "") if replace(card, costs=costs).slow else twin(card.name)  # which tries it 140 times
+        costs, same = costs_of(card.name), "" if card.name in KIT_NORMS else twin(card.name)
     except Exception as error:  # anything that a norm of a user's own may raise
         notes = (f"Its costs could not be measured: {type(error).__name__}: {' '.join(str(error).split())[:160]}.",)
-    same = "" if card.name in KIT_NORMS else same
-    return replace(card, checks=checks, costs=costs, same=same, starts=starts, notes=notes)
+    return replace(card, checks=checks, costs=costs, same=same, notes=notes)
 
 
 def card_tasks(scale: str) -> tuple[str, ...]:
@@ -241,7 +140,7 @@ def card_seeds(task: str, scale: str, seeds: int | Iterable[int], against: str =
 
 def _tasks(card: NormCard) -> list[str]:
     """Those of its tasks on which it may stand: in a language model only what is causal, declared and measured."""
-    causal = NORMS[card.name].causal and card_page.sees_ahead(card) == "no"
+    causal = NORMS[card.name].causal and card.sees_ahead == "no"
     return [task for task in card.tasks if causal or kind_of(task) != "language"]
 
 
@@ -276,11 +175,11 @@ def seconds_of(card: NormCard, configs: Sequence[RunConfig], engine: dict[str, A
 
     slower = 0.0
     if len(card.costs):
-        cost = card.costs.iloc[min(1, len(card.costs) - 1)]
+        cost = card.costs.iloc[1]
         slower = max(cost.ms * (1 - 1 / cost.over_rmsn), 0) / 1e3
     extra = sum(c.steps * c.n_layers * Arm.parse(c.arm).norms.count(card.name) * slower for c in configs)
     workers = max(1, count_workers(list(configs), engine.get("workers", "auto"), engine.get("scheduler")))
-    return (sum(map(card_page.run_seconds, configs)) + extra) / workers
+    return (sum(map(run_seconds, configs)) + extra) / workers
 
 
 def _trained(card: NormCard, runs_dir: Any, limit_s: float | None, engine: dict[str, Any]) -> tuple[str, ...]:
@@ -312,18 +211,17 @@ def _read(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> N
     for task in _tasks(card):
         mine = known[(known.task == task) & known.seed.isin(card.seeds[task])]
         evidence, lr = Evidence(mine, card.scale), _lr(card, task) if card.sketch else None
-        told = (
-            verdicts_of(card, task, evidence, best_arm(card, task)) if lr is None else sketch_of(card, task, evidence)
-        )
-        verdicts += told
-        strips[task] = card_page.strip_of(evidence, task, tuple(card.arms.values()), lr)
+        verdicts += (sketch_of if card.sketch else verdicts_of)(card, task, evidence)
+        strips[task] = strip_of(evidence, task, tuple(card.arms.values()), lr)
     training = training_of(card, known, runs_dir)
     return replace(card, training=training, verdicts=pd.DataFrame(verdicts), strips=strips)
 
 
-def verdicts_of(card: NormCard, task: str, evidence: Evidence, best: str | None = None) -> list[dict[str, Any]]:
-    """A row a place and arm that it stands against, from the runs that are there; none of a place without its runs."""
-    rows, best = [], best if best and not evidence.tuned((best,), task).gaps else None
+def verdicts_of(card: NormCard, task: str, evidence: Evidence) -> list[dict[str, Any]]:
+    """A row a place and arm that it stands against, its own and the best recorded one, from the runs that are there;
+    none of a place without its runs."""
+    rows, best = [], best_arm(card, task)
+    best = best if best and not evidence.tuned((best,), task).gaps else None
     for place, arm in card.arms.items():
         for against in dict.fromkeys(filter(None, (card.against, best))):
             if against != arm and not evidence.tuned((arm,), task).gaps:
@@ -343,8 +241,9 @@ def sketch_of(card: NormCard, task: str, evidence: Evidence) -> list[dict[str, A
         n, mean, half = rule.interval(np.subtract(*runs.finished(column)), rule.ONE_SIDED)
         lost = [int(k) for k in np.nansum(runs.at("diverged"), axis=1)]
         row = dict(place=place, arm=arm, against=card.against, best=False, task=task, word="sketch", new_seeds=None)
-        row |= dict(said="a sketch at one learning rate, which judges nothing", verdict=None, reverse=None)
         row |= dict(effect=float(mean), low=float(mean - half), high=float(mean + half), unit=unit, n=int(n))
+        told = points(mean, row["low"], row["high"], unit) if n else "no pair of runs finished"
+        row |= dict(said=told, verdict=None, reverse=None)
         rows += [row | dict(diverged=lost[0], diverged_against=lost[1])] if not runs.gaps else []
     return rows
 

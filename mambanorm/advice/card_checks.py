@@ -1,20 +1,14 @@
 """What a norm does, measured: the checks of a card beyond those of registration (norms/behaviour.py), and its costs.
 
-    checks_of       a registered norm → one row a question: what was found, and whether it is as it should be
-    twin            the norm of the kit that it is, and to how much; and one that only starts like it
-    costs_of        forward and backward, and what is kept for the gradient, beside RMSN and LN
-
-All of it is tried on made-up numbers, in under a second for an ordinary norm. A question that fails says with what;
-those that a slow norm leaves no time for are not asked.
+All of it is tried on made-up numbers, in under a second for an ordinary norm. A question that fails says with what.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 
 import pandas as pd
@@ -34,8 +28,6 @@ from mambanorm.study.norm_catalog import in_turn
 
 SAME = 1e-6
 """Two norms whose outputs of order 1 differ by less are one."""
-PATIENCE_S, SLOW_S = 20.0, 0.05
-"""Seconds after which a card asks no further question of a norm one pass of which, of 144 numbers, takes SLOW_S."""
 EDGE = 1e-2
 """A larger relative error is worth a word: in float16 and at a mean of 3,000, against float64."""
 SIZES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
@@ -47,15 +39,13 @@ Found = tuple[str, str]
 
 def checks_of(name: str) -> pd.DataFrame:
     """One row a question: group, question, found, told (good, bad, or "" where it is neither)."""
-    name, rows, start = norm_name(name), [], time.monotonic()
+    name, rows = norm_name(name), []
     questions = {**_behaviour(name), **EDGES, **MODELS}
-    is_slow = cache(lambda: _pass_s(create_norm(name, CHANNELS), torch.zeros(3, 6, CHANNELS)) > SLOW_S)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for (group, question), ask in questions.items():
             torch.manual_seed(0)
-            late = time.monotonic() - start > PATIENCE_S and is_slow()
-            found, told = ("not asked: the norm is too slow", "") if late else _asked(ask, name)
+            found, told = _asked(ask, name)
             rows.append(dict(group=group, question=question, found=found, told=told))
     return pd.DataFrame(rows)
 
@@ -67,23 +57,16 @@ def _asked(ask: Callable[[str], Found], name: str) -> Found:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "bad"
 
 
-def _pass_s(norm: nn.Module, x: Tensor) -> float:
-    start = time.perf_counter()
-    norm(x, None)
-    return time.perf_counter() - start
-
-
 # ------------------------------------------------------------------------------------------- what it looks at
 
 
 def _behaviour(name: str) -> dict[tuple[str, str], Callable[[str], Found]]:
     """The questions of registration, all answered by one trial; gradient, batch-mates and invariances."""
-    entry, seen = NORMS[name], []
+    entry = NORMS[name]
 
+    @cache
     def found() -> Behaviour:
-        if not seen:
-            seen.append(measured(lambda: create_norm(name, CHANNELS)))
-        return seen[0]
+        return measured(lambda: create_norm(name, CHANNELS))
 
     def ahead(_: str) -> Found:
         if (pair := found().ahead) is None:
@@ -225,31 +208,20 @@ def _ordinary() -> Tensor:
 
 
 def _slopes(name: str) -> Found:
-    """Gradients of x and of what is learned against central differences, in float64, along three directions."""
-    norm, x, step, worst = create_norm(name, CHANNELS).double(), sample(2, 5, CHANNELS), 1e-5, 0.0
-    weight, learned = torch.randn_like(x), [p for p in norm.parameters() if p.requires_grad]
+    """Gradients of x and of what is learned against finite differences, in float64."""
+    norm, x = create_norm(name, CHANNELS).double(), sample(2, 5, CHANNELS).requires_grad_()
+    learned = {key: p for key, p in norm.named_parameters() if p.requires_grad}
     buffers = {key: value.clone() for key, value in norm.named_buffers()}
 
-    def value(at: Sequence[Tensor]) -> Tensor:
-        """The norm with other parameters; it draws the same each time, and its buffers are those of the start."""
+    def value(x: Tensor, *weights: Tensor) -> Tensor:
+        """It draws the same each time, and its buffers are those of the start."""
         torch.manual_seed(0)
-        names = [key for key, p in norm.named_parameters() if p.requires_grad]
-        given = dict(zip(names, at[1:], strict=True)) | {key: kept.clone() for key, kept in buffers.items()}
-        return (functional_call(norm, given, (at[0], None)) * weight).sum()
+        given = dict(zip(learned, weights, strict=True)) | {key: kept.clone() for key, kept in buffers.items()}
+        return functional_call(norm, given, (x, None))
 
-    inputs = [tensor.detach().requires_grad_() for tensor in (x, *learned)]
-    out = value(inputs)
-    slopes = torch.autograd.grad(out, inputs, allow_unused=True) if out.requires_grad else [None] * len(inputs)
-    for _ in range(3):
-        ways = [torch.randn_like(tensor) for tensor in inputs]
-        told = sum(float((slope * way).sum()) for slope, way in zip(slopes, ways, strict=True) if slope is not None)
-        with torch.no_grad():
-            up, down = (
-                float(value([p + sign * step * way for p, way in zip(inputs, ways, strict=True)])) for sign in (1, -1)
-            )
-        real = (up - down) / (2 * step)
-        worst = max(worst, abs(told - real) / max(abs(real), 1.0))
-    return (f"equal to {max(worst, 1e-12):.0e}", "good") if worst < 1e-5 else (f"off by {_percent(worst)}", "bad")
+    how = dict(fast_mode=True, raise_exception=False, atol=1e-5, check_undefined_grad=False)
+    same = torch.autograd.gradcheck(value, (x, *learned.values()), **how)
+    return ("agree", "good") if same else ("differ", "bad")
 
 
 def _device(name: str) -> Found:
@@ -320,27 +292,21 @@ MODELS: dict[tuple[str, str], Callable[[str], Found]] = {
 # --------------------------------------------------------------------------------------- which norm is it really?
 
 
-def twin(name: str) -> tuple[str, str]:
-    """(the norm of the kit that it is, to SAME; that of which it only starts the same), "" for none. The first asks for
-    the same outputs in training and in evaluation, of ragged rows too, wherever the parameters stand."""
-    x, lengths, starts = sample(3, 6, CHANNELS), torch.tensor([6, 4, 3]), ""
+def twin(name: str) -> str:
+    """The norm of the kit that it is, to SAME, or "": the same outputs in training and in evaluation, of ragged rows
+    too, wherever the parameters stand."""
+    x, lengths = sample(3, 6, CHANNELS), torch.tensor([6, 4, 3])
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        for other in KIT_NORMS:
-            if other == name or other not in NORMS:
-                continue
+        for other in (one for one in KIT_NORMS if one != name and one in NORMS):
             norms = [create_norm(one, CHANNELS).double() for one in (name, other)]
-            if not _alike(*norms, x, lengths):
-                continue
-            starts = starts or other
             mine, theirs = ([p for p in norm.parameters() if p.requires_grad] for norm in norms)
-            if [p.shape for p in mine] != [p.shape for p in theirs]:
-                continue
-            for p, q in zip(mine, theirs, strict=True):
-                q.copy_(p.add_(0.3 * torch.randn_like(p)))
-            if _alike(*norms, x, lengths):
-                return other, ""
-    return "", starts
+            if [p.shape for p in mine] == [p.shape for p in theirs] and _alike(*norms, x, lengths):
+                for p, q in zip(mine, theirs, strict=True):
+                    q.copy_(p.add_(0.3 * torch.randn_like(p)))
+                if _alike(*norms, x, lengths):
+                    return other
+    return ""
 
 
 def _alike(norm: nn.Module, other: nn.Module, x: Tensor, lengths: Tensor) -> bool:
@@ -364,25 +330,20 @@ def _valid(y: Tensor, lengths: Tensor | None) -> Tensor:
 
 def costs_of(name: str, repeats: int = 7) -> pd.DataFrame:
     """One row a size: shape, ms (forward and backward, median), and how many times that of RMSN and of LN; kept, the
-    bytes kept for the gradient over those of x, beside RMSN's. All are timed in turn; a slow norm at one size."""
+    bytes kept for the gradient over those of x, beside RMSN's. All are timed in turn."""
     rows = []
     for shape in SIZES:
         x = torch.randn(shape, requires_grad=True)
         norms = {one: create_norm(one, shape[-1]) for one in dict.fromkeys((name, "RMSN", "LN"))}
         norms[name](x, None)  # the first pass may have compiled something
-        took = min(_pass_s(norms[name], x) for _ in range(2))  # a busy machine can hold up one pass
-        slow = took > 0.5
-        times = in_turn({one: norm for one, norm in norms.items() if one != name or not slow}, x, repeats).median()
-        times[name] = 3 * took if slow else times[name]  # forward, and about twice as long backward
-        kept = {one: float("nan") if slow else _kept(norms[one], x) for one in (name, "RMSN")}
+        times = in_turn(norms, x, repeats).median()
+        kept = {one: _kept(norms[one], x) for one in (name, "RMSN")}
         rows.append(
             dict(
                 shape=" × ".join(map(str, shape)), ms=1e3 * times[name], kept=kept[name], kept_rmsn=kept["RMSN"],
                 over_rmsn=times[name] / times["RMSN"], over_ln=times[name] / times["LN"],
             )
         )  # fmt: skip
-        if slow:
-            break
     return pd.DataFrame(rows)
 
 

@@ -1,9 +1,4 @@
-"""What a card says and how it is shown: its sentences, the page, the head of it as a picture, JSON, the terminal.
-
-said, words     the answer in sentences, by topic; all of them, the first ones first
-as_html         the card as a notebook shows it;   save: the page, which opens offline, its head as PNG, and JSON
-as_text         for a terminal;   cards_html: several cards, folded
-"""
+"""NormCard: what is known of a norm, as sentences, as a page, as JSON and for a terminal."""
 
 from __future__ import annotations
 
@@ -12,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +18,8 @@ import pandas as pd
 
 from mambanorm.basics.atomic import writable_folder, write_bytes, write_text
 from mambanorm.basics.text import plural, spell
-from mambanorm.claims.evidence import Evidence, kind_of, label
+from mambanorm.claims import rule
+from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.config import RunConfig
@@ -34,81 +31,203 @@ from mambanorm.study.experiments import model_of
 
 REFERENCE = "RMSN>SSM>None"
 """Mamba's own arm, beside which every other stands."""
+PLACES = {"before the block": "{0}>SSM>None", "after the scan": "None>SSM>{0}", "on both sides": "{0}>SSM>{0}"}
 LAST_TEST_SEED = 99
 LOOKS_AHEAD = "does a later position change an earlier output"
 WORDS = ("better", "alike", "worse", "open", "not judged")
+SIGNS = {"good": "✓", "bad": "✗", "": ""}
+DECLARED = ("equation", "source", "axes", "causal", "learnable", "doubt")
+HEADINGS = dict(
+    word="told", effect="difference", low="95 % from", high="to", n="seeds", rate="highest rate that trains",
+    diverged="diverged", start="growth at start", trained="growth, trained", headroom="head-room in float16",
+    shape="B × L × D", over_rmsn="× RMSN", over_ln="× LN", kept="kept / input", kept_rmsn="of RMSN", told="",
+)  # fmt: skip
+"""Column → its heading."""
 
 
-# -------------------------------------------------------------------------------------------------------- in words
+@dataclass(frozen=True)
+class NormCard:
+    """What is known of a norm. checks: group, question, found, told. costs: one row a size (card_checks.costs_of).
+    training: one row a place (`training_of`). verdicts: one row a place, task and arm that it stands against, columns
+    of `claims.compare` and place, arm, against, best (whether that is the best recorded one). strips: task → every
+    tuned arm with its mean. notes: what could not be done."""
+
+    name: str
+    scale: str
+    tasks: tuple[str, ...]
+    seeds: dict[str, list[int]]
+    against: str = REFERENCE
+    checks: pd.DataFrame = field(default_factory=pd.DataFrame)
+    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    same: str = ""  # the norm of the kit that it is
+    training: pd.DataFrame = field(default_factory=pd.DataFrame)
+    verdicts: pd.DataFrame = field(default_factory=pd.DataFrame)
+    strips: dict[str, pd.DataFrame] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    which: str = ""  # the file that registers it
+
+    @property
+    def arms(self) -> dict[str, str]:
+        """Place → arm; of a norm that is one of the kit's that one's, whose runs are recorded."""
+        places = {"nowhere": "None>SSM>None"} if self.name == "None" else PLACES
+        return {place: arm.format(self.same or self.name) for place, arm in places.items()}
+
+    @property
+    def sketch(self) -> bool:
+        """Whether it has too few seeds for any verdict."""
+        return max(map(len, self.seeds.values())) < rule.FEWEST
+
+    @property
+    def sees_ahead(self) -> str:
+        """ "no", or which position sees which; the error of a norm that fails."""
+        return self.checks.set_index("question").found[LOOKS_AHEAD]
+
+    # ---------------------------------------------------------------------------------------------------- in words
+
+    @property
+    def said(self) -> dict[str, list[str]]:
+        """Topic → sentences: who it is; at each place whether it is better; whether it may stand in a language model;
+        what is wrong with it; whether it trains; what it costs; what would settle what is open; what could not be
+        done."""
+        topics = dict(who=_who, better=_better, best=_against_best, causal=_causal, wrong=_wrong, trains=_trains)
+        topics |= dict(costs=_cost, open=_open, notes=lambda card: list(card.notes))
+        return {topic: sentences(self) for topic, sentences in topics.items()}
+
+    @property
+    def words(self) -> list[str]:
+        """All sentences, the first ones first."""
+        return [line for lines in self.said.values() for line in lines]
+
+    @property
+    def basis(self) -> str:
+        """On what it stands: scale, tasks, seeds, the rule."""
+        seeds = " or ".join(map(str, sorted({len(own) for own in self.seeds.values()})))
+        how = f"rule of protocol {VERSION}, each arm at its own learning rate, each comparison by itself at 95 %, "
+        how = (
+            f"a sketch, every arm at the rate of {label(self.against)}"
+            if self.sketch
+            else f"{how}corrected for no other"
+        )
+        return f"{self.scale} scale · {', '.join(self.tasks)} · {seeds} seeds · {how}"
+
+    # ------------------------------------------------------------------------------------------------- how it is shown
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Title → table."""
+        found = {}
+        if len(rows := self.verdicts):
+            best = np.where(rows.best, ", the best recorded", "")
+            lost = rows.diverged.astype(str) + " against " + rows.diverged_against.astype(str)
+            rows = rows.assign(against=rows.against.map(label) + best, diverged=lost)
+            shown = ["place", "task", "against", "word", "effect", "low", "high", "unit", "n", "diverged"]
+            found["Is it better?"] = rows[shown]
+        if len(rows := self.training):
+            each = rows.diverged.map(lambda by: ", ".join(f"{k} of {n} at {lr}" for lr, (k, n) in by.items() if k))
+            title, rows = f"Does it train, on {rows.task.iloc[0]}?", rows.assign(diverged=each.replace("", "none"))
+            rows = rows.drop(columns=["arm", "task"])
+            found[title] = rows.rename(columns=dict(rate_reference=f"of {label(self.against)}"))
+        for group, rows in self.checks.groupby("group", sort=False):
+            found[f"{group.capitalize()}, measured"] = rows[["told", "question", "found"]].replace({"told": SIGNS})
+        if len(self.costs):
+            found["What it costs, forward and backward"] = self.costs
+        return {title: table.rename(columns=HEADINGS) for title, table in found.items()}
+
+    def _html(self, *, picture: bool = True, equation: bool = False) -> str:
+        from mambanorm.report.page import mathml, template
+
+        shown = dict(index=False, border=0, na_rep="–", float_format="{:.3g}".format)
+        with pd.option_context("display.max_colwidth", None):
+            tables = {title: table.to_html(**shown) for title, table in self.tables.items()}
+        entry, drawn = NORMS[self.name], self._head() if picture and self.strips else None
+        return template(
+            "card.html",
+            entry=entry,
+            equation=mathml(entry.equation) if entry.equation and equation else "",
+            words=[re.sub("`(.*?)`", r"<code>\1</code>", html.escape(line)) for line in self.words],
+            picture=base64.b64encode(drawn._repr_png_()).decode() if drawn else "",
+            alt=drawn.get_label() if drawn else "",
+            tables=tables,
+            basis=f"{self.basis} · {datetime.now():%d %B %Y}, {machine.versions()}, {machine.machine()}",
+        )
+
+    def _repr_html_(self) -> str:
+        from mambanorm.report.page import template
+
+        return f"<style>\n{template('card.css')}</style>\n{self._html()}"
+
+    def _repr_png_(self) -> bytes | None:
+        """The strip alone, where HTML is not shown, and for the card of a notebook in the report."""
+        return self._head()._repr_png_() if self.strips else None
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}, scale {self.scale}", *(f"- {line}" for line in self.words)]
+        if len(self.verdicts):
+            lines += ["", self.tables["Is it better?"].to_string(index=False, float_format="{:.3g}".format)]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        simple = ("name", "scale", "tasks", "seeds", "against", "same", "notes", "words")
+        facts: dict[str, Any] = {key: getattr(self, key) for key in simple} | dict(protocol=VERSION)
+        facts |= dict(versions=machine.versions(), machine=machine.machine())
+        facts["declared"] = {key: getattr(NORMS[self.name], key) for key in DECLARED}
+        told = self.verdicts.drop(columns=["verdict", "reverse"], errors="ignore")
+        tables = dict(checks=self.checks, costs=self.costs, training=self.training, verdicts=told)
+        facts |= {name: _rows(table) for name, table in tables.items()}
+        facts["strips"] = {task: _rows(table) for task, table in self.strips.items()}
+        return json.dumps(facts, ensure_ascii=False, indent=1)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """NAME.html, which opens offline, NAME.json and, where something has been run, NAME.png; their paths."""
+        from mambanorm.report.page import figures, page, template
+
+        folder = writable_folder(folder, "the card")
+        paths = [folder / f"{self.name}.{kind}" for kind in ("html", "json")]
+        body = f'<p class="eyebrow">mambanorm · a card for a norm</p><h1>{html.escape(self.name)}</h1>'
+        styles = template("index.css"), template("card.css")
+        write_text(paths[0], page(f"{self.name}: a card", figures(body + self._html(equation=True)), *styles))
+        write_text(paths[1], self.to_json())
+        if self.strips:
+            few = [line for line in self.words if not line.startswith("To settle")][:6]
+            paths.append(folder / f"{self.name}.png")
+            write_bytes(paths[2], self._head(few)._repr_png_())
+        return paths
+
+    def _head(self, lines: Sequence[str] = ()) -> Any:
+        """The strip of all known norms; with `lines` the head of a card that stands alone."""
+        from mambanorm.figures import fig_card
+
+        name, title = self.same or self.name, f"{self.name}: a card" if lines else ""
+        rates = "circled ones at one rate, the others each at its own" if self.sketch else "each arm at its own rate"
+        caption = f"{self.scale} scale · {plural(max(map(len, self.seeds.values())), 'seed')} · circled: {name}"
+        caption += f" · means of the seeds, {rates}; no interval: see the table"
+        return fig_card(self.strips, name, caption, title=title, lines=lines)
 
 
-def said(card: Any) -> dict[str, list[str]]:
-    """Topic → sentences: who it is; at each place whether it is better; whether it may stand in a language model; what
-    is wrong with it; whether it trains; what it costs; what would settle what is open; what could not be done."""
-    topics = dict(who=_who, better=_better, best=_against_best, causal=_causal, wrong=_wrong, trains=_trains)
-    topics |= dict(costs=_cost, open=_open, notes=lambda card: list(card.notes))
-    return {topic: sentences(card) for topic, sentences in topics.items()}
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return json.loads(table.to_json(orient="records"))
 
 
-def words(card: Any) -> list[str]:
-    """All sentences, the first ones first."""
-    return [line for lines in said(card).values() for line in lines]
+def _who(card: NormCard) -> list[str]:
+    said = f"{card.name} is the same as {card.same} to 1e-6: nothing was trained"
+    return [f"{said}, and what stands below of runs is the record of {card.same}."] if card.same else []
 
 
-def _who(card: Any) -> list[str]:
-    if card.same:
-        said = f"{card.name} is the same as {card.same} to 1e-6: nothing was trained"
-        return [f"{said}, and what stands below of runs is the record of {card.same}."]
-    learns = "but it learns other parameters"
-    return [f"{card.name} starts the same as {card.starts} to 1e-6, {learns}."] if card.starts else []
-
-
-def _better(card: Any) -> list[str]:
-    """A sentence a place, against the arm that it stands beside: what is told, then what is not."""
+def _better(card: NormCard) -> list[str]:
+    """A sentence a place and task, against the arm that it stands beside, as the rule says it."""
     if not len(card.verdicts):
         return ["Whether it is better is not known: it has not been trained on these tasks."]
-    lines, rows = [], card.verdicts[card.verdicts.against == card.against]
-    if card.sketch:
-        few = f"at the rate of {label(card.against)} and with few seeds: it judges nothing, `--seeds 8` does"
-        lines.append(f"A sketch, {few}.")
-    for place, arm in card.arms.items():
-        mine = list(rows[rows.place == place].itertuples())
-        told = [_told(row) for row in mine if row.word in ("better", "worse", "alike")]
-        parts = [f"{card.same or card.name} is {', and '.join(told)}"] if told else []
-        if open_ones := [f"on {row.task} ({_amount(row)})" for row in mine if row.word == "open"]:
-            parts.append(f"we cannot tell {' nor '.join(open_ones)}")
-        parts += [f"on {row.task} {_amount(row)}" for row in mine if row.word == "sketch"]
-        why = lambda row: row.said.removeprefix("not judged: ").partition(" (")[0]  # noqa: E731
-        parts += [f"not judged on {row.task}, {why(row)} ({_amount(row)})" for row in mine if row.word == "not judged"]
-        if arm == card.against:
-            lines.append(f"{place.capitalize()} it is {label(arm)}, beside which the others stand.")
-        else:
-            lines.append(f"{place.capitalize()} {'; '.join(parts) or 'it has not been trained'}.")
-    return lines
+    rows = card.verdicts[card.verdicts.against == card.against]
+    told = [row.said.removeprefix("not judged: ").partition("; the seeds share")[0] for row in rows.itertuples()]
+    lines = [f"On {row.task} {row.place}: {row.word}; {why}." for row, why in zip(rows.itertuples(), told, strict=True)]
+    for task in dict.fromkeys(rows.task):
+        if shared := shared_rows(task, card.scale):
+            lines.append(f"The seeds on {task} share {shared}: what is said of it speaks of these rows alone.")
+    few = f"at the rate of {label(card.against)} and with few seeds: it judges nothing, `--seeds 8` does"
+    return [f"A sketch, {few}.", *lines] if card.sketch else lines
 
 
-def _amount(row: Any, sign: int = 0) -> str:
-    """`+0.7 points, −1.5 to 2.9`; with a sign that of the side that is ahead: `0.7 points`, `(−1.5 to 2.9)`."""
-    digits, unit = (1, "points") if row.unit == "pp" else (3, row.unit)
-    if not row.n:
-        return "no pair of runs finished"
-    span = [f"{end:.{digits}f}" for end in sorted((sign or 1) * np.array([row.low, row.high]))]
-    mean = f"{row.effect:+.{digits}f} {unit}" if not sign else f"{abs(row.effect):.{digits}f} {unit}"
-    return (mean + (f", {span[0]} to {span[1]}" if np.isfinite(row.low) else "")).replace("-", "−")
-
-
-def _told(row: Any) -> str:
-    """`1.2 points better than RMSN→None on curves (0.3 to 2.1)`"""
-    if row.word == "alike":
-        limit = "one point" if row.unit == "pp" else "0.01 bits a character"
-        text = f"within {limit} of {label(row.against)} on {row.task} ({_amount(row)})"
-    else:
-        amount, _, span = _amount(row, -1 if row.word == "worse" else 1).partition(", ")
-        text = f"{amount} {row.word} than {label(row.against)} on {row.task} ({span})"
-    return text + (f", but {row.diverged} of its runs diverged" if row.diverged else "")
-
-
-def _against_best(card: Any) -> list[str]:
+def _against_best(card: NormCard) -> list[str]:
     if not len(card.verdicts) or not card.verdicts.best.any():
         return []
     rows = card.verdicts[card.verdicts.best]
@@ -118,26 +237,21 @@ def _against_best(card: Any) -> list[str]:
     return [f"Against the best recorded arm ({arms}): {told} of {plural(len(rows), 'comparison')}."]
 
 
-def sees_ahead(card: Any) -> str:
-    """ "no", or which position sees which; the error of a norm that fails."""
-    return card.checks.set_index("question").found[LOOKS_AHEAD]
+def _causal(card: NormCard) -> list[str]:
+    if "sees" in card.sees_ahead:
+        return [f"In a language model it must not stand: {card.sees_ahead}."]
+    tried = len(card.verdicts) and (card.verdicts.unit != "pp").any()
+    told = card.sees_ahead == "no" and not tried
+    return ["It is causal: it may stand in a language model, where it has not been tried here."] if told else []
 
 
-def _causal(card: Any) -> list[str]:
-    seen = sees_ahead(card)
-    if seen == "no":
-        tried = len(card.verdicts) and (card.verdicts.unit != "pp").any()
-        return [] if tried else ["It is causal: it may stand in a language model, where it has not been tried here."]
-    return [f"In a language model it must not stand: {seen}."] if "sees" in seen else []
-
-
-def _wrong(card: Any) -> list[str]:
+def _wrong(card: NormCard) -> list[str]:
     bad = card.checks[card.checks.told == "bad"]
     each = "; ".join(f"{row.question}: {row.found}" for row in bad.itertuples())
     return [f"What is wrong: {each}."] if each else []
 
 
-def _trains(card: Any) -> list[str]:
+def _trains(card: NormCard) -> list[str]:
     if not len(card.training):
         return []
     lines, rates = [], card.training.dropna(subset=["rate"])
@@ -151,17 +265,16 @@ def _trains(card: Any) -> list[str]:
         lost, n = (sum(column) for column in zip(*runs, strict=True))
         rates = "at its one rate" if card.sketch else "at all rates"
         lines.append(f"{lost or 'None'} of its {n} runs on {card.training.task.iloc[0]}, {rates}, diverged.")
-    room = card.training.dropna(subset=["headroom"])
-    if len(room):
+    if len(room := card.training.dropna(subset=["headroom"])):
         each = ", ".join(f"{row.headroom:+.1f} {row.place}" for row in room.itertuples()).replace("-", "−")
         lines.append(f"Head-room of the scan in float16, decades in a trained model of eight blocks: {each}.")
     return lines
 
 
-def _cost(card: Any) -> list[str]:
+def _cost(card: NormCard) -> list[str]:
     if not len(card.costs):
         return []
-    cost = card.costs.iloc[min(1, len(card.costs) - 1)]
+    cost = card.costs.iloc[1]
     size = f"({cost['shape']}; {cost.ms:.2g} ms)"
     return [f"Forward and backward take {cost.over_rmsn:.2g} times as long as RMSN {size}."]
 
@@ -185,7 +298,7 @@ def _unit_s(scale: str, task: str, mtime_ns: int) -> float:
     return float((runs.wall_s / work).groupby(runs.arm).min().median()) if len(runs) else USUAL_S
 
 
-def _open(card: Any) -> list[str]:
+def _open(card: NormCard) -> list[str]:
     """What would settle what is open, and what it takes; the cheapest first, at most two."""
     if not len(card.verdicts):
         return []
@@ -201,79 +314,6 @@ def _open(card: Any) -> list[str]:
         how = f": `{how}`" if last <= LAST_TEST_SEED else ", more than there are seeds for"
         lines.append(f"{what}: {takes}{how}.")
     return lines
-
-
-# ---------------------------------------------------------------------------------------------------------- the page
-
-
-def as_html(card: Any, *, brief: bool = False, alone: bool = False) -> str:
-    """The card as HTML, for a notebook with its style. brief: one of several, without style and picture. alone: on a
-    page of its own, which has the style."""
-    from mambanorm.report.page import mathml, template
-
-    entry = NORMS[card.name]
-    picture = None if brief or not card.strips else head(card)
-    body = template(
-        "card.html",
-        equation=mathml(entry.equation) if entry.equation and alone else "",
-        axes=" · ".join(entry.axes) or "nothing",
-        causal=entry.causal,
-        learns=entry.learnable,
-        source=entry.source,
-        doubt=entry.doubt,
-        words=[re.sub("`(.*?)`", r"<code>\1</code>", html.escape(line)) for line in words(card)],
-        picture=base64.b64encode(picture._repr_png_()).decode() if picture is not None else "",
-        alt=picture.get_label() if picture is not None else "",
-        verdicts=[_shown(row) for row in card.verdicts.itertuples()],
-        training=[_trained(row) for row in card.training.itertuples()],
-        beside=label(card.against),
-        inside=card.training.task.iloc[0] if len(card.training) else "",
-        checks={group: rows.to_dict("records") for group, rows in card.checks.groupby("group", sort=False)},
-        costs=[_cost_row(row) for row in card.costs.itertuples()],
-        basis=f"{basis(card)} · {datetime.now():%d %B %Y}, {machine.versions()}, {machine.machine()}",
-    )
-    return body if brief or alone else f"<style>\n{template('card.css')}</style>\n{body}"
-
-
-def basis(card: Any) -> str:
-    """On what it stands."""
-    seeds = sorted({len(own) for own in card.seeds.values()})
-    return f"{card.scale} scale · {', '.join(card.tasks)} · {' or '.join(map(str, seeds))} seeds · " + (
-        f"a sketch, every arm at the learning rate of {label(card.against)}"
-        if card.sketch
-        else f"rule of protocol {VERSION}, each arm at its own learning rate, each comparison by itself at 95 %, "
-        "corrected for no other"
-    )
-
-
-def _shown(row: Any) -> dict[str, Any]:
-    digits = 1 if row.unit == "pp" else 3
-    numbers = [
-        f"{value:+.{digits}f}".replace("-", "−") if np.isfinite(value) else "–"
-        for value in (row.effect, row.low, row.high)
-    ]
-    return dict(
-        place=row.place, task=row.task, against=label(row.against), best=row.best, word=row.word, effect=numbers[0],
-        interval=f"{numbers[1]} to {numbers[2]}" if np.isfinite(row.low) else "–", n=row.n, said=row.said,
-        diverged=f"{row.diverged} against {row.diverged_against}" if row.diverged or row.diverged_against else "none",
-    )  # fmt: skip
-
-
-def _cost_row(row: Any) -> dict[str, str]:
-    kept = f"{row.kept:.2g} × the input (RMSN: {row.kept_rmsn:.2g})"
-    times = dict(ms=f"{row.ms:.3g}", over_rmsn=f"{row.over_rmsn:.2f}", over_ln=f"{row.over_ln:.2f}")
-    return dict(shape=row.shape, kept=kept, **times)
-
-
-def _trained(row: Any) -> dict[str, str]:
-    def number(value: float) -> str:
-        return f"{value:.2f}".replace("-", "−") if np.isfinite(value) else "–"
-
-    rate = f"{row.rate:.2g} ({row.rate_reference:.2g})" if np.isfinite(row.rate) else "–"
-    lost = ", ".join(f"{k} of {n} at {lr}" for lr, (k, n) in row.diverged.items() if k)
-    runs = sum(n for _, n in row.diverged.values())
-    numbers = dict(start=number(row.start), trained=number(row.trained), headroom=number(row.headroom))
-    return dict(place=row.place, rate=rate, diverged=lost or (f"none of {runs}" if runs else "–"), **numbers)
 
 
 def strip_of(evidence: Evidence, task: str, mine: Sequence[str], lr: float | None = None) -> pd.DataFrame:
@@ -292,62 +332,13 @@ def strip_of(evidence: Evidence, task: str, mine: Sequence[str], lr: float | Non
     return table.sort_values("mean", ascending=False, ignore_index=True)
 
 
-def head(card: Any, *, lines: Sequence[str] = ()) -> Any:
-    """The strip of all known norms; with `lines` the head of a card that stands alone."""
-    from mambanorm.figures import fig_card
-
-    name, title = card.same or card.name, f"{card.name}: a card" if lines else ""
-    rates = "circled ones at one rate, the others each at its own" if card.sketch else "each arm at its own rate"
-    caption = f"{card.scale} scale · {plural(max(map(len, card.seeds.values())), 'seed')} · circled: {name}"
-    caption += f" · means of the seeds, {rates}; no interval: see the table"
-    return fig_card(card.strips, name, caption, title=title, lines=lines)
-
-
-def cards_html(cards: Iterable[Any]) -> str:
+def cards_html(cards: Iterable[NormCard]) -> str:
     """Several cards, each folded under its first sentence."""
     from mambanorm.report.page import template
 
-    folds = []
-    for card in cards:
-        first = next((line for line in words(card) if " is " in line), words(card)[0])
-        summary = f"<b>{html.escape(card.name)}</b> {html.escape(first)}"
-        folds.append(f"<details><summary>{summary}</summary>{as_html(card, brief=True)}</details>")
+    folds = [
+        f"<details><summary><b>{html.escape(card.name)}</b> {html.escape(card.words[0])}</summary>"
+        f"{card._html(picture=False)}</details>"
+        for card in cards
+    ]
     return f'<style>\n{template("card.css")}</style>\n<div class="norm-cards">{"".join(folds)}</div>'
-
-
-def save(card: Any, folder: str | Path) -> list[Path]:
-    """Writes NAME.html, NAME.json and, where something has been run, NAME.png; their paths."""
-    from mambanorm.report.page import figures, page, template
-
-    folder = writable_folder(folder, "the card")
-    paths = [folder / f"{card.name}.{kind}" for kind in ("html", "json")]
-    body = f'<p class="eyebrow">mambanorm · a card for a norm</p><h1>{html.escape(card.name)}</h1>'
-    styles = template("index.css"), template("card.css")
-    write_text(paths[0], page(f"{card.name}: a card", figures(body + as_html(card, alone=True)), *styles))
-    write_text(paths[1], as_json(card))
-    if card.strips:
-        few = [line for line in words(card) if not line.startswith("To settle")][:6]
-        paths.append(folder / f"{card.name}.png")
-        write_bytes(paths[2], head(card, lines=few)._repr_png_())
-    return paths
-
-
-def as_json(card: Any) -> str:
-    entry, same = NORMS[card.name], ("name", "scale", "tasks", "seeds", "against", "same", "starts", "notes")
-    facts: dict[str, Any] = {key: getattr(card, key) for key in same} | dict(words=words(card), protocol=VERSION)
-    facts |= dict(versions=machine.versions(), machine=machine.machine())
-    declared = ("equation", "source", "axes", "causal", "learnable", "doubt")
-    facts["declared"] = {key: getattr(entry, key) for key in declared}
-    told = card.verdicts.drop(columns=["verdict", "reverse"]) if len(card.verdicts) else card.verdicts
-    tables = dict(checks=card.checks, costs=card.costs, training=card.training, verdicts=told)
-    facts |= {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
-    facts["strips"] = {task: json.loads(table.to_json(orient="records")) for task, table in card.strips.items()}
-    return json.dumps(facts, ensure_ascii=False, indent=1)
-
-
-def as_text(card: Any) -> str:
-    lines = [f"{card.name}, scale {card.scale}", *(f"- {line}" for line in words(card))]
-    if len(card.verdicts):
-        table = pd.DataFrame([_shown(row) for row in card.verdicts.itertuples()])
-        lines += ["", table[["place", "task", "against", "word", "effect", "interval", "n"]].to_string(index=False)]
-    return "\n".join(lines)

@@ -30,9 +30,7 @@ def training_of(card: Any, known: pd.DataFrame, runs_dir: str | Path | None) -> 
     high = _highest_rates([*card.arms.values(), card.against], Evidence(mine, card.scale), task)
     for place, arm in card.arms.items():
         row = dict(place=place, arm=arm, task=task, rate=high[arm], rate_reference=high[card.against])
-        row |= dict(
-            diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=np.nan if card.slow else growth_at_start(arm)
-        )
+        row |= dict(diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=growth_at_start(arm))
         deep = [_deep_facts(c, by_id, runs_dir) for c in deep_runs(card.scale, seeds, [arm])]
         deep = pd.DataFrame(deep, columns=["growth", "headroom"]).astype(float)
         rows.append(row | dict(trained=deep.growth.mean(), headroom=deep.headroom.mean()))

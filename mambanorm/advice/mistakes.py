@@ -72,7 +72,7 @@ MISTAKES = {
     4: Mistake(
         "Post-norm for deep Transformers", "depth", "norm == 'LN' and place == 'post' and depth == depth.max()",
         "norm == 'LN' and place == 'pre' and depth == depth.max()", ("post-norm", "pre-norm"),
-        "the deepest of these Transformers, digits, no warm-up",
+        "a Transformer of 24 layers (at smoke 2), digits, few steps without warm-up",
     ),
     5: Mistake(
         "Wrong normalization for style transfer", "style", "norm == 'BN'", "norm == 'IN'", ("BN", "IN"),

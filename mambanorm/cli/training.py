@@ -177,7 +177,6 @@ def add_card(command: Parser) -> None:
     command.add_argument(
         "which", metavar="FILE", help="my_norm.py, which registers a norm; or a norm's name, such as LN"
     )
-    command.add_argument("--norm", metavar="NAME", help="which norm, where the file registers several")
     command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="the arm that it stands against")
     command.add_argument("--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)")
     recorded = "so many of the recorded seeds, whose partners need no training (default: 8); or a list: 32-43"
@@ -185,19 +184,17 @@ def add_card(command: Parser) -> None:
     arg.add_training(command)
 
 
-@arg.command(
-    add_card, "my_norm.py", "LN --tasks mnist1d,pydoc", "my_norm.py --norm Peak --seeds 3 --out /tmp/card --dry-run"
-)
+@arg.command(add_card, "my_norm.py", "LN --tasks mnist1d,pydoc", "my_norm.py --seeds 3 --out /tmp/card --dry-run")
 def card(options: argparse.Namespace) -> int:
     """Say all about a norm on one page: what it does and costs, whether it trains, whether it is better."""
-    from mambanorm.advice.card import LIMIT_S, card_runs, measured_card, norm_card
+    from mambanorm.advice.card import LIMIT_S, card_runs, norm_card
     from mambanorm.basics.settings import WORK
     from mambanorm.claims.ranking import frame_of
 
-    asked = dict(norm=options.norm, seeds=options.seeds or 8, scale=options.scale, against=options.against)
+    asked = dict(seeds=options.seeds or 8, scale=options.scale, against=options.against)
     asked["tasks"] = options.tasks and arg.check_tasks(options.tasks)
     if options.dry_run:
-        empty = measured_card(options.which, **asked)
+        empty = norm_card(options.which, train=False, runs_dir=options.runs_dir, **asked)
         lacking = [] if empty.same else card_runs(empty, frame_of(empty.scale, options.runs_dir))
         print_dry_run(lacking, options) if lacking else print("nothing to train: all runs are there")
         return 0
