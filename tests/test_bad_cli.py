@@ -72,7 +72,7 @@ COMMANDS = [  # one or two a rule
     ([*SWEEP, "--seeds", "0"], "at least one seed"),
     ([*SWEEP, "--seeds", "1,1"], "seed 1 is given twice"),
     ([*SWEEP, "--seeds", "1000000000"], "1,000,000,000 seeds are too many: at most 100"),
-    ([*TRAIN, "--seed", DIGITS], "111… is no seed: one whole number"),
+    ([*TRAIN, "--seed", DIGITS], "111… is no whole number from 0 to 4,294,967,295"),
     ([*SWEEP, "--workers", "x"], "'x' is no whole number from 0"),
     (["bench", "--repeats", DIGITS], "111… is no whole number from 1"),
     (["bench", "--threads", "1000"], "--threads 1000: this machine has"),

@@ -219,8 +219,8 @@ def test_step_by_step_equals_forward_at_every_size(sizes, dtype, tolerance):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(head_dim=7), r"head_dim=7 does not divide d_inner=48: it may be one of \[1, 2, 3, 4, 6, 8"),
-        (dict(head_dim=8, n_groups=4), r"n_groups=4 does not divide the 6 heads: it may be one of \[1, 2, 3, 6\]"),
+        (dict(head_dim=7), r"head_dim=7 does not divide d_inner=48"),
+        (dict(head_dim=8, n_groups=4), r"n_groups=4 does not divide the 6 heads"),
         (dict(more=[("delta_after", "LN")]), "'delta_after': valid are conv, B, C, delta.*did you mean 'delta'"),
         (dict(more=[("gate", "LN")]), "'gate': valid are .*did you mean 'gated'"),
     ],

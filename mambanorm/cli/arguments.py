@@ -137,13 +137,6 @@ def seeds(text: str) -> int | list[int]:
     return check_seeds(chain.from_iterable(range(first, last + 1) for first, last in bounds), "smoke")
 
 
-def seed(text: str) -> int:
-    """One seed, not a number of them."""
-    if not re.fullmatch("[0-9]{1,15}", text):
-        raise _refused(text, "is no seed: one whole number")
-    return seeds(f"{text},")[0]
-
-
 def folder(text: str) -> str:
     """A folder, there or not."""
     if not text or (os.path.exists(text) and not os.path.isdir(text)):

@@ -21,7 +21,7 @@ def add_train(command: Parser) -> None:
     arm_help = 'the norms, written "RMSN>SSM>GN" or "RMSN>SSM>None+B:RMSN" (with quotes), or preset:VMamba'
     command.add_argument("--arm", required=True, help=arm_help)
     command.add_argument("--task", "--tasks", default="digits", help="the task (default: digits)")
-    command.add_argument("--seed", "--seeds", type=arg.seed, help="the seed (default: the preset's)")
+    command.add_argument("--seed", "--seeds", type=arg.whole(0, 2**32 - 1), help="the seed (default: the preset's)")
     arg.add_common(command, several=False)
     arg.add_set(command)
     arg.add_training(command)

@@ -102,16 +102,18 @@ ROWS = {
     "level": ((40, 20, 20), (1_200, 300, 600)),
     "mqar": ((64, 16, 32), (20_000, 1_000, 2_000)),
 }
-LENGTH = {"mnist1d": 40, "curves": 40, "level": 32}
-CLASSES = {"mnist1d": 10, "curves": 10, "level": 2}
+PAIRS, QUERIES = 4, 16  # of a row of mqar, which has 2 · PAIRS + QUERIES positions
+KEYS, VALUES = 8, 8  # from which each row draws its own
+LENGTH = {"mnist1d": 40, "curves": 40, "level": 32, "mqar": 2 * PAIRS + QUERIES}
+CLASSES = {"mnist1d": 10, "curves": 10, "level": 2, "mqar": KEYS + VALUES}
 PUBLISHED_SEED = 42
 DRAWING = threading.Lock()  # the generator of MNIST-1D draws from the process's random numbers
 
 
-def _shape(task: str, fresh: bool, scale: str) -> Shape:
+def _shape(task: str, fresh: bool, scale: str, **form: int) -> Shape:
     train, val, test = _sizes(task, scale)
     rows = dict(held_out=(val, test), train_rows=train, reshuffled=fresh, fresh=fresh)
-    return Shape(CLASSES[task], LENGTH[task], in_features=1, **rows)
+    return Shape(CLASSES[task], LENGTH[task], **form, **rows)
 
 
 def _data(task: str, scale: str, x: torch.Tensor, y: torch.Tensor) -> TaskData:
@@ -125,7 +127,7 @@ def _mnist1d(name: str, title: str, fresh: bool, rows: str = "mnist1d") -> None:
         name,
         title=f"MNIST-1D: digit-like curves of 40 points, {title}",
         source="Greydanus & Kobak (2024), arXiv:2011.14439; PyPI mnist1d",
-        shape=partial(_shape, rows, fresh),
+        shape=partial(_shape, rows, fresh, in_features=1),
     )
     def load_mnist1d(scale: str, seed: int) -> TaskData:
         """5,000 or 9,500 curves (smoke: 200) that the seed draws, or the published seed: inputs (n, 40, 1) float32,
@@ -166,7 +168,7 @@ def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     "level",
     title="Level: is a sequence's mean far from zero?",
     source="ours, made up for notebook 03",
-    shape=partial(_shape, "level", True),
+    shape=partial(_shape, "level", True, in_features=1),
 )
 def load_level(scale: str, seed: int) -> TaskData:
     """1,200 / 300 / 600 rows (smoke: 40 / 20 / 20) that the seed draws: inputs (n, 32, 1) float32, labels 0 and 1."""
@@ -178,27 +180,18 @@ def load_level(scale: str, seed: int) -> TaskData:
 
 # ---------------------------------------------------------------------------------------------- associative recall
 
-PAIRS, QUERIES = 4, 16  # of a row, which has 2 · PAIRS + QUERIES positions
-KEYS, VALUES = 8, 8  # from which each row draws its own
-
-
-def _mqar_shape(scale: str) -> Shape:
-    train, *held_out = _sizes("mqar", scale)
-    size, rows = KEYS + VALUES, dict(held_out=tuple(held_out), train_rows=train)
-    return Shape(size, 2 * PAIRS + QUERIES, vocab_size=size, per_position=True, reshuffled=True, fresh=True, **rows)
-
 
 @register_task(
     "mqar",
     title="MQAR: which value went with this key? (associative recall, a label at each query)",
     source="after Arora et al. (2024), Zoology, ICLR, arXiv:2312.04927",
-    shape=_mqar_shape,
+    shape=partial(_shape, "mqar", True, vocab_size=KEYS + VALUES, per_position=True),
 )
 def load_mqar(scale: str, seed: int) -> TaskData:
     """20,000 / 1,000 / 2,000 rows (smoke: 64 / 16 / 32) that the seed draws: ids (n, L), a key below KEYS; labels
     (n, L), IGNORED but at the queries."""
     sizes, generator = _sizes("mqar", scale), torch.Generator().manual_seed(seed)
-    n, vocabulary = sum(sizes), KEYS + VALUES
+    n, vocabulary = sum(sizes), CLASSES["mqar"]
     keys = torch.rand(n, KEYS, generator=generator).argsort(1)[:, :PAIRS]
     values = torch.randint(KEYS, vocabulary, (n, PAIRS), generator=generator)
     asked = torch.randint(PAIRS, (n, QUERIES), generator=generator)
