@@ -98,7 +98,7 @@ COMMANDS = [  # one or two a rule
     ([*SWEEP, "--seeds", "0"], "at least one seed"),
     ([*SWEEP, "--seeds", "1,1"], "seed 1 is given twice"),
     ([*SWEEP, "--seeds", "4294967296,"], "from 0 to 2³² − 1"),
-    ([*SWEEP, "--seeds", "1000000000"], "1,000,000,000 seeds are too many: at most 100"),
+    ([*SWEEP, "--seeds", "1000000000"], "more than 100 seeds"),
     ([*TRAIN, "--seed", DIGITS], "111… is no seed: one whole number"),
     ([*SWEEP, "--workers", "-1"], "'-1' is none of auto, 0"),
     ([*SWEEP, "--scheduler", "here"], "no address"),
@@ -142,13 +142,16 @@ def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
 
 
 CALLS = {  # one a rule
-    "seeds=[1.7]": (lambda: mn.study("smoke", seeds=[1.7]), "a seed is a whole number, got 1.7"),
-    "seeds=True": (lambda: mn.study("smoke", seeds=True), "seeds must be whole numbers, got True"),
+    "seeds=[1.7]": (lambda: mn.study("smoke", seeds=[1.7]), "a seed is a whole number from 0 to 2³² − 1, got 1.7"),
+    "seeds=True": (lambda: mn.study("smoke", seeds=True), "a seed is a whole number from 0 to 2³² − 1, got True"),
     "seeds=[2**32]": (lambda: mn.grid(["LN>SSM>LN"], seeds=[2**32]), "from 0 to 2³² − 1, got 4294967296"),
-    "seeds=-2": (lambda: mn.grid(["LN>SSM>LN"], seeds=-2), "at least one seed"),
+    "seeds=-2": (lambda: mn.grid(["LN>SSM>LN"], seeds=-2), "a seed is a whole number from 0 to 2³² − 1, got -2"),
     "seeds=range(10**9)": (lambda: mn.grid(["LN>SSM>LN"], seeds=range(10**9)), "more than 1,000 seeds"),
-    "verdict_runs(seeds='8')": (lambda: claims.verdict_runs(["H1s"], seeds="8"), "seeds must be whole numbers"),
-    "seed=True": (lambda: mn.RunConfig(seed=True), "seed must be a whole number"),
+    "verdict_runs(seeds='8')": (
+        lambda: claims.verdict_runs(["H1s"], seeds="8"),
+        "a seed is a whole number from 0 to 2³² − 1, got '8'",
+    ),
+    "seed=True": (lambda: mn.RunConfig(seed=True), "a seed is a whole number"),
     "device=cpu:7": (lambda: mn.RunConfig(device="cpu:7"), "unknown device 'cpu:7'"),
     "task=5": (lambda: mn.RunConfig(task=5), "task must be the name of one"),
     "steps=10.0": (lambda: mn.RunConfig(steps=10.0), "steps must be a whole number"),
