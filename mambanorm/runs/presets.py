@@ -11,13 +11,6 @@ A scale is a named set of differences from `RunConfig`'s defaults, per task; "*"
 The settings of quick, evening and lab are ours, scaled down to fit the time; nothing more is claimed of them. In those
 of paper a comment names the source of each line: "C.4" is the paragraph of Appendix C, "§4.1" the section, "VMamba" the
 default of its public code (`classification/config.py`), which C.1 takes over. "ours" marks what the paper leaves out.
-
-Map
-    DIFFERENCES     scale → task → differences
-    SEEDS_PER_ARM   how many seeds an arm has at each scale; PAPER_SEED is the one that the paper names
-    VISION_TASKS    the tasks of images
-    epochs          epochs → batch size, steps and evaluations
-    transformer_differences     those of a Mamba → those of a Transformer
 """
 
 from __future__ import annotations
