@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from mambanorm.arms import Arm, AttentionArm, norm_name
-from mambanorm.basics.errors import WORD, unknown
+from mambanorm.basics.errors import WORD, brief, unknown
 from mambanorm.basics.fields import checked, choice, count, flag, heads_of, keep_checked, number, options, several, text
 from mambanorm.basics.settings import SCALES
 
@@ -27,10 +28,11 @@ every run_id."""
 DEVICES = ("auto", "cpu", "cuda", "mps", "cuda:1")
 
 
-def check_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {seed!r}")
-    return seed
+def check_seed(seed: Any) -> int:
+    """A seed of any integer type as a plain one. ValueError for what is none."""
+    if isinstance(seed, bool) or not hasattr(type(seed), "__index__") or not 0 <= seed < 2**32:
+        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {brief(seed)}")
+    return operator.index(seed)
 
 
 def norm(default: str = "None", *, since: str = "") -> Any:
@@ -48,7 +50,7 @@ class RunConfig:
     task: str = text("digits", "the name of one: a word such as 'digits'", WORD)
     arm: str = checked("RMSN>SSM>None", table="norms.NORMS")  # the original Mamba (§4.5)
     scale: str = choice("quick", SCALES)
-    seed: int = count(0, least=0)  # initial weights, batch order and, on the small tasks, the split
+    seed: int = checked(0, keep=check_seed)  # initial weights, batch order and, on the small tasks, the split
     d_model: int = count(32, most=65_536)
     n_layers: int = count(4, most=1_000)  # App. C: 4 layers on ListOps, IMDB and CIFAR
     d_state: int = count(16, most=512)  # mamba-ssm's default
@@ -110,7 +112,6 @@ class RunConfig:
         arm = Arm.parse(self.arm)
         object.__setattr__(self, "arm", str(arm))
         keep_checked(self)
-        check_seed(self.seed)
         self._check_arm(arm)
         self._check_together()
 
@@ -162,7 +163,7 @@ class RunConfig:
         for name in values:
             if name not in NAMES:
                 raise unknown("field of RunConfig", name, NAMES, TypeError)
-        return cls(**{"betas": _earlier_betas(values), **values})
+        return cls(**values)
 
     def but(self, **changes: Any) -> RunConfig:
         """A copy with some fields changed. TypeError for an unknown field."""
@@ -183,23 +184,13 @@ DEFAULTS = RunConfig()
 ADDED = {one.name: getattr(DEFAULTS, one.name) for one in fields(DEFAULTS) if one.metadata["since"]}
 """Fields added after the first runs were recorded, with their defaults."""
 
-EARLIER_BETAS = {("paper", f"pathfinder{size}"): (0.9, 0.95) for size in (32, 64, 128)}
-"""What runs were trained with that were stored before `betas` was a field; all others with its default."""
-
-
-def _earlier_betas(values: dict[str, Any]) -> tuple[float, float]:
-    """The betas of a config that names none. A test holds that the presets still have the same."""
-    key = values.get("scale", RunConfig.scale), values.get("task", RunConfig.task)
-    return EARLIER_BETAS.get(key, RunConfig.betas) if all(isinstance(one, str) for one in key) else RunConfig.betas
-
 
 def run_id_of(values: dict[str, Any]) -> str:
     """The run_id of a config's values, also as read from JSON. The norms that they name need not be registered here.
 
     It is the hash of the values in JSON, without later fields that have their default, and with the SCHEMA.
     """
-    defaults = ADDED | {"betas": _earlier_betas(values)}
-    kept = {name: value for name, value in values.items() if name not in defaults or _differs(value, defaults[name])}
+    kept = {name: value for name, value in values.items() if name not in ADDED or _differs(value, ADDED[name])}
     canonical = json.dumps({"schema": SCHEMA, **kept}, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

@@ -71,7 +71,7 @@ COMMANDS = [  # one or two a rule
     ([*SWEEP, "--seeds", "1.7"], "neither a number of seeds"),
     ([*SWEEP, "--seeds", "0"], "at least one seed"),
     ([*SWEEP, "--seeds", "1,1"], "seed 1 is given twice"),
-    ([*SWEEP, "--seeds", "1000000000"], "1,000,000,000 seeds are too many: at most 100"),
+    ([*SWEEP, "--seeds", "1000000000"], "more than 100 seeds"),
     ([*TRAIN, "--seed", DIGITS], "111… is no whole number from 0 to 4,294,967,295"),
     ([*SWEEP, "--workers", "x"], "'x' is no whole number from 0"),
     (["bench", "--repeats", DIGITS], "111… is no whole number from 1"),
@@ -112,9 +112,9 @@ def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
 
 
 CALLS = {  # one a rule
-    "seeds=[1.7]": (lambda: mn.study("smoke", seeds=[1.7]), "a seed is a whole number, got 1.7"),
+    "seeds=[1.7]": (lambda: mn.study("smoke", seeds=[1.7]), "a seed is a whole number from 0 to 2³² − 1, got 1.7"),
     "seeds=[2**32]": (lambda: mn.grid(["LN>SSM>LN"], seeds=[2**32]), "from 0 to 2³² − 1, got 4294967296"),
-    "seeds=-2": (lambda: mn.grid(["LN>SSM>LN"], seeds=-2), "at least one seed"),
+    "seeds=-2": (lambda: mn.grid(["LN>SSM>LN"], seeds=-2), "a seed is a whole number from 0 to 2³² − 1, got -2"),
     "seeds=range(10**9)": (lambda: mn.grid(["LN>SSM>LN"], seeds=range(10**9)), "more than 1,000 seeds"),
     "device=cpu:7": (lambda: mn.RunConfig(device="cpu:7"), "unknown device 'cpu:7'"),
     "task=5": (lambda: mn.RunConfig(task=5), "task must be the name of one"),

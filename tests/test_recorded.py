@@ -145,9 +145,9 @@ def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_i
 ):
     few = [c for c in growth_runs("smoke", seeds=2) if c.arm in ("None>SSM>None", "BN>SSM>BN")]
     one_part(few, monkeypatch)
-    assert recorded.recorded_inside("smoke") == {}
+    assert recorded.recorded_inside(recorded.recorded_path("smoke")) == {}
     claims.record_results("smoke", seeds=2, workers=0, progress=False)
-    inside = recorded.recorded_inside("smoke")
+    inside = recorded.recorded_inside(recorded.recorded_path("smoke"))
     assert set(inside) == {config.run_id for config in few}
     for config in few:
         kept, own = inside[config.run_id], mn.find_run(config).diagnostics
@@ -157,7 +157,9 @@ def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_i
     again = [c.but(seed=2) for c in few]  # of another seed: what is there stays
     one_part(again, monkeypatch)
     claims.record_results("smoke", seeds=[2], workers=0, progress=False)
-    assert set(recorded.recorded_inside("smoke")) == {config.run_id for config in (*few, *again)}
+    assert set(recorded.recorded_inside(recorded.recorded_path("smoke"))) == {
+        config.run_id for config in (*few, *again)
+    }
     monkeypatch.setattr(import_module("mambanorm.claims.pages"), "STUDY_SCALE", "smoke")
     frame, again = claims.trained_inside()
     assert sorted(frame.run_id) == sorted(again)

@@ -2,11 +2,6 @@
 
 A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind. A name appears when the
 content has reached the disk, so that a power cut leaves the old file or the new one.
-
-    replacing, write_bytes, write_text    one file
-    make_folder                           creates a folder that a power cut does not take away again
-    to_disk, folder_to_disk               wait until a file, the names in a folder, or a folder of files are on the disk
-    writable_folder                       can a folder be written to? Asked before the work, not after it
 """
 
 from __future__ import annotations

@@ -112,13 +112,13 @@ def basis(verdicts: Iterable[Verdict], source: str) -> str:
 def trained_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
     """The recorded runs of §4.6 of trained models (`failure_runs`, `growth_runs`, `failing_runs`), and by run id what
     they kept (`recorded_inside`). Empty where they are not recorded."""
-    if not recorded_results.recorded_path(STUDY_SCALE).is_file():
+    if not (path := recorded_results.recorded_path(STUDY_SCALE)).is_file():
         return NO_RUNS, {}
     frame = recorded_results.recorded(STUDY_SCALE)
     seeds = sorted({int(seed) for seed in frame.seed})
     lists = failure_runs(STUDY_SCALE, seeds), growth_runs(STUDY_SCALE, norm, seeds), failing_runs(STUDY_SCALE, seeds)
     asked = {config.run_id for configs in lists for config in configs}
-    return frame[frame.run_id.isin(asked)].reset_index(drop=True), recorded_results.recorded_inside(STUDY_SCALE)
+    return frame[frame.run_id.isin(asked)].reset_index(drop=True), recorded_results.recorded_inside(path)
 
 
 # --------------------------------------------------------------------------------------------- over the training budget

@@ -37,7 +37,7 @@ from mambanorm.claims.version_11 import NEXT
 from mambanorm.config import RunConfig
 from mambanorm.runs.grid import check_names, check_seeds, unique
 from mambanorm.runs.presets import TABLES
-from mambanorm.runs.recorded_results import read_inside, read_results, recorded_path, write_inside, write_recorded
+from mambanorm.runs.recorded_results import read_results, recorded_inside, recorded_path, write_inside, write_recorded
 from mambanorm.runs.store import load_runs, missing_runs, stored_run
 from mambanorm.study.experiments import (
     BUDGETS,
@@ -268,7 +268,7 @@ def _write(
         others = before[~before.run_id.isin(frame.run_id)]
         frame = pd.concat([frame, others], ignore_index=True) if len(others) else frame
     write_recorded(frame, configs, path)
-    kept = {run_id: arrays for run_id, arrays in read_inside(path).items() if run_id in set(frame.run_id)}
+    kept = {run_id: arrays for run_id, arrays in recorded_inside(path).items() if run_id in set(frame.run_id)}
     write_inside(kept | _inside(configs, runs_dir), path)
 
 

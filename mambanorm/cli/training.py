@@ -59,10 +59,12 @@ def train(options: argparse.Namespace) -> int:
 
 def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
     """Trains and stores a run, here with a live line or where the scheduler says; returns the reason if it fails."""
+    from filelock import Timeout
     from tqdm.auto import tqdm
 
+    from mambanorm.runs.store import check_store
     from mambanorm.runs.sweep import sweep
-    from mambanorm.runs.worker import train_one
+    from mambanorm.runs.worker import train_and_store
 
     if options.scheduler:
         frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
@@ -75,7 +77,12 @@ def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
             bar.update(step - bar.n)  # a run that continues does not begin at step 1
 
         try:
-            train_one(config, options.runs_dir, on_step=show)
+            store = check_store(options.runs_dir)
+            try:
+                train_and_store(config, store, wait=False, on_step=show)
+            except Timeout:
+                tqdm.write("another process trains this run: waiting for it", file=sys.stderr)
+                train_and_store(config, store, on_step=show)
         except (RuntimeError, MemoryError) as error:
             return f"{type(error).__name__}: {error}"
     return None

@@ -61,16 +61,13 @@ class Here:
         config = self.queue.popleft()
         return config, run_one(config.to_json(), str(self.store), load_imports())
 
-    def describe(self, outcome: Outcome) -> str:
-        return outcome.error
-
 
 class OnDask:
     """Runs on the workers of a Dask scheduler, as many at a time as there are workers. Dask tries a run again whose
     worker died with it, three times (its `allowed-failures`)."""
 
-    def __init__(self, client: Client, store: Path, *, local: bool = False):
-        self.client, self.store, self.local = client, store, local
+    def __init__(self, client: Client, store: Path):
+        self.client, self.store = client, store
         self.address = client.scheduler.address
         self.submitted: dict[str, tuple[Future, RunConfig]] = {}
         self.asked: dict[str, RunConfig] = {}
@@ -97,7 +94,7 @@ class OnDask:
         if future.cancelled():  # never by us: a lost connection cancels futures
             raise self._gone()
         if future.status == "error":
-            return self.submitted.pop(future.key)[1], Outcome(error=_lost_task(future.exception()))
+            return self.submitted.pop(future.key)[1], Outcome(_lost_task(future.exception()))
         try:
             outcome = future.result(timeout=RESULT_S)
         except Exception:  # the scheduler is gone, or the worker with the result is gone (Dask runs it again) or paused
@@ -126,11 +123,6 @@ class OnDask:
             f"the Dask scheduler at {self.address} is gone. {so_far(self.asked.values(), self.store)}: start scheduler "
             "and workers anew, and the same sweep goes on from there"
         )
-
-    def describe(self, outcome: Outcome) -> str:
-        """The error, with the name of the worker where that is not one of ours."""
-        named = outcome.worker and not self.local
-        return f"{outcome.error} (worker {outcome.worker} on {outcome.host})" if named else outcome.error
 
 
 def _lost_task(error: BaseException) -> str:
@@ -194,7 +186,7 @@ def open_engine(
     else:
         warm_up()  # compile once here, not once in every worker
         with local_cluster(count, most_threads(todo)) as local:
-            yield OnDask(local, store, local=True)
+            yield OnDask(local, store)
 
 
 @contextmanager

@@ -1,17 +1,9 @@
 """Configs, made from a task, a scale, arms and seeds. An experiment is a visible list of them, built by plain Python
 (`study/experiments.py`).
-
-    base_config     a task at a scale → its config; a scale is a named set of differences (presets.py)
-    grid            arms, tasks and seeds → one config for each
-    unique          the same configs, each run once;   config_list: checked to be configs
-    relative_cost   a config → the work of its run
-    check_seeds     a number of seeds, or a list of them → the list;   check_once: nothing is given twice
-    check_task, check_names     names of tasks, known without torch, and lists of names
 """
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -35,7 +27,8 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
     differences = {**DIFFERENCES[scale].get("*", {}), **own}
     if options := preset_options(changes.get("arm")):
         changes = {"norm_options": options} | changes
-    if "model" not in changes and _is_attention(changes.get("arm")):
+    arm = changes.get("arm")
+    if "model" not in changes and isinstance(arm, str | Arm) and isinstance(Arm.parse(arm), AttentionArm):
         changes["model"] = "transformer"
     if changes.get("model") == "transformer":
         differences = transformer_differences(scale, task, differences)
@@ -46,10 +39,6 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
         if size > limit > 0 and {part, whole} & set(changes):
             raise ValueError(f"{part}={size} is beyond {whole}={limit}: change one of the two")
     return config
-
-
-def _is_attention(arm: object) -> bool:
-    return isinstance(arm, str | Arm) and isinstance(Arm.parse(arm), AttentionArm)
 
 
 def relative_cost(config: RunConfig) -> float:
@@ -111,32 +100,15 @@ def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
     ValueError if there are none, too many, one twice, or one that is no whole number from 0 up.
     """
     seeds = SEEDS_PER_ARM[check_scale(scale)] if seeds is None else seeds
-    hint = "give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
-    if isinstance(seeds, bool | str | bytes | float):
-        raise ValueError(f"seeds must be whole numbers, got {seeds!r}: {hint}")
-    if not isinstance(seeds, Iterable):
-        count = _whole(seeds, hint)
-        if count < 1:
-            raise ValueError(f"at least one seed is needed, got {count}: {hint}")
-        if count > (most := TUNE_SEEDS[0]):
-            raise ValueError(
-                f"{count:,} seeds are too many: at most {most}, because those from {most} on tune and select"
-            )
-        return list(range(count))
-    chosen = [check_seed(_whole(seed, hint)) for seed in islice(seeds, MOST_SEEDS + 1)]
-    if len(chosen) > MOST_SEEDS:
-        raise ValueError(f"more than {MOST_SEEDS:,} seeds in a list: {hint}")
-    if not chosen:
-        raise ValueError(f"at least one seed is needed, got {seeds!r}: {hint}")
+    if isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes):
+        chosen, most = [check_seed(seed) for seed in islice(seeds, MOST_SEEDS + 1)], MOST_SEEDS
+    else:
+        chosen, most = range(check_seed(seeds)), TUNE_SEEDS[0]
+    if not 0 < len(chosen) <= most:
+        wrong = "at least one seed is needed" if not chosen else f"more than {most:,} seeds"
+        raise ValueError(f"{wrong}: give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]")
     check_once("seed", chosen)
-    return chosen
-
-
-def _whole(number: object, hint: str) -> int:
-    """A whole number, whichever integer type it came in."""
-    if not isinstance(number, bool) and hasattr(type(number), "__index__"):
-        return operator.index(number)
-    raise ValueError(f"a seed is a whole number, got {number!r}: {hint}")
+    return list(chosen)
 
 
 def check_once(what: str, given: Sequence[object]) -> None:

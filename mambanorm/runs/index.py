@@ -47,13 +47,7 @@ class Entry(NamedTuple):
 
 
 class Index:
-    """What is known of the runs of a store, and what is learned while some of them are read.
-
-    sound   the runs whose rows still hold
-    read    reads another one from its folder
-    frame   the rows of all of them
-    save    writes the index again if enough is new
-    """
+    """What is known of the runs of a store, and what is learned while some of them are read."""
 
     def __init__(self, store: Path, names: Sequence[str]):
         """`names`: the runs that are asked for. Few of them are read faster than the index."""

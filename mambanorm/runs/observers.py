@@ -1,10 +1,5 @@
 """What happens in a run after its steps, besides the steps.
 
-    Average     the moving average of the weights, which is then judged
-    Best        the weights with the best validation accuracy so far, and how long ago that was
-    Progress    how far the run is: positions and seconds
-    Checkpoint  all of its state on disk, now and then
-
 The weights' snapshots are diagnostics' `WeightLog`; run.py puts them in a row.
 """
 
@@ -88,11 +83,7 @@ class Progress:
     """Positions that the blocks have seen so far, padding left out, and seconds; what a kill lost is not counted."""
 
     def __init__(self) -> None:
-        self.go_on(0, 0.0)
-
-    def go_on(self, tokens: int, seconds: float) -> None:
-        """From where a checkpoint was."""
-        self.tokens, self.start = tokens, time.perf_counter() - seconds
+        self.tokens, self.start = 0, time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -186,7 +177,7 @@ class Checkpoint:
     def _put(self, state: dict) -> None:
         """Fills the parts in place."""
         self.curve[:] = state["curve"]
-        self.progress.go_on(state["tokens"], state["seconds"])
+        self.progress.tokens, self.progress.start = state["tokens"], time.perf_counter() - state["seconds"]
         for name in ("model", "optimizer", "average"):
             getattr(self, name).load_state_dict(state[name])
         self.best.accuracy, self.best.step, self.best.state = state["best"]

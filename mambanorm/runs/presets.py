@@ -11,13 +11,6 @@ A scale is a named set of differences from `RunConfig`'s defaults, per task; "*"
 The settings of quick, evening and lab are ours, scaled down to fit the time; nothing more is claimed of them. In those
 of paper a comment names the source of each line: "C.4" is the paragraph of Appendix C, "§4.1" the section, "VMamba" the
 default of its public code (`classification/config.py`), which C.1 takes over. "ours" marks what the paper leaves out.
-
-Map
-    DIFFERENCES     scale → task → differences
-    SEEDS_PER_ARM   how many seeds an arm has at each scale; PAPER_SEED is the one that the paper names
-    VISION_TASKS    the tasks of images
-    epochs          epochs → batch size, steps and evaluations
-    transformer_differences     those of a Mamba → those of a Transformer
 """
 
 from __future__ import annotations
@@ -42,6 +35,7 @@ VISION = dict(arm="LN>SSM>LN", d_conv=3)
 VISION_TASKS = ("digits_images", "glyphs_images", "cifar10_images", "cifar100_images", "imagenet100", "imagenet1k")
 """Tasks on which the vision claims are judged; every other task is a sequence."""
 
+IMAGENET, MNIST1D = ("imagenet100", "imagenet1k"), ("mnist1d", "mnist1d_published", "curves")
 TEXTS = ("pydoc",)
 """Texts to predict, one for all seeds."""
 
@@ -152,9 +146,7 @@ PAPER: dict[str, dict[str, Any]] = {
     # 1,200 / 50 = 24 × 40 = 960; a shorter warm-up
     "level": CIFAR | epochs(40, rows=1_200, batch=50) | dict(warmup_steps=96),
     # 3,500 / 50 = 70 × 40 = 2,800; a shorter warm-up
-    "mnist1d": CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280),
-    "mnist1d_published": CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280),
-    "curves": CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280),
+    **dict.fromkeys(MNIST1D, CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280)),
     # 4,000 / 50 = 80 × 40 = 3,200; a shorter warm-up
     "glyphs": CIFAR | epochs(40, rows=4_000, batch=50) | dict(warmup_steps=320),
     "glyphs_images": CIFAR | VISION | epochs(40, rows=4_000, batch=50) | dict(warmup_steps=320),
@@ -175,24 +167,15 @@ LAB: dict[str, dict[str, Any]] = {
     "digits_images": VISION | dict(d_model=64, n_layers=8, lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
     "listops": dict(d_model=64, n_layers=4, d_state=16, lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500,
                     batch_size=32),
-    "imdb": HOURS,
-    "cifar10": HOURS,
-    "cifar100": HOURS,
-    "cifar10_images": HOURS | VISION,
-    "cifar100_images": HOURS | VISION,
+    **dict.fromkeys(("imdb", "cifar10", "cifar100", "mnist", "fashion_mnist", "svhn"), HOURS),
+    **dict.fromkeys(("cifar10_images", "cifar100_images"), HOURS | VISION),
     "pathfinder32": HOURS | dict(n_layers=6),
     "pathfinder64": HOURS | dict(n_layers=6),
     "pathfinder128": HOURS | dict(n_layers=6, batch_size=16),
     **dict.fromkeys(BREAKFAST, HOURS | dict(steps=1_000, eval_every=50, warmup_steps=100, batch_size=16)),
-    "imagenet100": HOURS | VISION | dict(batch_size=64, stem_norm="LN", final_norm="LN"),
-    "imagenet1k": HOURS | VISION | dict(batch_size=64, stem_norm="LN", final_norm="LN"),
-    "mnist": HOURS,
-    "fashion_mnist": HOURS,
-    "svhn": HOURS,
-    "mnist1d": HOURS | dict(lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
-    "mnist1d_published": HOURS | dict(lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
+    **dict.fromkeys(IMAGENET, HOURS | VISION | dict(batch_size=64, stem_norm="LN", final_norm="LN")),
+    **dict.fromkeys(MNIST1D, HOURS | dict(lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100)),
     "level": dict(d_model=32, n_layers=2, lr=2e-3, steps=480, eval_every=60, warmup_steps=40),
-    "curves": HOURS | dict(lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
     "glyphs": HOURS | dict(lr=2e-3, steps=4_000, eval_every=200, warmup_steps=100),
     "glyphs_images": HOURS | VISION | dict(lr=2e-3, steps=4_000, eval_every=200, warmup_steps=100),
     **{name: HOURS | TIED | dict(lr=2e-3, steps=4_000, eval_every=200, warmup_steps=100) for name in LANGUAGE_TASKS},
@@ -208,24 +191,14 @@ QUICK: dict[str, dict[str, Any]] = {
     "digits": dict(lr=1.5e-2, steps=80, batch_size=32, eval_every=20),
     "digits_images": VISION | dict(lr=1e-2, steps=40, batch_size=32, eval_every=10),
     "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
-    "imdb": MINUTES,
-    "cifar10": MINUTES,
-    "cifar100": MINUTES,
-    "cifar10_images": IMAGES,
-    "cifar100_images": IMAGES,
-    "pathfinder32": MINUTES,
+    **dict.fromkeys(("imdb", "cifar10", "cifar100", "pathfinder32", "mnist", "fashion_mnist", "svhn"), MINUTES),
+    **dict.fromkeys(("cifar10_images", "cifar100_images"), IMAGES),
     # small enough to try the code, too small to learn the task
     "pathfinder64": MINUTES | dict(batch_size=8, steps=60, eval_every=30),
     "pathfinder128": MINUTES | dict(batch_size=4, steps=20, eval_every=10, warmup_steps=5),
     **dict.fromkeys(BREAKFAST, MINUTES | dict(batch_size=8, steps=60, eval_every=30)),
-    "imagenet100": IMAGES | dict(batch_size=8, steps=60, eval_every=30, stem_norm="LN", final_norm="LN"),
-    "imagenet1k": IMAGES | dict(batch_size=8, steps=60, eval_every=30, stem_norm="LN", final_norm="LN"),
-    "mnist": MINUTES,
-    "fashion_mnist": MINUTES,
-    "svhn": MINUTES,
-    "mnist1d": CURVES,
-    "mnist1d_published": CURVES,
-    "curves": CURVES,
+    **dict.fromkeys(IMAGENET, IMAGES | dict(batch_size=8, steps=60, eval_every=30, stem_norm="LN", final_norm="LN")),
+    **dict.fromkeys(MNIST1D, CURVES),
     "glyphs": MINUTES | dict(lr=6e-3, batch_size=32, steps=100, eval_every=25),
     "glyphs_images": IMAGES | dict(lr=6e-3),
     "mqar": TIED | dict(n_layers=2, batch_size=64, steps=200, eval_every=50),
@@ -244,8 +217,7 @@ EVENING: dict[str, dict[str, Any]] = {
     for name, own in QUICK.items() if name != "*"
 } | {
     # 400 steps of 32 are 26 epochs of 500 curves: all of them leave no room, 95 to 98 % (Greydanus & Kobak's CNN: 94)
-    "mnist1d": QUICK["*"] | CURVES | dict(steps=400, eval_every=25, warmup_steps=20),
-    "mnist1d_published": QUICK["*"] | CURVES | dict(steps=400, eval_every=25, warmup_steps=20),
+    **dict.fromkeys(MNIST1D[:2], QUICK["*"] | CURVES | dict(steps=400, eval_every=25, warmup_steps=20)),
     # on 500 and 1,000 rows all arms have stopped rising; more rows leave no room, or take longer (claims/PROTOCOL.md)
     "curves": QUICK["*"] | CURVES | dict(steps=600, eval_every=40, warmup_steps=20),
     "glyphs": QUICK["*"] | dict(lr=6e-3, batch_size=32, steps=1_000, eval_every=50, train_rows=1_000),

@@ -6,11 +6,6 @@ it tells of runs to come.
     data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of notebook 07
     data/results/SHA256SUMS         the checksum of each; a file that was changed since is refused
 
-    recorded, recorded_runs     the frame of a scale; its rows of some configs;   write_recorded
-    recorded_inside             what its runs kept of their inside;               write_inside
-    best_rate                   the rate of an arm, here and in every verdict: the best mean on validation
-    own_rate, at_own_rates      the rate at which an arm was best on validation; `grid`, each arm at its own
-
 A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. It holds
 no weights and no curves: whatever needs those has to train.
 """
@@ -33,7 +28,6 @@ from mambanorm.runs.grid import base_config, grid, unique
 from mambanorm.runs.presets import LANGUAGE_TASKS
 
 RESULTS = KIT / "data" / "results"
-SUMS = "SHA256SUMS"
 
 
 def recorded_path(scale: str | None = None) -> Path:
@@ -99,55 +93,45 @@ def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path
     texts = texts.fillna(frame.config) if "config" in frame else texts
     with replacing(path) as temporary:
         frame.assign(config=texts).to_parquet(temporary, index=False, compression="zstd")
-    note_sum(path)
+    _note_sum(path)
 
 
-def note_sum(path: Path) -> None:
-    """Notes the checksum of a file of data/results, as `sha256sum` does; other places keep none."""
-    if path.parent.resolve() == RESULTS.resolve():
-        sums = _sums() | {path.name: sha256(path)}
-        write_text(RESULTS / SUMS, "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
-
-
-def _sums() -> dict[str, str]:
-    """File name → SHA-256."""
-    path = RESULTS / SUMS
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+def _sums(path: Path) -> dict[str, str]:
+    """File name → SHA-256 of data/results, as `sha256sum` writes them; other folders keep none."""
+    path = path.with_name("SHA256SUMS")
+    lines = path.read_text().splitlines() if path.is_file() else []
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
+
+
+def _note_sum(path: Path) -> None:
+    if path.parent.resolve() == RESULTS.resolve():
+        sums = _sums(path) | {path.name: sha256(path)}
+        lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items())]
+        write_text(path.with_name("SHA256SUMS"), "".join(lines))
 
 
 def _check_sum(path: Path) -> None:
     """ValueError for a file that is not as it was recorded; one that is not noted was put there by its reader."""
-    if (noted := _sums().get(path.name)) and noted != sha256(path):
-        raise ValueError(
-            f"{path} has been changed since it was recorded ({RESULTS / SUMS} has another checksum): get it back with "
-            "`git checkout`, or record anew"
-        )
+    if (noted := _sums(path).get(path.name)) and noted != sha256(path):
+        hint = "get it back with `git checkout`, or record anew"
+        raise ValueError(f"{path} has been changed since it was recorded (its SHA256SUMS says so): {hint}")
 
 
-def inside_path(path: Path) -> Path:
-    """Beside which recorded frame stands what its runs kept of their inside."""
-    return path.with_name(f"{path.stem}-inside.npz")
-
-
-def recorded_inside(scale: str) -> dict[str, dict[str, np.ndarray]]:
-    """Run id → arrays as of `StoredRun.diagnostics` of the recorded runs of §4.6; {} where there are none. Singular
-    values are kept of one seed, in float32."""
-    path = recorded_path(scale)
-    if inside_path(path).is_file():
-        _check_sum(inside_path(path))
-    return read_inside(path)
-
-
-def read_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """The same of a frame anywhere."""
+def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Run id → arrays as of `StoredRun.diagnostics` of the runs of §4.6 that are recorded in the frame at `path`; {}
+    where there are none. Singular values are kept of one seed, in float32."""
     found: dict[str, dict[str, np.ndarray]] = {}
-    if inside_path(path).is_file():
-        with np.load(inside_path(path), allow_pickle=False) as file:
+    if (path := _inside(path)).is_file():
+        _check_sum(path)
+        with np.load(path, allow_pickle=False) as file:
             for key in file.files:
                 run_id, name = key.split("/")
                 found.setdefault(run_id, {})[name] = file[key]
     return found
+
+
+def _inside(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-inside.npz")
 
 
 def write_inside(arrays: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
@@ -159,9 +143,9 @@ def write_inside(arrays: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> 
         for run_id, kept in arrays.items()
         for name, value in kept.items()
     }
-    with replacing(inside_path(path)) as temporary, temporary.open("wb") as file:
+    with replacing(_inside(path)) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **flat)
-    note_sum(inside_path(path))
+    _note_sum(_inside(path))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

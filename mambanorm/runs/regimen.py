@@ -1,12 +1,5 @@
 """The loss that a run goes down, with the regimen of S2 (§IV.C.3): each part a field of RunConfig and off by default.
 
-    Loss               the losses of a run's batches, as `fit` takes them (loop.py)
-    mixed              MixUp and CutMix: rows mixed with other rows of the batch, and how much of the labels is theirs
-    loss_of            the loss of outputs: smoothed labels, mixed ones, a teacher's outputs
-    take_over          fine-tuning: the weights of a stored run;   HeadFirst: the phase in which the body stays as it is
-    teacher_of         distillation: the model of a stored run
-    StepDraws          the random numbers of one step
-
 What is random depends on the seed and the step alone, so a run that continues from a checkpoint is the same run.
 
 Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 2016 (label smoothing); Hinton et al. 2015

@@ -1,9 +1,5 @@
 """What a run gives: `RunResult` as it has just been trained, `StoredRun` as it lies on disk, read and checked.
 
-    read_run        a folder → StoredRun; config, result and the sizes of the files are checked
-    check_run       reads and checks every file
-    config_row      the columns of the run frame that are known before a run
-
 A damaged folder is never changed here; `runs/store.py` skips it with a warning that names it.
 """
 

@@ -13,7 +13,6 @@ Where runs go is in runs/cluster.py, what happens to one there in runs/worker.py
 from __future__ import annotations
 
 import errno
-import socket
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -32,7 +31,7 @@ from mambanorm.runs.grid import relative_cost, unique
 from mambanorm.runs.recorded_results import describe_recorded, recorded_ids, recorded_runs
 from mambanorm.runs.result import config_row
 from mambanorm.runs.store import COLUMNS, check_store, find_run, load_runs, missing_runs, tidy
-from mambanorm.runs.worker import POLL_S, Outcome, is_free
+from mambanorm.runs.worker import POLL_S, is_free
 from mambanorm.tasks import check_task
 
 APPEARS_S = 60.0  # a network disk may show only after this time what another machine wrote
@@ -133,7 +132,7 @@ def _run_all(
     A run counts as done when this process finds it in the store.
     """
     left = len(todo)
-    waiting: dict[RunConfig, tuple[Outcome, float]] = {}  # trained elsewhere, or not yet visible here; since when
+    waiting: dict[RunConfig, tuple[bool, float]] = {}  # trained elsewhere, or not yet visible here; since when
     for config in todo:
         engine.submit(config)
     while left:
@@ -143,30 +142,25 @@ def _run_all(
             if outcome.full:  # any other run would be trained for nothing
                 what_to_do = "free some space, and the same sweep goes on from there"
                 raise OSError(errno.ENOSPC, f"the disk of the run store is full. {so_far(todo, store)}: {what_to_do}")
-            if outcome.error is None:
-                waiting[config] = outcome, time.monotonic()
+            if not outcome.error:
+                waiting[config] = outcome.held, time.monotonic()
             else:
-                settled.append((config, engine.describe(outcome)))
-        for config, (outcome, since) in list(waiting.items()):
+                settled.append((config, outcome.error))
+        for config, (held, since) in list(waiting.items()):
             if find_run(config, store) is not None:
                 settled.append((config, None))
-            elif outcome.holder:
+            elif held:
                 if not is_free(config.run_id, store):
                     continue
                 engine.submit(config)
-            elif time.monotonic() - since < (0.0 if outcome.host == socket.gethostname() else APPEARS_S):
+            elif time.monotonic() - since < (0.0 if isinstance(engine, Here) else APPEARS_S):
                 continue
             else:
-                settled.append((config, _not_there(config, outcome, store)))
+                settled.append((config, f"it is not in {store} after its training: do all see one store?"))
             del waiting[config]
         left -= len(settled)
-        elsewhere = sum(outcome.holder != "" for outcome, _ in waiting.values())
+        elsewhere = sum(held for held, _ in waiting.values())
         yield from [(config, error, elsewhere) for config, error in settled] or [(None, None, elsewhere)]
-
-
-def _not_there(config: RunConfig, outcome: Outcome, store: Path) -> str:
-    who = f"worker {outcome.worker} on {outcome.host}" if outcome.worker else "this process"
-    return f"{who} stored this run at {outcome.path}, but {store / config.run_id} is not there: do both see one store?"
 
 
 def _progress(

@@ -20,7 +20,7 @@ from pathlib import Path
 from chaos.process import FOLDER, SLOT, run
 
 from mambanorm.basics.settings import ROOT
-from mambanorm.runs.store import LEASE, RESUME, UNFINISHED
+from mambanorm.runs.store import RESUME, UNFINISHED
 
 PROCESS = Path(__file__).with_name("process.py")
 ARMS = "RMSN>SSM>None,NormVary>SSM>BN,None>SSM>GN,BN>SSM>LN,LN>SSM>IN"
@@ -139,9 +139,9 @@ class Cluster:
         found = [(event, what, int(pid), float(at)) for event, what, pid, at in map(str.split, lines)]
         return sorted(found, key=lambda line: line[-1])
 
-    def worker(self, slot: int) -> int | None:
-        """The process that trains for this worker."""
-        pids = [pid for event, what, pid, _ in self.events() if (event, what) == ("worker", str(slot))]
+    def last(self, event: str, what: object) -> int | None:
+        """The process of which this was noted last: ("worker", slot) trains for a worker, ("start", run_id) a run."""
+        pids = [pid for noted, of, pid, _ in self.events() if (noted, of) == (event, str(what))]
         return pids[-1] if pids else None
 
     def starts(self) -> int:
@@ -167,7 +167,7 @@ class Monkey:
         self.later = []  # when which paused process goes on
 
     def kill_worker(self, slot: int, share: float) -> None:
-        self.cluster.kill(self.cluster.worker(slot))
+        self.cluster.kill(self.cluster.last("worker", slot))
 
     def kill_in_writing(self, slot: int, share: float) -> None:
         """A worker that is writing a run, or up to 20 ms later: perhaps it renames it, or deletes its lease."""
@@ -190,11 +190,11 @@ class Monkey:
         self.seen(lambda: self.cluster.ended("client") or None, keep=False)
 
     def pause_shortly(self, slot: int, share: float) -> None:
-        self.pause(self.cluster.worker(slot), share * 2)
+        self.pause(self.cluster.last("worker", slot), share * 2)
 
     def pause_for_long(self, slot: int, share: float) -> None:
         """Until the scheduler has given it up; a worker in the middle of writing, where there is one."""
-        pid = self.seen(self.writer) or self.cluster.worker(slot)
+        pid = self.seen(self.writer) or self.cluster.last("worker", slot)
         self.cluster.hit.setdefault(pid, time.monotonic())
         self.pause(pid, PAUSE_S + share * 4)
 
@@ -225,14 +225,12 @@ class Monkey:
     def writer(self) -> int | None:
         for name in os.listdir(self.cluster.store):
             if name.startswith(UNFINISHED):
-                return int(name.partition("@")[0].split("-")[-2])
+                return self.cluster.last("start", name.removeprefix(UNFINISHED).partition("-")[0])
         return None
 
     def saver(self) -> int | None:
         for file in self.cluster.store.glob(f"{RESUME}*/*"):
-            with suppress(OSError, IndexError):  # its process is done with it, or only begins
-                run_id = file.parent.name.removeprefix(RESUME)
-                return int((self.cluster.store / f"{LEASE}{run_id}").read_text().split()[1])
+            return self.cluster.last("start", file.parent.name.removeprefix(RESUME))
         return None
 
 

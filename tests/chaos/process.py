@@ -29,18 +29,17 @@ def install() -> None:
 
 
 def trace_training(worker) -> None:
-    train, train_and_store = worker.train, worker._train_and_store
+    train, train_and_store = worker.train, worker.train_and_store
 
     def traced(config, **options):
         note("start", config.run_id)
         return train(config, checkpoint_every_s=CHECKPOINT_S, **options)
 
     def told(config, *more, **options):
-        path = train_and_store(config, *more, **options)
+        train_and_store(config, *more, **options)
         note("stored", config.run_id)
-        return path
 
-    worker.train, worker._train_and_store = traced, told
+    worker.train, worker.train_and_store = traced, told
 
 
 def dask_setup(_worker) -> None:
