@@ -1,5 +1,5 @@
-"""What the environment decides: where things stand and go, at which scale everything runs, how figures are shown,
-whether results are trained or read; and packages that not every machine has.
+"""What the environment decides: where things stand and go, at which scale everything runs, whether
+results are trained or read; and packages that not every machine has.
 
 A scale is a named set of differences from a run's defaults (`runs/presets.py`, and the sizes of data in `tasks/`).
 This module needs only the standard library, so that a wrong argument is reported at once.
@@ -69,17 +69,6 @@ which is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict o
 """
 
 
-FIGURE_FORMATS = ("png", "svg")
-
-
-def figure_format() -> str:
-    """How figures show themselves: `MAMBANORM_FIGURES`, or png. ValueError if it is unknown."""
-    given = os.environ.get("MAMBANORM_FIGURES") or "png"
-    if given not in FIGURE_FORMATS:
-        raise unknown("format of figures", given, FIGURE_FORMATS)
-    return given
-
-
 def default_scale(otherwise: str = "quick") -> str:
     """The scale of the environment (`MAMBANORM_SCALE`), or quick. ValueError if it is unknown."""
     return check_scale(os.environ.get("MAMBANORM_SCALE") or otherwise)
@@ -135,7 +124,6 @@ def check_environment() -> None:
     """ValueError for a variable of the environment that says what there is not, whether or not it will be asked."""
     asked = {
         "MAMBANORM_SCALE": default_scale,
-        "MAMBANORM_FIGURES": figure_format,
         "MAMBANORM_SOURCE": check_source,
         "MAMBANORM_FRESH": fresh_seeds_asked,
     }
