@@ -160,16 +160,3 @@ def test_words_of_the_pages_can_be_read_on_every_ground_in_light_and_dark(scheme
 def contrast(one: str, two: str) -> float:
     low, high = sorted((luminance(one), luminance(two)))
     return (high + 0.05) / (low + 0.05)
-
-
-def test_figures_show_as_svg_on_demand_and_an_unknown_format_names_the_nearest(monkeypatch):
-    fig = DRAW_ARRAYS["mixture"]("made up")
-    monkeypatch.setenv("MAMBANORM_FIGURES", "svg")
-    data, metadata = fig._repr_mimebundle_()
-    assert list(data) == ["image/svg+xml", "image/png"]  # shown is the first, thumbnails are made of the second
-    assert data["image/svg+xml"].startswith("<?xml")
-    assert "made up" in metadata["image/svg+xml"]["alt"]
-    assert data == DRAW_ARRAYS["mixture"]("made up")._repr_mimebundle_()[0]  # the same figure, the same file
-    monkeypatch.setenv("MAMBANORM_FIGURES", "svgg")
-    with pytest.raises(ValueError, match="unknown format of figures 'svgg': valid are png, svg; did you mean 'svg'"):
-        fig._repr_mimebundle_()

@@ -1,5 +1,5 @@
-"""What the environment decides: where things stand and go, at which scale everything runs, how figures are shown,
-whether results are trained or read; and packages that not every machine has.
+"""What the environment decides: where things stand and go, at which scale everything runs, whether
+results are trained or read; and packages that not every machine has.
 
 A scale is a named set of differences from a run's defaults (`runs/presets.py`, and the sizes of data in `tasks/`).
 This module needs only the standard library, so that a wrong argument is reported at once.
@@ -60,17 +60,6 @@ FLAT = 0.25
 So small a slope needs no multiplication from block to block: a sum of independent, equally large branches grows as √l,
 which is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict on Figure 9 has the same threshold.
 """
-
-
-FIGURE_FORMATS = ("png", "svg")
-
-
-def figure_format() -> str:
-    """How figures show themselves: `MAMBANORM_FIGURES`, or png. ValueError if it is unknown."""
-    given = os.environ.get("MAMBANORM_FIGURES") or "png"
-    if given not in FIGURE_FORMATS:
-        raise unknown("format of figures", given, FIGURE_FORMATS)
-    return given
 
 
 def default_scale(otherwise: str = "quick") -> str:

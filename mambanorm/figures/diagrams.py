@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -312,5 +313,6 @@ def save_sheet(folder: str | Path, names: Sequence[str] | None = None) -> list[P
     fig = fig_sheet(names)
     paths = [folder / "norms.pdf", folder / "norms.svg"]
     fig.savefig(paths[0], metadata={"Title": "The norms on one page", "CreationDate": None})
-    paths[1].write_text(fig.to_svg(), encoding="utf-8")
+    with matplotlib.rc_context({"svg.hashsalt": "mambanorm"}):  # the same sheet gives the same file
+        fig.savefig(paths[1], metadata={"Date": None})
     return paths

@@ -1,9 +1,8 @@
 """The look of the figures, in one place: sizes, the caption line, and how a figure shows itself.
 
 A figure is made with `new_figure` inside a function marked `@styled`, and never enters pyplot's global list: a notebook
-shows it once, as the value of the cell: as a PNG, or as SVG where MAMBANORM_FIGURES=svg. Every figure has a white
-ground. A dark page of the report turns light and dark over, and hues stay (`templates/look.css` of the report): so no
-caption says what is dark or light.
+shows it once, as the value of the cell. Every figure has a white ground. A dark page of the report turns light and dark
+over, and hues stay (`templates/look.css` of the report): so no caption says what is dark or light.
 """
 
 import functools
@@ -20,7 +19,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from PIL import Image
 
 from mambanorm.arms import Arm
-from mambanorm.basics.settings import Later, figure_format
+from mambanorm.basics.settings import Later
 from mambanorm.figures.colours import GREY, INK, PALE
 from mambanorm.study.tables import seeds_text
 
@@ -61,36 +60,21 @@ TICKS = 5
 
 class StudyFigure(Figure):
     """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported there: as a PNG at
-    SHARP times its width, or as SVG where MAMBANORM_FIGURES asks for it. Title and caption are its alternative text,
-    for those who cannot see it."""
-
-    def to_svg(self) -> str:
-        drawn = io.StringIO()
-        with matplotlib.rc_context({"svg.hashsalt": "mambanorm"}):  # the same figure gives the same file
-            self.savefig(drawn, format="svg", metadata={"Date": None})
-        return drawn.getvalue()
+    SHARP times its width. Title and caption are its alternative text, for those who cannot see it."""
 
     def _repr_png_(self, scale: float = SHARP) -> bytes:
-        """The picture in at most 256 colours, a third of the bytes: what agrees in 25 tones of red, green and blue each
-        becomes the mean of it, so that flat areas keep their colour, greys have no tint, and a colour bar no bands."""
+        """The picture in at most 256 colours, a third of the bytes."""
         drawn, small = io.BytesIO(), io.BytesIO()
         self.savefig(drawn, format="png", dpi=scale * self.dpi)
         true = Image.open(drawn).convert("RGB")
-        few = true.point(lambda tone: round(tone / 255 * 24) * 255 // 24).quantize(256, dither=Image.Dither.NONE)
-        colour = np.ravel(few)
-        sums = [np.bincount(colour, tone, 256) for tone in np.reshape(true, (-1, 3)).T]
-        means = np.transpose(sums / np.bincount(colour, None, 256).clip(1))
-        means = np.where(np.ptp(means, 1, keepdims=True) < 8, means.mean(1, keepdims=True), means)  # nearly grey: grey
-        few.putpalette(means.round().astype(np.uint8).tobytes())
+        few = true.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         few.save(small, format="png", optimize=True)
         return small.getvalue()
 
     def _repr_mimebundle_(self, **_) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
         # asked before pyplot's own formatter, so it is shown once, and small
-        formats = {"image/svg+xml": self.to_svg()} if figure_format() == "svg" else {}
-        formats["image/png"] = self._repr_png_()  # beside an SVG, for thumbnails
         words = {"alt": self.get_label(), "width": round(self.get_figwidth() * self.dpi)}
-        return formats, dict.fromkeys(formats, words)
+        return {"image/png": self._repr_png_()}, {"image/png": words}
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
