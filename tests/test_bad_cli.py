@@ -44,7 +44,7 @@ COMMANDS = [  # one or two a rule
     (["runs", "--export", ""], "'' is no name of a file"),
     (["study", "--out", "FILE"], "is no name of a folder"),
     (["record", "--dry-run", "--out", "/dev/null"], "/dev/null is no file, and what is recorded is read again"),
-    (["slides", "--from", "EMPTY"], "empty has none of these notebooks: name a folder such as reports/evening"),
+    (["slides", "--from", "EMPTY"], "EMPTY has none of these notebooks: name a folder such as reports/evening"),
     (["runs", "--check", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
     (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
     (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
