@@ -261,13 +261,6 @@ def test_what_is_wrong_is_found(register, cls, question, said):
     assert row.told == "bad"
 
 
-def test_costs_are_ratios_to_rmsn_and_ln():
-    table = card_checks.costs_of("RMSN")
-    assert table.over_rmsn.tolist() == [1.0, 1.0, 1.0]
-    assert (table.ms > 0).all()
-    assert (card_checks.costs_of("DyT").kept > table.kept).all()
-
-
 # ------------------------------------------------------------------------------------------------------- page and files
 
 
@@ -318,18 +311,8 @@ def test_the_kits_cards_are_read_from_what_is_recorded():
 
 def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(card.rule, "FEWEST", 1)  # a whole card, no sketch, of one seed
-    call = [
-        "card",
-        norm_file("Peak"),
-        "--scale",
-        "smoke",
-        "--tasks",
-        "digits",
-        "--seeds",
-        "1",
-        "--against",
-        "None>SSM>None",
-    ]
+    asked = "--scale smoke --tasks digits --seeds 1 --against None>SSM>None"
+    call = ["card", norm_file("Peak"), *asked.split()]
     call += ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     assert main([*call, "--dry-run"]) == 0
     assert "0 in the store" in capsys.readouterr().out
@@ -363,13 +346,6 @@ def test_bad_input_is_one_line_and_nothing_is_trained(norm_file, tmp_path, capsy
     assert said in (err := capsys.readouterr().err)
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_file_that_is_mended_is_tried_again(norm_file, capsys):
-    path = norm_file(code="1 / 0\n")
-    with pytest.raises(ValueError, match="ZeroDivisionError"):
-        card.find_norm(path)
-    assert card.find_norm(norm_file("Mended")) == "Mended"
 
 
 @pytest.mark.parametrize("cls", [Cut, Blank])

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 import mambanorm as mn
 from mambanorm.advice import blocks
-from mambanorm.look.findings import SEVERITIES
 from mambanorm.look.model_check import norm_kind, of_batch
 from mambanorm.look.recording import as_it_was
 
@@ -255,13 +254,9 @@ def test_the_model_and_every_random_state_are_left_as_they_were():
 def test_findings_come_the_worst_first_and_show_themselves():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
     found = mn.check_model(model.append(nn.LayerNorm(3)), IMAGES[:2])
-    order = [SEVERITIES.index(f.severity) for f in found]
-    assert order == sorted(order)
-    assert len(order) == 3
-    assert list(found.frame.columns) == ["severity", "where", "found", "try_this", "check"]
+    assert [finding.severity for finding in found] == ["serious", "warning", "note"]
     assert found._repr_html_().count("<tr") == 4
     assert "3 findings" in repr(found)
-    assert found[0].where in ("2", "5")
 
 
 def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():

@@ -131,17 +131,6 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     assert "mn.insert_norm(model, 'gated', 'RMSN', batch)" in found.findings[0].try_this
 
 
-def test_on_this_kits_model_it_names_the_site_inside_the_mixer(tmp_path):
-    model = ours("None>SSM>None")
-    trained_until_it_fails(model, torch.optim.SGD(model.parameters(), lr=3.0), tmp_path, next_id)
-    found = mn.diagnose(model, (text(), text()), loss=next_id)
-    with torch.no_grad(), record_sites(model) as seen:
-        model(text())
-    assert found.first.where == seen.first_nonfinite()
-    assert found.first.site == found.first.where.rpartition(".")[2]
-    assert any("'n2'" in finding.try_this for finding in found.findings)
-
-
 @pytest.mark.parametrize(("where", "site"), [("blocks.3.scan", "scan"), ("a.out_proj:input", "gated")])
 def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site):
     first = First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "step_size")

@@ -5,7 +5,7 @@ blocks.py                  ConvBlock, ConvNet, SequenceNet, …: the guide's blo
 experiments.py             small real runs, their loop and their cache
 mistakes.py                the five mistakes, each a failing demo beside its mended twin; its numbers beside ours
 card.py                    norm_card: all about a norm on one page;   card_checks.py: what it does, measured;
-                           card_training.py: how it trains;   card_page.py: the words and the page
+                           card_page.py: NormCard, the words and the page
 """
 
 from mambanorm.basics.settings import names_of
@@ -13,8 +13,8 @@ from mambanorm.basics.settings import names_of
 PLACES, __getattr__, __dir__ = names_of(
     __name__,
     {
-        "card": "NormCard kit_cards norm_card",
-        "card_page": "cards_html",
+        "card": "kit_cards norm_card",
+        "card_page": "NormCard cards_html",
         "experiments": "EXPERIMENTS measure",
         "mistakes": "MISTAKES claimed_and_measured guesses_tested in_words mistake_runs mistake_table",
         "rules": "Recommendation recommend",

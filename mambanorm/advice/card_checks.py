@@ -40,28 +40,27 @@ Found = tuple[str, str]
 def checks_of(name: str) -> pd.DataFrame:
     """One row a question: group, question, found, told (good, bad, or "" where it is neither)."""
     name, rows = norm_name(name), []
-    questions = {**_behaviour(name), **EDGES, **MODELS}
+    looks, feels = _behaviour(name)
+    groups = {"what it looks at": looks, "what it does not feel": feels, "at the edges": EDGES, "in models": MODELS}
+    questions = [(group, *pair) for group, asked in groups.items() for pair in asked.items()]
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for (group, question), ask in questions.items():
+        for group, question, ask in questions:
             torch.manual_seed(0)
-            found, told = _asked(ask, name)
+            try:
+                found, told = ask(name)
+            except Exception as error:  # anything that a norm of a user's own may raise
+                found, told = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "bad"
             rows.append(dict(group=group, question=question, found=found, told=told))
     return pd.DataFrame(rows)
-
-
-def _asked(ask: Callable[[str], Found], name: str) -> Found:
-    try:
-        return ask(name)
-    except Exception as error:  # anything that a norm of a user's own may raise
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "bad"
 
 
 # ------------------------------------------------------------------------------------------- what it looks at
 
 
-def _behaviour(name: str) -> dict[tuple[str, str], Callable[[str], Found]]:
-    """The questions of registration, all answered by one trial; gradient, batch-mates and invariances."""
+def _behaviour(name: str) -> tuple[dict[str, Callable[[str], Found]], dict[str, Callable[[str], Found]]]:
+    """What it looks at, the questions of registration, all answered by one trial, gradient and batch-mates; and what it
+    does not feel."""
     entry = NORMS[name]
 
     @cache
@@ -99,8 +98,7 @@ def _behaviour(name: str) -> dict[tuple[str, str], Callable[[str], Found]]:
     }
     feels = {change: partial(_felt, change=change) for change in list(CHANGES)[:4]}
     feels |= {f"{what} in another order": partial(_order, axis=i) for i, what in ((1, "positions"), (2, "channels"))}
-    groups = {"what it looks at": looks, "what it does not feel": feels}
-    return {(group, question): ask for group, asks in groups.items() for question, ask in asks.items()}
+    return looks, feels
 
 
 def _gradient_ahead(name: str) -> Found:
@@ -238,18 +236,18 @@ def _device(name: str) -> Found:
     return "all of it moves", "good"
 
 
-EDGES: dict[tuple[str, str], Callable[[str], Found]] = {
-    ("at the edges", "zeros"): _on(torch.zeros(2, 6, CHANNELS)),
-    ("at the edges", "constants"): _on(torch.full((2, 6, CHANNELS), 2.0)),
-    ("at the edges", "one position"): _on(_ordinary().float()[:, :1]),
-    ("at the edges", "one channel"): _on(_ordinary().float()[..., :1]),
-    ("at the edges", "one row"): _on(_ordinary().float()[:1]),
-    ("at the edges", "a mean of 3,000, in float32"): _against_float64(_ordinary() + 3_000, torch.float32),
-    ("at the edges", "float16"): _against_float64(_ordinary(), torch.float16),
-    ("at the edges", "float16, values of 300"): _large_half,
-    ("at the edges", "bfloat16"): _against_float64(_ordinary(), torch.bfloat16),
-    ("at the edges", "gradients against finite differences"): _slopes,
-    ("at the edges", "another device"): _device,
+EDGES: dict[str, Callable[[str], Found]] = {
+    "zeros": _on(torch.zeros(2, 6, CHANNELS)),
+    "constants": _on(torch.full((2, 6, CHANNELS), 2.0)),
+    "one position": _on(_ordinary().float()[:, :1]),
+    "one channel": _on(_ordinary().float()[..., :1]),
+    "one row": _on(_ordinary().float()[:1]),
+    "a mean of 3,000, in float32": _against_float64(_ordinary() + 3_000, torch.float32),
+    "float16": _against_float64(_ordinary(), torch.float16),
+    "float16, values of 300": _large_half,
+    "bfloat16": _against_float64(_ordinary(), torch.bfloat16),
+    "gradients against finite differences": _slopes,
+    "another device": _device,
 }
 
 
@@ -281,11 +279,11 @@ def _step_by_step(name: str) -> Found:
     return ("gives what one pass gives", "good") if gap < 1e-4 else (f"differs from one pass by {_percent(gap)}", "bad")
 
 
-MODELS: dict[tuple[str, str], Callable[[str], Found]] = {
-    ("in models", "Mamba-2 block"): _in(lambda n: Mamba2Block(16, n, n, d_state=8, head_dim=8), 2, 8, 16),
-    ("in models", "image block"): _in(lambda n: VSSBlock(16, n, n, d_state=4), 2, 4, 4, 16),
-    ("in models", "Transformer block"): _in(lambda n: TransformerBlock(16, n, n), 2, 8, 16),
-    ("in models", "step by step"): _step_by_step,
+MODELS: dict[str, Callable[[str], Found]] = {
+    "Mamba-2 block": _in(lambda n: Mamba2Block(16, n, n, d_state=8, head_dim=8), 2, 8, 16),
+    "image block": _in(lambda n: VSSBlock(16, n, n, d_state=4), 2, 4, 4, 16),
+    "Transformer block": _in(lambda n: TransformerBlock(16, n, n), 2, 8, 16),
+    "step by step": _step_by_step,
 }
 
 

@@ -166,6 +166,8 @@ class NormCard:
             lines += ["", self.tables["Is it better?"].to_string(index=False, float_format="{:.3g}".format)]
         return "\n".join(lines)
 
+    __repr__ = __str__
+
     def to_json(self) -> str:
         simple = ("name", "scale", "tasks", "seeds", "against", "same", "notes", "words")
         facts: dict[str, Any] = {key: getattr(self, key) for key in simple} | dict(protocol=VERSION)

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import pandas as pd
 
-from mambanorm.advice.rules import Question, Recommendation
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import SMALL_BATCH, STUDY_SCALE
@@ -36,11 +35,12 @@ JUDGED = {
 """The claims on type, position and proposal, by kind of task."""
 
 
-def advised(q: Question) -> Recommendation:
-    """The recommendation for a Mamba block. ValueError for a task of the kit that is not recorded."""
-    kind = kind_of(q.task) if q.task in TASKS else KINDS.get(q.task, "sequence")
-    causal = q.causal or kind == "language"
-    table, basis = _ranked(kind, q.task if q.task in TASKS else None, causal)
+def advised(task: str | None, causal: bool, batch_size: int | None) -> tuple:
+    """What a Recommendation holds behind its question, for a Mamba block. ValueError for a task of the kit that is not
+    recorded."""
+    kind = kind_of(task) if task in TASKS else KINDS.get(task, "sequence")
+    causal = causal or kind == "language"
+    table, basis = _ranked(kind, task if task in TASKS else None, causal)
     best, others = table.iloc[0], table.iloc[1:]
     near = [Arm.parse(name).label for name in others[others.told == CANNOT_TELL].arm]
     arm = Arm.parse(best.arm)
@@ -54,15 +54,15 @@ def advised(q: Question) -> Recommendation:
     odd = [_claim(v) for v in verdicts if v.verdict == "contradicted"]
     undecided = [_claim(v) for v in verdicts if v.n_seeds and v.verdict not in ("reproduced", "contradicted")]
     odd += [_named(row, basis, kind) for row in others[others.who != ""].itertuples() if row.told == "behind"]
-    if q.batch_size and q.batch_size < SMALL_BATCH and {"BN", "NormVary"} & set(arm.norms):
-        odd.append(f"A batch of {q.batch_size} makes the statistics of BN noisy. [guide S4, step 1]")
+    if batch_size and batch_size < SMALL_BATCH and {"BN", "NormVary"} & set(arm.norms):
+        odd.append(f"A batch of {batch_size} makes the statistics of BN noisy. [guide S4, step 1]")
     if not _fits(best.arm, causal=True):
         odd.append("It looks at later positions: causal=True asks for one that does not. [notebook 01]")
     code = f'mambanorm.MambaBlock(d_model, n1="{arm.n1}", n2="{arm.n2}")'
     norm, place = (arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)")
     if arm.n2 == "None":
         norm, place = arm.n1, "before the SSM (N1), none after it (N2)"
-    return Recommendation(q, norm, place, code, tuple(reasons), tuple(odd), tuple(near[:3]), (*undecided, *left_out))
+    return norm, place, code, tuple(reasons), tuple(odd), tuple(near[:3]), (*undecided, *left_out)
 
 
 def _score(row: pd.Series, kind: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mambanorm.advice.mamba import advised
 from mambanorm.basics.checks import check_flag, check_size, shown
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import SMALL_BATCH
@@ -311,9 +312,7 @@ def recommend(
     if size is not None and not (isinstance(size, int | float) and size >= 1):
         raise ValueError(f"size must be a number of parameters such as 3e8, got {shown(size)}")
     if architecture == "mamba":
-        from mambanorm.advice.mamba import advised
-
-        return advised(q)
+        return Recommendation(q, *advised(task, causal, batch_size))
     _, norm, place, code, reasons, odd, instead = next(rule for rule in RULES if rule.fits(q))
     if q.blind:
         reasons, instead = (*reasons, FUTURE), tuple(name for name in instead if name not in ("BN", "GN", "IN"))

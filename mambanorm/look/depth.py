@@ -45,10 +45,7 @@ def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> p
 def norms_by_depth(
     models: Mapping[str, nn.Module], x: Tensor, lengths: Tensor | None = None, *, phase: str = "initial"
 ) -> pd.DataFrame:
-    """`token_norms` of several models (by arm) in train and in eval mode: adds arm, mode, phase, n_layers.
-
-    This is what `figures.fig_token_norms` draws. Every model keeps its mode and its buffers.
-    """
+    """`token_norms` of several models (by arm) in train and in eval mode: adds arm, mode, phase, n_layers."""
     frames = []
     for arm, model in models.items():
         facts = dict(arm=arm, phase=phase, n_layers=len(blocks_of(model)))

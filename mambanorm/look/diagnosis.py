@@ -38,8 +38,7 @@ class Diagnosis:
     p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction), room_float16 and room_bfloat16 (doublings
     until the largest magnitude leaves the type, below 0 it has), grad_rms, grad_max_abs, grad_nonfinite.
     weights: one row a parameter: rms, nonfinite, grad_to_weight (‖gradient‖/‖W‖).
-    first, first_gradient: the first non-finite value forward and backward, None if there is none. findings: sentences.
-    modules: how many were run, and looked at for magnitudes and non-finite values, sites or not.
+    first, first_gradient: the first non-finite value forward and backward. modules: how many were run and looked at.
     """
 
     name: str

@@ -1,14 +1,7 @@
 """`insert_norm`: puts a norm into a trained model, with γ and β such that the model changes least; `undo` takes it out.
 
-Where it can stand: before a mixer (n1), on its branch before the sum (branch), on what out_proj takes in (gated), on
-the numbers that become Δ (delta, which `diagnose` calls dt), and in Mamba-1 on B and C, as Jamba has all three. In this
-kit's own blocks: at any site of an arm where none stands, delta_after among them.
-
 The norm becomes a child of the module whose input or output it takes (`…out_proj.norm_gated`), called by a hook. So
 every other weight keeps its name: old checkpoints load with strict=False, new ones hold the norm.
-
-Calibration: at each site x̂ is the norm of what arrives there, with γ = 1 and β = 0, and t what stood there before the
-surgery. Least squares for every channel: γ = cov(x̂, t)/var(x̂), β = mean(t) − γ·mean(x̂); without β γ = Σx̂t/Σx̂².
 Layers are fitted in the order of execution, so that each makes up for what those before it have changed.
 """
 
@@ -83,12 +76,13 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     """Puts a norm at a site of every layer of a model, in place, calibrated on one batch.
 
     site: of this kit's Mamba and Mamba-2 blocks one of OWN_SITES (delta_after of Mamba alone); of transformers' Mamba,
-    Falcon-Mamba and Jamba, and mamba-ssm's, n1, delta, B, C, gated or branch; of Mamba-2 n1, delta, gated or branch.
-    delta is what becomes Δ: R numbers before dt_proj in Mamba, one a head before bias and softplus in Mamba-2; "dt" is
-    the same. norm: a name of NORMS; options go to `create_norm`. batch: as for `diagnose`, without a loss; the model is
-    run on it in its own mode, twice. The new weights learn once an optimizer has them, which one made before does
-    not: add_param_group. ValueError for a family that is not known, an unknown site, one where a norm stands already, a
-    norm that is not causal in a language model, and a site that the model computes in a fused kernel.
+    Falcon-Mamba and Jamba, and mamba-ssm's, n1 (before a mixer), branch (before the sum), gated (what out_proj takes
+    in), delta, B or C; of Mamba-2 n1, delta, gated or branch. delta is what becomes Δ: R numbers before dt_proj in
+    Mamba, one a head before bias and softplus in Mamba-2; "dt" is the same. norm: a name of NORMS; options go to
+    `create_norm`. batch: as for `diagnose`, without a loss; the model is run on it in its own mode, twice. The new
+    weights learn once an optimizer has them, which one made before does not: add_param_group. ValueError for an unknown
+    family or site, a site where a norm stands already or that is computed in a fused kernel, and a norm that is not
+    causal in a language model.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -255,7 +249,9 @@ def _fitting(done: Surgery, i: int, target: Tensor) -> Callable:
 
 
 def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
-    """γ and β by least squares, channel by channel, in float64; running statistics become those of this batch."""
+    """Least squares for every channel, in float64: with x̂ the norm of what arrives, where γ = 1 and β = 0, and t what
+    stood there before, γ = cov(x̂, t)/var(x̂), β = mean(t) − γ·mean(x̂); without β γ = Σx̂t/Σx̂². Running statistics become
+    those of this batch."""
     if (mean := getattr(norm, "running_mean", None)) is not None:
         rows = x.double().flatten(0, 1)
         mean.copy_(rows.mean(0))

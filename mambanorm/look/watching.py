@@ -11,8 +11,7 @@ last finite step, at no cost. Only where the step before made the weights themse
 A loop may catch NonFinite and go on: the step was not made, and the next is watched.
 
 What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, a copy of the
-buffers, and one wait for the device. What it keeps: those numbers of the last `ring` steps, the last batch, the
-gradient of the model's output, and the buffers from before the step.
+buffers, and one wait for the device.
 """
 
 from __future__ import annotations

@@ -43,13 +43,6 @@ def kept(
     return pd.concat(frames, ignore_index=True)
 
 
-def stored(folder: str, name: str, digest: str, runs_dir=None) -> pd.DataFrame:
-    """Every stored row of that name; an empty frame where there is none."""
-    pattern = _path(folder, name, "*", digest, runs_dir)
-    paths = sorted(pattern.parent.glob(pattern.name)) if pattern.parent.is_dir() else []
-    return pd.concat(map(pd.read_parquet, paths), ignore_index=True) if paths else pd.DataFrame()
-
-
 def digest(*made_by: object) -> str:
     """Of what measures, and of torch's version: of a file or a function its text, of a setting its value."""
     texts = [torch.__version__, *map(_text, made_by)]
@@ -60,5 +53,5 @@ def _text(part: object) -> str:
     return part.read_text() if isinstance(part, Path) else inspect.getsource(part) if callable(part) else repr(part)
 
 
-def _path(folder: str, name: str, seed: int | str, digest: str, runs_dir) -> Path:
+def _path(folder: str, name: str, seed: int, digest: str, runs_dir) -> Path:
     return store_dir(runs_dir) / folder / f"{name}-{seed}-{digest}.parquet"
