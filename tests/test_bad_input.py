@@ -231,7 +231,11 @@ def model_cases():
     yield "a temperature below 0", lambda: language().generate(IDS, 2, temperature=-1), "temperature must be 0"
     yield "a seed of text", lambda: language().generate(IDS, 2, temperature=1, seed="1"), "seed must be a whole number"
     with tempfile.TemporaryDirectory() as folder:
-        yield "an empty folder as a checkpoint", lambda: mn.read_checkpoint(folder), "is a folder: give the path of a"
+        yield (
+            "an empty folder as a checkpoint",
+            lambda: mn.read_checkpoint(folder),
+            "of a file in it, none of",
+        )
         for half in ("model-1.safetensors", "model-2.safetensors"):
             (Path(folder) / half).touch()
         yield "a folder of shards", lambda: mn.read_checkpoint(folder), "a file in it, model-1.safetensors or model-2"

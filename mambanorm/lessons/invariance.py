@@ -4,13 +4,13 @@ The first four of CHANGES leave the shape of the data alone and move its scale o
 row's early tokens alone and change what stands around them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.norms import NORMS, create_norm, norm_name
+from mambanorm.norms import NORMS, create_norm
 
 EARLY = 0.5
 """The share of the positions, from the first on, whose outputs are compared."""
@@ -68,31 +68,24 @@ def felt(norm: nn.Module, change: str, x: Tensor) -> float:
     return float((after - before).norm() / before.norm().clamp(min=1e-12))
 
 
-def invariances(names: Sequence[str] | None = None, seed: int = 0) -> pd.DataFrame:
-    """Norms of the registry (or those named) × CHANGES, in training mode, and what the other rows do in eval mode: the
-    relative change of the output, 0 where the norm does not feel it. All norms see the same made-up batch (6 rows, 32
-    positions, 16 channels). ValueError for an unknown norm."""
-    names, x = _named(names), sample(seed=seed)
-    rows = {}
-    for name in names:
+def invariances() -> pd.DataFrame:
+    """Norms of the registry (but Constant, which sees no input) × CHANGES, in training mode, and what the other rows do
+    in eval mode: the relative change of the output, 0 where the norm does not feel it. All norms see the same made-up
+    batch (6 rows, 32 positions, 16 channels)."""
+    rows, x = {}, sample()
+    for name in (name for name in NORMS if name != "Constant"):
         rows[name] = {change: felt(prepared_norm(name, x), change, x) for change in CHANGES}
         rows[name]["other rows, in eval"] = felt(prepared_norm(name, x, training=False), "other rows", x)
     return pd.DataFrame(rows).T.rename_axis("norm")
 
 
-def _named(names: Sequence[str] | None) -> list[str]:
-    """All norms but Constant, which sees no input, or those that are named."""
-    return [name for name in NORMS if name != "Constant"] if names is None else [norm_name(name) for name in names]
-
-
-def trials(names: Sequence[str] | None = None) -> pd.DataFrame:
+def trials() -> pd.DataFrame:
     """Three questions to each norm, answered by running it in training mode: is a row's output the same in a batch of
     one ("alone")? Does a sequence of one position keep anything of its input ("one position")? Do the early outputs
     stay when later positions change ("no future")? Norms × these, True or False.
     """
-    names, x = _named(names), sample()
-    rows = {}
-    for name in names:
+    rows, x = {}, sample()
+    for name in (name for name in NORMS if name != "Constant"):
         with torch.no_grad():
             full, single, position = (create_norm(name, x.shape[-1]).double()(v) for v in (x, x[:1], x[:, :1]))
         rows[name] = {

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from mambanorm.basics.errors import unknown
-
 FEATURES, TARGET = ("alcalinity_of_ash", "hue"), "alcohol"
 CLOSE = 0.01
 """Converged: this share of the loss that can be removed is left."""
@@ -27,17 +25,11 @@ def wines() -> pd.DataFrame:
 
 
 def scaled(x: np.ndarray, how: str) -> np.ndarray:
-    """Columns of x (n, features): "raw" but centred, "min–max" to [0, 1], "min–max, centred", or "standardised".
-    ValueError for another."""
-    ways = {
-        "raw": lambda: x - x.mean(0),
-        "min–max": lambda: (x - x.min(0)) / np.ptp(x, 0),
-        "min–max, centred": lambda: (x - x.mean(0)) / np.ptp(x, 0),
-        "standardised": lambda: (x - x.mean(0)) / x.std(0),
-    }
-    if how not in ways:
-        raise unknown("scaling", how, ways)
-    return ways[how]()
+    """Columns of x (n, features): "raw" but centred, "min–max" to [0, 1], "min–max, centred", or
+    "standardised"."""
+    if how == "min–max":
+        return (x - x.min(0)) / np.ptp(x, 0)
+    return (x - x.mean(0)) / {"raw": 1, "min–max, centred": np.ptp(x, 0), "standardised": x.std(0)}[how]
 
 
 def wine_problem(how: str) -> tuple[np.ndarray, np.ndarray]:
@@ -76,12 +68,12 @@ def descend(x: np.ndarray, y: np.ndarray, *, rate: float | None = None, steps: i
     return pd.DataFrame(rows)
 
 
-def outlier_table(feature: str = "proline", factor: float = 100.0) -> pd.DataFrame:
-    """The range (largest minus smallest) of all wines but the first after scaling one feature by min–max, by mean and
+def outlier_table() -> pd.DataFrame:
+    """The range (largest minus smallest) of all wines but the first after scaling their proline by min–max, by mean and
     standard deviation, and by median and quartiles ("robust"): as measured, and after the first wine's value was typed
-    `factor` times too large. Rows ways, columns "as measured" and "one wrong"."""
-    x = wines()[feature].to_numpy()
-    wrong = np.where(np.arange(len(x)) == 0, factor * x, x)
+    a hundred times too large. Rows ways, columns "as measured" and "one wrong"."""
+    x = wines()["proline"].to_numpy()
+    wrong = np.where(np.arange(len(x)) == 0, 100 * x, x)
     ways = {"min–max": np.ptp, "standardised": np.std, "robust": lambda v: np.subtract(*np.percentile(v, [75, 25]))}
     rows = {how: [np.ptp(x[1:]) / size(v) for v in (x, wrong)] for how, size in ways.items()}
     return pd.DataFrame.from_dict(rows, orient="index", columns=["as measured", "one wrong"]).rename_axis("scaling")
@@ -97,21 +89,21 @@ class Bowl:
     path: pd.DataFrame
 
 
-def bowl(how: str, points: int = 120) -> Bowl:
+def bowl(how: str) -> Bowl:
     """The loss surface around the path of gradient descent from w = 0, for one way of scaling the two features."""
     x, y = wine_problem(how)
     path, best = descend(x, y), np.linalg.lstsq(x, y, rcond=None)[0]
     reach = 1.4 * np.abs(best).max()  # the same for both weights, so that a valley looks as narrow as it is
-    w0, w1 = (np.linspace(centre - reach, centre + reach, points) for centre in best)
+    w0, w1 = (np.linspace(centre - reach, centre + reach, 120) for centre in best)
     grid = np.stack(np.meshgrid(w0, w1), axis=-1)  # (w1, w0, 2)
     return Bowl(w0, w1, squared_error(x, y, grid), path)
 
 
-def scaling_table(ways: tuple[str, ...] = ("raw", "min–max", "min–max, centred", "standardised")) -> pd.DataFrame:
+def scaling_table() -> pd.DataFrame:
     """One row a way of scaling: the condition number and the steps until 99 % of the removable loss is gone (NaN if
     that was not reached)."""
     rows = []
-    for how in ways:
+    for how in ("raw", "min–max", "min–max, centred", "standardised"):
         x, y = wine_problem(how)
         path, (low, *_, high) = descend(x, y), curvature(x)
         steps = path.step.iloc[-1] if path.left.iloc[-1] <= CLOSE else np.nan

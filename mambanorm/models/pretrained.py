@@ -44,9 +44,8 @@ def checkpoint_in(path: str | Path) -> Path:
     found = sorted(file.name for file in path.iterdir() if file.suffix in ENDINGS)
     if "model.safetensors" in found or len(found) == 1:
         return path / ("model.safetensors" if "model.safetensors" in found else found[0])
-    if not found:
-        raise ValueError(f"{path} is a folder: give the path of a checkpoint; none ({', '.join(ENDINGS)}) lies in it")
-    raise ValueError(f"{path} is a folder: give the path of a file in it, {' or '.join(found)[:SHOWN]}")
+    there = " or ".join(found)[:SHOWN] or f"none of {', '.join(ENDINGS)} lies there"
+    raise ValueError(f"{path} is a folder: give the path of a file in it, {there}")
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:

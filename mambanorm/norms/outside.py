@@ -65,9 +65,6 @@ class AdaLN(nn.Module):
         parts = self.map(F.silu(condition))[:, None].split(self.d, dim=-1)  # (B, 1, d) each
         return parts if self.zero else (*parts, 1.0)
 
-    def extra_repr(self) -> str:
-        return f"{self.d}, {self.d_condition}, zero={self.zero}"
-
 
 class WeightStandardization(nn.Module):
     """W (outputs, …) → Ŵ of the same shape: mean 0 and variance 1 over all axes but the first."""

@@ -99,8 +99,8 @@ def in_turn(modules: dict[str, torch.nn.Module], x: torch.Tensor, repeats: int) 
 
 
 class ArmFacts(NamedTuple):
-    """parameters: place → how many, all blocks together (stem, stem norm, N1, mixers, N2, further if the arm has
-    norms at further sites, final norm, head).
+    """parameters: place → how many, all blocks together (stem, N1, mixers, N2, further if the arm has norms at further
+    sites, head).
     block_ms: median time of one block, forward and backward, on (16, 64, d_model); plain_ms: of one without norms."""
 
     arm: str
@@ -116,23 +116,22 @@ class ArmFacts(NamedTuple):
 
 
 @lru_cache(64)
-def arm_facts(arm: str, stem_norm: str = "None", final_norm: str = "None", *, weightless: bool = False) -> ArmFacts:
-    """The facts of a classifier of the digits at scale quick with this arm, its norms outside the blocks included.
-    weightless: norms at further sites have no γ and β, as Falcon-Mamba's. The caller's random state is left alone."""
+def arm_facts(arm: str, *, weightless: bool = False) -> ArmFacts:
+    """The facts of a classifier of the digits at scale quick with this arm. weightless: norms at further sites have no
+    γ and β, as Falcon-Mamba's. The caller's random state is left alone."""
     parsed = Arm.parse(arm)
-    config = base_config("digits", "quick", arm=str(parsed), stem_norm=stem_norm, final_norm=final_norm)
+    config = base_config("digits", "quick", arm=str(parsed))
     sizes = {name: getattr(config, name) for name in ("d_model", "n_layers", "d_state", "expand", "d_conv")}
     options = {site: {"affine": False} for site, _ in parsed.more} if weightless else {}
-    outside = dict(stem_norm=stem_norm, final_norm=final_norm, norm_options=options)
     with torch.random.fork_rng(devices=[]):
-        model = SequenceClassifier(10, in_features=1, arm=parsed, **outside, **sizes)
+        model = SequenceClassifier(10, in_features=1, arm=parsed, norm_options=options, **sizes)
     further = ("further",) if parsed.more else ()
-    counts = dict.fromkeys(("stem", "stem norm", "N1", "mixers", "N2", *further, "final norm", "head"), 0)
+    counts = dict.fromkeys(("stem", "N1", "mixers", "N2", *further, "head"), 0)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             place, *inside = name.split(".")  # `blocks.0.n1.weight` stands at N1
             block = {"n1": "N1", "n2": "N2", "more": "further"}.get(inside[1], "mixers") if place == "blocks" else ""
-            counts[block or place.replace("_", " ")] += parameter.numel()
+            counts[block or place] += parameter.numel()
     times = block_ms(str(parsed), config.d_model, weightless), block_ms("None>SSM>None", config.d_model)
     return ArmFacts(str(parsed), config.n_layers, config.d_model, counts, *times)
 

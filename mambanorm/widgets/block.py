@@ -56,26 +56,23 @@ def explore_norms() -> Explorer:
     )
 
 
-OUTSIDE = "recorded were models\nwithout norms outside the blocks"
 ABSENT = "this arm is not recorded:\nmambanorm sweep --arms trains it"
 OWN = "your own"
 NAMED = {name: preset for name, preset in PRESETS.items() if preset.arm.more or preset.section == "4.5"}
 """The originals, the paper's proposals, and the published models that have norms at further sites."""
 
 
-def _draw_arm(n1: str, n2: str, stem_norm: str, final_norm: str, weights: bool, **more: str) -> StudyFigure:
+def _draw_arm(n1: str, n2: str, weights: bool, **more: str) -> StudyFigure:
     arm = str(Arm(n1, n2, more))
-    facts = arm_facts(arm, stem_norm, final_norm, weightless=not weights)
     results = recorded_arm(arm)
-    alone = stem_norm == final_norm == "None"
-    return fig_arm_view(facts, results if alone and weights else results.iloc[:0], note=ABSENT if alone else OUTSIDE)
+    return fig_arm_view(arm_facts(arm, weightless=not weights), results if weights else results.iloc[:0], note=ABSENT)
 
 
 class BlockExplorer(Explorer):
     """A menu for each site, and one with the names of arms: choosing a name sets all the others."""
 
     def __init__(self):
-        self.preset = choice(OWN, [OWN, *NAMED], "preset")
+        self.preset = choice(OWN, [OWN, *NAMED], "start from")
         # one layout and one style for all: a notebook keeps the state of each
         small = dict(layout=w.Layout(width="180px"), style=DescriptionStyle(description_width="64px"))
         menu = partial(w.Dropdown, options=list(NORMS), **small)
@@ -85,8 +82,6 @@ class BlockExplorer(Explorer):
             beside=(self.preset,),
             n1=menu(value="RMSN", description="N1"),
             n2=menu(value="GN", description="N2"),
-            stem_norm=menu(description="stem norm"),
-            final_norm=menu(description="final norm"),
             **more,
             weights=w.Checkbox(value=True, description="with weights", indent=False, layout=small["layout"]),
         )
@@ -96,30 +91,14 @@ class BlockExplorer(Explorer):
 
     def _take(self, *_) -> None:
         """Puts the norms of the preset where they stand."""
-        if self.preset.value not in (OWN, self._name()):
-            self.put(**_controls_of(self.preset.value))
-
-    def redraw(self, *_) -> None:
-        super().redraw()
-        if not self._putting:
-            self.preset.value = self._name()
-
-    def _name(self) -> str:
-        """The preset that the controls are now; the first of those with the same norms."""
-        values = self.values
-        return next((name for name in NAMED if _controls_of(name).items() <= values.items()), OWN)
-
-
-def _controls_of(name: str) -> dict[str, object]:
-    """What the controls are for a preset."""
-    preset = NAMED[name]
-    return dict.fromkeys(MORE_SITES, "None") | preset.arm.sites | {"weights": not preset.options}
+        if self.preset.value != OWN:
+            preset = NAMED[self.preset.value]
+            self.put(**dict.fromkeys(MORE_SITES, "None") | preset.arm.sites, weights=not preset.options)
 
 
 def explore_block() -> BlockExplorer:
-    """Pick N1, N2, the norms at further sites, the one after the stem and the one before the head, or a published model
-    by its name: the diagram, the parameters of every place, the time of a block, and the recorded accuracy of the
-    arm."""
+    """Pick N1, N2 and the norms at further sites, or start from a published model: the diagram, the parameters of every
+    place, the time of a block, and the recorded accuracy of the arm."""
     return BlockExplorer()
 
 
