@@ -4,7 +4,6 @@ import errno
 import fcntl
 import json
 import os
-import signal
 import socket
 import ssl
 import subprocess
@@ -31,15 +30,15 @@ from mambanorm.runs.grid import base_config
 from mambanorm.runs.run import train
 from mambanorm.runs.store import LEASE, find_run, load_runs, missing_runs, save_run
 from mambanorm.runs.sweep import sweep
-from mambanorm.runs.worker import Outcome, is_free, lease, run_one, train_and_store
+from mambanorm.runs.worker import Outcome, lease, run_one, train_and_store
 from mambanorm.study import estimate
 
 sweeping = import_module("mambanorm.runs.sweep")  # mn.sweep is the function
 
 
+@pytest.fixture
 def look_often(monkeypatch):
-    for module in (cluster, sweeping, worker_module):
-        monkeypatch.setattr(module, "POLL_S", 0.1)
+    monkeypatch.setattr(worker_module, "POLL_S", 0.1)
 
 
 def smoke(**changes):
@@ -276,9 +275,8 @@ def test_a_full_disk_ends_the_sweep_in_one_sentence(store, monkeypatch, capsys):
 # leases
 
 HOLD = """
-import fcntl, sys, time
-with open(sys.argv[1], "w") as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
+import sys, time, filelock
+with filelock.FileLock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -299,7 +297,6 @@ def test_a_run_is_trained_by_one_process_at_a_time_and_a_dead_one_holds_nothing(
         assert run_one(config.to_json(), str(store)) == Outcome(held=True)
         with pytest.raises(Timeout), lease(config.run_id, store):
             pass
-        assert not is_free(config.run_id, store)
         assert len(load_runs()) == 0
         other.kill()
         other.wait()
@@ -308,8 +305,7 @@ def test_a_run_is_trained_by_one_process_at_a_time_and_a_dead_one_holds_nothing(
     assert [path.name for path in store.iterdir()] == [config.run_id]
 
 
-def test_a_run_whose_process_died_is_trained_here_at_last(store, monkeypatch):
-    look_often(monkeypatch)
+def test_a_run_whose_process_died_is_trained_here_at_last(store, monkeypatch, look_often):
     first, second = smoke(), smoke(seed=1)
     order = []
     monkeypatch.setattr(worker_module, "train", lambda c, **k: order.append(c.run_id) or mn.train(c, **k))
@@ -324,14 +320,14 @@ def test_a_run_whose_process_died_is_trained_here_at_last(store, monkeypatch):
     assert not list(store.glob(".*"))
 
 
-def test_what_another_process_stores_meanwhile_is_not_trained_again(store, monkeypatch):
+def test_what_another_process_stores_meanwhile_is_not_trained_again(store, monkeypatch, look_often):
     config = smoke()
-    look_often(monkeypatch)
-    with held(store, config), ThreadPoolExecutor() as pool:
+    with held(store, config) as other, ThreadPoolExecutor() as pool:
         monkeypatch.setattr(worker_module, "train", lambda *_, **__: pytest.fail("it is trained elsewhere"))
         both = [pool.submit(sweep, [config], workers=0, progress=False), pool.submit(train_and_store, config, store)]
         until(lambda: all(task.running() for task in both), "both to start", 60)
         mn.save_run(mn.train(config))
+        other.kill()  # its lease ends with it
         assert list(both[0].result(60).status) == ["ok"]
         assert both[1].result(60) is None
 
@@ -408,7 +404,8 @@ def dask_setup(_worker):
 """
 
 
-def test_runs_that_a_worker_stored_elsewhere_are_failed_rows_and_exit_code_1(store, tmp_path, capsys):
+def test_runs_that_a_worker_stored_elsewhere_are_failed_rows_and_exit_code_1(store, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sweeping, "APPEARS_S", 1.0)
     preload = tmp_path / "elsewhere.py"
     preload.write_text(ELSEWHERE)
     asked = ["--scale", "smoke", "--set", "steps=2"]
@@ -417,32 +414,25 @@ def test_runs_that_a_worker_stored_elsewhere_are_failed_rows_and_exit_code_1(sto
         assert cli.main(argv) == 1
         said = capsys.readouterr().err
         assert "4 of 4 runs could not be trained" in said
-        assert f"it is not in {store} after its training: do all see one store?" in said
+        assert "it is not in the store after its training: do all see one store?" in said
 
 
-def test_a_sweep_waits_for_workers_and_says_of_one_that_has_too_few_threads(store, tmp_path, monkeypatch):
-    look_often(monkeypatch)
-    monkeypatch.setattr(cluster, "REMIND_S", 0.2)
-    said = []
-    monkeypatch.setattr(sweeping.tqdm, "write", lambda text, **_: said.append(text))
+def test_a_sweep_waits_for_workers_and_says_of_one_that_has_too_few_threads(store, tmp_path, capfd):
     with scheduler(tmp_path) as (_, address), ThreadPoolExecutor() as pool:
         waiting = pool.submit(sweep, [smoke(threads=2), smoke()], scheduler=address, progress=False)
-        until(lambda: len(said) > 2, "a word about workers")
+        said = f"no workers at {address} yet: start some with `dask worker {address} --nthreads 1`"
+        until(lambda: said in capfd.readouterr().err, "a word about workers")
         with worker(address, NUMBA_NUM_THREADS="1"), pytest.warns(UserWarning, match="set NUMBA_NUM_THREADS=2"):
             assert list(waiting.result(240).status) == ["failed", "ok"]
-    assert set(said) == {f"no workers at {address} yet: start some with `dask worker {address} --nthreads 1`"}
 
 
-def test_a_scheduler_that_freezes_ends_the_sweep(store, tmp_path, monkeypatch):
-    look_often(monkeypatch)
-    monkeypatch.setattr(cluster, "REMIND_S", 0.5)
-    monkeypatch.setattr(cluster, "ANSWER_S", 2.0)
-    with scheduler(tmp_path) as (frozen, address), ThreadPoolExecutor() as pool:
+def test_a_scheduler_that_dies_ends_the_sweep(store, tmp_path):
+    with scheduler(tmp_path) as (started, address), ThreadPoolExecutor() as pool:
         waiting = pool.submit(sweep, [smoke()], scheduler=address, progress=False)
         with Client(address, set_as_default=False) as other:
             count = lambda dask_scheduler: len(dask_scheduler.tasks)  # noqa: E731
             until(lambda: other.run_on_scheduler(count), "the run to arrive")
-        frozen.send_signal(signal.SIGSTOP)
+        started.kill()
         with pytest.raises(ConnectionError, match="is gone. 0 of 1 run are in the store"):
             waiting.result(240)
 
@@ -451,7 +441,5 @@ def test_a_scheduler_that_does_not_answer_is_one_line(capsys, store):
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
         code = cli.main(["sweep", "--arms", "LN>SSM>LN", "--scale", "smoke", "--scheduler", "tcp://127.0.0.1:1"])
     assert code == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        "mambanorm: no Dask scheduler answers at tcp://127.0.0.1:1: is it running, and is that its address?"
-    ]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("mambanorm: no Dask scheduler answers at tcp://127.0.0.1:1: is it running, is that its ")

@@ -4,34 +4,34 @@ The engine is Dask distributed: a local cluster by default, any scheduler by its
 for debugging. A run trains on as many threads as its config says, on any machine. Any number of sweeps share one store:
 each run is claimed before it is trained (runs/worker.py). A sweep waits last for the runs that others train.
 
-    sweep           configs → run frame, a row each
-    waves           runs that learn from other runs come after them
-
 Where runs go is in runs/cluster.py, what happens to one there in runs/worker.py.
 """
 
 from __future__ import annotations
 
 import errno
+import sys
 import time
+import uuid
 import warnings
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pandas as pd
-from dask.distributed import Client
+from dask.distributed import Client, KilledWorker, as_completed
 from tqdm.auto import tqdm
 
+from mambanorm.basics.extensions import load_imports
 from mambanorm.basics.settings import check_source
-from mambanorm.basics.text import spell
+from mambanorm.basics.text import plural
 from mambanorm.config import RunConfig
-from mambanorm.runs.cluster import Here, OnDask, check_workers, open_engine, so_far
+from mambanorm.runs.cluster import check_workers, open_client
 from mambanorm.runs.grid import relative_cost, unique
 from mambanorm.runs.recorded_results import describe_recorded, recorded_ids, recorded_runs
 from mambanorm.runs.result import config_row
-from mambanorm.runs.store import COLUMNS, check_store, find_run, load_runs, missing_runs, tidy
-from mambanorm.runs.worker import POLL_S, is_free
+from mambanorm.runs.store import COLUMNS, check_store, load_runs, missing_runs, tidy
+from mambanorm.runs.worker import Outcome, run_one
 from mambanorm.tasks import check_task
 
 APPEARS_S = 60.0  # a network disk may show only after this time what another machine wrote
@@ -88,29 +88,27 @@ def _trained(configs: list[RunConfig], client, scheduler, workers, runs_dir, pro
     """The run frame of the configs, after those are trained that the store lacks."""
     # the longest first, so that none of them is left alone at the end; otherwise in the order given
     todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
-    failed = {}
+    errors: dict[str, str] = {}
     if todo:
         store = check_store(runs_dir)
-        with open_engine(client, scheduler, workers, todo, store) as engine:
-            done = chain.from_iterable(_run_all(wave, engine, store) for wave in waves(todo))
-            for config, error in _progress(done, todo, progress):
-                if error is not None:
-                    failed[config.run_id] = _failed(config, error)
+        with open_client(client, scheduler, workers, todo) as engine:
+            for config, outcome in _progress(_run_waves(todo, engine, store), todo, progress):
+                if outcome.full:  # any other run would be trained for nothing
+                    hint = "free some space, and the same sweep goes on from there"
+                    raise OSError(errno.ENOSPC, f"the disk of the run store is full. {_so_far(todo, store)}: {hint}")
+                if outcome.error:
+                    errors[config.run_id] = outcome.error
     tidy(runs_dir)
-    for row in failed.values():
+    done = load_runs(runs_dir, configs=[config for config in configs if config.run_id not in errors])
+    there = {*done.run_id, *errors}
+    absent = "it is not in the store after its training: do all see one store?"
+    errors |= {config.run_id: absent for config in configs if config.run_id not in there}
+    failed = [config_row(c) | {"status": "failed", "error": errors[c.run_id]} for c in configs if c.run_id in errors]
+    for row in failed:
         warnings.warn(f"{row['arm']} on {row['task']}, seed {row['seed']}: {row['error']}", stacklevel=2)
-    done = load_runs(runs_dir, configs=[config for config in configs if config.run_id not in failed])
-    there = {*done.run_id, *failed}
-    for config in configs:
-        if config.run_id not in there:
-            failed[config.run_id] = _failed(config, "it is not in the store any more")
     if failed:
-        done = pd.concat([done.astype(object), pd.DataFrame(failed.values(), dtype=object)])
+        done = pd.concat([done.astype(object), pd.DataFrame(failed, dtype=object)])
     return _ordered(done.reindex(columns=COLUMNS), configs)
-
-
-def _failed(config: RunConfig, error: str) -> dict:
-    return config_row(config) | {"status": "failed", "error": error}
 
 
 def waves(todo: list[RunConfig]) -> list[list[RunConfig]]:
@@ -123,59 +121,67 @@ def waves(todo: list[RunConfig]) -> list[list[RunConfig]]:
     return found
 
 
-def _run_all(
-    todo: list[RunConfig], engine: Here | OnDask, store: Path
-) -> Iterator[tuple[RunConfig | None, str | None, int]]:
-    """Yields (config, error or None, elsewhere) for each run that is done. `elsewhere` is how many of the others are
-    trained by another process just now; config is None where only this number may have changed.
-
-    A run counts as done when this process finds it in the store.
-    """
-    left = len(todo)
-    waiting: dict[RunConfig, tuple[bool, float]] = {}  # trained elsewhere, or not yet visible here; since when
-    for config in todo:
-        engine.submit(config)
-    while left:
-        settled = []
-        if (found := engine.next(POLL_S)) is not None:
-            config, outcome = found
-            if outcome.full:  # any other run would be trained for nothing
-                what_to_do = "free some space, and the same sweep goes on from there"
-                raise OSError(errno.ENOSPC, f"the disk of the run store is full. {so_far(todo, store)}: {what_to_do}")
-            if not outcome.error:
-                waiting[config] = outcome.held, time.monotonic()
-            else:
-                settled.append((config, outcome.error))
-        for config, (held, since) in list(waiting.items()):
-            if find_run(config, store) is not None:
-                settled.append((config, None))
-            elif held:
-                if not is_free(config.run_id, store):
-                    continue
-                engine.submit(config)
-            elif time.monotonic() - since < (0.0 if isinstance(engine, Here) else APPEARS_S):
+def _run_waves(todo: list[RunConfig], client: Client | None, store: Path) -> Iterator[tuple[RunConfig, Outcome]]:
+    """Each run when it has ended, and what became of it; of each wave those that other processes train come last."""
+    for wave in waves(todo):
+        held, stored = [], []
+        for config, outcome in _run_all(wave, client, store, wait=False):
+            if outcome.held:
+                held.append(config)
                 continue
-            else:
-                settled.append((config, f"it is not in {store} after its training: do all see one store?"))
-            del waiting[config]
-        left -= len(settled)
-        elsewhere = sum(held for held, _ in waiting.values())
-        yield from [(config, error, elsewhere) for config, error in settled] or [(None, None, elsewhere)]
+            stored += [] if outcome.error else [config]
+            yield config, outcome
+        if held:
+            tqdm.write(f"waiting for {plural(len(held), 'run')} that others train", file=sys.stderr)
+            yield from _run_all(held, client, store, wait=True)
+        deadline = time.monotonic() + APPEARS_S
+        while client is not None and missing_runs(stored, store) and time.monotonic() < deadline:
+            time.sleep(1.0)
+
+
+def _run_all(
+    todo: list[RunConfig], client: Client | None, store: Path, *, wait: bool
+) -> Iterator[tuple[RunConfig, Outcome]]:
+    """In this process, or on the workers of a scheduler. Dask tries a run again whose worker died with it, three times
+    (its `allowed-failures`). ConnectionError if the scheduler goes away."""
+    sent = {config: (config.to_json(), str(store), load_imports(), wait) for config in todo}
+    if client is None:
+        yield from ((config, run_one(*given)) for config, given in sent.items())
+        return
+    try:
+        if client.status != "running":
+            raise CancelledError
+        # keys of its own: another sweep may ask this scheduler for the same run
+        futures = {client.submit(run_one, *given, key=f"run-{uuid.uuid4().hex}"): c for c, given in sent.items()}
+        for future in as_completed(futures):
+            lost = future.status == "error"
+            yield futures[future], Outcome(_why_lost(future.exception())) if lost else future.result()
+    except (CancelledError, OSError) as error:  # never cancelled by us: a lost connection does it
+        hint = "start scheduler and workers anew, and the same sweep goes on from there"
+        gone = f"the Dask scheduler at {client.scheduler.address} is gone. {_so_far(todo, store)}: {hint}"
+        raise ConnectionError(gone) from error
+
+
+def _why_lost(error: BaseException) -> str:
+    """Why Dask could not run run_one, which itself raises nothing."""
+    died = isinstance(error, KilledWorker)
+    return "every worker process that trained it died: was there enough memory?" if died else repr(error)
+
+
+def _so_far(asked: list[RunConfig], store: Path) -> str:
+    """How many of the runs of a sweep that ends early are stored."""
+    stored = len(asked) - len(missing_runs(asked, store))
+    return f"{stored} of {plural(len(asked), 'run')} are in the store ({store}) and stay there"
 
 
 def _progress(
-    done: Iterator[tuple[RunConfig | None, str | None, int]], todo: list[RunConfig], show: bool
-) -> Iterator[tuple[RunConfig, str | None]]:
-    """Passes the finished runs on. The bar shows how many there are, how many another process trains, and the time
-    left, estimated from each run's share of the work."""
-    total, finished, start = sum(map(relative_cost, todo)), 0.0, time.monotonic()
-    layout = "{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed}{postfix}"
-    with tqdm(total=len(todo), desc="training", bar_format=layout, disable=not show) as bar:
-        for config, error, elsewhere in done:
-            finished += relative_cost(config) if config else 0.0
-            left = [f"{spell((time.monotonic() - start) * (total / finished - 1))} left"] if finished else []
-            others = [f"{elsewhere} elsewhere"] if elsewhere else []
-            bar.set_postfix_str(", ".join(left + others), refresh=config is None and elsewhere > 0)
-            if config is not None:
-                bar.update()
-                yield config, error
+    done: Iterator[tuple[RunConfig, Outcome]], todo: list[RunConfig], show: bool
+) -> Iterator[tuple[RunConfig, Outcome]]:
+    """Passes the finished runs on. The bar tells how many there are, and the time left by their share of the work."""
+    layout = "{desc} |{bar}| {elapsed}, {remaining} left{postfix}"
+    total = sum(map(relative_cost, todo))
+    with tqdm(total=total, desc="training", bar_format=layout, smoothing=0, disable=not show) as bar:
+        for n, (config, outcome) in enumerate(done, 1):
+            bar.set_postfix_str(f"{n}/{len(todo)} runs", refresh=False)
+            bar.update(relative_cost(config))
+            yield config, outcome

@@ -1,9 +1,5 @@
 """Trains and stores one run, in a Dask worker or in this process, unless another process trains it.
 
-run_one            for workers: never raises an Exception, returns an Outcome
-train_and_store    in this process, for the command line
-lease              who trains a run, so that any number of sweeps, on any number of machines, share one store
-
     <store>/.lease-<run_id>    locked by the process that trains the run, and removed by it
 
 The lock is the kernel's (filelock, on Linux flock): it ends with its process, however that ends. A file that nobody has
@@ -87,17 +83,6 @@ def lease(run_id: str, store: Path, wait: bool = False) -> Iterator[None]:
         with suppress(PermissionError):  # Windows deletes no open file
             Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
-
-
-def is_free(run_id: str, store: Path) -> bool:
-    """Whether nobody trains a run; its lease, if it was left behind, is removed."""
-    try:
-        with lease(run_id, store):
-            return True
-    except Timeout:
-        return False
-    except OSError:  # a full disk: whoever trains it will say so
-        return True
 
 
 def debugging() -> bool:

@@ -40,10 +40,10 @@ ENVIRONMENT = {
 SENTENCES = {
     "scheduler": r"mambanorm: the Dask scheduler at \S+ is gone\. \d+ of \d+ runs? are in the store \(.*\) and stay "
     r"there: start scheduler and workers anew, and the same sweep goes on from there",
-    "no scheduler": r"mambanorm: no Dask scheduler answers at \S+: is it running, and is that its address\?",
+    "no scheduler": r"mambanorm: no Dask scheduler answers at \S+: is it running, .*\?",
 }
 """The only words with which a sweep may end before its time."""
-BY_THE_WAY = r"training |no workers at \S+ yet: start some with `dask worker"
+BY_THE_WAY = r"training |waiting for \d+ runs? that others train|no workers at \S+ yet: start some with `dask worker"
 """What a sweep says while it goes on."""
 
 

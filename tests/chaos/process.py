@@ -23,8 +23,7 @@ def note(event: str, what: str) -> None:
 
 def install() -> None:
     worker = import_module("mambanorm.runs.worker")
-    for name in ("worker", "sweep", "cluster"):
-        import_module(f"mambanorm.runs.{name}").POLL_S = 0.2
+    worker.POLL_S = 0.2
     trace_training(worker)
 
 
