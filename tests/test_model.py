@@ -19,6 +19,7 @@ from mambanorm.operations import conv_silu
 from mambanorm.operations.conv_gate import causal_conv
 from mambanorm.runs.grid import base_config
 from mambanorm.study.experiments import GRID_ARMS, NORMVARY_ARMS
+from mambanorm.tasks import load_task
 
 D, L, B = 16, 11, 3
 ARMS = ("None>SSM>None", "RMSN>SSM>None", "RMSN>SSM>GN", "BN>SSM>BN", "IN>SSM>LN", "NormVary>SSM>GN-token")
@@ -173,8 +174,6 @@ def test_padding_and_batch_mates_change_no_logits(arm):
 
 
 def test_shared_parameters_start_equal_in_every_arm():
-    from mambanorm.tasks import load_task
-
     data, state, reference = load_task("digits", "smoke", 0), torch.get_rng_state(), None
     for arm in [*GRID_ARMS, *NORMVARY_ARMS]:
         model = build_model(base_config("digits", "smoke", arm=str(arm)), data)
@@ -230,8 +229,6 @@ def test_positions_tell_an_order_shift_no_shared_weight_and_leave_padding_withou
 
 @pytest.mark.parametrize(("task", "positions"), [("digits", (64,)), ("listops", (None,)), ("digits_images", (4, 4))])
 def test_a_run_with_learned_positions_has_a_table_for_its_longest_row(task, positions):
-    from mambanorm.tasks import load_task
-
     data = load_task(task, "smoke", 0)
     model = build_model(base_config(task, "smoke", positional="learned"), data)
     assert tuple(model.positional.weight.shape[:-1]) == data.positions
