@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import mambanorm as mn
 from mambanorm.basics.settings import ROOT
+from tests.twins import assert_twins, results, sample
 
 PACKAGE = ROOT / "mambanorm"
 THIN = [
@@ -88,21 +89,12 @@ def test_an_edited_line_of_the_block_is_what_trains_in_every_block_dtype_and_rec
 # the operations and their readable twins
 
 
-def numbers(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def results(function, inputs, dtype):
-    leaves = [value.to(dtype).requires_grad_() for value in inputs]
-    y = function(*leaves)
-    return [y.detach(), *torch.autograd.grad((y * numbers(*y.shape, seed=9).to(dtype)).sum(), leaves)]
+DOUBLE = torch.float64
 
 
 def assert_equal_to_twin(operation, twin, inputs):
     """float32 by the operation, float64 by the twin: the result and every gradient."""
-    pairs = zip(results(operation, inputs, torch.float32), results(twin, inputs, torch.float64), strict=True)
-    errors = [float((ours.double() - theirs).abs().max() / theirs.abs().max().clamp(min=1)) for ours, theirs in pairs]
-    assert max(errors) < 2e-5, errors
+    assert_twins(results(operation, *(x.float() for x in inputs)), results(twin, *inputs), 2e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 5), (2, 65, 130), (5, 300, 64)])
@@ -111,7 +103,7 @@ def test_gated_equals_its_twin(shape, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        inputs = [numbers(*shape), 3 * numbers(*shape, seed=1)]
+        inputs = [sample(*shape, dtype=DOUBLE), 3 * sample(*shape, seed=1, dtype=DOUBLE)]
         assert_equal_to_twin(mn.gated, lambda y, z: y * F.silu(z), inputs)
         assert_equal_to_twin(lambda y, z: mn.gated(y.mT, z.mT).mT, lambda y, z: y * F.silu(z), inputs)  # any strides
     finally:
@@ -121,7 +113,7 @@ def test_gated_equals_its_twin(shape, threads):
 def low_rank_inputs(batch, length, channels, size, rank, groups=()):
     shapes = [(batch, length, channels), *((batch, length, *groups, width) for width in (rank, size, size))]
     shapes += [(channels, rank), (channels,), (channels, size), (channels,)]
-    return [0.5 * numbers(*shape, seed=i) for i, shape in enumerate(shapes)]
+    return [0.5 * sample(*shape, seed=i, dtype=DOUBLE) for i, shape in enumerate(shapes)]
 
 
 def scan_by_its_parts(u, dt, B, C, dt_weight, dt_bias, A_log, D):
