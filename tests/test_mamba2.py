@@ -12,11 +12,9 @@ from benchmarks.peers import ChunkedMamba2, scan_chunked
 from mambanorm.arms import SITES
 from mambanorm.cli.main import main
 from mambanorm.config import run_id_of
-from mambanorm.models.build import build_model
 from mambanorm.models.mamba2 import GroupedRMSNorm, Mamba2Block
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.run import train
-from mambanorm.study.plan import forward_flops, shape_of
 from tests.twins import assert_twins, error, results, sample, scrambled, tokens
 
 D, L, B = 24, 13, 3
@@ -231,17 +229,3 @@ def test_the_grid_of_the_study_takes_it_on_the_command_line(store, capsys):
     ours = capsys.readouterr().out
     assert main(["plan", "--task", "digits", "--no-measure", "--scale", "smoke"]) == 0
     assert capsys.readouterr().out != ours
-
-
-def test_its_scan_is_counted_as_the_selective_scan_that_carries_it():
-    config = base_config("digits", "smoke", arm="RMSN>SSM>None", model="mamba2", n_layers=3)
-    shape = shape_of(config)
-    model = build_model(config, shape)
-    found = forward_flops(model, 5, shape.length)
-    wide, states = config.expand * config.d_model, config.d_state
-    positions = 5 * shape.length * 3
-    assert found["scan"] == positions * (7 * wide * states + 3 * wide)
-    assert found["conv"] == positions * 2 * config.d_conv * (wide + 2 * states)
-    heads = wide // config.head_dim
-    ends = 2 * 5 * (shape.length * model.stem.weight.numel() + model.head.weight.numel())
-    assert found["linear"] == ends + positions * 2 * config.d_model * (3 * wide + 2 * states + heads)
