@@ -60,11 +60,6 @@ def test_the_mean_alone_tells_the_classes_of_level():
     assert not torch.equal(other.train.inputs, data.train.inputs)
 
 
-def test_mean_and_spread_tell_all_of_level_and_little_of_the_digits():
-    assert halves.moments_alone("level", "quick") > 0.95
-    assert 0.1 < halves.moments_alone("digits", "quick") < 0.4
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("halves")
