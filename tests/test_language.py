@@ -211,6 +211,12 @@ def test_a_norm_that_sees_the_future_is_refused_wherever_it_stands(norm):
 # a text to learn
 
 
+def test_text_round_trips_and_its_unigram_entropy_is_that_of_its_counts():
+    text = pydoc.load_text()
+    assert pydoc.decode(pydoc.encode(text)) == text
+    assert pydoc.unigram_entropy(pydoc.encode("aaaabbcd")) == 1.75
+
+
 def test_what_is_outside_the_alphabet_or_fills_no_window_is_refused():
     for character in "é\t":
         with pytest.raises(ValueError, match="unknown character"):

@@ -18,7 +18,7 @@ from mambanorm.study.robustness import (
     robustness_table,
     rotated,
 )
-from mambanorm.tasks import load_task
+from mambanorm.tasks import Split, load_task
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 5, 1), (2, 6, 6, 3)])
@@ -52,6 +52,13 @@ def test_a_tables_features_are_corrupted_each_by_its_own_deviation_and_their_nam
 def test_each_kind_of_input_has_the_corruptions_that_mean_something():
     kinds = {task: kinds_of(load_task(task, "smoke", 0).test) for task in ("digits", "digits_images", "listops")}
     assert kinds == {"digits": ["noise"], "digits_images": ["noise", "rotation"], "listops": []}
+
+
+def test_bytes_are_corrupted_as_the_numbers_that_a_model_sees():
+    split = Split(torch.randint(0, 256, (3, 4, 4, 1), dtype=torch.uint8), torch.arange(3))
+    noisy = corrupted(split, "noise", 0.1)
+    assert noisy.inputs.dtype == torch.float32
+    assert float((noisy.inputs - split.batch(slice(None))[0]).abs().max()) < 0.5
 
 
 def test_a_table_has_every_severity_and_the_run_itself_at_zero(tmp_path, monkeypatch):
