@@ -193,6 +193,22 @@ def test_every_exercise_has_its_stars_is_no_change_of_a_number_and_has_a_folded_
         assert tags(cell) <= {"solution", COMPARED}
         assert cell.metadata.jupyter.source_hidden
         assert cell.metadata.jupyter.outputs_hidden
+        assert cell.outputs
+
+
+def test_every_code_of_an_inconsistency_that_is_cited_is_in_the_list():
+    texts = [path.read_text() for path in (ROOT / "mambanorm").rglob("*.py")]
+    texts += [cell.source for name in NOTEBOOKS for cell in cells_of(name) if cell.cell_type == "markdown"]
+    cited = {code for text in texts for code in re.findall(r"\((I\d+[a-z]?)\)", text)}
+    listed = re.findall(r"^\| (I\d+[a-z]?) \|", PAGES[ROOT / "docs" / "paper.md"], re.MULTILINE)
+    assert {"I1", "I3", "I4f", "I14"} <= cited <= set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def test_every_forest_plot_of_the_notebooks_names_its_interval():
+    drawn = [cell.source for name in NOTEBOOKS for cell in cells_of(name) if "fig_pairs(" in cell.source]
+    assert len(drawn) > 5
+    assert [code for code in drawn if "interval" not in code] == []
 
 
 def test_sixty_cells_are_compared_with_what_is_committed():
