@@ -30,7 +30,7 @@ study: setup
 test: export OMP_WAIT_POLICY ?= passive
 test: setup
 	$(BIN)/python -m mambanorm.kernels.warm
-	$(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
 
 # the committed notebooks, executed in place
 notebooks: setup

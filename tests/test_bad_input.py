@@ -1,16 +1,11 @@
 """Bad input to the public functions and classes is answered in one clear line, and nothing of it reaches a kernel.
 
-A case is (label, call, part of the message). All calls are made in one process of their own, so that one that ends the
-process fails its test, and those behind it, and not the whole run.
+A case is (label, call, part of the message): one for each `raise`, and in norms, block and scan one for each caller.
 """
 
-import json
 import math
-import subprocess
-import sys
-import tempfile
 from itertools import cycle
-from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -33,7 +28,6 @@ def numbers(*shape, **options):
 # ------------------------------------------------------------------------------------------- norms, their x and gate
 GATES = {
     "too short": (numbers(B, L - 1, D), "z must be as y"),
-    "elsewhere": (numbers(B, L, D, device="meta"), "z must be as y"),
     "an array": (numbers(B, L, D).numpy(), "z is a ndarray; a tensor (2, 5, 8) is needed"),
 }
 INPUTS = {
@@ -42,7 +36,6 @@ INPUTS = {
     "sparse": (torch.ones(B, L, D).to_sparse(), "x has layout torch.sparse_coo"),
     "negated": (torch._neg_view(torch.ones(B, L, D)), "x is a negated view"),
     "too many channels": (torch.ones(B, L, D + 1), "expects (B, L, D)"),
-    "of two axes": (torch.ones(B, D), "expects (B, L, D)"),
     "empty": (torch.ones(B, 0, D), "nothing to normalize"),
     "float64": (torch.ones(B, L, D, dtype=torch.float64), "use x.to(torch.float32)"),
     "on meta": (torch.ones(B, L, D, device="meta"), "x is on meta and"),
@@ -51,7 +44,6 @@ INPUTS = {
 LENGTHS = {
     "a list": ([1, 2], "lengths must be a tensor of 2 whole numbers, got a list"),
     "flags": (torch.ones(B, dtype=torch.bool), "lengths must be 2 whole numbers, one a row, got torch.bool"),
-    "of nothing": (torch.tensor([0, L]), "lengths must lie in 1..5"),
     "too long": (torch.tensor([1, L + 1]), "lengths must lie in 1..5 (the sequence length), got 1..6"),
     "on meta": (torch.ones(B, dtype=torch.int64, device="meta"), "lengths must be on the device of x, cpu, got meta"),
 }
@@ -73,10 +65,7 @@ def norm_cases():
         yield f"{name}, lengths {kind}", lambda n=name, k=lengths: mn.create_norm(n, D)(numbers(B, L, D), k), message
     for name, how, needed in (
         ("LN", dict(weight=3), "needed is (8,)"),
-        ("BN", dict(bias=3), "needed is (8,)"),
-        ("NormVary", dict(gamma=3), "needed is (8,)"),
         ("NormVary", dict(mean_logits=3), "NormVary: mean_logits has shape (3,), needed is (5,)"),
-        ("SwitchNorm", dict(var_logits=5), "SwitchNorm: var_logits has shape (5,), needed is (3,)"),
     ):
         yield f"{name} with {how}", lambda n=name, h=how: norm_with(n, **h)(numbers(B, L, D)), needed
 
@@ -94,9 +83,7 @@ OPTIONS = [
     ("BN", {"momentum": math.nan}, "momentum is the weight of the new statistic, 0..1, got nan"),
     ("Lp", {"p": 0.5}, "p of the Lp norm must be a number from 1 to infinity"),
     ("NormSelector", {"mode": "disabled"}, "did you mean 'disable'"),
-    ("DyT", {"linear": 1}, "linear must be True or False, got 1"),
     ("NormVary", {"statistics": "totl"}, "did you mean 'total'"),
-    ("NormVary", {"learn_weights": "no"}, "learn_weights must be True or False, got 'no'"),
     ("NormVary", {"learn_weigths": False}, "did you mean 'learn_weights'"),
 ]
 
@@ -115,10 +102,8 @@ def returning_nothing():
 def option_cases():
     for name, options, message in OPTIONS:
         yield f"{name} with {options}", lambda n=name, o=options: mn.create_norm(n, D, **o), message
-    yield "NormVary itself, d", lambda: mn.NormVary("8"), "d must be a positive whole number, got '8'"
-    for d in (True, 8.0, 0):
-        yield f"{d!r} channels", lambda d=d: mn.create_norm("LN", d), f"d must be a positive whole number, got {d!r}"
-    for name in ("A>B", "A\n", "A B", "A" * 65):
+    yield "channels as a flag", lambda: mn.create_norm("LN", True), "d must be a positive whole number, got True"
+    for name in ("A>B", "A" * 65):
         yield f"a norm called {name!r}", lambda name=name: entered(name), "letters, digits and _ . -, got "
     yield "a norm that is causal by text", lambda: entered(causal="no"), "causal of norm 'Bad' must be True or False"
     entry = dict(equation="", source="", axes=(), causal=True, learnable="")
@@ -139,25 +124,19 @@ def convolved(**changes):
 
 def scan_cases():
     yield "conv_silu, too few weights", lambda: convolved(weight=torch.ones(3, 1, 4)), "conv_silu: weight has shape"
-    yield "conv_silu, bias False", lambda: convolved(bias=False), "bias is False; a tensor is needed"
     flat = "u has shape (5, 8); (B, L, E) or (B, H, W, E) is needed"
     yield "conv_silu, flat u", lambda: convolved(u=torch.ones(L, D)), flat
     yield "conv_silu, on meta", lambda: convolved(bias=torch.ones(D, device="meta")), "bias is on meta and u on cpu"
-    yield "scan, a list", lambda: scanned(u=[[[1.0]]]), "u is a list; a tensor (B, D, L) is needed"
     yield "scan_backend of a text", lambda: scan_backend("cpu"), "tensor is 'cpu'; a tensor is needed"
-    for n in (0, 1.5, True):
-        yield f"set_threads({n!r})", lambda n=n: set_threads(n), f"threads: {n!r} given, a whole number of at least 1"
+    yield "no threads", lambda: set_threads(0), "threads: 0 given, a whole number of at least 1"
     yield "cross_scan of a sequence", lambda: mn.cross_scan(torch.ones(2, 3, 4)), "cross_scan expects images"
-    yield "cross_merge of a list", lambda: mn.cross_merge([1], 2, 3), "y is a list; a tensor (B, 4, D, H·W)"
     yield "cross_merge to another", lambda: mn.cross_merge(torch.ones(2, 4, 3, 11), 3, 4), "H·W = 12"
 
 
 # ------------------------------------------------------------------------------------------- blocks and models
-def block_with(parameter, tensor, kind=mn.MambaBlock):
-    """A block one of whose parameters is replaced, "conv1d.bias" or "D"."""
-    block = kind(D)
-    module, _, name = parameter.rpartition(".")
-    setattr(block.get_submodule(module), name, nn.Parameter(tensor))
+def block_with(parameter, tensor):
+    block = mn.MambaBlock(D)
+    setattr(block, parameter, nn.Parameter(tensor))
     return block
 
 
@@ -181,16 +160,9 @@ IDS = torch.ones(B, L, dtype=torch.int64)
 
 
 def block_cases():
-    x, image = numbers(B, L, D), numbers(B, 3, 4, D)
-    yield "MambaBlock, a list", lambda: mn.MambaBlock(D)([1]), "x is a list; a tensor (B, L, 8) is needed"
-    for kind, parameter, shape, said in (
-        (mn.MambaBlock, "D", 3, "low_rank_scan: D has shape (3,), needed is (16,)"),
-        (mn.MambaBlock, "A_log", (16, 3), "low_rank_scan: B has shape (2, 5, 16), needed is (2, 5, 3)"),
-        (mn.MambaBlock, "conv1d.weight", (3, 1, 4), "conv_silu: weight has shape (3, 1, 4), needed is (16, 1, 4)"),
-        (mn.VSSBlock, "Ds", 3, "low_rank_scan: D has shape (3,), needed is (64,)"),
-    ):
-        given, what = image if kind is mn.VSSBlock else x, f"{kind.__name__}, {parameter} of {shape}"
-        yield what, lambda k=kind, p=parameter, s=shape, g=given: block_with(p, torch.ones(s), k)(g), said
+    x = numbers(B, L, D)
+    short = "low_rank_scan: D has shape (3,), needed is (16,)"
+    yield "MambaBlock, D of 3", lambda: block_with("D", torch.ones(3))(x), short
     yield "MambaBlock, no dt_rank", lambda: mn.MambaBlock(D, dt_rank=0), "dt_rank must be a positive whole number, got"
     yield "MambaBlock, a back end", lambda: mn.MambaBlock(D, scan_backend="cpuu"), "did you mean 'cpu'"
     yield "MambaBlock, options as text", lambda: mn.MambaBlock(D, norm_options="eps"), "norm_options must be a dict"
@@ -208,37 +180,21 @@ def block_cases():
 def model_cases():
     x, image, cache = numbers(B, L, 2), numbers(B, 4, 4, 1), language().new_cache(B)
     yield "two kinds of input", lambda: classifier(vocab_size=9), "give exactly one of vocab_size, in_features, got"
-    yield "a classifier, float64", lambda: classifier()(x.double()), "x is torch.float64 and this model torch.float32"
     yield "a classifier, no row", lambda: classifier()(x[:0]), "expected real values (B, L, 2), at least one"
     yield "words, a list", lambda: words()([[1, 2]]), "expected a tensor of token ids (B, L), got a list"
     yield "words, bytes", lambda: words()(IDS.to(torch.uint8)), "as int64 or int32, got torch.uint8"
     yield "words, unknown", lambda: words()(IDS * 9), "token ids must lie in 0..8, got 9..9"
     yield "an unknown model", lambda: classifier(model="mamba3"), "unknown model 'mamba3': valid are mamba, mamba2"
     yield "heads of a Mamba-1", lambda: classifier(head_dim=8), "unexpected keyword argument 'head_dim'"
-    yield "images of four axes", lambda: images()(image[..., 0]), "expected real values (B, H, W, 1), at least one, got"
     yield "images with lengths", lambda: images()(image, torch.ones(B).long()), "images have no padding"
     yield "images cut in three", lambda: images(patch=3)(image), "4×4 pixels do not divide into patches of 3×3"
-    yield "images halved twice", lambda: images(n_layers=4, down_sample=(1, 2, 3))(image), "must be multiples of 8"
     yield "images, halved at the end", lambda: images(n_layers=2, down_sample=(2,)), "blocks among 1..1, each once, got"
-    yield "language, text", lambda: language()("The"), "got 'The': text must be encoded first"
-    yield "language, on meta", lambda: language()(IDS.to("meta")), "ids is on meta and this model on cpu"
-    yield "language, tie", lambda: language(tie="no"), "tie must be True or False, got 'no'"
     yield "language, step without a cache", lambda: language().step(IDS[:, 0], None), "a step needs the cache"
     yield "language, half a cache", lambda: language(n_layers=2).step(IDS[:, 0], cache), "cache is of 1 blocks, this"
     yield "language, other rows", lambda: language().step(IDS[:1, 0], cache), "takes (B, D) = (2, 8), got (1, 8)"
-    yield "language, step of rows", lambda: language().step(IDS, cache), "expected token ids (B,)"
     yield "no text to write", lambda: language().generate(IDS, 0), "n must be a positive whole number"
     yield "a temperature below 0", lambda: language().generate(IDS, 2, temperature=-1), "temperature must be 0"
     yield "a seed of text", lambda: language().generate(IDS, 2, temperature=1, seed="1"), "seed must be a whole number"
-    with tempfile.TemporaryDirectory() as folder:
-        yield (
-            "an empty folder as a checkpoint",
-            lambda: mn.read_checkpoint(folder),
-            "of a file in it, none of",
-        )
-        for half in ("model-1.safetensors", "model-2.safetensors"):
-            (Path(folder) / half).touch()
-        yield "a folder of shards", lambda: mn.read_checkpoint(folder), "a file in it, model-1.safetensors or model-2"
     yield "unknown positions", lambda: words(positional="learnt"), "did you mean 'learned'"
     yield "learned positions, how many?", lambda: words(positional="learned"), "needs positions=(L,), the longest"
     yield "positions without need", lambda: words(positions=(9,)), "are of positional='learned' only"
@@ -280,16 +236,9 @@ def task_cases():
     where = "task 'bad' at scale 'smoke': "
     nan = where + "inputs of the train split hold NaN or infinite values, first in row 2"
 
-    def run_on_nan():
-        loaded(lambda: data())
-        loaded(lambda: data(split(holding(math.nan))))
-        mn.train(mn.RunConfig(task="bad", scale="smoke", steps=1))
-
     labels = where + "labels of the val split run from -1 to 1: allowed are 0 to 1"
     yield "NaN in a task", lambda: loaded(lambda: data(split(holding(math.nan)))), nan
-    yield "a run on NaN", run_on_nan, nan
     yield "a label below 0", lambda: loaded(lambda: data(val=split(labels=torch.tensor([0, 1, -1, 1])))), labels
-    yield "real labels", lambda: loaded(lambda: data(split(labels=torch.ones(4)))), where + "labels are torch.float32"
     yield "inputs as an array", lambda: split(np.ones((4, L, 1))), "inputs are a ndarray: a tensor is needed"
     yield (
         "real lengths",
@@ -300,13 +249,10 @@ def task_cases():
     yield "unknown words", lambda: TaskData(*[split(words * 7)] * 3, n_classes=2, vocab_size=7), known
     real = "inputs of the train split are torch.float32 of shape (4, 5), which is not vocab_size=7"
     yield "real words", lambda: TaskData(*[split(words.float())] * 3, n_classes=2, vocab_size=7), real
-    yield "too few features", lambda: data(in_features=2), "which is not in_features=2"
-    yield "no images", lambda: TaskData(*[split(words)] * 3, n_classes=2, in_channels=1), "which is not in_channels=1"
     yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
     yield "no Split", lambda: data(numbers(4, L, 1)), "the train split is a Tensor: a Split is needed"
     yield "a task of nothing", lambda: loaded(lambda: None), where + "its function must return a TaskData, got None"
-    for name in ("", "../../x", "a\n", ".hidden"):
-        yield f"a task called {name!r}", lambda name=name: registered(name), "a task's name must be a word"
+    yield "a task that is a path", lambda: registered("../../x"), "a task's name must be a word"
     yield "a task of a kind", lambda: registered(kind="images"), "did you mean 'image'"
 
 
@@ -315,38 +261,30 @@ def cases():
         yield from part()
 
 
-def answer(call) -> str:
-    try:
+@pytest.fixture(autouse=True)
+def registries():
+    """What a case registers is gone behind it."""
+    with patch.dict(mn.NORMS), patch.dict(mn.TASKS):
+        yield
+
+
+@pytest.mark.parametrize(("call", "part"), [pytest.param(call, part, id=label) for label, call, part in cases()])
+def test_bad_input_is_answered_in_one_clear_line(call, part):
+    with pytest.raises((ValueError, TypeError)) as error:
         call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "accepted"
-
-
-EXPECTED = [(label, part) for label, _, part in cases()]
-
-
-@pytest.fixture(scope="module")
-def answers():
-    """label → what the call was answered with, by a process that goes through all cases in turn."""
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=1800)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return dict(lines), f"the process ended with {done.returncode}: {done.stderr[-400:]}"
-
-
-@pytest.mark.parametrize(("label", "part"), EXPECTED, ids=[label for label, _ in EXPECTED])
-def test_bad_input_is_answered_in_one_clear_line(answers, label, part):
-    found, end = answers
-    said = found.get(label, end)  # a case without an answer has ended the process
-    kind, _, message = said.partition(": ")
-    assert kind in ("ValueError", "NotRegistered", "BadData", "TypeError"), said
+    message = str(error.value)
     assert part in message
     assert "\n" not in message
     assert len(message) < 400
 
 
-def test_every_case_has_a_name_of_its_own():
-    assert len({label for label, _ in EXPECTED}) == len(EXPECTED) >= 90
+def test_a_folder_as_a_checkpoint_is_answered_with_the_files_in_it(tmp_path):
+    with pytest.raises(ValueError, match="is a folder: give the path of a"):
+        mn.read_checkpoint(tmp_path)
+    for half in ("model-1.safetensors", "model-2.safetensors"):
+        (tmp_path / half).touch()
+    with pytest.raises(ValueError, match="a file in it, model-1.safetensors or model-2"):
+        mn.read_checkpoint(tmp_path)
 
 
 # ------------------------------------------------------------------------------------------- what must work
@@ -403,8 +341,3 @@ def test_labels_and_lengths_of_smaller_whole_numbers_become_int64(dtype):
     made = split(labels=torch.tensor([0, 1, 0, 1], dtype=dtype), lengths=torch.tensor([1, 2, 3, 4], dtype=dtype))
     assert made.labels.dtype == made.lengths.dtype == torch.int64
     assert made.labels.tolist() == [0, 1, 0, 1]
-
-
-if __name__ == "__main__":  # the process of `answers`
-    for label, call, _ in cases():
-        print(json.dumps([label, answer(call)]), flush=True)

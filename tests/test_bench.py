@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
 from benchmarks import cases, peers, run, table, timing
@@ -38,32 +37,6 @@ def same_threads():
     mn.operations.set_threads(before)
 
 
-# ------------------------------------------------------------------------------------------------------------ the floor
-
-
-class Products(TorchDispatchMode):
-    """Records the sizes (m, k, n) of every matrix product."""
-
-    def __init__(self):
-        super().__init__()
-        self.sizes = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket is torch.ops.aten.mm:
-            self.sizes.append((*args[0].shape, args[1].shape[1]))
-        return func(*args, **(kwargs or {}))
-
-
-def test_the_floor_multiplies_each_matrix_forward_and_for_both_gradients():
-    tokens, layers = 6, 3
-    with Products() as seen:
-        peers.prepare(Case("step", "floor", 2, 3, 16, 4, layers=layers))(2, 3)()
-    expected = []
-    for n_out, n_in in peers.gemms(16, 4).values():
-        expected += [(tokens, n_in, n_out), (tokens, n_out, n_in), (n_out, tokens, n_in)] * layers
-    assert sorted(seen.sizes) == sorted(expected)
-
-
 # ------------------------------------------------------------------------------------------------------------ the peers
 
 
@@ -88,25 +61,6 @@ def test_a_peer_with_our_weights_gives_our_logits(name):
     ours.load_state_dict(state)
     x = torch.randn(2, 16, 1)
     torch.testing.assert_close(peer(x), ours(x), rtol=1e-4, atol=1e-5)
-
-
-def test_the_naive_mixture_is_normvary_forward_backward_and_in_its_running_statistics():
-    torch.manual_seed(0)
-    naive, norm = peers.NaiveMixture(8).double(), mn.create_norm("NormVary", 8).double()
-    with torch.no_grad():
-        for p in naive.parameters():
-            p.copy_(torch.randn(p.shape))
-    norm.load_state_dict(naive.state_dict())
-    x, direction = torch.randn(3, 7, 8).double().requires_grad_(), torch.randn(3, 7, 8).double()
-    torch.testing.assert_close(naive(x), norm(x))
-    torch.testing.assert_close(naive.running_var, norm.running_var)
-    names = [name for name, _ in naive.named_parameters()]
-    pairs = [
-        torch.autograd.grad((module(x) * direction).sum(), [x, *map(module.get_parameter, names)])
-        for module in (naive, norm)
-    ]
-    for theirs, ours in zip(*pairs, strict=True):
-        torch.testing.assert_close(theirs, ours)
 
 
 # ------------------------------------------------------------------------------------------------------------ the rows

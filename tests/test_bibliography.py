@@ -1,11 +1,8 @@
-"""Claims about the bibliography: every source that the kit names is in it, whole, and docs/sources.md has its table."""
+"""Claims about the bibliography: every source that the kit names is in it, whole."""
 
 import json
 import re
 
-import pytest
-
-import mambanorm as mn
 from mambanorm import NORMS, TASKS
 from mambanorm.basics.settings import ROOT
 from mambanorm.study.bibliography import (
@@ -70,14 +67,6 @@ def test_every_entry_is_whole_and_has_an_address_or_says_what_is_known():
     assert len(LABELS) == len(bibliography())
 
 
-def test_the_five_sources_of_the_study_have_their_names():
-    five = [find_reference(f"S{n}") for n in range(1, 6)]
-    assert [reference.label for reference in five] == [
-        "Anonymous 2025", "Piyush 2025", "Wikipedia n.d.", "Morrissey 2025", "Patel n.d.",
-    ]  # fmt: skip
-    assert five[3].title == "normalization-techniques"
-
-
 def test_authors_and_labels_are_read_as_bibtex_means_them():
     two = read_bibtex(ENTRY).loc["key"]
     assert (two.label, two.authors) == ("Wu & He 2018", "Yuxin Wu and Kaiming He")
@@ -99,18 +88,6 @@ def test_names_of_sources_are_found_in_a_text_and_months_are_not():
     assert cited("nobody, 2024") == []
 
 
-def test_an_unknown_source_is_refused_with_the_nearest():
-    with pytest.raises(ValueError, match=r"unknown source 'Wu & He 2019'.*did you mean 'Wu & He 2018'"):
-        mn.references("Wu & He 2019")
-
-
-def test_the_table_has_a_row_a_source_and_so_has_the_page_of_sources():
+def test_the_table_has_a_row_a_source():
     assert len(references()) == len(bibliography()) == FILE.read_text().count("\n@")
     assert list(references("S4", "ioffe2015batch").index) == ["Morrissey 2025", "Ioffe & Szegedy 2015"]
-    lines = ["| source | title | authors |", "|---|---|---|"]
-    for ref in bibliography().itertuples():
-        title = f"[{ref.title}]({ref.url})" if ref.url else ref.title
-        more = ". ".join(filter(None, (ref.published, ref.note)))
-        mark = f" ({ref.source})" if ref.source else ""
-        lines.append(f"| {ref.label}{mark} | {title}{f'. {more}' if more else ''} | {ref.authors} |")
-    assert "\n".join(lines) in (ROOT / "docs" / "sources.md").read_text(), "\n".join(lines)

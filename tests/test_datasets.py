@@ -281,15 +281,14 @@ def inked(light, ink, head):
     return inside & (around >= ink - 0.1).all((1, 2))
 
 
-@pytest.mark.parametrize("window", [32, 128])
-def test_pictures_are_the_same_for_the_same_seed_and_each_stands_alone(window):
-    pictures, labels = draw(12, DRAWINGS[window], seed=3)
-    again, same = draw(5, DRAWINGS[window], seed=3)
-    other, _ = draw(5, DRAWINGS[window], seed=4)
+def test_pictures_are_the_same_for_the_same_seed_and_each_stands_alone():
+    pictures, labels = draw(12, DRAWINGS[32], seed=3)
+    again, same = draw(5, DRAWINGS[32], seed=3)
+    other, _ = draw(5, DRAWINGS[32], seed=4)
     assert np.array_equal(pictures[:5], again)
     assert np.array_equal(labels[:5], same)
     assert not np.array_equal(pictures[:5], other)
-    assert pictures.shape == (12, window, window)
+    assert pictures.shape == (12, 32, 32)
     assert (pictures.min(), pictures.max()) == (0, 255)
 
 

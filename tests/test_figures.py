@@ -1,9 +1,6 @@
 """Claims about the figures, the tables behind them and the paper's numbers, on made-up runs of known structure."""
 
 import io
-import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -434,31 +431,6 @@ def test_the_papers_numbers_are_there_with_their_sections_and_the_first_ln_rows_
     assert len(everything) == 20 + 6 + 4 + 8
     with pytest.raises(ValueError, match="'vision'"):
         paper_values("visions")
-
-
-ROOT = Path(__file__).parents[1]
-
-
-def notebook_cells(kind):
-    """(notebook, source) of every committed cell of that kind."""
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        for cell in json.loads(path.read_text())["cells"]:
-            if cell["cell_type"] == kind:
-                yield path.name, "".join(cell["source"])
-
-
-def test_every_code_of_an_inconsistency_that_is_cited_is_in_the_list():
-    texts = [(path, path.read_text()) for path in (ROOT / "mambanorm").rglob("*.py")] + [*notebook_cells("markdown")]
-    cited = {code for _, text in texts for code in re.findall(r"\((I\d+[a-z]?)\)", text)}
-    listed = re.findall(r"^\| (I\d+[a-z]?) \|", (ROOT / "docs" / "paper.md").read_text(), re.MULTILINE)
-    assert {"I1", "I3", "I4f", "I14"} <= cited <= set(listed)
-    assert len(listed) == len(set(listed))
-
-
-def test_every_forest_plot_of_the_notebooks_names_its_interval():
-    drawn = [(name, cell) for name, cell in notebook_cells("code") if "fig_pairs(" in cell]
-    assert len(drawn) > 5
-    assert [name for name, cell in drawn if "interval" not in cell] == []
 
 
 def test_beside_the_paper_every_row_says_pattern_not_level(frame):

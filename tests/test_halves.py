@@ -56,13 +56,9 @@ def test_the_mean_alone_tells_the_classes_of_level():
     assert 0.4 < data.train.labels.float().mean() < 0.6
     centred = data.train.inputs - data.train.inputs.mean(1, keepdim=True)
     assert centred.flatten(1).mean(1).abs().max() < 1e-5
+    assert halves.moments_alone("level", "quick") > 0.95
     other = mn.load_task("level", "quick", 1)
     assert not torch.equal(other.train.inputs, data.train.inputs)
-
-
-def test_mean_and_spread_tell_all_of_level_and_little_of_the_digits():
-    assert halves.moments_alone("level", "quick") > 0.95
-    assert 0.1 < halves.moments_alone("digits", "quick") < 0.4
 
 
 @pytest.fixture(scope="module")

@@ -74,37 +74,6 @@ print("imported", [name for name in {HEAVY} if name in sys.modules])
     assert "imported []\n" in python(code)
 
 
-ORDERS = [
-    "import mambanorm as mn",
-    "import mambanorm.study.plan, mambanorm.runs.sweep; import mambanorm as mn",
-    "import mambanorm as mn; mn.study; import mambanorm.study.experiments, mambanorm.study.plan",
-    "from mambanorm.study.experiments import study; from mambanorm import train; import mambanorm as mn",
-    "from mambanorm import *; import mambanorm as mn; assert (sweep, train, plan) == (mn.sweep, mn.train, mn.plan)",
-    "import mambanorm.claims, mambanorm.study.estimate; import mambanorm as mn; mn.train",
-]
-
-
-def test_a_public_name_is_never_the_module_of_that_name():
-    """In every order of imports, each in a process of its own; they share the one that has imported torch."""
-    code = f"""
-import os, torch, pandas, numba, dask.distributed
-for order in {ORDERS}:
-    if not (child := os.fork()):
-        try:
-            exec(order + '''
-assert all(callable(f) and f.__name__ == n for f, n in ((mn.sweep, "sweep"), (mn.train, "train"), (mn.plan, "plan")))
-from mambanorm.models.build import build_model
-assert mn.config.RunConfig is mn.RunConfig and mn.study.__name__ == "study" and mn.record is mn.record_sites
-''', {{}})
-        except BaseException as error:
-            print(order, repr(error), flush=True)
-        os._exit(0)
-    os.waitpid(child, 0)
-print("end")
-"""
-    assert python(code) == "end\n"
-
-
 def test_every_module_can_be_the_first_that_is_imported():
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(ROOT.glob("mambanorm/**/*.py"))]
     code = f"""

@@ -13,7 +13,6 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm.answers import first_steps as answers
-from mambanorm.basics.settings import ROOT
 from mambanorm.lessons import invariance, preprocessing, state_space, trained
 from mambanorm.lessons.trained import fit
 from mambanorm.report.notebook_page import to_html
@@ -211,31 +210,6 @@ def test_the_recurrence_is_the_selective_scan_of_one_state():
     A = torch.tensor([[-2.0]], dtype=torch.float64)
     y = mn.selective_scan(u, delta, A, ones, ones)
     np.testing.assert_allclose(state_space.run(u[0, 0].tolist(), 0.3, -2.0), y[0, 0])
-
-
-# figures and notebooks
-
-
-PATHS = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem[:2] in ("00", "01", "02")]
-
-
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_every_exercise_has_a_folded_solution_that_ran(path):
-    cells = nbformat.read(path, 4).cells
-    (asked,) = [cell.source for cell in cells if cell.source.startswith("## Exercises")]
-    exercises = sum(line[:2].rstrip(".").isdigit() for line in asked.splitlines())
-    solutions = [(lead, cell) for lead, cell in pairwise(cells) if "solution" in tags(cell)]
-    assert len(solutions) == exercises > 0
-    for number, (lead, cell) in enumerate(solutions, start=1):
-        assert lead.source.startswith(f"**Solution of exercise {number}.**")
-        assert "<details><summary>" in lead.source
-        assert cell.metadata.jupyter.source_hidden
-        assert cell.metadata.jupyter.outputs_hidden
-        assert cell.outputs
-
-
-def tags(cell):
-    return cell.metadata.get("tags", [])
 
 
 # answers on made-up measurements

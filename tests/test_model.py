@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,19 +13,17 @@ import torch.nn.functional as F
 import mambanorm as mn
 from mambanorm.arms import MORE_SITES
 from mambanorm.claims import claim
-from mambanorm.look import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
+from mambanorm.look import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles
 from mambanorm.models.build import build_model
 from mambanorm.operations import conv_silu
 from mambanorm.operations.conv_gate import causal_conv
 from mambanorm.runs.grid import base_config
 from mambanorm.study.experiments import GRID_ARMS, NORMVARY_ARMS
+from mambanorm.tasks import load_task
+from tests.twins import assert_twins, results, sample
 
 D, L, B = 16, 11, 3
 ARMS = ("None>SSM>None", "RMSN>SSM>None", "RMSN>SSM>GN", "BN>SSM>BN", "IN>SSM>LN", "NormVary>SSM>GN-token")
-
-
-def sample(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture
@@ -66,17 +65,8 @@ EVERYWHERE = "RMSN>SSM>RMSN+" + "+".join(f"{site}:{norm}" for site, norm in zip(
 
 @pytest.mark.parametrize("arm", [*ARMS, EVERYWHERE])
 def test_block_equals_the_equations_written_by_hand(arm):
-    block = mn.MambaBlock(D, *mn.Arm.parse(arm), dt_rank=3)
-    x = sample(B, L, D).requires_grad_()
-    weight = sample(B, L, D, seed=1)
-    ours = block(x)
-    theirs = block_by_hand(block, x)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    parameters = [x, *block.parameters()]
-    grads = [torch.autograd.grad((y * weight).sum(), parameters, allow_unused=True) for y in (ours, theirs)]
-    for a, b in zip(*grads, strict=True):
-        assert a is not None
-        assert (a - b).abs().max() <= 2e-5 * max(b.abs().max(), 1.0)
+    block, x = mn.MambaBlock(D, *mn.Arm.parse(arm), dt_rank=3), sample(B, L, D)
+    assert_twins(results(block, x), results(partial(block_by_hand, block), x, of=block), 1e-5)
 
 
 def test_initial_values_are_mamba_ssm_s():
@@ -104,14 +94,8 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
     for dtype in (torch.float32, torch.float64):
         torch.manual_seed(0)
         block = mn.MambaBlock(shape[2], *mn.Arm.parse(arm), **sizes).to(dtype)
-        x = sample(*shape).to(dtype).requires_grad_()
-        y = block(x)
-        loss = (y * sample(*shape, seed=1).to(dtype)).sum()
-        leaves = [x, *(p for p in block.parameters() if p.requires_grad)]
-        found.append([y, *torch.autograd.grad(loss, leaves)])
-    for fused, plain in zip(*found, strict=True):
-        error = (fused.detach().double() - plain.detach()).abs().max()
-        assert error <= 2e-5 * max(1.0, plain.detach().abs().max()), (arm, error)
+        found.append(results(block, sample(*shape, dtype=dtype)))
+    assert_twins(*found, 2e-5)
 
 
 def test_a_block_first_asked_in_inference_mode_learns_afterwards():
@@ -127,8 +111,7 @@ def test_a_block_first_asked_in_inference_mode_learns_afterwards():
 def test_fused_convolution_equals_its_twin_and_torchs_own_forward_and_backward(shape):
     channels = shape[2]
     conv = torch.nn.Conv1d(channels, channels, 4, groups=channels, padding=3)
-    inputs = [sample(*shape), conv.weight.detach(), conv.bias.detach()]
-    weight = sample(*shape, seed=1)
+    inputs = [sample(*shape), conv.weight, conv.bias]
 
     def twin(u, w, b):
         return F.silu(causal_conv(u, w, b))
@@ -136,15 +119,10 @@ def test_fused_convolution_equals_its_twin_and_torchs_own_forward_and_backward(s
     def torchs(u, w, b):
         return F.silu(F.conv1d(u.mT, w, b, groups=channels, padding=3)[..., : shape[1]]).mT
 
-    found = []
-    for function, dtype in ((conv_silu, torch.float32), (twin, torch.float64), (torchs, torch.float64)):
-        leaves = [t.clone().to(dtype).requires_grad_() for t in inputs]
-        y = function(*leaves)
-        found.append([y, *torch.autograd.grad((y * weight).sum(), leaves)])
-    for fused, slow, library in zip(*found, strict=True):
-        torch.testing.assert_close(slow, library, rtol=1e-10, atol=1e-10)
-        error, size = (fused - slow).detach().abs().max(), slow.detach().abs().max()
-        assert error <= 3e-6 * max(float(size), 1.0)
+    fused = results(conv_silu, *inputs)
+    slow, library = (results(function, *(t.double() for t in inputs)) for function in (twin, torchs))
+    assert_twins(slow, library, 1e-10)
+    assert_twins(fused, slow, 3e-6)
 
 
 def test_fused_convolution_lets_non_finite_values_through_and_gives_the_same_bits_twice():
@@ -172,12 +150,10 @@ def test_padding_and_batch_mates_change_no_logits(arm):
 
 
 def test_shared_parameters_start_equal_in_every_arm():
-    from mambanorm.tasks import load_task
-
     data, state, reference = load_task("digits", "smoke", 0), torch.get_rng_state(), None
-    for arm in [*GRID_ARMS, *NORMVARY_ARMS]:
+    for arm in [*GRID_ARMS, *NORMVARY_ARMS, EVERYWHERE]:
         model = build_model(base_config("digits", "smoke", arm=str(arm)), data)
-        shared = {k: v for k, v in model.state_dict().items() if ".n1." not in k and ".n2." not in k}
+        shared = {k: v for k, v in model.state_dict().items() if not {"n1", "n2", "more"} & {*k.split(".")}}
         reference = reference or shared
         assert shared.keys() == reference.keys()
         assert all(torch.equal(shared[key], reference[key]) for key in shared), arm
@@ -215,8 +191,6 @@ def test_positions_tell_an_order_shift_no_shared_weight_and_leave_padding_withou
 
 @pytest.mark.parametrize(("task", "positions"), [("digits", (64,)), ("listops", (None,)), ("digits_images", (4, 4))])
 def test_a_run_with_learned_positions_has_a_table_for_its_longest_row(task, positions):
-    from mambanorm.tasks import load_task
-
     data = load_task(task, "smoke", 0)
     model = build_model(base_config(task, "smoke", positional="learned"), data)
     assert tuple(model.positional.weight.shape[:-1]) == data.positions
@@ -249,21 +223,9 @@ def test_first_nonfinite_site_is_where_it_starts():
 def test_token_norms_leave_mode_and_buffers_as_found():
     model = mn.SequenceClassifier(4, in_features=1, d_model=8, n_layers=3, arm="BN>SSM>BN").train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    frame = mn.token_norms(model, sample(2, 5, 1))
+    assert len(mn.token_norms(model, sample(2, 5, 1))) == 3 * 2 * 2 * 5
     assert model.training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    assert len(frame) == 3 * 2 * 2 * 5
-    assert set(frame.site) == {"branch", "residual"}
-
-
-def test_a_model_that_fails_while_recorded_is_left_as_found():
-    model = mn.SequenceClassifier(4, in_features=1, d_model=8, n_layers=2, arm="BN>SSM>BN").eval()
-    before = {k: v.clone() for k, v in model.state_dict().items()}
-    model.head = torch.nn.Linear(3, 4)
-    with pytest.raises(RuntimeError):
-        norms_by_depth({"BN>SSM>BN": model}, sample(2, 5, 1))
-    assert not any(module.training for module in model.modules() if module is not model.head)
-    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items() if "head" not in k)
 
 
 def tokens(*by_depth):
@@ -323,12 +285,11 @@ def test_a_plain_sum_of_branches_grows_as_much_as_the_threshold_says():
     assert FLAT == claim.FLAT == mn.CLAIMS["H10s"].threshold
 
 
-def test_growth_fits_tell_exponential_from_power_law_and_flat():
+def test_growth_fits_name_the_law_and_need_four_depths():
     depth = np.arange(1, 25)
     noise = np.random.default_rng(0).normal(0, 0.01, depth.size)
-    assert growth_fits(depth, 0.3 * depth + noise).law[0].startswith("exponential")
-    assert growth_fits(depth, 2 * np.log(depth) + noise).law[0].startswith("power")
-    assert growth_fits(depth, 1.0 + noise).law[0] == "flat"
+    for law, y in (("exponential", 0.3 * depth), ("power", 2 * np.log(depth)), ("flat", np.ones(24))):
+        assert growth_fits(depth, y + noise).law[0].startswith(law)
     with pytest.raises(ValueError, match="at least 4 depths"):
         growth_fits(depth[:3], depth[:3])
 

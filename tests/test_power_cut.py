@@ -90,7 +90,7 @@ def disk(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results():
-    return [train(base_config("digits", "smoke", seed=seed, steps=3)) for seed in range(3)]
+    return [train(base_config("digits", "smoke", seed=seed, steps=3)) for seed in range(2)]
 
 
 def cut_everywhere(disk, work, check):

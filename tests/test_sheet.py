@@ -69,8 +69,3 @@ def test_the_command_writes_one_a4_page_as_pdf_and_svg(tmp_path, capsys):
     assert np.allclose([width, height], [595, 842], atol=1)  # 210 × 297 mm in points
     assert ET.parse(svg).getroot().get("width") == "595.44pt"
     assert not re.search(r"""(href|src)=["']http""", svg.read_text())
-
-
-def test_an_unknown_norm_on_the_sheet_names_the_nearest(capsys):
-    assert main(["sheet", "--norms", "LN,GNN"]) == 2
-    assert "unknown norm 'GNN'" in capsys.readouterr().err

@@ -7,13 +7,11 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from mambanorm.basics.settings import ROOT
 from mambanorm.cli.main import main
 from mambanorm.report.slides import make_slides, slides_of
 
 ANSWER = "**Answer** (3 seeds: a sketch). Yes."
 PNG = base64.b64encode(b"a picture").decode()
-NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
 def shown(data, **metadata):
@@ -58,7 +56,7 @@ def test_a_deck_has_the_question_the_figures_the_answer_and_the_exercises_in_ord
     assert "Answer" not in slides[4].body
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", ["00_start_here", "05_combination", "12_verdicts"])
 def test_a_deck_of_the_kit_opens_without_a_network(name, tmp_path):
     (path,) = make_slides([name], tmp_path / "new")
     text = path.read_text()

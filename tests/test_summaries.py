@@ -85,15 +85,6 @@ def test_a_frame_without_such_runs_has_the_columns_and_no_warning(store):
 # growth over depth (H10)
 
 
-def test_growth_knows_an_exponential_from_a_power_law_and_counts_the_non_finite():
-    depth = np.arange(1, 25)
-    found = growth(pd.Series(10.0 ** (0.1 * depth + 0.01 * np.sin(depth)), depth))
-    assert found["decades_per_8"] == pytest.approx(0.8, abs=0.02)
-    assert found["margin"] > 2
-    assert growth(pd.Series(depth**2.0 * (1 + 0.01 * np.sin(depth)), depth))["margin"] < -2
-    assert growth(pd.Series([1.0, np.inf, np.inf, np.inf]))["decades_per_8"] == pytest.approx(76.0)
-
-
 def test_growth_is_that_of_the_last_step_kept():
     depth = np.arange(1, 17)
     planted = 10 ** (0.1 * depth + 0.01 * np.sin(depth))

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from mambanorm.models.build import build_model
 from mambanorm.runs.evaluation import accuracy, errors
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.run import train
@@ -109,14 +108,6 @@ def test_a_feature_is_a_position_with_a_slot_of_its_own_and_scaled_by_the_traini
     assert data.chance == 0.0
 
 
-def test_a_linear_stem_gives_each_feature_its_own_weight_and_name():
-    data = table_splits(*made(), TARGETS, "quick", 0)
-    model = build_model(base_config("diabetes", "smoke", arm="FrozenLN", n_heads=2), data)
-    tokens, w, b = model.stem(data.test.inputs), model.stem.weight.T, model.stem.bias
-    for j, column in enumerate(values(data.test).T):
-        torch.testing.assert_close(tokens[:, j], torch.as_tensor(column)[:, None] * w[j] + w[SLOTS + j] + b)
-
-
 # scores
 
 
@@ -135,15 +126,6 @@ def test_a_regression_is_trained_stored_and_read_as_any_other_run(tmp_path, arm)
     assert row.chance_rmse == pytest.approx(
         float((data.test.labels - data.train.labels.mean(0)).square().mean().sqrt())
     )
-
-
-def test_pre_training_on_one_table_fits_another(tmp_path, real):
-    first = base_config("california_housing", "smoke", arm="FrozenLN", n_heads=2, positional="none")
-    save_run(train(first), tmp_path)
-    then = base_config(
-        "energy", "smoke", arm="FrozenLN", n_heads=2, positional="none", start=first.run_id, head_steps=2
-    )
-    assert train(then, runs_dir=tmp_path).status == "ok"
 
 
 # bad input

@@ -32,11 +32,9 @@ from mambanorm.runs.store import COLUMNS, find_run, load_runs, save_run
 from mambanorm.study.experiments import (
     CROSSING_ARMS,
     EDGE_LRS,
-    FAILURE_DEPTHS,
     GATED_ARMS,
     deep_runs,
     failing_runs,
-    failure_lrs,
     failure_runs,
     growth_runs,
     inside_task,
@@ -79,19 +77,10 @@ FIRST_FIELDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"arm": "RMSN>SSM>GNN"}, "did you mean 'GN'"),
-        ({"final_norm": "LM"}, "unknown norm 'LM'"),
-        ({"lr": float("nan")}, "lr must be a finite number"),
-        ({"down_sample": 3}, r"down_sample must be a list of blocks, .* such as \[2, 4\], got 3"),
-        ({"down_norm": "LN"}, "down_norm='LN' without down_sample"),
-    ],
-)
-def test_bad_config_values_are_refused_at_once(changes, message):
-    with pytest.raises(ValueError, match=message):
-        base_config("digits", "smoke").but(**changes)
+def test_a_norm_between_blocks_has_a_name_and_a_place():
+    for changes, message in (({"final_norm": "LM"}, "unknown norm 'LM'"), ({"down_norm": "LN"}, "without down_sample")):
+        with pytest.raises(ValueError, match=message):
+            base_config("digits", "smoke").but(**changes)
 
 
 def test_seed_roles_are_disjoint_and_costs_grow_with_the_work():
@@ -106,32 +95,19 @@ def test_seed_roles_are_disjoint_and_costs_grow_with_the_work():
 
 def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
     runs = study("quick", source="trained")
-
-    def arms(notebook, task):
+    of = {"05_combination": ("digits", 36), "03_type": ("listops", 6), "04_position": ("listops", 11)}
+    of |= {"09_vision": ("digits_images", 44), "06_normvary": ("listops", 5), "08_validation": ("listops", 7)}
+    for notebook, (task, arms) in of.items():
         found = {(c.arm, c.seed) for c in runs[notebook] if c.task == task}
-        assert {seed for _, seed in found} <= {0, 1, 2}
-        return {arm for arm, _ in found if {(arm, seed) for seed in range(3)} <= found}
-
-    counts = {"05_combination": 36, "03_type": 6, "04_position": 11, "09_vision": 44}
-    of = {"05_combination": "digits", "09_vision": "digits_images"}
-    assert {name: len(arms(name, of.get(name, "listops"))) for name in counts} == counts
-    assert arms("06_normvary", "digits") >= {f"NormVary>SSM>{n2}" for n2 in ("None", "BN", "IN", "LN", "RMSN", "GN")}
-    core = {"NormVary>SSM>GN", "NormVary-fixed>SSM>GN", "RMSN>SSM>None", "RMSN>SSM>GN", "NormVary>SSM>None"}
-    assert arms("06_normvary", "listops") == core  # the grid of listops is left out at quick, for time
-    six = {f"{a}>SSM>{b}" for a in ("RMSN", "NormVary") for b in ("None", "GN", "LN")}
-    assert arms("08_validation", "listops") == six | {"NormVary-fixed>SSM>GN"}
-    assert {c.task for c in runs["03_type"]} == {"digits", "listops"}
+        whole = {arm for arm, _ in found if {(arm, seed) for seed in range(3)} <= found}
+        assert (len(whole), {seed for _, seed in found}) == (arms, {0, 1, 2}), notebook
 
 
 @pytest.mark.parametrize(
     ("scale", "tasks", "name", "found"),
     [
         ("quick", ["digits"], "09_vision", set()),
-        ("quick", ["digits"], "08_validation", set()),
-        ("quick", ["digits_images"], "05_combination", set()),
-        ("quick", ["imdb", "cifar10_images"], "08_validation", {"imdb"}),
         ("quick", ["imdb", "cifar10_images"], "09_vision", {"cifar10_images"}),
-        ("quick", ["imdb"], "07_diagnostics", {"digits"}),
         ("quick", ["listops"], "07_diagnostics", {"listops"}),
         ("paper", None, "08_validation", {"listops", "imdb", "cifar100", "pathfinder64"}),
         ("evening", None, "08_validation", {"mnist1d", "digits_images"}),  # what is recorded
@@ -158,17 +134,14 @@ def test_at_evening_the_notebooks_ask_for_what_is_recorded_at_one_rate_where_the
 
 def test_models_that_fail_have_controls_at_the_same_settings_and_deep_ones_eight_blocks():
     for scale in SCALES:
-        for config in (pairs := failure_runs(scale)):
-            assert config.but(arm="RMSN>SSM>RMSN") in pairs
-            assert config.but(arm="None>SSM>None") in pairs
-        assert len(pairs) == 2 * sum(len(failure_lrs(scale, depth)) for depth in FAILURE_DEPTHS[scale])
+        pairs, deep = failure_runs(scale), deep_runs(scale, [3])
+        for config in pairs:
+            assert {config.but(arm="RMSN>SSM>RMSN"), config.but(arm="None>SSM>None")} <= set(pairs)
         worst = max(pairs, key=lambda c: (c.n_layers, c.lr))
         for norm, four in (("RMSN", failing_runs(scale)), ("BN", growth_runs(scale)), ("LN", growth_runs(scale, "LN"))):
             arms = ["None>SSM>None", f"{norm}>SSM>None", f"None>SSM>{norm}", f"{norm}>SSM>{norm}"]
             assert four == [worst.but(arm=arm) for arm in arms]
-        deep = deep_runs(scale, [3])
-        assert [c.arm for c in deep] == ["None>SSM>None", *(f"None>SSM>{n}" for n in NORM_CHOICES)]
-        assert {c.but(arm="None>SSM>None") for c in deep} == {deep[0]}
+        assert deep == [deep[0].but(arm=arm) for arm in ("None>SSM>None", *(f"None>SSM>{n}" for n in NORM_CHOICES))]
         assert (deep[0].task, deep[0].scale, deep[0].seed) == (inside_task(scale), scale, 3)
         assert deep[0].n_layers >= 8
     whole, runs = base_config("mnist1d", "evening"), failure_runs("evening", [3])  # in a whole training
@@ -244,8 +217,6 @@ def test_arms_of_a_seed_share_split_batches_and_schedule():
 
 
 def test_train_rows_cuts_the_training_split_and_nothing_else(monkeypatch):
-    from mambanorm.tasks import Split, load_task
-
     config, seen, batch = base_config("digits", "smoke", train_rows=12), [], Split.batch
     rows_of_train = load_task("digits", "smoke", 0).train
 
@@ -281,8 +252,6 @@ def test_micro_batches_add_up_to_the_gradients_of_the_batch():
 
 def test_models_built_in_two_threads_at_once_start_from_their_seeds():
     from concurrent.futures import ThreadPoolExecutor
-
-    from mambanorm.tasks import load_task
 
     data = load_task("digits", "smoke", 0)
     configs = [base_config("digits", "smoke", seed=seed) for seed in range(4)] * 4
@@ -425,8 +394,6 @@ def test_of_numbers_the_accuracy_is_the_share_of_the_squared_error_taken_away_fr
 
 
 def test_no_weight_decay_on_a_log_d_biases_and_norm_parameters():
-    from mambanorm.tasks import load_task
-
     config = base_config("digits", "smoke", arm="NormVary>SSM>GN", final_norm="LN", weight_decay=0.3)
     model = build_model(config, load_task("digits", "smoke", 0))
     decay, keep = build_optimizer(model, config).param_groups
@@ -605,9 +572,7 @@ def default(change, value, before):
 
 CALLERS = {
     "float64": partial(default, torch.set_default_dtype, torch.float64, torch.float32),
-    "bfloat16": partial(default, torch.set_default_dtype, torch.bfloat16, torch.float32),
     "meta": partial(default, torch.set_default_device, "meta", None),
-    "on meta": partial(torch.device, "meta"),
     "no gradients": partial(torch.set_grad_enabled, False),
     "inference": torch.inference_mode,
     "autocast": partial(torch.autocast, "cpu", torch.bfloat16),

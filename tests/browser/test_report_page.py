@@ -27,7 +27,12 @@ def page(browser, request):
     context.close()
 
 
-@pytest.mark.parametrize("name", ["index", *(path.stem for path in NOTEBOOKS)])
+PAGES = ["index", *(path.stem for path in NOTEBOOKS)]
+BOTH = ["index", "04_position", "12_verdicts"]  # what fits a telephone fits a screen: of that a few
+LOOKS = [*(("narrow", name) for name in PAGES), *(("wide", name) for name in BOTH)]
+
+
+@pytest.mark.parametrize(("page", "name"), LOOKS, indirect=["page"])
 def test_a_page_of_the_report_fits_the_screen_and_draws_its_formulas(page, report, name, shoot):
     asked = []
     page.on("request", lambda request: asked.append(request.url))

@@ -2,6 +2,8 @@
 from it. Without it each of them takes six seconds of computing to start.
 """
 
+import gc
+
 import distributed.cli.dask_scheduler
 import distributed.cli.dask_worker  # noqa: F401
 
@@ -9,3 +11,4 @@ import mambanorm as mn
 import mambanorm.cli.main
 
 mn.train(mn.base_config("digits", "smoke", steps=2))  # loads the kernels; on one thread, so that it can be forked
+gc.freeze()  # as a sweep's workers do: each training calls the collector

@@ -1,0 +1,232 @@
+"""What the pages and the notebooks say is true: links lead somewhere, commands are understood, code runs, names exist,
+numbers, tables and pictures are those that the package makes; and every exercise has its solution."""
+
+import base64
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from functools import cache
+from itertools import pairwise
+
+import nbformat
+import pytest
+
+import mambanorm as mn
+from mambanorm.basics.settings import ROOT
+from mambanorm.claims.findings import findings, findings_page, what_to_do
+from mambanorm.cli import main as cli
+from mambanorm.study.bibliography import bibliography
+
+FOLDER = ROOT / "notebooks"
+PAGES = {page: page.read_text() for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), FOLDER / "README.md")}
+README, TEACHING = PAGES[ROOT / "README.md"], PAGES[FOLDER / "README.md"]
+NOTEBOOKS = [path.stem for path in sorted(FOLDER.glob("*.ipynb"))]
+OF_THE_PATH = [name for name in NOTEBOOKS if name[:2] in ("03", "04", "05", "06", "07", "08", "14", "15")]
+COMPARED = "nbval-check-output"
+
+
+@cache
+def cells_of(name):
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
+
+
+def tags(cell):
+    return set(cell.metadata.get("tags", ()))
+
+
+# pages
+
+
+def test_the_first_page_is_short_and_says_what_was_found():
+    assert len(README.splitlines()) <= 120
+    found = findings()
+    assert 5 <= len(found) <= 6
+    for sentences in (found, what_to_do()):
+        assert "\n".join(f"- {sentence}" for sentence in sentences) in README
+
+
+def test_the_published_page_is_what_the_recorded_results_make_and_asks_no_host():
+    page = (ROOT / "docs" / "index.html").read_text()
+    assert findings_page() == page, "python -m mambanorm.claims.findings writes it anew"
+    assert len(page.encode()) < 200_000
+    assert (ROOT / "docs" / ".nojekyll").is_file()
+    addresses = re.findall(r"""(?:\s(?:src|href|srcset|action)="|url\(|@import)([^"\s)]{0,9})""", page)
+    assert set(addresses) == {"data:imag"}  # the picture
+
+
+def test_the_page_of_norms_has_a_row_for_each():
+    lines = ["| norm | statistics over | causal | learns | source |", "|---|---|---|---|---|"]
+    for name, entry in mn.NORMS.items():
+        axes, causal = " · ".join(entry.axes) or "–", "yes" if entry.causal else "no"
+        lines.append(f"| `{name}` | {axes} | {causal} | {entry.learnable} | {entry.source} |")
+    assert "\n".join(lines) in PAGES[ROOT / "docs" / "norms.md"], "\n".join(lines)
+
+
+def test_the_page_of_sources_has_a_row_for_each():
+    lines = ["| source | title | authors |", "|---|---|---|"]
+    for ref in bibliography().itertuples():
+        title = f"[{ref.title}]({ref.url})" if ref.url else ref.title
+        more = ". ".join(filter(None, (ref.published, ref.note)))
+        mark = f" ({ref.source})" if ref.source else ""
+        lines.append(f"| {ref.label}{mark} | {title}{f'. {more}' if more else ''} | {ref.authors} |")
+    assert "\n".join(lines) in PAGES[ROOT / "docs" / "sources.md"], "\n".join(lines)
+
+
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", "\n".join(PAGES.values()), re.DOTALL)
+COMMANDS = re.findall(r"^mambanorm [^\n]*", "\n".join(code for _, code in BLOCKS), re.MULTILINE)
+COMMANDS += re.findall(r"(?<=`)mambanorm \w[^`]*(?=`)", TEACHING)
+
+
+@pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "python"])
+def test_python_blocks_run_as_scripts(code, store):
+    script = store.parent / "script.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=store.parent)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_are_understood(line):
+    options = cli._parse(shlex.split(line.replace("\n", " "), comments=True)[1:])
+    for arm in getattr(options, "arms", None) or []:
+        if not options.imports:  # those need the file that they import
+            mn.Arm.parse(arm)
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"\bmake ([a-z]+)\b", README)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE) or target == "and", target
+
+
+def test_files_that_a_reader_is_led_to_exist():
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (page.parent / target).exists(), (page, target)
+    named = re.findall(r"`([\w/]+(?:\.(?:py|md|json)|/))`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 30
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "mambanorm" / name).exists(), name
+
+
+def test_every_name_of_the_package_on_a_page_or_in_a_notebook_exists():
+    """Whatever stands as `mn.name` in the README, in docs/ or in notebooks/, in text and in code."""
+    texts = {page.stem: text for page, text in PAGES.items()}
+    texts |= {name: "\n".join(cell.source for cell in cells_of(name)) for name in NOTEBOOKS}
+    used = {(page, name) for page, text in texts.items() for name in re.findall(r"\bmn\.([A-Za-z_]\w*)", text)}
+    assert ("training", "TransformerClassifier") in used
+    assert len({page for page, _ in used}) > 10
+    assert not [(page, name) for page, name in sorted(used) if not hasattr(mn, name)]
+
+
+# the teacher's page
+
+
+def test_every_notebook_has_a_row_with_minutes_a_place_on_the_map_and_less_than_500_kilobytes():
+    minutes = dict(re.findall(r"^\| (?:\[|`)(\d\d_\w+).*?\| (\d+) \|", TEACHING, re.MULTILINE))
+    assert set(NOTEBOOKS) <= set(minutes)
+    assert all(5 <= int(some) <= 60 for some in minutes.values())
+    assert set(NOTEBOOKS) - {"00_start_here"} <= set(re.findall(r"\b\d\d_\w+\b", str(cells_of("00_start_here"))))
+    assert [name for name in NOTEBOOKS if (FOLDER / f"{name}.ipynb").stat().st_size >= 500_000] == []
+
+
+def test_what_the_page_calls_recorded_can_be_read_instead_of_trained():
+    """A notebook that need not train takes the parameter `source`, or reads the recorded results in any case."""
+    for name, said in re.findall(r"^\| \[(\d\d_\w+)\].*\| ([^|]+) \|$", TEACHING, re.MULTILINE):
+        text = str(cells_of(name))
+        if said.startswith("trains nothing"):
+            assert "source: str = None" in text or "recorded" in text, name
+
+
+# notebooks
+
+
+def test_a_comparison_of_the_readme_has_the_same_numbers_in_every_notebook_that_prints_it():
+    arm = r"([\w-]+→[\w-]+)\)?"
+    told = re.compile(rf"{arm}(?: −| against) (?:[\w ]*\()?{arm}[^:\n]{{0,12}}: ([+−][^\]]+\])")
+    own = {(a, b): amount for a, b, amount in told.findall(README)}
+    assert {("GN→GN", "None→None"), ("NormVary→GN", "RMSN→None"), ("NormVary→LN", "LN→LN")} <= set(own)
+    shown = set()
+    for name in NOTEBOOKS:
+        cells = [cell for cell in cells_of(name) if "solution" not in tags(cell)]
+        shown_by = [out.get("data", {}) for cell in cells for out in cell.get("outputs", ())]
+        for text in (data.get("text/markdown", data.get("text/plain", "")) for data in shown_by):
+            shown |= {(name, (a, b), amount) for a, b, amount in told.findall(text) if (a, b) in own}
+    assert {"09_vision", "11_choosing", "12_verdicts"} <= {name for name, _, _ in shown}
+    assert not [(name, pair, amount) for name, pair, amount in shown if amount != own[pair]]
+
+
+def test_the_picture_is_the_one_that_notebook_12_draws():
+    (cell,) = [cell for cell in cells_of("12_verdicts") if "figures.fig_verdicts(" in cell.source]
+    (drawn,) = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
+    assert base64.b64decode(drawn) == (ROOT / "data" / "readme.png").read_bytes()
+
+
+@pytest.mark.parametrize("name", OF_THE_PATH)
+def test_a_notebook_opens_with_what_it_is_for_and_tests_its_guesses(name):
+    cells = cells_of(name)
+    opening = ("**Question.**", "**You will be able to**", "**You need**", "**Time.**")
+    places = [cells[0].source.find(f"\n{words}") for words in opening]
+    assert min(places) > 0
+    assert places == sorted(places)
+    assert 2 <= len(re.findall(r"^- ", cells[0].source, re.MULTILINE)) <= 3
+    assert re.search(r"\d+ minutes to read", cells[0].source)
+    (asked,) = [i for i, cell in enumerate(cells) if cell.source.startswith("## Predict first")]
+    (tested,) = [i for i, cell in enumerate(cells) if cell.source.startswith("## Your guesses, tested")]
+    assert asked < tested
+    assert "answers." in cells[tested + 1].source
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_exercise_has_its_stars_is_no_change_of_a_number_and_has_a_folded_solution(name):
+    (asked,) = [cell.source for cell in cells_of(name) if "## Exercises" in cell.source]
+    exercises = re.split(r"^(?=\d\. )", asked, flags=re.MULTILINE)[1:]
+    assert len(exercises) >= 3
+    assert all(re.match(r"\d\. ★{1,3} \*\*", exercise) for exercise in exercises)
+    assert "seeds =" not in asked
+    solutions = [(lead, cell) for lead, cell in pairwise(cells_of(name)) if "solution" in tags(cell)]
+    numbers = [re.match(r"\*\*Solution (?:of exercise )?(\d)\b", lead.source)[1] for lead, _ in solutions]
+    assert numbers == [exercise[0] for exercise in exercises]
+    for _, cell in solutions:
+        assert tags(cell) <= {"solution", COMPARED}
+        assert cell.metadata.jupyter.source_hidden
+        assert cell.metadata.jupyter.outputs_hidden
+        assert cell.outputs
+
+
+def test_every_code_of_an_inconsistency_that_is_cited_is_in_the_list():
+    texts = [path.read_text() for path in (ROOT / "mambanorm").rglob("*.py")]
+    texts += [cell.source for name in NOTEBOOKS for cell in cells_of(name) if cell.cell_type == "markdown"]
+    cited = {code for text in texts for code in re.findall(r"\((I\d+[a-z]?)\)", text)}
+    listed = re.findall(r"^\| (I\d+[a-z]?) \|", PAGES[ROOT / "docs" / "paper.md"], re.MULTILINE)
+    assert {"I1", "I3", "I4f", "I14"} <= cited <= set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def test_every_forest_plot_of_the_notebooks_names_its_interval():
+    drawn = [cell.source for name in NOTEBOOKS for cell in cells_of(name) if "fig_pairs(" in cell.source]
+    assert len(drawn) > 5
+    assert [code for code in drawn if "interval" not in code] == []
+
+
+def test_sixty_cells_are_compared_with_what_is_committed():
+    compared = [cell for name in NOTEBOOKS for cell in cells_of(name) if COMPARED in tags(cell)]
+    assert len(compared) >= 60
+    assert all(cell.outputs for cell in compared)
+
+
+@pytest.mark.parametrize("name", OF_THE_PATH)
+def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(name):
+    codes = [cell.source for cell in cells_of(name) if cell.cell_type == "code"]
+    lengths = [len(code.splitlines()) for code in codes]
+    assert statistics.median(lengths) <= 6
+    assert max(lengths) <= 20
+    defined = re.findall(r"^def (\w+)", "\n".join(codes), re.MULTILINE)
+    by_hand = {"pool", "one_hot", "largest"}
+    own_loop = {
+        "new_model", "batches", "bits", "train", "note", "parts", "listen", "normed", "score", "treat", "treated",
+        "with_trainer",
+    }  # fmt: skip
+    assert set(defined) <= by_hand | own_loop
