@@ -1,7 +1,6 @@
 """Small trainings that are no runs of a config: what they measured, kept in the run store.
 
     kept      rows by seed, from the store or measured now: on one thread, with torch's seed set
-    stored    those that are there already
     digest    of files, functions and settings: rows are kept under it, so that what is changed is measured anew
 
 They lie in a folder with a dot, which the run store passes by.
