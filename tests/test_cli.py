@@ -206,7 +206,7 @@ def test_a_regression_is_told_in_the_units_of_its_target(capsys, store):
 
 
 def test_a_dry_run_needs_no_data(capsys):
-    """IMDB is not there, and Pathfinder's 11,000 pictures would be drawn."""
+    """Neither IMDB nor Pathfinder's pictures are there."""
     code, out, _ = call(
         capsys, "sweep", "--arms", "RMSN>SSM>None", "--tasks", "imdb,pathfinder32", "--scale", "quick", "--dry-run"
     )

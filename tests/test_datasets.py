@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from scipy import ndimage
 
 from mambanorm import tasks, train
 from mambanorm.runs.grid import base_config
@@ -39,9 +38,8 @@ from mambanorm.tasks import (
 )
 from mambanorm.tasks.files import fetch
 from mambanorm.tasks.images import decode, read_idx
-from mambanorm.tasks.snakes import DRAWINGS, draw, make_brush
 
-CACHES = [registry._load, pathfinder._pool, imagenet._files]
+CACHES = [registry._load, pathfinder._labels, imagenet._files]
 
 
 def refused(task, said, scale="smoke"):
@@ -232,96 +230,6 @@ def test_a_checksum_that_is_not_written_down_is_the_one_that_the_hub_states(serv
 # ---------------------------------------------------------------------------------------------- pathfinder
 
 
-def connected(picture, drawing):
-    """Whether a snake leads from disc to disc, told from the picture and the drawing's rules alone.
-
-    From each disc every chain of as many dashes as a snake has is followed, as far as all of its dashes are inked.
-    """
-    level, discs = find_discs(picture, drawing)
-    for brush in (make_brush(drawing, margin) for margin in drawing.margins):
-        for start in discs:
-            others = discs[(discs != start).any(1)]
-            heads = chain_ends(picture / level, start, brush, drawing)
-            if (heads[:, None] == others).all(2).any():
-                return True
-    return False
-
-
-def find_discs(picture, drawing):
-    """The discs' level and their centres (n, 2): where everything within a disc is brightest."""
-    cells = make_brush(drawing, drawing.margins[0]).disc
-    shape = np.zeros((2 * cells.max() + 1,) * 2, bool)
-    shape[tuple(cells.T + cells.max())] = True
-    least = ndimage.minimum_filter(picture, footprint=shape, mode="constant", cval=255)
-    return least.max(), np.argwhere(least == least.max())
-
-
-def chain_ends(light, start, brush, drawing):
-    """(n, 2) heads of the last dashes of all inked chains whose first tail is `start`."""
-    direction = np.arange(360)
-    head = start - brush.tail[direction]
-    pivot = head + brush.back[direction]
-    for k in range(drawing.contour_length):
-        if k:
-            turns, possible = brush.turns[direction], (brush.bend[direction] > 0).ravel()
-            pivot = np.repeat(pivot + brush.ahead[direction], turns.shape[1], 0)[possible]
-            head = pivot + brush.ring[turns.ravel()[possible]]
-            direction = 360 + turns.ravel()[possible]
-        seen = inked(light, brush.ink[direction] * drawing.snake_contrast, head)
-        states = np.unique(np.column_stack([head, pivot, direction])[seen], axis=0)
-        head, pivot, direction = states[:, :2], states[:, 2:4], states[:, 4]
-    return head
-
-
-def inked(light, ink, head):
-    """(n,) whether a dash (n, k, k) lies at each head: every cell is as bright as its ink, but for a tenth."""
-    k, inside = ink.shape[1], ((head >= 0) & (head < len(light))).all(1)
-    cells = np.where(inside[:, None], head, 0)[:, :, None] + k - k // 2 + np.arange(k)
-    around = np.pad(light, k)[cells[:, 0, :, None], cells[:, 1, None, :]]
-    return inside & (around >= ink - 0.1).all((1, 2))
-
-
-def test_pictures_are_the_same_for_the_same_seed_and_each_stands_alone():
-    pictures, labels = draw(12, DRAWINGS[32], seed=3)
-    again, same = draw(5, DRAWINGS[32], seed=3)
-    other, _ = draw(5, DRAWINGS[32], seed=4)
-    assert np.array_equal(pictures[:5], again)
-    assert np.array_equal(labels[:5], same)
-    assert not np.array_equal(pictures[:5], other)
-    assert pictures.shape == (12, 32, 32)
-    assert (pictures.min(), pictures.max()) == (0, 255)
-
-
-def test_half_the_labels_are_one_and_no_pixel_count_tells_them():
-    pictures, labels = draw(1_000, DRAWINGS[32], seed=1)
-    assert abs(labels.mean() - 0.5) < 0.05
-    ink = pictures.mean((1, 2))
-    assert abs(ink[labels == 1].mean() - ink[labels == 0].mean()) < 0.2 * ink.std()
-    with pytest.raises(ValueError, match="no room for two snakes"):
-        draw(1, replace(DRAWINGS[32], contour_length=80))
-
-
-@pytest.mark.parametrize("window", [32, 64, 128])
-def test_the_label_can_be_read_from_the_picture_alone(window):
-    pictures, labels = draw(100, DRAWINGS[window], seed=7)
-    found = np.array([connected(picture, DRAWINGS[window]) for picture in pictures])
-    assert (found == labels).mean() >= 0.98
-
-
-@pytest.mark.parametrize("window", [32, 64, 128])
-def test_pathfinder_at_smoke_is_drawn_once_then_read_and_trains(data, window, monkeypatch):
-    made = load_task(f"pathfinder{window}", "smoke", 0)
-    assert [len(split) for split in (made.train, made.val, made.test)] == [64, 32, 32]
-    assert made.train.inputs.shape == (64, 256, 1)
-    assert len(list((data / f"pathfinder{window}").iterdir())) == 1
-    trains(f"pathfinder{window}")
-    forget()
-    with monkeypatch.context() as without:
-        without.setattr(pathfinder, "draw", None)  # must not be needed any more
-        again = load_task(f"pathfinder{window}", "smoke", 0)
-    assert torch.equal(again.val.batch(slice(None))[0], made.val.batch(slice(None))[0])
-
-
 def put_lra(root, window=32):
     """LRA's folder as it is released, three batches of 20; labels alternate, picture i has the grey value i."""
     (root / pathfinder.LRA / "metadata").mkdir(parents=True)
@@ -334,7 +242,21 @@ def put_lra(root, window=32):
         (root / pathfinder.LRA / "metadata" / f"{batch}.npy").write_text("".join(rows))
 
 
-def test_lras_pictures_are_used_at_paper_with_s4s_split(data, monkeypatch):
+def test_lras_pictures_are_drawn_by_the_runs_seed_and_averaged_at_smoke(data, monkeypatch):
+    refused("pathfinder32", "the data of task 'pathfinder32' are missing")
+    put_lra(data / "pathfinder32")
+    refused("pathfinder32", "pathfinder32's pool has 60 rows, needed are 64 [+] 32 [+] 32")
+    monkeypatch.setitem(pathfinder.SETTINGS, "smoke", replace(pathfinder.SETTINGS["smoke"], train=32, val=16, test=8))
+    made, other = (load_task("pathfinder32", "smoke", seed) for seed in (0, 1))
+    assert made.train.inputs.shape == (32, 256, 1)
+    assert not torch.equal(made.train.labels, other.train.labels)
+    grey = (made.test.batch(slice(None))[0] * 255).round().long()
+    assert (grey == grey[:, :1]).all()
+    assert torch.equal(grey[:, 0, 0] % 20 % 2, made.test.labels)
+    trains("pathfinder32")
+
+
+def test_at_paper_lras_pictures_have_s4s_split(data, monkeypatch):
     put_lra(data / "pathfinder64", window=64)
     with pytest.raises(ValueError, match="holds 60 pictures, LRA's release 200,000: bring all"):
         load_task("pathfinder64", "paper", 0)
@@ -354,7 +276,8 @@ def test_lras_pictures_are_used_at_paper_with_s4s_split(data, monkeypatch):
         (b"PNG", r"sample_3\.png is no picture"),
     ],
 )
-def test_a_picture_of_lras_that_is_wrong_is_refused_by_its_name(data, content, said):
+def test_a_picture_of_lras_that_is_wrong_is_refused_by_its_name(data, content, said, monkeypatch):
+    monkeypatch.setattr(pathfinder, "LEAST", 60)
     put_lra(data / "pathfinder32")
     (data / "pathfinder32" / pathfinder.LRA / "imgs" / "0" / "sample_3.png").write_bytes(content)
     refused("pathfinder32", said, "paper")

@@ -102,7 +102,7 @@ def test_activations_are_estimated_within_a_third(arm):
     assert activation_floats(model, 4, 512) == pytest.approx(saved, rel=1 / 3)
 
 
-@pytest.mark.parametrize("task", ["digits", "digits_images", "listops", "pathfinder32"])
+@pytest.mark.parametrize("task", ["digits", "digits_images", "listops"])
 def test_what_a_task_tells_agrees_with_its_data(task, tmp_path, monkeypatch):
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
     data, config = load_task(task, "smoke", 0), base_config(task, "smoke")

@@ -6,7 +6,7 @@
     registry.py     TASKS, register_task, load_task, prepare_task
     files.py        downloads that resume and are checked, Parquet, arrays that are made once, rows of a scale
     small.py …      a task, or a family of tasks, a file; each registers what it defines
-    images.py       how pictures are read, and MNIST's and CIFAR's families;   snakes.py: how pathfinder.py's are drawn
+    images.py       how pictures are read, and MNIST's and CIFAR's families
     pydoc.py        text for the language model
 
 Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
