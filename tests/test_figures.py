@@ -453,7 +453,7 @@ def test_every_forest_plot_of_the_notebooks_names_its_interval():
     assert [name for name, cell in drawn if "interval" not in cell] == []
 
 
-def test_beside_the_paper_every_row_says_pattern_not_level(frame):
+def test_beside_the_paper_stand_its_tasks_and_notes(frame):
     table = beside_paper(frame)
     assert set(table.paper_task) == {"Breakfast", "ListOps"}
     assert set(table.task[table.paper_task == "ListOps"]) == {"listops"}
