@@ -433,7 +433,7 @@ def test_the_papers_numbers_are_there_with_their_sections_and_the_first_ln_rows_
         paper_values("visions")
 
 
-def test_beside_the_paper_every_row_says_pattern_not_level(frame):
+def test_beside_the_paper_stand_its_tasks_and_notes(frame):
     table = beside_paper(frame)
     assert set(table.paper_task) == {"Breakfast", "ListOps"}
     assert set(table.task[table.paper_task == "ListOps"]) == {"listops"}
