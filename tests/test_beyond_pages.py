@@ -73,7 +73,7 @@ def test_the_figures_say_what_they_rest_on():
     gains = site_gains(frame())
     fig = figures.fig_site_gains(gains[gains.site == "B"], fresh=fresh)
     (diamond,) = [line for line in fig.axes[0].get_lines() if line.get_marker() == "D" and len(line.get_xdata())]
-    assert diamond.get_xdata().tolist() == site_gains(fresh).set_index("site").per_seed["B"]
+    assert list(diamond.get_xdata()) == site_gains(fresh).set_index("site").per_seed["B"]
 
 
 def test_the_answers_are_those_of_the_runs():

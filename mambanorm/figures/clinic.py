@@ -7,8 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM
-from mambanorm.figures.style import finish, log_axis, new_figure, panel_grid, some_of, styled, whole_ticks
+from mambanorm.figures.colours import COMBINATION, GREY, NO_NORM
+from mambanorm.figures.lines import line_panels
+from mambanorm.figures.style import finish, log_axis, new_figure, some_of, styled, whole_ticks
 
 COLUMNS, MOST = 4, 12
 FLOAT16 = 65504.0
@@ -89,34 +90,18 @@ def _mark_non_finite(ax: Axes, steps) -> None:
         ax.axvspan(step - 0.5, step + 0.5, color=NO_NORM, alpha=0.2, linewidth=0)
 
 
-LOOKS = ((COMBINATION, "-"), (GREY, "--"), (INK, ":"), ("#7A5C3E", "-."))
-"""Of the seeds: colour and dash."""
-
-
 @styled
 def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: str) -> Figure:
     """One panel a treatment, a line a seed, a cross where a run was no longer finite.
 
     curves: treatment, seed, step, bits, up to the last finite step. ends: treatment, seed, failed.
     """
-    treatments = list(dict.fromkeys(ends.treatment))
-    rows = math.ceil(len(treatments) / COLUMNS)
-    columns = math.ceil(len(treatments) / rows)
-    fig, axes = panel_grid(len(treatments), columns, row=2.7, more=0.6, sharex=True, sharey=True)
-    for ax, treatment in zip(axes, treatments, strict=True):
-        mine = ends[ends.treatment == treatment]
-        for i, run in enumerate(mine.itertuples()):
-            colour, dash = LOOKS[i % len(LOOKS)]
-            curve = curves[(curves.treatment == treatment) & (curves.seed == run.seed)]
-            ax.plot(curve.step, curve.bits, color=colour, linestyle=dash, linewidth=1.2, label=f"seed {run.seed}")
-            if run.failed and len(curve):
-                ax.plot(curve.step.iloc[-1], curve.bits.iloc[-1], color=NO_NORM, marker="X", markersize=7, zorder=3)
+    label = "training loss (bits a character)"
+    curves = ends.merge(curves, how="left", on=["treatment", "seed"]).rename(columns={"bits": label})
+    curves = curves.assign(run="seed " + curves.seed.astype(str))
+    fig, axes = line_panels(curves, "step", label, "run", panel="treatment", across=COLUMNS, row=2.7, linewidth=1.2)
+    for ax, (treatment, mine) in zip(axes, ends.groupby("treatment", sort=False), strict=True):
+        last = curves[(curves.treatment == treatment) & curves.failed].groupby("seed").last()
+        ax.plot(last.step, last[label], "X", color=NO_NORM, markersize=7, zorder=4)
         ax.set_title(f"{treatment}\n{mine.failed.sum()} of {len(mine)} fail", fontsize=9)
-        whole_ticks(ax)
-    for ax in axes[::columns]:
-        ax.set_ylabel("training loss (bits a character)")
-    for ax in axes[-columns:]:  # the lowest of each column
-        ax.set_xlabel("step")
-        ax.tick_params(labelbottom=True)
-    axes[0].legend(fontsize=7)
     return finish(fig, title, "red cross: the last finite step of a run that fails", *caption)

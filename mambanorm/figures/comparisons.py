@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from mambanorm.arms import MORE_SITES, PAPER_NORMS, SYMBOLS, Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.figures.accuracy import TEST_ACCURACY, own_of, scored
-from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, ink_on, norm_colour, norm_marker, own_run
+from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, ink_on, norm_colour, norm_marker
 from mambanorm.figures.style import (
     DPI,
     WIDTH,
@@ -31,7 +31,7 @@ from mambanorm.figures.style import (
     styled,
     upright,
 )
-from mambanorm.figures.verdicts import STATES, WORDS, legend, spelled
+from mambanorm.figures.verdicts import STATES, WORDS, estimate, legend, spelled
 from mambanorm.study.contrasts import site_gains
 from mambanorm.study.tables import by_seed, check_frame, describe_frame, seeds_text, summarize
 
@@ -70,19 +70,14 @@ def fig_grid(
     for text in ax.texts:  # seaborn's own choice is white on much that is light
         x, y = map(int, text.get_position())
         text.set_color(ink_on(to_hex(faces[len(norms) * y + x])))
-    places = {norm: place for place, norm in enumerate(norms)}
-    for row in table[table.diverged > 0].itertuples():
-        corner, style = (places[row.n2] + 0.03, places[row.n1] + 0.04), dict(linestyle=":", linewidth=1.3)
-        ax.add_patch(Rectangle(corner, 0.94, 0.92, fill=False, edgecolor=NO_NORM, **style))
     best = table.loc[table["mean"].idxmax()]
-    corner = places[best.n2] + 0.02, places[best.n1] + 0.03
+    corner = list(norms).index(best.n2) + 0.02, list(norms).index(best.n1) + 0.03
     ax.add_patch(Rectangle(corner, 0.96, 0.94, fill=False, edgecolor=BEST, linewidth=2.2))
     ax.set(xlabel="N₂, the norm after the SSM", ylabel="N₁, the norm before the SSM")
     ax.tick_params(length=0, rotation=0)
     ax.grid(visible=False)
     blank = "blank: not run" if means.isna().any(axis=None) else ""
     marks = "palest: the lowest tenth, framed: the best mean"
-    marks += ", dotted: runs diverged" * bool((table.diverged > 0).any())
     return finish(fig, f"Every pair on {task}", describe_frame(runs), own_runs(fresh), marks, blank)
 
 
@@ -104,14 +99,10 @@ def fig_pairs(
         for y, row in enumerate(panel.itertuples()):
             colour = COMBINATION if row.low > 0 else NO_NORM if row.high < 0 else GREY
             drawn.add(colour)
-            if np.isfinite(row.low):
-                ax.hlines(y, row.low, row.high, color=colour, linewidth=2)
-            ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.2), "o", markersize=2.6, color=colour, alpha=0.6)
-            face, edge = ("white", colour) if colour == GREY else (colour, "white")
-            ax.plot(row.difference, y, "o", markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
-            if own := _own_differences(fresh, row):
-                ax.plot(own, np.full(len(own), y + 0.2), **own_run(size=5))
-                has_own = True
+            own = _own_differences(fresh, row)
+            has_own = has_own or bool(own)
+            dot = dict(markerfacecolor="white", markeredgecolor=GREY) if colour == GREY else {}
+            estimate(ax, y, row.difference, row.low, row.high, colour, row.per_seed, own, **dot)
         upright(ax)
         seeds = np.abs(np.concatenate(panel.per_seed.tolist())).max(initial=0)
         if panel[["low", "high"]].abs().max(axis=None) > 3 * seeds:  # the interval of two seeds, say
@@ -160,15 +151,10 @@ def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFram
         rows = table[table.task == task]
         for row in rows.itertuples():
             y, colour = sites.index(row.site) + shift[row.norm], norm_colour(row.norm)
-            face = colour if row.low > 0 or row.high < 0 else "white"
-            dot = dict(marker=norm_marker(row.norm), linestyle="", markersize=6, zorder=3)
-            ax.plot(row.gain, y, color=colour, markerfacecolor=face, **dot)
-            ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.1), ".", markersize=3, color=colour, alpha=0.5)
-            if np.isfinite(row.low):
-                ax.hlines(y, row.low, row.high, color=colour, linewidth=1.5)
-        for row in own[(own.task == task) & own.site.isin(sites) & own.norm.isin(norms)].itertuples():
-            y = sites.index(row.site) + shift[row.norm] + 0.1
-            ax.plot(row.per_seed, np.full(len(row.per_seed), y), **own_run(size=5))
+            ours = own.per_seed[(own.task == task) & (own.site == row.site) & (own.norm == row.norm)].sum() or ()
+            dot = {} if row.low > 0 or row.high < 0 else dict(markerfacecolor="white", markeredgecolor=colour)
+            dot |= dict(marker=norm_marker(row.norm), below=0.1)
+            estimate(ax, y, row.gain, row.low, row.high, colour, row.per_seed, ours, **dot)
         upright(ax)
         unit = rows.unit.iloc[0]
         ax.set(title=task, xlabel="gain in test accuracy (points)" if unit == "points" else unit)

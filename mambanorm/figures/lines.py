@@ -62,6 +62,7 @@ def line_panels(
     how = dict(legend=False, markevery=max(1, frame[x].nunique() // 6)) | how
     fig, axes = panel_grid(len(panels), across, row=row, sharex=sharex, sharey=True)
     for ax, (name, here) in zip(axes, panels.items(), strict=True):
+        ax.tick_params(labelbottom=True)  # seaborn hides the label of an axis without
         for one, look in lines.items():
             mine = here[here[by] == one].dropna(subset=y)
             if len(mine):
@@ -70,7 +71,6 @@ def line_panels(
                 ax.plot(mine[x], mine[y], ".", color=look["color"], alpha=0.4, markersize=4)
         title = short(name) if isinstance(name, str) else f"{NAMES.get(panel, panel)} {name}"
         ax.set(title=title, xlabel=x, ylabel=y if ax.get_subplotspec().is_first_col() else "")
-        ax.tick_params(labelbottom=True)
         if frame[x].dtype == int:
             whole_ticks(ax)
     handles = [Line2D([], [], label="no norm" if one == "None" else short(one), **look) for one, look in lines.items()]
@@ -146,7 +146,8 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     for ax in (left, right):
         whole_ticks(ax)
     fig.legend(*left.get_legend_handles_labels(), loc="outside right center")
-    notes = "loss: running mean over 10 steps", f"cut at {ceiling:.1f}"
+    cut = f"cut at {ceiling:.1f}" if any((curve.train_loss > ceiling).any() for curve in curves.values()) else ""
+    notes = "loss: running mean over 10 steps", cut
     return finish(fig, "Learning curves", caption or ONE_RUN, *notes)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM
+from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM, own_run
 from mambanorm.figures.style import finish, new_figure, styled, upright
 from mambanorm.study.tables import seeds_text
 
@@ -58,9 +58,9 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     dots = f"large dot and line: the effect that decides and its interval, {ENDS}; small dots: seeds"
     keys = _keys("the claim's threshold", [v for v in verdicts if np.isfinite(v.paper)])
     basis = f"protocol {where[0]}", f"{where[1]} scale", seeds
-    arrow = "arrow: it goes on, as its numbers say" if any(clipped) else ""
+    cut = "cut at the edge: it goes on, as its numbers say" if any(clipped) else ""
     words = legend(WORDS, [v.verdict for v in verdicts])
-    return finish(fig, "Every claim, every verdict", *basis, dots, *keys, arrow, *words)
+    return finish(fig, "Every claim, every verdict", *basis, dots, *keys, cut, *words)
 
 
 def legend(looks: Mapping[str, tuple[str, str]], shown: Iterable[str]) -> list[str]:
@@ -79,7 +79,8 @@ def _verdict_panel(ax: Axes, verdicts: Sequence) -> bool:
         colour = WORDS[verdict.verdict][0]
         if verdict.n_seeds:
             seeds = verdict.per_seed if verdict.unit not in NOT_BY_SEED else ()
-            _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
+            beside = dict(threshold=verdict.threshold, paper=verdict.paper)
+            estimate(ax, y, verdict.effect, *verdict.ci, colour, seeds, **beside)
         _said(ax, y, verdict.verdict, _note(verdict), colour)
     _name_rows(ax, [_label(v) for v in verdicts], verdicts[0].unit)
     return _clip(ax, verdicts)
@@ -100,19 +101,14 @@ CLIP = 2.5
 
 
 def _clip(ax: Axes, verdicts: Sequence) -> bool:
-    """Ends the axis where most rows end, with an arrow in each that goes on; whether one does."""
+    """Ends the axis where most rows end; whether one goes on."""
     ends = np.array([(v.effect, *v.ci, v.paper) for v in verdicts if v.n_seeds]).reshape(-1, 4)
     reach = np.nanmax(np.abs(ends), axis=1, initial=0.0)
     limit = CLIP * float(np.median(reach)) if len(reach) > 2 else np.inf
-    if not (reach > 1.5 * limit).any():
-        return False
-    seeds = [seed for v in verdicts for seed in v.per_seed]
-    ax.set_xlim(max(-limit, np.nanmin(ends), min(seeds, default=0)) - 0.15 * limit, 1.03 * limit)
-    for y, verdict in enumerate(verdicts):
-        for sign, marker in ((1, ">"), (-1, "<")):
-            if max(sign * end for end in (verdict.effect, *verdict.ci)) > limit:
-                ax.plot(sign * limit, y, marker, markersize=7, color=WORDS[verdict.verdict][0], zorder=5)
-    return True
+    if far := bool((reach > 1.5 * limit).any()):
+        low, high = ax.get_xlim()
+        ax.set_xlim(max(low, -1.15 * limit), min(high, limit))
+    return far
 
 
 def _name_rows(ax: Axes, names: Sequence[str], unit: str) -> None:
@@ -143,12 +139,30 @@ def _label(verdict) -> str:
     return fill(f"{verdict.claim.id}  {verdict.claim.words}", 52)
 
 
-def _row(ax: Axes, y: float, effect, low, high, threshold, paper, colour: str, seeds: Sequence[float] = ()) -> None:
-    ax.plot([threshold] * 2, [y - 0.36, y + 0.36], color=GREY, linewidth=1.2)
+def estimate(
+    ax: Axes,
+    y: float,
+    mean,
+    low,
+    high,
+    colour: str,
+    seeds,
+    own=(),
+    *,
+    threshold=np.nan,
+    paper=np.nan,
+    below=0.22,
+    **dot,
+):
+    """A row of a forest plot: the interval and the mean, below them a small dot a seed and a diamond a run of the
+    reader's own; a tick at the threshold, a hollow diamond at the paper's number."""
+    ax.plot([threshold] * 2, [y - 0.36, y + 0.36], color=GREY, linewidth=1.2, zorder=1)
     if np.isfinite(low):
         ax.hlines(y, low, high, color=colour, linewidth=2.2)
-    ax.plot(seeds, np.full(len(seeds), y + 0.24), "o", markersize=2.4, color=colour, alpha=0.55)
-    ax.plot(effect, y, "o", markersize=6.5, color=colour, markeredgecolor="white", zorder=3)
+    ax.plot(seeds, np.full(len(seeds), y + below), "o", markersize=2.5, color=colour, alpha=0.55)
+    look = dict(marker="o", markersize=6.5, color=colour, markeredgecolor="white", zorder=3) | dot
+    ax.plot(mean, y, **look)
+    ax.plot(own, np.full(len(own), y + below), **own_run(size=5))
     if np.isfinite(paper):
         ax.plot(paper, y, "D", markersize=6, markerfacecolor="none", markeredgecolor=INK, zorder=4)
 
@@ -175,7 +189,8 @@ def fig_claim(verdict) -> Figure:
         for y, row in enumerate(panel.itertuples()):
             colour = STATES[row.state][0]
             seeds = row.per_seed if unit not in NOT_BY_SEED else ()
-            _row(ax, y, row.effect, row.low, row.high, row.threshold, row.paper, colour, seeds)
+            beside = dict(threshold=row.threshold, paper=row.paper)
+            estimate(ax, y, row.effect, row.low, row.high, colour, seeds, **beside)
             _said(ax, y, row.state, note_of(row), colour)
         _name_rows(ax, [row_name(row, several) for row in panel.itertuples()], unit)
     basis = verdict.fidelity, seeds_text(rows.n), f"line: interval, {ENDS}"
