@@ -1,15 +1,4 @@
-"""Helpers that every CPU kernel uses: Numba's `jit`, blocks of LANES numbers, and how a kernel is started.
-
-Map
-    entry, jit                      the compiler, its flags and its cache on disk: for a kernel, and for parts of one
-    exp2, sigmoid                   elementary functions that LLVM can vectorise (llvmlite has no vector math library)
-    load, store, add_product        blocks of LANES numbers between tensors and a worker's buffers
-    empty, zeros                    tensors as kernels read and write them
-    constant, EMPTY                 a vector of one number, made once; no tensor
-    memory, table, whole_numbers    the tensors that a kernel was given
-    added_up                        the sum of what each worker has summed
-    run, address_of                 starts a kernel, one at a time, and announces it if it must be compiled first
-"""
+"""Helpers that every CPU kernel uses: Numba's `jit`, blocks of LANES numbers, and how a kernel is started."""
 
 import functools
 import hashlib

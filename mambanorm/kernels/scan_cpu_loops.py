@@ -1,9 +1,5 @@
 """The kernels of the CPU scan: fused loops that Numba compiles, forward and backward, in float32.
 
-    _prepare, _advance, _replay, _reverse   the loops over one chunk of steps of one block of channels
-    _load_block, _finish, …                 what is done before and after them
-    forward, backward                       walk over (batch row, channel block, chunk)
-
 What calls them, and how the work is cut up, is in `scan_cpu.py` beside it.
 """
 

@@ -1,9 +1,5 @@
 """The selective scan on CUDA with our own Triton kernels, forward and backward, in float32.
 
-    Plan                                    how the work of a scan is cut, and the shape of every buffer
-    Given, forward_pass, backward_pass      the two passes, from a whole Δ or from its two factors
-    scan_triton, low_rank_scan_triton       the conversion to the kernels' layout
-
 The kernels are in `scan_triton_loops.py` beside it. The readable twin is `mambanorm/operations/reference.py`.
 
 How it works. One program has one batch row and one block of channels. It walks through time tile by tile, up to 8 steps

@@ -1,13 +1,6 @@
 """The kernels of the scan in Triton, forward and backward: any floating-point inputs, float32 inside. One program has
 one batch row and one block of channels.
 
-    Rows, Steps, Cut                                what the kernels are given: memory with strides, how work is cut
-    softplus, sigmoid, load, store, only, place_of  elementary functions; which channels a program has
-    load_rows, load_columns, raw_delta, decay, …    what a tile of steps is made of
-    pick, walk, walk_back                           the two recurrences, h forward and g backward, inside one tile
-    load_once, load_tile                            all of that, once for a program and for each tile
-    forward_kernel, backward_kernel
-
 What starts them is in `scan_triton.py` beside it, with the reasons for the design.
 
 A tile is (TILE, LANES, BLOCK): steps, N filled up to a power of two, a block of channels. Triton gives its last axis to

@@ -1,8 +1,5 @@
 """How many threads the CPU kernels use, and torch with them; and torch's other settings while a run is trained.
 
-    set_threads, scan_threads       the threads of this process
-    exactly_threads, plain_torch    for the time of a run: so many threads, and torch as it comes
-
 Numba starts its threads when it is first asked about them. It then sets OpenMP's thread count for the whole process,
 torch included. Importing this module does not do so. `_start` does it once, and restores torch's count.
 """

@@ -1,9 +1,5 @@
 """Pretrained weights: a checkpoint of mamba-ssm or transformers becomes a LanguageModel of this kit.
 
-checkpoint_in            a file, or the folder of a download → the file with the weights
-read_checkpoint          a file → state dict, without running anything in it
-load_mamba_checkpoint    a state dict of Mamba-1, Mamba-2 or Falcon-Mamba → LanguageModel
-
 What no tensor shows is in the checkpoint's config, transformers' or mamba-ssm's.
 
 Sources: huggingface/transformers `models/{mamba,mamba2,falcon_mamba}/configuration_*.py` and `modeling_*.py`;

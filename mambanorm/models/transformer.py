@@ -138,9 +138,9 @@ class TransformerClassifier(Classifier):
     (images (B, H, W, in_channels), cut into squares of `patch`² pixels) is given; `forward(x, lengths=None)` → logits
     (B, n_classes). For regression n_classes is the number of targets, and the logits are their values.
 
-    `arm`: `"N1>MHA>N2"` or one of AUTONORM. `drop_path`: rate of the deepest block, from 0 at the first (Huang et al.
-    2016). `positional` "learned" needs to know `positions`, (L,) or (H, W) in patches. Raises ValueError for an unknown
-    norm, arm or position, for heads that do not divide the width, and for inputs of another kind.
+    `arm`: `"N1>MHA>N2"` or one of AUTONORM. `drop_path`, `positional` and `positions` as SequenceClassifier's. Raises
+    ValueError for an unknown norm, arm or position, for heads that do not divide the width, and for inputs of another
+    kind.
     """
 
     def __init__(

@@ -160,10 +160,8 @@ class ImageClassifier(Classifier):
     A patch of p×p pixels becomes one position by a strided convolution. `down_sample` names the blocks, counted from 1,
     after which the image is halved and the width doubled (`PatchMerging`); () = nowhere. `stem_norm` (after the
     patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all norms; VMamba has LN
-    at all three. `positional` "learned" adds a table after the patches (parts.py), which needs to know the largest
-    image in patches, `positions=(H, W)`. `drop_path`: how often the deepest block is
-    left out in training (parts.py). Raises ValueError for an unknown norm or arm, and for images that do not divide
-    into patches.
+    at all three. `drop_path`, `positional` and `positions`, (H, W) in patches, as SequenceClassifier's. ValueError for
+    an unknown norm or arm, and for images that do not divide into patches.
     """
 
     def __init__(

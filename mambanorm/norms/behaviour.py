@@ -1,9 +1,5 @@
 """What a norm does, measured and not declared: each input is disturbed, and it is looked at which outputs move.
 
-    Behaviour, measured     a factory → where its statistics look, whether it draws at random, takes padding in, keeps
-                            something from batch to batch
-    contradiction           the first thing in which a norm is not what its entry declares, as a sentence; "" for none
-
 It takes a few hundredths of a second, so it is asked of every norm that is registered. All of it is done in float64 on
 a (B, L, D) of 3 × 6 × 8 with ragged rows, in training mode: what a norm sees there is what it learns from.
 """

@@ -1,9 +1,5 @@
 """Norms of AutoNorm (study source S2) and what it is made of: functions of one token, learned, without its statistics.
 
-    DyT            γ·tanh(αx) + β, or the source's x ⊙ α
-    Derf           γ·erf(αx + s) + β
-    NormSelector   w₀·DyT(x) + w₁·LN(x), w from a small MLP on the token
-
 The source writes DyT(x) = x ⊙ α, and calls it "Dynamic Transformer Normalization". The published DyT is Dynamic Tanh
 (Zhu et al. 2025, Transformers without Normalization), which is the default; `linear=True` is the source's. The
 source's public code applies its selector once and blends even where it is called frozen; its text is built here.
