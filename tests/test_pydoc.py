@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm import answers, claims, figures
+from mambanorm import claims, figures
 from mambanorm.claims import CLAIMS, judge, needed
 from mambanorm.claims.evidence import Evidence, kind_of, tasks_of
 from mambanorm.claims.other_sources import CAUSAL_NORMS
@@ -351,9 +351,10 @@ def test_a_diverged_run_has_the_loss_of_guessing_where_the_rate_is_chosen_and_is
 
 def test_a_run_without_a_finite_loss_is_a_run_that_is_not_there():
     frame = made_up({})
+    whole = judge("H8l", frame).n_seeds
     lost = frame.index[(frame.arm == ORIGINAL) & (frame.seed == 3)][0]
     frame.loc[lost, "test_loss"] = np.nan
-    assert "seed 3 of RMSN→None left out" in " ".join(judge("H8l", frame).caveats)
+    assert judge("H8l", frame).n_seeds == whole - 1
 
 
 def test_the_command_of_a_claim_that_was_not_run_names_its_task():
@@ -370,10 +371,6 @@ def test_which_arm_to_take_is_told_in_bits():
     pairs = claims.against_chosen(table, "pydoc")
     assert set(pairs.b) == {ORIGINAL}
     assert figures.fig_pairs(pairs).axes[0].get_xlabel() == "by how much the test loss is lower (bits a character)"
-    told = answers.what_holds([], {"pydoc": table}, {"pydoc": {}}, words=claims.VERDICTS, basis="")
-    assert "%" not in told
-    assert f"({-table['mean'].iloc[0]:.3f} ± " in told
-    assert f"{table.behind[table.arm == ORIGINAL].iloc[0]:+.3f} bits a character [" in told
 
 
 def test_language_models_are_recorded_claim_by_claim_beside_the_other_tasks():
