@@ -304,6 +304,17 @@ def test_a_line_over_rates_is_the_mean_of_its_seeds_and_the_band_is_the_t_interv
     assert "band" not in caption
 
 
+def test_of_the_cures_only_a_run_that_fails_ends_in_a_cross_at_its_last_finite_step():
+    ends = pd.DataFrame(dict(treatment=["none", "none", "cure"], seed=[0, 1, 0], failed=[True, False, False], step=9))
+    curves = pd.DataFrame(
+        [dict(treatment=t, seed=s, step=n, bits=5.0) for t, s in ends.to_numpy()[:, :2] for n in (1, 2)]
+    )
+    none, cure = figures.fig_cures(curves.query("step < 2 or seed == 0"), ends, "Cures").axes
+    assert [line.get_xdata().tolist() for line in none.lines if line.get_marker() == "X"] == [[2]]
+    assert "1 of 2 fail" in none.get_title("left")
+    assert not any(len(line.get_xdata()) for line in cure.lines if line.get_marker() == "X")
+
+
 def test_weights_by_depth_are_shown_against_step_0():
     grown = LOG | {"part_norms": LOG["part_norms"] * [[[2]], [[3]], [[5]]]}
     for ax in figures.fig_part_norms({"None>SSM>None": grown, "BN>SSM>None": grown}).axes:

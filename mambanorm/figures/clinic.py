@@ -97,7 +97,8 @@ def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: st
     curves: treatment, seed, step, bits, up to the last finite step. ends: treatment, seed, failed.
     """
     label = "training loss (bits a character)"
-    curves = ends.merge(curves, how="left", on=["treatment", "seed"]).rename(columns={"bits": label})
+    runs = ends[["treatment", "seed", "failed"]]
+    curves = runs.merge(curves[["treatment", "seed", "step", "bits"]], how="left").rename(columns={"bits": label})
     curves = curves.assign(run="seed " + curves.seed.astype(str))
     fig, axes = line_panels(curves, "step", label, "run", panel="treatment", across=COLUMNS, row=2.7, linewidth=1.2)
     for ax, (treatment, mine) in zip(axes, ends.groupby("treatment", sort=False), strict=True):
