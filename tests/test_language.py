@@ -1,5 +1,6 @@
 """The language model is transformers' Mamba, takes its checkpoints, goes step by step, and sees no future."""
 
+import copy
 import math
 import os
 import pickle
@@ -149,6 +150,13 @@ def test_step_by_step_equals_the_parallel_forward_for_every_causal_norm(n1, n2, 
             assert error(logits, whole[:, read - 1]) <= 1e-12
         for t in range(read, L):
             assert error(model.step(ids[:, t], cache), whole[:, t]) <= 1e-12, (read, t)
+
+
+def test_a_copied_cache_goes_its_own_way():
+    model, ids = language_model(), tokens(V, B, L)
+    _, cache = model.prefill(ids)
+    model.step(ids[:, 0], [copy.copy(kept) for kept in cache])
+    assert error(model.step(ids[:, 3], cache), model(torch.cat([ids, ids[:, 3:4]], 1))[:, -1]) <= 1e-5
 
 
 def test_a_step_carries_no_gradient_and_keeps_the_dtype_of_the_weights():
