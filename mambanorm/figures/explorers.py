@@ -177,7 +177,7 @@ def fig_cell_view(
         f"{short(arm)} on {task}: {found if len(cell) else 'not recorded'}",
         f"recorded, {scale} scale, {f'{len(cell)} seeds; spread: their dots' if len(cell) else 'no seed'}",
         "grey ticks: the other arms' means, thick: the best, × diverged (counted as chance)",
-        "each seed's learning rate is chosen on the other seeds",
+        "at the learning rate with the best mean validation over its seeds",
     )
 
 

@@ -1,13 +1,6 @@
 """The tasks' files: where they lie, checked downloads, published Parquet files, what is kept, and which rows a scale
 takes.
 
-Map
-    data_folder, missing        where a task's files lie; the error that says what is missing and what to do
-    fetch, verify               a file at an address with its checksum: resumed, checked, renamed last
-    parquet_files, read_split   a split's Parquet files, as they lie in a Hugging Face repository
-    cache_file, kept            a file whose name tells what it is made of; arrays made once, anew if damaged
-    Sizes, pick, check_whole    how many rows a scale takes, and which
-
 Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the data set's own source states it.
 """
 

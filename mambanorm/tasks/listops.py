@@ -6,13 +6,6 @@ Sources: Nangia & Bowman (2018), ListOps, arXiv:1804.06028. Tay et al. (2021), L
 generator `lra_benchmarks/data/listops.py`; reader and vocabulary as in state-spaces/s4 `src/dataloaders/lra.py`.
 Ours differs from LRA in two ways: it is seeded, and the smaller scales have settings of their own (`SETTINGS`).
 
-Map
-    evaluate, tokenise, decode  text -> value;  text -> s4's tokens;  ids -> text
-    Settings, SETTINGS          what is drawn at each scale: the one table to change
-    draw                        n distinct expressions
-    read_tsv                    LRA's own files
-    load_listops                the registered task: a pool of rows, cut into three splits
-
 Glossary: source = the text; token = an operator, a digit or the closing bracket, but no parenthesis; length = number of
 tokens; ids = one byte a token, `<eos>` last.
 """
