@@ -305,26 +305,6 @@ def test_an_indexed_run_that_was_deleted_keeps_no_other_from_the_index(runs, rea
     assert Index(runs, "many of them").sound(names) == set(names)
 
 
-LOOK = """
-import sys
-from mambanorm.runs import index
-index.LEAST = 1
-from mambanorm.runs.store import load_runs
-for _ in range(3):
-    (load_runs().run_id.size == int(sys.argv[1])) or sys.exit("rows are missing")
-    (index.Path(sys.argv[2]) / index.INDEX).unlink(missing_ok=True)
-"""
-
-
-def test_processes_that_write_the_index_at_once_are_all_right(runs):
-    n = len(unindexed(runs))
-    arguments = [sys.executable, "-c", LOOK, str(n), str(runs)]
-    at_once = [subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [(one.communicate(timeout=300)[1], one.returncode) for one in at_once] == [("", 0)] * 2
-    pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
-    assert [path.name for path in runs.iterdir() if path.name.startswith(".")] == [INDEX]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # what is known without reading, or without torch
 

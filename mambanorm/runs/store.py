@@ -172,7 +172,7 @@ def _run_ids(store: Path) -> list[str]:
 def check_runs(directory: str | Path | None = None) -> dict[str, str]:
     """Reads all of every run of a store: run_id → what is wrong with it, "" if nothing is. ValueError for no store."""
     found, store = {}, existing_store(directory)
-    for name in tqdm(_run_ids(store), desc="checking", unit=" runs", leave=False):
+    for name in tqdm(_run_ids(store), desc="checking", unit=" runs", delay=2, leave=False):
         try:
             check_run(store / name)
             found[name] = ""

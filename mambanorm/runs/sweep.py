@@ -91,13 +91,18 @@ def _trained(configs: list[RunConfig], client, scheduler, workers, runs_dir, pro
     errors: dict[str, str] = {}
     if todo:
         store = check_store(runs_dir)
-        with open_client(client, scheduler, workers, todo) as engine:
-            for config, outcome in _progress(_run_waves(todo, engine, store), todo, progress):
+        layout = "{desc} |{bar}| {elapsed}, {remaining} left{postfix}"  # told by each run's share of the work
+        shown = dict(desc="training", bar_format=layout, smoothing=0, disable=not progress)
+        total = sum(map(relative_cost, todo))
+        with open_client(client, scheduler, workers, todo) as engine, tqdm(total=total, **shown) as bar:
+            for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
                 if outcome.full:  # any other run would be trained for nothing
                     hint = "free some space, and the same sweep goes on from there"
                     raise OSError(errno.ENOSPC, f"the disk of the run store is full. {_so_far(todo, store)}: {hint}")
                 if outcome.error:
                     errors[config.run_id] = outcome.error
+                bar.set_postfix_str(f"{n}/{len(todo)} runs", refresh=False)
+                bar.update(relative_cost(config))
     tidy(runs_dir)
     done = load_runs(runs_dir, configs=[config for config in configs if config.run_id not in errors])
     there = {*done.run_id, *errors}
@@ -172,16 +177,3 @@ def _so_far(asked: list[RunConfig], store: Path) -> str:
     """How many of the runs of a sweep that ends early are stored."""
     stored = len(asked) - len(missing_runs(asked, store))
     return f"{stored} of {plural(len(asked), 'run')} are in the store ({store}) and stay there"
-
-
-def _progress(
-    done: Iterator[tuple[RunConfig, Outcome]], todo: list[RunConfig], show: bool
-) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Passes the finished runs on. The bar tells how many there are, and the time left by their share of the work."""
-    layout = "{desc} |{bar}| {elapsed}, {remaining} left{postfix}"
-    total = sum(map(relative_cost, todo))
-    with tqdm(total=total, desc="training", bar_format=layout, smoothing=0, disable=not show) as bar:
-        for n, (config, outcome) in enumerate(done, 1):
-            bar.set_postfix_str(f"{n}/{len(todo)} runs", refresh=False)
-            bar.update(relative_cost(config))
-            yield config, outcome
