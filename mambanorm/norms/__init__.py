@@ -17,7 +17,7 @@ Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bi
 """
 
 from mambanorm.basics.settings import KIT_NORMS
-from mambanorm.norms import more  # noqa: F401  (importing them fills the registry)
+from mambanorm.norms import more
 from mambanorm.norms.normvary import NormVary
 from mambanorm.norms.registry import (
     NORMS,

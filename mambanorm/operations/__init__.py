@@ -20,15 +20,3 @@ from mambanorm.kernels.threads import set_threads
 from mambanorm.operations.conv_gate import conv_silu, gated
 from mambanorm.operations.cross import cross_merge, cross_scan
 from mambanorm.operations.scan import low_rank_scan, selective_scan
-
-__all__ = [
-    "BACKENDS",
-    "conv_silu",
-    "cross_merge",
-    "cross_scan",
-    "gated",
-    "low_rank_scan",
-    "scan_backend",
-    "selective_scan",
-    "set_threads",
-]

@@ -13,33 +13,9 @@ Glossary: n = sequences or images in a split, B = those in a batch, L = position
 rows, columns and channels of an image.
 """
 
-from mambanorm.tasks import small  # noqa: F401 (importing a task registers it: these first)
+from mambanorm.tasks import small  # importing a task registers it: these first
 
 # isort: split
-from mambanorm.tasks import (  # noqa: F401
-    breakfast,
-    glyphs,
-    imagenet,
-    images,
-    imdb,
-    listops,
-    pathfinder,
-    pydoc,
-    tabular,
-)
+from mambanorm.tasks import breakfast, glyphs, imagenet, images, imdb, listops, pathfinder, pydoc, tabular
 from mambanorm.tasks.base import BadData, Lazy, Shape, Split, TaskData
 from mambanorm.tasks.registry import TASKS, Task, check_task, load_task, prepare_task, register_task
-
-__all__ = [
-    "TASKS",
-    "BadData",
-    "Lazy",
-    "Shape",
-    "Split",
-    "Task",
-    "TaskData",
-    "check_task",
-    "load_task",
-    "prepare_task",
-    "register_task",
-]
