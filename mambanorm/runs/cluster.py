@@ -39,6 +39,7 @@ def count_workers(todo: list[RunConfig], workers: int | str = "auto", scheduler:
         return 0
     given, threads = numba.config.NUMBA_NUM_THREADS, most_threads(todo)
     alone = len(todo) == 1 or (given == 1 and KERNEL in os.environ)  # a notebook of the study may have one core
+    alone = alone or all(config.scale == "smoke" for config in todo)  # over before a worker has started
     return 0 if alone and threads <= given else min(len(todo), max(1, cores() // threads))
 
 
