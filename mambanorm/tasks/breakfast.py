@@ -131,6 +131,8 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
         if not bundle.exists():
             raise missing("breakfast", bundle, HOW)
     train, test = map(read_bundle, bundles.values())
+    if both := sorted({*train} & {*test}):
+        raise ValueError(f"video {both[0]} is in both parts of split {split} in {folder / 'splits'}: bring these anew")
     check_whole(f"split {split} in {folder / 'splits'}", (len(train), len(test)), VIDEOS[split], scale)
     seed = seed if scale in SMALL else FIXED_SEED
     out = held_out_people(train, seed)
