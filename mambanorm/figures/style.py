@@ -63,11 +63,17 @@ class StudyFigure(Figure):
     SHARP times its width. Title and caption are its alternative text, for those who cannot see it."""
 
     def _repr_png_(self, scale: float = SHARP) -> bytes:
-        """The picture in at most 256 colours, a third of the bytes."""
+        """The picture in at most 256 colours, a third of the bytes: what agrees in 25 tones of red, green and blue each
+        becomes the mean of it, so that flat areas keep their colour, greys have no tint, and a colour bar no bands."""
         drawn, small = io.BytesIO(), io.BytesIO()
         self.savefig(drawn, format="png", dpi=scale * self.dpi)
         true = Image.open(drawn).convert("RGB")
-        few = true.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few = true.point(lambda tone: round(tone / 255 * 24) * 255 // 24).quantize(256, dither=Image.Dither.NONE)
+        colour = np.ravel(few)
+        sums = [np.bincount(colour, tone, 256) for tone in np.reshape(true, (-1, 3)).T]
+        means = np.transpose(sums / np.bincount(colour, None, 256).clip(1))
+        means = np.where(np.ptp(means, 1, keepdims=True) < 8, means.mean(1, keepdims=True), means)  # nearly grey: grey
+        few.putpalette(means.round().astype(np.uint8).tobytes())
         few.save(small, format="png", optimize=True)
         return small.getvalue()
 
