@@ -1,6 +1,6 @@
 """Would a room's tests notice a change of its code? Small changes drawn at random, each judged by these tests alone.
 
-    python -m benchmarks.mutants                      # 60 with seed 33, of eight rooms: about an hour
+    python -m benchmarks.mutants                      # 60 with seed 33, of twelve rooms: about an hour
     python -m benchmarks.mutants --again              # those that survived, once more: after tests were added
     python -m benchmarks.mutants --seed 34 --mutations 24
 
@@ -44,6 +44,9 @@ ROOMS = {
     "store": ("mambanorm/runs/store.py", ("tests/test_store.py",)),
     "stored run": ("mambanorm/runs/result.py", ("tests/test_store.py",)),
     "leases": ("mambanorm/runs/worker.py", ("tests/test_sweep.py", "-k=lease or died or one_process or user")),
+    "rule": ("mambanorm/claims/rule.py", ("tests/test_rule.py", "tests/test_claims.py")),
+    "rows": ("mambanorm/claims/rows.py", ("tests/test_claims.py", "tests/test_evidence.py", "tests/test_rule.py")),
+    "evidence": ("mambanorm/claims/evidence.py", ("tests/test_evidence.py", "tests/test_claims.py")),
     "scan reference": ("mambanorm/operations/reference.py", ("tests/test_scan.py",)),
     "evaluation": ("mambanorm/runs/evaluation.py", ("tests/test_train.py",)),
     "schedule": ("mambanorm/loop.py", ("tests/test_train.py",)),

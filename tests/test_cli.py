@@ -87,7 +87,8 @@ def test_sweep_prints_a_row_an_arm_and_trains_nothing_twice(capsys, monkeypatch)
     code, out, _ = call(capsys, *argv)
     assert code == 0
     *rows, last = [line.split() for line in out.splitlines() if ">SSM>" in line]
-    assert last[-4:] == ["compare", '"LN>SSM>LN"', "--against", '"RMSN>SSM>None"']
+    asked = ["compare", '"LN>SSM>LN"', "--against", '"RMSN>SSM>None"', "--scale", "smoke", "--tasks", "digits"]
+    assert last[-8:] == asked
     assert [row[0] for row in rows] == ["RMSN>SSM>None", "LN>SSM>LN"]
     assert all(row[2] == "±" and row[-2:] == ["(2", "runs)"] for row in rows)
 

@@ -83,7 +83,9 @@ def test_an_odd_file_is_damage_that_is_found_without_reading_it_and_stops_nothin
     content = (folder / name).read_bytes()
     for what, damage in DAMAGE.items():
         damage(folder / name, content)
-        with pytest.warns(UserWarning, match=f"the run .*{folder.name} is damaged: .* Move it away"):
+        with pytest.warns(
+            UserWarning, match=f"the run .*{folder.name} is damaged: .* sets it aside and trains it again"
+        ):
             assert len(load_runs()) == 0
         shutil.rmtree(folder / name) if what == "a folder" else None
 

@@ -108,7 +108,6 @@ def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
     [
         ("quick", ["digits"], "09_vision", set()),
         ("quick", ["imdb", "cifar10_images"], "09_vision", {"cifar10_images"}),
-        ("quick", ["listops"], "07_diagnostics", {"listops"}),
         ("paper", None, "08_validation", {"listops", "imdb", "cifar100", "pathfinder64"}),
         ("evening", None, "08_validation", {"mnist1d", "digits_images"}),  # what is recorded
         ("evening", ["listops", "mnist1d"], "08_validation", {"listops", "mnist1d"}),

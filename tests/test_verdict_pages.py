@@ -266,7 +266,7 @@ def test_seeds_are_a_number_a_range_or_a_list(text, expected):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("15-8", "'15-8' counts backwards: write 8-15"),
+        ("15-8", "'15-8' is neither a number of seeds nor a list such as 0,3,200 or 8-15"),
         ("8-", "'8-' is neither a number of seeds nor a list such as 0,3,200 or 8-15"),
         ("8-15-20", "is neither a number of seeds"),
         ("0-3,2", "seed 2 is given twice"),

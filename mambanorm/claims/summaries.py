@@ -42,8 +42,8 @@ Reader = Callable[[StoredRun], dict[str, float]]
 
 
 def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> pd.DataFrame:
-    """The run frame with the columns of this module, read from the store. DamagedRun for one that lacks a file: a
-    verdict without it would look like any other."""
+    """The run frame with the columns of this module, read from the store. A damaged run has NaN there, and a
+    warning names it."""
     if frame.empty:
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts = {run_id: {} for run_id in frame.run_id}

@@ -16,7 +16,7 @@ IN_BRIEF = ["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status"
 
 
 def add_runs(command: Parser) -> None:
-    arg.add_common(command)
+    arg.add_common(command, usual="all")
     export = "write every run and every column to a file instead: .csv, or .parquet, which keeps the types"
     command.add_argument("--export", type=arg.file, metavar="FILE", help=export)
     check = "read every file of every run and say which are not what was written"

@@ -31,7 +31,7 @@ def add_train(command: Parser) -> None:
     add_train,
     '--arm "RMSN>SSM>GN"',
     '--arm "LN>SSM>LN" --task listops --seed 3',
-    '--arm preset:VMamba --set norm_options={"eps":1e-6}',
+    """--arm preset:VMamba --set 'norm_options={"eps":1e-6}'""",
 )
 def train(options: argparse.Namespace) -> int:
     """Train one run, or show it if the store has it."""
@@ -142,7 +142,8 @@ def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
     print_arms(frame)
     arms = list(dict.fromkeys(config.arm for config in configs))
     if len(arms) > 1:
-        print(f'Which is better, each at its own learning rate: mambanorm compare "{arms[1]}" --against "{arms[0]}"')
+        where = f"--scale {configs[0].scale} --tasks {','.join(dict.fromkeys(config.task for config in configs))}"
+        print(f'Which is better, each at its own rate: mambanorm compare "{arms[1]}" --against "{arms[0]}" {where}')
     return report_failed(frame)
 
 

@@ -30,7 +30,7 @@ def pick_device(name: str = "auto") -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"device {name!r} is not available here ({reason}): use 'auto', 'cpu', 'cuda' or 'mps'"
+            f"device {name!r} is not available here ({reason}): use 'auto', which takes what there is, or 'cpu'"
         ) from None
     return device
 

@@ -86,7 +86,7 @@ class DamagedRun(ValueError):
     """A stored run that is not what was written: a file is missing, cut or altered."""
 
     def __init__(self, folder: Path, reason: object):
-        text = f"the run {folder} is damaged: {reason}. Move it away, and the same command trains it again"
+        text = f"the run {folder} is damaged: {reason}. The command that trained it sets it aside and trains it again"
         super().__init__(text)
         self.reason = str(reason)
 
