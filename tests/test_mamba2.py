@@ -55,6 +55,7 @@ def test_the_chunked_form_is_the_selective_scan(chunk, groups):
 
     found = [results(scan, *inputs) for scan in (lambda *args: scan_chunked(*args, chunk), selective)]
     assert_twins(*found, 1e-12, at_least=0)
+    assert error(found[0][0], found[1][0]) < 1e-13
 
 
 @pytest.mark.parametrize(
