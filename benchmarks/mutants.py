@@ -134,6 +134,11 @@ def sample(seed: int, n: int) -> list[Mutant]:
     return [one for room, size in zip(ROOMS, sizes, strict=True) for one in generator.sample(candidates(room), size)]
 
 
+def ignored(folder: str, names: list[str]) -> set[str]:
+    """What a copy of the checkout does without; a room of the package is called `runs`, too."""
+    return {".git", ".venv", "runs", "reports"} & set(names) if Path(folder) == ROOT else set()
+
+
 def altered(mutant: Mutant) -> bytes:
     """The mutant's file."""
     source, (start, end) = (ROOT / mutant.where.partition(":")[0]).read_bytes(), mutant.span
@@ -226,7 +231,6 @@ def main() -> None:
         todo = [m for m in mutants if m.room == room and (m.first is None or (options.again and not m.now))]
         with tempfile.TemporaryDirectory() as folder:
             if todo:
-                ignored = shutil.ignore_patterns(".git", ".venv", "runs", "reports")
                 root = shutil.copytree(ROOT, Path(folder) / "kit", ignore=ignored)
             for mutant in todo:
                 mutant.now = judge(root, mutant)
