@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mambanorm.advice.card_checks import checks_of, costs_of, twin
+from mambanorm.advice.card_checks import checks_of, twin
 from mambanorm.advice.card_page import REFERENCE, NormCard, run_seconds, strip_of
 from mambanorm.arms import Arm
 from mambanorm.basics.extensions import asked_imports, set_imports
@@ -43,6 +43,7 @@ from mambanorm.runs.grid import base_config, check_names, check_seeds, check_tas
 from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
 from mambanorm.runs.store import stored_run
 from mambanorm.study.experiments import all_rates, deep_runs, inside_task, ladder, ladder_runs
+from mambanorm.study.norm_catalog import costs_of
 from mambanorm.study.tables import points
 
 FEW = 2

@@ -1,4 +1,4 @@
-"""What a norm does, measured: the checks of a card beyond those of registration (norms/behaviour.py), and its costs.
+"""What a norm does, measured: the checks of a card beyond those of registration (norms/behaviour.py).
 
 All of it is tried on made-up numbers, in under a second for an ordinary norm. A question that fails says with what.
 """
@@ -24,15 +24,11 @@ from mambanorm.models.transformer import TransformerBlock
 from mambanorm.models.vision import VSSBlock
 from mambanorm.norms import NORMS, create_norm, norm_name
 from mambanorm.norms.behaviour import CHANNELS, Behaviour, measured
-from mambanorm.study.norm_catalog import in_turn
 
 SAME = 1e-6
 """Two norms whose outputs of order 1 differ by less are one."""
 EDGE = 1e-2
 """A larger relative error is worth a word: in float16 and at a mean of 3,000, against float64."""
-SIZES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
-"""(B, L, D) at which the costs are measured."""
-
 Found = tuple[str, str]
 """What was found, and "good", "bad", or "" where it is neither."""
 
@@ -321,39 +317,3 @@ def _alike(norm: nn.Module, other: nn.Module, x: Tensor, lengths: Tensor) -> boo
 
 def _valid(y: Tensor, lengths: Tensor | None) -> Tensor:
     return y if lengths is None else y[torch.arange(y.shape[1]) < lengths[:, None]]
-
-
-# --------------------------------------------------------------------------------------------------- what it costs
-
-
-def costs_of(name: str, repeats: int = 7) -> pd.DataFrame:
-    """One row a size: shape, ms (forward and backward, median), and how many times that of RMSN and of LN; kept, the
-    bytes kept for the gradient over those of x, beside RMSN's. All are timed in turn."""
-    rows = []
-    for shape in SIZES:
-        x = torch.randn(shape, requires_grad=True)
-        norms = {one: create_norm(one, shape[-1]) for one in dict.fromkeys((name, "RMSN", "LN"))}
-        norms[name](x, None)  # the first pass may have compiled something
-        times = in_turn(norms, x, repeats).median()
-        kept = {one: _kept(norms[one], x) for one in (name, "RMSN")}
-        rows.append(
-            dict(
-                shape=" × ".join(map(str, shape)), ms=1e3 * times[name], kept=kept[name], kept_rmsn=kept["RMSN"],
-                over_rmsn=times[name] / times["RMSN"], over_ln=times[name] / times["LN"],
-            )
-        )  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def _kept(norm: nn.Module, x: Tensor) -> float:
-    """Bytes that a forward pass keeps for the backward one, each memory counted once, over those of x."""
-    seen: dict[int, int] = {}
-
-    def pack(value: Tensor) -> Tensor:
-        storage = value.untyped_storage()
-        seen[storage.data_ptr()] = storage.nbytes()
-        return value
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        norm(x, None)
-    return sum(seen.values()) / (x.numel() * x.element_size())

@@ -47,7 +47,7 @@ HEADINGS = dict(
 
 @dataclass(frozen=True)
 class NormCard:
-    """What is known of a norm. checks: group, question, found, told. costs: one row a size (card_checks.costs_of).
+    """What is known of a norm. checks: group, question, found, told. costs: one row a size (norm_catalog.costs_of).
     training: one row a place (`training_of`). verdicts: one row a place, task and arm that it stands against, columns
     of `claims.compare` and place, arm, against, best (whether that is the best recorded one). strips: task → every
     tuned arm with its mean. notes: what could not be done."""

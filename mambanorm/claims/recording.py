@@ -57,7 +57,7 @@ STEPWISE = (("H1", "H2"), ("H8",), ("H3", "H4", "H15"))
 GRID = ("H5", "H6", "H7")
 """Claims, without the letter of their kind: those over the budget, and those that need more of the grid. At all steps
 the first are recorded in the parts of STEPWISE, so that a night that ends early has some of them whole."""
-FURTHER, LATER = (("H14",), ("H13",), ("A1", "A2", "A3")), (("E1",), ("E2",), ("E3", "E4"))
+FURTHER, LATER_MODELS = (("H14",), ("H13",), ("A1", "A2", "A3")), (("E1",), ("E2",), ("E3", "E4"))
 """What is asked besides, and about later models, in the order in which it is recorded."""
 INSIDE, SIZED, CEILING = ("H9s", "H10s", "H11s", "H12s"), ("H1s", "H3s", "H8s"), ("H1s", "H8s")
 """Claims of §4.6; those that are judged at other sizes of the model; and those that digits are asked, near their
@@ -126,7 +126,7 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
     inside = inside_task("evening")
     found += [Part(f"{inside}: H9–H12", INSIDE, inside, few)] if inside in over else []
     found += of_each(FURTHER if _next(most) else (), most)
-    found += of_each(LATER, few)
+    found += of_each(LATER_MODELS, few)
     for task, share in product(over, reversed(BUDGETS[:-1])):
         first = _of_kind(FIRST_CLAIMS, task, most)
         found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))

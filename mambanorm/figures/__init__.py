@@ -1,6 +1,6 @@
 """Data → figures, one function a figure; nothing here trains, and nothing is shown or saved by itself.
 
-    accuracy.py      Figures 1 and 5–8, Table 2, IN taken apart: from the run frame
+    accuracy.py      Figures 1 and 5–8, Table 2, IN taken apart, accuracy against time: from the run frame
     comparisons.py   the 6×6 grid, differences with their intervals, effects over the budget
     lines.py         lines over steps, rates, severities and blocks: training, Figures 9 and 10, NormVary's mixture
     lessons.py       from mambanorm.lessons: descent, invariances, memory, a block without a part
@@ -19,9 +19,10 @@ from mambanorm.basics.settings import names_of
 PLACES, __getattr__, __dir__ = names_of(
     __name__,
     {
-        "accuracy": "fig_halves fig_headline fig_n2_box fig_position fig_single_vs_best fig_type fig_validation",
+        "accuracy": "fig_halves fig_headline fig_latency fig_n2_box fig_position fig_single_vs_best fig_type "
+        "fig_validation",
         "comparisons": "fig_budget fig_card fig_grid fig_pairs fig_site_gains",
-        "lines": "fig_curves fig_latency fig_mistakes fig_mixture fig_outputs fig_over fig_part_norms "
+        "lines": "fig_curves fig_mistakes fig_mixture fig_outputs fig_over fig_part_norms "
         "fig_singular_values fig_token_norms",
         "lessons": "example_batch fig_costs fig_descent fig_effect fig_invariances fig_memory fig_parts fig_rows "
         "fig_selector",

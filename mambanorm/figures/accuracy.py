@@ -1,4 +1,5 @@
-"""The paper's accuracy figures: run frame in, figure out (Figures 1 and 5–8, Table 2, IN taken apart).
+"""The paper's accuracy figures: run frame in, figure out (Figures 1 and 5–8, Table 2, IN taken apart), and what
+accuracy costs in time.
 
 Each is one function of a frame (see `load_runs`) and draws a panel a task. Dots are seeds, bars and large dots are
 means, thin lines ± one standard deviation. Diamonds are the runs of `fresh`, a run frame of the reader's own (see
@@ -24,11 +25,13 @@ from mambanorm.figures.colours import (
     NO_NORM,
     PALETTE,
     SINGLE,
+    arm_styles,
     norm_colour,
     norm_marker,
     own_run,
 )
-from mambanorm.figures.style import above, finish, jitter, own_runs, panel_grid, short, styled
+from mambanorm.figures.style import above, finish, jitter, new_figure, own_runs, panel_grid, short, styled
+from mambanorm.study.intervals import t_interval
 from mambanorm.study.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
 from mambanorm.study.tables import check_frame, choose, describe_frame, paper_kind, percent, summarize
 
@@ -287,3 +290,28 @@ def fig_halves(frame: pd.DataFrame) -> Figure:
     label = "norm before and after the SSM"
     fig, _ = arm_panels(runs, None, list(place.unique()), groups, label, bar=True, apart=0)
     return finish(fig, "What does IN take away?", describe_frame(frame), "dotted: chance")
+
+
+@styled
+def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> Figure:
+    """Accuracy against the time of a forward pass, a dot an arm, a panel for each number of rows. Lines: the 95 %
+    t-interval over the seeds, and the quartiles of the time."""
+    check_frame(runs)
+    rows = sorted(latency.rows.unique())
+    fig, axes = new_figure(1, len(rows), height=3.6, sharey=True)
+    styles = arm_styles([arm for arm in runs.arm.unique() if arm in set(latency.arm)])
+    for ax, n in zip(axes[0], rows, strict=True):
+        for (arm, style), marker in zip(styles.items(), "oDs^vP*Xhp<>dH8", strict=False):
+            score = 100 * runs.test_accuracy[runs.arm == arm]
+            time = latency[(latency.arm == arm) & (latency.rows == n)].iloc[0]
+            ends = dict(xerr=[[time.ms - time.low], [time.high - time.ms]], yerr=score.mean() - t_interval(score)[0])
+            look = dict(color=style["color"], marker=marker, markersize=6.5, linestyle="", label=short(arm))
+            ax.errorbar(time.ms, score.mean(), **ends, **look)
+        ax.set(title="one row" if n == 1 else f"a batch of {n} rows", xlabel="forward pass (ms, median)")
+        ax.set_xlim(left=0)
+        ax.grid(axis="x")
+    axes[0, 0].set_ylabel("test accuracy (%)")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    lines = "lines: 95 % t-interval over the seeds, quartiles of the time"
+    where = "on this machine, with the run's threads"
+    return finish(fig, "Accuracy against latency", describe_frame(runs, lines), where)

@@ -31,7 +31,7 @@ from mambanorm.figures.style import (
 from mambanorm.look import BLOCK_PARTS, norm_quantiles
 from mambanorm.norms.normvary import NormVary
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import check_frame, describe_frame
+from mambanorm.study.tables import check_frame
 
 ENDED = {"ran to its end": dict(color=COMBINATION), "ended non-finite": dict(color=NO_NORM, linestyle="--")}
 
@@ -177,31 +177,6 @@ def fig_mistakes(runs: Mapping[int, pd.DataFrame], titles: Mapping[int, str], un
     shows = "one line a seed" if every.seed.nunique() > 1 else "single runs"
     basis = seeds_of(every), shows, "below: means of the tests"
     return finish(fig, "Mistakes (dashed) beside their mended twins", *basis)
-
-
-@styled
-def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> Figure:
-    """Accuracy against the time of a forward pass, a dot an arm, a panel for each number of rows. Lines: the 95 %
-    t-interval over the seeds, and the quartiles of the time."""
-    check_frame(runs)
-    rows = sorted(latency.rows.unique())
-    fig, axes = new_figure(1, len(rows), height=3.6, sharey=True)
-    styles = arm_styles([arm for arm in runs.arm.unique() if arm in set(latency.arm)])
-    for ax, n in zip(axes[0], rows, strict=True):
-        for (arm, style), marker in zip(styles.items(), "oDs^vP*Xhp<>dH8", strict=False):
-            score = 100 * runs.test_accuracy[runs.arm == arm]
-            time = latency[(latency.arm == arm) & (latency.rows == n)].iloc[0]
-            ends = dict(xerr=[[time.ms - time.low], [time.high - time.ms]], yerr=score.mean() - t_interval(score)[0])
-            look = dict(color=style["color"], marker=marker, markersize=6.5, linestyle="", label=short(arm))
-            ax.errorbar(time.ms, score.mean(), **ends, **look)
-        ax.set(title="one row" if n == 1 else f"a batch of {n} rows", xlabel="forward pass (ms, median)")
-        ax.set_xlim(left=0)
-        ax.grid(axis="x")
-    axes[0, 0].set_ylabel("test accuracy (%)")
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    lines = "lines: 95 % t-interval over the seeds, quartiles of the time"
-    where = "on this machine, with the run's threads"
-    return finish(fig, "Accuracy against latency", describe_frame(runs, lines), where)
 
 
 # the blocks of a model

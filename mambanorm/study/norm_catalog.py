@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 import torch
+from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
@@ -15,6 +16,9 @@ from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms.registry import NORMS, create_norm
 from mambanorm.runs.grid import base_config
+
+SIZES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
+"""(B, L, D) at which the costs are measured."""
 
 
 def norm_table() -> pd.DataFrame:
@@ -92,6 +96,39 @@ def in_turn(modules: dict[str, torch.nn.Module], x: torch.Tensor, repeats: int) 
         return time.perf_counter() - start
 
     return pd.DataFrame([{name: one_pass(m) for name, m in modules.items()} for _ in range(repeats + 2)])[2:]
+
+
+def costs_of(name: str, repeats: int = 7) -> pd.DataFrame:
+    """One row a size: shape, ms (forward and backward, median), and how many times that of RMSN and of LN; kept, the
+    bytes kept for the gradient over those of x, beside RMSN's. All are timed in turn."""
+    rows = []
+    for shape in SIZES:
+        x = torch.randn(shape, requires_grad=True)
+        norms = {one: create_norm(one, shape[-1]) for one in dict.fromkeys((name, "RMSN", "LN"))}
+        norms[name](x, None)  # the first pass may have compiled something
+        times = in_turn(norms, x, repeats).median()
+        kept = {one: _kept(norms[one], x) for one in (name, "RMSN")}
+        rows.append(
+            dict(
+                shape=" × ".join(map(str, shape)), ms=1e3 * times[name], kept=kept[name], kept_rmsn=kept["RMSN"],
+                over_rmsn=times[name] / times["RMSN"], over_ln=times[name] / times["LN"],
+            )
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _kept(norm: nn.Module, x: Tensor) -> float:
+    """Bytes that a forward pass keeps for the backward one, each memory counted once, over those of x."""
+    seen: dict[int, int] = {}
+
+    def pack(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        norm(x, None)
+    return sum(seen.values()) / (x.numel() * x.element_size())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
