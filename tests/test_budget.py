@@ -8,12 +8,13 @@ import mambanorm as mn
 from mambanorm import claims, figures
 from mambanorm.claims import needed, recording
 from mambanorm.claims.evidence import Evidence
-from mambanorm.claims.protocol import CEILING_TASK, EVENING_SEEDS, GRID_SEEDS
+from mambanorm.claims.protocol import CEILING_TASK, EVENING_SEEDS, GRID_SEEDS, TRAINED_TASKS
 from mambanorm.runs.grid import base_config
-from mambanorm.study.experiments import BUDGETS, at_budget, lr_grid
+from mambanorm.study.experiments import BUDGETS, at_budget, inside_task, lr_grid
 from tests import planted
 
-SCALE, TASK, PROPOSAL = "evening", "mnist1d", "NormVary>SSM>GN"
+SCALE, PROPOSAL = "evening", "NormVary>SSM>GN"
+TASK, IMAGES, TEXT = TRAINED_TASKS
 
 
 def made_up(effect: float, rng: int = 0, claim: str = "H8s", **changes) -> pd.DataFrame:
@@ -88,26 +89,26 @@ def test_the_parts_of_the_evening_hold_what_was_planned():
     by_name = {part.name: part for part in found}
     names = list(by_name)
     order = (
-        "mnist1d: H1, H2",
-        "pydoc: H1",
-        "mnist1d: H8",
-        "pydoc: H8",
-        "mnist1d: H3, H4",
-        "mnist1d: H5, H6, H7",
-        "mnist1d: E1",
+        f"{TASK}: H1, H2",
+        f"{TEXT}: H1",
+        f"{TASK}: H8",
+        f"{TEXT}: H8",
+        f"{TASK}: H3, H4",
+        f"{TASK}: H5, H6, H7",
+        f"{inside_task(SCALE)}: E1",
     )
-    order = [*order, "pydoc: E3, E4", "mnist1d, steps × 0.25", "mnist1d, steps × 0.25, d_model 16"]
+    order = [*order, f"{TEXT}: E3, E4", f"{TASK}, steps × 0.25", f"{inside_task(SCALE)}, steps × 0.25, d_model 16"]
     assert [name for name in names if name in order] == order
     assert found[0].seeds == EVENING_SEEDS
-    assert by_name["mnist1d: H5, H6, H7"].seeds == GRID_SEEDS
-    assert by_name["digits_images: H3, H4"].claims == ("H3v", "H4v")
-    assert by_name["digits_images, steps × 0.25"].claims == ("H1v", "H2v", "H3v", "H4v", "H8v")
-    assert by_name["mnist1d: H9–H12"].seeds == GRID_SEEDS
+    assert by_name[f"{TASK}: H5, H6, H7"].seeds == GRID_SEEDS
+    assert by_name[f"{IMAGES}: H3, H4"].claims == ("H3v", "H4v")
+    assert by_name[f"{IMAGES}, steps × 0.25"].claims == ("H1v", "H2v", "H3v", "H4v", "H8v")
+    assert by_name[f"{inside_task(SCALE)}: H9–H12"].seeds == GRID_SEEDS
     few = pd.DataFrame()
-    assert {c.steps for c in by_name["mnist1d, steps × 0.25"].configs(SCALE, few)} == {
+    assert {c.steps for c in by_name[f"{TASK}, steps × 0.25"].configs(SCALE, few)} == {
         base_config(TASK, SCALE).steps / 4
     }
-    assert {c.d_model for c in by_name["mnist1d, steps × 0.25, d_model 16"].configs(SCALE, few)} == {16}
+    assert {c.d_model for c in by_name[f"{inside_task(SCALE)}, steps × 0.25, d_model 16"].configs(SCALE, few)} == {16}
     assert {part.task for part in claims.parts(SCALE, tasks=["digits"])} == {"digits"}
     assert {part.seeds for part in claims.parts(SCALE, seeds=6)} == {tuple(range(6))}
 
@@ -115,9 +116,9 @@ def test_the_parts_of_the_evening_hold_what_was_planned():
 def test_the_manifest_says_which_runs_are_there(frame):
     table = claims.manifest(frame, SCALE, tasks=[TASK]).set_index("part")
     arms = len(mn.CLAIMS["H8s"].arms)
-    assert table.there["mnist1d: H8"] == arms * 3 * len(EVENING_SEEDS) == table.needed["mnist1d: H8"]
-    assert table.there["mnist1d: H1, H2"] < table.needed["mnist1d: H1, H2"]
-    assert table.there["mnist1d, steps × 0.25, d_model 16"] == 0
+    assert table.there[f"{TASK}: H8"] == arms * 3 * len(EVENING_SEEDS) == table.needed[f"{TASK}: H8"]
+    assert table.there[f"{TASK}: H1, H2"] < table.needed[f"{TASK}: H1, H2"]
+    assert table.there[f"{inside_task(SCALE)}, steps × 0.25, d_model 16"] == 0
 
 
 def test_what_is_complete_is_written_part_by_part_and_nothing_recorded_is_lost(tmp_path, monkeypatch):

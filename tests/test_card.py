@@ -14,8 +14,10 @@ import torch
 import mambanorm as mn
 from mambanorm.advice import card_checks, card_page, cards_html, norm_card
 from mambanorm.basics.errors import VARIABLE
+from mambanorm.claims.protocol import TRAINED_TASKS
 from mambanorm.cli.main import main
 from mambanorm.runs.recorded_results import own_rate, recorded
+from mambanorm.study.experiments import inside_task
 from tests import planted
 from tests.test_behaviour import Ahead, Blank, Cut, Draws, Padded, Remembers, Spread
 
@@ -181,10 +183,10 @@ class Layers(mn.create_norm("LN", 4).__class__):
 
 def test_the_card_of_ln_as_if_it_were_new_says_what_is_recorded_against_no_norm(register):
     register(Layers)
-    frame, seeds = recorded("evening"), own_rate("mnist1d", "LN>SSM>LN", "evening")[1]
-    options = dict(tasks="mnist1d", scale="evening", seeds=seeds, against="None>SSM>None", runs_dir="nowhere")
+    frame, seeds = recorded("evening"), own_rate(TRAINED_TASKS[0], "LN>SSM>LN", "evening")[1]
+    options = dict(tasks=TRAINED_TASKS[0], scale="evening", seeds=seeds, against="None>SSM>None", runs_dir="nowhere")
     made = norm_card("Layers", train=True, **options)
-    told = mn.judge("H1s", frame, tasks=["mnist1d"]).rows.set_index("comparison").loc["LN→LN − None→None"]
+    told = mn.judge("H1s", frame, tasks=TRAINED_TASKS[:1]).rows.set_index("comparison").loc["LN→LN − None→None"]
     row = made.verdicts[~made.verdicts.best].set_index("place").loc["on both sides"]
     assert row.word == "better"
     assert row.verdict.verdict == "reproduced"
@@ -287,9 +289,9 @@ def test_a_name_that_is_html_stays_text(register):
 
 
 def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
-    own = norm_card("RMSN", train=False, scale="evening", tasks="mnist1d", runs_dir="nowhere").training.set_index(
-        "place"
-    )
+    own = norm_card(
+        "RMSN", train=False, scale="evening", tasks=inside_task("evening"), runs_dir="nowhere"
+    ).training.set_index("place")
     row = mn.judge("E2s", recorded("evening"), scale="evening")
     assert math.isfinite(own.rate["before the block"])
     assert own.rate["before the block"] == own.rate_reference["after the scan"]

@@ -6,6 +6,7 @@ import planted
 import pytest
 
 import mambanorm as mn
+from mambanorm.claims.protocol import GRID_SEEDS, TRAINED_TASKS
 from mambanorm.cli.main import main
 
 ranking = import_module("mambanorm.claims.ranking")  # the name in the room is its function
@@ -51,9 +52,9 @@ def test_runs_that_diverged_are_counted_and_too_few_pairs_are_not_judged(made_up
 
 
 def test_the_recorded_seeds_of_the_other_are_taken_unless_seeds_are_asked_for():
-    assert ranking.duel_seeds(OTHER, "mnist1d", "evening", None) == list(range(20, 28))
+    assert ranking.duel_seeds(OTHER, TRAINED_TASKS[0], "evening", None) == list(GRID_SEEDS)
     assert ranking.duel_seeds(OTHER, "listops", "smoke", None) == list(range(8))
-    assert ranking.duel_seeds(OTHER, "mnist1d", "evening", [3, 4]) == [3, 4]
+    assert ranking.duel_seeds(OTHER, TRAINED_TASKS[0], "evening", [3, 4]) == [3, 4]
 
 
 def test_the_command_trains_what_lacks_and_prints_a_line_a_task(tmp_path, capsys):

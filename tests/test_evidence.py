@@ -13,7 +13,7 @@ import mambanorm as mn
 from mambanorm.claims import CLAIMS, judge
 from mambanorm.claims.evidence import Evidence, shared_rows
 from mambanorm.claims.needed import chosen_lr, needed
-from mambanorm.claims.protocol import SAME_RUNS, VERSION
+from mambanorm.claims.protocol import SAME_RUNS, TRAINED_TASKS, VERSION
 from mambanorm.runs.recorded_results import own_rate, recorded
 from mambanorm.study.experiments import all_rates, lr_grid
 from tests.planted import made_up, where
@@ -41,7 +41,7 @@ def missing(frame: pd.DataFrame) -> list[mn.RunConfig]:
 def test_the_verdicts_and_the_lessons_have_one_rate_for_every_arm():
     frame = recorded("evening")
     evidence, compared = Evidence(frame, "evening"), 0
-    for task in ("mnist1d", "digits_images", "pydoc"):
+    for task in TRAINED_TASKS:
         for arm in sorted(set(frame.arm[frame.task == task])):
             runs = evidence.tuned((arm,), task)
             if not runs.gaps:

@@ -7,6 +7,7 @@ import pytest
 
 import mambanorm as mn
 from mambanorm.study import contrasts, inside, procedure, tables
+from mambanorm.study.experiments import RECORDED_TASKS
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 
@@ -139,11 +140,11 @@ def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the
 
 
 def test_normvary_has_the_seeds_of_the_grid_and_few_where_it_alone_is_not_recorded():
-    configs = mn.study("evening", ["mnist1d"])["05_combination"]
+    configs = mn.study("evening", RECORDED_TASKS[:1])["05_combination"]
     seeds = sorted({config.seed for config in configs})
-    recorded = procedure.normvary_runs(configs, {"mnist1d": "GN"})
+    recorded = procedure.normvary_runs(configs, {RECORDED_TASKS[0]: "GN"})
     assert {config.arm for config in recorded} == {"NormVary>SSM>GN"}
     assert [config.seed for config in recorded] == seeds
-    unknown = procedure.normvary_runs(configs, {"mnist1d": "LN-DL"})
+    unknown = procedure.normvary_runs(configs, {RECORDED_TASKS[0]: "LN-DL"})
     assert [config.seed for config in unknown] == seeds[:1]
-    assert len(procedure.normvary_runs(configs, {"mnist1d": "LN-DL"}, source="trained")) == len(seeds)
+    assert len(procedure.normvary_runs(configs, {RECORDED_TASKS[0]: "LN-DL"}, source="trained")) == len(seeds)

@@ -14,7 +14,7 @@ from benchmarks import replay
 from benchmarks.replay import ELSEWHERE
 from mambanorm import claims
 from mambanorm.claims import protocol, recording
-from mambanorm.claims.protocol import VERSION
+from mambanorm.claims.protocol import TRAINED_TASKS, VERSION
 from mambanorm.cli.main import main
 from mambanorm.config import RunConfig
 from mambanorm.runs import recorded_results as recorded
@@ -53,7 +53,7 @@ def test_what_is_recorded_of_trained_models_is_whole_parts_of_the_plan():
     frame = recorded.recorded("evening")
     manifest = claims.manifest(frame, "evening")
     whole = manifest[manifest.there == manifest.needed]
-    assert whole.part.tolist()[:1] == ["mnist1d: H1, H2"]
+    assert whole.part.tolist()[:1] == [f"{TRAINED_TASKS[0]}: H1, H2"]
     planned = {c.run_id for part in claims.parts("evening") for c in part.configs("evening", frame)}
     assert set(frame.run_id) <= planned
 

@@ -10,6 +10,7 @@ from mambanorm.report.study import trained_here
 from mambanorm.runs import recorded_results
 from mambanorm.runs.recorded_results import at_own_rates, own_rate, recorded
 from mambanorm.study import experiments, replication
+from mambanorm.study.experiments import RECORDED_TASKS
 
 
 def studies(rng: np.random.Generator, n: int, seeds: int, shift: float = 0.0):
@@ -74,7 +75,7 @@ def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
 
 
 def test_the_arms_of_type_position_and_normvary_are_replicated_and_of_the_grid_its_ends():
-    configs = mn.study("evening", ["mnist1d"], source="auto")
+    configs = mn.study("evening", RECORDED_TASKS[:1], source="auto")
     assert {c.arm for c in replication.to_replicate(configs["03_type"])} == set(map(str, experiments.TYPE_ARMS))
     grid = configs["05_combination"]
     chosen = replication.to_replicate(grid)
@@ -86,7 +87,7 @@ def test_the_arms_of_type_position_and_normvary_are_replicated_and_of_the_grid_i
 
 
 def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
-    asked = mn.study("evening", ["mnist1d"], source="auto")["03_type"]
+    asked = mn.study("evening", RECORDED_TASKS[:1], source="auto")["03_type"]
     (seed,) = replication.fresh_seeds(tmp_path)
     known, recorded_seed = {config.run_id for config in asked}, asked[0].seed
     for config in replication.fresh_configs(asked, runs_dir=tmp_path):
@@ -97,10 +98,10 @@ def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
 def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
     frame = recorded("evening")
     for arm in ("GN>SSM>None", "BN>SSM>BN", "RMSN>SSM>IN"):
-        lr, seeds = own_rate("mnist1d", arm, "evening")
-        own = mn.base_config("mnist1d", "evening", arm=arm)
+        lr, seeds = own_rate(RECORDED_TASKS[0], arm, "evening")
+        own = mn.base_config(RECORDED_TASKS[0], "evening", arm=arm)
         scores = {}
-        for rate in frame.lr[(frame.task == "mnist1d") & (frame.arm == arm)].unique():
+        for rate in frame.lr[(frame.task == RECORDED_TASKS[0]) & (frame.arm == arm)].unique():
             ids = [own.but(lr=float(rate), seed=seed).run_id for seed in seeds]
             rows = frame[frame.run_id.isin(ids)]
             if len(rows) == len(seeds):
@@ -111,7 +112,7 @@ def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
 
 
 def test_what_is_recorded_is_read_and_the_rest_is_trained(tmp_path, capsys):
-    recorded_one = mn.study("evening", ["digits_images"], source="auto")["09_vision"][0]
+    recorded_one = mn.study("evening", RECORDED_TASKS[1:2], source="auto")["09_vision"][0]
     new = mn.grid(["LN>SSM>LN"], ["digits"], scale="smoke", seeds=1)
     frame = mn.sweep([*new, recorded_one], runs_dir=tmp_path, workers=0, source="auto")
     assert frame.run_id.tolist() == [new[0].run_id, recorded_one.run_id]
@@ -121,10 +122,10 @@ def test_what_is_recorded_is_read_and_the_rest_is_trained(tmp_path, capsys):
 
 def test_at_evening_unrecorded_arms_are_left_out_unless_all_is_trained():
     asked = [*experiments.TYPE_ARMS, experiments.Arm("NormVary", "BN")]
-    read = at_own_rates(asked, ["mnist1d"], "evening", source="auto")
+    read = at_own_rates(asked, RECORDED_TASKS[:1], "evening", source="auto")
     assert {c.arm for c in read} == set(map(str, experiments.TYPE_ARMS))
     assert len({c.seed for c in read}) == 12
-    trained = at_own_rates(asked, ["mnist1d"], "evening", source="trained")
+    trained = at_own_rates(asked, RECORDED_TASKS[:1], "evening", source="trained")
     assert {c.arm for c in trained} == set(map(str, asked))
     assert len({c.seed for c in trained}) == 3
 

@@ -33,6 +33,7 @@ from mambanorm.study.experiments import (
     CROSSING_ARMS,
     EDGE_LRS,
     GATED_ARMS,
+    RECORDED_TASKS,
     deep_runs,
     failing_runs,
     failure_runs,
@@ -109,8 +110,8 @@ def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
         ("quick", ["digits"], "09_vision", set()),
         ("quick", ["imdb", "cifar10_images"], "09_vision", {"cifar10_images"}),
         ("paper", None, "08_validation", {"listops", "imdb", "cifar100", "pathfinder64"}),
-        ("evening", None, "08_validation", {"mnist1d", "digits_images"}),  # what is recorded
-        ("evening", ["listops", "mnist1d"], "08_validation", {"listops", "mnist1d"}),
+        ("evening", None, "08_validation", set(RECORDED_TASKS[:2])),  # what is recorded
+        ("evening", ["listops", RECORDED_TASKS[0]], "08_validation", {"listops", RECORDED_TASKS[0]}),
     ],
 )
 def test_a_notebook_runs_those_of_its_tasks_that_are_asked_for(scale, tasks, name, found):
@@ -127,7 +128,7 @@ def test_at_evening_the_notebooks_ask_for_what_is_recorded_at_one_rate_where_the
     assert {c.arm for c in crossing} == set(map(str, CROSSING_ARMS))
     assert {(c.task, c.lr) for c in crossing} == {("digits", base_config("digits", "quick").lr)}
     assert {(c.task, c.arm) for c in plan["13_beyond"]} == {
-        (t, str(a)) for t in ("mnist1d", "pydoc") for a in GATED_ARMS
+        (t, str(a)) for t in (RECORDED_TASKS[0], "pydoc") for a in GATED_ARMS
     }
 
 
@@ -143,8 +144,8 @@ def test_models_that_fail_have_controls_at_the_same_settings_and_deep_ones_eight
         assert deep == [deep[0].but(arm=arm) for arm in ("None>SSM>None", *(f"None>SSM>{n}" for n in NORM_CHOICES))]
         assert (deep[0].task, deep[0].scale, deep[0].seed) == (inside_task(scale), scale, 3)
         assert deep[0].n_layers >= 8
-    whole, runs = base_config("mnist1d", "evening"), failure_runs("evening", [3])  # in a whole training
-    assert {(c.task, c.steps, c.train_rows) for c in runs} == {("mnist1d", whole.steps, whole.train_rows)}
+    whole, runs = base_config(inside_task("evening"), "evening"), failure_runs("evening", [3])  # in a whole training
+    assert {(c.task, c.steps, c.train_rows) for c in runs} == {(whole.task, whole.steps, whole.train_rows)}
     assert {(c.n_layers, c.lr) for c in runs} == {(n, lr) for n, rates in EDGE_LRS.items() for lr in rates}
     assert {c.lr for c in deep_runs("evening", [3])} == {EDGE_LRS[8][0]}
 

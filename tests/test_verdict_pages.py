@@ -17,7 +17,7 @@ from mambanorm import answers, claims, figures
 from mambanorm.basics.settings import ROOT, study_scale
 from mambanorm.claims import CLAIMS, VERDICTS, judge
 from mambanorm.claims.findings import findings, what_to_do
-from mambanorm.claims.protocol import DATE, VERSION
+from mambanorm.claims.protocol import DATE, EVENING_SEEDS, TRAINED_TASKS, VERSION
 from mambanorm.claims.rule import STATES
 from mambanorm.cli.arguments import seeds as read_seeds
 from mambanorm.cli.main import main
@@ -213,9 +213,12 @@ def test_on_trained_models_the_digits_decide_no_claim_and_stand_beside():
     page = claims.verdict_html([found])
     assert page.count(escape(found.reason)) == 2  # in the fold, and among the caveats
     assert judge("H8v", runs, tasks=["digits_images"]).verdict == "reproduced"  # where it is asked for
-    here = planted.made_up("H8s", {"NormVary>SSM>GN": 30.0}, scale="evening", seeds=12, task="mnist1d")
+    here = planted.made_up("H8s", {"NormVary>SSM>GN": 30.0}, scale="evening", seeds=12, task=TRAINED_TASKS[0])
     page = claims.verdict_html([judge("H8s", here)])
-    assert "mambanorm verdicts --claims H8s --scale evening --tasks mnist1d --seeds 20-31" in page
+    assert (
+        f"--claims H8s --scale evening --tasks {TRAINED_TASKS[0]} --seeds {EVENING_SEEDS[0]}-{EVENING_SEEDS[-1]}"
+        in page
+    )
 
 
 def test_the_runs_that_are_judged_are_the_recorded_ones_of_the_scale_that_is_asked_for(tmp_path):
@@ -324,7 +327,7 @@ def test_every_word_of_notebook_12_comes_from_the_rule():
 def test_a_finding_follows_its_runs():
     """Other runs turn its first words over; without runs there is none."""
     frame = recorded.recorded("evening")
-    worse = frame.arm.eq("NormVary>SSM>GN") & frame.task.eq("mnist1d")
+    worse = frame.arm.eq("NormVary>SSM>GN") & frame.task.eq(TRAINED_TASKS[0])
     for amount, said in (
         (0.0, "The paper's proposal beats the original"),
         (0.2, "proposal does not beat the original"),
@@ -332,7 +335,7 @@ def test_a_finding_follows_its_runs():
         told = findings(frame.assign(test_accuracy=frame.test_accuracy.where(~worse, frame.test_accuracy - amount)))
         assert sum(said in sentence for sentence in told) == 1
     assert not any("diverged" in sentence for sentence in told)
-    ended = frame.assign(status=frame.status.where(~(worse & frame.seed.isin((20, 21))), "diverged"))
+    ended = frame.assign(status=frame.status.where(~(worse & frame.seed.isin(EVENING_SEEDS[:2])), "diverged"))
     beside = "(diverged: 2 of 12 [2, 48 %] against 0 of 12 [0, 26 %]"
     assert sum(beside in sentence for sentence in findings(ended)) == 2
     assert findings(frame.iloc[:0]) == what_to_do(frame.iloc[:0]) == []

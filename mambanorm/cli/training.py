@@ -164,9 +164,10 @@ def compare(options: argparse.Namespace) -> int:
     """Say which of two arms is better, each at its own learning rate, by the rule of the verdicts."""
     from mambanorm.claims.ranking import compare as answer_of
     from mambanorm.claims.ranking import duel_runs, duel_seeds, frame_of
+    from mambanorm.study.experiments import RECORDED_TASKS
 
     scale = options.scale or STUDY_SCALE
-    tasks = arg.check_tasks(options.tasks or ["mnist1d"])
+    tasks = arg.check_tasks(options.tasks or RECORDED_TASKS[:1])
     known, lacking = frame_of(scale, options.runs_dir), []
     for task in tasks:
         seeds = duel_seeds(options.against, task, scale, options.seeds)

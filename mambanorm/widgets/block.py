@@ -21,6 +21,7 @@ from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.recorded_results import recorded
+from mambanorm.study.experiments import RECORDED_TASKS
 from mambanorm.study.inside import INPUTS, scan_by_hand
 from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show, slider
@@ -119,7 +120,7 @@ def explore_scan() -> Explorer:
 
 # the grid
 
-TASKS = {"evening": ("mnist1d",), "quick": ("digits", "listops", "digits_images")}
+TASKS = {"evening": RECORDED_TASKS[:1], "quick": ("digits", "listops", "digits_images")}
 """Scale → the recorded tasks whose score is an accuracy and that a Mamba block learns; trained models first."""
 COLUMNS = ["scale", "task", "arm", "seed", "accuracy", "chance", "diverged", "lr", "run_id"]
 
