@@ -6,7 +6,6 @@ import pytest
 
 import mambanorm as mn
 from mambanorm import answers
-from mambanorm.report.study import trained_here
 from mambanorm.runs import recorded_results
 from mambanorm.runs.recorded_results import at_own_rates, own_rate, recorded
 from mambanorm.study import experiments, replication
@@ -134,6 +133,6 @@ def test_recorded_runs_as_the_only_source_refuse_what_is_not_recorded(tmp_path, 
     monkeypatch.setenv("MAMBANORM_SOURCE", "recorded")
     asked = mn.grid(["LN>SSM>LN"], ["digits"], scale="evening", seeds=1)
     with pytest.raises(ValueError, match="not in the recorded results"):
-        trained_here(asked, tmp_path)
+        replication.trained_here(asked, tmp_path)
     small = mn.grid(["LN>SSM>LN"], ["level"], scale="quick", seeds=1)
-    assert trained_here(small, tmp_path) == small
+    assert replication.trained_here(small, tmp_path) == small

@@ -178,13 +178,15 @@ def test_of_many_arms_all_are_moved_at_once():
 
 
 def test_of_a_group_validation_chooses_and_a_tied_member_must_say_the_same():
-    def group(promise: float, lead: float):
+    def group(promise: float, lead: float, lost: bool = False):
         """Two arms against a third: the first is 3 points ahead, the second `lead`; its validation is better by
-        `promise`."""
+        `promise`. lost: one of its runs diverged."""
         noise = np.random.default_rng(5).standard_normal((3, 1, 8))
         scores, validation = 50 + 0.5 * (noise - noise.mean(axis=-1, keepdims=True)), np.stack([values(50.0)[None]] * 3)
         scores[:2, 0] += np.array([3.0, lead])[:, None]
         validation[1, 0] = validation[0, 0] + values(promise, 0.6)
+        if lost:
+            scores[1, 0, 3], validation[1, 0, 3] = np.nan, 10.0
         return rule.compare(np.array([[1.0, 0, -1], [0, 1.0, -1]]), scores, validation, 1.0, 1.0)
 
     told, member, _ = group(3.0, 9.0)
@@ -194,6 +196,8 @@ def test_of_a_group_validation_chooses_and_a_tied_member_must_say_the_same():
     assert (told.state, member) == ("not judged", 0)
     assert group(-0.2, 9.0)[0].state == "holds"
     assert group(-3.0, 1.0)[0].state == "holds"
+    told, member, _ = group(0.2, 1.0, lost=True)  # behind for one unlucky run, and tied where both finished
+    assert (told.state, member) == ("not judged", 0)
 
 
 # the word

@@ -190,8 +190,10 @@ def test_the_traceback_of_a_failing_run_is_shown_to_those_who_ask(capfd, store, 
     store.mkdir()
     for asked in (False, True):
         monkeypatch.setenv("MAMBANORM_DEBUG", "1" if asked else "")
-        assert "do not divide" in run_one(config.to_json(), str(store)).error
+        assert run_one(config.to_json(), str(store)).error.endswith("one of [1, 2, 4, 8]")
         assert ("Traceback" in capfd.readouterr().err) == asked
+    monkeypatch.setattr(worker_module, "train", lambda *_, **__: {}["a mistake in the code"])
+    assert "KeyError: 'a mistake in the code' (MAMBANORM_DEBUG=1 " in run_one(smoke().to_json(), str(store)).error
     assert list(store.iterdir()) == []  # its lease is gone with it
 
 
@@ -315,7 +317,7 @@ def test_a_run_whose_process_died_is_trained_here_at_last(store, monkeypatch, lo
     with held(store, first) as other, ThreadPoolExecutor() as pool:
         waiting = pool.submit(sweep, [first, second], workers=0, progress=False)
         until(lambda: find_run(second) is not None, "the other run", 60)
-        time.sleep(0.5)
+        time.sleep(1.5)  # it waits without an end
         assert not waiting.done()
         other.kill()
         assert list(waiting.result(60).status) == ["ok", "ok"]

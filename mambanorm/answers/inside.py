@@ -88,8 +88,8 @@ def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> s
         f"From half way to its end the variance of its singular values changed by × {changed['within']:.2f} within and "
         f"× {changed['between']:.2f} between layers; σ₁ by × {rise[:quarter].mean():.2f} in the "
         f"first quarter of the blocks and × {rise[-quarter:].mean():.2f} in the deepest. At about the same step the "
-        f"control RMSN→None, which trains on, had × {beside['within']:.2f} of that variance within and "
-        f"× {beside['between']:.2f} of it between layers."
+        f"control RMSN→None had × {beside['within']:.2f} of that variance within and × {beside['between']:.2f} of it "
+        "between layers."
     )
 
 

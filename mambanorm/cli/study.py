@@ -35,16 +35,15 @@ def add_study(command: Parser) -> None:
 def study(options: argparse.Namespace) -> int:
     """Train what is missing, execute the notebooks and write the report."""
     from mambanorm.report.notebooks import find_notebooks, study_runs
+    from mambanorm.study.replication import trained_here
 
     arg.set_source(options)
     paths = find_notebooks(options.notebooks)
     names = [path.stem for path in paths] if options.notebooks else None
     plan = study_runs(options.scale, options.tasks, options.seeds, names)
-    from mambanorm.report import study as report
-
     configs = [config for configs in plan.values() for config in configs]
     how = dict(runs_dir=options.runs_dir, draw=not options.dry_run)
-    here = [config for own in plan.values() for config in report.trained_here(own, **how)]
+    here = [config for own in plan.values() for config in trained_here(own, **how)]
     if options.dry_run:
         if options.out:
             writable_folder(options.out, "the report")
@@ -54,6 +53,8 @@ def study(options: argparse.Namespace) -> int:
         print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
         return 0
     confirm(here, options)
+    from mambanorm.report import study as report  # here: what a study would train is said without Jupyter
+
     asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
     return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
 

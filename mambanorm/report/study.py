@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from mambanorm.basics.atomic import writable_folder, write_text
-from mambanorm.basics.settings import STUDY_SCALE, WORK, check_source, study_scale
+from mambanorm.basics.settings import WORK, check_source, study_scale
 from mambanorm.basics.text import plural, spell
 from mambanorm.config import RunConfig
 from mambanorm.kernels.warm import warm_up
@@ -19,11 +19,10 @@ from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, read_out
 from mambanorm.report.page import OPENING, figures, key_lines, markdown, navigation, page, template
 from mambanorm.runs import machine
 from mambanorm.runs.grid import check_names, check_seeds, unique
-from mambanorm.runs.recorded_results import recorded_ids, recorded_runs
 from mambanorm.runs.store import missing_runs
 from mambanorm.runs.store import runs_dir as store_dir
 from mambanorm.runs.sweep import sweep
-from mambanorm.study.replication import fresh_configs
+from mambanorm.study.replication import trained_here
 from mambanorm.tasks import TASKS
 
 REPORTS = WORK / "reports"
@@ -99,18 +98,6 @@ def run_study(
     execute([path for path in paths if waits[path]], out_dir, parameters, progress, shown)
     print(f"The report is at {(Path(out_dir) / 'index.html').resolve().as_uri()}")
     return sorted(outcomes, key=lambda outcome: outcome.name)
-
-
-def trained_here(configs: Iterable[RunConfig], runs_dir: str | Path | None, *, draw: bool = True) -> list[RunConfig]:
-    """What of these runs is trained on this machine, now or before: those that are not recorded, and a fresh seed of
-    the recorded arms that are compared. draw: as of `fresh_seeds`. ValueError where recorded runs are the only source
-    and one of STUDY_SCALE is not recorded; smaller ones are trained in any case."""
-    configs, source = unique(configs), check_source()
-    if source == "recorded" and (asked := [config for config in configs if config.scale == STUDY_SCALE]):
-        recorded_runs(asked)
-    held = recorded_ids(config.scale for config in configs) if source != "trained" else set()
-    again = fresh_configs(configs, source=source, runs_dir=runs_dir, draw=draw)
-    return [*(config for config in configs if config.run_id not in held), *again]
 
 
 def _earlier(names: Sequence[str], out_dir: Path) -> list[NotebookOutcome]:

@@ -264,6 +264,7 @@ def study(
     seeds = seeds if seeds is None else check_seeds(seeds, scale)
     asked = own if tasks is None else check_names("tasks", tasks)
     images = [task for task in asked if task in VISION_TASKS]
+    small_images = [task for task in (STUDY_TASKS if tasks is None else asked) if task in VISION_TASKS]
     tables = [task for task in asked if task in TABLES]
     sequences = [task for task in asked if task not in (*images, *tables, *LANGUAGE_TASKS)]
     whole = [task for task in sequences if not leaves_grid_out(task, scale)]
@@ -288,7 +289,7 @@ def study(
         "08_validation": lambda: unique(c for some in step for c in runs(some, validation_tasks(scale, tasks))),
         "09_vision": lambda: runs([*GRID_ARMS, *NORMVARY_ARMS], images),
         "10_autonorm": lambda: (
-            autonorm_runs([*images, *tables], small, often) + grid(CROSSING_ARMS, first, scale=small, seeds=often)
+            autonorm_runs([*small_images, *tables], small, often) + grid(CROSSING_ARMS, first, scale=small, seeds=often)
         ),
         "13_beyond": lambda: (
             site_runs(scale, first, seeds)

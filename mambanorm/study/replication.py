@@ -14,14 +14,13 @@ import pandas as pd
 
 from mambanorm.arms import AUTONORM, Arm
 from mambanorm.basics.atomic import write_text
-from mambanorm.basics.settings import check_source, fresh_seeds_asked
+from mambanorm.basics.settings import STUDY_SCALE, check_source, fresh_seeds_asked
 from mambanorm.config import RunConfig
 from mambanorm.runs.grid import unique
 from mambanorm.runs.presets import LANGUAGE_TASKS
 from mambanorm.runs.recorded_results import recorded_ids, recorded_runs
 from mambanorm.runs.store import check_store
 from mambanorm.runs.store import runs_dir as store_dir
-from mambanorm.runs.sweep import sweep
 from mambanorm.study.experiments import CROSSING_ARMS, NORMVARY_ARMS, OWN, POSITION_ARMS, TYPE_ARMS
 from mambanorm.study.intervals import prediction_interval
 
@@ -75,6 +74,8 @@ def replicate(
     again = fresh_configs(configs, source=source, runs_dir=runs_dir)
     if not again:
         return pd.DataFrame(columns=["task", "arm", "seed", "status", "test_accuracy"])
+    from mambanorm.runs.sweep import sweep  # here: what would be trained is said without torch and Dask
+
     return sweep(again, runs_dir=runs_dir, source="trained", **how)
 
 
@@ -110,3 +111,15 @@ def _valued(runs: pd.DataFrame) -> pd.DataFrame:
     """With the column `value`: accuracy in per cent; of a language model the loss in bits a character."""
     value, text = 100 * runs.test_accuracy.astype(float), runs.task.isin(LANGUAGE_TASKS)
     return runs.assign(value=value.where(~text, runs.test_loss / np.log(2)) if text.any() else value)
+
+
+def trained_here(configs: Iterable[RunConfig], runs_dir: str | Path | None, *, draw: bool = True) -> list[RunConfig]:
+    """What of these runs is trained on this machine, now or before: those that are not recorded, and a fresh seed of
+    the recorded arms that are compared. draw: as of `fresh_seeds`. ValueError where recorded runs are the only source
+    and one of STUDY_SCALE is not recorded; smaller ones are trained in any case."""
+    configs, source = unique(configs), check_source()
+    if source == "recorded" and (asked := [config for config in configs if config.scale == STUDY_SCALE]):
+        recorded_runs(asked)
+    held = recorded_ids(config.scale for config in configs) if source != "trained" else set()
+    again = fresh_configs(configs, source=source, runs_dir=runs_dir, draw=draw)
+    return [*(config for config in configs if config.run_id not in held), *again]
