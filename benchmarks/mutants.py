@@ -2,6 +2,7 @@
 
     python -m benchmarks.mutants                      # 80 with seed 35, of twelve rooms: half an hour
     python -m benchmarks.mutants --again              # those that survived, once more: after tests were added
+    python -m benchmarks.mutants --claims --mutations 40    # of claims/ alone: ten minutes
     python -m benchmarks.mutants --seed 36 --mutations 24
 
 A mutation swaps an operator or the sides of a choice, changes a number or a truth value, takes a `not` or a minus away,
@@ -60,6 +61,8 @@ ROOMS = {
     "loop": ("mambanorm/loop.py", ("tests/test_train.py",)),
 }
 """Room → its code, and the tests that judge it and nothing else. Of loop.py, SCHEDULE is a room of its own."""
+CLAIMS = [f"tests/test_{name}.py" for name in "rule claims evidence protocol budget verdict_pages summaries".split()]
+CLAIMS += ["tests/test_compare.py", "tests/test_beyond.py"]
 SCHEDULE = {"SCHEDULES", "learning_rate"}
 
 PAIRS = [(ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
@@ -223,12 +226,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="so many rooms at a time")
     parser.add_argument("--again", action="store_true", help="only those that survived")
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS), metavar="ROOM")
+    parser.add_argument("--claims", action="store_true", help="of claims/ alone, by its own tests")
     options = parser.parse_args()
-    stored = RESULTS / ("mutants.json" if options.seed == 35 else f"mutants-{options.seed}.json")
+    name = "mutants-claims" if options.claims else "mutants"
+    if options.claims:
+        ROOMS.clear()
+        ROOMS["claims"], options.rooms = ("mambanorm/claims/*.py", tuple(CLAIMS)), ["claims"]
+    stored = RESULTS / f"{name}.json" if options.seed == 35 else RESULTS / f"{name}-{options.seed}.json"
     known = [Mutant(**facts) for facts in json.loads(stored.read_text())] if stored.exists() else []
     mutants = sample(options.seed, options.mutations)
     mutants = [next((k for k in known if (k.where, k.span, k.after) == (m.where, m.span, m.after)), m) for m in mutants]
-    head = made(f"python -m benchmarks.mutants --seed {options.seed} --mutations {options.mutations}")
+    command = "--claims" if options.claims else f"--seed {options.seed}"
+    head = made(f"python -m benchmarks.mutants {command} --mutations {options.mutations}")
 
     def write() -> None:
         write_text(stored, json.dumps([asdict(m) for m in mutants], indent=1, ensure_ascii=False) + "\n")
