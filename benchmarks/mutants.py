@@ -61,8 +61,7 @@ ROOMS = {
     "loop": ("mambanorm/loop.py", ("tests/test_train.py",)),
 }
 """Room → its code, and the tests that judge it and nothing else. Of loop.py, SCHEDULE is a room of its own."""
-CLAIMS = [f"tests/test_{name}.py" for name in "rule claims evidence protocol budget verdict_pages summaries".split()]
-CLAIMS += ["tests/test_compare.py", "tests/test_beyond.py"]
+OF_CLAIMS = ("rule", "claims", "evidence", "protocol", "budget", "verdict_pages", "summaries", "compare", "beyond")
 SCHEDULE = {"SCHEDULES", "learning_rate"}
 
 PAIRS = [(ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
@@ -231,7 +230,10 @@ def main() -> None:
     name = "mutants-claims" if options.claims else "mutants"
     if options.claims:
         ROOMS.clear()
-        ROOMS["claims"], options.rooms = ("mambanorm/claims/*.py", tuple(CLAIMS)), ["claims"]
+        ROOMS["claims"], options.rooms = (
+            ("mambanorm/claims/*.py", tuple(f"tests/test_{n}.py" for n in OF_CLAIMS)),
+            ["claims"],
+        )
     stored = RESULTS / f"{name}.json" if options.seed == 35 else RESULTS / f"{name}-{options.seed}.json"
     known = [Mutant(**facts) for facts in json.loads(stored.read_text())] if stored.exists() else []
     mutants = sample(options.seed, options.mutations)
