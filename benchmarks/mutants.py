@@ -227,14 +227,14 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS), metavar="ROOM")
     parser.add_argument("--claims", action="store_true", help="of claims/ alone, by its own tests")
     options = parser.parse_args()
-    name = "mutants-claims" if options.claims else "mutants"
+    stem = "mutants-claims" if options.claims else "mutants"
     if options.claims:
         ROOMS.clear()
         ROOMS["claims"], options.rooms = (
             ("mambanorm/claims/*.py", tuple(f"tests/test_{n}.py" for n in OF_CLAIMS)),
             ["claims"],
         )
-    stored = RESULTS / f"{name}.json" if options.seed == 35 else RESULTS / f"{name}-{options.seed}.json"
+    stored = RESULTS / f"{stem}.json" if options.seed == 35 else RESULTS / f"{stem}-{options.seed}.json"
     known = [Mutant(**facts) for facts in json.loads(stored.read_text())] if stored.exists() else []
     mutants = sample(options.seed, options.mutations)
     mutants = [next((k for k in known if (k.where, k.span, k.after) == (m.where, m.span, m.after)), m) for m in mutants]
