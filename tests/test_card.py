@@ -289,9 +289,8 @@ def test_a_name_that_is_html_stays_text(register):
 
 
 def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
-    own = norm_card(
-        "RMSN", train=False, scale="evening", tasks=inside_task("evening"), runs_dir="nowhere"
-    ).training.set_index("place")
+    how = dict(train=False, scale="evening", runs_dir="nowhere")
+    own = norm_card("RMSN", tasks=inside_task("evening"), **how).training.set_index("place")
     row = mn.judge("E2s", recorded("evening"), scale="evening")
     assert math.isfinite(own.rate["before the block"])
     assert own.rate["before the block"] == own.rate_reference["after the scan"]

@@ -87,8 +87,8 @@ def test_the_arms_of_type_position_and_normvary_are_replicated_and_of_the_grid_i
 
 def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
     asked = mn.study("evening", RECORDED_TASKS[:1], source="auto")["03_type"]
-    (seed,) = replication.fresh_seeds(tmp_path)
-    known, recorded_seed = {config.run_id for config in asked}, asked[0].seed
+    (seed,), recorded_seed = replication.fresh_seeds(tmp_path), asked[0].seed
+    known = {config.run_id for config in asked}
     for config in replication.fresh_configs(asked, runs_dir=tmp_path):
         assert config.seed == seed
         assert config.with_seed(recorded_seed).run_id in known

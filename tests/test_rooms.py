@@ -83,11 +83,8 @@ def test_no_modules_import_each_other_in_a_circle():
     assert not left, f"these import each other: {sorted(left)}"
 
 
-def test_at_most_nine_modules_stand_at_the_top():
+def test_at_most_nine_modules_stand_at_the_top_every_room_has_a_floor_and_every_module_says_what_it_is_for():
     assert len(list(PACKAGE.glob("*.py"))) <= 9
-
-
-def test_every_room_has_a_floor_and_every_module_says_what_it_is_for():
     assert {room(name) for name in MODULES} == set(HEIGHT)
     assert not [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text()))]
 
@@ -97,7 +94,7 @@ def test_a_file_can_be_read_in_one_go(path):
     assert len(path.read_text().splitlines()) <= LONGEST
 
 
-WEIGHT = {"mambanorm": (28_978, 178), "tests": (18_907, None)}
+WEIGHT = {"mambanorm": (28_976, 178), "tests": (18_907, None)}
 """Lines and files that a folder has at most. Lower these when something goes; wanted are 27,500 lines in 190 files, and
 19,000 lines of tests."""
 

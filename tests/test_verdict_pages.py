@@ -215,10 +215,8 @@ def test_on_trained_models_the_digits_decide_no_claim_and_stand_beside():
     assert judge("H8v", runs, tasks=["digits_images"]).verdict == "reproduced"  # where it is asked for
     here = planted.made_up("H8s", {"NormVary>SSM>GN": 30.0}, scale="evening", seeds=12, task=TRAINED_TASKS[0])
     page = claims.verdict_html([judge("H8s", here)])
-    assert (
-        f"--claims H8s --scale evening --tasks {TRAINED_TASKS[0]} --seeds {EVENING_SEEDS[0]}-{EVENING_SEEDS[-1]}"
-        in page
-    )
+    asked = f"--tasks {TRAINED_TASKS[0]} --seeds {EVENING_SEEDS[0]}-{EVENING_SEEDS[-1]}"
+    assert f"mambanorm verdicts --claims H8s --scale evening {asked}" in page
 
 
 def test_the_runs_that_are_judged_are_the_recorded_ones_of_the_scale_that_is_asked_for(tmp_path):

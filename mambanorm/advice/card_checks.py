@@ -191,12 +191,6 @@ def _against_float64(x: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Call
     return ask
 
 
-def _large_half(name: str) -> Found:
-    """A square of 300 leaves float16: said, and no fault."""
-    found, _ = _against_float64(_ordinary(), torch.float16, 300.0)(name)
-    return found, ""
-
-
 def _ordinary() -> Tensor:
     return torch.randn(4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
@@ -240,7 +234,8 @@ EDGES: dict[str, Callable[[str], Found]] = {
     "one row": _on(_ordinary().float()[:1]),
     "a mean of 3,000, in float32": _against_float64(_ordinary() + 3_000, torch.float32),
     "float16": _against_float64(_ordinary(), torch.float16),
-    "float16, values of 300": _large_half,
+    # a square of 300 leaves float16: said, and no fault
+    "float16, values of 300": lambda name: (_against_float64(_ordinary(), torch.float16, 300.0)(name)[0], ""),
     "bfloat16": _against_float64(_ordinary(), torch.bfloat16),
     "gradients against finite differences": _slopes,
     "another device": _device,

@@ -52,19 +52,20 @@ def _a(number: int, words: str, quote: str, quantity: str, *comparisons: Compari
     )
 
 
-def _a1() -> Claim:
-    return _a(
+def _corrupted(name: str, column: str, decides: bool = True) -> Comparison:
+    return Comparison(name, {"AutoNorm": 1.0, "FrozenLN": -1.0}, column=column, decides=decides)
+
+
+AUTONORM_CLAIMS = (
+    _a(
         1,
         "In a Transformer a learned selector between DyT and LN beats LN alone.",
         "`disable_selector`: In this mode, the `NormSelector` is effectively bypassed, and the model exclusively "
         "utilizes Layer Normalization. This allows us to evaluate the baseline performance",
         "test accuracy of AutoNorm minus FrozenLN",
         minus("AutoNorm", "FrozenLN"),
-    )
-
-
-def _a2() -> Claim:
-    return _a(
+    ),
+    _a(
         2,
         "In a Transformer a learned selector between DyT and LN beats random weights.",
         "`random_selector`: […] providing a stochastic baseline to assess whether the learned adaptive weighting by "
@@ -73,11 +74,8 @@ def _a2() -> Claim:
         minus("AutoNorm", "AutoNorm_RandomSelector"),
         minus("AutoNorm", "AutoNorm_FixedSelector", decides=False),
         note="random weights are noise in training and a half each in the test, so the fixed half stands beside; ",
-    )
-
-
-def _a3() -> Claim:
-    return _a(
+    ),
+    _a(
         3,
         "In a Transformer a learned selector is more accurate than LN alone on noisy and on rotated test rows.",
         "Robustness to noise and rotation: Evaluated using corrupted test loaders (e.g., Gaussian noise, random "
@@ -87,14 +85,8 @@ def _a3() -> Claim:
         *(_corrupted(f"AutoNorm − FrozenLN, {kind}", kind) for kind in CORRUPTED),
         *(_corrupted(f"what {kind} changes", f"{kind}_change", decides=False) for kind in CORRUPTED),
         note="a model that is better on clean rows has a head start, so what corruption changes stands beside; ",
-    )
-
-
-def _corrupted(name: str, column: str, decides: bool = True) -> Comparison:
-    return Comparison(name, {"AutoNorm": 1.0, "FrozenLN": -1.0}, column=column, decides=decides)
-
-
-AUTONORM_CLAIMS = (_a1(), _a2(), _a3())
+    ),
+)
 
 # --------------------------------------------------------------------------------------------------- language models
 

@@ -82,7 +82,7 @@ def _verdict_panel(ax: Axes, verdicts: Sequence) -> bool:
             beside = dict(threshold=verdict.threshold, paper=verdict.paper)
             estimate(ax, y, verdict.effect, *verdict.ci, colour, seeds, **beside)
         _said(ax, y, verdict.verdict, _note(verdict), colour)
-    _name_rows(ax, [_label(v) for v in verdicts], verdicts[0].unit)
+    _name_rows(ax, [fill(f"{v.claim.id}  {v.claim.words}", 52) for v in verdicts], verdicts[0].unit)
     return _clip(ax, verdicts)
 
 
@@ -133,10 +133,6 @@ def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
 def _headline(why: str) -> str:
     """`at chance: neither side clearly beats guessing` → `at chance`"""
     return re.split(r"[:,(]", why)[0].strip()
-
-
-def _label(verdict) -> str:
-    return fill(f"{verdict.claim.id}  {verdict.claim.words}", 52)
 
 
 def estimate(
