@@ -36,7 +36,7 @@ def of_type(best, mean=0.8, **options):
 def test_the_answer_on_type_names_the_leader_its_gain_and_the_baseline():
     said = answers.type_of_norm(of_type("IN>SSM>IN"))
     assert said == (
-        "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, differences with 95 % t-interval · digits).\n\n"
+        "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, each difference with a 95 % t-interval · digits).\n\n"
         "- **digits**: IN→IN is ahead with 80.0 ± 1.0 % (no norm 30.0 ± 1.0 %, chance 10.0 %). The gain is "
         "+50.0 points [50.0, 50.0]: clearly above zero. Over the next, BN→BN, it is +30.0 points [30.0, 30.0]: clearly "
         "above zero.\n\n"

@@ -408,6 +408,9 @@ def test_the_arm_to_take_is_chosen_by_validation(planted):
     assert (found.low, found.high) == pytest.approx((gap.mean() - half, gap.mean() + half))
     lucky = planted.assign(test_accuracy=planted.test_accuracy + 0.3 * (planted.arm == "IN>SSM>IN"))
     assert claims.ranking(lucky, "digits").arm.iloc[0] == "None>SSM>BN"  # what tests show must not choose
+    shown = claims.leading(table)
+    assert shown["mean"].tolist() == [round(x, 1) for x in table["mean"][shown.index]]
+    assert set(table.index[:8]) <= set(shown.index) <= {*table.index[:8], *table.index[table.who != ""]}
     pairs = claims.against_chosen(table, "digits")
     assert set(pairs.b) == {PROPOSAL, "BN>SSM>LN", ORIGINAL}
     with pytest.raises(ValueError, match="no arm is tuned and tested on task 'listops'"):

@@ -206,7 +206,7 @@ def test_a_regression_is_told_in_the_units_of_its_target(capsys, store):
     assert re.search(r"diabetes: R² on test.*\(RMSE \d+\.\d+, 1 run", " ".join(capsys.readouterr().out.split()))
 
 
-def test_a_dry_run_needs_no_data(capsys):
+def test_a_dry_run_needs_no_data_and_that_of_the_study_counts_the_runs_of_the_notebooks(capsys, notebook_folder):
     """Neither IMDB nor Pathfinder's pictures are there."""
     code, out, _ = call(
         capsys, "sweep", "--arms", "RMSN>SSM>None", "--tasks", "imdb,pathfinder32", "--scale", "quick", "--dry-run"
@@ -214,9 +214,6 @@ def test_a_dry_run_needs_no_data(capsys):
     assert code == 0
     assert "6 runs asked for" in out
     assert "a few steps of one run on imdb, pathfinder32, timed just now" in out
-
-
-def test_a_dry_run_of_the_study_counts_the_runs_of_the_notebooks_asked_for(capsys, notebook_folder):
     argv = ["study", "--dry-run", "--scale", "smoke", "--tasks", "digits", "--seeds", "2", "--notebooks", "03"]
     code, out, _ = call(capsys, *argv)
     assert code == 0

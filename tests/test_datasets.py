@@ -624,14 +624,11 @@ def test_features_that_are_wrong_or_not_there_are_refused_by_name(few, content, 
     assert not list(few.glob("frames*"))
 
 
-def test_a_video_to_train_on_and_to_test_is_refused(few):
+def test_a_video_to_train_on_and_to_test_and_a_bundle_with_one_person_alone_are_refused(few):
     train, test = (few / "splits" / f"{part}.split1.bundle" for part in ("train", "test"))
     test.write_text(test.read_text() + train.read_text().splitlines()[0] + "\n")
     refused("breakfast", "is in both parts of split 1")
-
-
-def test_a_bundle_with_one_person_alone_is_refused(few):
-    (few / "splits" / "train.split1.bundle").write_text("P16_cam01_P16_tea.txt\nP16_cam01_P16_milk.txt\n")
+    train.write_text("P16_cam01_P16_tea.txt\nP16_cam01_P16_milk.txt\n")
     refused("breakfast", "validation needs another person's", "quick")
 
 

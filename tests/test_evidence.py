@@ -118,6 +118,7 @@ def test_a_further_rate_counts_once_all_seeds_have_it_and_the_next_one_is_asked_
     more = mine.assign(run_id=ids, lr=rate, test_accuracy=0.9, best_val_accuracy=0.9 + 0.001 * mine.seed)
     grown = pd.concat([frame, more.astype({"run_id": object})], ignore_index=True)
     evidence = Evidence(grown, SCALE)
+    assert Evidence(made_up("H8s"), SCALE).further_rates([PROPOSAL], "digits") == []  # the best is no end
     assert evidence.tuned((PROPOSAL,), "digits").lr == rate
     assert evidence.further_rates([PROPOSAL], "digits") == [(PROPOSAL, rate), (PROPOSAL, after)]
     lost = grown[~((grown.lr == rate) & (grown.seed == 2))]
@@ -227,13 +228,10 @@ def test_a_run_without_a_finite_number_is_a_missing_run(lost):
     assert (verdict.verdict, verdict.n_seeds) == ("not judged", 5)
 
 
-def test_runs_of_the_first_protocol_are_refused():
-    with pytest.raises(ValueError, match=f"holds runs of protocol 1, this is protocol {VERSION}"):
-        judge("H8s", made_up("H8s").assign(protocol=1))
-
-
-def test_runs_of_all_versions_that_asked_for_the_same_are_judged():
+def test_runs_of_the_first_protocol_are_refused_and_those_of_all_that_asked_for_the_same_are_judged():
     frame = made_up("H8s")
+    with pytest.raises(ValueError, match=f"holds runs of protocol 1, this is protocol {VERSION}"):
+        judge("H8s", frame.assign(protocol=1))
     versions = np.array(SAME_RUNS)[np.arange(len(frame)) % len(SAME_RUNS)]
     assert judge("H8s", frame.assign(protocol=versions)).brief == judge("H8s", frame).brief
 

@@ -187,7 +187,11 @@ def test_of_a_group_validation_chooses_and_a_tied_member_must_say_the_same():
         validation[1, 0] = validation[0, 0] + values(promise, 0.6)
         if lost:
             scores[1, 0, 3], validation[1, 0, 3] = np.nan, 10.0
-        return rule.compare(np.array([[1.0, 0, -1], [0, 1.0, -1]]), scores, validation, 1.0, 1.0)
+        weights = np.array([[1.0, 0, -1], [0, 1.0, -1]])
+        alone = rule.compare(weights, scores, validation, 1.0, 1.0)
+        rates = rule.compare(weights, np.stack([scores] * 2), np.stack([validation] * 2), 1.0, 1.0)[2]
+        assert rates.tolist() == [alone[2].tolist()] * 2  # of two studies, as of one
+        return alone
 
     told, member, _ = group(3.0, 9.0)
     assert (told.state, member) == ("holds", 1)
@@ -311,6 +315,15 @@ def test_a_made_up_study_has_the_means_and_the_likeness_that_are_planted(scenari
     weighs = np.array([claim.comparisons[0].weights.get(arm, 0) > 0 for arm in claim.arms])
     assert rate[~weighs].max() == 0
     assert rate[weighs] == pytest.approx([setting.diverges] * weighs.sum(), abs=0.03)
+    slope = (made.test[:, :, 1] - made.test[:, :, 0]).mean(axis=(0, 2))  # what an arm loses at another rate
+    assert slope[weighs] == pytest.approx(0 if setting.flat else setting.curve[1] - setting.curve[0], abs=0.25)
+    assert slope[~weighs] == pytest.approx(setting.curve[1] - setting.curve[0], abs=0.25)
+    noise = (made.test[:, :, 0] - made.test[:, :, 2]) / 2**0.5  # the level of a seed drops out
+    spread = noise.std(axis=2, ddof=1)
+    assert (np.median(spread.max(axis=1) / spread.min(axis=1)) > 4) == setting.unequal
+    assert ((abs(noise) > 5 * noise.std()).mean() > 3e-4) == (setting.unequal or setting.tails == 3)
+    some = made.diverged.any(axis=2) & ~made.diverged.all(axis=2)
+    assert some.any() == (setting.diverges > 0 and not setting.by_seed)
     if scenario in ("plain", "t3", "larger sd"):
         noise = [part[:, 0, 1] - part.mean(axis=(1, 2)) for part in (made.test, made.validation)]
         assert np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1] == pytest.approx(setting.alike, abs=0.08)

@@ -94,12 +94,9 @@ def test_growth_is_that_of_the_last_step_kept():
     assert growth_facts(run(ring_step=[8], ring_outputs=[depth**2.0 * (1 + 0.01 * np.sin(depth))]))["law"] < -2
 
 
-def test_outputs_beyond_float32_grow_over_its_whole_range():
+def test_outputs_beyond_float32_grow_over_its_whole_range_and_those_of_no_step_do_not():
     blown_up = run(ring_step=[3], ring_outputs=[[1.0, 10.0, np.inf, np.inf]])
     assert growth_facts(blown_up) == dict(growth=pytest.approx(8 * 38 / 4), law=0)
-
-
-def test_a_run_whose_first_step_failed_has_no_growth():
     assert growth_facts(run(step=[0])) == {}
 
 

@@ -296,7 +296,7 @@ def recommend(
 
     batch_size: rows of a training batch on one device. size: parameters, such as 7e9. component: "generator" or
     "discriminator" (a GAN needs one), or "output" for the last layer. depth: layers. For "mamba", task may also name a
-    recorded task of this kit (`mnist1d`), and the reasons are recorded verdicts. ValueError for an unknown value.
+    recorded task of this kit (`pydoc`), and the reasons are recorded verdicts. ValueError for an unknown value.
     """
     q = Question(architecture, batch_size, task, causal, size, component, depth)
     tasks = (*TASKS, *KIT) if architecture == "mamba" else TASKS

@@ -25,7 +25,7 @@ def type_of_norm(runs: pd.DataFrame) -> str:
         next_to = "" if second == NONE else f" Over the next, {label(second)}, it is {lead}."
         lines.append(f"{start} (no norm {none}, {chance}). The gain is {gain}.{next_to}")
     paper = "\nThe paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."
-    return answer(runs, "mean ± sd, differences with 95 % t-interval", [*lines, paper])
+    return answer(runs, "mean ± sd, each difference with a 95 % t-interval", [*lines, paper])
 
 
 def difference(frame: pd.DataFrame) -> str:
