@@ -59,7 +59,7 @@ SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
 class Arm(NamedTuple("Arm", [("n1", str), ("n2", str), ("more", tuple[tuple[str, str], ...])])):
     """The norm before the SSM (Eq. 1: N1, feeding both branches) and the one after it (N2, before the gate).
 
-    more: (site, norm) pairs of MORE_SITES, or a dict; kept in their order, without "None". ValueError for what is none.
+    more: (site, norm) pairs of MORE_SITES, or a dict; kept in their order, without "None". ValueError for all else.
     """
 
     def __new__(cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Arm:
@@ -68,7 +68,7 @@ class Arm(NamedTuple("Arm", [("n1", str), ("n2", str), ("more", tuple[tuple[str,
     @classmethod
     def parse(cls, text: str | Arm) -> Arm:
         """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"`, `"RMSN>SSM>None+B:RMSN"` or `"preset:VMamba"` → Arm; `"LN>MHA>LN"` or
-        `"AutoNorm"` → AttentionArm. ValueError for anything else, and for a site that stands there twice."""
+        `"AutoNorm"` → AttentionArm. ValueError for anything else, and for a site that is named twice."""
         if isinstance(text, Arm):
             return text
         if not isinstance(text, str):

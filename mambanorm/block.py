@@ -243,7 +243,7 @@ class MambaBlock(CausalBlock):
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
 
     def select(self, u: Tensor, _: None, at: Callable, cache: BlockCache | None) -> tuple[Tensor, ...]:
-        """u (B, L, E), and of it Δ's R numbers, B and C (B, L, N)."""
+        """u (B, L, E), and computed from u Δ's R numbers, B and C (B, L, N)."""
         u = at("conv", u)
         dt, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
         B, C, dt = at("B", B), at("C", C), at("delta", dt)

@@ -45,7 +45,7 @@ def run_named(*, since: str) -> Any:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run, flat. Raises ValueError for an unknown or impossible value, at construction."""
+    """One run: each setting is a field. Raises ValueError for an unknown or impossible value, at construction."""
 
     task: str = text("digits", "the name of one: a word such as 'digits'", WORD)
     arm: str = checked("RMSN>SSM>None", table="norms.NORMS")  # the original Mamba (§4.5)

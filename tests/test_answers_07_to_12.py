@@ -179,11 +179,11 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
     runs = pd.DataFrame([dict(task="digits_images", arm="AutoNorm", seed=0, scale="quick", status="ok")])
     how = dict(weights=CHOSEN, held=held, ratios={"diabetes": 1.5})
     _, _, *lines = answers.is_choice_better(runs, blends[:0], blends, blends[:0], **how).splitlines()
-    assert "ended at 0.21 in block blocks.0.n1 and 0.71 in block blocks.0.n2: not the same in every layer" in lines[0]
+    assert "ended at 0.21 (blocks.0.n1) and 0.71 (blocks.0.n2): not the same in every layer" in lines[0]
     assert lines[1] == "- **learned − random** on digits_images: +8.0 points [5.0, 11.0], clearly above zero"
     assert lines[2].startswith("- **Under noise**, FrozenDyT against FrozenLN: −12.0")
-    assert "what it changes: +3.0" in lines[2]
-    assert lines[3:] == ["- **diabetes**: 1.50 × the RMSE of boosted trees"]
+    assert "what noise changes: +3.0" in lines[2]
+    assert lines[3:] == ["- **diabetes**: the best on validation has 1.50 × the RMSE of boosted trees"]
     nothing = dict(weights=CHOSEN[:0], held=held[:0], ratios={})
     empty = answers.is_choice_better(runs, blends[:0], blends[:0], blends[:0], **nothing)
     assert empty.endswith("- **What is chosen**: No selector was watched.")
@@ -216,7 +216,7 @@ def test_the_answer_on_cures_tells_where_it_began_and_failed_finite_and_learned_
     assert "- **norm**: 0 of 2 fail, 3.10 bits ± 0.14.\n" in text
     assert "- **clipped**: 1 of 2 fail, the first after 20 steps; the others reach 4.00 bits.\n" in text
     assert "- Finite in every seed: norm and slow. Of these norm learned most." in text
-    assert text.endswith("Finite is not learned: slow does not get below the 4.50 bits of a model that knows only how "
-                         "common each character is.")  # fmt: skip
+    assert text.endswith("Staying finite is not learning: slow ended no lower than the 4.50 bits of a model that knows "
+                         "only how common each character is.")  # fmt: skip
     assert answers.what_cures(ENDS, "quick", 5.0, "").endswith("norm learned most.")
     assert answers.what_cures(ENDS[ENDS.failed], "quick", 5.0, "").endswith("Finite in every seed: none.")

@@ -107,7 +107,7 @@ def test_a_row_that_reaches_far_beyond_the_others_is_cut_and_its_numbers_stand_b
     (ax,) = figure.axes
     assert ax.get_xlim()[1] < 800
     assert "+900.0 points [800.0, 990.0]" in "".join(text.get_text() for text in ax.texts)
-    assert "cut at the edge: it goes on" in figure.get_label()
+    assert "a line cut at the edge goes on: see its numbers" in figure.get_label()
     assert "cut at" not in figures.fig_verdicts(near).get_label()
 
 

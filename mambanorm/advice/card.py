@@ -89,9 +89,9 @@ def norm_card(
     """The card of a norm: a registered name, or a file that registers it.
 
     tasks: None = the recorded sequence and image task of the scale (`card_tasks`); a language task if it is named and
-    the norm is causal. seeds: a number = so many of the recorded ones of `against`, the arm beside which it stands; a
+    the norm is causal. seeds: a number = so many of the recorded ones of `against`, the arm to compare with; a
     list = those. scale: None = the environment's, else evening. train=False reads what is there. A training that would
-    take longer than `limit_s` seconds (None = no limit) is left out, and said so; so is what fails. out: a folder in
+    take longer than `limit_s` seconds (None = no limit), or that fails, is left out; the card says so. out: a folder in
     which the card is written, before and after the training. `engine`: sweep's scheduler, workers, client, progress.
 
     ValueError for an unknown norm, task or scale, a task of regression, and for a file without a norm.

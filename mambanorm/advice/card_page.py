@@ -211,8 +211,8 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _who(card: NormCard) -> list[str]:
-    said = f"{card.name} is the same as {card.same} to 1e-6: nothing was trained"
-    return [f"{said}, and what stands below of runs is the record of {card.same}."] if card.same else []
+    said = f"{card.name} is the same as {card.same} to 1e-6: nothing was trained."
+    return [f"{said} The runs below are those recorded of {card.same}."] if card.same else []
 
 
 def _better(card: NormCard) -> list[str]:

@@ -292,7 +292,7 @@ def recommend(
     component: str | None = None,
     depth: int | None = None,
 ) -> Recommendation:
-    """The norm for an architecture and its place, with reasons (the guide's decision framework, S4).
+    """The norm for an architecture and its place, with reasons: the guide's decision framework (`references("S4")`).
 
     batch_size: rows of a training batch on one device. size: parameters, such as 7e9. component: "generator" or
     "discriminator" (a GAN needs one), or "output" for the last layer. depth: layers. For "mamba", task may also name a

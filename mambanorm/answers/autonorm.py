@@ -51,7 +51,7 @@ def _preferred(weights: pd.DataFrame) -> str:
     if weights.empty:
         return "No selector was watched."
     last = weights.groupby("block", sort=False).w0.mean()
-    said = listed(f"{w0:.2f} in block {block}" for block, w0 in last.items())
+    said = listed(f"{w0:.2f} ({block})" for block, w0 in last.items())
     prefers = {"DyT" if w0 > 0.5 else "LN" for w0 in last}
     same = f"all prefer {prefers.pop()}" if len(prefers) == 1 else "not the same in every layer"
     return f"The weight of DyT, which started at a half, ended at {said}: {same} (one run)."
@@ -69,7 +69,7 @@ def is_choice_better(
     lines += [f"- **{r.step}** on {r.task}: {told(r)}" for r in controls.itertuples()]
     for row in held[held.arm != "FrozenLN"].itertuples():
         level, change = gained(over_seeds(row.accuracy_gap)), gained(over_seeds(row.change_gap))
-        lines.append(f"- **Under {row.kind}**, {row.arm} against FrozenLN: {level}; what it changes: {change}")
-    lines += [f"- **{task}**: {ratio:.2f} × the RMSE of boosted trees" for task, ratio in ratios.items()]
+        lines.append(f"- **Under {row.kind}**, {row.arm} against FrozenLN: {level}; what {row.kind} changes: {change}")
+    lines += [f"- **{t}**: the best on validation has {r:.2f} × the RMSE of boosted trees" for t, r in ratios.items()]
     lines += [f"- **Inside Mamba**, {r.step}, on {r.task}: {told(r)}" for r in crossed.itertuples()]
     return answer(runs, SHOWS, lines)

@@ -92,7 +92,7 @@ def normalization(table: pd.DataFrame) -> str:
     return (
         "**Answer.** Most norms compute y = γ·(x − μ)/√(σ² + ε) + β and differ in the axes of μ and σ². RMSN and Lp "
         "take out no mean and learn no β. DyT and Derf use no statistic: they squeeze each value by itself. NormVary, "
-        "SwitchNorm and NormSelector mix others. Scale and Constant are controls: a gain, a shift, and no norm. "
+        "SwitchNorm and NormSelector mix others. Scale (a gain) and Constant (a shift) are controls, not norms. "
         f"Causal: {causal}. All others look along the sequence, BN in training only. On this machine {cheapest} was "
         f"the cheapest and {slowest} the most expensive, {table.ratio.iloc[-1]:.1f} times LN."
     )

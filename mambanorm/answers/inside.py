@@ -15,7 +15,7 @@ from mambanorm.runs.result import RunResult
 from mambanorm.study.tables import describe_frame, label, seeds_text
 
 NONE = "None→None"
-PAPER = "The paper: exponential growth without norms, none with a norm after; the variance rises, most in deep layers."
+PAPER = "The paper: outputs grow exponentially unless a norm follows the SSM; singular values grow most in deep layers."
 
 
 def its_end(run: RunResult) -> str:
@@ -67,8 +67,8 @@ def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: st
     )
     lines = [
         f"**Answer** ({describe_frame(hot, 'all runs')}). A norm keeps a block from multiplying what comes in. Before "
-        "the SSM it bounds both branches, after it the scan's alone. Powers of ten by which the largest token grows in "
-        f"8 blocks, at the last finite step: {grown_said(growing)}.",
+        "the SSM it bounds both branches, after the SSM the scan's alone. Powers of ten by which the largest token "
+        f"grows in 8 blocks, at the last finite step: {grown_said(growing)}.",
         f"At lr {hot.lr.iloc[0]:g} ended non-finite: {failures}. One of those without norms, trained here once more, "
         f"{end}. {spectra}",
         PAPER,
@@ -127,7 +127,7 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float, began: str) -> st
     shares = f"the {unigram:.2f} bits of a model that knows only how common each character is"
     told = f"- Finite in every seed: {listed(well.index)}."
     told += f" Of these {well.bits.idxmin()} learned most." if len(well) else ""
-    told += f" Finite is not learned: {listed(idle)} does not get below {shares}." if idle else ""
+    told += f" Staying finite is not learning: {listed(idle)} ended no lower than {shares}." if idle else ""
     head = f"**Answer** ({scale} scale, {seeds_text(table.seeds)}; validation bits a character, mean ± sd)."
     return "\n".join([head, "", *lines, told])
 

@@ -39,7 +39,7 @@ def before_or_after(
     runs: pd.DataFrame, pairs: pd.DataFrame, rivals: pd.DataFrame, sizes: pd.DataFrame, *, printed: pd.DataFrame
 ) -> str:
     """The answer of notebook 04: for each task how often after is ahead, for which norm the place matters most, and
-    than how many others GN gains more; then what a norm after the SSM does for the gate.
+    how many others gain less by it than GN; then what a norm after the SSM does for the gate.
 
     `pairs`: after − before as `tables.paired` has it. `rivals`: `contrasts.difference_of_differences` of GN against the
     others. `sizes`: the frame of `inside.sizes_inside`. `printed`: the paper's own differences, a column a task.

@@ -86,7 +86,7 @@ def learned_norm(runs: pd.DataFrame, steps: pd.DataFrame, *, moved: pd.DataFrame
 
 # 08: which of the proposal's two norms brings the gain?
 
-SINGLE = {"GN alone": "GN after the SSM", "NormVary alone": "NormVary before it"}
+SINGLE = {"GN alone": "GN after the SSM", "NormVary alone": "NormVary before the SSM"}
 AGAINST = ("NormVary→GN", "NormVary→LN", "LN alone")
 LEARNED = "learning, given GN"
 
@@ -129,6 +129,6 @@ def _single(row: pd.DataFrame) -> str:
     there = row.loc[[step for step in SINGLE if step in row.index]]
     each = ", ".join(f"{step} {gained(found)}" for step, found in there.iterrows())
     if len(there) < 2:
-        return f"One of the two steps was not run: {each or 'nor was the other'}."
+        return f"Only one of the two steps was run: {each}." if each else "Neither of the two steps was run."
     verb = "costs less" if there.difference.max() < 0 else "brings more"
     return f"{SINGLE[there.difference.idxmax()]} {verb}: {each}."

@@ -35,8 +35,8 @@ def needed(
     frame: pd.DataFrame | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
-    """The configs of all runs that a claim rests on; an empty list where no task of it is asked for. With a frame, the
-    rates by which its results make an arm's grid grow are among them: train, then ask again, until nothing is missing.
+    """The configs of all runs that a claim rests on; an empty list where no task of it is asked for. The results
+    in a frame may add learning rates to an arm's grid: train, then ask again with it, until nothing is missing.
     `changes`: fields in which they differ from those of the scale, such as dict(d_model=16); not for claims of §4.6.
     ValueError for test seeds from 100 on, which have other roles."""
     claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)

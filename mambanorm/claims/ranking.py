@@ -156,8 +156,8 @@ def compare(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> pd.DataFrame:
-    """One arm against another, each at its own learning rate, by the rule of PROTOCOL.md: recorded runs are read, those
-    that lack are trained. One row a task: said, the answer in words; word, its kind: better, worse, alike, open or
+    """One arm against another, each at its own learning rate, by the rule of PROTOCOL.md: recorded runs are read,
+    missing ones are trained. One row a task: said, the answer in words; word, its kind: better, worse, alike, open or
     not judged; new_seeds, how many would tell what is open; effect, low, high (95 %), unit, n, diverged and
     diverged_against; `verdict` and `reverse`, what the rule says of either order.
 

@@ -242,8 +242,7 @@ def record_results(
     """
     scale, protocol = default_scale() if scale is None else scale, commit_in_force()
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
-    before = recorded_before(scale, path)
-    done, asked = [], parts(scale, seeds, tasks)
+    before, asked = recorded_before(scale, path), parts(scale, seeds, tasks)
     for i, part in enumerate(asked):
         print(f"part {i + 1} of {len(asked)}, {part.name}")
         asked_now = partial(_to_train, part, scale, runs_dir, before)
@@ -253,8 +252,7 @@ def record_results(
         frame, configs = until_grown(asked_now, runs_dir, **engine)
         if failed := int((frame.status == "failed").sum()):
             raise RuntimeError(f"{part.name}: {plural(failed, 'run')} could not be trained: this part is not recorded")
-        done = unique([*done, *configs])
-        _write(done, before, protocol, path, runs_dir)
+        before = _write(configs, before, protocol, path, runs_dir)
     return path
 
 
@@ -267,17 +265,21 @@ def _to_train(part: Part, scale: str, runs_dir: str | Path | None, before: pd.Da
 
 def _write(
     configs: list[RunConfig], before: pd.DataFrame | None, protocol: str, path: Path, runs_dir: str | Path | None
-) -> None:
-    """The rows of these runs, and those of `before` that are other runs."""
-    frame = with_summaries(load_runs(runs_dir, configs=configs), runs_dir)
-    frame = frame.assign(protocol=VERSION, protocol_commit=protocol)
+) -> pd.DataFrame:
+    """Writes and returns the rows of these runs and of `before`, which keeps those that it has as the store has them:
+    under the protocol that they name, and with summaries that can take minutes to read."""
+    rows = load_runs(runs_dir, configs=configs)
     if before is not None:
-        frame = _named(frame, before)
+        same = ["run_id", "git_commit"]
+        rows = rows[~pd.MultiIndex.from_frame(rows[same]).isin(pd.MultiIndex.from_frame(before[same]))]
+    frame = with_summaries(rows, runs_dir).assign(protocol=VERSION, protocol_commit=protocol)
+    if before is not None:
         others = before[~before.run_id.isin(frame.run_id)]
-        frame = pd.concat([frame, others], ignore_index=True) if len(others) else frame
+        frame = pd.concat([part for part in (others, frame) if len(part)], ignore_index=True)
     write_recorded(frame, configs, path)
     kept = {run_id: arrays for run_id, arrays in recorded_inside(path).items() if run_id in set(frame.run_id)}
     write_inside(kept | _inside(configs, runs_dir), path)
+    return read_results(path)
 
 
 def _inside(configs: list[RunConfig], runs_dir: str | Path | None) -> dict[str, dict[str, np.ndarray]]:
@@ -296,12 +298,3 @@ def _inside(configs: list[RunConfig], runs_dir: str | Path | None) -> dict[str, 
         for run_id, run in found.items()
         if run is not None and (run.path / "diagnostics.npz").is_file()
     }
-
-
-def _named(frame: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the protocols that `before` names for the runs that it has as they are now."""
-    names = ["protocol", "protocol_commit"]
-    known = frame[["run_id", "git_commit"]].merge(before[["run_id", "git_commit", *names]], how="left")
-    known.index = frame.index
-    kept = known.protocol.notna()
-    return frame.assign(**{name: known[name].where(kept, frame[name]).astype(frame[name].dtype) for name in names})

@@ -137,7 +137,7 @@ class Verdict:
 
     @property
     def uneven(self) -> str:
-        """Where mean and median of the seeds lie further apart than the threshold and a quarter of the mean: both."""
+        """Median and range of the seeds, if median and mean differ by more than threshold and a quarter of the mean."""
         if self.unit not in BY_SEED or not len(self.per_seed):
             return ""
         median, mean = float(np.median(self.per_seed)), float(np.mean(self.per_seed))
@@ -209,7 +209,7 @@ def judge(
     `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10…H12). It may
     hold any other runs as well. `tasks` None = those of the frame that the claim is about; at evening those of ONE_POOL
     stand beside, and decide nothing. `changes`: judge the runs that differ from those of the scale in these fields,
-    such as dict(d_model=16). ValueError for an unknown claim, for a frame as `Evidence` refuses it, and for `changes`
+    such as dict(d_model=16). ValueError for an unknown claim, for a frame that `Evidence` refuses, and for `changes`
     of a claim of §4.6, whose settings are part of the question.
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale, changes=changes)

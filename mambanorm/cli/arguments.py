@@ -181,8 +181,8 @@ def set_source(options: argparse.Namespace) -> None:
             os.environ[variable] = str(value)
 
 
-def scale_help(usual: str = "quick") -> str:
-    return f"{', '.join(SCALES[:-1])} or {SCALES[-1]} (default: MAMBANORM_SCALE, else {usual})"
+def scale_help(usual: str = "") -> str:
+    return f"{', '.join(SCALES[:-1])} or {SCALES[-1]} (default: {usual or 'MAMBANORM_SCALE, else quick'})"
 
 
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
@@ -192,7 +192,7 @@ JUDGED_SEEDS_HELP = (
 )
 
 
-def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS_HELP, usual: str = "quick") -> None:
+def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS_HELP, usual: str = "") -> None:
     command.add_argument("--scale", type=check_scale, help=scale_help(usual))
     if several:
         command.add_argument("--tasks", type=names, metavar="A,B", help="tasks, separated by commas")
@@ -211,7 +211,7 @@ def add_training(command: Parser) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="only say how many runs there are and how long they take"
     )
-    command.add_argument("--yes", action="store_true", help="do not ask before a training of more than an hour")
+    command.add_argument("--yes", action="store_true", help="train even for more than an hour, without asking")
 
 
 def add_set(command: Parser) -> None:

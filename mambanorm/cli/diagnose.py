@@ -19,7 +19,7 @@ def add_diagnose(command: Parser) -> None:
     help_text = "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or .pt, or the "
     help_text += "folder of a download; config.json beside it says which"
     command.add_argument("checkpoint", metavar="CHECKPOINT", help=help_text)
-    help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, or character by character"
+    help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, else by characters or bytes"
     command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
     command.add_argument("--length", type=arg.whole(1), default=256, metavar="L", help="positions a row (default: 256)")
     command.add_argument("--rows", type=arg.whole(1), default=4, metavar="B", help="rows of the batch (default: 4)")

@@ -72,7 +72,7 @@ def _check_store(options: argparse.Namespace) -> int:
 
 
 def add_tasks(command: Parser) -> None:
-    command.add_argument("--scale", type=check_scale, help="only this scale")
+    command.add_argument("--scale", type=check_scale, help="show the settings at this scale")
     help_text = "download, make or load the data of these tasks now"
     command.add_argument("--prepare", type=arg.names, metavar="A,B", help=help_text)
 

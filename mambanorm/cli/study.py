@@ -15,7 +15,7 @@ from mambanorm.cli.printing import confirm, print_dry_run, report_failed
 
 
 def add_study(command: Parser) -> None:
-    arg.add_common(command, usual=STUDY_SCALE)
+    arg.add_common(command, usual=f"MAMBANORM_SCALE, else {STUDY_SCALE}")
     arg.add_training(command)
     command.add_argument("--source", type=check_source, metavar="WHERE", help=arg.SOURCE_HELP)
     command.add_argument("--fresh", type=check_fresh, metavar="N", help=arg.FRESH_HELP)
@@ -60,7 +60,7 @@ def study(options: argparse.Namespace) -> int:
 
 
 def add_verdicts(command: Parser) -> None:
-    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H3s (default: all)")
+    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these claims: H1s,H3s (default: all)")
     arg.add_common(command, seeds_help=arg.JUDGED_SEEDS_HELP)
     arg.add_training(command)
 
@@ -73,7 +73,7 @@ def add_verdicts(command: Parser) -> None:
     "--claims H1s --seeds 8-15",
 )
 def verdicts(options: argparse.Namespace) -> int:
-    """Train what the claims of the paper lack and print a verdict for each."""
+    """Train the runs that the claims lack and print a verdict for each claim."""
     from mambanorm import claims
     from mambanorm.claims.protocol import DATE, PROTOCOL, VERSION
 
@@ -129,10 +129,10 @@ def record(options: argparse.Namespace) -> int:
 
 
 def add_calibrate(command: Parser) -> None:
-    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H8s (default: all)")
+    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these claims: H1s,H8s (default: all)")
     command.add_argument("--scenarios", type=arg.names, metavar="NAMES", help="only these (default: all)")
-    command.add_argument("--studies", type=arg.whole(1), default=1_000, metavar="N", help="a cell (default: 1000)")
-    command.add_argument("--record", action="store_true", help="write the table of the repository")
+    command.add_argument("--studies", type=arg.whole(1), default=1_000, metavar="N", help="per case (default: 1000)")
+    command.add_argument("--record", action="store_true", help="write the repository's table anew")
 
 
 @arg.command(

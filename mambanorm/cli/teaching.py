@@ -30,7 +30,7 @@ def notebooks(options: argparse.Namespace) -> int:
 
 
 def add_explore(command: Parser) -> None:
-    port = "where it is served at 127.0.0.1 (default: 8866, or one near it)"
+    port = "the port of the page at 127.0.0.1 (default: 8866, or one near it)"
     command.add_argument("--port", type=arg.whole(1, 65_535), help=port)
     command.add_argument("--no-browser", action="store_true", help="only print the address")
 
@@ -48,7 +48,7 @@ def explore(options: argparse.Namespace) -> int:
 
 
 def add_sheet(command: Parser) -> None:
-    command.add_argument("--norms", type=arg.names, metavar="A,B", help="only these norms, by name (default: all)")
+    command.add_argument("--norms", type=arg.names, metavar="A,B", help="only these norms (default: all but Constant)")
     command.add_argument("--out", type=arg.folder, metavar="DIR", help="where it goes (default: reports/teaching)")
 
 

@@ -93,7 +93,7 @@ def add_sweep(command: Parser) -> None:
     which.add_argument(
         "--arms", type=arg.names, metavar="ARMS", help='arms, separated by commas: "RMSN>SSM>GN,preset:VMamba"'
     )
-    which.add_argument("--grid", help="a list of the study: type, position, grid or normvary")
+    which.add_argument("--grid", help="the arms of a part of the study: type, position, grid or normvary")
     arg.add_common(command)
     arg.add_set(command)
     arg.add_training(command)
@@ -149,7 +149,7 @@ def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
 
 def add_compare(command: Parser) -> None:
     command.add_argument("arm", help='the arm in question, such as "Peak>SSM>GN" (with quotes)')
-    command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="the other (default: RMSN>SSM>None)")
+    command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="other arm (default: RMSN>SSM>None)")
     arg.add_common(command, usual=STUDY_SCALE)
     arg.add_training(command)
 
@@ -186,10 +186,10 @@ def add_card(command: Parser) -> None:
     command.add_argument(
         "which", metavar="FILE", help="my_norm.py, which registers a norm; or a norm's name, such as LN"
     )
-    command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="the arm that it stands against")
+    command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="other arm (default: RMSN>SSM>None)")
     command.add_argument("--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)")
-    recorded = "so many of the recorded seeds, whose partners need no training (default: 8); or a list: 32-43"
-    arg.add_common(command, seeds_help=recorded, usual=STUDY_SCALE)
+    recorded = "so many of the seeds at which --against is recorded (default: 8); or a list: 32-43"
+    arg.add_common(command, seeds_help=recorded, usual=f"MAMBANORM_SCALE, else {STUDY_SCALE}")
     arg.add_training(command)
 
 
@@ -220,7 +220,7 @@ def add_plan(command: Parser) -> None:
     command.add_argument(
         "--task", "--tasks", dest="tasks", type=arg.names, metavar="A,B", help="tasks (default: digits)"
     )
-    arms = "arms, separated by commas (default: the original, RMSN>SSM>None, of images LN>SSM>LN)"
+    arms = "arms, separated by commas (default: the original, RMSN>SSM>None, for images LN>SSM>LN)"
     command.add_argument("--arm", "--arms", dest="arms", type=arg.names, help=arms)
     command.add_argument("--scale", type=check_scale, help=arg.scale_help())
     command.add_argument("--seeds", type=arg.seeds, metavar="N", help="seeds an arm (default: the scale's)")
@@ -264,7 +264,7 @@ def add_bench(command: Parser) -> None:
     command.add_argument("--only", type=arg.names, nargs="+", metavar="SECTION", help=sections)
     repeats = "times each case is timed (default: 11)"
     command.add_argument("--repeats", type=arg.whole(1), default=11, metavar="N", help=repeats)
-    budget = "seconds a peer may take in one size; else it runs less often, or is skipped (default: 25)"
+    budget = "seconds another implementation may take; a slower one runs less often or not at all (default: 25)"
     command.add_argument("--budget", type=float, default=25.0, metavar="S", help=budget)
     command.add_argument("--full", action="store_true", help="skip nothing: what is above the budget runs once")
     threads = "threads, at most the cores (default: 2)"
@@ -282,7 +282,7 @@ def add_bench(command: Parser) -> None:
 
 @arg.command(add_bench, "", "--only step,length", "--only scan --repeats 5 --out /tmp/bench", "--full", "--device cuda")
 def bench(options: argparse.Namespace) -> int:
-    """Measure scan, step and norms beside a floor and beside their peers."""
+    """Measure scan, step and norms beside a lower bound and beside other implementations."""
     from mambanorm.basics.settings import ROOT
 
     if not (ROOT / "benchmarks" / "run.py").is_file():

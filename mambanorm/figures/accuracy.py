@@ -149,7 +149,7 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> F
         ax.set(xlim=(-0.5, 2.6), xlabel="normalization strategy")
         ax.margins(y=0.15)
     marks = "large dots: means of arms, small: seeds, line: mean of the group"
-    return finish(fig, "No norm, one norm, two norms", describe_frame(frame, "means and seeds"), marks, own_runs(fresh))
+    return finish(fig, "No norm, one type, two types", describe_frame(frame, "means and seeds"), marks, own_runs(fresh))
 
 
 def printed(runs: pd.DataFrame) -> pd.DataFrame:

@@ -87,10 +87,10 @@ def fig_pairs(
 ) -> Figure:
     """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed, a diamond
     for two fresh runs of one seed. The mean is a filled dot if the interval excludes zero, else an open one.
-    `corrected`: the intervals are, for several comparisons; the caption then says over what. A column `unit` other than
-    "pp" stands for a loss."""
+    `corrected`: the intervals are corrected for several comparisons; the caption says for which. A column `unit` other
+    than "pp" stands for a loss."""
     if table.empty:
-        raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
+        raise ValueError("the table of paired differences is empty: make one with mambanorm.study.tables.paired")
     panels = dict(list(table.groupby("task", sort=False)))
     heights = [0.7 + 0.36 * len(panel) for panel in panels.values()]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.8, height_ratios=heights)
@@ -141,7 +141,7 @@ def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFram
     marker for each norm, filled where the interval does not hold zero. `fresh`: a run frame of the reader's own runs,
     whose gains are diamonds. ValueError for a table without rows."""
     if table.empty:
-        raise ValueError("the table has no rows: no arm with one further site was run (sites_table.site_arms)")
+        raise ValueError("the table has no rows: no arm with one further site was run (experiments.site_arms)")
     tasks, norms = list(dict.fromkeys(table.task)), list(dict.fromkeys(table.norm))
     sites = [site for site in MORE_SITES if site in set(table.site)]
     shift = dict(zip(norms, jitter(len(norms), 0.48), strict=True))

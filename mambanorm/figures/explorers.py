@@ -176,7 +176,7 @@ def fig_cell_view(
         fig,
         f"{short(arm)} on {task}: {found if len(cell) else 'not recorded'}",
         f"recorded, {scale} scale, {f'{len(cell)} seeds; spread: their dots' if len(cell) else 'no seed'}",
-        "grey ticks: the other arms' means, thick: the best, × diverged (counted as chance)",
+        "grey ticks: the means of all arms, thick: the best, × diverged (counted as chance)",
         "at the learning rate with the best mean validation over its seeds",
     )
 

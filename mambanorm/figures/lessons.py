@@ -91,7 +91,7 @@ def fig_parts(frame: pd.DataFrame) -> Figure:
 def fig_effect(x: Tensor, names: Sequence[str], **options) -> Figure:
     """One row of x (B, L, D) before and after each norm, as a picture of L × D; the norms see the whole batch.
 
-    Each panel has its own colour range, ± its largest value, written below it: the norms are meant to change it.
+    Each panel has its own colour range, ± its largest value, written below: a norm is meant to change the range.
     """
     shown = {"input": x} | {name: create_norm(name, x.shape[-1], **options)(x) for name in names}
     fig, axes = new_figure(1, len(shown), height=3.1)

@@ -146,7 +146,7 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     for ax in (left, right):
         whole_ticks(ax)
     fig.legend(*left.get_legend_handles_labels(), loc="outside right center")
-    cut = f"cut at {ceiling:.1f}" if any((curve.train_loss > ceiling).any() for curve in curves.values()) else ""
+    cut = f"loss cut at {ceiling:.1f}" if any((curve.train_loss > ceiling).any() for curve in curves.values()) else ""
     notes = "loss: running mean over 10 steps", cut
     return finish(fig, "Learning curves", caption or ONE_RUN, *notes)
 
@@ -335,6 +335,6 @@ def fig_mixture(arrays: dict[str, np.ndarray], caption: str = "") -> Figure:
     notes = (
         "dotted: uniform, 0.2",
         "wide: LN-DL, on which RMSN-DL may lie",
-        "RMSN-DL has no mean: its weight there stands for zero",
+        "RMSN-DL has no mean: its weight there is that of a mean of zero",
     )
     return finish(fig, "What NormVary mixes", caption or ONE_RUN, *notes)

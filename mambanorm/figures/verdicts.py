@@ -58,7 +58,7 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     dots = f"large dot and line: the effect that decides and its interval, {ENDS}; small dots: seeds"
     keys = _keys("the claim's threshold", [v for v in verdicts if np.isfinite(v.paper)])
     basis = f"protocol {where[0]}", f"{where[1]} scale", seeds
-    cut = "cut at the edge: it goes on, as its numbers say" if any(clipped) else ""
+    cut = "a line cut at the edge goes on: see its numbers" if any(clipped) else ""
     words = legend(WORDS, [v.verdict for v in verdicts])
     return finish(fig, "Every claim, every verdict", *basis, dots, *keys, cut, *words)
 

@@ -87,9 +87,9 @@ def diagnose(
     """What a model's activations, gradients and weights look like on one batch, and what is wrong with them.
 
     model: any module, in its own mode. Sites are known (look/sites.py) of this kit's models, transformers' Mamba,
-    Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's; of another every module that has none inside is one, unless
-    `sites` maps names to patterns of module names: {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input" for
-    what goes in. Whatever the sites, every module is looked at for magnitudes and non-finite values.
+    Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's; of another model every module without submodules is a site,
+    unless `sites` maps names to patterns of module names: {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input"
+    for what goes in. Whatever the sites, every module is looked at for magnitudes and non-finite values.
     batch: a tensor, a tuple (input, targets), or a dict of keyword arguments. loss(output, targets); None = the loss
     that the model returns, as transformers' does when given labels, else the mean square of its output.
 
@@ -221,7 +221,7 @@ class Report:
 
 
 class NonFinite(FloatingPointError):
-    """Raised in place of the optimizer's step that would have spread a non-finite gradient; `report` says the rest."""
+    """Raised in place of an optimizer's step that would spread a non-finite gradient; `report` says where it began."""
 
     def __init__(self, report: Report):
         super().__init__(str(report))

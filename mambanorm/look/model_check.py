@@ -79,7 +79,7 @@ def ran(model: nn.Module, batch: object) -> tuple[list[Made], Made | None, Tenso
 
 def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) -> Symptoms:
     """What is wrong with a model on one batch, the worst first: what `diagnose` finds, and the guide's checks of its
-    norms; batch and errors as there. evaluating: the model is about to predict, as it is. The model stays as it is."""
+    norms. batch and errors: as of `diagnose`. evaluating: whether the model is about to predict. It stays as it is."""
     found, told = diagnose(model, batch).findings, [*fresh_statistics(model, evaluating)]
     with as_it_was(), left_as_found(model):
         norms, last, output = ran(model, batch)

@@ -80,7 +80,7 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     in), delta, B or C; of Mamba-2 n1, delta, gated or branch. delta is what becomes Δ: R numbers before dt_proj in
     Mamba, one a head before bias and softplus in Mamba-2; "dt" is the same. norm: a name of NORMS; options go to
     `create_norm`. batch: as for `diagnose`, without a loss; the model is run on it in its own mode, twice. The new
-    weights learn once an optimizer has them, which one made before does not: add_param_group. ValueError for an unknown
+    weights learn once an optimizer has them; one made before gets them by add_param_group. ValueError for an unknown
     family or site, a site where a norm stands already or that is computed in a fused kernel, and a norm that is not
     causal in a language model.
     """

@@ -52,7 +52,7 @@ def watch(
     a picture of the steps before (`step-<n>.png`) into `folder`, and raises NonFinite in place of the optimizer's step:
     the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
     GradScaler it sees the scaled gradients of the steps that the scaler makes, and nothing of those that it skips. Of
-    accumulated gradients all are looked at, and the last batch alone is run again to find where it began.
+    accumulated gradients all are looked at, and the last batch alone is run again to find where the failure began.
 
     ring: steps that are remembered. TypeError for what is no module or optimizer; ValueError for a size that cannot be.
     """

@@ -76,8 +76,8 @@ class LanguageModel(nn.Module):
         return self.backbone.layers[0].arm
 
     def forward(self, ids: Tensor, lengths: None = None) -> Tensor:
-        """`lengths` is there so that it is called as the classifiers are. ValueError for padding, which it does not
-        know."""
+        """`lengths` is there so that the call is that of the classifiers. ValueError for lengths: a language model
+        knows no padding."""
         self._check(ids)
         if lengths is not None:
             raise ValueError("a language model reads windows without padding: leave lengths out")
@@ -97,7 +97,7 @@ class LanguageModel(nn.Module):
         return self.lm_head(self.backbone.norm_f(x[:, -1:]))[:, 0], cache
 
     def new_cache(self, rows: int) -> list[BlockCache]:
-        """The cache of so many rows before their first position, one BlockCache a block."""
+        """An empty cache for so many rows, before their first position: one BlockCache a block."""
         return [block.new_cache(rows) for block in self.backbone.layers]
 
     @torch.no_grad()

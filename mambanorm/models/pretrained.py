@@ -83,8 +83,8 @@ def load_mamba_checkpoint(
     Give hf_config whenever there is one. Without it ε is 1e-5 and the activation SiLU; a Mamba-2 needs `n_groups=`; and
     a Falcon-Mamba is taken for a Mamba-1, whose tensors are the same, with a warning unless `arm=` is given.
 
-    Raises ValueError for tensors that are missing, unexpected or of another shape, as of another architecture, and for
-    a config of one.
+    Raises ValueError for tensors that are missing, unexpected or of another shape, and for a config of another
+    architecture.
     """
     state = _mamba_ssm_names(state_dict)
     said = _read_config(hf_config)

@@ -34,8 +34,8 @@ class AdaLN(nn.Module):
     """Layer norm of x (B, L, d) whose scale and shift are computed from a condition (B, d_condition).
 
     `forward(x, condition)` → (B, L, d). `residual(x, branch, condition)` → x + α ⊙ branch(forward(x, condition)).
-    With `zero=False` α is 1. With `zero=True` α is a third output of the map, which starts at zero: the residual block
-    is then the identity at first, and y is plain LN. Raises ValueError for other sizes or shapes.
+    With `zero=False` α is 1. With `zero=True` α comes from the condition as well, and γ, β and α start at zero:
+    the residual block is then the identity at first, and y is plain LN. Raises ValueError for other sizes or shapes.
     """
 
     def __init__(self, d: int, d_condition: int, *, zero: bool = False, eps: float = 1e-5):
@@ -83,7 +83,7 @@ class WeightStandardization(nn.Module):
 def standardize_weights(layer: nn.Module, *, eps: float = 1e-5) -> nn.Module:
     """The same layer (linear or convolution), which from now on uses standardized weights; W itself is
     `layer.parametrizations.weight.original`. ValueError for a layer without a weight of at least two axes, for one
-    whose outputs have a single input each (Ŵ would be 0), and for a second time."""
+    whose outputs have a single input each (Ŵ would be 0), and for one that is standardized already."""
     weight = getattr(layer, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() < 2:
         raise ValueError(f"weight standardization needs a layer with a weight (outputs, inputs, …), got {shown(layer)}")

@@ -23,16 +23,16 @@ def selective_scan(
 
     Arguments: u, delta, z (B, D, L); A (D, N), real; B and C, each for itself, constant (D, N), or (B, N, L), or
     (B, G, N, L) where G divides D; D and delta_bias (D,). On the CPU, views of (B, L, D) tensors transposed to
-    (B, D, L) are taken without a copy, and results and gradients come back in that layout. With constant B or C, which
-    no Mamba has, the reference computes it, step by step, but on CUDA with mamba-ssm; so it does on the CPU where a
-    state may grow, with an A above 0 or a Δ below.
+    (B, D, L) are taken without a copy, and results and gradients come back in that layout. Constant B or C, which no
+    Mamba has, are left to the reference, which goes step by step (on CUDA to mamba-ssm, if installed). So are, on the
+    CPU, scans whose state may grow: an A above 0, or a Δ below 0.
 
     Returns out (B, D, L) in u's dtype; with `return_last_state` (out, last_state), where last_state (B, D, N) is h
     after the last step in the dtype of the computation (float64 for float64 u in the reference, else float32).
     last_state carries no gradient, as upstream.
 
     `initial_state` (B, D, N): h before the first step, for generation; no gradient goes through it. From a state other
-    than zero the reference goes on, step by step.
+    than zero the reference computes the scan.
     Raises ValueError for wrong shapes, devices or dtypes, and for an unknown or unsuitable back end.
     Source: state-spaces/mamba `ops/selective_scan_interface.py`. Deviation: complex A is refused.
     """
