@@ -118,11 +118,11 @@ def test_what_is_complete_is_written_part_by_part_and_nothing_recorded_is_lost(t
     path = tmp_path / "frame.parquet"
 
     def record(*of):
-        monkeypatch.setattr(
-            recording, "parts", lambda *_: [recording.Part(str(i), also=tuple(c)) for i, c in enumerate(of)]
-        )
+        found = [recording.Part(str(i), also=tuple(c)) for i, c in enumerate(of)]
+        monkeypatch.setattr(recording, "parts", lambda *_: found)
         claims.record_results("smoke", path=path, runs_dir=tmp_path / "runs", workers=0, progress=False)
 
+    mn.sweep(runs[2], runs_dir=tmp_path / "runs", workers=0, progress=False)  # which no part asks for yet
     with pytest.raises(RuntimeError, match="1: 1 run could not be trained: this part is not recorded"):
         record(runs[0], bad, runs[1])
     assert pd.read_parquet(path).seed.tolist() == [0]

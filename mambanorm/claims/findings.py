@@ -138,8 +138,8 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     tables = rankings(read, ADVISED_ON.values(), STUDY_SCALE)
     told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]
     ends = judge("H9s", read, scale=STUDY_SCALE)
-    nan = "**If it goes NaN**, let `mambanorm diagnose` name the place where it begins, and put norms in: "
-    return [*told, f"{nan}{ends.failed}. The claim on it (H9s) is {ends.verdict}."] if ends.failed else told
+    nan = "**If training goes NaN**, let `mambanorm diagnose` name the first place, and put a norm on both sides of the"
+    return [*told, f"{nan} scan: {ends.failed}. The claim on it (H9s) is {ends.verdict}."] if ends.failed else told
 
 
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:

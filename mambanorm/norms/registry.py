@@ -120,8 +120,8 @@ def norm_name(name: str | None) -> str:
 def create_norm(name: str | None, d: int, **options: Any) -> nn.Module:
     """A norm for d channels whose `forward(x, lengths=None)` maps (B, L, D) to (B, L, D).
 
-    Options: eps=1e-5, affine=True, groups=4, momentum=0.1 (weight of the new statistic: the paper's α = 0.9), and
-    the norm's own. Raises ValueError for an unknown name or a bad value, TypeError for an unknown option.
+    Options: eps=1e-5, affine=True, groups=4, momentum=0.1 (weight of the new statistic, 1 − α of Eq. 15–16), and the
+    norm's own. Raises ValueError for an unknown name or a bad value, TypeError for an unknown option.
     """
     entry = NORMS[norm_name(name)]
     for option in options:
