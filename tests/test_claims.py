@@ -180,8 +180,8 @@ def test_failure_at_one_setting_is_enough_if_the_control_trains_there():
     verdict = judge("H9s", failures({1: 0.0, 2: 1.0}))
     assert (verdict.verdict, verdict.caveats[0]) == ("reproduced", "2 of 4 comparisons hold")
     assert verdict.failed == (
-        "with the most blocks and the highest rate None→None failed in 8 of 8 runs, RMSN→RMSN failed in 0 of 8 runs "
-        "(Fisher p = 0.00016)"
+        "in the deepest models at the highest learning rate None→None failed in 8 of 8 runs, RMSN→RMSN failed in 0 of "
+        "8 runs (Fisher p = 0.00016)"
     )
     assert judge("H9s", failures(0.0)).verdict == "contradicted"
     assert judge("H9s", failures(1.0, control=1.0)).verdict == "contradicted"

@@ -351,6 +351,6 @@ def test_what_to_do_follows_its_runs():
 
     (said,) = what_to_do(frame)
     assert "take LN→LN" in said
-    assert re.search(r"RMSN→None, the original, lies .* behind, and we cannot tell whether it is worse", said)
+    assert re.search(r"keep RMSN→None, the original, or .*: whether that is better we cannot tell, 0.009", said)
     assert "take LN→LN" not in said_if_worse("LN>SSM>LN")
-    assert "RMSN→None, the original, lies 1.4" in said_if_worse("RMSN>SSM>None")
+    assert "beats RMSN→None, the original, by 1.4" in said_if_worse("RMSN>SSM>None")

@@ -6,7 +6,7 @@ comparisons (rows.py), and these a Verdict (verdict.py). recording.py says what 
 often the rule is wrong, ranking.py which arm to take; pages.py and findings.py are what a reader sees.
 """
 
-from mambanorm.claims.findings import findings, what_to_do
+from mambanorm.claims.findings import HOW_TO_READ, findings, what_to_do
 from mambanorm.claims.frames import recorded_under
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import VERDICT_TASKS, chosen_lr, needed, runs_behind, train_verdicts, verdict_runs

@@ -24,8 +24,14 @@ from mambanorm.claims.protocol import ONE_POOL
 from mambanorm.claims.ranking import ADVISED_ON, rankings
 from mambanorm.claims.verdict import judge, k_of_n
 from mambanorm.runs.recorded_results import recorded, recorded_path
-from mambanorm.study.tables import CANNOT_TELL, points
+from mambanorm.study.tables import points
 
+HOW_TO_READ = """The paper is the study whose claims are tried here. An arm N1→N2 has norm N1 before the block and norm
+N2 after the scan (the SSM); None is no norm. BN, IN, LN, GN and RMSN are batch, instance, layer, group and
+root-mean-square normalization, NormVary is the paper's learned mixture of the five. Square brackets hold 95 %
+intervals, in points of test accuracy where no unit is named, wider where a claim asks several comparisons. Models and
+tasks are small, each arm has its own learning rate, and nothing was run at the paper's size."""
+"""What a reader has to know before the findings; the README says it in its own words."""
 PAGE = ROOT / "docs" / "index.html"
 PICTURE = ROOT / "data" / "readme.png"
 """What notebook 12 draws, and the README shows."""
@@ -58,7 +64,7 @@ SENTENCES = (
         fails="After the scan is no better a place for a norm than before the block.",
         open="We cannot tell which place is better for a norm.",
         compared="The same norm moved from before (N→None) to after (None→N), the mean of five norms",
-        each="norms that clearly gain more than a point by themselves: {} of {}",
+        each="by itself, {} of {} norms clearly gains more than a point",
     ),
     Sentence(
         *("H8s", "NormVary→GN − RMSN→None"),
@@ -69,8 +75,8 @@ SENTENCES = (
     ),
     Sentence(
         *("H8s", "NormVary→GN − NormVary-fixed→GN"),
-        holds="That NormVary learns its mixture of norms is part of the gain.",
-        fails="That NormVary learns its mixture of norms brings nothing that counts.",
+        holds="Learning its mixture of norms is part of NormVary's gain.",
+        fails="Learning its mixture of norms brings NormVary nothing that counts.",
         open="We cannot tell whether NormVary has to learn its mixture of norms.",
         compared="The proposal against itself with fixed equal weights",
     ),
@@ -79,7 +85,7 @@ SENTENCES = (
         holds="GN, the second norm that the paper prefers, is better than IN.",
         fails="GN, the second norm that the paper prefers, is not the best one.",
         open="We cannot tell whether GN or IN is the better second norm.",
-        compared="GN after the scan against IN after it, each the mean over the four other norms before it",
+        compared="GN after the scan against IN after the scan, averaged over the norms before the block",
     ),
     Sentence(
         *("H8v", "NormVary→LN − LN→LN"),
@@ -138,27 +144,23 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     tables = rankings(read, ADVISED_ON.values(), STUDY_SCALE)
     told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]
     ends = judge("H9s", read, scale=STUDY_SCALE)
-    nan = "**If training goes NaN**, let `mambanorm diagnose` name the first place, and put a norm on both sides of the"
+    nan = "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and put a norm on both sides of the"
     return [*told, f"{nan} scan: {ends.failed}. The claim on it (H9s) is {ends.verdict}."] if ends.failed else told
 
 
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:
     chosen, others = table.iloc[0], table.iloc[1:]
-    original = others[others.who == "the original"]
-    ties = int((others.told == CANNOT_TELL).sum())
     shared = f", which share {shared}" if (shared := shared_rows(task, STUDY_SCALE)) else ""
-    best = f"{label(chosen.arm)} ({task}, chosen by validation, {plural(chosen.n, 'seed')}{shared})"
-    if original.empty:
-        against = ""
-    else:
-        row, unit = original.iloc[0], "points" if chosen.unit == "pp" else chosen.unit
-        digits = 1 if chosen.unit == "pp" else 3
+    said = f"take {label(chosen.arm)} ({task}, chosen by validation, {plural(chosen.n, 'seed')}{shared})"
+    for row in others[others.who == "the original"].itertuples():
+        unit, digits = ("points", 1) if chosen.unit == "pp" else (chosen.unit, 3)
         amount = f"{row.behind:.{digits}f} {unit} [{row.low:.{digits}f}, {row.high:.{digits}f}]".replace("-", "−")
-        against = f"; {label(row.arm)}, the original, lies {amount} behind"
-        against += "" if row.told == "behind" else ", and we cannot tell whether it is worse"
-    return (
-        f"**If you {READERS[kind]}**, take {best}{against}. Of {len(others)} other arms {ties} are not clearly behind."
-    )
+        if row.told == "behind":
+            said += f": it beats {label(row.arm)}, the original, by {amount}"
+        else:
+            said = f"keep {label(row.arm)}, the original, or {said}: whether that is better we cannot tell, {amount}"
+    behind = f"clearly behind {label(chosen.arm)} are {(others.told == 'behind').sum()} of the {len(others)} other arms"
+    return f"**If you {READERS[kind]}**, {said}; {behind}."
 
 
 def findings_page() -> str:
@@ -169,6 +171,7 @@ def findings_page() -> str:
     picture = base64.b64encode(PICTURE.read_bytes()).decode()
     body = template(
         "findings.html",
+        note=HOW_TO_READ,
         found=markdown("\n".join(f"- {sentence}" for sentence in findings())),
         advice=markdown("\n".join(f"- {sentence}" for sentence in what_to_do())),
         picture=f'<img alt="Every claim with its verdict and interval" src="data:image/png;base64,{picture}">',

@@ -155,7 +155,7 @@ class Verdict:
             return ""
         counts = (f"{label(arm)} failed in {of} of {n} runs" for arm, of in zip((NONE, CONTROL), k, strict=True))
         p = fisher(k[0], n, k[1], n)
-        return f"with the most blocks and the highest rate {', '.join(counts)} (Fisher p = {p:.2g})"
+        return f"in the deepest models at the highest learning rate {', '.join(counts)} (Fisher p = {p:.2g})"
 
     @property
     def at_odds(self) -> dict[str, Verdict]:
