@@ -41,6 +41,7 @@ PICTURE = ROOT / "data" / "readme.png"
 class Sentence:
     """One comparison of a claim, and the words for it: if it holds, if it fails, if we cannot tell."""
 
+    notebook: str  # which shows it
     claim: str
     comparison: str
     holds: str
@@ -52,14 +53,14 @@ class Sentence:
 
 SENTENCES = (
     Sentence(
-        *("H1s", "GN→GN − None→None"),
+        *("03_type", "H1s", "GN→GN − None→None"),
         holds="Without any norm Mamba learns badly.",
         fails="Mamba learns as well without a norm.",
         open="We cannot tell whether Mamba needs a norm.",
         compared="GN on both sides (GN→GN) against no norm at all (None→None)",
     ),
     Sentence(
-        *("H3s", "mean over 5 norms: None→N − N→None"),
+        *("04_position", "H3s", "mean over 5 norms: None→N − N→None"),
         holds="After the scan is a better place for a norm than before the block.",
         fails="After the scan is no better a place for a norm than before the block.",
         open="We cannot tell which place is better for a norm.",
@@ -67,28 +68,28 @@ SENTENCES = (
         each="by itself, {} of {} norms clearly gains more than a point",
     ),
     Sentence(
-        *("H8s", "NormVary→GN − RMSN→None"),
+        *("08_validation", "H8s", "NormVary→GN − RMSN→None"),
         holds="The paper's proposal beats the original Mamba.",
         fails="The paper's proposal does not beat the original Mamba.",
         open="We cannot tell whether the paper's proposal beats the original Mamba.",
         compared="NormVary→GN against RMSN→None",
     ),
     Sentence(
-        *("H8s", "NormVary→GN − NormVary-fixed→GN"),
+        *("06_normvary", "H8s", "NormVary→GN − NormVary-fixed→GN"),
         holds="Learning its mixture of norms is part of NormVary's gain.",
         fails="Learning its mixture of norms brings NormVary nothing that counts.",
         open="We cannot tell whether NormVary has to learn its mixture of norms.",
         compared="The proposal against itself with fixed equal weights",
     ),
     Sentence(
-        *("H6s", "mean of ·→GN − mean of ·→IN"),
+        *("05_combination", "H6s", "mean of ·→GN − mean of ·→IN"),
         holds="GN, the second norm that the paper prefers, is better than IN.",
         fails="GN, the second norm that the paper prefers, is not the best one.",
         open="We cannot tell whether GN or IN is the better second norm.",
         compared="GN after the scan against IN after the scan, averaged over the norms before the block",
     ),
     Sentence(
-        *("H8v", "NormVary→LN − LN→LN"),
+        *("09_vision", "H8v", "NormVary→LN − LN→LN"),
         holds="The proposal for images beats the original, too.",
         fails="The proposal for images does not beat the original.",
         open="On images these runs decide nothing: all seeds draw from the same 1,797 digits.",
@@ -97,11 +98,14 @@ SENTENCES = (
 )
 
 
-def findings(frame: pd.DataFrame | None = None) -> list[str]:
+def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> list[str]:
     """A sentence in Markdown for each finding that has runs, with its effect and interval, and how often a side
-    diverged if one did. frame: runs of trained models; None = the recorded results."""
+    diverged if one did. frame: runs of trained models; None = the recorded results. links: the folder of the notebooks,
+    such as "" or "notebooks/", if each sentence is to name the one that shows it."""
     read = _read(frame)
-    return [said for one in SENTENCES if (said := _said(one, read))]
+    said = {one.notebook: text for one in SENTENCES if (text := _said(one, read))}
+    see = "" if links is None else f" See [{{0:.2}}]({links}{{0}}.ipynb)."
+    return [text + see.format(notebook) for notebook, text in said.items()]
 
 
 def _read(frame: pd.DataFrame | None) -> Evidence:
