@@ -26,11 +26,9 @@ from mambanorm.claims.verdict import judge, k_of_n
 from mambanorm.runs.recorded_results import recorded, recorded_path
 from mambanorm.study.tables import points
 
-HOW_TO_READ = """The paper is the study whose claims are tried here. An arm N1→N2 has norm N1 before the block and norm
-N2 after the scan (the SSM); None is no norm. BN, IN, LN, GN and RMSN are batch, instance, layer, group and
-root-mean-square normalization, NormVary is the paper's learned mixture of the five. Square brackets hold 95 %
-intervals, in points of test accuracy where no unit is named, wider where a claim asks several comparisons. Models and
-tasks are small, each arm has its own learning rate, and nothing was run at the paper's size."""
+HOW_TO_READ = """N1→N2 is norm N1 before the block and norm N2 after the scan (the SSM). NormVary is the paper's learned
+mixture of batch, instance, layer, group and root-mean-square normalization (BN, IN, LN, GN, RMSN). Brackets hold 95 %
+intervals, in points of test accuracy unless a unit stands there. Nothing was run at the paper's size."""
 """What a reader has to know before the findings; the README says it in its own words."""
 PAGE = ROOT / "docs" / "index.html"
 PICTURE = ROOT / "data" / "readme.png"
@@ -104,8 +102,8 @@ def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> lis
     such as "" or "notebooks/", if each sentence is to name the one that shows it."""
     read = _read(frame)
     said = {one.notebook: text for one in SENTENCES if (text := _said(one, read))}
-    see = "" if links is None else f" See [{{0:.2}}]({links}{{0}}.ipynb)."
-    return [text + see.format(notebook) for notebook, text in said.items()]
+    see = "." if links is None else f" ([{{0:.2}}]({links}{{0}}.ipynb))."
+    return [text.removesuffix(".") + see.format(notebook) for notebook, text in said.items()]
 
 
 def _read(frame: pd.DataFrame | None) -> Evidence:
@@ -149,7 +147,7 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]
     ends = judge("H9s", read, scale=STUDY_SCALE)
     nan = "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and put a norm on both sides of the"
-    return [*told, f"{nan} scan: {ends.failed}. The claim on it (H9s) is {ends.verdict}."] if ends.failed else told
+    return [*told, f"{nan} scan: {ends.failed}. The claim, H9s, is {ends.verdict}."] if ends.failed else told
 
 
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:
@@ -163,7 +161,7 @@ def _take(kind: str, task: str, table: pd.DataFrame) -> str:
             said += f": it beats {label(row.arm)}, the original, by {amount}"
         else:
             said = f"keep {label(row.arm)}, the original, or {said}: whether that is better we cannot tell, {amount}"
-    behind = f"clearly behind {label(chosen.arm)} are {(others.told == 'behind').sum()} of the {len(others)} other arms"
+    behind = f"{(others.told == 'behind').sum()} of the {len(others)} other arms are clearly behind"
     return f"**If you {READERS[kind]}**, {said}; {behind}."
 
 
