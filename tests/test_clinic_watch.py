@@ -194,6 +194,7 @@ def test_bad_input_is_refused_in_words(tmp_path):
     for given, options, error, words in (
         ((mine, model), {}, TypeError, "torch.nn.Module"),
         ((model, "adam"), {}, TypeError, "torch.optim.Optimizer, got 'adam'"),
+        ((net(), mine), {}, ValueError, "steps no parameter of the model: give the optimizer that trains it"),
         ((model, mine), dict(ring=0), ValueError, "ring must be a positive whole number, got 0"),
         ((model, mine), dict(folder=tmp_path / "file"), OSError, "file"),
     ):

@@ -131,11 +131,7 @@ def _said(one: Sentence, read: Evidence) -> str:
     return f"**{words.get(row['state'], one.open)}** {one.compared}: {amount}."
 
 
-READERS = {
-    "sequence": "classify sequences",
-    "vision": "classify images",
-    "language": "model language",
-}
+READERS = {"sequence": "classify sequences", "vision": "classify images", "language": "model language"}
 """The kind of a task → what its reader does."""
 
 

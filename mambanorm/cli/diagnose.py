@@ -41,6 +41,8 @@ def diagnose(options: argparse.Namespace) -> int:
     from mambanorm.models.pretrained import checkpoint_in, load_mamba_checkpoint, read_checkpoint
     from mambanorm.tasks.pydoc import windows
 
+    if options.html and not options.html.endswith(".html"):
+        raise ValueError(f"--html writes a page over what is there: give a name that ends in .html, got {options.html}")
     checkpoint = Path(checkpoint_in(options.checkpoint))
     config = checkpoint.with_name("config.json")
     model = load_mamba_checkpoint(read_checkpoint(checkpoint), hf_config=config if config.is_file() else None)

@@ -54,12 +54,15 @@ def watch(
     GradScaler it sees the scaled gradients of the steps that the scaler makes, and nothing of those that it skips. Of
     accumulated gradients all are looked at, and the last batch alone is run again to find where the failure began.
 
-    ring: steps that are remembered. TypeError for what is no module or optimizer; ValueError for a size that cannot be.
+    ring: steps that are remembered. TypeError for what is no module or optimizer; ValueError for an
+    optimizer of another model, and for a size that cannot be.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {shown(optimizer)}")
+    if not {id(p) for group in optimizer.param_groups for p in group["params"]} & set(map(id, model.parameters())):
+        raise ValueError("the optimizer steps no parameter of the model: give the optimizer that trains it")
     return Watched(model, optimizer, ring, folder)
 
 

@@ -24,7 +24,7 @@ from mambanorm.basics.checks import REAL, check_size, shown
 from mambanorm.models.language import LanguageModel
 
 EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
-NEEDED = "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba: join its shards first"
+NEEDED = "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba, its shards joined"
 ENDINGS = (".safetensors", ".bin", ".pt", ".pth")  # of the files that hold a state dict
 SHOWN = 240  # letters of a list in an error: enough to see what is wrong
 
