@@ -28,7 +28,6 @@ from mambanorm.claims.protocol import TRAINED_TASKS, VERDICT_SEEDS
 from mambanorm.claims.recording import known_runs
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.config import RunConfig
-from mambanorm.norms import check_causal
 from mambanorm.runs.grid import check_names, check_seeds
 from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
 from mambanorm.study.tables import CANNOT_TELL
@@ -121,6 +120,8 @@ def duel(arm: str, against: str, task: str) -> Claim:
     if kind not in KINDS.values():
         raise ValueError(f"{task} is a regression, whose arms the rule of the verdicts does not compare: see `sweep`")
     if kind == "language":
+        from mambanorm.norms import check_causal  # here: the claims are told without torch
+
         norms = [*Arm.parse(arm).norms, *Arm.parse(against).norms]
         check_causal(norms, "which a language model predicts")
     letter = next(letter for letter, name in KINDS.items() if name == kind)
