@@ -230,10 +230,8 @@ def main() -> None:
     stem = "mutants-claims" if options.claims else "mutants"
     if options.claims:
         ROOMS.clear()
-        ROOMS["claims"], options.rooms = (
-            ("mambanorm/claims/*.py", tuple(f"tests/test_{n}.py" for n in OF_CLAIMS)),
-            ["claims"],
-        )
+        ROOMS["claims"] = ("mambanorm/claims/*.py", tuple(f"tests/test_{name}.py" for name in OF_CLAIMS))
+        options.rooms = ["claims"]
     stored = RESULTS / f"{stem}.json" if options.seed == 35 else RESULTS / f"{stem}-{options.seed}.json"
     known = [Mutant(**facts) for facts in json.loads(stored.read_text())] if stored.exists() else []
     mutants = sample(options.seed, options.mutations)

@@ -101,9 +101,9 @@ def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> lis
     diverged if one did. frame: runs of trained models; None = the recorded results. links: the folder of the notebooks,
     such as "" or "notebooks/", if each sentence is to name the one that shows it."""
     read = _read(frame)
-    said = {one.notebook: text for one in SENTENCES if (text := _said(one, read))}
+    told = [(one.notebook, _said(one, read)) for one in SENTENCES]
     see = "." if links is None else f" ([{{0:.2}}]({links}{{0}}.ipynb))."
-    return [text.removesuffix(".") + see.format(notebook) for notebook, text in said.items()]
+    return [text.removesuffix(".") + see.format(notebook) for notebook, text in told if text]
 
 
 def _read(frame: pd.DataFrame | None) -> Evidence:
