@@ -23,8 +23,8 @@ __version__ = "0.1.0"
 PLACES = {
     name: module
     for module, names in {
-        "advice": "norm_card recommend",
-        "claims": "CLAIMS Verdict chosen_lr compare judge needed verdict_table with_summaries",
+        "advice": "compare norm_card recommend",
+        "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table with_summaries",
         "look": "record record_sites token_norms NonFinite check_model diagnose insert_norm trainer_callback watch",
         "arms": "Arm PRESETS SITES",
         "block": "MambaBlock",

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import mambanorm as mn
-from mambanorm import advice, claims
+from mambanorm import advice
 from mambanorm.advice import blocks, experiments, mamba
+from mambanorm.advice.first_page import READERS
 from mambanorm.advice.mistakes import MISTAKES, Gap, mistake_runs, mistake_table
 from mambanorm.basics.settings import ROOT
-from mambanorm.claims.findings import READERS
 from mambanorm.norms import NORMS
 
 SEEDS = 2
@@ -149,7 +149,7 @@ def test_the_readme_and_notebooks_11_and_12_name_the_same_arms():
     pages = [(ROOT / "notebooks" / f"{name}.ipynb").read_text() for name in ("11_choosing", "12_verdicts")]
     for task, reader in (("classification", "sequence"), ("detection", "vision"), ("language_model", "language")):
         found = mn.recommend("mamba", task=task)
-        (sentence,) = [one for one in claims.what_to_do() if READERS[reader] in one]
+        (sentence,) = [one for one in advice.what_to_do() if READERS[reader] in one]
         taken = re.search(r"take (\S+) ", sentence).group(1)
         assert taken == "→".join(re.findall(r'n[12]="(\S+)"', found.code))
         assert sentence in (ROOT / "README.md").read_text()

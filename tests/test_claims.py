@@ -9,10 +9,10 @@ import torch
 
 import mambanorm as mn
 from benchmarks import controls
-from mambanorm import claims
+from mambanorm import advice, claims
+from mambanorm.advice.which_arm import tuned_arms
 from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.claims import CLAIMS, calibration, judge, verdict_table
-from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.rows import spread
 from mambanorm.claims.version_11 import NEXT
 from mambanorm.look import record_sites
@@ -397,7 +397,7 @@ def planted():
 
 
 def test_the_arm_to_take_is_chosen_by_validation(planted):
-    table = claims.ranking(planted, "digits")
+    table = advice.ranking(planted, "digits")
     assert (table.arm.iloc[0], table.told.iloc[0]) == ("None>SSM>BN", "chosen")
     assert set(table.arm) == set(tuned_arms("sequence"))
     found = table.set_index("arm").loc[PROPOSAL]
@@ -407,16 +407,16 @@ def test_the_arm_to_take_is_chosen_by_validation(planted):
     half = intervals.t_quantile(7, 0.025 / (len(table) - 1)) * gap.std(ddof=1) / 8**0.5
     assert (found.low, found.high) == pytest.approx((gap.mean() - half, gap.mean() + half))
     lucky = planted.assign(test_accuracy=planted.test_accuracy + 0.3 * (planted.arm == "IN>SSM>IN"))
-    assert claims.ranking(lucky, "digits").arm.iloc[0] == "None>SSM>BN"  # what tests show must not choose
-    shown = claims.leading(table)
+    assert advice.ranking(lucky, "digits").arm.iloc[0] == "None>SSM>BN"  # what tests show must not choose
+    shown = advice.leading(table)
     assert shown["mean"].tolist() == [round(x, 1) for x in table["mean"][shown.index]]
     assert set(table.index[:8]) <= set(shown.index) <= {*table.index[:8], *table.index[table.who != ""]}
-    pairs = claims.against_chosen(table, "digits")
+    pairs = advice.against_chosen(table, "digits")
     assert set(pairs.b) == {PROPOSAL, "BN>SSM>LN", ORIGINAL}
     with pytest.raises(ValueError, match="no arm is tuned and tested on task 'listops'"):
-        claims.ranking(planted, "listops")
+        advice.ranking(planted, "listops")
     lost = where(planted, (planted.arm == PROPOSAL) & (planted.seed == 2), status="diverged")
-    found = claims.ranking(lost, "digits").set_index("arm").loc[PROPOSAL]
+    found = advice.ranking(lost, "digits").set_index("arm").loc[PROPOSAL]
     assert (found.n, found.diverged, len(found.per_seed)) == (7, 1, 7)
 
 

@@ -9,7 +9,7 @@ import mambanorm as mn
 from mambanorm.claims.protocol import GRID_SEEDS, TRAINED_TASKS
 from mambanorm.cli.main import main
 
-ranking = import_module("mambanorm.claims.ranking")  # the name in the room is its function
+ranking = import_module("mambanorm.advice.which_arm")  # the name in the room is its function
 ARM, OTHER = "LN>SSM>GN", "RMSN>SSM>None"
 
 

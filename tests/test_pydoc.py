@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm import claims, figures
+from mambanorm import advice, claims, figures
 from mambanorm.claims import CLAIMS, judge, needed
 from mambanorm.claims.evidence import Evidence, kind_of, tasks_of
 from mambanorm.claims.other_sources import CAUSAL_NORMS
@@ -364,11 +364,11 @@ def test_the_command_of_a_claim_that_was_not_run_names_its_task():
 
 
 def test_which_arm_to_take_is_told_in_bits():
-    table = claims.ranking(made_up({PROPOSAL: 0.1}), "pydoc")
+    table = advice.ranking(made_up({PROPOSAL: 0.1}), "pydoc")
     assert table.arm.iloc[0] == PROPOSAL
     assert table["mean"].iloc[0] == pytest.approx(-1.9, abs=0.01)
-    assert claims.leading(table)["mean"].iloc[0] == pytest.approx(table["mean"].iloc[0], abs=5e-4)
-    pairs = claims.against_chosen(table, "pydoc")
+    assert advice.leading(table)["mean"].iloc[0] == pytest.approx(table["mean"].iloc[0], abs=5e-4)
+    pairs = advice.against_chosen(table, "pydoc")
     assert set(pairs.b) == {ORIGINAL}
     assert figures.fig_pairs(pairs).axes[0].get_xlabel() == "by how much the test loss is lower (bits a character)"
 

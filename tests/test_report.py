@@ -18,7 +18,7 @@ from PIL import Image
 
 import mambanorm as mn
 from mambanorm import base_config
-from mambanorm.claims.findings import findings
+from mambanorm.advice.first_page import findings
 from mambanorm.report import execute as report
 from mambanorm.report import study as whole_study
 from mambanorm.report.execute import Kernels, run_notebook

@@ -14,9 +14,9 @@ from markupsafe import escape
 
 import mambanorm as mn
 from mambanorm import answers, claims, figures
+from mambanorm.advice.first_page import findings, what_to_do
 from mambanorm.basics.settings import ROOT, study_scale
 from mambanorm.claims import CLAIMS, VERDICTS, judge
-from mambanorm.claims.findings import findings, what_to_do
 from mambanorm.claims.protocol import DATE, EVENING_SEEDS, TRAINED_TASKS, VERSION
 from mambanorm.claims.rule import STATES
 from mambanorm.cli.arguments import seeds as read_seeds

@@ -1,6 +1,7 @@
 """Which norm when, and which mistakes? The guide (source S4) as functions, and what this kit measures of it.
 
 rules.py                   recommend: the decision framework as a table;   mamba.py: of a Mamba block, by recorded runs
+which_arm.py               ranking, compare: by the rule of the verdicts;   first_page.py: what the study found
 blocks.py                  ConvBlock, ConvNet, SequenceNet, …: the guide's blocks, small
 experiments.py             small real runs, their loop and their cache
 mistakes.py                the five mistakes, each a failing demo beside its mended twin; its numbers beside ours
@@ -16,8 +17,10 @@ PLACES, __getattr__, __dir__ = names_of(
         "card": "kit_cards norm_card",
         "card_page": "NormCard cards_html",
         "experiments": "EXPERIMENTS measure",
+        "first_page": "HOW_TO_READ findings what_to_do",
         "mistakes": "MISTAKES claimed_and_measured guesses_tested in_words mistake_runs mistake_table",
         "rules": "Recommendation recommend",
+        "which_arm": "against_chosen compare leading ranking rankings",
     },
 )
 """What this room offers → the file that has it."""

@@ -1,6 +1,6 @@
 """A card for a norm: what it does, what it costs, whether it trains, whether it is better, in words first.
 
-What a norm does is measured in card_checks.py. Better, worse or neither is said by `claims.ranking.answer`, the rule of
+What a norm does is measured in card_checks.py. Better, worse or neither is said by `which_arm.answer`, the rule of
 the verdicts, at each of three places, against Mamba's own arm and against the best recorded one; their runs are
 recorded. NormCard, its words and its page are in card_page.py.
 
@@ -24,6 +24,7 @@ import torch
 
 from mambanorm.advice.card_checks import checks_of, twin
 from mambanorm.advice.card_page import REFERENCE, NormCard, run_seconds, strip_of
+from mambanorm.advice.which_arm import answer, duel, duel_runs, frame_of, ranking
 from mambanorm.arms import Arm
 from mambanorm.basics.extensions import asked_imports, set_imports
 from mambanorm.basics.settings import KIT_NORMS, study_scale
@@ -33,7 +34,6 @@ from mambanorm.claims.claim import NONE, Claim, Comparison
 from mambanorm.claims.evidence import LEARNS, Evidence, kind_of
 from mambanorm.claims.needed import VERDICT_TASKS
 from mambanorm.claims.protocol import TRAINED_TASKS
-from mambanorm.claims.ranking import answer, duel, duel_runs, frame_of, ranking
 from mambanorm.claims.summaries import growth_facts, headroom_facts
 from mambanorm.config import RunConfig
 from mambanorm.look import growth, norm_quantiles, token_norms

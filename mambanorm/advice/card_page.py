@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mambanorm.advice.which_arm import tuned_arms
 from mambanorm.basics.atomic import writable_folder, write_bytes, write_text
 from mambanorm.basics.text import plural, spell
 from mambanorm.claims import rule
 from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
 from mambanorm.claims.protocol import VERSION
-from mambanorm.claims.ranking import tuned_arms
 from mambanorm.config import RunConfig
 from mambanorm.norms import NORMS
 from mambanorm.runs import machine
@@ -49,7 +49,7 @@ HEADINGS = dict(
 class NormCard:
     """What is known of a norm. checks: group, question, found, told. costs: one row a size (norm_catalog.costs_of).
     training: one row a place (`training_of`). verdicts: one row a place, task and arm that it stands against, columns
-    of `claims.compare` and place, arm, against, best (whether that is the best recorded one). strips: task → every
+    of `compare` and place, arm, against, best (whether that is the best recorded one). strips: task → every
     tuned arm with its mean. notes: what could not be done."""
 
     name: str

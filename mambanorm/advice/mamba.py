@@ -10,12 +10,12 @@ from functools import lru_cache
 
 import pandas as pd
 
+from mambanorm.advice.which_arm import ADVISED_ON, ranking, tuned_arms
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import SMALL_BATCH, STUDY_SCALE
-from mambanorm.claims import judge, ranking
+from mambanorm.claims import judge
 from mambanorm.claims.evidence import kind_of
-from mambanorm.claims.ranking import ADVISED_ON, tuned_arms
 from mambanorm.claims.verdict import Verdict
 from mambanorm.norms import NORMS
 from mambanorm.runs.recorded_results import recorded

@@ -1,12 +1,10 @@
 """The paper's claims as hypotheses, and a verdict for each from a run frame.
 
-PROTOCOL.md has the rule, every hypothesis, and the versions of both. rule.py is the rule as code: per-seed differences
-→ states → a word. A claim (claim.py, hypotheses.py, other_sources.py) and its runs (needed.py, evidence.py) become
-comparisons (rows.py), and these a Verdict (verdict.py). recording.py says what data/results holds, calibration.py how
-often the rule is wrong, ranking.py which arm to take; pages.py and findings.py are what a reader sees.
+PROTOCOL.md has the rule, every hypothesis, and the versions of both; rule.py is the rule as code: per-seed differences
+→ states → a word. Claims (claim.py, hypotheses.py, …) and their runs (needed.py, evidence.py) become comparisons
+(rows.py), and these a Verdict (verdict.py), which pages.py shows. recording.py says what data/results holds.
 """
 
-from mambanorm.claims.findings import HOW_TO_READ, findings, what_to_do
 from mambanorm.claims.frames import recorded_under
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import VERDICT_TASKS, chosen_lr, needed, runs_behind, train_verdicts, verdict_runs
@@ -23,7 +21,6 @@ from mambanorm.claims.pages import (
     verdict_table,
 )
 from mambanorm.claims.protocol import VERSION
-from mambanorm.claims.ranking import against_chosen, compare, leading, ranking, rankings
 from mambanorm.claims.recording import known_runs, manifest, parts, record_results, recorded_before, recorded_configs
 from mambanorm.claims.rule import VERDICTS
 from mambanorm.claims.summaries import with_summaries

@@ -162,8 +162,8 @@ def add_compare(command: Parser) -> None:
 )
 def compare(options: argparse.Namespace) -> int:
     """Say which of two arms is better, each at its own learning rate, by the rule of the verdicts."""
-    from mambanorm.claims.ranking import compare as answer_of
-    from mambanorm.claims.ranking import duel_runs, duel_seeds, frame_of
+    from mambanorm.advice.which_arm import compare as answer_of
+    from mambanorm.advice.which_arm import duel_runs, duel_seeds, frame_of
     from mambanorm.study.experiments import RECORDED_TASKS
 
     scale = options.scale or STUDY_SCALE
@@ -197,8 +197,8 @@ def add_card(command: Parser) -> None:
 def card(options: argparse.Namespace) -> int:
     """Say all about a norm on one page: what it does and costs, whether it trains, whether it is better."""
     from mambanorm.advice.card import LIMIT_S, card_runs, norm_card
+    from mambanorm.advice.which_arm import frame_of
     from mambanorm.basics.settings import WORK
-    from mambanorm.claims.ranking import frame_of
 
     asked = dict(seeds=options.seeds or 8, scale=options.scale, against=options.against)
     asked["tasks"] = options.tasks and arg.check_tasks(options.tasks)

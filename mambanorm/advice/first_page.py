@@ -1,9 +1,9 @@
 """What was found, in plain sentences: the first thing that README, report and docs/index.html say.
 
 Each finding is one comparison of one claim on the recorded trained models. Its first words follow the row's state
-(rule.py), so a finding that other runs turn over turns its sentence over too.
+(claims/rule.py), so a finding that other runs turn over turns its sentence over too.
 
-`python -m mambanorm.claims.findings` writes docs/index.html from the recorded results: findings, advice and picture,
+`python -m mambanorm.advice.first_page` writes docs/index.html from the recorded results: findings, advice and picture,
 which print on one sheet, and every claim in one line. GitHub Pages shows it when told to serve docs/.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from mambanorm.advice.which_arm import ADVISED_ON, rankings
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import ROOT, STUDY_SCALE
 from mambanorm.basics.text import plural
@@ -21,7 +22,6 @@ from mambanorm.claims.evidence import Evidence, label, shared_rows
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.claims.pages import basis, headline, verdict_html
 from mambanorm.claims.protocol import ONE_POOL
-from mambanorm.claims.ranking import ADVISED_ON, rankings
 from mambanorm.claims.verdict import judge, k_of_n
 from mambanorm.runs.recorded_results import recorded, recorded_path
 from mambanorm.study.tables import points
