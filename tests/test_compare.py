@@ -1,15 +1,13 @@
 """Any arm against any other: the rule of the verdicts, recorded partners, and an answer in words."""
 
-from importlib import import_module
-
 import planted
 import pytest
 
 import mambanorm as mn
+from mambanorm.advice import which_arm as ranking
 from mambanorm.claims.protocol import GRID_SEEDS, TRAINED_TASKS
 from mambanorm.cli.main import main
 
-ranking = import_module("mambanorm.advice.which_arm")  # the name in the room is its function
 ARM, OTHER = "LN>SSM>GN", "RMSN>SSM>None"
 
 
