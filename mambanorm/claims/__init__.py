@@ -2,7 +2,7 @@
 
 PROTOCOL.md has the rule, every hypothesis, and the versions of both; rule.py is the rule as code: per-seed differences
 → states → a word. Claims (claim.py, hypotheses.py, …) and their runs (needed.py, evidence.py) become comparisons
-(rows.py), these a Verdict (verdict.py), shown by pages.py. recording.py fills data/results; calibration.py: its errors.
+(rows.py), these a Verdict (verdict.py; pages.py). recording.py fills data/results, calibration.py tests the rule.
 """
 
 from mambanorm.claims.frames import recorded_under
