@@ -24,7 +24,7 @@ PLACES = {
     name: module
     for module, names in {
         "advice": "compare norm_card recommend",
-        "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table with_summaries",
+        "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table",
         "look": "record record_sites token_norms NonFinite check_model diagnose insert_norm trainer_callback watch",
         "arms": "Arm PRESETS SITES",
         "block": "MambaBlock",
@@ -41,6 +41,7 @@ PLACES = {
         "study.experiments": "study",
         "study.plan": "plan plan_table",
         "study.replication": "replicate",
+        "study.summaries": "with_summaries",
         "tasks": "TASKS load_task register_task",
         "config": "RunConfig",
         "runs.grid": "base_config grid",

@@ -207,7 +207,7 @@ def test_a_language_model_is_trained_if_its_last_tenth_is_worth_less_than_the_sm
     configs = mn.grid(["LN>SSM>None", ORIGINAL], ["pydoc"], scale="smoke", seeds=2, steps=20, eval_every=1)
     for config in configs:
         save_run(train(config))
-    frame = claims.with_summaries(load_runs())
+    frame = mn.with_summaries(load_runs())
     losses = stored_run(configs[0].run_id).curves.val_loss
     gain = (losses[:18].min() - losses.min()) / math.log(2)
     assert frame.set_index("run_id").late_gain[configs[0].run_id] == pytest.approx(gain)
@@ -377,7 +377,6 @@ def test_language_models_are_recorded_claim_by_claim_beside_the_other_tasks():
     names = [part.name for part in claims.parts("evening")]
     mine = claims.parts("evening", tasks=["pydoc"])
     assert [part.name for part in mine] == [name for name in names if name.startswith("pydoc")]
-    assert names[-1] == "digits, at their ceiling"
     assert [part.claims for part in mine] == [
         ("H1l",),
         ("H8l",),

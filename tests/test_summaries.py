@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import mambanorm as mn
-from mambanorm.claims import summaries
-from mambanorm.claims.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
 from mambanorm.look import growth
+from mambanorm.models.build import build_model
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.store import find_run, save_run
 from mambanorm.runs.sweep import sweep
-from mambanorm.study import experiments
+from mambanorm.study import experiments, summaries
 from mambanorm.study.experiments import deep_runs, failing_runs, growth_runs
+from mambanorm.study.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
 
 SCALE, NONE = "smoke", "None>SSM>None"
 
@@ -44,7 +46,7 @@ def failing_lr(monkeypatch):
     monkeypatch.setattr(experiments, "FAILURE_LRS", (1e-2, 30.0))
 
 
-def test_every_number_is_read_of_the_runs_that_its_claim_looks_at_and_of_no_other(store, failing_lr):
+def test_every_number_is_read_of_the_runs_that_its_claim_looks_at_and_of_no_other(store, failing_lr, monkeypatch):
     growing, failing, deep = growth_runs(SCALE, seeds=1), failing_runs(SCALE, 1), deep_runs(SCALE, 1)
     others = [deep[0].but(seed=100), growing[0].but(seed=100), base_config("digits", SCALE)]
     frame = sweep(list(dict.fromkeys(growing + failing + deep + others)), workers=0, progress=False)
@@ -56,6 +58,11 @@ def test_every_number_is_read_of_the_runs_that_its_claim_looks_at_and_of_no_othe
     looked_at = {"growth": growing, "law": growing, "unevenness": deep, "sigma_rise": failing, "sigma_trend": failing}
     for column, configs in looked_at.items():
         assert set(found.index[found[column].notna()]) == {c.run_id for c in configs}, column
+
+    monkeypatch.setattr(summaries, "failing_facts", lambda *_: dict.fromkeys(summaries.NEAR_FAILURE, 1.0))
+    again = with_summaries(frame, again=True).set_index("run_id").fragility
+    assert set(again.index[again.notna()]) == {c.run_id for c in failing if c.arm in (NONE, "RMSN>SSM>RMSN")}
+    assert found.fragility.isna().all()  # unless it is asked for: it trains
 
     config = next(c for c in growing if c.arm == NONE)
     arrays = find_run(config).diagnostics
@@ -160,6 +167,47 @@ def test_without_a_failure_there_is_nothing_to_look_back_on():
     assert sigma_facts(failing, spectra("ok", sigma)) == {}
     assert sigma_facts(failing, None) == {}
     assert sigma_facts(failing, spectra("diverged", sigma[:1])) == {}  # failed in its first step
+
+
+# sharper outputs, and deep blocks that matter more (H16)
+
+
+def test_near_a_failure_the_entropy_and_the_weight_of_the_deep_blocks_are_what_they_say(monkeypatch):
+    config = base_config("digits", SCALE, arm=NONE, n_layers=4)
+    data = mn.load_task("digits", SCALE, 0)
+    model = build_model(config, data)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    entropy, _ = summaries.near_failure(model, config)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    with torch.no_grad():
+        logits = model(data.val.inputs[: summaries.ROWS]).double().numpy()
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert entropy == pytest.approx(-(shares * np.log(shares)).sum(1).mean())
+    monkeypatch.setattr(summaries, "DISTURBANCE", 2.0)
+    for block in model.blocks[:2]:  # what they add is nothing, however they are disturbed
+        block.out_proj.weight.data.zero_()
+    assert summaries.near_failure(model, config)[1] > 3
+    monkeypatch.setattr(summaries, "DISTURBANCE", 0.0)
+    assert summaries.near_failure(model, config)[1] == 0
+
+
+def test_a_run_is_held_beside_the_failing_one_at_its_steps(monkeypatch):
+    config = base_config("digits", SCALE, arm="RMSN>SSM>RMSN", n_layers=4)
+    stored = SimpleNamespace(config=config, path=Path("runs/one"))
+    failing = SimpleNamespace(facts=dict(status="diverged", steps=4))
+    at, measured = [], summaries.near_failure
+
+    def seen(model, config):
+        at.append(measured(model, config))
+        return at[-1]
+
+    monkeypatch.setattr(summaries, "near_failure", seen)
+    found = summaries.failing_facts(stored, failing)
+    assert found == pytest.approx(dict(sharpening=at[0][0] - at[1][0], fragility=at[1][1] - at[0][1]))
+    assert len(at) == 2  # after steps 1 and 3, and no step more
+    for none in (None, SimpleNamespace(facts=dict(status="ok", steps=4))):
+        assert summaries.failing_facts(stored, none) == {}
+    assert summaries.failing_facts(stored, SimpleNamespace(facts=dict(status="diverged", steps=2))) == {}
 
 
 # weight norms (H12)

@@ -33,8 +33,7 @@ from mambanorm.claims import rule
 from mambanorm.claims.claim import NONE, Claim, Comparison
 from mambanorm.claims.evidence import LEARNS, Evidence, kind_of
 from mambanorm.claims.needed import VERDICT_TASKS
-from mambanorm.claims.protocol import TRAINED_TASKS
-from mambanorm.claims.summaries import growth_facts, headroom_facts
+from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
 from mambanorm.config import RunConfig
 from mambanorm.look import growth, norm_quantiles, token_norms
 from mambanorm.models.classifier import SequenceClassifier
@@ -44,6 +43,7 @@ from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
 from mambanorm.runs.store import stored_run
 from mambanorm.study.experiments import all_rates, deep_runs, inside_task, ladder, ladder_runs
 from mambanorm.study.norm_catalog import costs_of
+from mambanorm.study.summaries import growth_facts, headroom_facts
 from mambanorm.study.tables import points
 
 FEW = 2
@@ -134,10 +134,11 @@ def card_tasks(scale: str) -> tuple[str, ...]:
 
 
 def card_seeds(task: str, scale: str, seeds: int | Iterable[int], against: str = REFERENCE) -> list[int]:
-    """The first so many recorded seeds of the arm that it stands against, the partners; a list as it is."""
-    known = own_rate(task, against, scale)
-    asked = check_seeds(seeds, scale)
-    return list(known[1][: len(asked)]) if known and isinstance(seeds, int) else asked
+    """The first so many recorded seeds of the arm that it stands against, the partners; a list as it is. On the task of
+    §4.6 those of the ladders of rates."""
+    known, asked = own_rate(task, against, scale), check_seeds(seeds, scale)
+    recorded = planned_seeds("E2s", scale) if task == inside_task(scale) else known[1] if known else ()
+    return list(recorded[: len(asked)]) if known and isinstance(seeds, int) else asked
 
 
 # ------------------------------------------------------------------------------------------------------ the training
@@ -273,7 +274,7 @@ def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None
 def _highest_rates(arms: Sequence[str], evidence: Evidence, task: str) -> dict[str, float]:
     """Arm → the highest rate of the ladder that trains, as E2 has it; NaN where no seed that learns has the whole
     ladder."""
-    facts = dict.fromkeys(("words", "quote", "where", "quantity", "direction", "paper"), "")
+    facts = dict.fromkeys(("words", "quote", "where", "quantity"), "")
     found = {}
     for arm in dict.fromkeys(arms):
         climb = Claim(id="cards", comparisons=(Comparison(arm, {arm: 1.0}, column="reach"),), runs="ladder", **facts)

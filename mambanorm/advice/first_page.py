@@ -21,7 +21,6 @@ from mambanorm.basics.text import plural
 from mambanorm.claims.evidence import Evidence, label, shared_rows
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.claims.pages import basis, headline, verdict_html
-from mambanorm.claims.protocol import ONE_POOL
 from mambanorm.claims.verdict import judge, k_of_n
 from mambanorm.runs.recorded_results import recorded, recorded_path
 from mambanorm.study.tables import points
@@ -90,7 +89,7 @@ SENTENCES = (
         *("09_vision", "H8v", "NormVary→LN − LN→LN"),
         holds="The proposal for images beats the original, too.",
         fails="The proposal for images does not beat the original.",
-        open="On images these runs decide nothing: all seeds draw from the same 1,797 digits.",
+        open="We cannot tell whether the proposal for images beats the original.",
         compared="NormVary→LN against LN→LN",
     ),
 )
@@ -118,13 +117,14 @@ def _said(one: Sentence, read: Evidence) -> str:
     row = next((row for row in told.records if row["comparison"] == one.comparison), None)
     if row is None or row["n"] < 2:
         return ""
-    words = dict(holds=one.holds, fails=one.fails) if task not in ONE_POOL else {}
+    words = dict(holds=one.holds, fails=one.fails)
     hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is row else ""
     one_side, other = (k_of_n(*row["finish"][i : i + 2]) for i in (0, 2))
     either = "on either side" if one_side == other else f"against {other}"
     diverged = f"diverged: {one_side} {either}" if row["finish"][0] or row["finish"][2] else ""
     why = row["why"] if row["state"] == "not judged" else ""
-    alone = [row["state"] for row in told.records if not row["decides"] and row["n"]]
+    single = (row for row in told.records if row["n"] and not row["comparison"].startswith(("mean", "the mean")))
+    alone = [row["state"] for row in single]
     each = one.each.format(alone.count("holds"), len(alone)) if one.each and alone else ""
     besides = "; ".join(filter(None, (each, diverged, hides, why)))
     amount = points(row["effect"], row["low"], row["high"]) + (f" ({besides})" if besides else "")

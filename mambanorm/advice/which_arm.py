@@ -43,9 +43,10 @@ ADVISED_ON = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
 
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
-    """Every arm that some claim of that kind tunes."""
+    """Every Mamba with norms before and after the SSM, and nothing further, that some claim of that kind tunes."""
     mine = (claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned")
-    return tuple(dict.fromkeys(arm for claim in mine for arm in claim.arms))
+    known = dict.fromkeys(Arm.parse(arm) for claim in mine for arm in claim.arms)
+    return tuple(str(arm) for arm in known if type(arm) is Arm and not arm.more)
 
 
 def ranking(
@@ -128,7 +129,7 @@ def duel(arm: str, against: str, task: str) -> Claim:
     return Claim(
         id=f"duel{letter}",
         words=f"{label(arm)} is better than {label(against)}.",
-        **dict.fromkeys(("quote", "where", "quantity", "direction", "paper"), ""),
+        **dict.fromkeys(("quote", "where", "quantity"), ""),
         comparisons=(minus(arm, against, column=column),),
         threshold=SMALLEST_BITS if kind == "language" else SMALLEST_EFFECT,
     )

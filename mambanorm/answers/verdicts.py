@@ -32,7 +32,7 @@ def what_holds(verdicts: Sequence, words: Sequence[str], basis: str) -> str:
 
 # 13
 
-SHOWS = "95 % t-intervals, not corrected; E1 to E4: the bounds of notebook 12"
+SHOWS = "95 % t-intervals, not corrected; E2 to E4: the bounds of notebook 12"
 
 
 def _norm_or_gain(table: pd.DataFrame) -> str:
@@ -70,7 +70,7 @@ def _found(verdict: Any) -> str:
 
 def room_said(frame: pd.DataFrame, arms: Iterable[str]) -> str:
     """Of each arm: in how many of its runs the scan stays within float16, and by how many decades on the median; and
-    how many ended non-finite. `frame`: runs with the column `headroom` (claims.with_summaries)."""
+    how many ended non-finite. `frame`: runs with the column `headroom` (study/summaries.py)."""
     lines = []
     for arm in arms if "headroom" in frame else ():
         runs = frame[(frame.arm == arm) & frame.headroom.notna()]

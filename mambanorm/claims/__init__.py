@@ -23,5 +23,4 @@ from mambanorm.claims.pages import (
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.recording import known_runs, manifest, parts, record_results, recorded_before, recorded_configs
 from mambanorm.claims.rule import VERDICTS
-from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge

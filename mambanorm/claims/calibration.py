@@ -47,10 +47,10 @@ WHO = {
     "H2s": "all of four",
     "H2v": "three of four",
     "H5s": "the best of four, five times",
-    "H6s": "means of four, all of four",
+    "H6s": "means of five, all of four",
 }
-"""The claims that are simulated: every tuned accuracy claim is judged as one of them. H7 compares spreads; H9 to H12
-and E1, E2 have one run an arm and seed, which leaves a plain t-interval, or an exact one."""
+"""The claims that are simulated: every tuned accuracy claim is judged as one of them. H7 is a range; H9 to H13,
+H16, E1 and E2 have one run an arm and seed, which leaves a plain t-interval, or an exact one."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def simulate(
     seed: int = 0,
 ) -> dict[str, float]:
     """How often each word comes out of made-up studies whose truth is known; only the words that came out. ValueError
-    for a claim that is not tuned, or compares spreads."""
+    for a claim that is not tuned, or compares no accuracies."""
     claim, setting = find_claim(claim_id), SCENARIOS[scenario]
     if claim.runs != "tuned" or claim.comparisons[0].column != "score":
         raise ValueError(

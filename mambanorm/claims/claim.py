@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.basics.settings import FLAT
 from mambanorm.study.paper import MAIN_TASKS
+from mambanorm.study.summaries import CORRUPTED
 
-NONE = "None>SSM>None"
+NONE, NO_NUMBER = "None>SSM>None", "no number printed"
+CONTROL = "RMSN>SSM>RMSN"
+"""The model with norms on both sides that is held beside None→None where that one fails (H9, H16)."""
 
 UNITS = {
     "score": "pp",
@@ -22,7 +25,7 @@ UNITS = {
     "noise_change": "pp",
     "rotation_change": "pp",
     "bits": "bits a character",  # with a minus, so that more is better
-    "spread": "pp²",
+    "range": "pp",
     "growth": "decades in 8 blocks",
     "steepness": "decades in 8 blocks",
     "law": "AIC",
@@ -30,13 +33,14 @@ UNITS = {
     "sigma_trend": "log₁₀, slope over depth",
     "unevenness": "log₁₀ of the ratio",
     "headroom": "decades",
+    "sharpening": "nats",
+    "fragility": "log₁₀ of the change",
     "reach": "decades of the rate",
 }
 """Column of the evidence → unit of a comparison in it; pp are percentage points."""
 
-ACCURACIES = ("score", "noise", "rotation")
-"""Columns that are accuracies in per cent: on the test rows, and on the same rows corrupted (summaries.py)."""
-CORRUPTED = ACCURACIES[1:]
+ACCURACIES = ("score", *CORRUPTED)
+"""Columns that are accuracies in per cent: on the test rows, and on the same rows corrupted."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,9 @@ SMALLEST_EFFECT = 1.0
 SMALLEST_BITS = 0.01
 """That of every claim about language models, in bits a character: about half a percent of what a small model needs."""
 
+HIGHER_RATE, TENTH = 0.1, 0.041
+"""Decades: the smallest gain of interest of a learning rate, a quarter more (E2, H13); a tenth more (H11, H16)."""
+
 KINDS = {"s": "sequence", "v": "vision", "l": "language"}
 """The last letter of a claim's id → the kind of task that it is about."""
 
@@ -78,15 +85,15 @@ class Claim:
     quote: str  # the paper's own sentence
     where: str  # and its place
     quantity: str
-    direction: str
-    paper: str  # the numbers that the paper prints
     comparisons: tuple[Comparison, ...]
+    paper: str = NO_NUMBER  # the numbers that the paper prints
     threshold: float = SMALLEST_EFFECT
     runs: str = "tuned"  # each arm at the rate that validation chose; else the fixed runs of evidence.py
     at_least: int | None = None  # how many of the deciding comparisons have to hold: None = all
     select: str = ""  # "best": of each group of comparisons one is chosen by validation
     needs_grid: bool = False  # every pair of norms, not only single ones and types
     paper_task: str = ""  # where the paper prints the numbers of these arms; "" = its main experiment
+    no_verdict: str = ""  # why it is measured and not judged; "" = it is judged
     note: str = ""
 
     @property
@@ -100,7 +107,7 @@ class Claim:
 
     @property
     def unit(self) -> str:
-        """The unit of its first comparison; the claim on growth (H10) has comparisons in two units."""
+        """The unit of its first comparison; those on growth (H10) and failures (H16) have two."""
         return "% of runs" if self.runs == "failure" else self.comparisons[0].unit
 
     @property
@@ -109,6 +116,20 @@ class Claim:
         if self.beyond:
             return ""
         return self.paper_task or MAIN_TASKS.get(self.kind, "")
+
+    @property
+    def needs(self) -> str:
+        """What it takes to hold: `above +1 pp: at least 1 of 5: BN→BN − None→None; …`; of a claim that is measured
+        alone, why."""
+        if self.no_verdict:
+            return f"no verdict: {self.no_verdict}"
+        deciding = {c.group or c.name: f"{self.threshold_of(c):+g} {c.unit}" for c in self.comparisons if c.decides}
+        thresholds = " / ".join(dict.fromkeys(deciding.values()))
+        some = f"at least {self.at_least} of" if self.at_least else "all"
+        what = f"{some} {len(deciding)}: {'; '.join(deciding)}" if len(deciding) > 1 else next(iter(deciding))
+        if self.runs == "failure":
+            thresholds, what = f"{self.threshold:+g} {self.unit}", f"{some} the cells of depth × learning rate"
+        return f"above {thresholds}: {what}"
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -138,10 +159,15 @@ def type_against_each(best: str) -> tuple[Comparison, ...]:
 
 
 def after_against_before(norms: Sequence[str] = NORM_CHOICES) -> tuple[Comparison, ...]:
-    """The mean over the norms, as Figure 6 draws it; beside it each norm of Table 1."""
+    """The mean over the norms, as Figure 6 draws it. Beside it each norm of Table 1, and the mean without each one:
+    does one of them carry it?"""
     each = [minus(pair("None", n), pair(n, "None"), decides=False) for n in norms]
-    weights = {arm: weight / len(each) for one in each for arm, weight in one.weights.items()}
-    return Comparison(f"mean over {len(each)} norms: None→N − N→None", weights), *each
+
+    def over(some: Sequence[str], name: str, **options) -> Comparison:
+        return against(name, mean(pair("None", n) for n in some), mean(pair(n, "None") for n in some), **options)
+
+    without = (over([n for n in norms if n != left], f"the mean without {left}", decides=False) for left in norms)
+    return over(norms, f"mean over {len(each)} norms: None→N − N→None"), *each, *without
 
 
 def combinations_against_type() -> tuple[Comparison, ...]:
@@ -169,8 +195,8 @@ def against(name: str, better: Mapping[str, float], worse: Mapping[str, float], 
 
 
 def _over_n1(n2: str) -> dict[str, float]:
-    """The mean of an N2 over the four other norms before it, without None and without itself (Figure 8)."""
-    return mean(pair(n1, n2) for n1 in NORM_CHOICES if n1 != n2)
+    """The mean of an N2 over the same five norms before it, itself among them (Figure 8)."""
+    return mean(pair(n1, n2) for n1 in NORM_CHOICES)
 
 
 def marginal_means(best: str) -> tuple[Comparison, ...]:
@@ -179,19 +205,20 @@ def marginal_means(best: str) -> tuple[Comparison, ...]:
     return tuple(against(f"mean of ·→{best} − mean of ·→{n2}", _over_n1(best), _over_n1(n2)) for n2 in others)
 
 
-def spreads(narrowest: str) -> tuple[Comparison, ...]:
-    """The arms of each other N2 with positive weights, those of one N2 with negative."""
-    names = {n2: f"spread of ·→{n2} − spread of ·→{narrowest}" for n2 in NORM_CHOICES if n2 != narrowest}
-    return tuple(against(names[n2], _over_n1(n2), _over_n1(narrowest), column="spread") for n2 in names)
+def ranges(first: str) -> tuple[Comparison, ...]:
+    """How far the means of an N2 lie apart over the norms before it (Figure 8); of one N2, then of the others."""
+    n2s = (first, *(n2 for n2 in NORM_CHOICES if n2 != first))
+    return tuple(Comparison(f"range of ·→{n2}", _over_n1(n2), column="range", decides=False) for n2 in n2s)
 
 
 def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:
-    """The paper's step; beside it, what tells NormVary's share of it from N2's and from mere mixing (I7)."""
+    """The paper's step; beside it, what tells NormVary's share of it from N2's, from mere mixing (I7), and what the
+    proposal is worth over its second norm alone."""
     before, after, _ = Arm.parse(original)
     steps = [(pair("NormVary", n2), original), (pair("NormVary", n2), pair(before, n2))]
     if after != n2:
         steps.append((pair("NormVary", after), original))
-    steps.append((pair("NormVary", n2), pair("NormVary-fixed", n2)))
+    steps += [(pair("NormVary", n2), pair("NormVary-fixed", n2)), (pair("NormVary", n2), pair("None", n2))]
     return tuple(minus(*step, decides=step == steps[0]) for step in dict.fromkeys(steps))
 
 
@@ -202,6 +229,7 @@ def causal_steps() -> tuple[Comparison, ...]:
         minus(both, original),
         minus(both, pair("RMSN", "GN-token"), decides=False),
         minus(pair("NormVary-token", "None"), original, decides=False),
+        minus(both, pair("None", "GN-token"), decides=False),
     )
 
 

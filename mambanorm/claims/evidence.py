@@ -46,8 +46,6 @@ KINDS = (
     dict.fromkeys(VISION_TASKS, "vision") | dict.fromkeys(TABLES, "table") | dict.fromkeys(LANGUAGE_TASKS, "language")
 )
 
-# ---------------------------------------------------------------------------------------------- where a claim is judged
-
 
 def kind_of(task: str) -> str:
     """ "vision", "language", "table" (a regression, of which no claim speaks) or "sequence"."""
@@ -96,9 +94,6 @@ def shared_rows(task: str, scale: str) -> str:
         return "one pool of rows" if shape.reshuffled else "one test set"
     data, other = (load_task(task, scale, seed) for seed in (0, 1))
     return "one test set" if torch.equal(data.test.labels, other.test.labels) else "one pool of rows"
-
-
-# ----------------------------------------------------------------------------------------------------------- the runs
 
 
 @lru_cache(maxsize=20_000)
@@ -282,14 +277,15 @@ class Evidence:
         of_best["reach"] = reach(runs.columns["score"], runs.columns["chance"], rates)[:, None]
         none = np.zeros(len(arms), int)
         ids = np.take_along_axis(runs.ids, best, axis=1)
-        return Runs(arms, runs.seeds, rates[:1], of_best, ids, none, none, runs.gaps)
+        return Runs(arms, runs.seeds, rates, of_best, ids, none, none, runs.gaps)
 
     def _fixed(self, claim: Claim) -> Runs:
         """One run an arm and seed; where the question is what happens before a failure, of the seeds that failed."""
         seeds = np.array(self.seeds.get(inside_task(self.scale), ()), int)
         ids = np.array(_fixed_ids(claim.id, self.scale, tuple(seeds.tolist())), dtype=object)
         at = self._places(ids.ravel()).reshape(len(claim.arms), len(seeds))
-        some = (at < len(self.index)).any(axis=0)  # the seeds of this claim, among those of others
+        others = np.array([arm != NONE for arm in claim.arms])  # None→None has further seeds, for the claim on failures
+        some = (at < len(self.index))[others].any(axis=0)
         calm = self.columns["diverged"][at[claim.arms.index(NONE)]] == 0
         calm &= some & (claim.runs in ("growth", "failing"))
         kept = np.flatnonzero(some & ~calm)

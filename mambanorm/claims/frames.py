@@ -15,7 +15,7 @@ from mambanorm.runs.presets import LANGUAGE_TASKS, TEXTS
 LOOKED_AT = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "role", "lr")
 LOSSES = ("test_loss", "best_val_loss", "chance_loss")
 """What language models are judged by, in nats."""
-STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom")
+STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "sharpening", "fragility", "headroom")
 
 
 def checked(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
@@ -42,11 +42,11 @@ def checked(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
 
 
 def of_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
-    """The runs of the first `seeds` seeds, or of the seeds in a list; None = all of them."""
+    """The runs of the first `seeds` seeds of each task, or of the seeds in a list; None = all of them."""
     if seeds is None or not len(frame):
         return frame
     first = isinstance(seeds, int)
-    return frame[frame.seed.rank(method="dense") <= seeds if first else frame.seed.isin(list(seeds))]
+    return frame[frame.groupby("task").seed.rank("dense") <= seeds if first else frame.seed.isin(list(seeds))]
 
 
 def recorded_under(frame: pd.DataFrame) -> str:

@@ -16,12 +16,12 @@ from mambanorm.claims.frames import of_seeds
 from mambanorm.claims.hypotheses import CLAIMS, find_claim
 from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
 from mambanorm.claims.rows import run_ids
-from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict
 from mambanorm.config import RunConfig
 from mambanorm.runs.grid import base_config, check_names, check_seeds, check_task, grid, unique
 from mambanorm.runs.store import load_runs
 from mambanorm.study.experiments import inside_task, lr_grid, model_of
+from mambanorm.study.summaries import with_summaries
 
 VERDICT_TASKS = ("digits", "digits_images")
 """The tasks of the verdicts, unless asked otherwise: a task of sequences, and the same data as images."""
@@ -35,12 +35,14 @@ def needed(
     frame: pd.DataFrame | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
-    """The configs of all runs that a claim rests on; an empty list where no task of it is asked for. The results
-    in a frame may add learning rates to an arm's grid: train, then ask again with it, until nothing is missing.
+    """The configs of all runs that a claim rests on, on these tasks (None = those that the protocol plans at evening,
+    else the one of §4.6); an empty list where no task of it is asked for. The results in a frame may add learning rates
+    to an arm's grid: train, then ask again with it, until nothing is missing.
     `changes`: fields in which they differ from those of the scale, such as dict(d_model=16); not for claims of §4.6.
     ValueError for test seeds from 100 on, which have other roles."""
     claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)
-    tasks = [inside_task(scale)] if tasks is None else check_names("tasks", tasks)
+    planned = TRAINED_TASKS if scale == "evening" and claim.runs == "tuned" else [inside_task(scale)]
+    tasks = planned if tasks is None else check_names("tasks", tasks)
     seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, tasks, scale)
     if taken := [seed for seed in seeds if base_config(seed=seed).role != "test"]:
         raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 on are no test seeds")
@@ -88,7 +90,7 @@ def verdict_runs(
     VERDICT_TASKS, at evening its own), with the rates beyond the three of every arm for which the store's results ask.
     """
     scale = default_scale() if scale is None else scale
-    tasks = (TRAINED_TASKS if scale == "evening" else VERDICT_TASKS) if tasks is None else tasks
+    tasks = VERDICT_TASKS if tasks is None and scale != "evening" else tasks
     asked = [
         (claim, check_seeds(planned_seeds(claim.id, scale) if seeds is None else seeds, scale))
         for claim in map(find_claim, CLAIMS if claims is None else check_names("claims", claims))
@@ -110,8 +112,9 @@ def train_verdicts(
     workers, client, progress. Rows of runs that could not be trained have status "failed"."""
     scale = default_scale() if scale is None else scale
     asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
+    claims = claims if claims is None else check_names("claims", claims)
     frame, _ = until_grown(lambda: verdict_runs(claims, **asked), runs_dir, **engine)
-    return with_summaries(frame, runs_dir)
+    return with_summaries(frame, runs_dir, again=claims is None or "H16s" in claims)
 
 
 def until_grown(

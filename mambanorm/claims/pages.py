@@ -21,13 +21,13 @@ from mambanorm.claims.hypotheses import CLAIMS, find_claim
 from mambanorm.claims.needed import VERDICT_TASKS
 from mambanorm.claims.protocol import FIRST_CLAIMS, TRAINED_TASKS, VERSION, planned_seeds
 from mambanorm.claims.rule import RISING, VERDICTS, levels
-from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.runs import recorded_results
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.presets import LANGUAGE_TASKS
 from mambanorm.runs.store import load_runs
-from mambanorm.study.experiments import BUDGETS, at_budget, failing_runs, failure_runs, growth_runs
+from mambanorm.study.experiments import BUDGETS, at_budget, failing_runs, failure_runs, growth_runs, inside_task
+from mambanorm.study.summaries import with_summaries
 
 NO_RUNS = pd.DataFrame(columns=[*LOOKED_AT, "arm"])
 NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm record --scale evening` adds them."
@@ -103,7 +103,7 @@ def describe(verdict: Verdict) -> str:
 
 
 def basis(verdicts: Iterable[Verdict], source: str) -> str:
-    """`protocol 10, evening scale, mnist1d, recorded`: the tasks are those that decide a verdict."""
+    """`protocol 11, evening scale, curves, recorded`: the tasks are those that decide a verdict."""
     told = [v for v in verdicts if v.n_seeds]
     tasks, scales = dict.fromkeys(task for v in told for task in v.tasks), dict.fromkeys(v.scale for v in told)
     return f"protocol {VERSION}, {', '.join(scales) or 'no'} scale, {', '.join(tasks) or 'nothing yet'}, {source}"
@@ -121,14 +121,11 @@ def trained_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, 
     return frame[frame.run_id.isin(asked)].reset_index(drop=True), recorded_results.recorded_inside(path)
 
 
-# --------------------------------------------------------------------------------------------- over the training budget
-
-
 def over_budget(frame: pd.DataFrame, claims: Iterable[str] | None = None, scale: str = STUDY_SCALE) -> pd.DataFrame:
     """Fast or good? A row for each claim (None = those of FIRST_CLAIMS), each of its tasks in the frame and each share
-    of BUDGETS with runs: the verdict there, and the comparison that decides at all steps, with its state and bounds.
-    Where all steps have not been run, it is the one that decides there, and `decided` is False. Each share has a
-    schedule and a choice of rates of its own. ValueError for a claim of §4.6, which has no budget."""
+    of BUDGETS with runs, if there are two: the verdict there, and the comparison that decides at all steps, with its
+    state and bounds. Where all steps have not been run, it is the one that decides there, and `decided` is False. Each
+    share has a schedule and a choice of rates of its own. ValueError for a claim of §4.6, which has no budget."""
     evidence, rows = Evidence(frame, scale), []
     asked = [name for name in CLAIMS if name[:-1] in FIRST_CLAIMS] if claims is None else claims
     for claim in map(find_claim, asked):
@@ -138,6 +135,8 @@ def over_budget(frame: pd.DataFrame, claims: Iterable[str] | None = None, scale:
                 share: judge(claim, evidence, scale=scale, tasks=[task], changes=changes)
                 for share, changes in settings.items()
             }
+            if sum(verdict.n_seeds > 0 for verdict in found.values()) < 2:
+                continue
             whole = found[BUDGETS[-1]].decided_by
             for share, verdict in found.items():
                 row = next((row for row in verdict.records if row["comparison"] == whole), verdict.turns_on)
@@ -210,12 +209,11 @@ def verdict_html(
 
 
 def _small_print(verdict: Verdict) -> list[str]:
-    """What must not be missed beside the word of a verdict: why it is not told, each task's own, how often runs
-    diverged, and other settings that say something else."""
+    """What must not be missed beside the word of a verdict: why it is not told, each task's own, and how often runs
+    diverged."""
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
     lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.said if "but" in verdict.said else ""]
     lines += [verdict.failed, verdict.stability, verdict.uneven]
-    lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
     return list(dict.fromkeys(filter(None, lines)))
 
 
@@ -230,20 +228,18 @@ def _fold(verdict: Verdict) -> dict[str, str]:
         decided = {"Decided by": by}
     return decided | {
         "Measured": claim.quantity,
-        "Holds if": f"{claim.direction}. Threshold: {_number(verdict.threshold)} {verdict.unit}.{_levels(verdict)}",
+        "Needs": f"{claim.needs}.{_levels(verdict)}",
         "The paper": f"“{claim.quote}” ({claim.where}). In numbers: {claim.paper}.",
     }
 
 
 def _levels(verdict: Verdict) -> str:
-    """How many comparisons it takes, and the levels of the ends of their intervals; "" for one that was not run."""
+    """The levels of the ends of the intervals; "" for a claim that was not run, or is not judged."""
     m = max((sum(row["decides"] for row in verdict.records if row["task"] == t) for t in verdict.tasks), default=0)
     if not m:
         return ""
-    at_least = verdict.claim.at_least
-    needed = f"{at_least or m} of {m} comparisons have to hold. " if m > 1 else ""
-    low, high = (f"{100 * level:.3g} %" for level in levels(m, at_least, len(verdict.tasks)))
-    return f" {needed}One-sided levels of the bounds: lower {low}, upper {high}."
+    low, high = (f"{100 * level:.3g} %" for level in levels(m, verdict.claim.at_least, len(verdict.tasks)))
+    return f" One-sided levels of the bounds: lower {low}, upper {high}."
 
 
 def _picture(verdict: Verdict) -> str:
@@ -265,7 +261,8 @@ def _picture(verdict: Verdict) -> str:
 
 def command(verdict: Verdict) -> str:
     """The command that trains what the claim lacks and prints its verdict."""
-    known = TRAINED_TASKS if verdict.scale == "evening" else (*VERDICT_TASKS, *LANGUAGE_TASKS)
+    evening = (*TRAINED_TASKS, inside_task("evening"))
+    known = evening if verdict.scale == "evening" else (*VERDICT_TASKS, *LANGUAGE_TASKS)
     tasks = ",".join(verdict.tasks or tasks_of(verdict.claim, known, verdict.scale))
     asked = f"--claims {verdict.claim.id} --scale {verdict.scale} --tasks {tasks}"
     seeds = planned_seeds(verdict.claim.id, verdict.scale)

@@ -15,25 +15,22 @@ import pandas as pd
 from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.settings import CHECKOUT, KIT, default_scale
 from mambanorm.basics.text import plural
-from mambanorm.claims import hypotheses
-from mambanorm.claims.claim import Claim
 from mambanorm.claims.evidence import kind_of, tasks_of
 from mambanorm.claims.frames import of_seeds
-from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm.claims.needed import needed, until_grown
+from mambanorm.claims.other_sources import AUTONORM_CLAIMS
 from mambanorm.claims.protocol import (
-    CEILING_TASK,
-    EVENING_SEEDS,
     FIRST_CLAIMS,
-    GRID_SEEDS,
+    LAST,
     SAME_RUNS,
     TRAINED_TASKS,
     VERDICT_SEEDS,
     VERSION,
     commit_in_force,
+    planned_seeds,
 )
-from mambanorm.claims.summaries import with_summaries
-from mambanorm.claims.version_11 import NEXT
+from mambanorm.claims.said_in_passing import IN_PASSING
 from mambanorm.config import RunConfig
 from mambanorm.runs.grid import check_names, check_seeds, unique
 from mambanorm.runs.presets import TABLES
@@ -41,7 +38,6 @@ from mambanorm.runs.recorded_results import read_results, recorded_inside, recor
 from mambanorm.runs.store import load_runs, missing_runs, stored_run
 from mambanorm.study.experiments import (
     BUDGETS,
-    SIZES,
     STUDY_TASKS,
     at_budget,
     failing_runs,
@@ -50,20 +46,18 @@ from mambanorm.study.experiments import (
     leaves_grid_out,
     study,
 )
-
-EVENING_TASKS = (*TRAINED_TASKS, CEILING_TASK)
+from mambanorm.study.summaries import with_summaries
 
 STEPWISE = (("H1", "H2"), ("H8",), ("H3", "H4", "H15"))
 GRID = ("H5", "H6", "H7")
 """Claims, without the letter of their kind: those over the budget, and those that need more of the grid. At all steps
 the first are recorded in the parts of STEPWISE, so that a night that ends early has some of them whole."""
+FAILURES = (("H10", "H11"), ("H12",), ("H9", "H16"))
 FURTHER, LATER_MODELS = (("H14",), ("A1", "A2", "A3")), (("H13",), ("E1",), ("E2",), ("E3", "E4"))
-"""What is asked besides; ladders of rates and later models, on few seeds. In the order in which they are recorded."""
-FAILING_SEEDS = tuple(range(40, 80))
-"""Those of H9 in version 11: a run that fails costs a second."""
-INSIDE, SIZED, CEILING = ("H9s", "H10s", "H11s", "H12s"), ("H1s", "H3s", "H8s"), ("H1s", "H8s")
-"""Claims of §4.6; those that are judged at other sizes of the model; and those that digits are asked, near their
-ceiling."""
+"""Claims of §4.6; what is asked besides; ladders of rates and later models. In the order in which they are recorded."""
+
+TRAINED_ALONE = (*AUTONORM_CLAIMS, *IN_PASSING)
+"""Claims that are recorded of trained models alone."""
 
 RECORDED = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
 """Columns that tell a recorded frame from any other."""
@@ -83,8 +77,7 @@ class Part:
     def configs(self, scale: str, frame: pd.DataFrame) -> list[RunConfig]:
         """Its runs; the results in the frame may ask for further learning rates."""
         asked = (self.seeds, [self.task], scale, of_seeds(frame, self.seeds), self.changes)
-        known = _known(self.seeds)
-        return unique([*(config for claim in self.claims for config in needed(known[claim], *asked)), *self.also])
+        return unique([*(config for claim in self.claims for config in needed(claim, *asked)), *self.also])
 
 
 def parts(
@@ -94,8 +87,8 @@ def parts(
 ) -> list[Part]:
     """What the recorded results of a scale hold (None = the environment's scale; the seeds and tasks of its plan).
 
-    At evening: some claims on each task, then the next; the grid and §4.6; what lies beyond the paper; fewer steps;
-    other sizes of the model; last, digits. At the other scales: each task's claims, then the runs of the notebooks.
+    At evening: some claims on each task, then the next; the grid and §4.6; what is asked besides; fewer steps. At the
+    other scales: each task's claims, then the runs of the notebooks.
     """
     scale = default_scale() if scale is None else scale
     if scale == "evening":
@@ -105,63 +98,39 @@ def parts(
     found = []
     for task in (task for task in tasks if task not in TABLES):  # no claim is about a regression
         grid_out = leaves_grid_out(task, scale)
-        claims = tuple(name for name, claim in CLAIMS.items() if not (claim.needs_grid and grid_out))
+        known = (claim for claim in CLAIMS.values() if claim not in TRAINED_ALONE)
+        claims = tuple(claim.id for claim in known if not (claim.needs_grid and grid_out))
         found.append(Part(f"verdicts, {task}", claims, task, seeds))
     runs = tuple(config for runs in study(scale, tasks, seeds, "trained").values() for config in runs)
     return [*found, Part("the notebooks", also=runs)]
 
 
 def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -> list[Part]:
-    most, found = seeds or EVENING_SEEDS, []
-    few = most[: len(GRID_SEEDS)]
-    tasks = check_names("tasks", EVENING_TASKS if tasks is None else tasks)
-    over = [task for task in tasks if task != CEILING_TASK]
-    images = [task for task in over if kind_of(task) == "vision"]
+    known, inside = CLAIMS | BEYOND, inside_task("evening")
+    tasks = check_names("tasks", (*TRAINED_TASKS, inside) if tasks is None else tasks)
+    last, tasks = ([task for task in tasks if (task in LAST) is it] for it in (True, False))
+    images = [task for task in tasks if kind_of(task) == "vision"]
+    others = [task for task in tasks if task not in images]
 
-    def of_each(claims: Iterable[tuple[str, ...]], seeds: tuple[int, ...], tasks: list[str] = over) -> Iterator[Part]:
+    def asked(numbers: Iterable[str], task: str) -> tuple[str, ...]:
+        """The claims of these numbers that are about the task; the task of §4.6 is asked nothing else."""
+        found = [known[name] for number in numbers if (name := number + kind_of(task)[0]) in known]
+        mine = (claim for claim in found if tasks_of(claim, [task], "evening"))
+        return tuple(claim.id for claim in mine if task != inside or claim.runs != "tuned")
+
+    def of_each(claims: Iterable[tuple[str, ...]], tasks: list[str], share: float = 1) -> Iterator[Part]:
         """Some claims on each task, then the next claims."""
         for numbers, task in product(claims, tasks):
-            if some := _of_kind(numbers, task, seeds):
-                yield Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, seeds)
+            if some := asked(numbers, task):
+                name = f": {', '.join(name[:-1] for name in some)}" if share == 1 else f", steps × {share:g}"
+                mine = seeds or planned_seeds(some[0], "evening")
+                yield Part(task + name, some, task, mine, at_budget(task, "evening", share))
 
-    found += of_each(STEPWISE, most)
-    found += of_each([GRID], few, [task for task in over if task not in images])
-    inside = inside_task("evening")
-    found += [Part(f"{inside}: H9–H12", INSIDE, inside, few)] if inside in over else []
-    found += [Part(f"{inside}: H9", INSIDE[:1], inside, FAILING_SEEDS)] if inside in over and _next(most) else []
-    found += of_each(FURTHER if _next(most) else (), most)
-    found += of_each(LATER_MODELS, few)
-    found += of_each([GRID], few, images)
-    for task, share in product(over, reversed(BUDGETS[:-1])):
-        if first := _of_kind(FIRST_CLAIMS, task, most):
-            found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
-    if "mnist1d" in tasks and not _next(most):
-        quarter = at_budget("mnist1d", "evening", 1 / 4)
-        for size in SIZES:
-            name = ", ".join(f"{field} {value}" for field, value in size.items())
-            found.append(Part(f"mnist1d, steps × 0.25, {name}", SIZED, "mnist1d", few, quarter | size))
-    if CEILING_TASK in tasks:
-        found.append(Part(f"{CEILING_TASK}, at their ceiling", CEILING, CEILING_TASK, few))
+    found = [*of_each(STEPWISE, tasks), *of_each([GRID], others), *of_each(FAILURES, tasks), *of_each(FURTHER, tasks)]
+    found += [*of_each(LATER_MODELS, tasks), *of_each([GRID], images), *of_each(sorted(STEPWISE, key=len), last)]
+    for share in reversed(BUDGETS[:-1]):
+        found += of_each([FIRST_CLAIMS], tasks, share)
     return found
-
-
-def _next(seeds: tuple[int, ...]) -> bool:
-    """Whether these are seeds of the next version of the protocol, behind those of this one."""
-    return bool(seeds) and min(seeds) > EVENING_SEEDS[-1]
-
-
-def _known(seeds: tuple[int, ...]) -> dict[str, Claim]:
-    """The claims by id, as they are asked on these seeds."""
-    return CLAIMS | hypotheses.BEYOND | (NEXT if _next(seeds) else {})
-
-
-def _of_kind(numbers: tuple[str, ...], task: str, seeds: tuple[int, ...]) -> tuple[str, ...]:
-    """The claims of these numbers that are about the task; of language models there are few. On the next seeds the task
-    of §4.6 is asked nothing else."""
-    known, asked = _known(seeds), (number + kind_of(task)[0] for number in numbers)
-    found = (name for name in asked if name in known and tasks_of(known[name], [task], "evening"))
-    alone = _next(seeds) and task == inside_task("evening")
-    return tuple(name for name in found if not (alone and known[name].runs == "tuned"))
 
 
 def manifest(
@@ -272,7 +241,7 @@ def _write(
     if before is not None:
         same = ["run_id", "git_commit"]
         rows = rows[~pd.MultiIndex.from_frame(rows[same]).isin(pd.MultiIndex.from_frame(before[same]))]
-    frame = with_summaries(rows, runs_dir).assign(protocol=VERSION, protocol_commit=protocol)
+    frame = with_summaries(rows, runs_dir, again=True).assign(protocol=VERSION, protocol_commit=protocol)
     if before is not None:
         others = before[~before.run_id.isin(frame.run_id)]
         frame = pd.concat([part for part in (others, frame) if len(part)], ignore_index=True)

@@ -2,8 +2,8 @@
 
 What a row may say stands in rule.py. `why` it is not judged: fewer than six finished pairs, a run that is missing, an
 arm that still improves at the end of its steps or of its grid, a rate that is tied and says something else, no seed
-that differs from another, and what no run could show: models at chance, no room left, nothing to compare. The claim on
-failures (H9) counts runs and has rows of its own.
+that differs from another, what no run could show (models at chance, no room left, nothing to compare), and a claim
+that is only measured. The claim on failures (H9) counts runs and has rows of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from itertools import groupby
 import numpy as np
 
 from mambanorm.claims import rule
-from mambanorm.claims.claim import ACCURACIES, NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim, Comparison
+from mambanorm.claims.claim import ACCURACIES, CONTROL, NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim, Comparison
 from mambanorm.claims.evidence import LEARNS, Evidence, Runs, kind_of, label
-from mambanorm.claims.hypotheses import CONTROL, UNEVEN
+from mambanorm.claims.hypotheses import UNEVEN
 from mambanorm.study.experiments import failure_runs
 from mambanorm.study.intervals import clopper_pearson, fisher_above
 from mambanorm.study.paper import paper_values
@@ -25,6 +25,8 @@ Row = dict[str, object]
 NO_NUMBER = dict(effect=np.nan, low=np.nan, high=np.nan, plain=(np.nan, np.nan), n=0, state="not judged", per_seed=())
 NO_NUMBER |= dict(paper=np.nan, why="", seeds_to_tell=None, finish=None)
 """A comparison of which nothing is known."""
+LUCK = 2.326
+"""The range of five means of noise, in standard errors (Tippett 1925)."""
 
 
 def rows_of(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> list[Row]:
@@ -33,7 +35,7 @@ def rows_of(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> list
         return failure_rows(claim, evidence, task)
     runs = evidence.runs(claim, task)
     groups = [list(group) for _, group in groupby(claim.comparisons, key=_group(claim))]
-    m = sum(group[0].decides for group in groups)
+    m = sum(group[0].decides for group in groups) or 1
     late = claim.runs == "tuned" and "steps" not in dict(evidence.setting)  # a share of the steps is asked for its sake
     return [_row(claim, task, runs, group, rule.levels(m, claim.at_least, tasks), late) for group in groups]
 
@@ -45,7 +47,7 @@ def _group(claim: Claim):
 def _row(
     claim: Claim, task: str, runs: Runs, group: list[Comparison], one_sided: tuple[float, float], late: bool
 ) -> Row:
-    one, threshold = group[0], claim.threshold_of(group[0])
+    one, threshold = group[0], np.nan if claim.no_verdict else claim.threshold_of(group[0])
     if not one.decides:
         one_sided = rule.ONE_SIDED, rule.ONE_SIDED
     facts = dict(task=task, comparison=_group(claim)(one), threshold=threshold, unit=one.unit, decides=one.decides)
@@ -54,18 +56,17 @@ def _row(
     used = [runs.arms[i] for i in np.flatnonzero(weights.any(axis=0))]
     if lacking := [runs.gaps[arm] for arm in used if arm in runs.gaps]:
         return facts | dict(why="; ".join(lacking))
-    scores = runs.columns["score" if one.column == "spread" else one.column]
+    if one.column == "range":
+        return facts | _range(runs.finished("score")[weights.any(axis=0)], claim) | dict(comparison=one.name)
+    scores = runs.columns[one.column]
     if claim.runs not in ("growth", "failing", "ladder"):  # which are about runs that fail, or all rates of an arm
         scores = np.where(runs.columns["diverged"] == 0, scores, np.nan)
     smallest = SMALLEST_BITS if kind_of(task) == "language" else SMALLEST_EFFECT
-    measure = spread if one.column == "spread" else rule.weigh
     validation = np.where(np.isfinite(scores), 0.0, np.nan) if claim.runs != "tuned" else runs.columns["validation"]
     own = rule.at_rate(scores, runs.best)
-    if one.column == "spread":  # no rate of an arm speaks for it or against it
-        scores, validation = own[:, None], runs.at("validation")[:, None]
-    told, member, rates = rule.compare(weights, scores, validation, smallest, threshold, one_sided, measure)
+    told, member, rates = rule.compare(weights, scores, validation, smallest, threshold, one_sided)
     w, name = weights[member], group[member].name
-    values = measure(w, own)
+    values = rule.weigh(w, own)
     values, n = values[np.isfinite(values)], int(told.n)
     facts |= dict(finish=_finish(runs, w) if claim.runs in ("tuned", "deep") else None)
     if not n:
@@ -73,6 +74,8 @@ def _row(
     facts |= dict(comparison=name, n=n, per_seed=tuple(values.tolist()), paper=printed(claim, group[member], task))
     facts |= {key: float(getattr(told, at)) for key, at in dict(effect="mean", low="low", high="high").items()}
     facts |= dict(plain=tuple(map(float, told.plain)), state=str(told.state))
+    if claim.no_verdict:
+        return facts | dict(state="not judged", why=measured(claim))
     why = _why_not(claim, runs, w, one.column, facts, late)
     if not why and told.state == "not judged":
         why = _tie(runs, w, rates)
@@ -98,14 +101,14 @@ def _why_not(claim: Claim, runs: Runs, weights: np.ndarray, column: str, facts: 
     if at_edge := [f"{label(runs.arms[i])} ({runs.lr[i]:g})" for i in used if runs.edge[i]]:
         return f"still improving at the edge of its grid of rates: {', '.join(at_edge)}"
     if column == "unevenness" and lower_end(runs.at(column)[runs.arms.index(NONE)]) <= UNEVEN:
-        return "nothing to even out: without norms the blocks do not clearly differ by 5 %"
+        return "premise not seen: without norms the blocks do not clearly differ by 5 %"
     if claim.runs in ("tuned", "ladder") and (low := _at_chance(runs, weights, column)):
         return low
+    if column == "reach" and (hidden := _at_end(runs, weights, facts["state"])):
+        return hidden
     room = 100 - _side(runs.finished(column), weights, -1).mean() if column in ACCURACIES else np.inf
     if room <= threshold and facts["high"] >= -threshold:
         return "at the ceiling: the other side leaves no room for the threshold"
-    if column == "spread" and not any(_told_spread(runs, weights, sign, threshold) for sign in (1, -1)):
-        return "no spread: on neither side it is told to be larger than the threshold"
     return "no variance: every seed gives the same difference" if np.ptp(facts["per_seed"]) < 1e-9 else ""
 
 
@@ -138,38 +141,36 @@ def _at_chance(runs: Runs, weights: np.ndarray, column: str) -> str:
     return "" if any(lower_end(side) > 0 for side in sides) else "at chance: neither side clearly beats guessing"
 
 
+def _at_end(runs: Runs, weights: np.ndarray, state: str) -> str:
+    """Which arms an end of the ladder hides: where a comparison holds, rivals that may bear more than its highest rate
+    or own arms that may bear less than its lowest; else the reverse. By more than half of an arm's seeds."""
+    reach, ends, sign = runs.at("reach"), np.log10(runs.rates), -1 if state == "holds" else 1
+    top, bottom = (((reach == end).mean(axis=1) > 0.5) for end in (ends[-1], ends[0]))
+    hidden = np.flatnonzero((top & (sign * weights > 0)) | (bottom & (sign * weights < 0)))
+    return f"at an end of the ladder of rates: {', '.join(label(runs.arms[i]) for i in hidden)}" if len(hidden) else ""
+
+
 def lower_end(values: np.ndarray) -> float:
     """The lower end of the 95 % interval of the mean; −∞ for fewer than two values."""
     n, mean, half = rule.interval(values, rule.ONE_SIDED)
     return float(mean - half) if n > 1 else -np.inf
 
 
-def spread(weights: np.ndarray, scores: np.ndarray, signs: tuple[int, ...] = (1, -1)) -> np.ndarray:
-    """Variance of the arms' mean scores on the positive side minus that on the negative side, in points²; (seeds,), the
-    jackknife's pseudo-values, whose mean is the estimate, NaN for seeds that an arm lacks. `signs`: only these sides.
-
-    Products of *different* seeds have no noise in their mean. So Σ_{j≠k} c_j·c_k / (n(n − 1)(a − 1)) of the a arms'
-    centred scores c estimates the variance of their true means without bias, whatever the noise of each arm.
-    """
-    found = np.full(scores.shape[1], np.nan)
-    whole = np.isfinite(scores[weights != 0]).all(axis=0)
-    n = int(whole.sum())
-    if n < 3:
-        return found
-    gram = np.zeros((n, n))
-    for sign in signs:
-        mine = scores[sign * weights > 0][:, whole]
-        centred = mine - mine.mean(axis=0)
-        gram += sign * (centred.T @ centred) / (len(mine) - 1)
-    np.fill_diagonal(gram, 0.0)
-    total = gram.sum()
-    without = (total - 2 * gram.sum(axis=0)) / ((n - 1) * (n - 2))
-    found[whole] = total / (n - 1) - (n - 1) * without
-    return found
+def measured(claim: Claim) -> str:
+    return f"measured, and not judged: {claim.no_verdict}"
 
 
-def _told_spread(runs: Runs, weights: np.ndarray, sign: int, threshold: float) -> bool:
-    return lower_end(sign * spread(weights, runs.finished("score"), (sign,))) > threshold
+def _range(scores: np.ndarray, claim: Claim) -> Row:
+    """How far the means of some arms (arms, seeds) lie apart, over the seeds on which all finished, and how far their
+    noise alone would put five of them."""
+    whole = scores[:, np.isfinite(scores).all(axis=0)]
+    n = whole.shape[1]
+    if n < 2:
+        return dict(why="fewer than two seeds on which every arm finished")
+    noise = whole - whole.mean(axis=0) - (whole - whole.mean(axis=0)).mean(axis=1, keepdims=True)
+    error = np.sqrt((noise**2).sum() / (len(whole) - 1) / (n - 1) / n)
+    luck = f"{measured(claim)}; noise alone would make it {LUCK * error:.1f} points"
+    return dict(effect=float(np.ptp(whole.mean(axis=1))), n=n, why=luck)
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""The rule of the verdicts, protocol 10: PROTOCOL.md says it in words, on its first page.
+"""The rule of the verdicts, protocol 11: PROTOCOL.md says it in words, on its first page.
 
 Two questions, asked apart: how good are the runs that finish (a paired t-interval held against a threshold), and how
 often does a run not finish (exact binomial intervals, Fisher's exact test). Every function takes one study, and with

@@ -9,16 +9,16 @@ none; a task on which it is not judged says nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims.claim import NONE, Claim
+from mambanorm.claims.claim import CONTROL, NONE, Claim
 from mambanorm.claims.evidence import Evidence, check_changes, label, shared_rows, tasks_of
-from mambanorm.claims.hypotheses import CONTROL, find_claim
-from mambanorm.claims.protocol import ONE_POOL, VERSION
+from mambanorm.claims.hypotheses import find_claim
+from mambanorm.claims.protocol import TRAINED_TASKS, VERSION
 from mambanorm.claims.rows import NO_NUMBER, Row, rows_of
 from mambanorm.claims.rule import STATES, VERDICTS, decide, more_often
 from mambanorm.study.intervals import clopper_pearson, fisher
@@ -40,9 +40,9 @@ class Verdict:
 
     rows: one a task and comparison, columns COLUMNS (state as in rule.py; paper = the same comparison in the paper's
     numbers, NaN if not printed; per_seed = tuple). turns_on: the one that decides, of which `effect`, `plain` (its 95 %
-    interval), `paper`, `threshold`, `unit`, `per_seed` and `finish` are; NO_NUMBER where nothing was compared. beside:
-    what the same runs say on tasks that decide nothing. seeds_to_tell: how many seeds would tell, had they the same
-    effect and spread; None unless open. protocol: the version of the rule.
+    interval), `paper`, `threshold`, `unit`, `per_seed` and `finish` are; NO_NUMBER where nothing was compared.
+    seeds_to_tell: how many seeds would tell, had they the same effect and spread; None unless open. protocol: the
+    version of the rule.
     """
 
     claim: Claim
@@ -54,7 +54,6 @@ class Verdict:
     turns_on: Row
     caveats: tuple[str, ...] = ()
     protocol: int = VERSION
-    beside: dict[str, Verdict] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         if name not in OF_DECISION:
@@ -116,7 +115,7 @@ class Verdict:
     def amount(self) -> str:
         """`+2.3 points [0.4, 4.2]`, or the effect in the claim's own unit."""
         low, high = self.ci
-        if self.unit == "pp":
+        if self.unit == "pp" and np.isfinite(low):
             return points(self.effect, low, high)
         interval = f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else ""
         return f"{self.effect:.3g}{interval} {self.unit}".replace("-", "−")
@@ -158,19 +157,8 @@ class Verdict:
         return f"in the deepest models at the highest learning rate {', '.join(counts)} (Fisher p = {p:.2g})"
 
     @property
-    def at_odds(self) -> dict[str, Verdict]:
-        """The part of `beside` that a reader must not miss: another word, or an effect outside this interval."""
-        low, high = self.ci
-
-        def alike(other: Verdict) -> bool:
-            same_place = other.decided_by == self.decided_by
-            return other.verdict == self.verdict and (low <= other.effect <= high or not same_place)
-
-        return {name: other for name, other in self.beside.items() if not alike(other)}
-
-    @property
     def fidelity(self) -> str:
-        """What the verdict is based on: "protocol 10, quick scale, digits, not the paper's Breakfast"."""
+        """What the verdict is based on: "protocol 11, quick scale, digits, not the paper's Breakfast"."""
         if not self.tasks:
             return "–"
         same = self.scale == "paper" and self.claim.printed_on.lower().replace("-", "") in self.tasks
@@ -193,9 +181,6 @@ def how_many_hold(rows: Sequence[Row]) -> str:
     return ", ".join(texts)
 
 
-# ------------------------------------------------------------------------------------------------------------- judging
-
-
 def judge(
     claim_id: str | Claim,
     frame: pd.DataFrame,
@@ -206,46 +191,36 @@ def judge(
 ) -> Verdict:
     """The verdict of one claim on a run frame; no run is trained.
 
-    `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10…H12). It may
-    hold any other runs as well. `tasks` None = those of the frame that the claim is about; at evening those of ONE_POOL
-    stand beside, and decide nothing. `changes`: judge the runs that differ from those of the scale in these fields,
-    such as dict(d_model=16). ValueError for an unknown claim, for a frame that `Evidence` refuses, and for `changes`
-    of a claim of §4.6, whose settings are part of the question.
+    `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10 to H12, H16,
+    E1). It may hold any other runs as well. `tasks` None = those of the frame that the claim is about; at evening those
+    of TRAINED_TASKS, where it has one. `changes`: judge the runs that differ from those of the scale
+    in these fields, such as dict(d_model=16). ValueError for an unknown claim, for a frame that `Evidence` refuses, and
+    for `changes` of a claim of §4.6, whose settings are part of the question.
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale, changes=changes)
     check_changes(claim, changes)
     asked = tasks_of(claim, evidence.tasks if tasks is None else tasks, evidence.scale)
-    pools = [task for task in asked if tasks is None and evidence.scale == "evening" and task in ONE_POOL]
-    asked = [task for task in asked if task not in pools]
-    verdict = _judge_all(claim, evidence, asked)
-    beside = {f"{task}, one pool of rows that decides no claim": _judge_all(claim, evidence, [task]) for task in pools}
-    beside = {name: other for name, other in beside.items() if other.n_seeds}
-    texts = tuple(f"{name}: {other.brief}" for name, other in beside.items())
-    if pools and not asked and beside:  # it has been run, where nothing is decided
-        return replace(verdict, caveats=(*texts, *filter(None, [claim.note])), beside=beside)
-    return replace(verdict, caveats=verdict.caveats + texts, beside=beside)
-
-
-def _judge_all(claim: Claim, evidence: Evidence, tasks: list[str]) -> Verdict:
-    """One verdict from the tasks; those that were run share the level at which a claim is contradicted."""
-    found = [judge_task(claim, evidence, task) for task in tasks]
-    run = sum(bool(one.turns_on["comparison"]) for one in found)
-    if run > 1:
-        found = [judge_task(claim, evidence, task, run) for task in tasks]
+    if tasks is None and evidence.scale == "evening":
+        asked = [task for task in asked if task in TRAINED_TASKS] or asked
+    found = [judge_task(claim, evidence, task) for task in asked]
+    was_run = [one for one in found if one.turns_on["comparison"]]
+    found = was_run if was_run and tasks is None else found
+    if len(was_run) > 1:
+        found = [judge_task(claim, evidence, one.tasks[0], len(was_run)) for one in found]
     return combine(claim, evidence, found)
 
 
 def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> Verdict:
     """What one task says of a claim, without the note of the claim; `tasks`: how many share one verdict."""
     rows = rows_of(claim, evidence, task, tasks)
-    deciding = [row for row in rows if row["decides"]]
+    deciding = [row for row in rows if row["decides"] or claim.no_verdict]
     verdict = str(decide(np.array([row["state"] for row in deciding]), claim.at_least))
     run = any(row["n"] for row in deciding)
     runs = evidence.runs(claim, task) if claim.runs != "failure" else None
     caveats = [runs.calm] if runs is not None and runs.calm else []
     caveats += [] if run else list(dict.fromkeys(row["why"] for row in deciding if row["why"]))
     if run:
-        caveats += [told] if (told := how_many_hold(rows)) else []
+        caveats += [told] if (told := how_many_hold(rows)) and not claim.no_verdict else []
         for why in dict.fromkeys(row["why"] for row in rows if row["why"] and row["state"] in ("open", "not judged")):
             caveats.append(f"{', '.join(row['comparison'] for row in rows if row['why'] == why)}: {why}")
         if claim.runs == "tuned" and (shared := shared_rows(task, evidence.scale)):
@@ -259,7 +234,10 @@ def _nothing(claim: Claim) -> Row:
 
 
 def decisive(claim: Claim, rows: list[Row], verdict: str) -> Row:
-    """The row on which the verdict turns: of those that hold (or fail) the last one that it took, else the nearest."""
+    """The row on which the verdict turns: of those that hold (or fail) the last one that it took, else the nearest; of
+    a claim that is only measured the first that was."""
+    if claim.no_verdict:
+        return next(row for row in rows if row["n"])
     ranked = sorted(rows, key=_strength, reverse=True)
     u = claim.at_least or len(rows)
     states = {"reproduced": "holds", "contradicted": "fails", "≈ threshold": "near"}

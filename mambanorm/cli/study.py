@@ -87,7 +87,7 @@ def verdicts(options: argparse.Namespace) -> int:
     confirm(configs, options)
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     frame = claims.train_verdicts(ids, **asked, **engine)
-    judged = [claims.judge(name, frame, scale=scale) for name in ids]
+    judged = [claims.judge(name, frame, scale=scale, tasks=asked["tasks"]) for name in ids]
     print(f"Protocol {VERSION} of {DATE}, scale {scale}; the rule in words: {PROTOCOL}\n")
     print("\n".join(map(claims.describe, judged)))
     return report_failed(frame)

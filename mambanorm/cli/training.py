@@ -156,8 +156,8 @@ def add_compare(command: Parser) -> None:
 
 @arg.command(
     add_compare,
-    '"None>SSM>GN" --tasks mnist1d',
-    '"LN>SSM>GN" --against "RMSN>SSM>GN" --tasks mnist1d,digits_images --dry-run',
+    '"None>SSM>GN" --tasks curves',
+    '"LN>SSM>GN" --against "RMSN>SSM>GN" --tasks curves,glyphs_images --dry-run',
     '"LN>SSM>None" --scale smoke --tasks digits --seeds 6',
 )
 def compare(options: argparse.Namespace) -> int:
@@ -193,7 +193,7 @@ def add_card(command: Parser) -> None:
     arg.add_training(command)
 
 
-@arg.command(add_card, "my_norm.py", "LN --tasks mnist1d,pydoc", "my_norm.py --seeds 3 --out /tmp/card --dry-run")
+@arg.command(add_card, "my_norm.py", "LN --tasks curves,pydoc", "my_norm.py --seeds 3 --out /tmp/card --dry-run")
 def card(options: argparse.Namespace) -> int:
     """Say all about a norm on one page: what it does and costs, whether it trains, whether it is better."""
     from mambanorm.advice.card import LIMIT_S, card_runs, norm_card

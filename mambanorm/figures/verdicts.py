@@ -118,7 +118,7 @@ def _name_rows(ax: Axes, names: Sequence[str], unit: str) -> None:
     ax.locator_params(axis="x", nbins=5)
 
 
-NOT_BY_SEED = ("% of runs", "pp²")
+NOT_BY_SEED = ("% of runs",)
 """Units of numbers that a seed alone does not have."""
 
 

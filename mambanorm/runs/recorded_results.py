@@ -1,7 +1,7 @@
 """Recorded results: the run frame of a full study, carried by the repository, so that a lesson starts at once; and what
 it tells of runs to come.
 
-    data/results/<scale>.parquet    one row a run: the run frame with the summaries of mambanorm.claims, and `config`,
+    data/results/<scale>.parquet    one row a run: the run frame with the summaries of study/summaries.py, and `config`,
                                     the JSON that trains the same row again; made by `mambanorm record`
     data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of notebook 07
     data/results/SHA256SUMS         the checksum of each; a file that was changed since is refused

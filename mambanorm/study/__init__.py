@@ -9,6 +9,7 @@ contrasts.py      differences of differences, what a norm at one more site bring
 procedure.py      the paper's two steps to a pair, and what choosing costs
 halves.py         IN taken apart
 inside.py         inside a block and inside trained models: gate, modes, growth over depth, how runs ended
+summaries.py      a few numbers on the inside of each run, as columns of the frame on which the claims are judged
 robustness.py     trained models on corrupted rows, their latency, classical rivals on a run's own split of a table
 norm_catalog.py   the registry of norms as tables, and what norms and arms cost
 plan.py           what a run costs before it starts;   estimate.py: how long the runs take that are not trained yet

@@ -69,7 +69,7 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
     for task, here in frame.groupby("task", sort=False):
         lost, unit = here.status == "diverged", "points"
         if task in LANGUAGE_TASKS:
-            worth, unit = -here.test_loss.where(~lost, here.chance_loss) / math.log(2), "fewer bits a character"
+            worth, unit = -here.test_loss.where(~lost, here.chance_loss) / math.log(2), "bits a character saved"
         else:
             worth = 100 * here.test_accuracy.where(~lost, here.chance)
         scored = here.assign(worth=worth)

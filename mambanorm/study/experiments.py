@@ -19,6 +19,9 @@ AFTER_ARMS = [Arm("None", n) for n in NORM_CHOICES]
 POSITION_ARMS = [Arm("None", "None"), *(Arm(n, "None") for n in NORM_CHOICES), *AFTER_ARMS]
 """§4.3, Table 1."""
 
+CORRUPTED_ARMS = (str(Arm("None", "None")), *map(str, AFTER_ARMS), "FrozenLN", "AutoNorm", "AutoNorm_Linear")
+"""Those of images that are asked for their accuracy on corrupted rows, too."""
+
 GRID_ARMS = [Arm(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
 """§4.4: the whole 6×6."""
 
@@ -60,7 +63,7 @@ def site_runs(
 
 
 STUDY_TASKS = ("digits", "listops", "digits_images", "diabetes")
-RECORDED_TASKS = ("mnist1d", "digits_images", "diabetes")
+RECORDED_TASKS = ("curves", "glyphs_images", "diabetes")
 """What the study stands on at scale evening, whose runs are recorded; elsewhere on STUDY_TASKS."""
 
 VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
@@ -77,7 +80,7 @@ DEPTHS = {"smoke": (1, 2, 4, 5)} | dict.fromkeys(("quick", "evening", "lab", "pa
 
 
 def inside_task(scale: str) -> str:
-    """The task of the runs of §4.6: at evening the one that is far from its ceiling."""
+    """The task of the runs of §4.6: at evening one of which it is known where models begin to fail."""
     return "mnist1d" if scale == "evening" else "digits"
 
 
@@ -174,9 +177,6 @@ FURTHER_LR_FACTORS = ((0.064, 0.16), (6.25, 15.6))
 
 BUDGETS = (1 / 16, 1 / 4, 1.0)
 """Shares of a scale's steps at which a claim is judged besides: does an arm learn faster, or end better?"""
-
-SIZES = (dict(d_model=16), dict(d_model=64), dict(n_layers=2), dict(n_layers=8))
-"""Widths and depths at which some claims are judged besides; the scale's own is 32 and 4."""
 
 
 def at_budget(task: str, scale: str, share: float, model: str = "mamba") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import STUDY_SCALE, check_source, fresh_seeds_asked
 from mambanorm.config import RunConfig
 from mambanorm.runs.grid import unique
-from mambanorm.runs.presets import LANGUAGE_TASKS
+from mambanorm.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm.runs.recorded_results import recorded_ids, recorded_runs
 from mambanorm.runs.store import check_store
 from mambanorm.runs.store import runs_dir as store_dir
@@ -31,6 +31,8 @@ FIRST_FRESH = 10_001
 LEARNED = [arm for arm in NORMVARY_ARMS if arm.n1.startswith("NormVary") or arm == Arm("RMSN", "GN")]
 COMPARED = {str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *LEARNED, *CROSSING_ARMS, *AUTONORM, OWN)}
 """The arms of type, position, NormVary and AutoNorm; of the grid its best and its worst come besides."""
+MOVED = {str(arm) for arm in POSITION_ARMS} - {str(arm) for arm in (*TYPE_ARMS, OWN)}
+"""Those of position, which are left out of images: a run takes twice as long there, and the study has ten minutes."""
 
 
 def fresh_seeds(runs_dir: str | Path | None = None, *, draw: bool = True) -> list[int]:
@@ -53,7 +55,8 @@ def _kept(directory: str | Path | None) -> int | None:
 
 def to_replicate(configs: Iterable[RunConfig], source: str | None = None) -> list[RunConfig]:
     """Of these configs one of each recorded task and arm that is trained once more, with its seed of before: the arms
-    of COMPARED, and of each task the best and the worst on validation. Empty where all is trained here."""
+    of COMPARED (of images without MOVED), and of each task the best and the worst on validation. Empty where all is
+    trained here."""
     configs = unique(configs)
     held = recorded_ids(config.scale for config in configs) if check_source(source) != "trained" else set()
     known = [config for config in configs if config.run_id in held and not (config.teacher or config.start)]
@@ -63,7 +66,8 @@ def to_replicate(configs: Iterable[RunConfig], source: str | None = None) -> lis
     each = [of for _, of in means.groupby(["scale", "task"])]
     ends = {pick(of) for of in each for pick in (pd.Series.idxmax, pd.Series.idxmin)}
     one_each = {(config.scale, config.task, config.arm): config for config in known}
-    return [config for key, config in one_each.items() if config.arm in COMPARED or key in ends]
+    compared = {key for key in one_each if key[2] in COMPARED - (MOVED if key[1] in VISION_TASKS else set())}
+    return [config for key, config in one_each.items() if key in compared | ends]
 
 
 def replicate(

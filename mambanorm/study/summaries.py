@@ -1,8 +1,8 @@
 """A few numbers on the inside of a stored run, as columns of the run frame: the claims on growth (H10), on singular
-values (H11), on weight norms (H12) and on the scan's head-room (E1) rest on them.
+values (H11), on weight norms (H12), on what precedes a failure (H16) and on the scan's head-room (E1) rest on them.
 
-Nothing is trained: the arrays that every run keeps are read (`look.WeightLog`), and its tested weights. A column
-is NaN for a run that its claim does not look at.
+The arrays that every run keeps are read (`look.WeightLog`), and its tested weights. A column is NaN for a run that its
+claim does not look at.
 
     growth, law         of the largest token's ‖y‖₂ over the blocks in the last finite training step of `growth_runs`:
                         decades in 8 blocks; AIC of the best other law minus that of the exponential
@@ -12,6 +12,12 @@ is NaN for a run that its claim does not look at.
                         step of the no-norm run of the same seed
     unevenness          log₁₀ of the largest over the smallest block of `deep_runs`, each the L2 norm of all its weights
                         relative to what it was before training
+    sharpening          by how many nats the entropy of the class probabilities falls, mean over those of the first
+                        ROWS validation rows that have finite outputs
+    fragility           log₁₀ of how much the loss of such a row changes when the two deepest blocks are disturbed: its
+                        growth minus that of the two first blocks. Both from half way to the last finite loss of the
+                        no-norm run of the same seed. Where `again`, the run is trained once more up to there: the store
+                        keeps the weights of the best step alone
     headroom            of `deep_runs`: decades between the largest |y| of the scan and float16's largest number, over
                         the blocks and the first ROWS test rows; 0 where the run ended non-finite
     late_gain           of language models: by how many bits a character the last tenth of the steps lowered the best
@@ -23,37 +29,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims.claim import CORRUPTED, NONE
-from mambanorm.claims.version_11 import NEXT
+from mambanorm.arms import Arm
+from mambanorm.config import RunConfig
 from mambanorm.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm.runs.result import StoredRun
 from mambanorm.runs.store import find_run, stored_run
-from mambanorm.study.experiments import deep_runs, failing_runs, growth_runs
+from mambanorm.study.experiments import CORRUPTED_ARMS, deep_runs, failing_runs, growth_runs
 
+if TYPE_CHECKING:
+    from torch import nn
+
+NONE, BOTH = str(Arm("None", "None")), str(Arm("RMSN", "RMSN"))
+CORRUPTED = ("noise", "rotation")
+NEAR_FAILURE = ("sharpening", "fragility")
 COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain", *CORRUPTED)
+COLUMNS += NEAR_FAILURE
 ROWS = 256
-"""Test rows whose scan is looked at (headroom)."""
+"""Rows that are looked at: of the test where the scan's head-room is asked, of validation near a failure."""
+DISTURBANCE, DRAWS, LEAST = 0.05, 8, 1e-6
+"""By how much weights are disturbed near a failure, how often, and the smallest change of a loss that is told; the
+largest is its inverse."""
 Reader = Callable[[StoredRun], dict[str, float]]
 
 
-def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> pd.DataFrame:
-    """The run frame with the columns of this module, read from the store. A damaged run has NaN there, and a
-    warning names it."""
+def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None, *, again: bool = False) -> pd.DataFrame:
+    """The run frame with the columns of this module, read from the store; NEAR_FAILURE only where runs may be trained
+    `again`. A damaged run has NaN there, and a warning names it."""
     if frame.empty:
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts = {run_id: {} for run_id in frame.run_id}
-    for run_id, read in _readers(frame[frame.role == "test"], runs_dir):
+    for run_id, read in _readers(frame[frame.role == "test"], runs_dir, again):
         _add(facts, run_id, runs_dir, read)
     added = pd.DataFrame(list(facts.values()), index=list(facts), columns=COLUMNS, dtype=float)
     return frame.drop(columns=[name for name in COLUMNS if name in frame]).join(added, on="run_id")
 
 
-def _readers(tests: pd.DataFrame, runs_dir: str | Path | None) -> Iterable[tuple[str, Reader]]:
+def _readers(tests: pd.DataFrame, runs_dir: str | Path | None, again: bool) -> Iterable[tuple[str, Reader]]:
     """The id of every run that a claim looks at, and what is read of it."""
     for scale, runs in tests.groupby("scale"):
         seeds = sorted({int(seed) for seed in runs.seed})
@@ -61,11 +79,13 @@ def _readers(tests: pd.DataFrame, runs_dir: str | Path | None) -> Iterable[tuple
             yield config.run_id, growth_facts
         for config in failing_runs(str(scale), seeds):
             yield config.run_id, lambda run: sigma_facts(run, find_run(run.config.but(arm=NONE), runs_dir))
+            if again and config.arm in (NONE, BOTH):
+                yield config.run_id, lambda run: failing_facts(run, find_run(run.config.but(arm=NONE), runs_dir))
         for config in deep_runs(str(scale), seeds):
             yield config.run_id, weight_facts
             yield config.run_id, headroom_facts
-    ended, arms = tests[tests.status == "ok"], (*NEXT["A3v"].arms, *NEXT["H15v"].arms)
-    for run_id in ended.run_id[ended.arm.isin(arms) & ended.task.isin(VISION_TASKS)]:
+    ended = tests[tests.status == "ok"]
+    for run_id in ended.run_id[ended.arm.isin(CORRUPTED_ARMS) & ended.task.isin(VISION_TASKS)]:
         yield run_id, corrupted_facts
     for run_id in ended.run_id[ended.task.isin(LANGUAGE_TASKS)]:
         yield run_id, text_facts
@@ -104,6 +124,65 @@ def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
     rise, *grown = (np.interp(end, steps, y) - np.interp(end / 2, steps, y) for y in (across, *sizes.T))
     trend, _ = np.polyfit(np.linspace(0, 1, len(grown)), grown, 1)
     return dict(sigma_rise=float(rise), sigma_trend=float(trend))
+
+
+def failing_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
+    """How the run's outputs sharpen and its deep blocks gain weight in the second half of the failing run's life, up to
+    the weights of its last finite loss. Empty as in `sigma_facts`."""
+    if failing is None or failing.facts["status"] != "diverged" or failing.facts["steps"] < 3:
+        return {}
+    from mambanorm.runs.run import train
+
+    class Enough(Exception):
+        pass
+
+    end, seen = failing.facts["steps"] - 1, {}  # the next step's loss is the last finite one
+
+    def look(step: int, model: nn.Module, _: float) -> None:
+        if step in (end // 2, end):
+            seen[step] = near_failure(model, run.config)
+        if step == end:
+            raise Enough
+
+    with suppress(Enough):
+        train(run.config, on_step=look, runs_dir=run.path.parent)
+    if len(seen) < 2:  # it failed sooner than the other
+        return {}
+    (entropy, weight), (entropy_then, weight_then) = seen[end], seen[end // 2]
+    return dict(zip(NEAR_FAILURE, (entropy_then - entropy, weight - weight_then), strict=True))
+
+
+def near_failure(model: nn.Module, config: RunConfig) -> tuple[float, float]:
+    """The entropy of the class probabilities in nats, of rows with finite outputs, and log₁₀ of the change of a row's
+    loss with the two deepest blocks disturbed minus that with the two first. Medians, because single rows reach outputs
+    of 10¹⁵; the same noise at every step."""
+    import torch
+    import torch.nn.functional as F
+
+    from mambanorm.tasks import load_task
+
+    inputs, lengths, labels = load_task(config.task, config.scale, config.seed).val.batch(slice(0, ROWS))
+
+    def losses() -> torch.Tensor:
+        return F.cross_entropy(model(inputs, lengths).double(), labels, reduction="none")
+
+    def change(blocks: nn.ModuleList) -> float:
+        draw, found, before = torch.Generator().manual_seed(config.seed), [], losses()
+        kept = [(p, p.clone()) for p in blocks.parameters()]
+        for _ in range(DRAWS):
+            for p, own in kept:
+                p.copy_(own * (1 + DISTURBANCE * torch.randn(own.shape, generator=draw)))
+            found.append((losses() - before).abs().nan_to_num(nan=math.inf))
+        for p, own in kept:
+            p.copy_(own)
+        return math.log10(min(max(float(torch.cat(found).median()), LEAST), 1 / LEAST))
+
+    model.eval()
+    with torch.no_grad():
+        logits = model(inputs, lengths).double()
+        probabilities = logits[logits.isfinite().all(-1)].softmax(-1)
+        entropy = float(torch.special.entr(probabilities).sum(-1).mean())
+        return entropy, change(model.blocks[-2:]) - change(model.blocks[:2])
 
 
 def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
