@@ -114,7 +114,7 @@ def train_verdicts(
     asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
     claims = claims if claims is None else check_names("claims", claims)
     frame, _ = until_grown(lambda: verdict_runs(claims, **asked), runs_dir, **engine)
-    return with_summaries(frame, runs_dir, again=claims is None or "H16s" in claims)
+    return with_summaries(frame, runs_dir, again=claims is None or not {"H15v", "H16s"}.isdisjoint(claims))
 
 
 def until_grown(

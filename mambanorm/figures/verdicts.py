@@ -39,7 +39,7 @@ ENDS = "95 %, wider where a claim asks several comparisons"
 
 
 @styled
-def fig_verdicts(verdicts: Sequence) -> Figure:
+def fig_verdicts(verdicts: Sequence, title: str = "Every claim, every verdict") -> Figure:
     """Each claim in words, its verdict, and the comparison that decides it, with its interval; accuracy claims share an
     axis, which ends where most rows do (`_clip`), every other claim has its own. A claim may have a row for each task;
     one that was not run has an empty row. ValueError for no verdict."""
@@ -60,7 +60,7 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     basis = f"protocol {where[0]}", f"{where[1]} scale", seeds
     cut = "a line cut at the edge goes on: see its numbers" if any(clipped) else ""
     words = legend(WORDS, [v.verdict for v in verdicts])
-    return finish(fig, "Every claim, every verdict", *basis, dots, *keys, cut, *words)
+    return finish(fig, title, *basis, dots, *keys, cut, *words)
 
 
 def legend(looks: Mapping[str, tuple[str, str]], shown: Iterable[str]) -> list[str]:

@@ -60,8 +60,8 @@ Reader = Callable[[StoredRun], dict[str, float]]
 
 
 def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None, *, again: bool = False) -> pd.DataFrame:
-    """The run frame with the columns of this module, read from the store; NEAR_FAILURE only where runs may be trained
-    `again`. A damaged run has NaN there, and a warning names it."""
+    """The run frame with the columns of this module, read from the store; CORRUPTED and NEAR_FAILURE, which take seconds
+    a run, only where models may be asked or trained `again`. A damaged run has NaN there, and a warning names it."""
     if frame.empty:
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts = {run_id: {} for run_id in frame.run_id}
@@ -85,7 +85,7 @@ def _readers(tests: pd.DataFrame, runs_dir: str | Path | None, again: bool) -> I
             yield config.run_id, weight_facts
             yield config.run_id, headroom_facts
     ended = tests[tests.status == "ok"]
-    for run_id in ended.run_id[ended.arm.isin(CORRUPTED_ARMS) & ended.task.isin(VISION_TASKS)]:
+    for run_id in ended.run_id[again & ended.arm.isin(CORRUPTED_ARMS) & ended.task.isin(VISION_TASKS)]:
         yield run_id, corrupted_facts
     for run_id in ended.run_id[ended.task.isin(LANGUAGE_TASKS)]:
         yield run_id, text_facts
