@@ -62,7 +62,7 @@ SENTENCES = (
         fails="After the scan is no better a place for a norm than before the block.",
         open="We cannot tell which place is better for a norm.",
         compared="The same norm moved from before (N→None) to after (None→N), the mean of five norms",
-        each="by itself, {} of {} norms clearly gains more than a point",
+        each="of the norms one by one, {} of {} clearly gain more than a point",
     ),
     Sentence(
         *("08_validation", "H8s", "NormVary→GN − RMSN→None"),
@@ -87,7 +87,7 @@ SENTENCES = (
     ),
     Sentence(
         *("09_vision", "H8v", "NormVary→LN − LN→LN"),
-        holds="The proposal for images beats the original, too.",
+        holds="The proposal for images beats the original.",
         fails="The proposal for images does not beat the original.",
         open="We cannot tell whether the proposal for images beats the original.",
         compared="NormVary→LN against LN→LN",

@@ -118,7 +118,7 @@ class Verdict:
         if self.unit == "pp" and np.isfinite(low):
             return points(self.effect, low, high)
         interval = f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else ""
-        return f"{self.effect:.3g}{interval} {self.unit}".replace("-", "−")
+        return f"{self.effect:.3g}{interval} {'points' if self.unit == 'pp' else self.unit}".replace("-", "−")
 
     @property
     def brief(self) -> str:
