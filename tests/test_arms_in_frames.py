@@ -11,7 +11,6 @@ from matplotlib.colors import to_hex
 from mambanorm import answers, claims, figures
 from mambanorm.answers.vision import by_n2, place_counts
 from mambanorm.arms import MORE_SITES, PAPER_NORMS
-from mambanorm.cli.main import main
 from mambanorm.cli.printing import print_arms
 from mambanorm.figures.accuracy import best_combination
 from mambanorm.figures.colours import arm_styles
@@ -117,13 +116,6 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_of_pairs_is_the_same_with_further_sites_in_the_frame(name, plain, mixed):
-    one, other = (FIGURES[name](frame) for frame in (mixed, plain))
-    assert drawn(one) == drawn(other)
-    assert one.get_label() == other.get_label()
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # arms that the text of an arm does not tell apart
 
@@ -196,12 +188,3 @@ def test_a_verdict_does_not_see_runs_of_further_sites(claim):
     alone, among = (claims.judge(claim, runs, scale="quick") for runs in (frame, pd.concat([frame, more])))
     assert (among.verdict, among.brief, among.n_seeds) == (alone.verdict, alone.brief, alone.n_seeds)
     assert alone.n_seeds
-
-
-def test_a_sweep_on_the_command_line_takes_arms_with_further_sites(store, capsys):
-    arms = ["RMSN>SSM>None", "RMSN>SSM>None+B:RMSN", "preset:Jamba", "preset:Falcon-Mamba"]
-    asked = ["sweep", "--arms", ",".join(arms), "--scale", "smoke", "--seeds", "1", "--workers", "0"]
-    assert main([*asked, "--set", "steps=2", "--set", "warmup_steps=1"]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-    assert len(rows) == len({row.split("  ")[1] for row in rows}) == 4
-    assert all("1 run)" in row for row in rows)

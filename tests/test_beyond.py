@@ -112,11 +112,16 @@ def test_a_seed_that_learns_at_no_rate_has_the_lowest():
 # E1: room below float16's largest number
 
 
-def test_head_room_is_measured_and_never_judged():
+def roomy(none: float, after: float, failed: int = 0) -> pd.DataFrame:
     rng, frame = np.random.default_rng(0), rows_of("E1s", 8)
-    room = frame.arm.eq(NONE).map({True: 0.0, False: 3.0}) + 0.05 * rng.standard_normal(len(frame))
-    finite = dict(status="ok", test_accuracy=0.5, best_val_accuracy=0.5, chance=0.1)
-    verdict = judge("E1s", frame.assign(headroom=room, **finite))
+    room = frame.arm.eq(NONE).map({True: none, False: after}) + 0.05 * rng.standard_normal(len(frame))
+    lost = frame.arm.eq(NONE) & (frame.seed < failed)
+    finite = dict(test_accuracy=0.5, best_val_accuracy=0.5, chance=0.1)
+    return frame.assign(headroom=room.mask(lost, 0.0), status=np.where(lost, "diverged", "ok"), **finite)
+
+
+def test_head_room_is_measured_and_never_judged():
+    verdict = judge("E1s", roomy(0.0, 3.0))
     assert (verdict.verdict, verdict.unit, verdict.n_seeds) == ("not judged", "decades", 8)
     assert verdict.effect == pytest.approx(3.0, abs=0.05)
     assert verdict.ci[0] < 3 < verdict.ci[1]

@@ -55,14 +55,15 @@ def test_recorded_results_name_the_protocol_that_was_in_force():
         for version, rows in frame.groupby("protocol"):
             commits = set(rows.protocol_commit)
             assert all(re.fullmatch("[0-9a-f]{7,40}", commit) for commit in commits)  # and not changed since
-            texts = {text for text in map(protocol_of, commits) if text}
+            texts = {text for text in (stood_at(commit, "PROTOCOL.md") for commit in commits) if text}
             assert all(text.startswith(f"# The protocol of the verdicts, version {version}\n") for text in texts)
-            assert len({text.split("## Versions")[0] for text in texts}) <= 1  # one rule
+            rules = [re.findall("^FINGERPRINT = (.*)", stood_at(commit, "protocol.py"), re.M) for commit in commits]
+            assert len({one for found in rules for one in found}) <= 1  # one rule, in whichever words
 
 
-def protocol_of(commit: str) -> str:
-    """The protocol's text at a commit; "" in a copy without history, and where it stood elsewhere then."""
-    show = ["git", "show", f"{commit}:mambanorm/claims/PROTOCOL.md"]
+def stood_at(commit: str, file: str) -> str:
+    """A file of claims/ at a commit; "" in a copy without history, and where it stood elsewhere then."""
+    show = ["git", "show", f"{commit}:mambanorm/claims/{file}"]
     return subprocess.run(show, capture_output=True, text=True, cwd=protocol.PROTOCOL.parent).stdout
 
 

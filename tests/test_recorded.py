@@ -13,7 +13,7 @@ import mambanorm as mn
 from benchmarks import replay
 from benchmarks.replay import ELSEWHERE
 from mambanorm import claims
-from mambanorm.claims import protocol, recording
+from mambanorm.claims import protocol
 from mambanorm.claims.protocol import EVENING_SEEDS, TRAINED_TASKS, VERSION
 from mambanorm.cli.main import main
 from mambanorm.config import RunConfig
@@ -76,7 +76,8 @@ def test_of_models_in_their_first_epochs_each_hypothesis_about_sequences_was_run
     table = mn.verdict_table(frame).set_index("id")
     asked = {name for part in claims.parts("quick") for name in part.claims}
     sequences = [name for name in mn.CLAIMS if name.endswith("s") and name in asked]
-    early = table.loc[[name for name in sequences if mn.CLAIMS[name].runs == "tuned"]]
+    judged = {name for name in sequences if mn.CLAIMS[name].runs == "tuned" and not mn.CLAIMS[name].no_verdict}
+    early = table.loc[sorted(judged)]
     assert set(early.verdict) == {"not judged"}
     assert early.caveats.str.contains("still improving at the end of its steps").all()  # first epochs
     assert (table.seeds[sequences] >= 6).all()
@@ -107,10 +108,11 @@ def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
 
 
 def test_the_sample_that_is_trained_anew_has_every_task_of_every_scale_and_is_the_same_every_time():
-    sample, all_rows = replay.draw(16), pd.concat([recorded.recorded("quick"), recorded.recorded("evening")])
+    groups = pd.concat([recorded.recorded("quick"), recorded.recorded("evening")]).groupby(replay.GROUP).ngroups
+    sample = replay.draw(2 * groups)
     assert (sample.groupby(replay.GROUP).size() == 2).all()
-    assert sample.groupby(replay.GROUP).ngroups == all_rows.groupby(replay.GROUP).ngroups == 8
-    pd.testing.assert_frame_equal(replay.draw(8), sample[:8])
+    assert sample.groupby(replay.GROUP).ngroups == groups >= 9
+    pd.testing.assert_frame_equal(replay.draw(groups), sample[:groups])
 
 
 def test_a_row_that_trains_to_something_else_is_found_and_trained_again_with_its_rate_moved_by_millionths(store):
@@ -278,14 +280,3 @@ def test_a_run_that_was_recorded_before_keeps_the_protocol_that_it_was_recorded_
     assert frame.protocol_commit[0] == "abc1234" != frame.protocol_commit[1]
     recorded.read_results(path).assign(git_commit="of other code").to_parquet(path)
     assert recorded.read_results(claims.record_results("smoke", workers=0)).protocol.tolist() == [protocol.VERSION] * 2
-
-
-def test_every_part_of_the_next_recording_has_runs_and_comes_before_shorter_ones():
-    """Version 11's tasks and seeds (PROTOCOL.md): no part is empty, which would end a recording."""
-    asked = recording.parts("evening", range(40, 52), ["curves", "glyphs", "glyphs_images", "mqar", "pydoc"])
-    names = [part.name for part in asked]
-    assert names[:5] == ["curves: H1, H2", "glyphs: H1, H2", "glyphs_images: H1, H2", "mqar: H1", "pydoc: H1"]
-    assert all(part.configs("evening", pd.DataFrame()) for part in asked)
-    assert {len(part.seeds) for part in asked if "H5" in part.claims or "H5s" in part.claims} == {8}
-    short = [bool(part.changes) for part in asked]
-    assert short == sorted(short)

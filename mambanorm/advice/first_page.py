@@ -1,7 +1,7 @@
 """What was found, in plain sentences: the first thing that README, report and docs/index.html say.
 
-Each finding is one comparison of one claim on the recorded trained models. Its first words follow the row's state
-(claims/rule.py), so a finding that other runs turn over turns its sentence over too.
+Each finding is one claim on the recorded trained models, by the comparison on which its verdict turns, or one of its
+comparisons. Its first words follow the state of that (claims/rule.py): other runs turn a sentence over.
 
 `python -m mambanorm.advice.first_page` writes docs/index.html from the recorded results: findings, advice and picture,
 which print on one sheet, and every claim in one line. GitHub Pages shows it when told to serve docs/.
@@ -19,9 +19,10 @@ from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import ROOT, STUDY_SCALE
 from mambanorm.basics.text import plural
 from mambanorm.claims.evidence import Evidence, label, shared_rows
-from mambanorm.claims.hypotheses import find_claim
 from mambanorm.claims.pages import basis, headline, verdict_html
-from mambanorm.claims.verdict import judge, k_of_n
+from mambanorm.claims.rows import Row
+from mambanorm.claims.rule import SAID
+from mambanorm.claims.verdict import Verdict, judge, k_of_n
 from mambanorm.runs.recorded_results import recorded, recorded_path
 from mambanorm.study.tables import points
 
@@ -30,75 +31,71 @@ mixture of batch, instance, layer, group and root-mean-square normalization (BN,
 intervals, in points of test accuracy unless a unit stands there. Nothing was run at the paper's size."""
 """What a reader has to know before the findings; the README says it in its own words."""
 PAGE = ROOT / "docs" / "index.html"
-PICTURE = ROOT / "data" / "readme.png"
-"""What notebook 12 draws, and the README shows."""
+PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows it
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """One comparison of a claim, and the words for it: if it holds, if it fails, if we cannot tell."""
+    """A claim, or one of its comparisons, and the words for what may come out; `reverse`: the opposite, by as much."""
 
     notebook: str  # which shows it
     claim: str
-    comparison: str
+    compared: str
     holds: str
     fails: str
     open: str
-    compared: str
-    each: str = ""  # how many of the comparisons beside the mean hold by themselves, filled in
+    comparison: str = ""  # "": the one on which the verdict turns
+    reverse: str = ""
+    on_images: str = ""  # the same claim of images, told beside
 
 
+MOVED = "The same norm moved from before (N→None) to after (None→N), the mean of {} norms"
 SENTENCES = (
     Sentence(
-        *("03_type", "H1s", "GN→GN − None→None"),
+        *("03_type", "H1s", "The same norm on both sides ({}) against no norm at all ({})"),
         holds="Without any norm Mamba learns badly.",
         fails="Mamba learns as well without a norm.",
         open="We cannot tell whether Mamba needs a norm.",
-        compared="GN on both sides (GN→GN) against no norm at all (None→None)",
     ),
     Sentence(
-        *("04_position", "H3s", "mean over 5 norms: None→N − N→None"),
+        *("04_position", "H3s", MOVED.format("five")),
         holds="After the scan is a better place for a norm than before the block.",
         fails="After the scan is no better a place for a norm than before the block.",
         open="We cannot tell which place is better for a norm.",
-        compared="The same norm moved from before (N→None) to after (None→N), the mean of five norms",
-        each="of the norms one by one, {} of {} clearly gain more than a point",
+        on_images="H3v",
     ),
     Sentence(
-        *("08_validation", "H8s", "NormVary→GN − RMSN→None"),
+        *("12_verdicts", "H3l", MOVED.format("three causal")),
+        holds="So it is in a language model.",
+        fails="In a language model after the scan is no better a place.",
+        open="In a language model we cannot tell which place is better.",
+        reverse="In a language model it is the other way round.",
+    ),
+    Sentence(
+        *("05_combination", "H5s", "The best other norm before, by validation, against the same one ({} against {})"),
+        holds="Another norm before the scan than after it is always better.",
+        fails="A combination of two norms is not always better than one norm twice.",
+        open="We cannot tell whether a combination of two norms is always better than one norm twice.",
+    ),
+    Sentence(
+        *("08_validation", "H8s", "{} against {}"),
         holds="The paper's proposal beats the original Mamba.",
         fails="The paper's proposal does not beat the original Mamba.",
         open="We cannot tell whether the paper's proposal beats the original Mamba.",
-        compared="NormVary→GN against RMSN→None",
     ),
     Sentence(
-        *("06_normvary", "H8s", "NormVary→GN − NormVary-fixed→GN"),
-        holds="Learning its mixture of norms is part of NormVary's gain.",
-        fails="Learning its mixture of norms brings NormVary nothing that counts.",
-        open="We cannot tell whether NormVary has to learn its mixture of norms.",
-        compared="The proposal against itself with fixed equal weights",
-    ),
-    Sentence(
-        *("05_combination", "H6s", "mean of ·→GN − mean of ·→IN"),
-        holds="GN, the second norm that the paper prefers, is better than IN.",
-        fails="GN, the second norm that the paper prefers, is not the best one.",
-        open="We cannot tell whether GN or IN is the better second norm.",
-        compared="GN after the scan against IN after the scan, averaged over the norms before the block",
-    ),
-    Sentence(
-        *("09_vision", "H8v", "NormVary→LN − LN→LN"),
-        holds="The proposal for images beats the original.",
-        fails="The proposal for images does not beat the original.",
-        open="We cannot tell whether the proposal for images beats the original.",
-        compared="NormVary→LN against LN→LN",
+        *("06_normvary", "H8s", "The proposal against its norm after the scan alone (None→GN)"),
+        holds="NormVary, its learned mixture of norms, is part of that gain.",
+        fails="NormVary, its learned mixture of norms, adds nothing that counts to the norm after the scan.",
+        open="We cannot tell whether NormVary, its learned mixture of norms, is part of that gain.",
+        comparison="NormVary→GN − None→GN",
     ),
 )
 
 
 def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> list[str]:
-    """A sentence in Markdown for each finding that has runs, with its effect and interval, and how often a side
-    diverged if one did. frame: runs of trained models; None = the recorded results. links: the folder of the notebooks,
-    such as "" or "notebooks/", if each sentence is to name the one that shows it."""
+    """A sentence in Markdown for each finding that has runs. frame: runs of trained models; None = the recorded ones.
+    links: the folder of the notebooks, such as "" or "notebooks/", where each is to name the one that shows it."""
     read = _read(frame)
     told = [(one.notebook, _said(one, read)) for one in SENTENCES]
     see = "." if links is None else f" ([{{0:.2}}]({links}{{0}}.ipynb))."
@@ -112,23 +109,45 @@ def _read(frame: pd.DataFrame | None) -> Evidence:
 
 
 def _said(one: Sentence, read: Evidence) -> str:
-    task = ADVISED_ON[find_claim(one.claim).kind]
-    told = judge(one.claim, read, scale=STUDY_SCALE, tasks=[task])
-    row = next((row for row in told.records if row["comparison"] == one.comparison), None)
+    told = judge(one.claim, read, scale=STUDY_SCALE)
+    named = (row for row in told.records if row["comparison"] == one.comparison)
+    row = min(named, key=lambda row: row["state"] not in SAID, default=None) if one.comparison else told.turns_on
     if row is None or row["n"] < 2:
         return ""
-    words = dict(holds=one.holds, fails=one.fails)
-    hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is row else ""
-    one_side, other = (k_of_n(*row["finish"][i : i + 2]) for i in (0, 2))
+    shown, beside = _apart(told, row)
+    words = dict(holds=one.holds, fails=one.reverse if one.reverse and row["high"] < -row["threshold"] else one.fails)
+    hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is shown else ""
+    one_side, other = (k_of_n(*shown["finish"][i : i + 2]) for i in (0, 2))
     either = "on either side" if one_side == other else f"against {other}"
-    diverged = f"diverged: {one_side} {either}" if row["finish"][0] or row["finish"][2] else ""
-    why = row["why"] if row["state"] == "not judged" else ""
-    single = (row for row in told.records if row["n"] and not row["comparison"].startswith(("mean", "the mean")))
-    alone = [row["state"] for row in single]
-    each = one.each.format(alone.count("holds"), len(alone)) if one.each and alone else ""
-    besides = "; ".join(filter(None, (each, diverged, hides, why)))
-    amount = points(row["effect"], row["low"], row["high"]) + (f" ({besides})" if besides else "")
-    return f"**{words.get(row['state'], one.open)}** {one.compared}: {amount}."
+    diverged = f"diverged: {one_side} {either}" if shown["finish"][0] or shown["finish"][2] else ""
+    besides = [beside, diverged, hides, shown["why"] if shown["state"] == "not judged" else ""]
+    if one.on_images and (images := judge(one.on_images, read, scale=STUDY_SCALE)).n_seeds:
+        mean, without = _apart(images, images.turns_on)
+        besides.append(", ".join(filter(None, (f"on images {_amount(mean)}", without))))
+    what = one.compared.format(*row["comparison"].split(" − ")) + _without(shown)
+    aside = f" ({'; '.join(filter(None, besides))})" if any(besides) else ""
+    return f"**{words.get(shown['state'], one.open)}** {what}, {shown['task']}: {_amount(shown)}{aside}."
+
+
+def _apart(told: Verdict, row: Row) -> tuple[Row, str]:
+    """Of a mean over norms: the row to show, and what stands beside it where the lowest of the means that leave one
+    norm out says something else. That one is shown where the mean over all is not judged."""
+    rows = [r for r in told.records if r["task"] == row["task"] and r["n"] > 1 and _without(r)]
+    least = min(rows, key=lambda r: r["effect"], default=row)
+    if least["state"] == row["state"]:
+        return row, ""
+    if row["state"] == "not judged" and least["state"] in SAID:
+        return least, f"with it {_amount(row)}, not judged: {row['why']}"
+    return row, f"{_without(least).strip()} {_amount(least)}"
+
+
+def _without(row: Row) -> str:
+    """` without BN`, of the mean without BN; "" of another comparison."""
+    return row["comparison"].removeprefix("the mean") if row["comparison"].startswith("the mean without") else ""
+
+
+def _amount(row: Row) -> str:
+    return points(row["effect"], row["low"], row["high"], row["unit"])
 
 
 READERS = {"sequence": "classify sequences", "vision": "classify images", "language": "model language"}

@@ -167,10 +167,7 @@ class Evidence:
     names one, and for runs of another protocol."""
 
     def __init__(
-        self,
-        frame: pd.DataFrame | Evidence | None,
-        scale: str | None = None,
-        changes: Mapping[str, Any] | None = None,
+        self, frame: pd.DataFrame | Evidence | None, scale: str | None = None, changes: Mapping[str, Any] | None = None
     ):
         if isinstance(frame, Evidence) and scale in (None, frame.scale):
             self.__dict__ |= frame.__dict__

@@ -14,7 +14,7 @@ from mambanorm.claims.claim import Claim
 from mambanorm.claims.evidence import Evidence, check_changes, fixed_runs, tasks_of
 from mambanorm.claims.frames import of_seeds
 from mambanorm.claims.hypotheses import CLAIMS, find_claim
-from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
+from mambanorm.claims.protocol import LAST, TRAINED_TASKS, planned_seeds
 from mambanorm.claims.rows import run_ids
 from mambanorm.claims.verdict import Verdict
 from mambanorm.config import RunConfig
@@ -23,8 +23,7 @@ from mambanorm.runs.store import load_runs
 from mambanorm.study.experiments import inside_task, lr_grid, model_of
 from mambanorm.study.summaries import with_summaries
 
-VERDICT_TASKS = ("digits", "digits_images")
-"""The tasks of the verdicts, unless asked otherwise: a task of sequences, and the same data as images."""
+VERDICT_TASKS = ("digits", "digits_images")  # unless asked otherwise: sequences, and the same data as images
 
 
 def needed(
@@ -41,7 +40,8 @@ def needed(
     `changes`: fields in which they differ from those of the scale, such as dict(d_model=16); not for claims of §4.6.
     ValueError for test seeds from 100 on, which have other roles."""
     claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)
-    planned = TRAINED_TASKS if scale == "evening" and claim.runs == "tuned" else [inside_task(scale)]
+    trained = scale == "evening" and claim.runs == "tuned"
+    planned = [task for task in TRAINED_TASKS if task not in LAST] if trained else [inside_task(scale)]
     tasks = planned if tasks is None else check_names("tasks", tasks)
     seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, tasks, scale)
     if taken := [seed for seed in seeds if base_config(seed=seed).role != "test"]:

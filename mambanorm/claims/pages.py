@@ -169,11 +169,7 @@ def still_rising(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
 
 
 def verdict_html(
-    verdicts: Sequence[Verdict],
-    *,
-    beside: Mapping[str, str] | None = None,
-    caption: str = "",
-    pictures: bool = True,
+    verdicts: Sequence[Verdict], *, beside: Mapping[str, str] | None = None, caption: str = "", pictures: bool = True
 ) -> str:
     """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In the fold,
     where `pictures`, every comparison drawn."""

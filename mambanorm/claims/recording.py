@@ -56,11 +56,9 @@ FAILURES = (("H10", "H11"), ("H12",), ("H9", "H16"))
 FURTHER, LATER_MODELS = (("H14",), ("A1", "A2", "A3")), (("H13",), ("E1",), ("E2",), ("E3", "E4"))
 """Claims of §4.6; what is asked besides; ladders of rates and later models. In the order in which they are recorded."""
 
-TRAINED_ALONE = (*AUTONORM_CLAIMS, *IN_PASSING)
-"""Claims that are recorded of trained models alone."""
+TRAINED_ALONE = (*AUTONORM_CLAIMS, *IN_PASSING)  # claims that are recorded of trained models alone
 
-RECORDED = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
-"""Columns that tell a recorded frame from any other."""
+RECORDED = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")  # of no other frame
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,7 @@ class Part:
 
 
 def parts(
-    scale: str | None = None,
-    seeds: int | Iterable[int] | None = None,
-    tasks: str | Iterable[str] | None = None,
+    scale: str | None = None, seeds: int | Iterable[int] | None = None, tasks: str | Iterable[str] | None = None
 ) -> list[Part]:
     """What the recorded results of a scale hold (None = the environment's scale; the seeds and tasks of its plan).
 

@@ -43,10 +43,7 @@ FIGURE_5 = {
     "sequence": {"None>SSM>None": 7.0, "GN>SSM>GN": 68.8, "LN>SSM>LN": 58.9},
     "vision": {"None>SSM>None": 10.7, "LN>SSM>LN": 86.6, "GN>SSM>GN": 86.3},
 }
-FIGURE_7 = {
-    "sequence": {"BN>SSM>BN": 41.4, "LN>SSM>BN": 52.1},
-    "vision": {"BN>SSM>BN": 74.6, "RMSN>SSM>BN": 87.3},
-}
+FIGURE_7 = {"sequence": {"BN>SSM>BN": 41.4, "LN>SSM>BN": 52.1}, "vision": {"BN>SSM>BN": 74.6, "RMSN>SSM>BN": 87.3}}
 
 # task → (original, our method), each mean and standard deviation over three seeds, in per cent
 TABLE_2 = {

@@ -22,10 +22,7 @@ from mambanorm.runs.result import StoredRun
 from mambanorm.runs.store import find_run
 from mambanorm.tasks import Split, load_task
 
-CORRUPTIONS: dict[str, tuple[float, ...]] = {
-    "noise": (0.1, 0.2, 0.4, 0.8),
-    "rotation": (10.0, 20.0, 30.0, 45.0),
-}
+CORRUPTIONS: dict[str, tuple[float, ...]] = {"noise": (0.1, 0.2, 0.4, 0.8), "rotation": (10.0, 20.0, 30.0, 45.0)}
 """Kind → severities. Of Gaussian noise × the standard deviation of the split's inputs; of a rotation degrees at most,
 each picture by its own angle, uniform in ±severity."""
 

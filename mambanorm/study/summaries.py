@@ -60,8 +60,8 @@ Reader = Callable[[StoredRun], dict[str, float]]
 
 
 def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None, *, again: bool = False) -> pd.DataFrame:
-    """The run frame with the columns of this module, read from the store; CORRUPTED and NEAR_FAILURE, which take seconds
-    a run, only where models may be asked or trained `again`. A damaged run has NaN there, and a warning names it."""
+    """The run frame with the columns of this module, read from the store; CORRUPTED and NEAR_FAILURE, seconds a run,
+    only where models may be asked or trained `again`. A damaged run has NaN there, and a warning names it."""
     if frame.empty:
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts = {run_id: {} for run_id in frame.run_id}
