@@ -22,7 +22,7 @@ from tests import planted
 from tests.test_behaviour import Ahead, Blank, Cut, Draws, Padded, Remembers, Spread
 
 card = import_module("mambanorm.advice.card")
-OWN = "RMSN>SSM>None"
+OWN, IMAGES = "RMSN>SSM>None", TRAINED_TASKS[3]
 
 
 @pytest.fixture
@@ -183,10 +183,10 @@ class Layers(mn.create_norm("LN", 4).__class__):
 
 def test_the_card_of_ln_as_if_it_were_new_says_what_is_recorded_against_no_norm(register):
     register(Layers)
-    frame, seeds = recorded("evening"), own_rate(TRAINED_TASKS[0], "LN>SSM>LN", "evening")[1]
-    options = dict(tasks=TRAINED_TASKS[0], scale="evening", seeds=seeds, against="None>SSM>None", runs_dir="nowhere")
+    frame, seeds = recorded("evening"), own_rate(IMAGES, "LN>SSM>LN", "evening")[1]
+    options = dict(tasks=IMAGES, scale="evening", seeds=seeds, against="None>SSM>None", runs_dir="nowhere")
     made = norm_card("Layers", train=True, **options)
-    told = mn.judge("H1s", frame, tasks=TRAINED_TASKS[:1]).rows.set_index("comparison").loc["LN→LN − None→None"]
+    told = mn.judge("H1v", frame, tasks=[IMAGES]).rows.set_index("comparison").loc["LN→LN − None→None"]
     row = made.verdicts[~made.verdicts.best].set_index("place").loc["on both sides"]
     assert row.word == "better"
     assert row.verdict.verdict == "reproduced"

@@ -84,7 +84,7 @@ SENTENCES = (
         open="We cannot tell whether the paper's proposal beats the original Mamba.",
     ),
     Sentence(
-        *("06_normvary", "H8s", "The proposal against its norm after the scan alone (None→GN)"),
+        *("08_validation", "H8s", "The proposal against its norm after the scan alone (None→GN)"),
         holds="NormVary, its learned mixture of norms, is part of that gain.",
         fails="NormVary, its learned mixture of norms, adds nothing that counts to the norm after the scan.",
         open="We cannot tell whether NormVary, its learned mixture of norms, is part of that gain.",

@@ -39,16 +39,16 @@ ENDS = "95 %, wider where a claim asks several comparisons"
 
 
 @styled
-def fig_verdicts(verdicts: Sequence, title: str = "Every claim, every verdict") -> Figure:
+def fig_verdicts(verdicts: Sequence) -> Figure:
     """Each claim in words, its verdict, and the comparison that decides it, with its interval; accuracy claims share an
     axis, which ends where most rows do (`_clip`), every other claim has its own. A claim may have a row for each task;
     one that was not run has an empty row. ValueError for no verdict."""
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
     verdicts = sorted(verdicts, key=lambda verdict: list(WORDS).index(verdict.verdict))
-    shared = [v for v in verdicts if v.unit == "pp"]
-    others = dict.fromkeys(v.claim.id for v in verdicts if v.unit != "pp")
-    panels = ([shared] if shared else []) + [[v for v in verdicts if v.claim.id == name] for name in others]
+    shared: dict[str, list] = {unit: [v for v in verdicts if v.unit == unit] for unit in ("pp", "bits a character")}
+    others = dict.fromkeys(v.claim.id for v in verdicts if v.unit not in shared)
+    panels = [*filter(None, shared.values()), *([v for v in verdicts if v.claim.id == name] for name in others)]
     heights = [0.75 + 0.62 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
     clipped = [_verdict_panel(ax, panel) for ax, panel in zip(axes[:, 0], panels, strict=True)]
@@ -60,7 +60,7 @@ def fig_verdicts(verdicts: Sequence, title: str = "Every claim, every verdict") 
     basis = f"protocol {where[0]}", f"{where[1]} scale", seeds
     cut = "a line cut at the edge goes on: see its numbers" if any(clipped) else ""
     words = legend(WORDS, [v.verdict for v in verdicts])
-    return finish(fig, title, *basis, dots, *keys, cut, *words)
+    return finish(fig, "Every claim, every verdict", *basis, dots, *keys, cut, *words)
 
 
 def legend(looks: Mapping[str, tuple[str, str]], shown: Iterable[str]) -> list[str]:
