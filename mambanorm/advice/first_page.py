@@ -3,8 +3,7 @@
 Each finding is one claim on the recorded trained models, by the comparison on which its verdict turns, or one of its
 comparisons. Its first words follow the state of that (claims/rule.py): other runs turn a sentence over.
 
-`python -m mambanorm.advice.first_page` writes docs/index.html from the recorded results: findings, advice and picture,
-which print on one sheet, and every claim in one line. GitHub Pages shows it when told to serve docs/.
+`python -m mambanorm.advice.first_page` writes docs/index.html, which GitHub Pages can serve: findings, advice, picture.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from mambanorm.basics.text import plural
 from mambanorm.claims.evidence import Evidence, label, shared_rows
 from mambanorm.claims.pages import basis, headline, verdict_html
 from mambanorm.claims.rows import Row
-from mambanorm.claims.rule import SAID
+from mambanorm.claims.rule import SAID, VERDICTS
 from mambanorm.claims.verdict import Verdict, judge, k_of_n
 from mambanorm.runs.recorded_results import recorded, recorded_path
 from mambanorm.study.tables import points
 
 HOW_TO_READ = """N1→N2 is norm N1 before the block and norm N2 after the scan (the SSM). NormVary is the paper's learned
-mixture of batch, instance, layer, group and root-mean-square normalization (BN, IN, LN, GN, RMSN). Brackets hold 95 %
-intervals, in points of test accuracy unless a unit stands there. Nothing was run at the paper's size."""
+mixture of batch, instance, layer, group and root-mean-square normalization (BN, IN, LN, GN, RMSN). A plus favours what
+is named first; better means by more than a point of test accuracy (of text: 0.01 bits). Brackets: 95 % intervals."""
 """What a reader has to know before the findings; the README says it in its own words."""
 PAGE = ROOT / "docs" / "index.html"
 PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows it
@@ -44,50 +43,53 @@ class Sentence:
     holds: str
     fails: str
     open: str
-    comparison: str = ""  # "": the one on which the verdict turns
     reverse: str = ""
+    comparison: str = ""  # "": the one on which the verdict turns
     on_images: str = ""  # the same claim of images, told beside
 
 
-MOVED = "The same norm moved from before (N→None) to after (None→N), the mean of {} norms"
+NEAR = "The difference is about the smallest that counts."
 SENTENCES = (
     Sentence(
-        *("03_type", "H1s", "The same norm on both sides ({}) against no norm at all ({})"),
-        holds="Without any norm Mamba learns badly.",
-        fails="Mamba learns as well without a norm.",
+        *("03_type", "H1s", "{} against {}, no norm at all"),
+        holds="Mamba learns better with a norm than without.",
+        fails="No norm makes Mamba better by more than a point.",
         open="We cannot tell whether Mamba needs a norm.",
     ),
     Sentence(
-        *("04_position", "H3s", MOVED.format("five")),
-        holds="After the scan is a better place for a norm than before the block.",
-        fails="After the scan is no better a place for a norm than before the block.",
-        open="We cannot tell which place is better for a norm.",
+        *("04_position", "H3s", "The same norm moved from before (N→None) to after (None→N), on average"),
+        holds="On sequences after the scan is a better place for a norm than before the block.",
+        fails="On sequences a norm gains nothing that counts by standing after the scan.",
+        open="On sequences we cannot tell which place is better for a norm.",
+        reverse="On sequences before the block is a better place for a norm than after the scan.",
         on_images="H3v",
     ),
     Sentence(
-        *("12_verdicts", "H3l", MOVED.format("three causal")),
-        holds="So it is in a language model.",
-        fails="In a language model after the scan is no better a place.",
+        *("12_verdicts", "H3l", "The same with norms that do not look ahead, on average"),
+        holds="In a language model after the scan is the better place.",
+        fails="In a language model a norm gains nothing that counts by standing after the scan.",
         open="In a language model we cannot tell which place is better.",
-        reverse="In a language model it is the other way round.",
+        reverse="In a language model before the block is the better place.",
     ),
     Sentence(
-        *("05_combination", "H5s", "The best other norm before, by validation, against the same one ({} against {})"),
-        holds="Another norm before the scan than after it is always better.",
-        fails="A combination of two norms is not always better than one norm twice.",
-        open="We cannot tell whether a combination of two norms is always better than one norm twice.",
+        *("05_combination", "H5s", "{} (its first norm chosen by validation) against {}"),
+        holds="Two different norms are always better than the same one twice.",
+        fails="Two different norms are not always better than the same one twice.",
+        open="We cannot tell whether two different norms are always better than the same one twice.",
     ),
     Sentence(
         *("08_validation", "H8s", "{} against {}"),
         holds="The paper's proposal beats the original Mamba.",
-        fails="The paper's proposal does not beat the original Mamba.",
+        fails="The paper's proposal does not beat the original Mamba by more than a point.",
         open="We cannot tell whether the paper's proposal beats the original Mamba.",
+        reverse="The original Mamba beats the paper's proposal.",
     ),
     Sentence(
-        *("08_validation", "H8s", "The proposal against its norm after the scan alone (None→GN)"),
-        holds="NormVary, its learned mixture of norms, is part of that gain.",
-        fails="NormVary, its learned mixture of norms, adds nothing that counts to the norm after the scan.",
-        open="We cannot tell whether NormVary, its learned mixture of norms, is part of that gain.",
+        *("08_validation", "H8s", "{} against {}"),
+        holds="The paper's proposal is better than GN after the scan alone.",
+        fails="GN after the scan alone does as well as the paper's proposal, to within a point.",
+        open="We cannot tell whether the paper's proposal is better than GN after the scan alone.",
+        reverse="GN after the scan alone does better than the paper's proposal.",
         comparison="NormVary→GN − None→GN",
     ),
 )
@@ -111,39 +113,39 @@ def _read(frame: pd.DataFrame | None) -> Evidence:
 def _said(one: Sentence, read: Evidence) -> str:
     told = judge(one.claim, read, scale=STUDY_SCALE)
     named = (row for row in told.records if row["comparison"] == one.comparison)
-    row = min(named, key=lambda row: row["state"] not in SAID, default=None) if one.comparison else told.turns_on
+    row = next(named, None) if one.comparison else told.turns_on
     if row is None or row["n"] < 2:
         return ""
-    shown, beside = _apart(told, row)
-    words = dict(holds=one.holds, fails=one.reverse if one.reverse and row["high"] < -row["threshold"] else one.fails)
+    shown, left_out, beside = _apart(told, row)
+    fails = one.reverse if one.reverse and shown["high"] < -shown["threshold"] else one.fails
+    words = dict(zip(SAID, (one.holds, fails, NEAR), strict=True)) | dict(zip(VERDICTS, (one.holds, fails, NEAR)))
+    bold = words.get(shown["state"] if one.comparison or left_out else told.verdict, one.open).removesuffix(".") + (
+        f", {left_out} apart." if left_out else "."
+    )
     hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is shown else ""
     one_side, other = (k_of_n(*shown["finish"][i : i + 2]) for i in (0, 2))
-    either = "on either side" if one_side == other else f"against {other}"
-    diverged = f"diverged: {one_side} {either}" if shown["finish"][0] or shown["finish"][2] else ""
+    diverged = f"diverged: {one_side} against {other}" if shown["finish"][0] or shown["finish"][2] else ""
     besides = [beside, diverged, hides, shown["why"] if shown["state"] == "not judged" else ""]
     if one.on_images and (images := judge(one.on_images, read, scale=STUDY_SCALE)).n_seeds:
-        mean, without = _apart(images, images.turns_on)
+        mean, _, without = _apart(images, images.turns_on)
         besides.append(", ".join(filter(None, (f"on images {_amount(mean)}", without))))
-    what = one.compared.format(*row["comparison"].split(" − ")) + _without(shown)
+    what = one.compared.format(*row["comparison"].split(" − "))
     aside = f" ({'; '.join(filter(None, besides))})" if any(besides) else ""
-    return f"**{words.get(shown['state'], one.open)}** {what}, {shown['task']}: {_amount(shown)}{aside}."
+    return f"**{bold}** {what}, {shown['task']}: {_amount(shown)}{aside}."
 
 
-def _apart(told: Verdict, row: Row) -> tuple[Row, str]:
-    """Of a mean over norms: the row to show, and what stands beside it where the lowest of the means that leave one
-    norm out says something else. That one is shown where the mean over all is not judged."""
-    rows = [r for r in told.records if r["task"] == row["task"] and r["n"] > 1 and _without(r)]
-    least = min(rows, key=lambda r: r["effect"], default=row)
-    if least["state"] == row["state"]:
-        return row, ""
-    if row["state"] == "not judged" and least["state"] in SAID:
-        return least, f"with it {_amount(row)}, not judged: {row['why']}"
-    return row, f"{_without(least).strip()} {_amount(least)}"
-
-
-def _without(row: Row) -> str:
-    """` without BN`, of the mean without BN; "" of another comparison."""
-    return row["comparison"].removeprefix("the mean") if row["comparison"].startswith("the mean without") else ""
+def _apart(told: Verdict, row: Row) -> tuple[Row, str, str]:
+    """Of a mean over norms: the row to show, the norm that it leaves out, and what stands beside it where the lowest
+    mean without one norm (of a claim that fails, the highest) says something else; it is shown if judged alone."""
+    rows = [r for r in told.records if r["task"] == row["task"] and r["n"] > 1]
+    means = {norm: r for r in rows if (norm := r["comparison"].partition("the mean without ")[2])}
+    pick = max if row["state"] == "fails" else min
+    norm, other = pick(means.items(), key=lambda item: item[1]["effect"], default=("", row))
+    if other["state"] == row["state"]:
+        return row, "", ""
+    if row["state"] == "not judged" and other["state"] in SAID:
+        return other, norm, f"with {norm} {_amount(row)}, not judged: {row['why']}"
+    return row, "", f"without {norm} {_amount(other)}"
 
 
 def _amount(row: Row) -> str:

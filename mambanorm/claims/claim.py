@@ -260,8 +260,7 @@ def spectra(control: str = "RMSN>SSM>None") -> tuple[Comparison, ...]:
 
 
 def evenness() -> tuple[Comparison, ...]:
-    """Three quarters of the unevenness without a norm, minus that with one after the SSM: above 0 it took
-    a quarter."""
+    """Three quarters of the unevenness without a norm, minus that with one after the SSM: above 0 it took a quarter."""
     after = [pair("None", n) for n in NORM_CHOICES]
     names = {arm: f"¾ {Arm.parse(NONE).label} − {Arm.parse(arm).label}" for arm in after}
     return tuple(Comparison(names[arm], {NONE: 0.75, arm: -1.0}, column="unevenness") for arm in after)

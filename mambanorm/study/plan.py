@@ -156,11 +156,10 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
     """FLOPs of a forward pass: linear, conv, scan and attention, a multiply-add counted as two.
 
     Every weight of a product is used once a position: a block's linear layers take 2·(D·2E + E·(R+2N) + R·E + E·D) a
-    position, its convolution 2·E·K, stem and head alike (an embedding takes none, the head works once a row, of a
-    language model once a position).
-    The scan takes 7·E·N + 3·E: for each state Δ·A, its exp, (Δu)·B, the product and the sum of h ← Āh + B̄u, the
-    product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u. In a Mamba-2 too: the
-    selective scan carries it.
+    position, its convolution 2·E·K, stem and head alike (an embedding takes none, the head works once a row, of a text
+    once a position). The scan takes 7·E·N + 3·E: for each state Δ·A, its exp, (Δu)·B, the product and the sum of
+    h ← Āh + B̄u, the product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u. In a
+    Mamba-2 too: the selective scan carries it.
     Attention takes 4·L²·D a row besides its linear layers: L² scores of D products, and as many to weigh the values.
     Norms, SiLU, softplus and gate are not counted; the MLP of a NormSelector is. A VSS block scans in several
     directions, each with its own weights; after each halving of the image, a quarter of the positions is left.
