@@ -156,8 +156,8 @@ def test_the_table_folds_out_to_figure_caveats_and_command(verdicts):
     assert page.count("<details>") == len(shown) + 1  # and what the words mean
     assert "a &lt; b" in page
     assert "mambanorm verdicts --claims H8s --scale quick --tasks digits --seeds 8" in page
-    several = [verdict for verdict in shown if len(verdict.records) > 1]  # one alone is in the picture of all
-    assert page.count("data:image/webp;base64,") == len(several) == 3
+    drawn = [one for one in shown if len(one.records) > 1 and one.verdict != "not judged"]  # or in that of all
+    assert page.count("data:image/webp;base64,") == len(drawn) >= 2
     for verdict in shown:
         assert all(escape(text) in page for text in (verdict.claim.words, *verdict.caveats))
         assert f">{verdict.verdict}</i>" in page
@@ -318,7 +318,7 @@ def test_a_finding_follows_its_runs():
     worse = frame.arm.eq("NormVary>SSM>GN") & frame.task.eq(TRAINED_TASKS[0])
     few = findings(frame[frame.seed.isin(EVENING_SEEDS[:5])])
     assert sum("fewer than six seeds" in sentence for sentence in few) == len(few)
-    won, lost = "The paper's proposal beats the original", "proposal does not beat the original"
+    won, lost = "The paper's proposal beats the original", "The original Mamba beats the paper's proposal"
     for amount, said in ((0.0, won), (0.2, lost)):
         told = findings(frame.assign(test_accuracy=frame.test_accuracy.where(~worse, frame.test_accuracy - amount)))
         assert sum(said in sentence for sentence in told) == 1

@@ -240,8 +240,8 @@ def _levels(verdict: Verdict) -> str:
 
 def _picture(verdict: Verdict) -> str:
     """The claim's comparisons as the address of an image, small, because a notebook has twenty of them. "" for a single
-    comparison, which stands in the picture of all claims."""
-    if len(verdict.records) < 2:
+    comparison, which stands in the picture of all claims, and where nothing is judged: the reasons say more."""
+    if len(verdict.records) < 2 or verdict.verdict == VERDICTS[-1]:
         return ""
     from PIL import Image
 
