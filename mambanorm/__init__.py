@@ -7,8 +7,8 @@ A run passes through these stages, in this order:
 The thin part, to be read and changed: arms.py, block.py, norms, operations, models, loop.py, config.py. The rest
 carries it; CONTRIBUTING.md has the map.
 
-Codes in brackets: I1…I14 are the paper's inconsistencies, listed in study/paper.py; H1…H12 are its claims, in
-claims/hypotheses.py.
+Codes in brackets: I1…I14 are the paper's inconsistencies, listed in docs/paper.md; H1…H16 are its claims, in
+claims/hypotheses.py and said_in_passing.py.
 
 `import mambanorm` itself imports nothing. A public name is looked up in PLACES when it is first used, and its module is
 imported then (PEP 562). So the command line does not wait for what it does not need.

@@ -178,15 +178,16 @@ def test_of_many_arms_all_are_moved_at_once():
 
 
 def test_of_a_group_validation_chooses_and_a_tied_member_must_say_the_same():
-    def group(promise: float, lead: float, lost: bool = False):
+    def group(promise: float, lead: float, lost: bool = False, absent: int = 0):
         """Two arms against a third: the first is 3 points ahead, the second `lead`; its validation is better by
-        `promise`. lost: one of its runs diverged."""
+        `promise`. lost: one of its runs diverged; absent: so many seeds it has not."""
         noise = np.random.default_rng(5).standard_normal((3, 1, 8))
         scores, validation = 50 + 0.5 * (noise - noise.mean(axis=-1, keepdims=True)), np.stack([values(50.0)[None]] * 3)
         scores[:2, 0] += np.array([3.0, lead])[:, None]
         validation[1, 0] = validation[0, 0] + values(promise, 0.6)
         if lost:
             scores[1, 0, 3], validation[1, 0, 3] = np.nan, 10.0
+        scores[1, 0, :absent] = validation[1, 0, :absent] = np.nan
         weights = np.array([[1.0, 0, -1], [0, 1.0, -1]])
         alone = rule.compare(weights, scores, validation, 1.0, 1.0)
         rates = rule.compare(weights, np.stack([scores] * 2), np.stack([validation] * 2), 1.0, 1.0)[2]
@@ -194,14 +195,14 @@ def test_of_a_group_validation_chooses_and_a_tied_member_must_say_the_same():
         return alone
 
     told, member, _ = group(3.0, 9.0)
-    assert (told.state, member) == ("holds", 1)
-    assert told.mean == pytest.approx(9.0)
-    told, member, _ = group(-0.2, 1.0)
-    assert (told.state, member) == ("not judged", 0)
+    assert (told.state, member, round(float(told.mean), 6)) == ("holds", 1, 9.0)
+    told, member, _ = group(3.0, 9.0, absent=2)  # no arm is chosen because it has more seeds
+    assert (told.state, member, told.n) == ("holds", 1, 6)
     assert group(-0.2, 9.0)[0].state == "holds"
     assert group(-3.0, 1.0)[0].state == "holds"
-    told, member, _ = group(0.2, 1.0, lost=True)  # behind for one unlucky run, and tied where both finished
-    assert (told.state, member) == ("not judged", 0)
+    for lost, promise in ((False, -0.2), (True, 0.2)):  # tied; behind by one unlucky run, tied where both finished
+        told, member, _ = group(promise, 1.0, lost)
+        assert (told.state, member) == ("not judged", 0)
 
 
 # the word

@@ -20,7 +20,7 @@ from mambanorm.advice.which_arm import tuned_arms
 from mambanorm.basics.atomic import writable_folder, write_bytes, write_text
 from mambanorm.basics.text import plural, spell
 from mambanorm.claims import rule
-from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
+from mambanorm.claims.evidence import Evidence, kind_of, shared_rows
 from mambanorm.claims.protocol import VERSION
 from mambanorm.config import RunConfig
 from mambanorm.norms import NORMS
@@ -28,6 +28,7 @@ from mambanorm.runs import machine
 from mambanorm.runs.grid import base_config, relative_cost
 from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
 from mambanorm.study.experiments import model_of
+from mambanorm.study.tables import label
 
 REFERENCE = "RMSN>SSM>None"
 """Mamba's own arm, beside which every other stands."""

@@ -17,17 +17,18 @@ from mambanorm.advice.which_arm import ADVISED_ON, rankings
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import ROOT, STUDY_SCALE
 from mambanorm.basics.text import plural
-from mambanorm.claims.evidence import Evidence, label, shared_rows
+from mambanorm.claims.evidence import Evidence, shared_rows
 from mambanorm.claims.pages import basis, headline, verdict_html
 from mambanorm.claims.rows import Row
-from mambanorm.claims.rule import SAID, VERDICTS
+from mambanorm.claims.rule import RISING, SAID, VERDICTS
 from mambanorm.claims.verdict import Verdict, judge, k_of_n
 from mambanorm.runs.recorded_results import recorded, recorded_path
-from mambanorm.study.tables import points
+from mambanorm.study.tables import label, points
 
 HOW_TO_READ = """N1→N2 is norm N1 before the block and norm N2 after the scan (the SSM). NormVary is the paper's learned
 mixture of batch, instance, layer, group and root-mean-square normalization (BN, IN, LN, GN, RMSN). A plus favours what
-is named first; better means by more than a point of test accuracy (of text: 0.01 bits). Brackets: 95 % intervals."""
+is named first; better is by more than a point of test accuracy (of text: 0.01 bits less). Brackets hold 95 % intervals,
+one side of them wider where several comparisons decide."""
 """What a reader has to know before the findings; the README says it in its own words."""
 PAGE = ROOT / "docs" / "index.html"
 PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows it
@@ -48,27 +49,27 @@ class Sentence:
     on_images: str = ""  # the same claim of images, told beside
 
 
-NEAR = "The difference is about the smallest that counts."
+NEAR = "One gains about the least that counts over the other."
 SENTENCES = (
     Sentence(
         *("03_type", "H1s", "{} against {}, no norm at all"),
-        holds="Mamba learns better with a norm than without.",
+        holds="With the right norm Mamba learns better than without one.",
         fails="No norm makes Mamba better by more than a point.",
-        open="We cannot tell whether Mamba needs a norm.",
+        open="We cannot tell whether some norm makes Mamba better.",
     ),
     Sentence(
-        *("04_position", "H3s", "The same norm moved from before (N→None) to after (None→N), on average"),
+        *("04_position", "H3s", "A norm after the scan (None→N) against the same one before (N→None), on average"),
         holds="On sequences after the scan is a better place for a norm than before the block.",
         fails="On sequences a norm gains nothing that counts by standing after the scan.",
-        open="On sequences we cannot tell which place is better for a norm.",
+        open="On sequences we cannot tell whether a norm is better after the scan.",
         reverse="On sequences before the block is a better place for a norm than after the scan.",
         on_images="H3v",
     ),
     Sentence(
-        *("12_verdicts", "H3l", "The same with norms that do not look ahead, on average"),
+        *("12_verdicts", "H3l", "The same, of norms that do not look ahead"),
         holds="In a language model after the scan is the better place.",
         fails="In a language model a norm gains nothing that counts by standing after the scan.",
-        open="In a language model we cannot tell which place is better.",
+        open="In a language model we cannot tell whether a norm is better after the scan.",
         reverse="In a language model before the block is the better place.",
     ),
     Sentence(
@@ -79,15 +80,15 @@ SENTENCES = (
     ),
     Sentence(
         *("08_validation", "H8s", "{} against {}"),
-        holds="The paper's proposal beats the original Mamba.",
-        fails="The paper's proposal does not beat the original Mamba by more than a point.",
-        open="We cannot tell whether the paper's proposal beats the original Mamba.",
-        reverse="The original Mamba beats the paper's proposal.",
+        holds="On sequences the paper's proposal beats the original Mamba.",
+        fails="On sequences the paper's proposal does not beat the original Mamba by more than a point.",
+        open="On sequences we cannot tell whether the paper's proposal beats the original Mamba.",
+        reverse="On sequences the original Mamba beats the paper's proposal.",
     ),
     Sentence(
         *("08_validation", "H8s", "{} against {}"),
         holds="The paper's proposal is better than GN after the scan alone.",
-        fails="GN after the scan alone does as well as the paper's proposal, to within a point.",
+        fails="GN after the scan alone does at least as well as the paper's proposal, to within a point.",
         open="We cannot tell whether the paper's proposal is better than GN after the scan alone.",
         reverse="GN after the scan alone does better than the paper's proposal.",
         comparison="NormVary→GN − None→GN",
@@ -117,7 +118,7 @@ def _said(one: Sentence, read: Evidence) -> str:
     if row is None or row["n"] < 2:
         return ""
     shown, left_out, beside = _apart(told, row)
-    fails = one.reverse if one.reverse and shown["high"] < -shown["threshold"] else one.fails
+    fails = one.reverse if one.reverse and _reversed(shown) else one.fails
     words = dict(zip(SAID, (one.holds, fails, NEAR), strict=True)) | dict(zip(VERDICTS, (one.holds, fails, NEAR)))
     bold = words.get(shown["state"] if one.comparison or left_out else told.verdict, one.open).removesuffix(".") + (
         f", {left_out} apart." if left_out else "."
@@ -125,10 +126,12 @@ def _said(one: Sentence, read: Evidence) -> str:
     hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is shown else ""
     one_side, other = (k_of_n(*shown["finish"][i : i + 2]) for i in (0, 2))
     diverged = f"diverged: {one_side} against {other}" if shown["finish"][0] or shown["finish"][2] else ""
-    besides = [beside, diverged, hides, shown["why"] if shown["state"] == "not judged" else ""]
+    alike = (r for r in told.records if r["comparison"] == row["comparison"] and r is not row and r["n"] > 1)
+    besides = [beside, diverged, hides, _silent(shown).removeprefix(", ")]
+    besides += [f"on {r['task']} {_amount(r)}{_silent(r)}" for r in alike]
     if one.on_images and (images := judge(one.on_images, read, scale=STUDY_SCALE)).n_seeds:
         mean, _, without = _apart(images, images.turns_on)
-        besides.append(", ".join(filter(None, (f"on images {_amount(mean)}", without))))
+        besides.append(", ".join(filter(None, (f"on images {_amount(mean)}{_silent(mean)}", without))))
     what = one.compared.format(*row["comparison"].split(" − "))
     aside = f" ({'; '.join(filter(None, besides))})" if any(besides) else ""
     return f"**{bold}** {what}, {shown['task']}: {_amount(shown)}{aside}."
@@ -141,11 +144,19 @@ def _apart(told: Verdict, row: Row) -> tuple[Row, str, str]:
     means = {norm: r for r in rows if (norm := r["comparison"].partition("the mean without ")[2])}
     pick = max if row["state"] == "fails" else min
     norm, other = pick(means.items(), key=lambda item: item[1]["effect"], default=("", row))
-    if other["state"] == row["state"]:
+    if other["state"] == row["state"] and _reversed(other) == _reversed(row):
         return row, "", ""
     if row["state"] == "not judged" and other["state"] in SAID:
-        return other, norm, f"with {norm} {_amount(row)}, not judged: {row['why']}"
-    return row, "", f"without {norm} {_amount(other)}"
+        return other, norm, f"with {norm} {_amount(row)}{_silent(row)}"
+    return row, "", f"without {norm} {_amount(other)}{_silent(other)}"
+
+
+def _reversed(row: Row) -> bool:
+    return row["high"] < -row["threshold"]
+
+
+def _silent(row: Row) -> str:
+    return f", not judged: {row['why']}" if row["state"] == "not judged" else ""
 
 
 def _amount(row: Row) -> str:
@@ -163,19 +174,22 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     tables = rankings(read, ADVISED_ON.values(), STUDY_SCALE)
     told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]
     ends = judge("H9s", read, scale=STUDY_SCALE)
-    nan = "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and put a norm on both sides of the"
+    nan = "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a norm on both sides of the"
     return [*told, f"{nan} scan: {ends.failed}. The claim, H9s, is {ends.verdict}."] if ends.failed else told
 
 
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:
     chosen, others = table.iloc[0], table.iloc[1:]
     shared = f", which share {shared}" if (shared := shared_rows(task, STUDY_SCALE)) else ""
-    said = f"take {label(chosen.arm)} ({task}, chosen by validation, {plural(chosen.n, 'seed')}{shared})"
+    rising = f", of which {100 * chosen.late:.0f} % still improve when they end" if chosen.late > RISING else ""
+    said = f"take {label(chosen.arm)} ({task}, chosen by validation, {plural(chosen.n, 'seed')}{rising}{shared})"
     for row in others[others.who == "the original"].itertuples():
         unit, digits = ("points", 1) if chosen.unit == "pp" else (chosen.unit, 3)
         amount = f"{row.behind:.{digits}f} {unit} [{row.low:.{digits}f}, {row.high:.{digits}f}]".replace("-", "−")
         if row.told == "behind":
             said += f": it beats {label(row.arm)}, the original, by {amount}"
+        elif row.told == "ahead":
+            said = f"keep {label(row.arm)}, the original: against it {label(chosen.arm)} has {amount} ({task})"
         else:
             said = f"keep {label(row.arm)}, the original, or {said}: whether that is better we cannot tell, {amount}"
     behind = f"{(others.told == 'behind').sum()} of the {len(others)} other arms are clearly behind"

@@ -20,7 +20,7 @@ from mambanorm.arms import Arm
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims import rule
 from mambanorm.claims.claim import KINDS, SMALLEST_BITS, SMALLEST_EFFECT, UNITS, Claim, minus
-from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
+from mambanorm.claims.evidence import Evidence, kind_of, shared_rows
 from mambanorm.claims.frames import of_seeds
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.needed import needed
@@ -30,7 +30,7 @@ from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.config import RunConfig
 from mambanorm.runs.grid import check_names, check_seeds
 from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
-from mambanorm.study.tables import CANNOT_TELL
+from mambanorm.study.tables import CANNOT_TELL, label
 
 NAMED = {
     "sequence": {"NormVary>SSM>GN": "the paper's", "BN>SSM>LN": "the later claim's", "RMSN>SSM>None": "the original"},
@@ -53,9 +53,9 @@ def ranking(
     frame: pd.DataFrame, task: str, *, scale: str | None = None, arms: Iterable[str] | None = None
 ) -> pd.DataFrame:
     """One row an arm, by mean validation accuracy, the chosen one first: arm, who (names it), lr, validation, mean, sd,
-    n, diverged, all on the seeds that every arm has, and how far it lies behind the chosen one on the seeds that both
-    finished: behind, low, high (95 %, simultaneous over all arms), per_seed, told, unit. Accuracies in per cent,
-    differences in points (unit "pp"); of language models "bits a character", the losses with a minus.
+    n, diverged, late (as of `Runs`), all on the seeds that every arm has, and how far it lies behind the chosen one on
+    the seeds that both finished: behind, low, high (95 %, simultaneous over all arms), per_seed, told, unit. Accuracies
+    in per cent, differences in points (unit "pp"); of language models "bits a character", the losses with a minus.
 
     arms: those to choose from (None = all that a claim tunes); the others are neither chosen nor compared.
     Arms that are not tuned are left out. ValueError if none is left, or with fewer than two test seeds.
@@ -79,7 +79,7 @@ def ranking(
         low, high = (np.nan, np.nan) if i == chosen else (behind - half, behind + half)
         told = "chosen" if i == chosen else "behind" if low > 0 else "ahead" if high < 0 else CANNOT_TELL
         facts = dict(arm=runs.arms[i], who=NAMED[kind].get(runs.arms[i], ""), lr=runs.lr[i], validation=validation[i])
-        facts |= dict(mean=mean[i], sd=np.nanstd(scores[i], ddof=1), n=n[i])
+        facts |= dict(mean=mean[i], sd=np.nanstd(scores[i], ddof=1), n=n[i], late=runs.late[i])
         facts |= dict(diverged=int(shared.sum() - n[i]), behind=float(behind), low=low, high=high)
         rows.append(facts | dict(per_seed=gap.tolist(), told=told, unit=UNITS[measured]))
     return pd.DataFrame(rows)
@@ -96,7 +96,7 @@ def rankings(frame: pd.DataFrame, tasks: Iterable[str], scale: str | None = None
 
 def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
     """The first arms of a ranking and those that somebody recommends, rounded for reading."""
-    shown = table[(table.index < at_most) | (table.who != "")].drop(columns=["per_seed", "unit"])
+    shown = table[(table.index < at_most) | (table.who != "")].drop(columns=["per_seed", "unit", "late"])
     digits = 1 if (table.unit == "pp").all() else 3
     return shown.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mambanorm.arms import Arm
 from mambanorm.basics.errors import check_kind
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims import rule
@@ -37,7 +36,7 @@ from mambanorm.study.experiments import (
     lr_grid,
     model_of,
 )
-from mambanorm.study.tables import check_frame
+from mambanorm.study.tables import check_frame, label
 
 Setting = tuple[tuple[str, Any], ...]
 """Fields of a config in which the runs of another setting differ from those of the scale."""
@@ -295,10 +294,6 @@ class Evidence:
         none = np.zeros(len(claim.arms), int)
         at = self.ids[at[:, None, kept]]
         return Runs(claim.arms, tuple(seeds[kept].tolist()), (0.0,), columns, at, none, none, gaps, told)
-
-
-def label(arm: str) -> str:
-    return Arm.parse(arm).label
 
 
 TRAINS, LEARNS = 0.8, 5.0

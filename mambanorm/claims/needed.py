@@ -38,14 +38,14 @@ def needed(
     else the one of §4.6); an empty list where no task of it is asked for. The results in a frame may add learning rates
     to an arm's grid: train, then ask again with it, until nothing is missing.
     `changes`: fields in which they differ from those of the scale, such as dict(d_model=16); not for claims of §4.6.
-    ValueError for test seeds from 100 on, which have other roles."""
+    ValueError for seeds from 100 to 299, which are no test seeds."""
     claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)
     trained = scale == "evening" and claim.runs == "tuned"
     planned = [task for task in TRAINED_TASKS if task not in LAST] if trained else [inside_task(scale)]
     tasks = planned if tasks is None else check_names("tasks", tasks)
     seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, tasks, scale)
     if taken := [seed for seed in seeds if base_config(seed=seed).role != "test"]:
-        raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 on are no test seeds")
+        raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 to 299 are no test seeds")
     check_changes(claim, changes)
     if claim.runs != "tuned":
         return unique(fixed_runs(claim, scale, seeds)) if tasks else []

@@ -234,7 +234,8 @@ def _levels(verdict: Verdict) -> str:
     m = max((sum(row["decides"] for row in verdict.records if row["task"] == t) for t in verdict.tasks), default=0)
     if not m:
         return ""
-    low, high = (f"{100 * level:.3g} %" for level in levels(m, verdict.claim.at_least, len(verdict.tasks)))
+    tasks = len({row["task"] for row in verdict.records if row["n"] and row["decides"]})
+    low, high = (f"{100 * level:.3g} %" for level in levels(m, verdict.claim.at_least, tasks))
     return f" One-sided levels of the bounds: lower {low}, upper {high}."
 
 

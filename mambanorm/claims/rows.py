@@ -15,11 +15,12 @@ import numpy as np
 
 from mambanorm.claims import rule
 from mambanorm.claims.claim import ACCURACIES, CONTROL, NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim, Comparison
-from mambanorm.claims.evidence import LEARNS, Evidence, Runs, kind_of, label
+from mambanorm.claims.evidence import LEARNS, Evidence, Runs, kind_of
 from mambanorm.claims.hypotheses import UNEVEN
 from mambanorm.study.experiments import failure_runs
 from mambanorm.study.intervals import clopper_pearson, fisher_above
 from mambanorm.study.paper import paper_values
+from mambanorm.study.tables import label
 
 Row = dict[str, object]
 NO_NUMBER = dict(effect=np.nan, low=np.nan, high=np.nan, plain=(np.nan, np.nan), n=0, state="not judged", per_seed=())

@@ -13,7 +13,6 @@ of an arm is `best_rate` of runs/recorded_results.py: lessons and verdicts have 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -122,7 +121,6 @@ def compare(
     smallest: float,
     threshold: float,
     one_sided: tuple[float, float] = (ONE_SIDED, ONE_SIDED),
-    measure: Callable[[np.ndarray, np.ndarray], np.ndarray] = weigh,
 ) -> tuple[Told, np.ndarray, np.ndarray]:
     """A comparison, or the one of a group that validation chooses: weights (members, arms), scores and validation
     (…, arms, rates, seeds), scores NaN where a run did not finish. → what is told; which member (…,); and the rates
@@ -133,16 +131,17 @@ def compare(
     candidates = tied(validation, best, smallest, finished) | (np.arange(scores.shape[-2]) == best[..., None])
     means, own, ended = interval(scores)[1], at_rate(scores, best), np.where(finished, validation, np.nan)
     promise, its_end = (np.stack([weigh(w, at_rate(v, best)) for w in weights], axis=-2) for v in (validation, ended))
+    promise = np.where(np.isfinite(promise).all(axis=-2, keepdims=True), promise, np.nan)  # of seeds that all have
     member = best_rate(promise)
     rivals = tied(promise, member, smallest, np.isfinite(its_end))
     found, against, broken = [], [], []
     for w in weights:
-        told = tell(measure(w, own), threshold, one_sided)
+        told = tell(weigh(w, own), threshold, one_sided)
         odd, odd_rates = np.zeros(told.state.shape, bool), np.broadcast_to(best, told.state.shape + best.shape[-1:])
         for sign, may_lose in ((-1, ("holds", "near")), (1, ("fails", "near"))):  # as low as can be, and as high
             side = np.where(candidates & np.isfinite(means), sign * np.sign(w)[:, None] * means, -np.inf)
             rates = side.argmax(axis=-1)
-            there = tell(measure(w, at_rate(scores, rates)), threshold, one_sided).state
+            there = tell(weigh(w, at_rate(scores, rates)), threshold, one_sided).state
             lost = np.isin(told.state, may_lose) & (there != told.state)
             odd, odd_rates = odd | lost, np.where(lost[..., None], rates, odd_rates)
         found.append(told)

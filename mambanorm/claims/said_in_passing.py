@@ -70,12 +70,8 @@ def _h14() -> Claim:
 
 
 def _h15() -> Claim:
-    costs = [
-        minus(pair("None", n), NONE, column=f"{kind}_change", group=f"{n}, {kind}")
-        for n in NORM_CHOICES
-        for kind in CORRUPTED
-    ]
-    named = tuple(replace(one, name=f"{one.name}, {one.column.removesuffix('_change')}", group="") for one in costs)
+    costs = [minus(pair("None", n), NONE, column=f"{kind}_change") for n in NORM_CHOICES for kind in CORRUPTED]
+    named = tuple(replace(one, name=f"{one.name}, {one.column.removesuffix('_change')}") for one in costs)
     kept = tuple(
         replace(one, name=one.name + ", what is left", column=one.column.removesuffix("_change"), decides=False)
         for one in named

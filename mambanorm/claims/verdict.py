@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.claim import CONTROL, NONE, Claim
-from mambanorm.claims.evidence import Evidence, check_changes, label, shared_rows, tasks_of
+from mambanorm.claims.evidence import Evidence, check_changes, shared_rows, tasks_of
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.claims.protocol import TRAINED_TASKS, VERSION
 from mambanorm.claims.rows import NO_NUMBER, Row, rows_of
 from mambanorm.claims.rule import STATES, VERDICTS, decide, more_often
 from mambanorm.study.intervals import clopper_pearson, fisher
-from mambanorm.study.tables import points
+from mambanorm.study.tables import label, points
 
 TOLD = VERDICTS[:4]
 """The words that runs can say; the last one says that they cannot."""

@@ -136,19 +136,7 @@ def _headline(why: str) -> str:
 
 
 def estimate(
-    ax: Axes,
-    y: float,
-    mean,
-    low,
-    high,
-    colour: str,
-    seeds,
-    own=(),
-    *,
-    threshold=np.nan,
-    paper=np.nan,
-    below=0.22,
-    **dot,
+    ax: Axes, y, mean, low, high, colour: str, seeds, own=(), *, threshold=np.nan, paper=np.nan, below=0.22, **dot
 ):
     """A row of a forest plot: the interval and the mean, below them a small dot a seed and a diamond a run of the
     reader's own; a tick at the threshold, a hollow diamond at the paper's number."""

@@ -86,12 +86,8 @@ def grid(
 # ---------------------------------------------------------------------------------------------------------------------
 # seeds and names
 
-MOST_SEEDS = 1_000
-"""How many seeds a list may have. A plain number n stands for 0…n−1 and is at most 100: seed 100 tunes."""
-
-TUNE_SEEDS, SELECT_SEEDS = (100, 101), (200, 201)
-"""Seeds that are no test seeds. Version 1 of the verdicts' protocol chose learning rates on the first, "the best of" on
-the second; version 2 needs neither, its test seeds choose for each other."""
+MOST_SEEDS, MOST_COUNTED = 1_000, 100
+"""How many seeds a list may have; and the largest plain number n, which stands for 0…n−1: seed 100 tunes."""
 
 
 def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
@@ -103,7 +99,7 @@ def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
     if isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes):
         chosen, most = [check_seed(seed) for seed in islice(seeds, MOST_SEEDS + 1)], MOST_SEEDS
     else:
-        chosen, most = range(check_seed(seeds)), TUNE_SEEDS[0]
+        chosen, most = range(check_seed(seeds)), MOST_COUNTED
     if not 0 < len(chosen) <= most:
         wrong = "at least one seed is needed" if not chosen else f"more than {most:,} seeds"
         raise ValueError(f"{wrong}: give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]")

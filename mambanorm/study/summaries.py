@@ -66,7 +66,8 @@ def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None, *, a
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts = {run_id: {} for run_id in frame.run_id}
     for run_id, read in _readers(frame[frame.role == "test"], runs_dir, again):
-        _add(facts, run_id, runs_dir, read)
+        if run_id in facts and (run := stored_run(run_id, runs_dir)) is not None:
+            facts[run_id] |= read(run)
     added = pd.DataFrame(list(facts.values()), index=list(facts), columns=COLUMNS, dtype=float)
     return frame.drop(columns=[name for name in COLUMNS if name in frame]).join(added, on="run_id")
 
@@ -89,13 +90,6 @@ def _readers(tests: pd.DataFrame, runs_dir: str | Path | None, again: bool) -> I
         yield run_id, corrupted_facts
     for run_id in ended.run_id[ended.task.isin(LANGUAGE_TASKS)]:
         yield run_id, text_facts
-
-
-def _add(facts: dict[str, dict], run_id: str, directory: str | Path | None, read: Reader) -> None:
-    """Reads one run of the frame, if the store has it whole."""
-    run = stored_run(run_id, directory) if run_id in facts else None
-    if run is not None:
-        facts[run_id] |= read(run)
 
 
 def growth_facts(run: StoredRun) -> dict[str, float]:
