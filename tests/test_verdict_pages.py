@@ -314,11 +314,11 @@ def test_every_word_of_notebook_12_comes_from_the_rule():
 
 def test_a_finding_follows_its_runs():
     """Other runs turn its first words over; without runs there is none."""
-    frame = recorded.recorded("evening")
+    frame = recorded.recorded("evening").query("task != 'listops'")  # the proposal on one task of sequences
     worse = frame.arm.eq("NormVary>SSM>GN") & frame.task.eq(TRAINED_TASKS[0])
     few = findings(frame[frame.seed.isin(EVENING_SEEDS[:5])])
     assert sum("fewer than six seeds" in sentence for sentence in few) == len(few)
-    won, lost = "The paper's proposal beats the original", "The original Mamba beats the paper's proposal"
+    won, lost = "the paper's proposal beats the original", "the original Mamba beats the paper's proposal"
     for amount, said in ((0.0, won), (0.2, lost)):
         told = findings(frame.assign(test_accuracy=frame.test_accuracy.where(~worse, frame.test_accuracy - amount)))
         assert sum(said in sentence for sentence in told) == 1
