@@ -339,7 +339,7 @@ def test_a_claim_about_every_task_needs_all_to_be_reproduced_and_one_to_be_contr
     silent = judge("H8s", pd.concat([on("digits", 30.0), ceiling], ignore_index=True))
     assert silent.by_task == {"digits": "reproduced", "listops": "not judged"}
     assert silent.verdict == "reproduced"  # at the ceiling a task says nothing
-    assert "listops: not judged, not counted" in silent.caveats
+    assert any(told.startswith("listops: not judged, not counted: ") for told in silent.caveats)
     alone = judge("H8s", on("digits", 30.0)).records[0]
     both = next(r for r in agreed.records if r["task"] == "digits")
     assert both["low"] == alone["low"]  # each task has to reproduce it: no correction

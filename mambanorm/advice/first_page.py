@@ -87,10 +87,10 @@ SENTENCES = (
     ),
     Sentence(
         *("08_validation", "H8s", "{} against {}"),
-        holds="The paper's proposal is better than GN after the scan alone.",
-        fails="GN after the scan alone does at least as well as the paper's proposal, to within a point.",
-        open="We cannot tell whether the paper's proposal is better than GN after the scan alone.",
-        reverse="GN after the scan alone does better than the paper's proposal.",
+        holds="On sequences the paper's proposal is better than GN after the scan alone.",
+        fails="On sequences GN after the scan alone does at least as well as the paper's proposal, to within a point.",
+        open="On sequences we cannot tell whether the paper's proposal is better than GN after the scan alone.",
+        reverse="On sequences GN after the scan alone does better than the paper's proposal.",
         comparison="NormVary→GN − None→GN",
     ),
 )
@@ -121,7 +121,7 @@ def _said(one: Sentence, read: Evidence) -> str:
     fails = one.reverse if one.reverse and _reversed(shown) else one.fails
     words = dict(zip(SAID, (one.holds, fails, NEAR), strict=True)) | dict(zip(VERDICTS, (one.holds, fails, NEAR)))
     bold = words.get(shown["state"] if one.comparison or left_out else told.verdict, one.open).removesuffix(".") + (
-        f", {left_out} apart." if left_out else "."
+        f", on average without {left_out}." if left_out else "."
     )
     hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is shown else ""
     one_side, other = (k_of_n(*shown["finish"][i : i + 2]) for i in (0, 2))
@@ -174,25 +174,27 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     tables = rankings(read, ADVISED_ON.values(), STUDY_SCALE)
     told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]
     ends = judge("H9s", read, scale=STUDY_SCALE)
+    if not ends.failed:
+        return told
     nan = "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a norm on both sides of the"
-    return [*told, f"{nan} scan: {ends.failed}. The claim, H9s, is {ends.verdict}."] if ends.failed else told
+    return [*told, f"{nan} scan: on {ends.turns_on['task']}, {ends.failed}. The claim, H9s, is {ends.verdict}."]
 
 
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:
     chosen, others = table.iloc[0], table.iloc[1:]
     shared = f", which share {shared}" if (shared := shared_rows(task, STUDY_SCALE)) else ""
-    rising = f", of which {100 * chosen.late:.0f} % still improve when they end" if chosen.late > RISING else ""
+    rising = f", {100 * chosen.late:.0f} % of its runs still improve at their end" if chosen.late > RISING else ""
     said = f"take {label(chosen.arm)} ({task}, chosen by validation, {plural(chosen.n, 'seed')}{rising}{shared})"
     for row in others[others.who == "the original"].itertuples():
         unit, digits = ("points", 1) if chosen.unit == "pp" else (chosen.unit, 3)
         amount = f"{row.behind:.{digits}f} {unit} [{row.low:.{digits}f}, {row.high:.{digits}f}]".replace("-", "−")
         if row.told == "behind":
-            said += f": it beats {label(row.arm)}, the original, by {amount}"
+            said += f": it is {amount} ahead of {label(row.arm)}, the original"
         elif row.told == "ahead":
             said = f"keep {label(row.arm)}, the original: against it {label(chosen.arm)} has {amount} ({task})"
         else:
             said = f"keep {label(row.arm)}, the original, or {said}: whether that is better we cannot tell, {amount}"
-    behind = f"{(others.told == 'behind').sum()} of the {len(others)} other arms are clearly behind"
+    behind = f"of the {len(others)} other arms {(others.told == 'behind').sum()} lie behind, their intervals above zero"
     return f"**If you {READERS[kind]}**, {said}; {behind}."
 
 

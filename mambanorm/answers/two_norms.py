@@ -130,5 +130,8 @@ def _single(row: pd.DataFrame) -> str:
     each = ", ".join(f"{step} {gained(found)}" for step, found in there.iterrows())
     if len(there) < 2:
         return f"Only one of the two steps was run: {each}." if each else "Neither of the two steps was run."
-    verb = "costs less" if there.difference.max() < 0 else "brings more"
-    return f"{SINGLE[there.difference.idxmax()]} {verb}: {each}."
+    first, other = there.loc[there.difference.idxmax()], there.loc[there.difference.idxmin()]
+    verb = "costs less" if first.difference < 0 else "brings more"
+    return (
+        f"{SINGLE[first.name]} {verb if first.low > other.high else 'may bring more, the intervals overlap'}: {each}."
+    )

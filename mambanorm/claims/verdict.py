@@ -264,7 +264,8 @@ def combine(claim: Claim, evidence: Evidence, found: list[Verdict]) -> Verdict:
     verdict = _together(list(dict.fromkeys(one.verdict for one in counted)))
     disagree = f"the tasks disagree: {', '.join(f'{task} {by_task[task]}' for task in tasks)}"
     caveats = [disagree] if len({one.verdict for one in counted}) > 1 else []
-    caveats += [f"{task}: {word}, not counted" for task, word in by_task.items() if task not in tasks and counted]
+    for one in (one for one in found if counted and one.tasks[0] not in tasks):
+        caveats.append(f"{one.tasks[0]}: {one.verdict}, not counted{one.reason and ': '}{one.reason}")
     caveats += [f"{one.tasks[0]}: {text}" if len(counted) > 1 else text for one in counted for text in one.caveats]
     if not counted:
         caveats += [text for one in found for text in one.caveats] or [_why_not_run(claim, evidence)]

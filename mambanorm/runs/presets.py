@@ -4,7 +4,7 @@ A scale is a named set of differences from `RunConfig`'s defaults, per task; "*"
 
     smoke   seconds, for tests
     quick   a laptop, minutes: how fast arms learn
-    evening a laptop, hours: every model trained until its validation stops rising
+    evening a laptop, hours: steps enough for most arms to stop rising
     lab     one GPU, hours
     paper   Appendix C of the paper
 
