@@ -186,16 +186,14 @@ def test_failure_at_one_setting_is_enough_if_the_control_trains_there():
         "in the deepest models at the highest learning rate None→None failed in 8 of 8 runs, RMSN→RMSN failed in 0 of "
         "8 runs (Fisher p = 0.00016)"
     )
-    assert judge("H9s", failures(0.0)).verdict == "contradicted"
-    assert judge("H9s", failures(1.0, control=1.0)).verdict == "contradicted"
+    assert {judge("H9s", one).verdict for one in (failures(0.0), failures(1.0, control=1.0))} == {"contradicted"}
     assert not judge("H1s", made_up("H1s")).failed
     assert any("RMSN→RMSN" in str(r["why"]) for r in verdict.records)
     shaky = failures({1: 0.0, 2: 1.0}, control=0.3, rng=3)
     assert judge("H9s", shaky).verdict != "reproduced"  # "smoothly without failure"
     six = judge("H9s", failures(1.0, seeds=6))
     assert (six.verdict, six.seeds_to_tell) == ("open", 8)  # not even six of six tell, eight of eight do
-    few = judge("H9s", failures(1.0, seeds=5))
-    assert (few.verdict, few.n_seeds) == ("not judged", 5)
+    assert ((few := judge("H9s", failures(1.0, seeds=5))).verdict, few.n_seeds) == ("not judged", 5)
     frame = failures(1.0)
     gone = (frame.arm == NONE) & (frame.n_layers == 1) & (frame.lr == frame.lr.min()) & (frame.seed == 2)
     assert sorted(row["n"] for row in judge("H9s", frame[~gone]).records) == [7, 8, 8, 8]
@@ -203,6 +201,7 @@ def test_failure_at_one_setting_is_enough_if_the_control_trains_there():
 
 def test_a_failure_rate_has_an_exact_interval():
     (cell, *_) = judge("H9s", failures(1.0)).records
+    assert (cell["effect"], cell["per_seed"]) == (100.0, (100.0,) * 8)
     assert cell["low"] == pytest.approx(100 * intervals.clopper_pearson(8, 8, 1 - 0.05 / 4)[0])
     assert cell["plain"] == pytest.approx([100 * end for end in intervals.clopper_pearson(8, 8)])
     assert cell["effect"] == 100

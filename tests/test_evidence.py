@@ -54,9 +54,8 @@ def test_the_verdicts_and_the_lessons_have_one_rate_for_every_arm():
 def test_every_seed_has_the_rate_that_is_best_for_all():
     frame = made_up("H8s", sd=0.0, shared=0.0)
     lifted = where(frame, of(frame, PROPOSAL, RATES[0], [3]), best_val_accuracy=0.99)
-    for runs, rate in ((frame, 1), (lifted, 0)):
-        assert Evidence(runs, SCALE).tuned((PROPOSAL,), "digits").lr == RATES[rate]
-        assert chosen_lr(runs, PROPOSAL, "digits") == RATES[rate]
+    for one, rate in ((frame, 1), (lifted, 0)):
+        assert Evidence(one, SCALE).tuned((PROPOSAL,), "digits").lr == chosen_lr(one, PROPOSAL, "digits") == RATES[rate]
     with pytest.raises(ValueError, match=r"not tuned on digits: .* lacks learning rate"):
         chosen_lr(frame[frame.lr != RATES[0]], PROPOSAL, "digits")
     with pytest.raises(ValueError, match="is not tuned on digits: not run: IN→IN"):

@@ -319,6 +319,9 @@ def test_a_made_up_study_has_the_means_and_the_likeness_that_are_planted(scenari
     slope, sharp = (made.test[:, :, 1] - made.test[:, :, 0]).mean(axis=(0, 2)), setting.curve[1] - setting.curve[0]
     assert slope[weighs] == pytest.approx(0 if scenario == "flat against sharp" else sharp, abs=0.25)
     assert slope[~weighs] == pytest.approx(sharp, abs=0.25)  # what an arm loses at another rate
+    other = calibration.draw(claim, "not below", setting, 8, 600, np.random.default_rng(9)).test[:, 1]
+    lost = (other[:, 1] - other[:, 0]).mean()  # of the side that could win by luck
+    assert lost == pytest.approx(0 if scenario == "flat against sharp" else sharp, abs=0.25)
     noise = made.test[:, :, 0] - made.test[:, :, 2]  # the level of a seed drops out
     assert (np.median(noise.std(axis=2).max(axis=1) / noise.std(axis=2).min(axis=1)) > 4) == (scenario == "unequal")
     assert ((abs(noise) > 5 * noise.std()).mean() > 3e-4) == (scenario in ("unequal", "t3"))

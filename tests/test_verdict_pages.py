@@ -233,7 +233,7 @@ def test_no_line_about_a_verdict_is_without_its_protocol(verdicts):
     frame = made_up("H4s", {"None>SSM>GN": 1.5}, sd=1.5)
     table = claims.verdict_table(frame, ["H4s"])
     assert table.protocol.tolist() == [VERSION]
-    assert table.seeds_to_tell.tolist() == [judge("H4s", frame).seeds_to_tell]
+    assert (table.effect[0], table.seeds_to_tell[0]) == ((told := judge("H4s", frame)).effect, told.seeds_to_tell)
     for verdict in verdicts.values():
         assert not verdict.n_seeds or f"protocol {VERSION}, quick scale" in claims.describe(verdict)
 
@@ -340,8 +340,7 @@ def test_what_to_do_follows_its_runs():
         columns = {name: frame[name].mask(worse, frame[name] + 1) for name in ("test_loss", "best_val_loss")}
         return what_to_do(frame.assign(**columns))[0]
 
-    (said,) = what_to_do(frame)
     chosen = Arm.parse(advice.ranking(frame, "pydoc", scale="evening").arm[0])
-    assert f"take {chosen.label} (pydoc" in said
+    assert f"take {chosen.label} (pydoc" in what_to_do(frame)[0]
     assert f"take {chosen.label} (pydoc" not in said_if_worse(str(chosen))
     assert re.search(r"1\.4\d\d bits .* ahead of RMSN→None, the original", said_if_worse("RMSN>SSM>None"))

@@ -146,7 +146,7 @@ def manifest(
 
 
 def recorded_configs(
-    scale: str | None = None,
+    scale: str,
     *,
     seeds: int | Iterable[int] | None = None,
     tasks: Iterable[str] | None = None,
@@ -154,7 +154,6 @@ def recorded_configs(
     frame: pd.DataFrame | None = None,
 ) -> list[RunConfig]:
     """The runs of all `parts`; the results of `frame` (None = those of the store) may ask for further rates."""
-    scale = default_scale() if scale is None else scale
     frame = load_runs(runs_dir, scale=scale) if frame is None else frame
     return unique(config for part in parts(scale, seeds, tasks) for config in part.configs(scale, frame))
 

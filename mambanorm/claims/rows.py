@@ -58,7 +58,7 @@ def _row(
     if lacking := [runs.gaps[arm] for arm in used if arm in runs.gaps]:
         return facts | dict(why="; ".join(lacking))
     if one.column == "range":
-        return facts | _range(runs.finished("score")[weights.any(axis=0)], claim) | dict(comparison=one.name)
+        return facts | _range(runs.finished("score")[weights.any(axis=0)], claim)
     scores = runs.columns[one.column]
     if claim.runs not in ("growth", "failing", "ladder"):  # which are about runs that fail, or all rates of an arm
         scores = np.where(runs.columns["diverged"] == 0, scores, np.nan)

@@ -179,11 +179,9 @@ BUDGETS = (1 / 16, 1 / 4, 1.0)
 """Shares of a scale's steps at which a claim is judged besides: does an arm learn faster, or end better?"""
 
 
-def at_budget(task: str, scale: str, share: float, model: str = "mamba") -> dict[str, Any]:
+def at_budget(task: str, scale: str, share: float) -> dict[str, Any]:
     """The fields of a run that has a share of its scale's steps: a whole schedule, with eight evaluations. {} for 1."""
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be above 0 and at most 1, got {share!r}")
-    own = base_config(task, scale, model=model)
+    own = base_config(task, scale)
     steps = max(round(share * own.steps), 1)
     short = dict(steps=steps, eval_every=max(steps // 8, 1), warmup_steps=min(own.warmup_steps, steps // 4))
     return {} if share == 1 else short
