@@ -156,7 +156,7 @@ def _reversed(row: Row) -> bool:
 
 
 def _silent(row: Row) -> str:
-    return f", not judged: {row['why']}" if row["state"] == "not judged" else ""
+    return f", not judged: {row['why'].partition(': ')[0]}" if row["state"] == "not judged" else ""
 
 
 def _amount(row: Row) -> str:
