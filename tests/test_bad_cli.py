@@ -37,7 +37,7 @@ COMMANDS = [  # one or two a rule
     ([*SWEEP, "--tasks", "digits,digits"], "name 'digits' is given twice"),
     (["study", "--notebooks", "99"], "unknown notebook '99'"),
     (["verdicts", "--claims", "H1s,,H3s"], "lacks a name"),
-    (["verdicts", "--claims", "H13s"], "did you mean 'H3s'"),
+    (["verdicts", "--claims", "H33s"], "did you mean 'H3s'"),
     (["tasks", "--scale", ""], "unknown scale ''"),
     (["bench", "--only", "scn"], "did you mean 'scan'"),
     # files and folders

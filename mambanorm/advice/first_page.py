@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from io import BytesIO
 
 import pandas as pd
 
@@ -194,22 +195,25 @@ def _take(kind: str, task: str, table: pd.DataFrame) -> str:
             said = f"keep {label(row.arm)}, the original: against it {label(chosen.arm)} has {amount} ({task})"
         else:
             said = f"keep {label(row.arm)}, the original, or {said}: whether that is better we cannot tell, {amount}"
-    behind = f"of the {len(others)} other arms {(others.told == 'behind').sum()} lie behind, their intervals above zero"
+    behind = f"{(others.told == 'behind').sum()} of {len(others)} others lie behind (interval above zero)"
     return f"**If you {READERS[kind]}**, {said}; {behind}."
 
 
 def findings_page() -> str:
     """The page, from the recorded results. ValueError where none are recorded."""
+    from PIL import Image
+
     from mambanorm.report.page import figures, markdown, page, template  # here: the sentences are told without it
 
     verdicts = headline(recorded(STUDY_SCALE))
-    picture = base64.b64encode(PICTURE.read_bytes()).decode()
+    Image.open(PICTURE).save(small := BytesIO(), format="webp", lossless=True, quality=100, method=6)
+    picture = base64.b64encode(small.getvalue()).decode()
     body = template(
         "findings.html",
         note=HOW_TO_READ,
         found=markdown("\n".join(f"- {sentence}" for sentence in findings())),
         advice=markdown("\n".join(f"- {sentence}" for sentence in what_to_do())),
-        picture=f'<img alt="Every claim with its verdict and interval" src="data:image/png;base64,{picture}">',
+        picture=f'<img alt="Every claim with its verdict and interval" src="data:image/webp;base64,{picture}">',
         claims=verdict_html(verdicts, caption=basis(verdicts, "recorded"), pictures=False),
     )
     return page("Normalization in Mamba: what was found", figures(body), template("index.css"))
