@@ -70,7 +70,7 @@ class RunConfig:
     schedule: str = choice("cosine_warmup", ("constant_warmup", "cosine_warmup"), table="loop.SCHEDULES")
     warmup_steps: int = count(20, least=0)
     batch_size: int = count(64)
-    train_rows: int = count(0, least=0)  # only the first rows of the training split, 0 = all; for §4.6 (H9…H11)
+    train_rows: int = count(0, least=0)  # only the first rows of the training split, 0 = all
     steps: int = count(200)
     eval_every: int = count(25)
     precision: str = choice("float32", ("float32", "bf16"))

@@ -37,7 +37,8 @@ PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows
 
 @dataclass(frozen=True)
 class Sentence:
-    """A claim, or one of its comparisons, and the words for what may come out; `reverse`: the opposite, by as much."""
+    """A claim, or one of its comparisons, and the words for what may come out; `reverse`: the opposite, by as much.
+    {where}: the task that decides, or "sequences" where several do."""
 
     notebook: str  # which shows it
     claim: str
@@ -60,10 +61,10 @@ SENTENCES = (
     ),
     Sentence(
         *("04_position", "H3s", "A norm after the scan (None→N) against the same one before (N→None), on average"),
-        holds="On sequences after the scan is a better place for a norm than before the block.",
-        fails="On sequences a norm gains nothing that counts by standing after the scan.",
-        open="On sequences we cannot tell whether a norm is better after the scan.",
-        reverse="On sequences before the block is a better place for a norm than after the scan.",
+        holds="On {where} after the scan is a better place for a norm than before the block.",
+        fails="On {where} a norm gains nothing that counts by standing after the scan.",
+        open="On {where} we cannot tell whether a norm is better after the scan.",
+        reverse="On {where} before the block is a better place for a norm than after the scan.",
         on_images="H3v",
     ),
     Sentence(
@@ -81,17 +82,17 @@ SENTENCES = (
     ),
     Sentence(
         *("08_validation", "H8s", "{} against {}"),
-        holds="On sequences the paper's proposal beats the original Mamba.",
-        fails="On sequences the paper's proposal does not beat the original Mamba by more than a point.",
-        open="On sequences we cannot tell whether the paper's proposal beats the original Mamba.",
-        reverse="On sequences the original Mamba beats the paper's proposal.",
+        holds="On {where} the paper's proposal beats the original Mamba.",
+        fails="On {where} the paper's proposal does not beat the original Mamba by more than a point.",
+        open="On {where} we cannot tell whether the paper's proposal beats the original Mamba.",
+        reverse="On {where} the original Mamba beats the paper's proposal.",
     ),
     Sentence(
         *("08_validation", "H8s", "{} against {}"),
-        holds="On sequences the paper's proposal is better than GN after the scan alone.",
-        fails="On sequences GN after the scan alone does at least as well as the paper's proposal, to within a point.",
-        open="On sequences we cannot tell whether the paper's proposal is better than GN after the scan alone.",
-        reverse="On sequences GN after the scan alone does better than the paper's proposal.",
+        holds="On {where} the paper's proposal is better than GN after the scan alone.",
+        fails="On {where} GN after the scan alone does at least as well as the paper's proposal, to within a point.",
+        open="On {where} we cannot tell whether the paper's proposal is better than GN after the scan alone.",
+        reverse="On {where} GN after the scan alone does better than the paper's proposal.",
         comparison="NormVary→GN − None→GN",
     ),
 )
@@ -124,6 +125,7 @@ def _said(one: Sentence, read: Evidence) -> str:
     bold = words.get(shown["state"] if one.comparison or left_out else told.verdict, one.open).removesuffix(".") + (
         f", on average without {left_out}." if left_out else "."
     )
+    bold = bold.format(where=told.tasks[0] if len(told.tasks) == 1 else "sequences")
     hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is shown else ""
     one_side, other = (k_of_n(*shown["finish"][i : i + 2]) for i in (0, 2))
     diverged = f"diverged: {one_side} against {other}" if shown["finish"][0] or shown["finish"][2] else ""
@@ -213,7 +215,7 @@ def findings_page() -> str:
         note=HOW_TO_READ,
         found=markdown("\n".join(f"- {sentence}" for sentence in findings())),
         advice=markdown("\n".join(f"- {sentence}" for sentence in what_to_do())),
-        picture=f'<img alt="Every claim with its verdict and interval" src="data:image/webp;base64,{picture}">',
+        picture=f'<img alt="The judged claims, their verdicts and intervals" src="data:image/webp;base64,{picture}">',
         claims=verdict_html(verdicts, caption=basis(verdicts, "recorded"), pictures=False),
     )
     return page("Normalization in Mamba: what was found", figures(body), template("index.css"))

@@ -85,7 +85,7 @@ def room_said(frame: pd.DataFrame, arms: Iterable[str]) -> str:
 def what_a_site_brings(
     runs: pd.DataFrame, table: pd.DataFrame, verdicts: Iterable[Any], trained: pd.DataFrame | None = None
 ) -> str:
-    """The answer of notebook 13: of models trained to the end each gain (`trained`, of which `runs` are the runs); of
+    """The answer of notebook 13: of trained models each gain (`trained`, of which `runs` are the runs); of
     all sites, task by task, the largest gain and those that are clearly above or below zero; whether the gain alone
     does as well; and each question's verdict. `table`: `contrasts.site_gains`; it may be empty."""
     lines = []

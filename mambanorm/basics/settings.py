@@ -68,7 +68,7 @@ def default_scale(otherwise: str = "quick") -> str:
 
 
 STUDY_SCALE = "evening"
-"""Where nothing else is asked for, the study and its notebooks stand on models that were trained to the end."""
+"""Where nothing else is asked for, the study and its notebooks stand on trained models."""
 
 
 def study_scale(scale: str | None = None) -> str:

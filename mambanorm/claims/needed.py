@@ -34,7 +34,7 @@ def needed(
     frame: pd.DataFrame | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
-    """The configs of all runs that a claim rests on, on these tasks (None = those that the protocol plans at evening,
+    """The configs of all runs that a claim rests on, on these tasks (None = those planned first at evening,
     else the one of §4.6); an empty list where no task of it is asked for. The results in a frame may add learning rates
     to an arm's grid: train, then ask again with it, until nothing is missing.
     `changes`: fields in which they differ from those of the scale, such as dict(d_model=16); not for claims of §4.6.

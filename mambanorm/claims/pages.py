@@ -30,7 +30,7 @@ from mambanorm.study.experiments import BUDGETS, at_budget, failing_runs, failur
 from mambanorm.study.summaries import with_summaries
 
 NO_RUNS = pd.DataFrame(columns=[*LOOKED_AT, "arm"])
-NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm record --scale evening` adds them."
+NOT_RECORDED = "Trained models are not recorded here yet: `mambanorm record --scale evening` adds them."
 
 
 @dataclass(frozen=True)

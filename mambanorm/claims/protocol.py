@@ -34,7 +34,7 @@ SAME_RUNS = range(2, VERSION + 1)
 
 EVENING_SEEDS, GRID_SEEDS = tuple(range(40, 52)), tuple(range(40, 48))
 """Test seeds at scale evening, which no run had had before: of the claims that compare few arms, and of those that need
-the grid, a ladder of rates or deep models (recording.py)."""
+the grid, a ladder of rates, E3 or E4 (recording.py)."""
 FAILING_SEEDS, LOOKED_BACK = tuple(range(40, 80)), tuple(range(40, 60))
 """Those of the claims on runs that fail, which are short: how many fail and how (H9, H16); and of those in which about
 half of the seeds can tell, because None→None failed, or did not (H10 to H12, E1)."""

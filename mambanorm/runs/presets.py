@@ -218,7 +218,7 @@ EVENING: dict[str, dict[str, Any]] = {
 } | {
     # 400 steps of 32 are 26 epochs of 500 curves: all of them leave no room, 95 to 98 % (Greydanus & Kobak's CNN: 94)
     **dict.fromkeys(MNIST1D[:2], QUICK["*"] | CURVES | dict(steps=400, eval_every=25, warmup_steps=20)),
-    # on 500 and 1,000 rows all arms have stopped rising; more rows leave no room, or take longer (claims/PROTOCOL.md)
+    # on 500 and 1,000 rows most arms have stopped rising; more rows leave no room, or take longer (claims/PROTOCOL.md)
     "curves": QUICK["*"] | CURVES | dict(steps=600, eval_every=40, warmup_steps=20),
     "glyphs": QUICK["*"] | dict(lr=6e-3, batch_size=32, steps=1_000, eval_every=50, train_rows=1_000),
     "glyphs_images": QUICK["*"] | VISION | dict(lr=6e-3, batch_size=32, steps=800, eval_every=40, train_rows=1_000),

@@ -64,7 +64,7 @@ def site_runs(
 
 STUDY_TASKS = ("digits", "listops", "digits_images", "diabetes")
 RECORDED_TASKS = ("curves", "glyphs_images", "diabetes")
-"""What the study stands on at scale evening, whose runs are recorded; elsewhere on STUDY_TASKS."""
+"""What the study stands on at scale evening (of diabetes nothing is recorded there); elsewhere on STUDY_TASKS."""
 
 VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
 """The rows of Table 2."""
@@ -230,7 +230,7 @@ def scaled_lr(task: str, scale: str | None, factor: float, model: str = "mamba")
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
     """Those of Table 2's tasks that are asked for, and at evening of the recorded ones. None = all; at smoke and quick
-    only ListOps, which needs no download, and at evening only what is recorded."""
+    only ListOps, which needs no download, and at evening curves and images."""
     recorded = RECORDED_TASKS[:2] if scale == STUDY_SCALE else ()
     if tasks is None:
         few = {"smoke": VALIDATION_TASKS[:1], "quick": VALIDATION_TASKS[:1], STUDY_SCALE: recorded}
