@@ -188,7 +188,7 @@ def add_card(command: Parser) -> None:
     )
     command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="other arm (default: RMSN>SSM>None)")
     command.add_argument("--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)")
-    recorded = "so many of the seeds at which --against is recorded (default: 8); or a list: 32-43"
+    recorded = "so many of the seeds at which --against is recorded (default: 8, of images 6); or a list: 32-43"
     arg.add_common(command, seeds_help=recorded, usual=f"MAMBANORM_SCALE, else {STUDY_SCALE}")
     arg.add_training(command)
 
@@ -200,7 +200,7 @@ def card(options: argparse.Namespace) -> int:
     from mambanorm.advice.which_arm import frame_of
     from mambanorm.basics.settings import WORK
 
-    asked = dict(seeds=options.seeds or 8, scale=options.scale, against=options.against)
+    asked = dict(seeds=options.seeds, scale=options.scale, against=options.against)
     asked["tasks"] = options.tasks and arg.check_tasks(options.tasks)
     if options.dry_run:
         empty = norm_card(options.which, train=False, runs_dir=options.runs_dir, **asked)
