@@ -90,7 +90,7 @@ def norm_card(
 
     tasks: None = the recorded sequence and image task of the scale (`card_tasks`); a language task if it is named and
     the norm is causal. seeds: a number = so many of the recorded ones of `against`, the arm to compare with; a list =
-    those; None = 8, but of images 6 where the norm is not the kit's, so that a card takes fifteen minutes. scale: None:
+    those; None = 8, but of images 6 where the norm is not the kit's, for a card in a quarter of an hour. scale: None:
     the environment's, else evening. train=False reads what is there. A training that would take longer than `limit_s`
     seconds (None = no limit), or that fails, is left out; the card says so. out: a folder in which the card is written,
     before and after the training. `engine`: sweep's scheduler, workers, client, progress.
