@@ -102,10 +102,9 @@ def norm_card(
     against = str(Arm.parse(against))
     for task in tasks:  # a regression is refused here, before anything is measured
         duel(against, next(arm for arm in (NONE, REFERENCE) if arm != against), task)
-    few = rule.FEWEST if seeds is None and name not in KIT_NORMS else VERDICT_SEEDS  # images take longer
-    usual = {task: (few if kind_of(task) == "vision" else VERDICT_SEEDS) if seeds is None else seeds for task in tasks}
-    usual.setdefault(inside_task(scale), VERDICT_SEEDS if seeds is None else seeds)
-    own = {task: card_seeds(task, scale, many, against) for task, many in usual.items()}
+    few = VERDICT_SEEDS if name in KIT_NORMS else rule.FEWEST  # images take longer
+    usual = {task: few if kind_of(task) == "vision" else VERDICT_SEEDS for task in (*tasks, inside_task(scale))}
+    own = {task: card_seeds(task, scale, many if seeds is None else seeds, against) for task, many in usual.items()}
     card = _measured(NormCard(name, scale, tasks, own, against, which=which if which.endswith(".py") else ""))
     if out is not None and train:
         card.save(out)

@@ -38,7 +38,7 @@ PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows
 @dataclass(frozen=True)
 class Sentence:
     """A claim, or one of its comparisons, and the words for what may come out; `reverse`: the opposite, by as much.
-    {where}: the task that decides, or "sequences" where several do."""
+    {where}: the task that is shown, or "sequences" where several decide."""
 
     notebook: str  # which shows it
     claim: str
@@ -125,7 +125,7 @@ def _said(one: Sentence, read: Evidence) -> str:
     bold = words.get(shown["state"] if one.comparison or left_out else told.verdict, one.open).removesuffix(".") + (
         f", on average without {left_out}." if left_out else "."
     )
-    bold = bold.format(where=told.tasks[0] if len(told.tasks) == 1 else "sequences")
+    bold = bold.format(where="sequences" if len(told.tasks) > 1 and not one.comparison else shown["task"])
     hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is shown else ""
     one_side, other = (k_of_n(*shown["finish"][i : i + 2]) for i in (0, 2))
     diverged = f"diverged: {one_side} against {other}" if shown["finish"][0] or shown["finish"][2] else ""
