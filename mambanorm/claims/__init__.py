@@ -1,26 +1,25 @@
 """The paper's claims as hypotheses, and a verdict for each from a run frame.
 
-PROTOCOL.md has the rule, every hypothesis, and the versions of both; rule.py is the rule as code: per-seed differences
-→ states → a word. Claims (claim.py, hypotheses.py, …) and their runs (needed.py, evidence.py) become comparisons
-(rows.py), these a Verdict (verdict.py; pages.py). recording.py fills data/results, calibration.py tests the rule.
+PROTOCOL.md states the rule, and every prediction. rule.py: differences, one a seed → a word. claim.py, hypotheses.py,
+said_in_passing.py, other_sources.py: the claims as data. evidence.py: a run frame → the runs of each arm at its learning
+rate. verdict.py: a claim on a task → a Verdict. plan.py: which runs are needed, training and recording them. pages.py:
+the verdicts as tables and text. calibration.py: how often the rule is wrong. protocol.py writes PROTOCOL.md's tables.
 """
 
-from mambanorm.claims.frames import recorded_under
-from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.needed import VERDICT_TASKS, chosen_lr, needed, runs_behind, train_verdicts, verdict_runs
-from mambanorm.claims.pages import (
-    NOT_RECORDED,
-    basis,
-    describe,
-    headline,
-    over_budget,
-    runs_to_judge,
-    still_rising,
-    trained_inside,
-    verdict_html,
-    verdict_table,
+from mambanorm.claims.evidence import VERSION
+from mambanorm.claims.hypotheses import BEYOND, CLAIMS, find_claim
+from mambanorm.claims.plan import (
+    TRAINED_TASKS,
+    VERDICT_TASKS,
+    known_runs,
+    manifest,
+    needed,
+    parts,
+    planned_seeds,
+    record_results,
+    recorded_before,
+    train_verdicts,
+    verdict_runs,
 )
-from mambanorm.claims.protocol import VERSION
-from mambanorm.claims.recording import known_runs, manifest, parts, record_results, recorded_before, recorded_configs
-from mambanorm.claims.rule import VERDICTS
-from mambanorm.claims.verdict import Verdict, judge
+from mambanorm.claims.rule import WORDS
+from mambanorm.claims.verdict import Verdict, judge, verdicts

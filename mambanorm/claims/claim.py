@@ -1,7 +1,7 @@
-"""What a claim is: a source's sentence, the comparisons that would show it, and how they are judged.
+"""What a claim is: a source's sentence, and the comparisons that would show it.
 
-A comparison is a weighted sum of arms; the side that the paper calls better has positive weights. Below the two classes
-stand the comparisons of §4.2 to §4.6.
+A comparison is a weighted sum of arms; the side that the source calls better has positive weights. The functions below
+the two classes make the comparisons of §4.2 to §4.6.
 """
 
 from __future__ import annotations
@@ -43,57 +43,62 @@ ACCURACIES = ("score", *CORRUPTED)
 """Columns that are accuracies in per cent: on the test rows, and on the same rows corrupted."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A weighted sum of arms: {"None>SSM>GN": 1, "GN>SSM>None": -1}.
-
-    group: of the comparisons of one group, one is chosen. threshold: None = the claim's own. decides: False for what is
-    shown beside the decision; it costs the decision nothing.
-    """
-
-    name: str
-    weights: Mapping[str, float]
-    group: str = ""
-    column: str = "score"  # of the run frame, as evidence.py reads it
-    threshold: float | None = None
-    decides: bool = True
-
-    @property
-    def unit(self) -> str:
-        return UNITS[self.column]
-
-
 SMALLEST_EFFECT = 1.0
 """The smallest effect of interest of every accuracy claim, in percentage points."""
 
 SMALLEST_BITS = 0.01
 """That of every claim about language models, in bits a character: about half a percent of what a small model needs."""
 
-HIGHER_RATE, TENTH = 0.1, 0.041
-"""Decades: the smallest gain of interest of a learning rate, a quarter more (E2, H13); a tenth more (H11, H16)."""
+HIGHER_RATE, TENTH, UNEVEN = 0.1, 0.041, 0.021
+"""Decades: the smallest effect of interest on a learning rate, a quarter more (E2, H13); log₁₀ 1.1, a tenth more (H11,
+H16); log₁₀ 1.05, blocks whose weight norms differ by 5 % (H12)."""
 
 KINDS = {"s": "sequence", "v": "vision", "l": "language"}
 """The last letter of a claim's id → the kind of task that it is about."""
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A weighted sum of arms that is above zero if the claim is right: {"None>SSM>GN": 1, "GN>SSM>None": -1}.
+
+    column: what is measured of a run (evidence.py). offset: added to the sum. smallest: the smallest effect of
+    interest; None = the claim's. group: of the comparisons of one group, validation chooses one. decides: False for a
+    comparison that is printed beside the claim and has no part in its word.
+    """
+
+    name: str
+    weights: Mapping[str, float]
+    column: str = "score"
+    offset: float = 0.0
+    smallest: float | None = None
+    group: str = ""
+    decides: bool = True
+
+    @property
+    def unit(self) -> str:
+        return UNITS[self.column]
+
+    def sides(self) -> tuple[list[str], list[str]]:
+        """Return the arms with a positive and those with a negative weight."""
+        return tuple([arm for arm, weight in self.weights.items() if sign * weight > 0] for sign in (1, -1))
+
+
+@dataclass(frozen=True)
 class Claim:
-    """One claim of the paper; its sentences, its comparisons, and how they are judged (hypotheses.py)."""
+    """One claim of a source: its sentence, and the comparisons that would show it."""
 
     id: str
-    words: str  # what the paper claims, in our words
-    quote: str  # the paper's own sentence
-    where: str  # and its place
+    words: str  # the claim in our words
+    quote: str  # the source's sentence
+    where: str  # where the source says it
     quantity: str
     comparisons: tuple[Comparison, ...]
-    paper: str = NO_NUMBER  # the numbers that the paper prints
-    threshold: float = SMALLEST_EFFECT
-    runs: str = "tuned"  # each arm at the rate that validation chose; else the fixed runs of evidence.py
-    at_least: int | None = None  # how many of the deciding comparisons have to hold: None = all
-    select: str = ""  # "best": of each group of comparisons one is chosen by validation
-    needs_grid: bool = False  # every pair of norms, not only single ones and types
+    paper: str = NO_NUMBER  # the numbers that the source prints
+    smallest: float = SMALLEST_EFFECT
+    runs: str = "tuned"  # each arm at the learning rate that validation chose; else the fixed runs of evidence.py
+    one_suffices: bool = False  # whether one deciding comparison suffices; else all must hold
+    measured: str = ""  # why the claim has numbers and no word; "" = it has a word
     paper_task: str = ""  # where the paper prints the numbers of these arms; "" = its main experiment
-    no_verdict: str = ""  # why it is measured and not judged; "" = it is judged
     note: str = ""
 
     @property
@@ -102,12 +107,12 @@ class Claim:
 
     @property
     def beyond(self) -> bool:
-        """Whether it is about later models, and no claim of a source of the study (other_sources.py)."""
+        """Whether the claim is about later models, and not one of the study's sources (other_sources.py)."""
         return self.id.startswith("E")
 
     @property
     def unit(self) -> str:
-        """The unit of its first comparison; those on growth (H10) and failures (H16) have two."""
+        """The unit of its first comparison; H10 and H16 have comparisons in two units."""
         return "% of runs" if self.runs == "failure" else self.comparisons[0].unit
 
     @property
@@ -118,26 +123,31 @@ class Claim:
         return self.paper_task or MAIN_TASKS.get(self.kind, "")
 
     @property
-    def needs(self) -> str:
-        """What it takes to hold: `above +1 pp: at least 1 of 5: BN→BN − None→None; …`; of a claim that is measured
-        alone, why."""
-        if self.no_verdict:
-            return f"no verdict: {self.no_verdict}"
-        deciding = {c.group or c.name: f"{self.threshold_of(c):+g} {c.unit}" for c in self.comparisons if c.decides}
-        thresholds = " / ".join(dict.fromkeys(deciding.values()))
-        some = f"at least {self.at_least} of" if self.at_least else "all"
-        what = f"{some} {len(deciding)}: {'; '.join(deciding)}" if len(deciding) > 1 else next(iter(deciding))
-        if self.runs == "failure":
-            thresholds, what = f"{self.threshold:+g} {self.unit}", f"{some} the cells of depth × learning rate"
-        return f"above {thresholds}: {what}"
-
-    @property
     def arms(self) -> tuple[str, ...]:
         """Every arm the claim compares, once each."""
         return tuple(dict.fromkeys(arm for comparison in self.comparisons for arm in comparison.weights))
 
-    def threshold_of(self, comparison: Comparison) -> float:
-        return self.threshold if comparison.threshold is None else comparison.threshold
+    @property
+    def deciding(self) -> list[list[Comparison]]:
+        """The comparisons that decide, each a list: of its group, from which validation chooses one, or of itself."""
+        groups: dict[str, list[Comparison]] = {}
+        for comparison in self.comparisons:
+            if comparison.decides:
+                groups.setdefault(comparison.group or comparison.name, []).append(comparison)
+        return list(groups.values())
+
+    @property
+    def asks(self) -> str:
+        """What must lie above zero: `one of 5: BN→BN − None→None; IN→IN − None→None; …`."""
+        if self.measured:
+            return f"no word: {self.measured}"
+        names = [group[0].group or group[0].name for group in self.deciding]
+        if len(names) == 1:
+            return names[0]
+        return f"{'one of' if self.one_suffices else 'all'} {len(names)}: {'; '.join(names)}"
+
+    def smallest_of(self, comparison: Comparison) -> float:
+        return self.smallest if comparison.smallest is None else comparison.smallest
 
 
 def pair(n1: str, n2: str) -> str:
@@ -206,7 +216,7 @@ def marginal_means(best: str) -> tuple[Comparison, ...]:
 
 
 def ranges(first: str) -> tuple[Comparison, ...]:
-    """How far the means of an N2 lie apart over the norms before it (Figure 8); of one N2, then of the others."""
+    """The range of an N2 over the norms before it (Figure 8); of one N2 first, then of the others."""
     n2s = (first, *(n2 for n2 in NORM_CHOICES if n2 != first))
     return tuple(Comparison(f"range of ·→{n2}", _over_n1(n2), column="range", decides=False) for n2 in n2s)
 
@@ -238,15 +248,13 @@ def growth(norm: str = "BN") -> tuple[Comparison, ...]:
     none, before, after, both = (pair(*n) for n in (("None", "None"), (norm, "None"), ("None", norm), (norm, norm)))
     label = {arm: Arm.parse(arm).label for arm in (none, before, after, both)}
     return (
-        Comparison(f"{label[none]} grows", {none: 1.0}, column="growth", threshold=FLAT),
-        Comparison(f"{label[before]} grows", {before: 1.0}, column="growth", threshold=FLAT),
-        Comparison(f"{label[none]} exponentially (AIC)", {none: 1.0}, column="law", threshold=0.0),
-        Comparison(f"{label[before]} exponentially (AIC)", {before: 1.0}, column="law", threshold=0.0),
-        Comparison(f"{label[after]} flat", {after: -1.0}, column="steepness", threshold=-FLAT),
-        Comparison(f"{label[both]} flat", {both: -1.0}, column="steepness", threshold=-FLAT),
-        Comparison(
-            f"{label[both]} flatter than {label[after]}", {after: 1.0, both: -1.0}, column="steepness", threshold=0.0
-        ),
+        Comparison(f"{label[none]} grows", {none: 1.0}, column="growth"),
+        Comparison(f"{label[before]} grows", {before: 1.0}, column="growth"),
+        Comparison(f"{label[none]} exponentially (AIC)", {none: 1.0}, column="law", smallest=0.0),
+        Comparison(f"{label[before]} exponentially (AIC)", {before: 1.0}, column="law", smallest=0.0),
+        Comparison(f"{label[after]} flat", {after: -1.0}, column="steepness", offset=FLAT),
+        Comparison(f"{label[both]} flat", {both: -1.0}, column="steepness", offset=FLAT),
+        Comparison(f"{label[both]} flatter than {label[after]}", {after: 1.0, both: -1.0}, column="steepness"),
     )
 
 
@@ -260,7 +268,5 @@ def spectra(control: str = "RMSN>SSM>None") -> tuple[Comparison, ...]:
 
 
 def evenness() -> tuple[Comparison, ...]:
-    """Three quarters of the unevenness without a norm, minus that with one after the SSM: above 0 it took a quarter."""
-    after = [pair("None", n) for n in NORM_CHOICES]
-    names = {arm: f"¾ {Arm.parse(NONE).label} − {Arm.parse(arm).label}" for arm in after}
-    return tuple(Comparison(names[arm], {NONE: 0.75, arm: -1.0}, column="unevenness") for arm in after)
+    """The unevenness without a norm minus that with one after the SSM."""
+    return tuple(minus(NONE, pair("None", n), column="unevenness") for n in NORM_CHOICES)

@@ -1,11 +1,13 @@
-"""A run frame as `judge` reads it: the runs of a claim's arms, at every learning rate and with every seed.
+"""A run frame as verdicts read it: each arm at one learning rate, and its numbers seed by seed.
 
-`Evidence` looks them up by run_id: the order of the rows makes no difference, nor do other runs in the frame (of
-notebooks, of other depths). `Runs` are the numbers of some arms, and the rate of each.
+Seeds below 52 and seeds 100 to 199 tune: among them the learning rate of an arm is chosen by validation. Seeds 52 to 99
+test. A comparison without test runs is read on the tuning seeds, and is marked "not fresh". `Evidence` finds runs by
+their run_id, so neither the order of the rows nor other runs in the frame matter.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,10 +18,7 @@ import pandas as pd
 
 from mambanorm.basics.errors import check_kind
 from mambanorm.basics.settings import check_scale, default_scale
-from mambanorm.claims import rule
-from mambanorm.claims.claim import NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim
-from mambanorm.claims.frames import LOOKED_AT, checked, columns_of
-from mambanorm.claims.hypotheses import find_claim
+from mambanorm.claims.claim import CORRUPTED, NONE, SMALLEST_BITS, Claim, Comparison
 from mambanorm.config import RunConfig
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.presets import LANGUAGE_TASKS, TABLES, TEXTS, VISION_TASKS
@@ -38,8 +37,18 @@ from mambanorm.study.experiments import (
 )
 from mambanorm.study.tables import check_frame, label
 
-Setting = tuple[tuple[str, Any], ...]
-"""Fields of a config in which the runs of another setting differ from those of the scale."""
+VERSION = 12
+"""The version of the protocol."""
+
+FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
+NEW_TUNING_SEEDS = (100, 101, 102, 103)
+"""The tuning seeds of arms that are not recorded."""
+
+COLUMNS_READ = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "lr")
+LOSSES = ("test_loss", "best_val_loss", "chance_loss")  # of language models, in nats
+STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "sharpening", "fragility", "headroom")
+OF_FINISHED = ("unevenness", "headroom")
+"""Columns that are read of runs that did not diverge."""
 
 KINDS = (
     dict.fromkeys(VISION_TASKS, "vision") | dict.fromkeys(TABLES, "table") | dict.fromkeys(LANGUAGE_TASKS, "language")
@@ -47,25 +56,27 @@ KINDS = (
 
 
 def kind_of(task: str) -> str:
-    """ "vision", "language", "table" (a regression, of which no claim speaks) or "sequence"."""
+    """Return "vision", "language", "table" (a regression, about which there is no claim) or "sequence"."""
     return KINDS.get(task, "sequence")
 
 
 def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
-    """Those of the tasks that the claim is about."""
+    """Return those of the tasks that the claim is about."""
     if claim.runs != "tuned":
         return [task for task in dict.fromkeys(tasks) if task == inside_task(scale)]
     return [task for task in dict.fromkeys(tasks) if kind_of(task) == claim.kind]
 
 
-def check_changes(claim: Claim, changes: Mapping[str, Any] | None) -> None:
-    """ValueError for changes of a claim of §4.6."""
-    if changes and claim.runs != "tuned":
-        raise ValueError(f"{claim.id} is about runs of its own, whose settings are part of the question: no changes")
+def is_test_seed(seed: int) -> bool:
+    return FIRST_TEST_SEED <= seed <= LAST_TEST_SEED
+
+
+def is_tuning_seed(seed: int) -> bool:
+    return seed < FIRST_TEST_SEED or 100 <= seed < 200
 
 
 def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int]) -> list[RunConfig]:
-    """The configs of a claim of §4.6: their learning rate is part of the question."""
+    """Return the configs of a claim whose learning rates are part of the question."""
     seeds = list(seeds)
     if claim.runs == "growth":
         return growth_runs(scale, seeds=seeds)
@@ -77,11 +88,11 @@ def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int]) -> list[RunConfig
 
 @lru_cache(maxsize=64)
 def shared_rows(task: str, scale: str) -> str:
-    """ "one test text", "one test set" or "one pool of rows", of which alone an interval over seeds then speaks; ""
-    where each seed makes rows of its own. As the task's shape tells it, else by looking at two seeds."""
+    """Return "one test text", "one test set" or "one pool of rows" if the seeds of a task share it, so that an interval
+    over seeds speaks of that alone; "" if each seed makes new rows."""
     if task in TEXTS:
         return "one test text"
-    import torch  # here: what is needed of a claim can be told without it
+    import torch  # here, because the runs of a claim can be listed without torch
 
     from mambanorm.tasks import TASKS, check_task, load_task
 
@@ -96,219 +107,282 @@ def shared_rows(task: str, scale: str) -> str:
 
 
 @lru_cache(maxsize=20_000)
-def _ids(task: str, scale: str, arm: str, lr: float, seeds: tuple[int, ...], setting: Setting) -> tuple[str, ...]:
-    config = base_config(task, scale, arm=arm, lr=lr, **dict(setting))
+def _run_ids(
+    task: str, scale: str, arm: str, lr: float, seeds: tuple[int, ...], changes: tuple[tuple[str, Any], ...]
+) -> tuple[str, ...]:
+    config = base_config(task, scale, arm=arm, lr=lr, **dict(changes))
     return tuple(config.with_seed(seed).run_id for seed in seeds)
 
 
-@lru_cache(maxsize=1_000)
-def _fixed_ids(claim_id: str, scale: str, seeds: tuple[int, ...]) -> list[list[str]]:
-    """(arms, seeds) run ids of a claim with one run an arm and seed."""
-    claim = find_claim(claim_id)
-    ids = {(config.arm, config.seed): config.run_id for config in fixed_runs(claim, scale, seeds)}
-    return [[ids[arm, seed] for seed in seeds] for arm in claim.arms]
+# ------------------------------------------------------------------------------------------------- columns of a frame
+
+
+def readable_runs(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
+    """Return the runs of a scale that ended with finite numbers or diverged, each once.
+
+    ValueError for runs of protocol 1, which asked for other runs, and for language models of different texts.
+    """
+    runs = frame[(frame.scale == scale) & frame.status.isin(("ok", "diverged"))].drop_duplicates("run_id")
+    diverged, text = runs.status == "diverged", runs.task.isin(LANGUAGE_TASKS)
+    finite = np.isfinite(runs.chance.to_numpy(float))
+    for name in ("test_accuracy", "best_val_accuracy"):
+        finite &= np.isfinite(runs[name].to_numpy(float)) | diverged
+    for name in LOSSES:
+        finite &= ~text | np.isfinite(_numbers(runs, name)) | (diverged & (name != "chance_loss"))
+    runs = runs[finite]
+    if "protocol" in runs and not runs.protocol.dropna().between(2, VERSION).all():
+        wrong = ", ".join(f"{version:g}" for version in sorted(runs.protocol.dropna().unique()))
+        raise ValueError(f"the frame holds runs of protocol {wrong}, this is protocol {VERSION}: record anew")
+    for task in TEXTS if "chance_loss" in runs else ():
+        # Python's documentation changes with Python; the loss of guessing by frequency tells texts apart
+        losses = runs.chance_loss[runs.task == task].dropna().round(6).unique()
+        if len(losses) > 1:
+            known = ", ".join(f"{loss:.6f}" for loss in sorted(losses))
+            raise ValueError(
+                f"the runs of {task} are of different texts (chance_loss {known} nats): judge those of one Python alone"
+            )
+    return runs
+
+
+def measured(runs: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return what comparisons are about, by column name; accuracies in per cent, bits with a minus (more is better).
+
+    A diverged run has chance. `late`: 1 where the best step by validation is in the last tenth, of language models
+    where that tenth was worth SMALLEST_BITS. The last entry of every column is NaN, for runs that are not there.
+    """
+    diverged, chance = (runs.status == "diverged").to_numpy(), runs.chance.to_numpy(float)
+    text = runs.task.isin(LANGUAGE_TASKS).to_numpy()
+    columns = {"diverged": diverged.astype(float), "chance": 100 * chance}
+    sources = {"score": "test_accuracy", "validation": "best_val_accuracy", "noise": "noise", "rotation": "rotation"}
+    for name, source in sources.items():
+        columns[name] = 100 * np.where(diverged, chance, _numbers(runs, source))
+    for name in CORRUPTED:
+        columns[f"{name}_change"] = columns[name] - columns["score"]
+    test_bits, validation_bits, guess_bits = (-_numbers(runs, name) / math.log(2) for name in LOSSES)
+    columns["bits"] = np.where(diverged, guess_bits, test_bits)
+    columns["validation"] = np.where(text, np.where(diverged, guess_bits, validation_bits), columns["validation"])
+    columns["chance"] = np.where(text, guess_bits, columns["chance"])
+    late = np.where(
+        text,
+        _numbers(runs, "late_gain") >= SMALLEST_BITS,
+        _numbers(runs, "best_step") > 0.9 * _numbers(runs, "steps"),
+    )
+    columns["late"] = late & ~diverged
+    for name in STORED:
+        columns[name] = np.where(diverged & (name in OF_FINISHED), np.nan, _numbers(runs, name))
+    columns["steepness"] = np.abs(columns["growth"])
+    columns["protocol"] = _numbers(runs, "protocol")
+    return {name: np.append(values.astype(float), np.nan) for name, values in columns.items()}
+
+
+def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
+    """Return a column that not every frame has; NaN without it."""
+    return pd.to_numeric(runs[name]).to_numpy(float) if name in runs else np.full(len(runs), np.nan)
+
+
+# -------------------------------------------------------------------------------------------------------- the evidence
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Some arms at every rate of theirs. Arrays are (arms, rates, seeds), (arms, rates) or (arms,).
-
-    `columns`: as frames.columns_of has them, NaN where there is no run; of seeds that lack a rate of the grid no run
-    counts. `best`: the index of each arm's rate. `edge`: ±1 where an arm still improves at an end of its grid. `gaps`:
-    arm → why it has no rate. `calm`: which seeds did not fail where it is asked what precedes a failure.
-    """
+    """The runs of some arms on the seeds that all of them have. `missing`: why there are none; "" if there are some."""
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
     rates: tuple[float, ...]
-    columns: dict[str, np.ndarray]
-    ids: np.ndarray
-    best: np.ndarray
-    edge: np.ndarray
-    gaps: dict[str, str]
-    calm: str = ""
+    columns: Mapping[str, np.ndarray]  # each (arms, seeds)
+    run_ids: np.ndarray  # (arms, seeds)
+    fresh: bool = True
+    missing: str = ""
 
-    def at(self, name: str) -> np.ndarray:
-        """(arms, seeds) a column at each arm's rate."""
-        return rule.at_rate(self.columns[name], self.best)
-
-    def finished(self, name: str) -> np.ndarray:
-        """(arms, seeds) the same, NaN where the run diverged."""
-        return np.where(self.at("diverged") == 0, self.at(name), np.nan)
-
-    @property
-    def lr(self) -> np.ndarray:
-        """(arms,) the rate of each arm."""
-        return np.array(self.rates)[self.best]
-
-    @property
-    def late(self) -> np.ndarray:
-        """(arms,) share of the finished runs at an arm's rate that are best in their last tenth; NaN if not known."""
-        late = self.at("late")
-        known = np.isfinite(late)
-        return np.where(known, late, 0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
-
-    @property
-    def whole_seeds(self) -> tuple[int, ...]:
-        """The seeds that every arm has, at its rate."""
-        there = np.isfinite(self.at("diverged")).all(axis=0)
-        return tuple(seed for seed, yes in zip(self.seeds, there, strict=True) if yes)
-
-    def usable(self, arm: int) -> list[float]:
-        """The rates that all seeds of an arm have."""
-        runs = np.isfinite(self.columns["validation"][arm]).sum(axis=1)
-        return [lr for lr, n in zip(self.rates, runs, strict=True) if n and n == runs.max()]
+    def total(self, comparison: Comparison) -> np.ndarray:
+        """Return the comparison's difference, one a seed; seeds without a finite number are left out."""
+        if self.missing:
+            return np.empty(0)
+        if comparison.column == "range":
+            return np.ptp(self.columns["score"], axis=0)
+        weights = np.array([comparison.weights[arm] for arm in self.arms])
+        values = comparison.offset + weights @ self.columns[comparison.column]
+        return values[np.isfinite(values)]
 
 
 class Evidence:
-    """A run frame as `judge` reads it; an Evidence in its place is not read again. `changes`: fields in which the runs
-    differ from those of the scale, such as dict(d_model=16). ValueError for a frame that mixes scales unless `scale`
-    names one, and for runs of another protocol."""
+    """A run frame as `judge` reads it; an Evidence given as `frame` is not read again.
+
+    tuning: read every comparison on the tuning seeds, as predictions do. changes: fields in which the runs differ from
+    those of the scale, such as dict(n_layers=8). ValueError for a frame that mixes scales unless `scale` names one.
+    """
 
     def __init__(
-        self, frame: pd.DataFrame | Evidence | None, scale: str | None = None, changes: Mapping[str, Any] | None = None
+        self,
+        frame: pd.DataFrame | Evidence | None,
+        scale: str | None = None,
+        *,
+        tuning: bool = False,
+        changes: Mapping[str, Any] | None = None,
     ):
         if isinstance(frame, Evidence) and scale in (None, frame.scale):
             self.__dict__ |= frame.__dict__
         else:
             self._read(frame, scale)
-        self.setting: Setting = tuple(sorted((changes or {}).items()))
+        self.changes = tuple(sorted((changes or {}).items()))
+        self.tuning = tuning
 
     def _read(self, frame: pd.DataFrame | None, scale: str | None) -> None:
-        frame = pd.DataFrame() if frame is None else frame
+        frame = pd.DataFrame(columns=COLUMNS_READ) if frame is None or len(frame) == 0 else frame
         check_kind("frame", frame, pd.DataFrame, "load_runs")
-        frame = pd.DataFrame(columns=LOOKED_AT) if frame.empty else frame
         if len(frame):
-            check_frame(frame, LOOKED_AT)
-        self.scale = self._scale(frame, scale)
-        runs = checked(frame, self.scale)
-        self.index = pd.Index(runs.run_id.to_numpy(object), dtype=object)  # pandas' own text is slower
-        self.columns = columns_of(runs)
-        task = runs.task.to_numpy(object)
-        self.tasks = sorted(set(task))
-        self.ids = np.append(self.index.to_numpy(), None)
-        tests, seeds = runs.role.to_numpy(object) == "test", runs.seed.to_numpy()
-        self.seeds = {name: tuple(map(int, np.unique(seeds[tests & (task == name)]))) for name in self.tasks}
-        self._tuned: dict[tuple, Runs] = {}
-
-    @staticmethod
-    def _scale(frame: pd.DataFrame, scale: str | None) -> str:
-        if scale is not None:
-            return check_scale(scale)
-        scales = sorted(set(frame.scale.to_numpy(object)))
-        if len(scales) > 1:
+            check_frame(frame, COLUMNS_READ)
+        scales = sorted(set(frame.scale))
+        if scale is None and len(scales) > 1:
             raise ValueError(f"the frame mixes the scales {' and '.join(scales)}: name one with scale=")
-        return scales[0] if scales else default_scale()
+        self.scale = check_scale(scale) if scale is not None else scales[0] if scales else default_scale()
+        runs = readable_runs(frame, self.scale)
+        self.index = pd.Index(runs.run_id.to_numpy(object), dtype=object)
+        self.columns = measured(runs)
+        task, seeds = runs.task.to_numpy(object), runs.seed.to_numpy(int)
+        self.tasks = sorted(set(task))
+        self.seeds = {name: tuple(np.unique(seeds[task == name]).tolist()) for name in self.tasks}
 
-    def _places(self, ids: Sequence[str]) -> np.ndarray:
-        """Where these runs stand; the last place, which is NaN in every column, where there is no such run."""
-        places = self.index.get_indexer(pd.Index(ids, dtype=object))
-        return np.where(places < 0, len(self.index), places)
+    def places(self, run_ids: Sequence[str]) -> np.ndarray:
+        """Return where these runs stand in the columns; the last place, which holds NaN, for a run that is not there."""
+        return self.index.get_indexer(pd.Index(run_ids, dtype=object))
 
-    def diverged(self, run_ids: Sequence[str]) -> np.ndarray:
-        """1 or 0 of each of these runs; NaN where there is no such run."""
-        return self.columns["diverged"][self._places(run_ids)]
+    # the learning rate of an arm
 
-    def runs(self, claim: Claim, task: str) -> Runs:
-        """The runs of the claim's arms on a task."""
+    def rate(self, arm: str, task: str, rank: int = 0) -> float | None:
+        """Return the learning rate with the best mean validation accuracy on the tuning seeds (`rank` 1: the second
+        best); None if the arm was not tuned. A diverged run counts as chance; of equal rates the smaller one wins."""
+        rates, validation = self.tuned(arm, task)
+        for _ in range(rank):
+            if len(rates):
+                best = best_rate(validation)
+                rates, validation = np.delete(rates, best), np.delete(validation, best, axis=0)
+        return float(rates[best_rate(validation)]) if len(rates) else None
+
+    def tuned(self, arm: str, task: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rates that every tuning seed of an arm has, (rates,), and their validation, (rates, seeds).
+
+        Runs with `changes` that were not tuned themselves take the rate of the scale's own setting.
+        """
+        for changes in dict.fromkeys((self.changes, ())):
+            rates, validation = self._tuned(arm, task, changes)
+            if len(rates):
+                break
+        return rates, validation
+
+    def _tuned(self, arm: str, task: str, changes: tuple) -> tuple[np.ndarray, np.ndarray]:
+        model = model_of([arm])
+        rates, grid = np.array(all_rates(task, self.scale, model)), lr_grid(task, self.scale, model)
+        known = tuple(filter(is_tuning_seed, self.seeds.get(task, ())))
+        ids = [run_id for lr in rates for run_id in _run_ids(task, self.scale, arm, float(lr), known, changes)]
+        validation = self.columns["validation"][self.places(ids)].reshape(len(rates), len(known))
+        there = np.isfinite(validation)
+        seeds = there[np.isin(rates, grid)].all(axis=0)  # the seeds that have every rate of the grid
+        if any(known[i] < FIRST_TEST_SEED for i in np.flatnonzero(seeds)):
+            seeds &= np.array(known) < FIRST_TEST_SEED  # a reader's new tuning does not move a recorded rate
+        whole = there[:, seeds].all(axis=1) & seeds.any()
+        return rates[whole], validation[whole][:, seeds]
+
+    # the runs of arms at their rates
+
+    def of_arms(self, arms: Iterable[str], task: str, rank: int = 0) -> Runs:
+        """Return the runs of these arms on the test seeds, each arm at its rate (`rank` 1: at its second best rate).
+
+        Without shared test seeds, on the tuning seeds: then `fresh` is False.
+        """
+        arms = tuple(arms)
+        rates = [self.rate(arm, task, rank) for arm in arms]
+        if untuned := [label(arm) for arm, rate in zip(arms, rates, strict=True) if rate is None]:
+            return self._none(arms, f"not tuned: {', '.join(untuned)}")
+        return self.at_rates(arms, rates, task)
+
+    def at_rates(self, arms: Iterable[str], rates: Sequence[float], task: str) -> Runs:
+        """Return the runs of these arms at these rates, on the test seeds or else on the tuning seeds."""
+        arms, seeds = tuple(arms), self.seeds.get(task, ())
+        ids = np.array([_run_ids(task, self.scale, *at, seeds, self.changes) for at in zip(arms, rates, strict=True)])
+        if not ids.size:
+            return self._none(arms, "not run")
+        places = self.places(ids.ravel()).reshape(ids.shape)
+        there = (places >= 0).all(axis=0)
+        test = there & np.array([is_test_seed(seed) for seed in seeds])
+        use = np.flatnonzero(test if test.any() and not self.tuning else there & [is_tuning_seed(s) for s in seeds])
+        if not len(use):
+            absent = [label(arm) for arm, row in zip(arms, places, strict=True) if not (row >= 0).any()]
+            return self._none(arms, f"not run: {', '.join(absent)}" if absent else "no seed has all of these runs")
+        fresh = bool(test[use].all())
+        return self._runs(arms, [seeds[i] for i in use], rates, places[:, use], ids[:, use], fresh)
+
+    def of_claim(self, claim: Claim, arms: Iterable[str], task: str) -> Runs:
+        """Return the runs of some arms of a claim on a task."""
+        arms = tuple(arms)
+        if claim.runs == "tuned":
+            return self.of_arms(arms, task)
         if claim.runs == "ladder":
-            return self._climb(claim.arms, task)
-        return self.tuned(claim.arms, task) if claim.runs == "tuned" else self._fixed(claim)
+            return self._ladder(arms, task)
+        return self._fixed(claim, arms)
 
-    def tuned(self, arms: tuple[str, ...], task: str) -> Runs:
-        """The arms at the rates of the grid and those by which it has grown."""
-        if (key := (task, arms, self.setting)) not in self._tuned:
-            model = model_of(arms)
-            rates = all_rates(task, self.scale, model), lr_grid(task, self.scale, model)
-            self._tuned[key] = self.at_rates(arms, task, *rates)
-        return self._tuned[key]
+    def _runs(self, arms, seeds, rates, places: np.ndarray, ids: np.ndarray, fresh: bool = True, **added) -> Runs:
+        columns = {name: values[places] for name, values in self.columns.items()} | added
+        fresh &= not (columns["protocol"] < VERSION).any()
+        return Runs(tuple(arms), tuple(seeds), tuple(rates), columns, ids, fresh)
 
-    def at_rates(
-        self, arms: tuple[str, ...], task: str, rates: Sequence[float], grid: Sequence[float] | None = None
-    ) -> Runs:
-        """The arms at these rates. `grid`: those without which a seed does not count; None = all."""
-        grid = rates if grid is None else grid
-        seeds = self.seeds.get(task, ())
-        ids = [
-            run_id for arm in arms for lr in rates for run_id in _ids(task, self.scale, arm, lr, seeds, self.setting)
-        ]
-        at = self._places(ids).reshape(len(arms), len(rates), len(seeds))
-        there = at < len(self.index)
-        asked = there[:, np.isin(rates, grid)]  # (arms, rates of the grid, seeds)
-        whole = asked.all(axis=1)
-        at = np.where(whole[:, None], at, len(self.index))
-        gaps = {}
-        for arm, mine in zip(arms, asked, strict=True):
-            if not mine.any():
-                gaps[arm] = f"not run: {label(arm)}"
-            elif lacks := [f"{lr:g}" for lr, row in zip(grid, mine, strict=True) if not row.any()]:
-                gaps[arm] = f"not tuned: {label(arm)} lacks learning rate {', '.join(lacks)}"
-        columns = {name: values[at] for name, values in self.columns.items()}
-        validation = columns["validation"]
-        smallest = SMALLEST_BITS if kind_of(task) == "language" else SMALLEST_EFFECT
-        edges = [rule.edge(mine, smallest) if len(seeds) else 0 for mine in validation]
-        best = best_rate(validation) if len(seeds) else np.zeros(len(arms), int)
-        return Runs(arms, seeds, rates, columns, self.ids[at], best, np.array(edges), gaps)
+    def _none(self, arms: tuple[str, ...], why: str) -> Runs:
+        shape = (len(arms), 0)
+        columns = {name: np.empty(shape) for name in self.columns}
+        return Runs(arms, (), (), columns, np.empty(shape, object), missing=why)
 
-    def further_rates(self, arms: Sequence[str], task: str) -> list[tuple[str, float]]:
-        """The rates beyond the three that all have, by which an arm's grid grows while its best is an end of it; the
-        next one is not trained yet."""
-        runs, found = self.tuned(tuple(arms), task), []
-        own = lr_grid(task, self.scale, model_of(arms))
-        for i, arm in enumerate(runs.arms):
-            known = runs.usable(i)
-            found += [(arm, lr) for lr in known if lr not in own]
-            ahead = runs.rates.index(known[-1 if runs.edge[i] > 0 else 0]) + int(runs.edge[i]) if known else -1
-            if runs.edge[i] and 0 <= ahead < len(runs.rates):
-                found.append((arm, runs.rates[ahead]))
-        return found
+    def _fixed(self, claim: Claim, arms: tuple[str, ...]) -> Runs:
+        """One run an arm and seed. Where the question is what precedes a failure, the seeds on which None→None failed."""
+        seeds = self.seeds.get(inside_task(self.scale), ())
+        ids = np.array(_fixed_ids(claim.id, self.scale, seeds), dtype=object).reshape(-1, len(seeds))
+        failing = self.columns["diverged"][self.places(ids[claim.arms.index(NONE)])] == 1
+        ids = ids[[claim.arms.index(arm) for arm in arms]]
+        places = self.places(ids.ravel()).reshape(ids.shape)
+        there = (places >= 0).all(axis=0)
+        use = np.flatnonzero(there & failing if claim.runs in ("growth", "failing") else there)
+        if not len(use):
+            return self._none(arms, "the failure did not occur in any seed" if there.any() else "not run")
+        return self._runs(arms, [seeds[i] for i in use], (), places[:, use], ids[:, use])
 
-    def _climb(self, arms: tuple[str, ...], task: str) -> Runs:
-        """How high each arm's rate can be with each seed (`reach`); the other columns are those of the rate that is
-        best for that seed."""
-        rates = ladder(task, self.scale)
-        runs = self.at_rates(arms, task, rates)
-        best = np.nan_to_num(runs.columns["score"], nan=-1.0).argmax(axis=1)[:, None]  # (arms, 1, seeds)
-        of_best = {name: np.take_along_axis(values, best, axis=1) for name, values in runs.columns.items()}
-        of_best["reach"] = reach(runs.columns["score"], runs.columns["chance"], rates)[:, None]
-        none = np.zeros(len(arms), int)
-        ids = np.take_along_axis(runs.ids, best, axis=1)
-        return Runs(arms, runs.seeds, rates, of_best, ids, none, none, runs.gaps)
+    def _ladder(self, arms: tuple[str, ...], task: str) -> Runs:
+        """How high the rate of each arm can be with each seed (`reach`); the other columns are those of the rate with
+        the best test accuracy."""
+        rates, seeds = ladder(task, self.scale), self.seeds.get(task, ())
+        ids = np.array([[_run_ids(task, self.scale, arm, lr, seeds, ()) for lr in rates] for arm in arms], dtype=object)
+        places = self.places(ids.ravel()).reshape(ids.shape)  # (arms, rates, seeds)
+        use = np.flatnonzero((places >= 0).all(axis=(0, 1)))
+        if not len(use):
+            return self._none(arms, "not run")
+        places, ids = places[:, :, use], ids[:, :, use]
+        score, chance = self.columns["score"][places], self.columns["chance"][places]
+        best = score.argmax(axis=1)[:, None]
+        places, ids = (np.take_along_axis(of, best, axis=1)[:, 0] for of in (places, ids))
+        return self._runs(arms, [seeds[i] for i in use], rates, places, ids, reach=reach(score, chance, rates))
 
-    def _fixed(self, claim: Claim) -> Runs:
-        """One run an arm and seed; where the question is what happens before a failure, of the seeds that failed."""
-        seeds = np.array(self.seeds.get(inside_task(self.scale), ()), int)
-        ids = np.array(_fixed_ids(claim.id, self.scale, tuple(seeds.tolist())), dtype=object)
-        at = self._places(ids.ravel()).reshape(len(claim.arms), len(seeds))
-        others = np.array([arm != NONE for arm in claim.arms])  # None→None has further seeds, for the claim on failures
-        some = (at < len(self.index))[others].any(axis=0)
-        calm = self.columns["diverged"][at[claim.arms.index(NONE)]] == 0
-        calm &= some & (claim.runs in ("growth", "failing"))
-        kept = np.flatnonzero(some & ~calm)
-        columns = {name: values[at[:, None, kept]] for name, values in self.columns.items()}
-        absent = (at[:, kept] == len(self.index)).all(axis=1) & bool(len(kept))
-        gaps = {arm: f"not run: {label(arm)}" for arm, no in zip(claim.arms, absent, strict=True) if no}
-        told = f"no failure to look back from with seeds {', '.join(map(str, seeds[calm]))}" if calm.any() else ""
-        if told and not len(kept):
-            told = "the failure did not occur in any seed"
-        none = np.zeros(len(claim.arms), int)
-        at = self.ids[at[:, None, kept]]
-        return Runs(claim.arms, tuple(seeds[kept].tolist()), (0.0,), columns, at, none, none, gaps, told)
+
+@lru_cache(maxsize=1_000)
+def _fixed_ids(claim_id: str, scale: str, seeds: tuple[int, ...]) -> list[list[str]]:
+    """Return the run ids (arms, seeds) of a claim with one run an arm and seed."""
+    from mambanorm.claims.hypotheses import find_claim
+
+    claim = find_claim(claim_id)
+    ids = {(config.arm, config.seed): config.run_id for config in fixed_runs(claim, scale, seeds)}
+    return [[ids[arm, seed] for seed in seeds] for arm in claim.arms]
 
 
 TRAINS, LEARNS = 0.8, 5.0
-"""A rate trains a model that has this share of what its best rate brings above chance, and a model has learned that
-lies so many points above chance."""
+"""A rate trains a model that reaches this share of what its best rate reaches above chance; a model has learned if it
+lies this many points above chance."""
 
 
 def reach(score: np.ndarray, chance: np.ndarray, rates: Sequence[float]) -> np.ndarray:
-    """log₁₀ of the highest rate that trains, (arms, seeds), by linear interpolation between the last that does and the
-    next. score, chance: (arms, rates, seeds), per cent; NaN where a rate was not run. Where the highest rate trains, it
-    is that one; a seed that learns at no rate has the lowest."""
-    found = np.full((score.shape[0], score.shape[2]), np.nan)
+    """Return log₁₀ of the highest rate that trains, (arms, seeds), by linear interpolation between the last rate that
+    does and the next. score, chance: (arms, rates, seeds), per cent. The highest rate if that one trains; the lowest if
+    no rate does."""
+    found = np.empty((score.shape[0], score.shape[2]))
     for i, k in np.ndindex(*found.shape):
-        if np.isfinite(score[i, :, k]).all():
-            found[i, k] = _last_that_trains(score[i, :, k], chance[i, :, k].max(), np.log10(rates))
+        found[i, k] = _last_that_trains(score[i, :, k], chance[i, :, k].max(), np.log10(rates))
     return found
 
 

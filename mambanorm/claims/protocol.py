@@ -1,115 +1,95 @@
-"""The protocol of the verdicts: its version, what it plans, and the hypotheses as text.
+"""The protocol as text: PROTOCOL.md's tables are written by `python -m mambanorm.claims.protocol`.
 
-PROTOCOL.md beside this file says rule and versions in words; its hypotheses are written into it by `python -m
-mambanorm.claims.protocol`. Whoever changes a hypothesis or a number of the rule writes a new version, here and there,
-before the runs that it judges, and says what it flips.
+Whoever changes a claim, the rule or the plan writes a new version, here and there, before the runs that it judges.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import subprocess
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Iterable
 
-from mambanorm.claims import rule
-from mambanorm.claims.claim import SMALLEST_BITS, SMALLEST_EFFECT, Claim
-from mambanorm.claims.hypotheses import BEYOND, CLAIMS, UNEVEN
-from mambanorm.study.experiments import (
-    BUDGETS,
-    DEPTHS,
-    EDGE_LRS,
-    FAILURE_DEPTHS,
-    FAILURE_LRS,
-    FURTHER_LR_FACTORS,
-    LADDER,
-    LR_FACTORS,
-)
+import pandas as pd
 
-VERSION, DATE = 11, "2026-11-25"
-FINGERPRINT = "249ae996e31f24eb"
-SAME_RUNS = range(2, VERSION + 1)
-"""The versions whose recorded runs are judged: all of them ask for the same runs."""
+from mambanorm.basics.settings import STUDY_SCALE
+from mambanorm.claims.evidence import Evidence
+from mambanorm.claims.hypotheses import BEYOND, CLAIMS
+from mambanorm.claims.plan import TRAINED_TASKS, PROTOCOL, planned_seeds, tuned_arms
+from mambanorm.claims.verdict import judge
+from mambanorm.runs.recorded_results import RESULTS, recorded
+from mambanorm.study.tables import label
 
-EVENING_SEEDS, GRID_SEEDS = tuple(range(40, 52)), tuple(range(40, 48))
-"""Test seeds at scale evening, which no run had had before: of the claims that compare few arms, and of those that need
-the grid, a ladder of rates, E3 or E4 (recording.py)."""
-FAILING_SEEDS, LOOKED_BACK = tuple(range(40, 80)), tuple(range(40, 60))
-"""Those of the claims on runs that fail, which are short: how many fail and how (H9, H16); and of those in which about
-half of the seeds can tell, because None→None failed, or did not (H10 to H12, E1)."""
+PREDICTIONS = RESULTS / "predictions.csv"
+"""Each claim and task: the word of version 11, and the word of version 12 on the tuning seeds, which is the prediction
+for the test seeds. Written before the first test seed was run."""
 
-FEW, INSIDE = ("H5", "H6", "H7", "H13", "E2", "E3", "E4"), ("H10", "H11", "H12", "E1")
-FIRST_CLAIMS = ("H1", "H2", "H3", "H4", "H8")
-"""Claims, without the letter of their kind: those that are asked of GRID_SEEDS, and of LOOKED_BACK; those that are
-asked over the budget, too."""
-
-VERDICT_SEEDS = 8
-"""Test seeds of a verdict at the other scales, unless asked otherwise."""
-
-TRAINED_TASKS, LAST = ("curves", "listops", "glyphs", "glyphs_images", "pydoc"), ("listops", "glyphs")
-"""The tasks by which a claim about tuned arms is judged at scale evening; those that are recorded last, but for H1 and
-H2 on glyphs. Other tasks of a frame are judged where they are asked for."""
+START, END = "<!-- {}: written by python -m mambanorm.claims.protocol -->\n", "<!-- end of {} -->\n"
 
 
-def planned_seeds(claim_id: str, scale: str) -> tuple[int, ...]:
-    """The test seeds that a claim's verdict is planned with."""
-    if scale != "evening":
-        return tuple(range(VERDICT_SEEDS))
-    name = claim_id.rstrip("svl")
-    by_name = dict.fromkeys(FEW, GRID_SEEDS) | dict.fromkeys(("H9", "H16"), FAILING_SEEDS)
-    return (by_name | dict.fromkeys(INSIDE, LOOKED_BACK)).get(name, EVENING_SEEDS)
+def span(seeds: Iterable[int]) -> str:
+    """`52–63`"""
+    seeds = sorted(seeds)
+    return f"{seeds[0]}–{seeds[-1]}"
 
 
-def fingerprint() -> str:
-    """SHA-256 of the hypotheses and of every number by which they are judged, the first 16 digits."""
-    numbers = [rule.ONE_SIDED, rule.FEWEST, rule.RISING, SMALLEST_EFFECT, SMALLEST_BITS, UNEVEN]
-    grids = [LR_FACTORS, FURTHER_LR_FACTORS, DEPTHS, FAILURE_DEPTHS, FAILURE_LRS, EDGE_LRS, BUDGETS, LADDER]
-    plan = [EVENING_SEEDS, GRID_SEEDS, FAILING_SEEDS, LOOKED_BACK, FEW, INSIDE, TRAINED_TASKS]
-    told = [numbers, grids, plan, [asdict(claim) for claim in (*CLAIMS.values(), *BEYOND.values())]]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-
-
-PROTOCOL = Path(__file__).with_name("PROTOCOL.md")
-MARKS = ("<!-- hypotheses: written by python -m mambanorm.claims.protocol -->\n", "<!-- end -->\n")
-
-
-def hypotheses_text() -> str:
-    """Every hypothesis as Markdown: the paper's sentence and its place, what is measured, and what it takes to hold."""
-    return "\n".join(_hypothesis(claim) for claim in (*CLAIMS.values(), *BEYOND.values()))
-
-
-def _hypothesis(claim: Claim) -> str:
-    beside = [c.name for c in claim.comparisons if not c.decides]
-    lines = [f"**{claim.id}** {claim.words}", "", f"> {claim.quote} ({claim.where})", ""]
-    lines.append(f"- Measured: {claim.quantity}.")
-    lines.append(f"- Needs {claim.needs}.")
-    if beside:
-        lines.append(f"- Beside it, without a part in the decision: {'; '.join(beside)}.")
-    lines.append(f"- The paper's numbers: {claim.paper}.")
-    if claim.note:
-        lines.append(f"- Note: {claim.note}.")
+def claims_table() -> str:
+    """Return every claim with its unit, its marks and its planned seeds, as a Markdown table."""
+    lines = ["| claim | in words | what must lie above 0 | unit | marks | seeds |", "|---|---|---|---|---|---|"]
+    for claim in (*CLAIMS.values(), *BEYOND.values()):
+        marks = dict.fromkeys(f"{claim.smallest_of(group[0]):g}" for group in claim.deciding)
+        marks = "50 %" if claim.runs == "failure" else " / ".join(f"0 and {mark}" for mark in marks) or "none"
+        units = ", ".join(dict.fromkeys(group[0].unit for group in claim.deciding)) or claim.unit
+        units = claim.unit if claim.runs == "failure" else units
+        seeds = span(planned_seeds(claim, "evening")) + (" (not fresh)" if claim.runs != "tuned" else "")
+        lines.append(f"| {claim.id} | {claim.words} | {claim.asks} | {units} | {marks} | {seeds} |")
     return "\n".join(lines) + "\n"
 
 
-def with_hypotheses(document: str) -> str:
-    """PROTOCOL.md with the hypotheses as they are now."""
-    start, end = document.index(MARKS[0]) + len(MARKS[0]), document.index(MARKS[1])
-    return f"{document[:start]}\n{hypotheses_text()}\n{document[end:]}"
+def predictions_table() -> str:
+    """Return the predictions as a Markdown table."""
+    lines = [
+        "| claim | task | comparison that decides, and its learning rates | version 11 | prediction | test seeds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in pd.read_csv(PREDICTIONS, keep_default_na=False).itertuples():
+        rates = f" ({row.rates})" if row.rates else ""
+        compared = f"{row.comparison}{rates}: {row.amount}, n = {row.n}"
+        lines.append(f"| {row.claim} | {row.task} | {compared} | {row.version_11} | {row.prediction} | – |")
+    return "\n".join(lines) + "\n"
 
 
-def commit_in_force() -> str:
-    """The commit that last changed PROTOCOL.md; with ", changed since" where it was edited; "unknown" without git."""
-    git = ["git", "-C", str(PROTOCOL.parent)]
-    try:
-        log = subprocess.run([*git, "log", "-1", "--format=%h", "--", PROTOCOL.name], capture_output=True, text=True)
-        dirty = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", PROTOCOL.name], capture_output=True)
-    except OSError:
-        return "unknown"
-    commit = log.stdout.strip()
-    return f"{commit}, changed since" if commit and dirty.returncode else commit or "unknown"
+def predict(frame: pd.DataFrame, tasks: Iterable[tuple[str, str]]) -> pd.DataFrame:
+    """Return the predictions for pairs of claim and task: the words of this version on the tuning seeds."""
+    evidence, rows = Evidence(frame, STUDY_SCALE, tuning=True), []
+    for claim, task in tasks:
+        verdict = judge(claim, evidence, task=task, tuning=True)
+        row = verdict.turns_on
+        rates = ", ".join(f"{label(arm)} {rate:g}" for arm, rate in (row.rates or {}).items())
+        named = rates if len(row.rates or {}) <= 2 else ""
+        told = dict(comparison=row.comparison, rates=named, amount=row.amount, n=row.n, prediction=verdict.said)
+        rows.append(dict(claim=claim, task=task) | told)
+    return pd.DataFrame(rows)
+
+
+def rates_text(frame: pd.DataFrame) -> str:
+    """Return the fixed learning rate of every arm on every task of the plan, as a Markdown list."""
+    evidence, lines = Evidence(frame, STUDY_SCALE), []
+    for task in TRAINED_TASKS:
+        arms: dict[float, list[str]] = {}
+        for arm in tuned_arms(task):
+            arms.setdefault(evidence.rate(arm, task), []).append(label(arm))
+        lines += [f"- {task}, {rate:g}: {', '.join(named)}" for rate, named in sorted(arms.items())]
+    return "\n".join(lines) + "\n"
+
+
+def with_tables(document: str, frame: pd.DataFrame) -> str:
+    """Return PROTOCOL.md with its tables written anew."""
+    tables = {"claims": claims_table(), "predictions": predictions_table(), "learning rates": rates_text(frame)}
+    for name, table in tables.items():
+        start, end = START.format(name), END.format(name)
+        before, after = document.split(start)[0], document.split(end)[1]
+        document = f"{before}{start}\n{table}\n{end}{after}"
+    return document
 
 
 if __name__ == "__main__":
-    PROTOCOL.write_text(with_hypotheses(PROTOCOL.read_text("utf-8")), "utf-8")
-    print(f"{PROTOCOL}: version {VERSION}, fingerprint {fingerprint()}")
+    PROTOCOL.write_text(with_tables(PROTOCOL.read_text("utf-8"), recorded(STUDY_SCALE)), "utf-8")
+    print(PROTOCOL)

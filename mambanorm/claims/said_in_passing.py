@@ -43,9 +43,9 @@ def _h13() -> Claim:
         comparisons=tuple(
             against(f"two norms − {name}", mean(mixed), mean(arms), column="reach") for name, arms in rivals.items()
         ),
-        threshold=HIGHER_RATE,
+        smallest=HIGHER_RATE,
         runs="ladder",
-        note="threshold: a quarter more. The paper does not say what stable is: here it is the rate that training "
+        note="smallest effect: a quarter more. The paper does not say what stable is: here it is the rate that training "
         "bears, and how often the runs of Table 1 diverge stands beside every verdict",
     )
 
@@ -86,7 +86,7 @@ def _h15() -> Claim:
         quantity="accuracy on corrupted test rows (mean over four strengths) minus that on the clean ones, of None→N "
         "minus None→None; beside it the accuracy that is left",
         comparisons=(*named, *kept),
-        at_least=1,
+        one_suffices=True,
         note="the paper measures no robustness: the corruptions are those of S2. A model that learned less has less to "
         "lose, so what is left stands beside",
     )
@@ -107,12 +107,12 @@ def _h16() -> Claim:
         "how much log₁₀ of the change of a row's loss grows (median of its size over rows and draws) where the two "
         "deepest blocks' weights are multiplied by 1 + 0.05 times normal noise, against the two first blocks",
         comparisons=(
-            Comparison("fall of the entropy, against the control", own, column="sharpening", threshold=0.1),
-            Comparison("deep blocks matter more, against the control", own, column="fragility", threshold=TENTH),
+            Comparison("fall of the entropy, against the control", own, column="sharpening", smallest=0.1),
+            Comparison("deep blocks matter more, against the control", own, column="fragility", smallest=TENTH),
         ),
-        threshold=0.1,
+        smallest=0.1,
         runs="failing",
-        note="thresholds: 0.1 nats, of the 2.3 that ten classes have; log₁₀ 1.1, a tenth more. Only seeds whose "
+        note="smallest effects: 0.1 nats, of the 2.3 that ten classes have; log₁₀ 1.1, a tenth more. Only seeds whose "
         "no-norm run failed can tell",
     )
 

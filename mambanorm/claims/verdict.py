@@ -1,298 +1,403 @@
-"""A claim and a run frame → a verdict: reproduced, contradicted, ≈ threshold, open or not judged.
-
-rule.py has the rule, PROTOCOL.md says it in words. How good finished runs are decides the word; how often runs diverge
-stands beside it, always, and is added to the word where the better side is told to diverge more often. On several tasks
-a claim is reproduced if it is reproduced on each task, contradicted if it is contradicted on one and reproduced on
-none; a task on which it is not judged says nothing.
-"""
+"""A claim on one task → a Verdict: its comparisons as rows, each with its interval and its word, and the claim's word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims.claim import CONTROL, NONE, Claim
-from mambanorm.claims.evidence import Evidence, check_changes, shared_rows, tasks_of
+from mambanorm.claims import rule
+from mambanorm.claims.claim import CONTROL, NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim, Comparison, minus
+from mambanorm.claims.evidence import VERSION, Evidence, Runs, kind_of, shared_rows, tasks_of
 from mambanorm.claims.hypotheses import find_claim
-from mambanorm.claims.protocol import TRAINED_TASKS, VERSION
-from mambanorm.claims.rows import NO_NUMBER, Row, rows_of
-from mambanorm.claims.rule import STATES, VERDICTS, decide, more_often
+from mambanorm.study.experiments import failure_runs
 from mambanorm.study.intervals import clopper_pearson, fisher
+from mambanorm.study.paper import paper_values
 from mambanorm.study.tables import label, points
 
-TOLD = VERDICTS[:4]
-"""The words that runs can say; the last one says that they cannot."""
-BY_SEED = ("pp", "bits a character")
-"""Units of effects that are the mean of one number a seed."""
-COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "why", "decides", "paper"]
-COLUMNS += ["seeds_to_tell", "plain", "per_seed"]
-OF_DECISION = ("effect", "plain", "paper", "threshold", "unit", "per_seed", "finish")
-"""What a verdict has of the comparison on which it turns."""
+STILL_IMPROVES = 1 / 3
+"""An arm gets a footnote if more of its runs than this have their best step in the last tenth of training."""
+
+DIFFERENCES = ("pp", "bits a character")
+"""Units of differences that are printed with `tables.points`."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison on one task: its mean difference, the plain 95 % interval, and its word.
+
+    smallest: the smallest effect of interest, in `unit`. corrected: how many comparisons the word was corrected for,
+    where that changed it. fresh: whether no verdict had been read on these runs before this version of the protocol.
+    failed: arm → (runs that diverged, runs). why: the reason for having no word, or how often the control failed.
+    """
+
+    comparison: str
+    task: str
+    unit: str
+    smallest: float
+    word: str = rule.NO_WORD
+    effect: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    n: int = 0
+    per_seed: tuple[float, ...] = ()
+    decides: bool = True
+    paper: float = np.nan  # the same comparison in the paper's numbers
+    seeds_to_tell: int | None = None
+    corrected: int = 0
+    fresh: bool = True
+    rates: Mapping[str, float] | None = None  # arm → learning rate
+    failed: Mapping[str, tuple[int, int]] | None = None
+    footnotes: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def amount(self) -> str:
+        """`+2.3 points [0.4, 4.2]`, or the effect in another unit."""
+        if self.unit in DIFFERENCES and np.isfinite(self.low):
+            return points(self.effect, self.low, self.high, self.unit)
+        interval = f" [{self.low:.3g}, {self.high:.3g}]" if np.isfinite(self.low) else ""
+        return f"{self.effect:.3g}{interval} {'points' if self.unit == 'pp' else self.unit}".replace("-", "−")
+
+    @property
+    def smallest_effect(self) -> str:
+        if self.unit == "pp":
+            return "a point" if self.smallest == 1 else f"{self.smallest:g} points"
+        return f"{self.smallest:g} {self.unit}"
+
+    @property
+    def said(self) -> str:
+        """The word as it is printed: `supported, by more than a point`, `no gain of a point (corrected for 4
+        comparisons)`."""
+        said, of_failures = self.word, self.unit == "% of runs"
+        if self.word == rule.NO_GAIN:
+            said = "no gain: fewer than half of the runs fail" if of_failures else f"no gain of {self.smallest_effect}"
+        elif self.word == rule.SUPPORTED and self.low > self.smallest > 0 and not of_failures:
+            said = f"supported, by more than {self.smallest_effect}"
+        return said + (f" (corrected for {self.corrected} comparisons)" if self.corrected else "")
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What the runs say of a claim. `effect` and `ci`, its bounds, are those of the comparison that decides, in `unit`.
-
-    rows: one a task and comparison, columns COLUMNS (state as in rule.py; paper = the same comparison in the paper's
-    numbers, NaN if not printed; per_seed = tuple). turns_on: the one that decides, of which `effect`, `plain` (its 95 %
-    interval), `paper`, `threshold`, `unit`, `per_seed` and `finish` are; NO_NUMBER where nothing was compared.
-    seeds_to_tell: how many seeds would tell, had they the same effect and spread; None unless open. protocol: the
-    version of the rule.
-    """
+    """What the runs of one task say about a claim. `rows`: its comparisons, the deciding ones first."""
 
     claim: Claim
-    verdict: str
+    task: str
     scale: str
-    tasks: tuple[str, ...]
-    by_task: dict[str, str]
-    records: tuple[Row, ...]
-    turns_on: Row
-    caveats: tuple[str, ...] = ()
+    word: str
+    rows: tuple[Row, ...]
+    turns_on: Row  # the comparison that decides the word
     protocol: int = VERSION
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in OF_DECISION:
-            raise AttributeError(f"a Verdict has no {name}")
-        return self.turns_on[name]
+    @property
+    def n(self) -> int:
+        """The number of seeds of the deciding comparison; 0 if the claim was not run."""
+        return self.turns_on.n
 
     @property
-    def n_seeds(self) -> int:
-        return self.turns_on["n"]
-
-    @property
-    def ci(self) -> tuple[float, float]:
-        return self.turns_on["low"], self.turns_on["high"]
-
-    @property
-    def seeds_to_tell(self) -> int | None:
-        return self.turns_on["seeds_to_tell"] if self.verdict == "open" else None
-
-    @property
-    def decided_by(self) -> str:
-        """The comparison, and its task where there are several."""
-        if not self.n_seeds:
-            return ""
-        return self.turns_on["comparison"] + (f" on {self.turns_on['task']}" if len(self.tasks) > 1 else "")
-
-    @property
-    def rows(self) -> pd.DataFrame:
-        return pd.DataFrame(self.records).reindex(columns=COLUMNS)
+    def fresh(self) -> bool:
+        return self.turns_on.fresh
 
     @property
     def said(self) -> str:
-        """The word, with what is told of divergence: `reproduced, but None→GN diverges more often`."""
-        if self.finish is None or self.verdict not in VERDICTS[:2]:
-            return self.verdict
-        ahead, behind = self.finish[:2], self.finish[2:]
-        if self.verdict == "contradicted":
-            ahead, behind = behind, ahead
-        who = self.sides[self.verdict == "contradicted"]
-        return f"{self.verdict}, but {who} diverges more often" if more_often(*ahead, *behind) else self.verdict
-
-    @property
-    def sides(self) -> tuple[str, str]:
-        """The arm on either side of the comparison that decides, or how many they are."""
-        name = self.turns_on["comparison"]
-        weights = next(c.weights for c in self.claim.comparisons if c.name == name)
-        arms = [[arm for arm, weight in weights.items() if sign * weight > 0] for sign in (1, -1)]
-        texts = ("the side of the claim", "the other side")
-        return tuple(label(a[0]) if len(a) == 1 else text for a, text in zip(arms, texts, strict=True))
-
-    @property
-    def stability(self) -> str:
-        """`diverged at their rates: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0, 38 %]`; "" where it is not asked."""
-        if self.finish is None:
-            return ""
-        counts = zip(self.sides, (self.finish[:2], self.finish[2:]), strict=True)
-        return "diverged at their rates: " + ", ".join(f"{who} {k_of_n(k, n)}" for who, (k, n) in counts if n)
-
-    @property
-    def amount(self) -> str:
-        """`+2.3 points [0.4, 4.2]`, or the effect in the claim's own unit."""
-        low, high = self.ci
-        if self.unit == "pp" and np.isfinite(low):
-            return points(self.effect, low, high)
-        interval = f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else ""
-        return f"{self.effect:.3g}{interval} {'points' if self.unit == 'pp' else self.unit}".replace("-", "−")
+        return self.turns_on.said if self.word == self.turns_on.word else self.word
 
     @property
     def brief(self) -> str:
-        """`contradicted (GN→GN − IN→IN: −20.3 points [−32.9, −7.6])`"""
-        return f"{self.said} ({self.decided_by}: {self.amount})" if self.n_seeds else self.verdict
+        """`opposite (GN→GN − IN→IN: −20.3 points [−32.9, −7.6])`"""
+        return f"{self.said} ({self.turns_on.comparison}: {self.turns_on.amount})" if self.n else "not run"
 
     @property
     def reason(self) -> str:
-        """What a reader asks next: how many seeds would tell, or why it is not judged; "" for other words."""
-        if self.verdict == "open" and self.seeds_to_tell:
-            return f"about {self.seeds_to_tell} new seeds would tell"
-        if self.verdict not in VERDICTS[3:]:
-            return ""
-        return self.turns_on["why"] if self.turns_on["comparison"] else next(iter(self.caveats), "not run")
+        """About how many seeds would tell, or why there is no word; "" for the other words."""
+        if self.word == rule.CANNOT_TELL:
+            seeds = self.turns_on.seeds_to_tell
+            return f"about {seeds} new seeds would tell" if seeds else "more seeds would be needed than there are"
+        return self.turns_on.why if self.word == rule.NO_WORD else ""
 
     @property
-    def uneven(self) -> str:
-        """Median and range of the seeds, if median and mean differ by more than threshold and a quarter of the mean."""
-        if self.unit not in BY_SEED or not len(self.per_seed):
-            return ""
-        median, mean = float(np.median(self.per_seed)), float(np.mean(self.per_seed))
-        if abs(mean - median) <= max(abs(self.threshold), abs(mean) / 4):
-            return ""
-        low, high = min(self.per_seed), max(self.per_seed)
-        told = f"the seeds differ widely: median {median:+.3g} {self.unit}, from {low:+.3g} to {high:+.3g}"
-        return told.replace("-", "−")
+    def footnotes(self) -> tuple[str, ...]:
+        """What to know besides the word: failed runs, unfinished training, the second-best rates, seeds, the claim's
+        note."""
+        notes = [] if self.fresh or not self.n else ["not fresh: earlier versions of the rule were read on these runs"]
+        notes += self.turns_on.footnotes
+        if self.claim.runs == "failure" and self.turns_on.why:
+            notes.append(self.turns_on.why)
+        return (*notes, self.claim.note) if self.claim.note else tuple(notes)
 
     @property
-    def failed(self) -> str:
-        """Of the claim on failures: how often models without norms failed, and the control; "" for the others."""
-        k, n = (self.records[-1].get("failed"), self.records[-1]["n"]) if self.records else (None, 0)
-        if not k:
-            return ""
-        counts = (f"{label(arm)} failed in {of} of {n} runs" for arm, of in zip((NONE, CONTROL), k, strict=True))
-        p = fisher(k[0], n, k[1], n)
-        return f"in the deepest models at the highest learning rate {', '.join(counts)} (Fisher p = {p:.2g})"
+    def table(self) -> pd.DataFrame:
+        """One row a comparison, with the fields of `Row`."""
+        return pd.DataFrame([asdict(row) for row in self.rows])
 
     @property
-    def fidelity(self) -> str:
-        """What the verdict is based on: "protocol 11, quick scale, digits, not the paper's Breakfast"."""
-        if not self.tasks:
-            return "–"
-        same = self.scale == "paper" and self.claim.printed_on.lower().replace("-", "") in self.tasks
+    def basis(self) -> str:
+        """What the verdict rests on: "protocol 12, quick scale, digits, not the paper's Breakfast"."""
         place = self.claim.printed_on
+        same = self.scale == "paper" and place.lower().replace("-", "") == self.task
         unasked = ", which the paper does not ask" if self.claim.beyond else ", a kind of task that the paper has not"
         other = "" if same else f", not the paper's {place}" if place else unasked
-        return f"protocol {self.protocol}, {self.scale} scale, {', '.join(self.tasks)}{other}"
-
-
-def k_of_n(k: int, n: int) -> str:
-    low, high = clopper_pearson(k, n)
-    return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"
-
-
-def how_many_hold(rows: Sequence[Row]) -> str:
-    """`3 of 5 comparisons hold` of those that decide, if these are several; and of those that only stand beside."""
-    deciding, beside = ([row["state"] for row in rows if row["n"] and row["decides"] == it] for it in (True, False))
-    texts = [f"{deciding.count('holds')} of {len(deciding)} comparisons hold"] if len(deciding) > 1 else []
-    texts += [f"{beside.count('holds')} of {len(beside)} shown beside hold"] if beside else []
-    return ", ".join(texts)
+        return f"protocol {self.protocol}, {self.scale} scale, {self.task or 'no task'}{other}"
 
 
 def judge(
     claim_id: str | Claim,
-    frame: pd.DataFrame,
+    frame: pd.DataFrame | Evidence,
+    *,
+    scale: str | None = None,
+    task: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    tuning: bool = False,
+) -> Verdict:
+    """Return the verdict of one claim on one task from a run frame; no run is trained.
+
+    frame: load_runs(), with the columns of summaries.with_summaries for the claims on the inside of models (H10 to H12,
+    H16, E1). It may hold other runs as well. task: None = the first of the frame's that the claim is about. changes:
+    judge the runs that differ from those of the scale in these fields, such as dict(n_layers=8). tuning: judge on the
+    tuning seeds, as the protocol's predictions do. ValueError for an unknown claim, a frame that `Evidence` refuses,
+    and `changes` of a claim whose settings are part of the question.
+    """
+    claim = find_claim(claim_id)
+    if changes and claim.runs != "tuned":
+        raise ValueError(f"{claim.id} is about runs with fixed settings, which are part of the question: no changes")
+    evidence = Evidence(frame, scale, tuning=tuning, changes=changes)
+    if task is None:
+        task = next(iter(tasks_of(claim, evidence.tasks, evidence.scale)), "")
+    rows = _failure_rows(claim, evidence, task) if claim.runs == "failure" else _rows(claim, evidence, task)
+    deciding = [row for row in rows if row.decides]
+    if claim.measured:
+        turns_on = next((row for row in rows if row.n), rows[0])
+        return Verdict(claim, task, evidence.scale, rule.NO_WORD, tuple(rows), turns_on)
+    word = rule.word_of_claim([row.word for row in deciding], claim.one_suffices)
+    agreeing = [row for row in deciding if row.word == word]
+    strongest, weakest = (lambda row: np.nan_to_num(row.low)), (lambda row: np.nan_to_num(row.high))
+    turns_on = max(agreeing, key=strongest) if claim.one_suffices else min(agreeing, key=weakest)
+    return Verdict(claim, task, evidence.scale, word, tuple(rows), turns_on)
+
+
+def verdicts(
+    frame: pd.DataFrame | Evidence,
+    claims: Iterable[str],
     *,
     scale: str | None = None,
     tasks: Iterable[str] | None = None,
-    changes: Mapping[str, Any] | None = None,
-) -> Verdict:
-    """The verdict of one claim on a run frame; no run is trained.
-
-    `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10 to H12, H16,
-    E1). It may hold any other runs as well. `tasks` None = those of the frame that the claim is about; at evening those
-    of TRAINED_TASKS, where it has one. `changes`: judge the runs that differ from those of the scale
-    in these fields, such as dict(d_model=16). ValueError for an unknown claim, for a frame that `Evidence` refuses, and
-    for `changes` of a claim of §4.6, whose settings are part of the question.
-    """
-    claim, evidence = find_claim(claim_id), Evidence(frame, scale, changes=changes)
-    check_changes(claim, changes)
-    asked = tasks_of(claim, evidence.tasks if tasks is None else tasks, evidence.scale)
-    if tasks is None and evidence.scale == "evening":
-        asked = [task for task in asked if task in TRAINED_TASKS] or asked
-    found = [judge_task(claim, evidence, task) for task in asked]
-    was_run = [one for one in found if one.turns_on["comparison"]]
-    found = was_run if was_run and tasks is None else found
-    if len(was_run) > 1:
-        found = [judge_task(claim, evidence, one.tasks[0], len(was_run)) for one in found]
-    return combine(claim, evidence, found)
+) -> list[Verdict]:
+    """Return one verdict for each claim and task; a claim without runs has one, with n = 0. `tasks`: None = those of
+    the frame."""
+    evidence, found = Evidence(frame, scale), []
+    tasks = evidence.tasks if tasks is None else list(tasks)
+    for name in claims:
+        asked = tasks_of(find_claim(name), tasks, evidence.scale)
+        judged = [judge(name, evidence, task=task) for task in asked] or [judge(name, evidence, task="")]
+        found += [one for one in judged if one.n] or judged[:1]
+    return found
 
 
-def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> Verdict:
-    """What one task says of a claim, without the note of the claim; `tasks`: how many share one verdict."""
-    rows = rows_of(claim, evidence, task, tasks)
-    deciding = [row for row in rows if row["decides"] or claim.no_verdict]
-    verdict = str(decide(np.array([row["state"] for row in deciding]), claim.at_least))
-    run = any(row["n"] for row in deciding)
-    runs = evidence.runs(claim, task) if claim.runs != "failure" else None
-    caveats = [runs.calm] if runs is not None and runs.calm else []
-    caveats += [] if run else list(dict.fromkeys(row["why"] for row in deciding if row["why"]))
-    if run:
-        caveats += [told] if (told := how_many_hold(rows)) and not claim.no_verdict else []
-        for why in dict.fromkeys(row["why"] for row in rows if row["why"] and row["state"] in ("open", "not judged")):
-            caveats.append(f"{', '.join(row['comparison'] for row in rows if row['why'] == why)}: {why}")
-        if claim.runs == "tuned" and (shared := shared_rows(task, evidence.scale)):
-            caveats.append(f"the seeds share {shared}: the interval speaks of it alone")
-    on, by_task = decisive(claim, deciding, verdict) if run else _nothing(claim), {task: verdict}
-    return Verdict(claim, verdict, evidence.scale, (task,), by_task, tuple(rows), on, tuple(caveats))
+def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
+    lower, upper = rule.levels(max(len(claim.deciding), 1), claim.one_suffices)
+    rows = []
+    for group in claim.deciding:
+        row = _row(claim, _chosen(group, evidence, task), evidence, task)
+        word = rule.word_of(row.per_seed, row.smallest, lower, upper) if not row.why else rule.NO_WORD
+        rows.append(_with(row, word=word, corrected=0 if word == row.word else len(claim.deciding)))
+    beside = [comparison for comparison in claim.comparisons if not comparison.decides]
+    return rows + [_row(claim, comparison, evidence, task) for comparison in beside]
 
 
-def _nothing(claim: Claim) -> Row:
-    return NO_NUMBER | dict(task="", comparison="", unit=claim.unit, threshold=claim.threshold)
+def _chosen(group: Sequence[Comparison], evidence: Evidence, task: str) -> Comparison:
+    """Return the comparison of a group that is best by validation, on the tuning seeds that all its arms have."""
+    if len(group) == 1:
+        return group[0]
+    runs = _tuning(evidence).of_arms(dict.fromkeys(arm for one in group for arm in one.weights), task)
+    if runs.missing:
+        return group[0]
+    validation = dict(zip(runs.arms, runs.columns["validation"].mean(axis=1), strict=True))
+    return max(group, key=lambda one: sum(weight * validation[arm] for arm, weight in one.weights.items()))
 
 
-def decisive(claim: Claim, rows: list[Row], verdict: str) -> Row:
-    """The row on which the verdict turns: of those that hold (or fail) the last one that it took, else the nearest; of
-    a claim that is only measured the first that was."""
-    if claim.no_verdict:
-        return next(row for row in rows if row["n"])
-    ranked = sorted(rows, key=_strength, reverse=True)
-    u = claim.at_least or len(rows)
-    states = {"reproduced": "holds", "contradicted": "fails", "≈ threshold": "near"}
-    mine = [row for row in ranked if row["state"] == states.get(verdict, verdict)]
-    if verdict == "reproduced":
-        return mine[u - 1]
-    if verdict == "contradicted":
-        return mine[-(len(rows) - u + 1)]
-    return (mine[0] if u == 1 else mine[-1]) if mine else ranked[min(u, len(ranked)) - 1]
+def _tuning(evidence: Evidence) -> Evidence:
+    return Evidence(evidence, tuning=True, changes=dict(evidence.changes))
 
 
-def _strength(row: Row) -> tuple[bool, int, float]:
-    width, margin = row["high"] - row["low"], row["effect"] - row["threshold"]
-    strength = margin / width if width > 0 else np.inf * np.sign(margin) if margin == margin and margin else 0.0
-    return STATES.index(row["state"]), row["n"] > 0, strength
-
-
-def combine(claim: Claim, evidence: Evidence, found: list[Verdict]) -> Verdict:
-    """One verdict from those of the tasks: those that were told something decide; without one, those that were run."""
-    ranks = [one for one in found if one.verdict in TOLD], [one for one in found if one.turns_on["comparison"]]
-    counted = next((rank for rank in ranks if rank), [])
-    by_task = {task: word for one in found for task, word in one.by_task.items()}
-    tasks = tuple(task for one in counted for task in one.tasks)
-    verdict = _together(list(dict.fromkeys(one.verdict for one in counted)))
-    disagree = f"the tasks disagree: {', '.join(f'{task} {by_task[task]}' for task in tasks)}"
-    caveats = [disagree] if len({one.verdict for one in counted}) > 1 else []
-    for one in (one for one in found if counted and one.tasks[0] not in tasks):
-        caveats.append(f"{one.tasks[0]}: {one.verdict}, not counted{one.reason and ': '}{one.reason}")
-    caveats += [f"{one.tasks[0]}: {text}" if len(counted) > 1 else text for one in counted for text in one.caveats]
-    if not counted:
-        caveats += [text for one in found for text in one.caveats] or [_why_not_run(claim, evidence)]
-    agreeing = [one for one in counted if one.verdict == verdict] or counted
-    return Verdict(
-        claim=claim,
-        verdict=verdict,
-        scale=evidence.scale,
-        tasks=tasks,
-        by_task=by_task,
-        records=tuple(row for one in found for row in one.records),
-        turns_on=min((one.turns_on for one in agreeing), key=_strength, default=_nothing(claim)),
-        caveats=(*caveats, claim.note) if claim.note else tuple(caveats),
+def _row(claim: Claim, comparison: Comparison, evidence: Evidence, task: str) -> Row:
+    """Return the row of one comparison, with its word at the plain levels."""
+    smallest = claim.smallest_of(comparison)
+    row = Row(comparison.name, task, comparison.unit, smallest, decides=comparison.decides)
+    runs = evidence.of_claim(claim, comparison.weights, task)
+    differences = runs.total(comparison)
+    if not len(differences):
+        return _with(row, why=runs.missing or f"the runs lack {comparison.column}")
+    low, high = rule.interval(differences)
+    row = _with(
+        row,
+        effect=float(differences.mean()),
+        low=low,
+        high=high,
+        n=len(differences),
+        per_seed=tuple(differences.tolist()),
+        paper=printed(claim, comparison, task),
+        fresh=runs.fresh,
+        rates=dict(zip(runs.arms, runs.rates, strict=True)) if claim.runs == "tuned" else None,
+        failed=_failed(runs) if claim.runs in ("tuned", "deep") else None,
+        run_ids=tuple(runs.run_ids.ravel()),
     )
+    if claim.runs == "tuned":
+        row = _with(row, footnotes=tuple(_footnotes(runs, comparison, evidence, task)))
+    why = claim.measured or _why_no_word(claim, comparison, runs, row.n)
+    if why:
+        return _with(row, why=why)
+    row = _with(row, word=rule.word_of(differences, smallest))
+    return _with(row, seeds_to_tell=rule.seeds_to_tell(differences, smallest)) if row.n > 1 else row
 
 
-def _together(words: list[str]) -> str:
-    """One word from those of the tasks."""
-    if len(words) < 2:
-        return words[0] if words else "not judged"
-    if "contradicted" in words and "reproduced" not in words:
-        return "contradicted"
-    return "≈ threshold" if set(words) == {"reproduced", "≈ threshold"} else "open"
+def _with(row: Row, **fields: Any) -> Row:
+    return replace(row, **fields)
 
 
-def _why_not_run(claim: Claim, evidence: Evidence) -> str:
-    kinds = {"vision": "image task", "language": "language model"}
-    if claim.kind in kinds and not tasks_of(claim, evidence.tasks, evidence.scale):
-        return f"no {kinds[claim.kind]} has been run"
-    return "the frame has no runs of this claim: see mambanorm.needed"
+def _why_no_word(claim: Claim, comparison: Comparison, runs: Runs, n: int) -> str:
+    if n < rule.FEWEST:
+        return f"{n} pairs of runs, and {rule.FEWEST} are needed"
+    if claim.runs not in ("tuned", "ladder"):
+        return ""
+    score = runs.columns["bits" if comparison.column == "bits" else "score"]
+    above_chance = score - runs.columns["chance"]
+    for side in comparison.sides():
+        if not side or rule.interval(above_chance[[arm in side for arm in runs.arms]].mean(axis=0))[0] > 0:
+            return ""
+    return "both sides' accuracy may be chance"
+
+
+def _failed(runs: Runs) -> dict[str, tuple[int, int]]:
+    return {
+        arm: (int(row.sum()), len(row)) for arm, row in zip(runs.arms, runs.columns["diverged"], strict=True)
+    }
+
+
+def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str) -> list[str]:
+    n, notes = len(runs.seeds), []
+    for text, counts in (
+        ("failed", runs.columns["diverged"].sum(axis=1)),
+        ("still improved at the end", runs.columns["late"].sum(axis=1)),
+    ):
+        least = 0 if text == "failed" else STILL_IMPROVES * n
+        named = [f"{label(arm)} {k:.0f}" for arm, k in zip(runs.arms, counts, strict=True) if k > least]
+        if named:
+            notes.append(f"{text}: {', '.join(named)} of {n} runs")
+    second = _tuning(evidence).of_arms(runs.arms, task, rank=1).total(comparison)
+    if len(second) > 1:
+        at_second = points(second.mean(), *rule.interval(second), comparison.unit)
+        notes.append(f"at the second-best learning rates, tuning seeds: {at_second}")
+    if shared := shared_rows(task, evidence.scale):
+        notes.append(f"the seeds share {shared}: the interval speaks of it alone")
+    return notes
+
+
+def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
+    """Return the row of two arms on a task without a claim: better, worse, about the same, or cannot tell."""
+    language = kind_of(task) == "language"
+    comparison = minus(arm, against, column="bits" if language else "score")
+    claim = Claim("", "", "", "", "", (comparison,), smallest=SMALLEST_BITS if language else SMALLEST_EFFECT)
+    row = _row(claim, comparison, evidence, task)
+    return row if row.why else _with(row, word=rule.better_or_worse(row.per_seed, row.smallest))
+
+
+@lru_cache(maxsize=16)
+def _printed(kind: str, task: str) -> dict[str, float]:
+    values = paper_values(kind)
+    return dict(values[values.task == task].set_index("arm").accuracy)
+
+
+def printed(claim: Claim, comparison: Comparison, task: str) -> float:
+    """Return the same weighted sum of the paper's numbers, in points; NaN if the paper does not print them all.
+
+    Numbers of the main experiments are shown for every task; those of a task that this kit has as well (ListOps, for
+    H8s) for that task only.
+    """
+    if claim.runs != "tuned" or comparison.column != "score" or not claim.id or not claim.printed_on:
+        return float("nan")
+    accuracy = _printed(claim.kind, claim.printed_on)
+    elsewhere = claim.paper_task and task != claim.paper_task.lower()
+    if elsewhere or not set(comparison.weights) <= set(accuracy):
+        return float("nan")
+    return round(100 * sum(weight * accuracy[arm] for arm, weight in comparison.weights.items()), 4)
+
+
+# ------------------------------------------------------------------------------------------ H9: how often training fails
+
+
+@lru_cache(maxsize=64)
+def _cells(scale: str, seeds: tuple[int, ...]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return the run ids of each depth × learning rate, one a seed, by arm."""
+    cells: dict[str, dict[str, tuple[str, ...]]] = {}
+    for config in failure_runs(scale, seeds):
+        by_arm = cells.setdefault(f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}", {})
+        by_arm[config.arm] = (*by_arm.get(config.arm, ()), config.run_id)
+    return cells
+
+
+def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
+    """Return one row a depth and learning rate: the share of None→None's runs that fail, with its exact interval."""
+    rows, cells = [], _cells(evidence.scale, evidence.seeds.get(task) or (0,))
+    lower, _ = rule.levels(len(cells), one_suffices=True)
+    for name, by_arm in cells.items():
+        ids = np.array([by_arm[NONE], by_arm[CONTROL]])
+        places = evidence.places(ids.ravel()).reshape(ids.shape)
+        places = places[:, (places >= 0).all(axis=0)]
+        n, row = places.shape[1], Row(name, task, claim.unit, claim.smallest, why="not run")
+        if n:
+            k, control = evidence.columns["diverged"][places].sum(axis=1).astype(int).tolist()
+            low, high = (100 * end for end in clopper_pearson(k, n))
+            plain, word = (failure_word(k, control, n, level) for level in (rule.ONE_SIDED, lower))
+            row = _with(
+                row,
+                word=word if n >= rule.FEWEST else rule.NO_WORD,
+                effect=100 * k / n,
+                low=low,
+                high=high,
+                n=n,
+                per_seed=(100.0,) * k + (0.0,) * (n - k),
+                corrected=0 if word == plain else len(cells),
+                fresh=not (evidence.columns["protocol"][places] < VERSION).any(),
+                failed={NONE: (k, n), CONTROL: (control, n)},
+                run_ids=tuple(ids[:, : places.shape[1]].ravel()),
+                why=f"{label(CONTROL)} failed in {control} of {n} runs there",
+            )
+        rows.append(row)
+    return rows
+
+
+def failure_word(k: int, control: int, n: int, lower: float = rule.ONE_SIDED) -> str:
+    """Return the word of k failures of n runs without norms, beside the control's, by exact intervals of both shares.
+
+    Supported: more than half of the runs fail, and less than half of the control's. Opposite: fewer than the control's.
+    No gain: fewer than half fail.
+    """
+    low, high = clopper_pearson(k, n, 1 - 2 * lower)[0], clopper_pearson(k, n)[1]
+    control_low, control_high = clopper_pearson(control, n)
+    if low > 0.5 and control_high < 0.5:
+        return rule.SUPPORTED
+    if high < control_low:
+        return rule.OPPOSITE
+    return rule.NO_GAIN if high < 0.5 else rule.CANNOT_TELL
+
+
+def failure_sentence(verdict: Verdict) -> str:
+    """Return how often models without norms failed, and the control, in the deepest models at the highest rate."""
+    counts = verdict.rows[-1].failed
+    if not counts:
+        return ""
+    (k, n), (control, _) = counts[NONE], counts[CONTROL]
+    said = f"{label(NONE)} failed in {k} of {n} runs, {label(CONTROL)} failed in {control} of {n} runs"
+    p = fisher(k, n, control, n)
+    return f"in the deepest models at the highest learning rate {said} (Fisher p = {p:.2g})"
+
+
+def k_of_n(k: int, n: int) -> str:
+    """`1 of 12 [0, 38 %]`"""
+    low, high = clopper_pearson(k, n)
+    return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"

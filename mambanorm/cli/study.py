@@ -70,27 +70,30 @@ def add_verdicts(command: Parser) -> None:
     "--seeds 8 --tasks digits",
     "--seeds 3 --dry-run",
     "--claims H1s,H3s --tasks digits,listops",
-    "--claims H1s --seeds 8-15",
+    "--claims H1s --seeds 60-67",
 )
 def verdicts(options: argparse.Namespace) -> int:
     """Train the runs that the claims lack and print a verdict for each claim."""
     from mambanorm import claims
-    from mambanorm.claims.protocol import DATE, PROTOCOL, VERSION
+    from mambanorm.claims import pages
+    from mambanorm.claims.plan import PROTOCOL
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
     asked = dict(seeds=options.seeds, tasks=arg.check_tasks(options.tasks) if options.tasks else None, scale=scale)
-    configs = claims.verdict_runs(ids, **asked, runs_dir=options.runs_dir)
+    known = claims.known_runs(scale, options.runs_dir)
+    configs = claims.verdict_runs(ids, **asked, frame=known)
+    to_train = [config for config in configs if config.run_id not in set(known.run_id)]
     if options.dry_run:
-        print_dry_run(configs, options)
+        print_dry_run(to_train, options)
         return 0
-    confirm(configs, options)
+    confirm(to_train, options)
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
-    frame = claims.train_verdicts(ids, **asked, **engine)
-    judged = [claims.judge(name, frame, scale=scale, tasks=asked["tasks"]) for name in ids]
-    print(f"Protocol {VERSION} of {DATE}, scale {scale}; the rule in words: {PROTOCOL}\n")
-    print("\n".join(map(claims.describe, judged)))
-    return report_failed(frame)
+    frame, failed = claims.train_verdicts(ids, **asked, **engine)
+    judged = claims.verdicts(frame, ids, scale=scale, tasks=asked["tasks"])
+    print(f"Protocol {claims.VERSION}, scale {scale}; the rule in words: {PROTOCOL}\n")
+    print("\n".join(map(pages.describe, judged)))
+    return report_failed(failed)
 
 
 def add_record(command: Parser) -> None:
@@ -105,26 +108,23 @@ def add_record(command: Parser) -> None:
 def record(options: argparse.Namespace) -> int:
     """Train all that the study and the verdicts need and record the run frame."""
     from mambanorm import claims
+    from mambanorm.runs.grid import unique
     from mambanorm.runs.recorded_results import describe_recorded, read_results
 
     scale = arg.chosen_scale(options)
     tasks = arg.check_tasks(options.tasks) if options.tasks else None
-    asked = dict(seeds=options.seeds, tasks=tasks, runs_dir=options.runs_dir)
     before = claims.recorded_before(scale, options.out and Path(options.out))
     known = claims.known_runs(scale, options.runs_dir, before)
-    there = set() if before is None else set(before.run_id)
-    configs = claims.recorded_configs(scale, **asked, frame=known)
-    to_train = [config for config in configs if config.run_id not in there]
+    to_train = [c for part in claims.parts(scale, options.seeds, tasks) for c in part.ask(known)]
+    to_train = [config for config in unique(to_train) if config.run_id not in set(known.run_id)]
     if options.dry_run:
-        print(claims.manifest(known, scale, options.seeds, tasks).drop(columns="claims").to_string(index=False))
-        print(f"{len(configs) - len(to_train)} of them are recorded already")
+        print(claims.manifest(known, scale, options.seeds, tasks).to_string(index=False))
         print_dry_run(to_train, options)
         return 0
     confirm(to_train, options)
-    engine = dict(scheduler=options.scheduler, workers=options.workers)
-    path = claims.record_results(scale, **asked, path=options.out, **engine)
-    frame = read_results(path)
-    print(f"{path}: {describe_recorded(frame)}; {claims.recorded_under(frame)}")
+    engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    path = claims.record_results(scale, seeds=options.seeds, tasks=tasks, path=options.out, **engine)
+    print(f"{path}: {describe_recorded(read_results(path))}")
     return 0
 
 
