@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -191,27 +191,31 @@ def known_runs(scale: str, runs_dir: str | Path | None = None, *frames: pd.DataF
     return pd.concat(found, ignore_index=True).drop_duplicates("run_id") if found else load_runs(runs_dir, scale=scale)
 
 
+class Trained(NamedTuple):
+    known: pd.DataFrame  # the runs that are known now
+    failed: pd.DataFrame  # the rows of runs that could not be trained
+    asked: list[RunConfig]  # all runs that were needed
+
+
 def train_asked(
     ask: Ask, scale: str, runs_dir: str | Path | None, *frames: pd.DataFrame | None, **engine: Any
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> Trained:
     """Train what `ask` needs and no frame has, round by round, until it needs nothing more.
 
-    Returns the known runs, and the rows of runs that could not be trained. `engine`: sweep's scheduler, workers, client,
-    progress. ValueError if nothing is needed at all.
+    `engine`: sweep's scheduler, workers, client, progress. ValueError if nothing is needed at all.
     """
-    tried: set[str] = set()
+    asked: list[RunConfig] = []
     failed: list[pd.DataFrame] = []
     while True:
         known = known_runs(scale, runs_dir, *frames)
-        configs = ask(known)
-        if not configs:
+        before, asked = {config.run_id for config in asked}, unique([*asked, *ask(known)])
+        if not asked:
             raise ValueError("there is nothing to train: none of these claims is about these tasks (`mambanorm tasks`)")
-        missing = [c for c in unique(configs) if c.run_id not in tried and c.run_id not in set(known.run_id)]
+        missing = [c for c in asked if c.run_id not in before and c.run_id not in set(known.run_id)]
         if not missing:
-            return known, pd.concat(failed) if failed else known.iloc[:0]
+            return Trained(known, pd.concat(failed) if failed else known.iloc[:0], asked)
         from mambanorm.runs.sweep import sweep  # here, because listing the runs needs neither torch nor Dask
 
-        tried |= {config.run_id for config in missing}
         rows = sweep(missing, runs_dir=runs_dir, **engine)
         failed.append(rows[rows.status == "failed"])
 
@@ -244,7 +248,7 @@ def train_verdicts(
     """Train what the claims lack. Returns all known runs of the scale with their summaries, and the failed ones."""
     scale = default_scale() if scale is None else scale
     ask = partial(_ask_verdicts, claims, seeds, tasks, scale)
-    known, failed = train_asked(ask, scale, runs_dir, **engine)
+    known, failed, _ = train_asked(ask, scale, runs_dir, **engine)
     own = load_runs(runs_dir, scale=scale)
     again = claims is None or not {"H15v", "H16s"}.isdisjoint(claims)
     summed = with_summaries(own, runs_dir, again=again)
@@ -415,10 +419,10 @@ def record_results(
     before, asked = recorded_before(scale, path), parts(scale, seeds, tasks)
     for number, part in enumerate(asked, start=1):
         print(f"part {number} of {len(asked)}: {part.name}")
-        known, failed = train_asked(part.ask, scale, runs_dir, before, **engine)
-        if len(failed):
-            raise RuntimeError(f"{plural(len(failed), 'run')} could not be trained: {part.name!r} is not recorded")
-        before = _write(unique(part.ask(known)), before, commit, path, runs_dir)
+        trained = train_asked(part.ask, scale, runs_dir, before, **engine)
+        if failed := len(trained.failed):
+            raise RuntimeError(f"{plural(failed, 'run')} could not be trained: {part.name!r} is not recorded")
+        before = _write(trained.asked, before, commit, path, runs_dir)
     return path
 
 
