@@ -253,36 +253,41 @@ class Evidence:
     def rate(self, arm: str, task: str, rank: int = 0) -> float | None:
         """Return the learning rate with the best mean validation accuracy on the tuning seeds (`rank` 1: the second
         best); None if the arm was not tuned. A diverged run counts as chance; of equal rates the smaller one wins."""
-        rates, validation = self.tuned(arm, task)
+        rates, validation, _ = self.tuned(arm, task)
         for _ in range(rank):
             if len(rates):
                 best = best_rate(validation)
                 rates, validation = np.delete(rates, best), np.delete(validation, best, axis=0)
         return float(rates[best_rate(validation)]) if len(rates) else None
 
-    def tuned(self, arm: str, task: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rates that every tuning seed of an arm has, (rates,), and their validation, (rates, seeds).
+    def tuned_anew(self, arm: str, task: str) -> bool:
+        """Return whether the tuning seeds of an arm are new ones, which the kit has not recorded."""
+        return any(seed >= NEW_TUNING_SEEDS[0] for seed in self.tuned(arm, task)[2])
+
+    def tuned(self, arm: str, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the rates that every tuning seed of an arm has, (rates,), their validation, (rates, seeds), and the
+        seeds.
 
         Runs with `changes` that were not tuned themselves take the rate of the scale's own setting.
         """
         for changes in dict.fromkeys((self.changes, ())):
-            rates, validation = self._tuned(arm, task, changes)
-            if len(rates):
+            found = self._tuned(arm, task, changes)
+            if len(found[0]):
                 break
-        return rates, validation
+        return found
 
-    def _tuned(self, arm: str, task: str, changes: tuple) -> tuple[np.ndarray, np.ndarray]:
+    def _tuned(self, arm: str, task: str, changes: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         model = model_of([arm])
         rates, grid = np.array(all_rates(task, self.scale, model)), lr_grid(task, self.scale, model)
-        known = tuple(filter(is_tuning_seed, self.seeds.get(task, ())))
-        ids = [run_id for lr in rates for run_id in _run_ids(task, self.scale, arm, float(lr), known, changes)]
+        known = np.array([seed for seed in self.seeds.get(task, ()) if is_tuning_seed(seed)], int)
+        ids = [run_id for lr in rates for run_id in _run_ids(task, self.scale, arm, float(lr), tuple(known.tolist()), changes)]
         validation = self.columns["validation"][self.places(ids)].reshape(len(rates), len(known))
         there = np.isfinite(validation)
         seeds = there[np.isin(rates, grid)].all(axis=0)  # the seeds that have every rate of the grid
-        if any(known[i] < FIRST_TEST_SEED for i in np.flatnonzero(seeds)):
-            seeds &= np.array(known) < FIRST_TEST_SEED  # a reader's new tuning does not move a recorded rate
+        if (known[seeds] < FIRST_TEST_SEED).any():
+            seeds &= known < FIRST_TEST_SEED  # a reader's new tuning does not move a recorded rate
         whole = there[:, seeds].all(axis=1) & seeds.any()
-        return rates[whole], validation[whole][:, seeds]
+        return rates[whole], validation[whole][:, seeds], known[seeds]
 
     # the runs of arms at their rates
 

@@ -139,14 +139,16 @@ def arm_runs(
     evidence: Evidence,
     tuning: tuple[int, ...] = NEW_TUNING_SEEDS,
 ) -> list[RunConfig]:
-    """Return the runs of these arms on a task: the test runs of an arm that has a learning rate, and the tuning runs of
-    one that has none. The results of `evidence` decide which."""
-    configs, changes = [], dict(evidence.changes)
+    """Return the runs of these arms on a task that are needed next: the tuning runs of an arm that the kit did not
+    tune, and the test runs of an arm that has a learning rate. `evidence`: the runs that are known."""
+    configs, how = [], dict(scale=evidence.scale, **dict(evidence.changes))
     for arm in arms:
         rate = evidence.rate(arm, task)
-        lrs, at = ((rate,), seeds) if rate else (lr_grid(task, evidence.scale, model_of([arm])), tuning)
-        for lr in lrs:
-            configs += grid([arm], [task], scale=evidence.scale, seeds=at, lr=lr, **changes)
+        if rate is None or evidence.tuned_anew(arm, task):
+            for lr in lr_grid(task, evidence.scale, model_of([arm])):
+                configs += grid([arm], [task], seeds=tuning, lr=lr, **how)
+        if rate is not None:
+            configs += grid([arm], [task], seeds=seeds, lr=rate, **how)
     return configs
 
 
@@ -324,13 +326,14 @@ def _arms_of_part(
     changes: Mapping[str, Any] | None = None,
     tuning: tuple[int, ...] = (),
 ) -> list[RunConfig]:
-    evidence = Evidence(frame, scale, changes=changes)
-    if not tuning:
-        return arm_runs(arms, task, seeds, evidence)
-    lrs = lr_grid(task, scale)
-    configs = [c for lr in lrs for c in grid(arms, [task], scale=scale, seeds=tuning, lr=lr, **changes or {})]
-    done = {config.run_id for config in configs} <= set(frame.run_id)
-    return configs + (arm_runs(arms, task, seeds, evidence) if done else [])
+    tuned = [
+        config
+        for lr in (lr_grid(task, scale) if tuning else ())
+        for config in grid(arms, [task], scale=scale, seeds=tuning, lr=lr, **changes or {})
+    ]
+    if {config.run_id for config in tuned} <= set(frame.run_id):
+        tuned += arm_runs(arms, task, seeds, Evidence(frame, scale, changes=changes))
+    return tuned
 
 
 def _fixed_of_part(claim: str, seeds: tuple[int, ...], scale: str, frame: pd.DataFrame) -> list[RunConfig]:
