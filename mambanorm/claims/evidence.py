@@ -20,7 +20,7 @@ from mambanorm.basics.errors import check_kind
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims.claim import CORRUPTED, NONE, SMALLEST_BITS, Claim, Comparison
 from mambanorm.config import RunConfig
-from mambanorm.runs.grid import base_config
+from mambanorm.runs.grid import FIRST_TEST_SEED, base_config, is_test_seed, is_tuning_seed
 from mambanorm.runs.presets import LANGUAGE_TASKS, TABLES, TEXTS, VISION_TASKS
 from mambanorm.runs.recorded_results import best_rate
 from mambanorm.study.experiments import (
@@ -40,7 +40,6 @@ from mambanorm.study.tables import check_frame, label
 VERSION = 12
 """The version of the protocol."""
 
-FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
 NEW_TUNING_SEEDS = (100, 101, 102, 103)
 """The tuning seeds of arms that are not recorded."""
 
@@ -65,14 +64,6 @@ def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
     if claim.runs != "tuned":
         return [task for task in dict.fromkeys(tasks) if task == inside_task(scale)]
     return [task for task in dict.fromkeys(tasks) if kind_of(task) == claim.kind]
-
-
-def is_test_seed(seed: int) -> bool:
-    return FIRST_TEST_SEED <= seed <= LAST_TEST_SEED
-
-
-def is_tuning_seed(seed: int) -> bool:
-    return seed < FIRST_TEST_SEED or 100 <= seed < 200
 
 
 def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int]) -> list[RunConfig]:

@@ -22,19 +22,24 @@ from mambanorm.basics.settings import CHECKOUT, KIT, check_scale, default_scale
 from mambanorm.basics.text import plural
 from mambanorm.claims.claim import Claim, pair
 from mambanorm.claims.evidence import (
-    FIRST_TEST_SEED,
-    LAST_TEST_SEED,
     NEW_TUNING_SEEDS,
     VERSION,
     Evidence,
     fixed_runs,
-    is_test_seed,
     kind_of,
     tasks_of,
 )
 from mambanorm.claims.hypotheses import BEYOND, CLAIMS, find_claim
 from mambanorm.config import RunConfig
-from mambanorm.runs.grid import check_names, check_seeds, check_task, grid, unique
+from mambanorm.runs.grid import (
+    FIRST_TEST_SEED,
+    LAST_TEST_SEED,
+    check_names,
+    check_seeds,
+    check_task,
+    grid,
+    unique,
+)
 from mambanorm.runs.presets import TABLES
 from mambanorm.runs.recorded_results import (
     read_results,

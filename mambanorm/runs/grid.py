@@ -86,6 +86,18 @@ def grid(
 # ---------------------------------------------------------------------------------------------------------------------
 # seeds and names
 
+FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
+"""The seeds on which arms are compared. Seeds below, and those from 100 to 199, choose learning rates."""
+
+
+def is_test_seed(seed: int) -> bool:
+    return FIRST_TEST_SEED <= seed <= LAST_TEST_SEED
+
+
+def is_tuning_seed(seed: int) -> bool:
+    return seed < FIRST_TEST_SEED or 100 <= seed < 200
+
+
 MOST_SEEDS, MOST_COUNTED = 1_000, 100
 """How many seeds a list may have; and the largest plain number n, which stands for 0…n−1: seed 100 tunes."""
 

@@ -24,7 +24,7 @@ from mambanorm.arms import Arm
 from mambanorm.basics.atomic import replacing, sha256, write_text
 from mambanorm.basics.settings import KIT, SCALES, check_scale, check_source, default_scale
 from mambanorm.config import RunConfig
-from mambanorm.runs.grid import base_config, grid, unique
+from mambanorm.runs.grid import base_config, grid, is_test_seed, is_tuning_seed, unique
 from mambanorm.runs.presets import LANGUAGE_TASKS
 
 RESULTS = KIT / "data" / "results"
@@ -182,19 +182,24 @@ def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tup
     frame = _scores(path, mtime_ns)
     mine = frame[(frame.task == task) & (frame.arm == arm)]
     rates, seeds = (sorted(mine[name].unique().tolist()) for name in ("lr", "seed"))
-    own = [base_config(task, scale, arm=arm, lr=lr) for lr in rates]
-    ids = np.array([[config.with_seed(seed).run_id for seed in seeds] for config in own])
+    configs = [base_config(task, scale, arm=arm, lr=lr) for lr in rates]
+    ids = np.array([[config.with_seed(seed).run_id for seed in seeds] for config in configs])
     scores = mine.score.reindex(ids.ravel()).to_numpy().reshape(ids.shape)
-    if not np.isfinite(scores).any():
+    tuning = np.array([is_tuning_seed(seed) for seed in seeds], bool)
+    if not np.isfinite(scores[:, tuning]).any():
         return None
-    best = best_rate(scores)
-    return rates[best], tuple(seed for seed, score in zip(seeds, scores[best], strict=True) if np.isfinite(score))
+    best = best_rate(scores[:, tuning])
+    run = [seed for seed, score in zip(seeds, scores[best], strict=True) if np.isfinite(score)]
+    tested = tuple(seed for seed in run if is_test_seed(seed))
+    return rates[best], tested or tuple(seed for seed in run if is_tuning_seed(seed))
 
 
 def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] | None:
-    """The learning rate at which an arm is best on validation, the mean of all its recorded seeds, and these seeds.
-    Of the runs that differ from the task's settings at this scale in arm, learning rate and seed alone; a rate that
-    has fewer seeds than another is none to choose. None where nothing is recorded."""
+    """Return the learning rate with the best mean validation on the recorded tuning seeds, and the recorded test seeds
+    at that rate (or, without any, the tuning seeds). None if nothing is recorded.
+
+    Only runs count that differ from the task's settings at this scale in arm, learning rate and seed alone; a rate
+    with fewer seeds than another cannot be chosen."""
     path = recorded_path(scale)
     return _own_rate(path, path.stat().st_mtime_ns, scale, task, arm) if path.is_file() else None
 
