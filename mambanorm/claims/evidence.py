@@ -271,7 +271,11 @@ class Evidence:
         model = model_of([arm])
         rates, grid = np.array(all_rates(task, self.scale, model)), lr_grid(task, self.scale, model)
         known = np.array([seed for seed in self.seeds.get(task, ()) if is_tuning_seed(seed)], int)
-        ids = [run_id for lr in rates for run_id in _run_ids(task, self.scale, arm, float(lr), tuple(known.tolist()), changes)]
+        ids = [
+            run_id
+            for lr in rates
+            for run_id in _run_ids(task, self.scale, arm, float(lr), tuple(known.tolist()), changes)
+        ]
         validation = self.columns["validation"][self.places(ids)].reshape(len(rates), len(known))
         there = np.isfinite(validation)
         seeds = there[np.isin(rates, grid)].all(axis=0)  # the seeds that have every rate of the grid

@@ -35,6 +35,7 @@ from mambanorm.claims.claim import (
 from mambanorm.claims.other_sources import AUTONORM_CLAIMS, BEYOND_CLAIMS, language_claims
 from mambanorm.claims.said_in_passing import IN_PASSING
 
+
 def find_claim(claim_id: str | Claim) -> Claim:
     """The claim of that id. ValueError for an unknown one."""
     if isinstance(claim_id, Claim):

@@ -74,6 +74,8 @@ VERDICT_TASKS = ("digits", "digits_images")
 VERDICT_SEEDS = 8
 """How many test seeds a verdict has at the other scales, and a comparison of two arms."""
 
+MOST_SEEDS_OF_PART = 8
+
 TEST_SEEDS, FURTHER_TEST_SEEDS, STEPS_SEEDS = tuple(range(52, 64)), tuple(range(64, 76)), tuple(range(52, 58))
 DEEP_TUNING, DEEP_SEEDS = tuple(range(40, 44)), tuple(range(52, 60))
 FIXED_SEEDS = {
@@ -294,9 +296,13 @@ def parts(
     found = []
 
     def add(name: str, task: str, arms: Iterable[str], planned: tuple[int, ...], **how: Any) -> None:
-        if tasks is None or task in tasks:
-            used = own or planned
-            found.append(Part(name, used, partial(_arms_of_part, tuple(arms), task, used, scale, **how)))
+        """Add the part; one of twelve seeds in halves, so that a recording that ends early has whole parts."""
+        arms, used = tuple(arms), own or planned
+        if tasks is not None and task not in tasks:
+            return
+        for some in np.array_split(used, -(-len(used) // MOST_SEEDS_OF_PART)):
+            some = tuple(some.tolist())
+            found.append(Part(name, some, partial(_arms_of_part, arms, task, some, scale, **how)))
 
     kinds = {"curves": "curves", "glyphs_images": "images of letters and digits", "pydoc": "text"}
     for task, name in kinds.items():
@@ -426,7 +432,7 @@ def record_results(
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
     before, asked = recorded_before(scale, path), parts(scale, seeds, tasks)
     for number, part in enumerate(asked, start=1):
-        print(f"part {number} of {len(asked)}: {part.name}")
+        print(f"part {number} of {len(asked)}: {part.name}, seeds {part.seeds[0]} to {part.seeds[-1]}")
         trained = train_asked(part.ask, scale, runs_dir, before, **engine)
         if failed := len(trained.failed):
             raise RuntimeError(f"{plural(failed, 'run')} could not be trained: {part.name!r} is not recorded")

@@ -273,9 +273,7 @@ def _why_no_word(claim: Claim, comparison: Comparison, runs: Runs, n: int) -> st
 
 
 def _failed(runs: Runs) -> dict[str, tuple[int, int]]:
-    return {
-        arm: (int(row.sum()), len(row)) for arm, row in zip(runs.arms, runs.columns["diverged"], strict=True)
-    }
+    return {arm: (int(row.sum()), len(row)) for arm, row in zip(runs.arms, runs.columns["diverged"], strict=True)}
 
 
 def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str) -> list[str]:
