@@ -9,8 +9,7 @@ import pytest
 
 from mambanorm import answers, figures
 from mambanorm.arms import Arm
-from mambanorm.claims import CLAIMS, VERDICTS, judge
-from mambanorm.claims.frames import of_seeds
+from mambanorm.claims import CLAIMS, WORDS, judge
 from mambanorm.look import sigma_history
 from mambanorm.runs.grid import base_config
 from mambanorm.runs.run import train
@@ -20,39 +19,25 @@ from mambanorm.study.tables import paired_steps
 from tests.planted import made_up
 
 
-def said_of(name: str, word: str, said: str = "", **by_task: str) -> SimpleNamespace:
+def said_of(name: str, word: str, task: str = "curves") -> SimpleNamespace:
     """As much of a verdict as a sentence looks at."""
-    by_task = by_task or {"mnist1d": word}
-    told = word != "not judged"
-    return SimpleNamespace(claim=CLAIMS[name], verdict=word, said=said or word, by_task=by_task, n_seeds=8 * told)
+    return SimpleNamespace(claim=CLAIMS[name], word=word, task=task)
 
 
 # notebook 12
 
 
-def test_the_answer_counts_each_word_and_says_whose_arms_diverge_more_often():
-    found = [said_of("H1s", "reproduced"), said_of("H2s", "reproduced")]
-    found.append(said_of("H1v", "contradicted", "contradicted, but A diverges more often"))
-    text = answers.what_holds(found, VERDICTS, "protocol 7")
-    assert text.startswith("**Answer** (protocol 7).\n\n- 2 **reproduced**: H1s, H2s\n")
-    assert "- 1 **contradicted**: H1v" in text
-    assert "- H1v: contradicted, but A diverges more often" in text
-    assert "- H1s:" not in text
-    assert "disagree" not in text
+def test_the_answer_counts_each_word_and_names_the_task_of_a_claim_that_has_several():
+    found = [said_of("H1s", "supported"), said_of("H2s", "supported"), said_of("H2s", "opposite", "glyphs")]
+    text = answers.what_holds(found, WORDS, "protocol 12")
+    assert text.startswith("**Answer** (protocol 12).\n\n- 2 **supported**: H1s, H2s (curves)\n")
+    assert text.endswith("- 1 **opposite**: H2s (glyphs)")
 
 
-@pytest.fixture(scope="module")
-def planted() -> pd.DataFrame:
-    """GN after the SSM gains much: H4s holds."""
-    return made_up("H4s", {"None>SSM>GN": 30.0}, scale="quick")
-
-
-def test_of_fewer_seeds_nothing_is_judged_and_a_high_threshold_turns_it(planted):
-    assert judge("H4s", planted).verdict == "reproduced"
-    assert judge("H4s", of_seeds(planted, 3)).verdict == "not judged"
-    assert of_seeds(planted, 3).seed.nunique() == 3
-    assert of_seeds(planted, [1, 5]).seed.unique().tolist() == [1, 5]
-    assert judge(replace(CLAIMS["H4s"], threshold=45.0), planted).verdict == "contradicted"
+def test_a_larger_smallest_effect_turns_a_word():
+    planted = made_up("H4s", {"None>SSM>GN": 0.0}, scale="quick", sd=3.0)
+    assert judge("H4s", planted).word == "cannot tell"
+    assert judge(replace(CLAIMS["H4s"], smallest=45.0), planted).word == "no gain"
 
 
 # notebook 07

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import mambanorm as mn
-from mambanorm import claims
 from mambanorm.basics.settings import SCALES
 from mambanorm.cli.main import main
 from mambanorm.runs.grid import check_seeds
@@ -38,12 +37,13 @@ COMMANDS = [  # one or two a rule
     (["study", "--notebooks", "99"], "unknown notebook '99'"),
     (["verdicts", "--claims", "H1s,,H3s"], "lacks a name"),
     (["verdicts", "--claims", "H33s"], "did you mean 'H3s'"),
+    (["verdicts", "--claims", "H1s", "--seeds", "40-43", "--dry-run"], "test seeds are 52 to 99, got 40, 41, 42, 43"),
     (["tasks", "--scale", ""], "unknown scale ''"),
     (["bench", "--only", "scn"], "did you mean 'scan'"),
     # files and folders
     (["runs", "--export", ""], "'' is no name of a file"),
     (["study", "--out", "FILE"], "is no name of a folder"),
-    (["record", "--dry-run", "--out", "/dev/null"], "/dev/null is no file, and what is recorded is read again"),
+    (["record", "--dry-run", "--out", "/dev/null"], "/dev/null is not a file: name another one with --out"),
     (["slides", "--from", "EMPTY"], "EMPTY has none of these notebooks: name a folder such as reports/evening"),
     (["runs", "--check", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
     (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
@@ -124,7 +124,7 @@ CALLS = {  # one a rule
     "study(tasks=[])": (lambda: mn.study("smoke", tasks=[]), "tasks must be a list of names, got []"),
     "train({})": (lambda: mn.train({}), "config must be a RunConfig, as base_config makes it, got a dict"),
     "sweep('abc')": (lambda: mn.sweep("abc"), "each of configs must be a RunConfig, as grid makes it, got 'abc'"),
-    "verdict_table(3)": (lambda: mn.verdict_table(3), "frame must be a DataFrame, as load_runs makes it, got 3"),
+    "judge('H1s', 3)": (lambda: mn.judge("H1s", 3), "frame must be a DataFrame, as load_runs makes it, got 3"),
     "grid([])": (lambda: mn.grid([]), "arms must be a list of arms such as ['RMSN>SSM>GN'], got []"),
     "Arm at no site": (lambda: mn.Arm("LN", "LN", {"q": "LN"}), "unknown site 'q'"),
     "load_runs('')": (lambda: mn.load_runs(""), "the run store '' names no folder"),
@@ -147,8 +147,7 @@ def test_a_single_name_stands_for_itself():
     assert alone == listed
     assert {one.task for one in alone["03_type"]} == {"digits"}
     asked = dict(seeds=1, scale="smoke")
-    both = claims.verdict_runs("H1s", tasks="digits", **asked), claims.verdict_runs(["H1s"], tasks=["digits"], **asked)
-    assert ids(both[0]) == ids(both[1]) != []
+    assert ids(mn.needed("H1s", tasks="digits", **asked)) == ids(mn.needed("H1s", tasks=["digits"], **asked)) != []
     assert ids(mn.grid("LN>SSM>LN", "digits", **asked)) == ids(mn.grid(["LN>SSM>LN"], ["digits"], **asked))
     assert experiments.validation_tasks("smoke", "listops") == ["listops"]
 

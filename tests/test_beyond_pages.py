@@ -89,9 +89,9 @@ def test_the_answers_are_those_of_the_runs():
     assert told.split("trained: RMSN at B")[1].splitlines()[0].endswith(": clearly better")
     assert "- **digits**, in the first epochs (6 seeds, one learning rate for all), the largest mean: " in told
     authors = answers.authors_and_runs(verdicts)
-    assert "**E2s: reproduced.**" in authors
+    assert "**E2s: supported, by more than 0.1 decades of the rate.**" in authors
     assert BEYOND["E3s"].quote in authors
-    assert "not run yet" in authors.split("**E3s: not judged.**")[1]
+    assert "not run yet" in authors.split("**E3s: no word.**")[1]
     assert answers.what_a_site_brings(frame(), table.iloc[:0], []).endswith("- The gain alone was not run.")
 
 

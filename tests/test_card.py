@@ -1,4 +1,4 @@
-"""A card for a norm: what it does is measured, what it is is found out, whether it is better is said by the rule."""
+"""A card for a norm: what it does is measured, a copy of a known norm is recognised, and the rule compares it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import mambanorm as mn
 from mambanorm.advice import card_checks, card_page, cards_html, norm_card
 from mambanorm.basics.errors import VARIABLE
-from mambanorm.claims.protocol import TRAINED_TASKS
+from mambanorm.claims.plan import TRAINED_TASKS
 from mambanorm.cli.main import main
 from mambanorm.runs.recorded_results import own_rate, recorded
 from mambanorm.study.experiments import inside_task
@@ -106,12 +106,11 @@ def as_planted(register, monkeypatch):
         if name not in mn.NORMS:
             register(Spread)
         arms = arms_of(name)
-        frame = planted.study(
-            skeleton(tuple(arms.values())), {arms[place]: lead for place, lead in leads.items()}, **how
-        )
+        frame = planted.rows_of(planted.tuned_and_tested([*arms.values(), OWN], "digits", 8))
+        frame = planted.study(frame, {arms[place]: lead for place, lead in leads.items()}, **how)
         frame = planted.where(frame, frame.arm.isin(arms.values()) & frame.seed.isin(lost), status="diverged")
-        monkeypatch.setattr(card, "frame_of", lambda *_: frame)
-        return norm_card(name, train=False, tasks="digits", scale="quick", runs_dir="nowhere")
+        monkeypatch.setattr(card, "known_runs", lambda *_: frame)
+        return norm_card(name, train=False, tasks="digits", scale="smoke", runs_dir="nowhere")
 
     return make
 
@@ -120,29 +119,21 @@ def arms_of(name):
     return {place: arm.format(name) for place, arm in card_page.PLACES.items()}
 
 
-def skeleton(arms, seeds=8):
-    """The runs of these arms and of Mamba's own on digits, without results."""
-    configs = [
-        c for arm in arms for c in card.duel_runs(arm, OWN, "digits", range(seeds), "quick", mn.load_runs("nowhere"))
-    ]
-    return planted.rows_of(dict.fromkeys(configs))
-
-
-def test_an_honest_norm_gets_its_verdicts_place_by_place(as_planted):
+def test_an_honest_norm_is_compared_place_by_place(as_planted):
     made = as_planted({"after the scan": 5.0, "on both sides": -5.0}, sd=0.3)
     words = made.verdicts.set_index("place").word
-    assert words.to_dict() == {"before the block": "alike", "after the scan": "better", "on both sides": "worse"}
-    assert made.words[1].startswith(
-        "On digits after the scan: better; None→Spread is better than RMSN→None by more than one"
-    )
-    assert made.words[2].startswith(
-        "On digits on both sides: worse; RMSN→None is better than Spread→Spread by more than"
-    )
+    assert words["before the block"] in ("about the same", "cannot tell")
+    assert (words["after the scan"], words["on both sides"]) == ("better", "worse")
+    assert made.verdicts.fresh.all()
+    assert made.words[1].startswith("On digits, after the scan, None→Spread is better than RMSN→None: +")
+    assert made.words[2].startswith("On digits, on both sides, Spread→Spread is worse than RMSN→None: −")
+    assert made.words[3] == "The seeds on digits share one pool of rows: the comparisons speak about it alone."
+    assert "8 seeds" in made.basis
     assert not made.checks.told.eq("bad").any()
     assert "What is wrong" not in str(made)
 
 
-def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_and_judges_nothing(register, monkeypatch):
+def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_without_a_word(register, monkeypatch):
     register(Spread)
     arms = arms_of("Spread")
     asked = norm_card("Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere")
@@ -151,7 +142,7 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_and_judges_nothing(register
     assert {c.lr for c in configs} == {known[0] if known else mn.base_config("digits", "quick").lr}
     assert len(configs) == 4 * 3  # three places and the arm beside which they stand
     frame = planted.study(planted.rows_of(dict.fromkeys(configs)), {arms["after the scan"]: 5.0}, sd=0.3)
-    monkeypatch.setattr(card, "frame_of", lambda *_: frame)
+    monkeypatch.setattr(card, "known_runs", lambda *_: frame)
     made = norm_card("Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere")
     assert not card.card_runs(made, frame)
     pair = [OWN, arms["after the scan"]]
@@ -159,19 +150,34 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_and_judges_nothing(register
     row = made.verdicts.set_index("place").loc["after the scan"]
     assert row.word == "sketch"
     assert row.effect == pytest.approx(100 * (scores[arms["after the scan"]] - scores[OWN]).mean())
-    assert made.words[0].startswith("A sketch, at the rate of RMSN→None")
-    assert made.words[2].startswith("On digits after the scan: sketch; +")
+    assert made.words[0].startswith("A sketch, at the learning rate of RMSN→None")
+    assert made.words[2].startswith("On digits, after the scan, None→Spread − RMSN→None: +")
     assert "better" not in " ".join(made.words)
     assert made.strips["digits"].own.sum() == 3
-    assert "circled ones at one rate" in made._repr_html_()
+    assert "circled arms at one learning rate" in made._repr_html_()
 
 
 def test_runs_that_diverged_and_seeds_that_would_tell_are_said(as_planted):
-    made = as_planted({"after the scan": 5.0}, sd=0.3, lost=(1, 4, 6))
-    assert "not judged; fewer than six seeds on which every compared run finished: 5" in made.words[1]
+    made = as_planted({"after the scan": 5.0}, sd=0.3, lost=(53, 56))
+    assert "failed: None→Spread 2 of 8 runs" in made.words[1]
     made = as_planted({"after the scan": 2.0}, sd=3.0)
-    assert made.verdicts.word.eq("open").any()
-    assert any(line.startswith("To settle ") and "--seeds 8-" in line for line in made.words)
+    assert made.verdicts.word.eq("cannot tell").any()
+    assert any(line.startswith("To settle ") and "--seeds 60-" in line for line in made.words)
+
+
+def test_the_arms_of_a_new_norm_are_tuned_first_and_then_tested(register):
+    register(Spread)
+    made = norm_card("Spread", train=False, tasks="digits", scale="smoke", runs_dir="nowhere")
+    known = mn.load_runs("nowhere")
+    tuning = [config for config in card.card_runs(made, known) if config.seed >= 100]
+    assert {config.seed for config in tuning} == {100, 101, 102, 103}
+    assert len(tuning) == (3 + 1) * 3 * 4  # three places and RMSN→None, which is not recorded at this scale
+    assert len(card.later_runs(made, known)) == 3 * 8
+    frame = planted.study(planted.rows_of(dict.fromkeys(tuning)), sd=0.3)
+    tested = [config for config in card.card_runs(made, frame) if config.seed > 53]  # 52 and 53 have the ladder as well
+    assert {config.seed for config in tested} == set(range(54, 60))
+    assert len(tested) == (3 + 1) * 6
+    assert not card.later_runs(made, frame)
 
 
 class Layers(mn.create_norm("LN", 4).__class__):
@@ -183,16 +189,15 @@ class Layers(mn.create_norm("LN", 4).__class__):
 
 def test_the_card_of_ln_as_if_it_were_new_says_what_is_recorded_against_no_norm(register):
     register(Layers)
-    frame, seeds = recorded("evening"), own_rate(IMAGES, "LN>SSM>LN", "evening")[1]
-    options = dict(tasks=IMAGES, scale="evening", seeds=seeds, against="None>SSM>None", runs_dir="nowhere")
+    options = dict(tasks=IMAGES, scale="evening", against="None>SSM>None", runs_dir="nowhere")
     made = norm_card("Layers", train=True, **options)
-    told = mn.judge("H1v", frame, tasks=[IMAGES]).rows.set_index("comparison").loc["LN→LN − None→None"]
+    verdict = mn.judge("H1v", recorded("evening"), task=IMAGES)
+    claimed = verdict.table.set_index("comparison").loc["LN→LN − None→None"]
     row = made.verdicts[~made.verdicts.best].set_index("place").loc["on both sides"]
-    assert row.word == "better"
-    assert row.verdict.verdict == "reproduced"
-    assert told.state == "holds"
-    assert row.effect == pytest.approx(told.effect, abs=1e-9)
-    assert (row.low, row.high) == pytest.approx(told.plain, abs=1e-9)
+    assert (row.word, claimed.word) == ("better", "supported")
+    assert (row.effect, row.low, row.high) == pytest.approx((claimed.effect, claimed.low, claimed.high))
+    assert (row.n, row.fresh) == (claimed.n, claimed.fresh)
+    assert any("not fresh" in line for line in made.words) == (not row.fresh)
     assert made.verdicts.best.sum() == 3
     assert not made.verdicts.against[made.verdicts.best].str.contains("LN").any()
 
@@ -271,7 +276,7 @@ def test_the_page_opens_offline_and_its_numbers_are_in_the_json(as_planted, tmp_
     page, data, picture = made.save(tmp_path)
     text = page.read_text()
     assert not re.search(r'<script|<link|(src|href)="(http|/)', text)
-    assert "is better than RMSN→None by more than one point" in text
+    assert "None→Spread is better than RMSN→None" in text
     assert "prefers-color-scheme: dark" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
     kept = json.loads(data.read_text())
@@ -291,11 +296,11 @@ def test_a_name_that_is_html_stays_text(register):
 def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
     how = dict(train=False, scale="evening", runs_dir="nowhere")
     own = norm_card("RMSN", tasks=inside_task("evening"), **how).training.set_index("place")
-    row = mn.judge("E2s", recorded("evening"), scale="evening")
+    verdict = mn.judge("E2s", recorded("evening"), scale="evening")
     assert math.isfinite(own.rate["before the block"])
     assert own.rate["before the block"] == own.rate_reference["after the scan"]
     assert not math.isfinite(own.rate["after the scan"])  # its ladder is not recorded
-    assert row.n_seeds == 8
+    assert verdict.n == 8
 
 
 def test_the_kits_cards_are_read_from_what_is_recorded():

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from mambanorm import base_config, claims
+from mambanorm.cli import recording
 from mambanorm.cli import training as train_command
 from mambanorm.cli.arguments import parse_changes
 from mambanorm.cli.main import COMMANDS, main
@@ -179,7 +180,7 @@ def test_a_training_of_hours_is_told_first_and_at_a_terminal_asked_about(name, c
 
     monkeypatch.setattr(estimate, "estimate", lambda *_: 7300.0)
     places = {train_command: "_train", sweep_module: "sweep", report: "run_study"}
-    for module, trains in [*places.items(), (claims, "train_verdicts"), (claims, "record_results")]:
+    for module, trains in [*places.items(), (claims, "train_verdicts"), (recording, "record_results")]:
         monkeypatch.setattr(module, trains, begin)
     argv = LONG[name] + (["--out", str(tmp_path / "out.parquet")] if name == "record" else [])
     code, out, err = call(capsys, *argv)

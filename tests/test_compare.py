@@ -1,67 +1,125 @@
-"""Any arm against any other: the rule of the verdicts, recorded partners, and an answer in words."""
+"""Which arm to take, and any arm compared with any other: by the rule of the verdicts, with an answer in words."""
 
+import numpy as np
+import pandas as pd
 import planted
 import pytest
 
 import mambanorm as mn
-from mambanorm.advice import which_arm as ranking
-from mambanorm.claims.protocol import GRID_SEEDS, TRAINED_TASKS
+from mambanorm import advice
+from mambanorm.advice import which_arm
+from mambanorm.claims import rule
+from mambanorm.claims.evidence import NEW_TUNING_SEEDS, Evidence
+from mambanorm.claims.plan import arm_runs
 from mambanorm.cli.main import main
+from mambanorm.runs.grid import grid, is_test_seed
+from mambanorm.runs.recorded_results import own_rate
+from mambanorm.study.experiments import lr_grid
 
-ARM, OTHER = "LN>SSM>GN", "RMSN>SSM>None"
+ARM, OTHER, PROPOSAL = "LN>SSM>GN", "RMSN>SSM>None", "NormVary>SSM>GN"
+RECORDED = tuple(range(40, 52))
 
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """compare() on a made-up frame in which ARM leads by so many points."""
+    """Return compare() on a made-up frame in which ARM leads by so many points."""
 
-    def answer(lead, *, lost=(), **how):
-        configs = ranking.duel_runs(ARM, OTHER, "digits", range(8), "quick", mn.load_runs("nowhere"))
-        frame = planted.study(planted.rows_of(configs), {ARM: lead}, **how)
+    def answer(lead, *, lost=(), tests=8, seeds=8, **how):
+        frame = planted.rows_of(planted.tuned_and_tested([ARM, OTHER], "digits", tests))
+        frame = planted.study(frame, {ARM: lead}, **how)
         frame = planted.where(frame, (frame.arm == ARM) & frame.seed.isin(lost), status="diverged")
-        monkeypatch.setattr(ranking, "frame_of", lambda *_: frame)
-        return mn.compare(ARM, OTHER, "digits", seeds=8, scale="quick").iloc[0]
+        monkeypatch.setattr("mambanorm.runs.rounds.known_runs", lambda *_: frame)
+        return mn.compare(ARM, OTHER, "digits", seeds=seeds, scale="smoke").iloc[0]
 
     return answer
+
+
+# ----------------------------------------------------------------------------------------------------------- two arms
 
 
 @pytest.mark.parametrize(
     ("lead", "sd", "said"),
     [
-        (5.0, 0.5, "LN→GN is better than RMSN→None by more than one point (+"),
-        (-5.0, 0.5, "RMSN→None is better than LN→GN by more than one point (−"),
-        (0.0, 0.2, "LN→GN and RMSN→None differ by less than one point ("),
-        (2.0, 3.0, "we cannot tell whether LN→GN or RMSN→None is better ("),
+        (5.0, 0.5, "LN→GN is better than RMSN→None: +"),
+        (-5.0, 0.5, "LN→GN is worse than RMSN→None: −"),
+        (0.0, 0.2, "LN→GN and RMSN→None are about the same: "),
+        (2.0, 3.0, "we cannot tell whether LN→GN or RMSN→None is better: "),
     ],
 )
 def test_the_answer_is_said_in_words(made_up, lead, sd, said):
     row = made_up(lead, sd=sd)
     assert row.said.startswith(said)
     assert row.n == 8
+    assert row.fresh
     assert abs(row.effect - lead) < 2 * sd
     assert row.low < row.effect < row.high
-    assert row.said.endswith("the seeds share one pool of rows, and this speaks of it alone")
+    assert row.said == f"{row.brief}; the seeds share one pool of rows, and this speaks about it alone"
+    assert ("new seeds would tell" in row.brief) == (row.word == rule.CANNOT_TELL) == (row.new_seeds is not None)
 
 
-def test_runs_that_diverged_are_counted_and_too_few_pairs_are_not_judged(made_up):
-    row = made_up(5.0, sd=0.5, lost=(1, 4, 6))
-    assert (row.diverged, row.diverged_against, row.n) == (3, 0, 5)
-    assert row.said.startswith("not judged: fewer than six seeds on which every compared run finished: 5")
+def test_the_number_of_new_seeds_does_not_depend_on_which_arm_is_named_first():
+    frame = planted.study(planted.rows_of(planted.tuned_and_tested([ARM, OTHER], "digits")), {ARM: 0.8}, sd=3.0)
+    rows = [which_arm.answer(*pair, "digits", frame, "smoke") for pair in ((ARM, OTHER), (OTHER, ARM))]
+    assert [row["word"] for row in rows] == [rule.CANNOT_TELL] * 2
+    assert rows[0]["new_seeds"] == rows[1]["new_seeds"] > 8
 
 
-def test_the_recorded_seeds_of_the_other_are_taken_unless_seeds_are_asked_for():
-    assert ranking.duel_seeds(OTHER, TRAINED_TASKS[0], "evening", None) == list(GRID_SEEDS)
-    assert ranking.duel_seeds(OTHER, "listops", "smoke", None) == list(range(8))
-    assert ranking.duel_seeds(OTHER, TRAINED_TASKS[0], "evening", [3, 4]) == [3, 4]
+def test_a_run_that_diverged_scores_chance_and_is_counted(made_up):
+    row = made_up(5.0, sd=0.5, lost=(53, 56))
+    assert (row.diverged, row.diverged_against, row.n) == (2, 0, 8)
+    assert "failed: LN→GN 2 of 8 runs" in row.brief
+    assert row.effect == pytest.approx((6 * 5 + 2 * (10 - 50)) / 8, abs=2)  # chance is 10 per cent
 
 
-def test_the_command_trains_what_lacks_and_prints_a_line_a_task(tmp_path, capsys):
+def test_fewer_than_six_pairs_have_no_word(made_up):
+    assert made_up(5.0, tests=5, seeds=5).brief == "no word: 5 pairs of runs, and 6 are needed"
+
+
+def test_a_list_of_seeds_is_judged_alone(made_up):
+    assert made_up(5.0, tests=20, seeds=range(60, 68)).n == 8
+    assert made_up(5.0, tests=20).n == 20
+
+
+def test_the_recorded_seeds_of_the_other_arm_are_taken_unless_more_are_asked_for():
+    recorded = list(own_rate("curves", OTHER, "evening")[1])
+    assert which_arm.duel_seeds(OTHER, "curves", "evening", None) == recorded[:8]
+    assert which_arm.duel_seeds(OTHER, "curves", "evening", 6) == recorded[:6]
+    assert which_arm.duel_seeds(OTHER, "curves", "evening", 40) == list(range(52, 92))
+    assert which_arm.duel_seeds(OTHER, "listops", "smoke", None) == list(range(52, 60))
+    assert which_arm.duel_seeds(OTHER, "curves", "evening", [60, 61]) == [60, 61]
+    with pytest.raises(ValueError, match="test seeds are 52 to 99, got 3"):
+        which_arm.duel_seeds(OTHER, "curves", "evening", [3, 60])
+
+
+def test_a_new_arm_is_tuned_on_new_seeds_and_tested_where_the_other_is_recorded():
+    """The other arm has no test seeds yet: the comparison is made on its tuning seeds, and is not fresh."""
+    rates = lr_grid("digits", "smoke")
+    configs = [config for lr in rates for config in grid([OTHER], ["digits"], scale="smoke", seeds=RECORDED, lr=lr)]
+    seeds = list(RECORDED[:8])
+    for round_, expected in enumerate([(NEW_TUNING_SEEDS, rates), (tuple(seeds), rates[1:2]), ((), ())]):
+        frame = planted.study(planted.rows_of(configs), {ARM: 5.0}, sd=0.3)
+        lacking = which_arm.duel_runs(ARM, OTHER, "digits", seeds, "smoke", frame)
+        assert {config.arm for config in lacking} == ({ARM} if round_ < 2 else set())
+        assert sorted({config.seed for config in lacking}) == list(expected[0])
+        assert sorted({config.lr for config in lacking}) == list(expected[1])
+        configs += lacking
+    row = which_arm.answer(ARM, OTHER, "digits", frame, "smoke")
+    assert (row["word"], row["n"], row["fresh"]) == ("better", 8, False)
+    assert "; not fresh: a learning rate was chosen on these seeds; " in row["said"]
+    # once both have test seeds, these alone are compared
+    tests = arm_runs([ARM, OTHER], "digits", range(52, 60), Evidence(frame, "smoke"))
+    frame = planted.study(planted.rows_of(dict.fromkeys([*configs, *tests])), {ARM: 5.0}, sd=0.3)
+    row = which_arm.answer(ARM, OTHER, "digits", frame, "smoke")
+    assert (row["word"], row["n"], row["fresh"]) == ("better", 8, True)
+
+
+def test_the_command_trains_the_missing_runs_and_prints_a_line_a_task(tmp_path, capsys):
     call = ["compare", ARM, "--scale", "smoke", "--tasks", "digits", "--seeds", "6", "--runs-dir", str(tmp_path)]
     assert main([*call, "--dry-run"]) == 0
-    assert "36 runs asked for, 0 in the store" in capsys.readouterr().out
+    assert "24 runs asked for, 0 in the store" in capsys.readouterr().out  # both arms are tuned first
     assert main([*call, "--workers", "0"]) == 0
     assert capsys.readouterr().out.strip().startswith("digits: ")
-    assert len(mn.load_runs(tmp_path)) >= 36
+    assert 24 < len(mn.load_runs(tmp_path)) <= 24 + 2 * 6
 
 
 @pytest.mark.parametrize(
@@ -70,6 +128,7 @@ def test_the_command_trains_what_lacks_and_prints_a_line_a_task(tmp_path, capsys
         (OTHER, [], f"{OTHER} against itself: give two arms"),
         (ARM, ["--tasks", "pydoc"], "norm 'GN' sees the future"),
         (ARM, ["--tasks", "diabetes"], "diabetes is a regression"),
+        (ARM, ["--tasks", "digits", "--seeds", "3,60"], "test seeds are 52 to 99"),
         ("LN>MHA>LN", [], "compare one kind"),
         ("Nix>SSM>GN", [], "unknown norm 'Nix'"),
     ],
@@ -78,3 +137,62 @@ def test_bad_input_is_one_line_and_nothing_is_trained(arm, options, said, tmp_pa
     assert main(["compare", arm, "--runs-dir", str(tmp_path), *options]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------------------------------ choosing an arm
+
+
+@pytest.fixture(scope="module")
+def many():
+    """All arms of the sequence claims, None→BN ahead by 6 points, NormVary→GN behind by 6."""
+    configs = planted.tuned_and_tested(which_arm.tuned_arms("sequence"), "digits", 8)
+    return planted.study(planted.rows_of(configs), {"None>SSM>BN": 6.0, PROPOSAL: -6.0}, 40, sd=0.5)
+
+
+def test_the_arm_to_take_is_chosen_by_validation_on_the_tuning_seeds(many):
+    table = advice.ranking(many, "digits")
+    assert (table.arm.iloc[0], table.told.iloc[0]) == ("None>SSM>BN", "chosen")
+    assert set(table.arm) == set(which_arm.tuned_arms("sequence"))
+    tests = many.seed.map(is_test_seed)
+    lucky = (many.arm == "IN>SSM>IN") & tests  # neither accuracy of a test seed may choose
+    columns = {name: many[name] + 0.3 * lucky for name in ("test_accuracy", "best_val_accuracy")}
+    assert advice.ranking(many.assign(**columns), "digits").arm.iloc[0] == "None>SSM>BN"
+    tuned = (many.arm == "IN>SSM>IN") & ~tests
+    better = many.best_val_accuracy + 0.3 * tuned
+    assert advice.ranking(many.assign(best_val_accuracy=better), "digits").arm.iloc[0] == "IN>SSM>IN"
+    with pytest.raises(ValueError, match="no arm is tuned and tested on task 'listops'"):
+        advice.ranking(many, "listops")
+
+
+def test_every_other_arm_is_compared_with_the_chosen_one_on_the_test_seeds(many):
+    table = advice.ranking(many, "digits").set_index("arm")
+    found = table.loc[PROPOSAL]
+    assert (found.who, found.told, found.n, found.fresh) == ("the paper's", "behind", 8, True)
+    rows = many[many.seed.map(is_test_seed)].pivot(index="seed", columns="arm", values="test_accuracy")
+    gap = 100 * (rows["None>SSM>BN"] - rows[PROPOSAL])
+    assert found.per_seed == pytest.approx(gap.tolist())
+    assert (found.low, found.high) == pytest.approx(rule.interval(gap))
+    assert found.behind == pytest.approx(12, abs=1)
+    lost = planted.where(many, (many.arm == PROPOSAL) & (many.seed == 54), status="diverged")
+    found = advice.ranking(lost, "digits").set_index("arm").loc[PROPOSAL]
+    assert (found.n, found.diverged, len(found.per_seed)) == (8, 1, 8)
+    assert max(found.per_seed) == pytest.approx(100 * rows["None>SSM>BN"][54] - 10)  # of chance
+
+
+def test_without_test_seeds_the_ranking_is_on_the_tuning_seeds_and_not_fresh(many):
+    table = advice.ranking(many[~many.seed.map(is_test_seed)], "digits")
+    assert set(table.n) == {len(NEW_TUNING_SEEDS)}
+    assert not table.fresh.any()
+    assert set(table.told) == {"chosen", "we cannot tell"}  # four pairs have no word
+
+
+def test_the_first_arms_and_those_that_somebody_recommends_are_shown(many):
+    table = advice.ranking(many, "digits")
+    shown = advice.leading(table)
+    assert shown["mean"].tolist() == [round(x, 1) for x in table["mean"][shown.index]]
+    assert set(table.index[:8]) <= set(shown.index) <= {*table.index[:8], *table.index[table.who != ""]}
+    pairs = advice.against_chosen(table, "digits")
+    assert set(pairs.b) == {PROPOSAL, "BN>SSM>LN", OTHER}
+    assert np.isfinite(pairs[["difference", "low", "high"]].to_numpy()).all()
+    both = pd.concat([many, many.assign(task="listops")])
+    assert list(advice.rankings(both, ["digits", "curves"])) == ["digits"]

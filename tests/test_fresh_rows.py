@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.claims.evidence import shared_rows
 from mambanorm.runs.evaluation import answers
+from mambanorm.study.intervals import shared_rows
 from mambanorm.tasks import TASKS, glyphs, small
 from mambanorm.tasks.base import IGNORED, BadData, Split, TaskData
 

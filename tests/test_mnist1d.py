@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.claims.evidence import shared_rows
+from mambanorm.study.intervals import shared_rows
 from mambanorm.tasks import TASKS, small
 
 

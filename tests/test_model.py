@@ -284,7 +284,7 @@ def test_a_plain_sum_of_branches_grows_as_much_as_the_threshold_says():
     for blocks, decades in ((16, 0.27), (24, 0.19)):
         depth = np.arange(1, blocks + 1)
         assert growth(pd.Series(np.sqrt(depth), depth))["decades_per_8"] == pytest.approx(decades, abs=0.005)
-    assert FLAT == claim.FLAT == mn.CLAIMS["H10s"].threshold
+    assert FLAT == claim.FLAT == mn.CLAIMS["H10s"].smallest
 
 
 def test_growth_fits_name_the_law_and_need_four_depths():

@@ -1,115 +1,129 @@
-"""The protocol: no hypothesis changes in silence, and whatever was recorded names the rule that was in force."""
+"""The protocol: PROTOCOL.md says what the code does, and recorded runs name the version that was in force."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
-from dataclasses import replace
 
+import pandas as pd
 import pytest
 
-from mambanorm.claims import CLAIMS, calibration, protocol, rule
+from benchmarks.protocol import PREDICTIONS, predict, rates_text, with_tables
+from mambanorm.claims import CLAIMS, TRAINED_TASKS, rule
+from mambanorm.claims.evidence import VERSION, Evidence
 from mambanorm.claims.hypotheses import BEYOND
-from mambanorm.claims.protocol import DATE, FINGERPRINT, PROTOCOL, SAME_RUNS, VERSION, fingerprint, with_hypotheses
-from mambanorm.cli.main import main
+from mambanorm.claims.plan import FURTHER_TEST_SEEDS, PROTOCOL, TEST_SEEDS, planned_tasks
+from mambanorm.cli import recording
+from mambanorm.runs.grid import is_test_seed
 from mambanorm.runs.recorded_results import recorded, recorded_path
 
 
-def test_hypotheses_and_numbers_are_those_of_the_version_in_force():
-    """Whoever changes one writes a new version, with its own fingerprint, in protocol.py and PROTOCOL.md."""
-    assert fingerprint() == FINGERPRINT
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return recorded("evening")
 
 
-@pytest.mark.parametrize("change", [{"threshold": 2.0}, {"at_least": 2}, {"quote": "…"}, {"words": "…"}])
-def test_the_fingerprint_sees_every_part_of_a_hypothesis(change, monkeypatch):
-    monkeypatch.setitem(CLAIMS, "H1s", replace(CLAIMS["H1s"], **change))
-    assert fingerprint() != FINGERPRINT
+@pytest.fixture(scope="module")
+def predictions() -> pd.DataFrame:
+    return pd.read_csv(PREDICTIONS, keep_default_na=False)
 
 
-@pytest.mark.parametrize("number", ["ONE_SIDED", "FEWEST", "RISING"])
-def test_the_fingerprint_sees_the_numbers_of_the_rule(number, monkeypatch):
-    monkeypatch.setattr(rule, number, 0.05)
-    assert fingerprint() != FINGERPRINT
-
-
-def test_the_document_says_what_the_code_does():
-    """If this fails: python -m mambanorm.claims.protocol"""
+def test_the_document_is_short_and_its_tables_are_those_of_the_code(frame):
+    """If this fails: python -m benchmarks.protocol"""
     document = PROTOCOL.read_text("utf-8")
-    assert document == with_hypotheses(document)
+    assert document == with_tables(document, frame)
+    assert len(document.splitlines()) <= 250
     assert document.startswith(f"# The protocol of the verdicts, version {VERSION}\n")
-    versions = re.findall(r"^\| (\d+) \| (\d{4}-\d\d-\d\d) \|", document, re.MULTILINE)
-    assert [int(number) for number, _ in versions] == list(range(1, VERSION + 1))
-    assert versions[-1][1] == DATE
     for claim in (CLAIMS | BEYOND).values():
-        assert f"**{claim.id}** {claim.words}" in document
+        assert f"| {claim.id} | {claim.words} | {claim.asks} |" in document
     for file in re.findall(r"\]\(([\w.]+/?)\)", document):
         assert (PROTOCOL.parent / file).exists(), file
-    for word in rule.VERDICTS:
-        assert f"| **{word}** |" in document
+
+
+def test_the_document_names_every_version():
+    versions = re.findall(r"^\| (\d+) \| \d{4}-\d\d-\d\d \|", PROTOCOL.read_text("utf-8"), re.MULTILINE)
+    assert [int(number) for number in versions] == list(range(1, VERSION + 1))
+
+
+def test_the_words_and_numbers_of_the_rule_are_those_of_the_document():
+    document = " ".join(PROTOCOL.read_text("utf-8").split())
+    for word in rule.WORDS:
+        assert f"**{word}" in document or f"**{word.capitalize()}" in document, word
+    order = ", ".join(f"*{word}*" for word in rule.STRENGTH)
+    assert f"From the weakest to the strongest the words are {order}" in document
+    assert "fewer than six pairs" in document
+    assert rule.FEWEST == 6
+    assert (rule.ONE_SIDED, CLAIMS["H1s"].smallest, CLAIMS["H1l"].smallest) == (0.025, 1.0, 0.01)
+    assert "its second mark is 0.01 bits" in document
+
+
+def test_claims_are_written_in_few_statements():
+    """A statement is an `ast.stmt` node, so that long lines do not hide any."""
+    files = PROTOCOL.parent.glob("*.py")
+    trees = (ast.parse(file.read_text("utf-8")) for file in files)
+    assert sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree)) <= 900
+
+
+# predictions and learning rates
+
+
+def test_the_predictions_are_the_words_on_the_tuning_seeds(frame, predictions):
+    pairs = list(predictions[["claim", "task"]].itertuples(index=False, name=None))
+    columns = [name for name in predictions if name != "version_11"]
+    pd.testing.assert_frame_equal(predict(frame, pairs)[columns], predictions[columns], check_dtype=False)
+
+
+def test_the_predictions_are_made_for_every_claim_and_task_that_is_planned(predictions):
+    planned = [(name, task) for name in CLAIMS | BEYOND for task in planned_tasks(name, "evening")]
+    assert list(predictions[["claim", "task"]].itertuples(index=False, name=None)) == planned
+
+
+def test_the_words_of_version_11_are_kept(predictions):
+    assert set(predictions.version_11) <= {"reproduced", "contradicted", "open", "not judged", "≈ threshold"}
+    kept = predictions.set_index(["claim", "task"]).version_11
+    assert kept["H3v", "glyphs_images"] == "reproduced"
+    assert kept["H2s", "glyphs"] == "contradicted"
+    assert kept["H4s", "curves"] == "open"
+
+
+def test_test_runs_change_neither_predictions_nor_learning_rates(frame, predictions):
+    """They rest on the tuning seeds alone."""
+    tuning = frame[~((frame.task != "mnist1d") & frame.seed.map(is_test_seed))]
+    assert rates_text(tuning) == rates_text(frame)
+    (row,) = predictions[(predictions.claim == "H4s") & (predictions.task == "curves")].itertuples()
+    assert predict(tuning, [("H4s", "curves")]).prediction.tolist() == [row.prediction]
+
+
+def test_every_recorded_test_run_has_its_arms_fixed_rate(frame):
+    evidence = Evidence(frame, "evening")
+    tests = frame[frame.task.isin(TRAINED_TASKS) & frame.seed.isin((*TEST_SEEDS, *FURTHER_TEST_SEEDS))]
+    for (task, arm, lr), _ in tests.groupby(["task", "arm", "lr"]):
+        own = {evidence.rate(arm, task), Evidence(evidence, changes=recording.DEEP).rate(arm, task)}
+        assert lr in own, (task, arm, lr)
+
+
+# what is recorded
 
 
 def test_recorded_results_name_the_protocol_that_was_in_force():
     for path in recorded_path("quick").parent.glob("*.parquet"):
-        frame = recorded(path.stem)
-        assert set(frame.protocol) <= set(SAME_RUNS)
-        for version, rows in frame.groupby("protocol"):
-            commits = set(rows.protocol_commit)
+        rows = recorded(path.stem)
+        assert set(rows.protocol) <= set(range(2, VERSION + 1))
+        for version, some in rows.groupby("protocol"):
+            commits = set(some.protocol_commit)
             assert all(re.fullmatch("[0-9a-f]{7,40}", commit) for commit in commits)  # and not changed since
-            texts = {text for text in (stood_at(commit, "PROTOCOL.md") for commit in commits) if text}
+            texts = {text for text in map(protocol_at, commits) if text}
             assert all(text.startswith(f"# The protocol of the verdicts, version {version}\n") for text in texts)
-            rules = [re.findall("^FINGERPRINT = (.*)", stood_at(commit, "protocol.py"), re.M) for commit in commits]
-            assert len({one for found in rules for one in found}) <= 1  # one rule, in whichever words
 
 
-def stood_at(commit: str, file: str) -> str:
-    """A file of claims/ at a commit; "" in a copy without history, and where it stood elsewhere then."""
-    show = ["git", "show", f"{commit}:mambanorm/claims/{file}"]
-    return subprocess.run(show, capture_output=True, text=True, cwd=protocol.PROTOCOL.parent).stdout
+def protocol_at(commit: str) -> str:
+    """Return PROTOCOL.md at a commit; "" in a copy without history, and where the file lay elsewhere then."""
+    show = ["git", "show", f"{commit}:mambanorm/claims/{PROTOCOL.name}"]
+    return subprocess.run(show, capture_output=True, text=True, cwd=PROTOCOL.parent).stdout
 
 
 def test_the_commit_in_force_is_told_and_so_is_an_edit(tmp_path, monkeypatch):
-    assert re.fullmatch(r"[0-9a-f]{7,40}(, changed since)?|unknown", protocol.commit_in_force())
-    monkeypatch.setattr(protocol, "PROTOCOL", tmp_path / "PROTOCOL.md")
-    assert protocol.commit_in_force() == "unknown"
-
-
-# calibration
-
-
-def test_every_tuned_accuracy_claim_is_judged_as_one_of_those_that_are_simulated():
-    def judged_as(claim):
-        groups = calibration.deciding(claim)
-        return claim.at_least, claim.select, len(groups), max(len(group) for group in groups)
-
-    known = {judged_as(CLAIMS[name]) for name in calibration.WHO}
-    for claim in (CLAIMS | BEYOND).values():
-        if claim.runs == "tuned" and claim.kind != "language" and claim.comparisons[0].column == "score":
-            assert judged_as(claim) in known or len(calibration.deciding(claim)) == 2, claim.id
-
-
-def test_the_recorded_table_is_what_it_says():
-    """Whether a limit is kept is measured, not wished: what is above it is said in the text."""
-    frame = calibration.recorded_calibration()
-    assert set(frame.claim) == set(calibration.WHO)
-    assert set(frame.seeds) == set(calibration.SEEDS)
-    assert set(calibration.SCENARIOS) <= set(frame.scenario)
-    assert frame.studies.min() >= 4_000
-    edge = calibration.wrong(frame)
-    text = calibration.calibration_text(frame)
-    assert f"of {len(edge)} cells {(edge.share > calibration.LIMIT).sum()} lie above 3.5 %" in text
-    assert calibration.READABLE.read_text("utf-8") == text
-
-
-def test_the_command_prints_the_table_and_names_what_it_does_not_know(capsys):
-    assert main(["calibrate", "--claims", "H4s", "--scenarios", "plain", "--studies", "40"]) == 0
-    out = capsys.readouterr().out
-    assert f"# How often the verdicts are wrong, protocol {VERSION}" in out
-    assert "| H4s | " in out
-    for asked, said in (
-        (["--claims", "H4"], "unknown claim 'H4'"),
-        (["--claims", "H9s"], "H9s compares no accuracies of tuned arms"),
-        (["--scenarios", "tail"], "unknown scenario 'tail'"),
-        (["--record", "--claims", "H4s"], "--record writes the whole table"),
-    ):
-        assert main(["calibrate", *asked, "--studies", "1"]) == 2
-        assert said in capsys.readouterr().err
+    assert re.fullmatch(r"[0-9a-f]{7,40}(, changed since)?|unknown", recording.commit_in_force())
+    monkeypatch.setattr(recording, "PROTOCOL", tmp_path / "PROTOCOL.md")
+    assert recording.commit_in_force() == "unknown"

@@ -10,22 +10,23 @@ import torch
 import mambanorm as mn
 from mambanorm import advice, claims, figures
 from mambanorm.claims import CLAIMS, judge, needed
-from mambanorm.claims.evidence import Evidence, kind_of, tasks_of
+from mambanorm.claims.evidence import Evidence, tasks_of
 from mambanorm.claims.other_sources import CAUSAL_NORMS
-from mambanorm.claims.pages import command, describe
-from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS
+from mambanorm.claims.pages import describe
+from mambanorm.claims.plan import FURTHER_TEST_SEEDS, TEST_SEEDS
+from mambanorm.cli import recording
 from mambanorm.cli.printing import print_run
 from mambanorm.models.build import build_model
 from mambanorm.runs.evaluation import accuracy, predict
 from mambanorm.runs.grid import base_config
-from mambanorm.runs.presets import LANGUAGE_TASKS
+from mambanorm.runs.presets import LANGUAGE_TASKS, kind_of
 from mambanorm.runs.regimen import Lesson, loss_of
-from mambanorm.runs.result import config_row
 from mambanorm.runs.run import train
 from mambanorm.runs.store import load_runs, save_run, stored_run
 from mambanorm.study.experiments import lr_grid, study
 from mambanorm.study.plan import plan, shape_of_data
 from mambanorm.tasks import TASKS, BadData, Split, TaskData, pydoc
+from tests import planted
 
 LANGUAGE = ("H1l", "H3l", "H8l")
 NONE, ORIGINAL, PROPOSAL = "None>SSM>None", "RMSN>SSM>None", "NormVary-token>SSM>GN-token"
@@ -211,21 +212,12 @@ def test_a_language_model_is_trained_if_its_last_tenth_is_worth_less_than_the_sm
     losses = stored_run(configs[0].run_id).curves.val_loss
     gain = (losses[:18].min() - losses.min()) / math.log(2)
     assert frame.set_index("run_id").late_gain[configs[0].run_id] == pytest.approx(gain)
-    own = base_config("pydoc", "smoke", arm=ORIGINAL)
-    tried = [own.but(seed=seed, lr=lr) for seed in range(4) for lr in lr_grid("pydoc", "smoke")]
-    numbers = dict(
-        test_accuracy=0.1, best_val_accuracy=0.1, chance=0.05, test_loss=2.0, best_val_loss=2.0, chance_loss=3.0
-    )
-    runs = pd.DataFrame([config_row(config) | numbers | dict(status="ok", best_step=4) for config in tried])
-    for gains, known, late, trained in (
-        ((0.02, 0.02, 0, 0), 4, 0.5, False),
-        ((0.0099, 0.009, 0, 0.02), 4, 0.25, True),
-        ((np.nan, 0, 0, np.nan), 2, 0.0, True),
-        ((np.nan,) * 4, 0, np.nan, False),
-    ):
-        row = claims.still_rising(runs.assign(late_gain=runs.seed.map(dict(enumerate(gains)))), "smoke").iloc[0]
-        assert (row.runs, row.trained) == (known, trained)
-        assert row.late == pytest.approx(late, nan_ok=True)
+    runs = made_up({}, tests=6)
+    for gains, late in (((0.02,) * 3 + (0,) * 3, 3), ((0.02, 0.01, 0.0099, 0, 0, 0), 0), ((np.nan,) * 6, 0)):
+        gain = runs.seed.map(dict(zip(range(52, 58), gains, strict=True))).where(runs.arm == ORIGINAL)
+        notes = judge("H8l", runs.assign(late_gain=gain)).footnotes
+        named = [note for note in notes if note.startswith("still improved")]  # of more than a third
+        assert named == ([f"still improved at the end: RMSN→None {late} of 6 runs"] if late else [])
 
 
 @pytest.mark.parametrize("arm", ["GN>SSM>None", "None>SSM>BN", "NormVary>SSM>None", "IN>SSM>IN"])
@@ -254,20 +246,17 @@ def test_padding_is_nothing_that_a_language_model_knows():
 # ---------------------------------------------------------------------------------------------------- claims
 
 
-SEEDS = 12
-
-
-def made_up(bits, *, sd=0.003, diverged=(), seed=0):
-    """All runs of the three claims at smoke. bits: arm → how many bits it needs less than 2; diverged: (arm, seed)."""
-    rng, rates, rows = np.random.default_rng(seed), lr_grid("pydoc", "smoke"), []
-    configs = {c.run_id: c for name in LANGUAGE for c in needed(name, SEEDS, ["pydoc"], "smoke")}
-    for config in configs.values():
-        loss = 2 - bits.get(config.arm, 0.0) + 0.05 * (config.lr != rates[1]) + rng.normal(0, sd)
-        failed = (config.arm, config.seed) in diverged
-        facts = dict(status="diverged" if failed else "ok", test_accuracy=0.5, best_val_accuracy=0.5, chance=0.2)
-        facts |= dict(test_loss=loss * math.log(2), best_val_loss=loss * math.log(2), chance_loss=3.0 * math.log(2))
-        rows.append(config_row(config) | dict(role=config.role) | facts)
-    return pd.DataFrame(rows)
+def made_up(bits, *, sd=0.003, diverged=(), tests=12, seed=0):
+    """Return all runs of the three claims at smoke. bits: arm → how many bits it needs less than 2; diverged: (arm,
+    seed)."""
+    arms = dict.fromkeys(arm for name in LANGUAGE for arm in CLAIMS[name].arms)
+    frame = planted.rows_of(planted.tuned_and_tested(arms, "pydoc", tests, "smoke"))
+    middle, rng = lr_grid("pydoc", "smoke")[1], np.random.default_rng(seed)
+    needs = 2 - frame.arm.map(lambda arm: bits.get(arm, 0.0)) + 0.05 * (frame.lr != middle)
+    loss = math.log(2) * (needs + sd * rng.standard_normal(len(frame)))
+    failed = [pair in diverged for pair in zip(frame.arm, frame.seed, strict=True)]
+    facts = dict(test_accuracy=0.5, best_val_accuracy=0.5, chance=0.2, chance_loss=3.0 * math.log(2))
+    return frame.assign(status=np.where(failed, "diverged", "ok"), test_loss=loss, best_val_loss=loss, **facts)
 
 
 def test_language_models_are_a_kind_of_task_of_their_own():
@@ -283,7 +272,7 @@ def test_language_models_are_a_kind_of_task_of_their_own():
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_the_claims_ask_for_causal_norms_alone_in_bits(name):
     claim = CLAIMS[name]
-    assert (claim.kind, claim.unit, claim.threshold) == ("language", "bits a character", 0.01)
+    assert (claim.kind, claim.unit, claim.smallest) == ("language", "bits a character", 0.01)
     assert claim.paper == "no number printed"
     assert "our extension" in claim.note
     assert "language model" in claim.words
@@ -292,9 +281,8 @@ def test_the_claims_ask_for_causal_norms_alone_in_bits(name):
         assert mn.NORMS[arm.n2].causal
     assert {c.column for c in claim.comparisons} == {"bits"}
     configs = needed(name, 3, scale="smoke", tasks=["pydoc", "digits"])
-    cells = {(c.arm, c.seed, c.lr) for c in configs}
-    assert cells == {(a, s, r) for a in claim.arms for s in range(3) for r in lr_grid("pydoc", "smoke")}
     assert {c.task for c in configs} == {"pydoc"}
+    assert {c.arm for c in configs} == set(claim.arms)
     for config in configs[:4]:
         build_model(config, TASKS["pydoc"].shape("smoke"))
 
@@ -303,64 +291,52 @@ def test_fewer_bits_are_better():
     good = {PROPOSAL: 0.2, "RMSN>SSM>RMSN": 0.2} | {f"None>SSM>{norm}": 0.2 for norm in CAUSAL_NORMS}
     for name, arms in (("H1l", 3), ("H3l", 1), ("H8l", 1)):
         verdict = judge(name, made_up(good))
-        assert verdict.verdict == "reproduced", name
-        assert verdict.effect == pytest.approx(0.2, abs=0.01)
-        assert verdict.unit == "bits a character"
-        assert sum(row["decides"] for row in verdict.records) == arms
-        assert verdict.fidelity.endswith("pydoc, a kind of task that the paper has not")
-        assert np.isnan(verdict.paper)
+        assert verdict.said == "supported, by more than 0.01 bits a character", name
+        assert verdict.turns_on.effect == pytest.approx(0.2, abs=0.01)
+        assert sum(row.decides for row in verdict.rows) == arms
+        assert verdict.basis.endswith("pydoc, a kind of task that the paper has not")
+        assert np.isnan(verdict.turns_on.paper)
         assert "bits a character" in verdict.brief
         assert describe(verdict)
     bad = {PROPOSAL: -0.2, NONE: 0.2} | {f"None>SSM>{norm}": -0.2 for norm in CAUSAL_NORMS}
-    assert [judge(name, made_up(bad)).verdict for name in LANGUAGE] == ["contradicted"] * 3
+    assert [judge(name, made_up(bad)).word for name in LANGUAGE] == ["opposite"] * 3
 
 
-def test_what_lies_within_a_hundredth_of_a_bit_is_not_told():
-    verdict = judge("H8l", made_up({PROPOSAL: 0.009}))
-    assert verdict.verdict in ("open", "≈ threshold", "not judged")
+def test_a_difference_below_a_hundredth_of_a_bit_is_no_gain_of_it():
+    verdict = judge("H8l", made_up({PROPOSAL: 0.0002}, sd=0.002))
+    assert verdict.said == "no gain of 0.01 bits a character"
+    assert judge("H8l", made_up({PROPOSAL: 0.005}, sd=0.002)).said == "supported"
+    assert judge("H8l", made_up({}, sd=0.025)).word == "cannot tell"
 
 
 def test_an_arms_rate_has_the_smallest_validation_loss():
-    frame = made_up({})
-    runs = Evidence(frame).tuned(CLAIMS["H8l"].arms, "pydoc")
-    assert set(runs.lr) == {lr_grid("pydoc", "smoke")[1]}
-    assert runs.at("bits").mean() == pytest.approx(-2, abs=0.01)
-    assert runs.at("validation").mean() == pytest.approx(-2, abs=0.01)
-    assert set(runs.at("chance").ravel()) == {-3.0}
+    frame, (low, middle, _) = made_up({}), lr_grid("pydoc", "smoke")
+    assert Evidence(frame).rate(PROPOSAL, "pydoc") == middle
+    ours = (frame.arm == PROPOSAL) & (frame.lr == low)
+    assert Evidence(planted.where(frame, ours, best_val_loss=1.0)).rate(PROPOSAL, "pydoc") == low
+    better = planted.where(frame, ours, best_val_accuracy=0.9, test_loss=1.0)  # neither chooses
+    assert Evidence(better).rate(PROPOSAL, "pydoc") == middle
 
 
-def test_an_arm_whose_best_rate_is_an_end_of_its_grid_by_more_than_a_hundredth_of_a_bit_gets_another():
-    frame = made_up({})
-    top = lr_grid("pydoc", "smoke")[-1]
-    for gain, asked in ((0.2, True), (0.055, False)):  # 0.05 of it make up for what other rates lose in made_up
-        better = frame.best_val_loss - gain * math.log(2) * ((frame.lr == top) & (frame.arm == PROPOSAL))
-        further = Evidence(frame.assign(best_val_loss=better)).further_rates(CLAIMS["H8l"].arms, "pydoc")
-        assert ([arm for arm, _ in further] == [PROPOSAL]) == asked
-
-
-def test_a_diverged_run_has_the_loss_of_guessing_where_the_rate_is_chosen_and_is_counted_beside():
-    hit = {(PROPOSAL, seed) for seed in (2, 5)}
-    frame = made_up({PROPOSAL: 0.1}, diverged=hit)
-    runs = Evidence(frame).tuned((PROPOSAL,), "pydoc")
-    assert runs.at("validation")[0, [2, 5]] == pytest.approx(-3.0)
-    verdict = judge("H8l", frame)
-    assert (verdict.verdict, verdict.n_seeds) == ("reproduced", SEEDS - 2)
-    assert verdict.effect == pytest.approx(0.1, abs=0.01)
-    assert "NormVary-token→GN-token 2 of 12" in verdict.stability
+def test_a_diverged_run_has_the_loss_of_guessing_and_is_counted():
+    hit = {(PROPOSAL, seed) for seed in (53, 56)}
+    verdict = judge("H8l", made_up({PROPOSAL: 0.1}, diverged=hit))
+    row = verdict.turns_on
+    assert (verdict.n, row.failed[PROPOSAL]) == (12, (2, 12))
+    assert [round(row.per_seed[seed - 52], 1) for seed in (53, 56)] == [-1.0, -1.0]  # 3 bits against 2
+    assert "failed: NormVary-token→GN-token 2 of 12 runs" in verdict.footnotes
 
 
 def test_a_run_without_a_finite_loss_is_a_run_that_is_not_there():
     frame = made_up({})
-    whole = judge("H8l", frame).n_seeds
-    lost = frame.index[(frame.arm == ORIGINAL) & (frame.seed == 3)][0]
-    frame.loc[lost, "test_loss"] = np.nan
-    assert judge("H8l", frame).n_seeds == whole - 1
+    lost = (frame.arm == ORIGINAL) & (frame.seed == 55)
+    assert judge("H8l", planted.where(frame, lost, test_loss=np.nan)).n == 11
 
 
-def test_the_command_of_a_claim_that_was_not_run_names_its_task():
-    verdict = judge("H3l", made_up({}).iloc[:0])
-    assert (verdict.verdict, verdict.reason) == ("not judged", "no language model has been run")
-    assert "--tasks pydoc" in command(verdict)
+def test_models_that_guess_have_no_word():
+    frame = made_up({arm: -1.0 for name in LANGUAGE for arm in CLAIMS[name].arms}, sd=0.01)
+    verdict = judge("H8l", frame)
+    assert (verdict.word, verdict.reason) == ("no word", "both sides' accuracy may be chance")
 
 
 def test_which_arm_to_take_is_told_in_bits():
@@ -373,21 +349,14 @@ def test_which_arm_to_take_is_told_in_bits():
     assert figures.fig_pairs(pairs).axes[0].get_xlabel() == "by how much the test loss is lower (bits a character)"
 
 
-def test_language_models_are_recorded_claim_by_claim_beside_the_other_tasks():
-    names = [part.name for part in claims.parts("evening")]
-    mine = claims.parts("evening", tasks=["pydoc"])
-    assert [part.name for part in mine] == [name for name in names if name.startswith("pydoc")]
-    assert [part.claims for part in mine] == [
-        ("H1l",),
-        ("H8l",),
-        ("H3l",),
-        ("E3l", "E4l"),
-        ("H1l", "H3l", "H8l"),
-        ("H1l", "H3l", "H8l"),
+def test_language_models_are_recorded_as_parts_of_the_plan():
+    parts = recording.parts("evening", tasks=["pydoc"])
+    assert list(dict.fromkeys(part.name for part in parts)) == [
+        "text, every arm",
+        "text, the arms of H4 and H8 once more",
     ]
-    beyond = mine.pop(3)
-    assert beyond.seeds == GRID_SEEDS
-    assert {part.seeds for part in mine} == {EVENING_SEEDS}
-    configs = {config for part in mine[:3] for config in part.configs("evening", pd.DataFrame())}
-    arms = {arm for name in LANGUAGE for arm in CLAIMS[name].arms}
-    assert len(configs) == len(arms) * 3 * len(EVENING_SEEDS)
+    assert [seed for part in parts for seed in part.seeds] == [*TEST_SEEDS, *FURTHER_TEST_SEEDS]
+    configs = [config for part in parts[:1] for config in part.ask(pd.DataFrame())]
+    language = [claim for claim in (CLAIMS | claims.BEYOND).values() if claim.kind == "language"]
+    assert {config.arm for config in configs} == {arm for claim in language for arm in claim.arms}
+    assert {config.task for config in configs} == {"pydoc"}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from importlib import import_module
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,16 +10,18 @@ import mambanorm as mn
 from benchmarks import replay
 from benchmarks.replay import ELSEWHERE
 from mambanorm import claims
-from mambanorm.claims import protocol
-from mambanorm.claims.protocol import EVENING_SEEDS, TRAINED_TASKS, VERSION
+from mambanorm.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
+from mambanorm.claims.plan import arm_runs
+from mambanorm.cli import recording
 from mambanorm.cli.main import main
 from mambanorm.config import RunConfig
 from mambanorm.runs import recorded_results as recorded
-from mambanorm.runs.grid import grid
 from mambanorm.runs.run import train
 from mambanorm.runs.store import load_runs
 from mambanorm.runs.sweep import sweep
-from mambanorm.study.experiments import TRAINED_FURTHER, failing_runs, four_arms, growth_runs
+from mambanorm.study.experiments import growth_runs, study
+
+ENGINE = dict(workers=0, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -49,38 +48,22 @@ def test_every_row_carries_its_config_and_where_it_comes_from(scale, most_bytes)
     assert recorded.recorded_path(scale).stat().st_size < most_bytes
 
 
-def test_what_is_recorded_of_trained_models_is_whole_parts_of_the_plan():
+def test_what_is_recorded_of_trained_models_is_whole_parts_of_the_plan_and_the_tuning_runs():
     frame = recorded.recorded("evening")
-    manifest = claims.manifest(frame, "evening")
-    whole = manifest[manifest.there == manifest.needed]
-    assert whole.part.tolist()[:1] == [f"{TRAINED_TASKS[0]}: H1, H2"]
-    planned = {c.run_id for part in claims.parts("evening") for c in part.configs("evening", frame)}
-    before = frame[~frame.run_id.isin(planned)]  # of version 10, whose seeds no later claim is asked of
-    assert set(before.task) <= {"mnist1d"}
-    assert before.seed.max() < EVENING_SEEDS[0]
+    manifest = recording.manifest(frame, "evening")
+    assert set(manifest.there) - {0} == set(manifest.needed[manifest.there > 0])
+    assert (manifest.there == manifest.needed)[manifest.part.str.startswith("mnist1d")].all()
+    planned = {config.run_id for part in recording.parts("evening") for config in part.ask(frame)}
+    assert frame[~frame.run_id.isin(planned)].seed.max() < 52
 
 
-def test_the_recorded_results_are_a_whole_study_with_8_seeds(frame):
-    asked = {config.run_id for config in claims.recorded_configs("quick", seeds=8, frame=frame)}
-    four, seed = four_arms("BN"), dict(scale="quick", seeds=1)  # and what notebook 07 asked for when it was recorded
-    listops = grid(four, ["listops"], **seed, n_layers=4, steps=150, eval_every=50)
-    deepest = grid(four, ["digits"], **seed, n_layers=24, lr=4e-3, steps=24, eval_every=8)
-    once = [*listops, *deepest, *grid(four, ["digits"], **seed, **TRAINED_FURTHER), *failing_runs("quick")]
-    few = frame.config.map(lambda config: json.loads(config).get("train_rows") == 256)  # no claim asks for them
-    assert sum(few) == 72
-    few |= frame.arm.isin(["AutoNorm", "FrozenLN", "AutoNorm_RandomSelector", "AutoNorm_FixedSelector"])
-    assert asked | {config.run_id for config in once} | set(frame.run_id[few]) == set(frame.run_id)
-
-
-def test_of_models_in_their_first_epochs_each_hypothesis_about_sequences_was_run_and_none_on_accuracy_is_judged(frame):
-    table = mn.verdict_table(frame).set_index("id")
-    asked = {name for part in claims.parts("quick") for name in part.claims}
-    sequences = [name for name in mn.CLAIMS if name.endswith("s") and name in asked]
-    judged = {name for name in sequences if mn.CLAIMS[name].runs == "tuned" and not mn.CLAIMS[name].no_verdict}
-    early = table.loc[sorted(judged)]
-    assert set(early.verdict) == {"not judged"}
-    assert early.caveats.str.contains("still improving at the end of its steps").all()  # first epochs
-    assert (table.seeds[sequences] >= 6).all()
+def test_the_recorded_results_of_the_fast_scale_hold_the_runs_of_every_notebook(frame):
+    asked = study("quick", source="recorded")
+    assert {config.run_id for runs in asked.values() for config in runs} <= set(frame.run_id)
+    assert set(frame.seed) == set(range(8))  # which tune
+    verdicts = {(one.claim.id, one.task): one for one in claims.verdicts(frame, claims.CLAIMS)}
+    sequences = [verdicts[f"H{number}s", "digits"] for number in range(1, 13)]
+    assert all(one.n >= 6 and not one.fresh for one in sequences)
 
 
 def rounding_decides(config: str, accuracy: float) -> bool:
@@ -143,29 +126,38 @@ def test_a_lesson_reads_recorded_results_and_says_so(results, store, capsys, mon
         sweep([*configs, *mn.grid(["GN>SSM>GN"], scale="smoke", seeds=1)], source="recorded")
 
 
+def of_parts(monkeypatch, *parts) -> None:
+    """Let the plan consist of these parts; each is a list of configs that may grow, or an `ask`."""
+    asks = [part if callable(part) else lambda frame, part=part: list(part) for part in parts]
+    found = [recording.Part(f"part {chr(97 + i)}", (52,), ask) for i, ask in enumerate(asks)]
+    monkeypatch.setattr(recording, "parts", lambda *_: found)
+
+
+def lose_runs(store) -> None:
+    """Move every run out of the store."""
+    for run in store.iterdir():
+        run.rename(store.parent / run.name)
+
+
 def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_its_singular_values(
     results, store, monkeypatch
 ):
-    few = [c for c in growth_runs("smoke", seeds=2) if c.arm in ("None>SSM>None", "BN>SSM>BN")]
-    one_part(few, monkeypatch)
+    few = [c for c in growth_runs("smoke", seeds=[52, 53]) if c.arm in ("None>SSM>None", "BN>SSM>BN")]
+    of_parts(monkeypatch, few)
     assert recorded.recorded_inside(recorded.recorded_path("smoke")) == {}
-    claims.record_results("smoke", seeds=2, workers=0, progress=False)
+    recording.record_results("smoke", **ENGINE)
     inside = recorded.recorded_inside(recorded.recorded_path("smoke"))
     assert set(inside) == {config.run_id for config in few}
     for config in few:
         kept, own = inside[config.run_id], mn.find_run(config).diagnostics
-        assert ("singular_values" in kept) == (config.seed == 0)
+        assert ("singular_values" in kept) == (config.seed == 52)
         for name, values in kept.items():
             np.testing.assert_allclose(values, own[name], rtol=1e-6)
-    again = [c.but(seed=2) for c in few]  # of another seed: what is there stays
-    one_part(again, monkeypatch)
-    claims.record_results("smoke", seeds=[2], workers=0, progress=False)
-    assert set(recorded.recorded_inside(recorded.recorded_path("smoke"))) == {
-        config.run_id for config in (*few, *again)
-    }
-    monkeypatch.setattr(import_module("mambanorm.claims.pages"), "STUDY_SCALE", "smoke")
-    frame, again = claims.trained_inside()
-    assert sorted(frame.run_id) == sorted(again)
+    again = [c.but(seed=54) for c in few]  # of another seed: what is there stays
+    of_parts(monkeypatch, again)
+    recording.record_results("smoke", **ENGINE)
+    inside = recorded.recorded_inside(recorded.recorded_path("smoke"))
+    assert set(inside) == {config.run_id for config in (*few, *again)}
 
 
 def test_a_file_that_was_changed_since_it_was_recorded_is_refused(results, store, tmp_path):
@@ -188,26 +180,81 @@ def test_a_file_that_was_changed_since_it_was_recorded_is_refused(results, store
     assert not (tmp_path / "SHA256SUMS").exists()
 
 
-def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(results, store, monkeypatch, capsys):
-    few = mn.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=1)
-    one_part(few, monkeypatch)
-    engine = dict(seeds=1, workers=0, progress=False)
-    path = claims.record_results("smoke", **engine)
+# recording
+
+
+def test_a_part_is_recorded_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    runs = [mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[seed]) for seed in (52, 53, 54)]
+    bad = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[55], norm_options={"groups": 3})
+    path, where = tmp_path / "frame.parquet", dict(runs_dir=tmp_path / "runs", **ENGINE)
+
+    def record(*parts) -> None:
+        of_parts(monkeypatch, *parts)
+        recording.record_results("smoke", path=path, **where)
+
+    mn.sweep(runs[2], **where)  # which no part needs yet
+    said = "1 run could not be trained: 'part b' is not recorded"
+    with pytest.warns(UserWarning, match="groups may be one of"), pytest.raises(RuntimeError, match=said):
+        record(runs[0], [*bad, *runs[1]], runs[2])
+    assert pd.read_parquet(path).seed.tolist() == [52]
+    record(runs[1])
+    assert sorted(pd.read_parquet(path).seed) == [52, 53]
+    record(*runs)
+    written = pd.read_parquet(path)
+    assert sorted(written.seed) == [52, 53, 54]
+    assert written.config.notna().all()
+
+
+def test_tuning_runs_are_recorded_too_also_after_an_interruption(tmp_path, monkeypatch):
+    path, where, stop = tmp_path / "frame.parquet", dict(runs_dir=tmp_path / "runs", **ENGINE), [True]
+
+    def ask(frame):
+        if stop and len(frame):
+            raise KeyboardInterrupt
+        return arm_runs(["LN>SSM>LN"], "digits", (52, 53), Evidence(frame, "smoke"))
+
+    of_parts(monkeypatch, ask)
+    with pytest.raises(KeyboardInterrupt):  # between tuning and testing
+        recording.record_results("smoke", path=path, **where)
+    assert not path.exists()
+    tuning = load_runs(tmp_path / "runs")
+    assert (len(tuning), set(tuning.seed)) == (12, set(NEW_TUNING_SEEDS))
+    stop.clear()
+    recording.record_results("smoke", path=path, **where)
+    frame = recorded.read_results(path)
+    assert sorted(frame.seed) == sorted([*NEW_TUNING_SEEDS] * 3 + [52, 53])
+    assert set(tuning.run_id) < set(frame.run_id)
+    kept = load_runs(tmp_path / "runs").set_index("run_id").wall_s
+    assert kept[tuning.run_id].tolist() == tuning.wall_s.tolist()  # not trained twice
+    assert set(frame.lr[frame.seed < 100]) == {Evidence(frame, "smoke").rate("LN>SSM>LN", "digits")}
+
+
+def test_recorded_rows_name_the_protocol_and_its_commit_and_earlier_rows_keep_theirs(results, store, monkeypatch):
+    few = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[52])
+    of_parts(monkeypatch, few)
+    path = recording.record_results("smoke", **ENGINE)
+    (row,) = recorded.read_results(path).itertuples()
+    assert (row.protocol, row.protocol_commit) == (VERSION, recording.commit_in_force())
+    before = recorded.read_results(path).assign(protocol=11, protocol_commit="abc1234", git_commit="of other code")
+    recorded.write_recorded(before, few, path)
+    few.append(few[0].but(seed=53))
+    frame = recorded.read_results(recording.record_results("smoke", **ENGINE)).set_index("seed")
+    assert frame.protocol.tolist() == [11, VERSION]
+    assert frame.protocol_commit.tolist() == ["abc1234", recording.commit_in_force()]
+    assert frame.git_commit[52] == "of other code" != frame.git_commit[53]
+
+
+def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(results, store, monkeypatch):
+    few = mn.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=[52])
+    of_parts(monkeypatch, few)
+    path = recording.record_results("smoke", **ENGINE)
     before = recorded.recorded("smoke")
-    for run in store.iterdir():
-        run.rename(store.parent / run.name)
-    assert claims.record_results("smoke", **engine) == path
-    assert "recorded already, and not in the run store" in capsys.readouterr().out
+    lose_runs(store)
+    assert recording.record_results("smoke", **ENGINE) == path
     assert not list(store.iterdir())
     pd.testing.assert_frame_equal(recorded.recorded("smoke"), before)
-    assert main(["record", "--scale", "smoke", "--seeds", "1", "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "2 of them are recorded already" in said
-    assert "0 runs asked for" in said
-    assert main(["record", "--scale", "smoke", "--seeds", "1", "--dry-run", "--out", str(path)]) == 0
-    assert capsys.readouterr().out == said
     few.append(few[0].but(arm="GN>SSM>GN"))
-    claims.record_results("smoke", **engine)
+    recording.record_results("smoke", **ENGINE)
     after = recorded.recorded("smoke").set_index("run_id")
     assert [run.name for run in store.iterdir()] == [few[-1].run_id]
     pd.testing.assert_frame_equal(after.loc[before.run_id], before.set_index("run_id"))
@@ -225,15 +272,13 @@ def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(res
 def test_record_refuses_a_file_that_it_would_spoil_before_anything_is_trained(
     change, why, results, store, tmp_path, monkeypatch
 ):
-    few = mn.grid(["RMSN>SSM>None"], scale="smoke", seeds=1)
-    one_part(few, monkeypatch)
-    path = claims.record_results("smoke", seeds=1, workers=0, progress=False, path=tmp_path / "mine.parquet")
+    of_parts(monkeypatch, mn.grid(["RMSN>SSM>None"], scale="smoke", seeds=[52]))
+    path = recording.record_results("smoke", path=tmp_path / "mine.parquet", **ENGINE)
     change(recorded.read_results(path)).to_parquet(path, index=False)
     content = path.read_bytes()
-    for run in store.iterdir():
-        run.rename(store.parent / run.name)
+    lose_runs(store)
     with pytest.raises(ValueError, match=f"mine.parquet {why}.*--out"):
-        claims.record_results("smoke", seeds=1, workers=0, progress=False, path=path)
+        recording.record_results("smoke", path=path, **ENGINE)
     assert path.read_bytes() == content
     assert not list(store.iterdir())
 
@@ -245,18 +290,12 @@ def test_what_is_not_recorded_is_refused_with_what_there_is(results):
         mn.check_source("record")
 
 
-def one_part(configs, monkeypatch):
-    """What is recorded: these runs, a list that may grow."""
-    recording = import_module("mambanorm.claims.recording")
-    monkeypatch.setattr(recording, "parts", lambda *_: [recording.Part("a few", also=tuple(configs))])
-
-
 def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
     results, store, tmp_path, capsys, monkeypatch
 ):
-    few = mn.grid(["None>SSM>BN"], scale="smoke", seeds=1)
-    one_part(few, monkeypatch)
-    asked = ["record", "--scale", "smoke", "--seeds", "1", "--workers", "0", "--out"]
+    few = mn.grid(["None>SSM>BN"], scale="smoke", seeds=[52])
+    of_parts(monkeypatch, few)
+    asked = ["record", "--scale", "smoke", "--workers", "0", "--out"]
     assert main([*asked, str(tmp_path / "mine.parquet")]) == 0
     assert recorded.read_results(tmp_path / "mine.parquet").arm.tolist() == ["None>SSM>BN"]
     assert not recorded.recorded_path("smoke").exists()
@@ -264,19 +303,26 @@ def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
     assert main([*asked, str(tmp_path / "none.parquet")]) == 1
     said = capsys.readouterr().err
     assert "groups may be one of" in said  # why, and that nothing was written
-    assert "1 run could not be trained: this part is not recorded" in said
+    assert "1 run could not be trained: 'part a' is not recorded" in said
     assert not (tmp_path / "none.parquet").exists()
 
 
-def test_a_run_that_was_recorded_before_keeps_the_protocol_that_it_was_recorded_under(results, store, monkeypatch):
-    few = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[0])
-    one_part(few, monkeypatch)
-    path = claims.record_results("smoke", workers=0)
-    first = min(protocol.SAME_RUNS)
-    recorded.read_results(path).assign(protocol=first, protocol_commit="abc1234").to_parquet(path)
-    few.append(few[0].but(seed=1))
-    frame = recorded.read_results(claims.record_results("smoke", workers=0)).set_index("seed")
-    assert frame.protocol.tolist() == [first, protocol.VERSION]
-    assert frame.protocol_commit[0] == "abc1234" != frame.protocol_commit[1]
-    recorded.read_results(path).assign(git_commit="of other code").to_parquet(path)
-    assert recorded.read_results(claims.record_results("smoke", workers=0)).protocol.tolist() == [protocol.VERSION] * 2
+def test_a_dry_run_tells_how_far_the_recording_is(results, store, capsys, monkeypatch):
+    few = mn.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=[52])
+    of_parts(monkeypatch, few)
+    path = recording.record_results("smoke", **ENGINE)
+    few.append(few[0].but(seed=53))
+    for where in ([], ["--out", str(path)]):
+        assert main(["record", "--scale", "smoke", "--dry-run", *where]) == 0
+        said = capsys.readouterr().out
+        assert ["part", "a", "52–52", "3", "2"] in [line.split() for line in said.splitlines()]
+        assert "1 run asked for, 0 in the store" in said
+
+
+@pytest.mark.parametrize("out", ["file/below.parquet", "folder"])
+def test_a_place_where_nothing_can_be_written_is_refused_before_anything_is_trained(out, store, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    of_parts(monkeypatch, lambda frame: pytest.fail("nothing may be asked for"))
+    with pytest.raises((ValueError, OSError)):
+        recording.record_results("smoke", path=tmp_path / out, **ENGINE)

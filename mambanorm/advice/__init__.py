@@ -6,7 +6,7 @@ blocks.py                  ConvBlock, ConvNet, SequenceNet, …: the guide's blo
 experiments.py             small real runs, their loop and their cache
 mistakes.py                the five mistakes, each a failing demo beside its mended twin; its numbers beside ours
 card.py                    norm_card: all about a norm on one page;   card_checks.py: what it does, measured;
-                           card_page.py: NormCard, the words and the page
+                           card_rows.py: its comparisons;   card_page.py: NormCard, the words and the page
 """
 
 from mambanorm.basics.settings import names_of
@@ -17,7 +17,7 @@ PLACES, __getattr__, __dir__ = names_of(
         "card": "kit_cards norm_card",
         "card_page": "NormCard cards_html",
         "experiments": "EXPERIMENTS measure",
-        "first_page": "HOW_TO_READ findings what_to_do",
+        "first_page": "HOW_TO_READ findings not_fresh what_to_do",
         "mistakes": "MISTAKES claimed_and_measured guesses_tested in_words mistake_runs mistake_table",
         "rules": "Recommendation recommend",
         "which_arm": "against_chosen compare leading ranking rankings",

@@ -16,30 +16,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mambanorm.advice.which_arm import tuned_arms
+from mambanorm.advice.which_arm import NOT_FRESH
 from mambanorm.basics.atomic import writable_folder, write_bytes, write_text
 from mambanorm.basics.text import plural, spell
 from mambanorm.claims import rule
-from mambanorm.claims.evidence import Evidence, kind_of, shared_rows
-from mambanorm.claims.protocol import VERSION
+from mambanorm.claims.evidence import VERSION
 from mambanorm.config import RunConfig
 from mambanorm.norms import NORMS
 from mambanorm.runs import machine
-from mambanorm.runs.grid import base_config, relative_cost
+from mambanorm.runs.grid import FIRST_TEST_SEED, LAST_TEST_SEED, base_config, relative_cost
 from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
-from mambanorm.study.experiments import model_of
+from mambanorm.study.intervals import shared_rows
 from mambanorm.study.tables import label
 
 REFERENCE = "RMSN>SSM>None"
-"""Mamba's own arm, beside which every other stands."""
+"""Mamba's original arm, with which every other one is compared."""
+
 PLACES = {"before the block": "{0}>SSM>None", "after the scan": "None>SSM>{0}", "on both sides": "{0}>SSM>{0}"}
-LAST_TEST_SEED = 99
 LOOKS_AHEAD = "does a later position change an earlier output"
-WORDS = ("better", "alike", "worse", "open", "not judged")
+WORDS = ("better", "about the same", "worse", rule.CANNOT_TELL, rule.NO_WORD)
 SIGNS = {"good": "✓", "bad": "✗", "": ""}
 DECLARED = ("equation", "source", "axes", "causal", "learnable", "doubt")
 HEADINGS = dict(
-    word="told", effect="difference", low="95 % from", high="to", n="seeds", rate="highest rate that trains",
+    effect="difference", low="95 % from", high="to", n="seeds", rate="highest rate that trains",
     diverged="diverged", start="growth at start", trained="growth, trained", headroom="head-room in float16",
     shape="B × L × D", over_rmsn="× RMSN", over_ln="× LN", kept="kept / input", kept_rmsn="of RMSN", told="",
 )  # fmt: skip
@@ -48,10 +47,13 @@ HEADINGS = dict(
 
 @dataclass(frozen=True)
 class NormCard:
-    """What is known of a norm. checks: group, question, found, told. costs: one row a size (norm_catalog.costs_of).
-    training: one row a place (`training_of`). verdicts: one row a place, task and arm that it stands against, columns
-    of `compare` and place, arm, against, best (whether that is the best recorded one). strips: task → every
-    tuned arm with its mean. notes: what could not be done."""
+    """What is known about a norm.
+
+    seeds: task → the seeds that are trained. against: the arm that the norm is compared with. checks: group, question,
+    found, told. costs: one row a size (norm_catalog.costs_of). training: one row a place (`training_of`). verdicts: one
+    row for each place, task and arm compared with, columns of `compare` and place, arm, against, best (whether that is
+    the best recorded arm). strips: task → every tuned arm with its mean. notes: what could not be done.
+    """
 
     name: str
     scale: str
@@ -69,27 +71,27 @@ class NormCard:
 
     @property
     def arms(self) -> dict[str, str]:
-        """Place → arm; of a norm that is one of the kit's that one's, whose runs are recorded."""
+        """Place → arm; a norm that equals one of the kit's has its arms, because their runs are recorded."""
         places = {"nowhere": "None>SSM>None"} if self.name == "None" else PLACES
         return {place: arm.format(self.same or self.name) for place, arm in places.items()}
 
     @property
     def sketch(self) -> bool:
-        """Whether it has too few seeds for any verdict."""
+        """Whether it has too few seeds for a word."""
         return max(map(len, self.seeds.values())) < rule.FEWEST
 
     @property
     def sees_ahead(self) -> str:
-        """ "no", or which position sees which; the error of a norm that fails."""
+        """Return "no", or which position sees which; the error of a norm that fails."""
         return self.checks.set_index("question").found[LOOKS_AHEAD]
 
     # ---------------------------------------------------------------------------------------------------- in words
 
     @property
     def said(self) -> dict[str, list[str]]:
-        """Topic → sentences: who it is; at each place whether it is better; whether it may stand in a language model;
-        what is wrong with it; whether it trains; what it costs; what would settle what is open; what could not be
-        done."""
+        """Return topic → sentences: whether it equals a norm of the kit; whether it is better at each place; whether a
+        language model can have it; what is wrong with it; whether it trains; what it costs; how many seeds would tell
+        what we cannot tell; what could not be done."""
         topics = dict(who=_who, better=_better, best=_against_best, causal=_causal, wrong=_wrong, trains=_trains)
         topics |= dict(costs=_cost, open=_open, notes=lambda card: list(card.notes))
         return {topic: sentences(self) for topic, sentences in topics.items()}
@@ -101,21 +103,23 @@ class NormCard:
 
     @property
     def basis(self) -> str:
-        """On what it stands: scale, tasks, seeds, the rule."""
-        seeds = " or ".join(map(str, sorted({len(own) for own in self.seeds.values()})))
-        how = f"rule of protocol {VERSION}, each arm at its own learning rate, each comparison by itself at 95 %, "
-        how = (
-            f"a sketch, every arm at the rate of {label(self.against)}"
-            if self.sketch
-            else f"{how}corrected for no other"
-        )
-        return f"{self.scale} scale · {', '.join(self.tasks)} · {seeds} seeds · {how}"
+        """Return what it rests on: scale, tasks, seeds, the rule."""
+        how = f"rule of protocol {VERSION}, each arm at its learning rate, plain 95 % intervals"
+        if self.sketch:
+            how = f"a sketch, every arm at the learning rate of {label(self.against)}"
+        return f"{self.scale} scale · {', '.join(self.tasks)} · {self.seed_counts} · {how}"
+
+    @property
+    def seed_counts(self) -> str:
+        """Return `8 seeds`, or `6 or 8 seeds` if comparisons differ."""
+        counts = set(self.verdicts.n) if len(self.verdicts) else {len(used) for used in self.seeds.values()}
+        return f"{' or '.join(map(str, sorted(counts)))} seed{'' if counts == {1} else 's'}"
 
     # ------------------------------------------------------------------------------------------------- how it is shown
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Title → table."""
+        """Return title → table."""
         found = {}
         if len(rows := self.verdicts):
             best = np.where(rows.best, ", the best recorded", "")
@@ -174,14 +178,13 @@ class NormCard:
         facts: dict[str, Any] = {key: getattr(self, key) for key in simple} | dict(protocol=VERSION)
         facts |= dict(versions=machine.versions(), machine=machine.machine())
         facts["declared"] = {key: getattr(NORMS[self.name], key) for key in DECLARED}
-        told = self.verdicts.drop(columns=["verdict", "reverse"], errors="ignore")
-        tables = dict(checks=self.checks, costs=self.costs, training=self.training, verdicts=told)
+        tables = dict(checks=self.checks, costs=self.costs, training=self.training, verdicts=self.verdicts)
         facts |= {name: _rows(table) for name, table in tables.items()}
         facts["strips"] = {task: _rows(table) for task, table in self.strips.items()}
         return json.dumps(facts, ensure_ascii=False, indent=1)
 
     def save(self, folder: str | Path) -> list[Path]:
-        """NAME.html, which opens offline, NAME.json and, where something has been run, NAME.png; their paths."""
+        """Write NAME.html, which opens offline, NAME.json and, if there are runs, NAME.png; return their paths."""
         from mambanorm.report.page import figures, page, template
 
         folder = writable_folder(folder, "the card")
@@ -201,9 +204,10 @@ class NormCard:
         from mambanorm.figures import fig_card
 
         name, title = self.same or self.name, f"{self.name}: a card" if lines else ""
-        rates = "circled ones at one rate, the others each at its own" if self.sketch else "each arm at its own rate"
-        caption = f"{self.scale} scale · {plural(max(map(len, self.seeds.values())), 'seed')} · circled: {name}"
-        caption += f" · means of the seeds, {rates}; no interval: see the table"
+        rates = "each arm at its learning rate"
+        if self.sketch:
+            rates = "circled arms at one learning rate, every other arm at its own"
+        caption = f"{self.scale} scale · {self.seed_counts} · circled: {name} · means of the seeds, {rates}"
         return fig_card(self.strips, name, caption, title=title, lines=lines)
 
 
@@ -217,16 +221,17 @@ def _who(card: NormCard) -> list[str]:
 
 
 def _better(card: NormCard) -> list[str]:
-    """A sentence a place and task, against the arm that it stands beside, as the rule says it."""
+    """Return a sentence for each place and task, compared with `card.against`, and the common remarks."""
     if not len(card.verdicts):
         return ["Whether it is better is not known: it has not been trained on these tasks."]
     rows = card.verdicts[card.verdicts.against == card.against]
-    told = [row.said.removeprefix("not judged: ").partition("; the seeds share")[0] for row in rows.itertuples()]
-    lines = [f"On {row.task} {row.place}: {row.word}; {why}." for row, why in zip(rows.itertuples(), told, strict=True)]
+    lines = [f"On {row.task}, {row.place}, {row.brief}." for row in rows.itertuples()]
+    if stale := list(dict.fromkeys(rows.task[~rows.fresh.astype(bool)])):
+        lines.append(f"On {' and '.join(stale)} the comparisons are {NOT_FRESH}.")
     for task in dict.fromkeys(rows.task):
         if shared := shared_rows(task, card.scale):
-            lines.append(f"The seeds on {task} share {shared}: what is said of it speaks of these rows alone.")
-    few = f"at the rate of {label(card.against)} and with few seeds: it judges nothing, `--seeds 8` does"
+            lines.append(f"The seeds on {task} share {shared}: the comparisons speak about it alone.")
+    few = f"at the learning rate of {label(card.against)} and with few seeds: `--seeds 8` compares by the rule"
     return [f"A sketch, {few}.", *lines] if card.sketch else lines
 
 
@@ -287,7 +292,7 @@ USUAL_S = 4e-6
 
 
 def run_seconds(config: RunConfig) -> float:
-    """About how long a run takes, judged by the recorded ones of its task."""
+    """Return about how many seconds a run takes, from the recorded runs of its task."""
     path = recorded_path(config.scale)
     unit = _unit_s(config.scale, config.task, path.stat().st_mtime_ns) if path.is_file() else USUAL_S
     return unit * relative_cost(config)
@@ -295,44 +300,31 @@ def run_seconds(config: RunConfig) -> float:
 
 @lru_cache(maxsize=64)
 def _unit_s(scale: str, task: str, mtime_ns: int) -> float:
-    """The least of each arm, because some were recorded while the machine did other things as well; their median."""
+    """Return the seconds of a unit of work: the median over arms of each arm's fastest run, because some runs were
+    recorded while the machine did other work."""
     runs = recorded(scale).query("task == @task and status == 'ok'")
     work = runs.steps * runs.n_layers * (runs.d_model + 16) * base_config(task, scale).batch_size
     return float((runs.wall_s / work).groupby(runs.arm).min().median()) if len(runs) else USUAL_S
 
 
 def _open(card: NormCard) -> list[str]:
-    """What would settle what is open, and what it takes; the cheapest first, at most two."""
+    """Return how many new seeds would tell what we cannot tell, and what they take; the cheapest two."""
     if not len(card.verdicts):
         return []
     rows = card.verdicts[(card.verdicts.against == card.against) & card.verdicts.new_seeds.notna()]
     lines = []
     for row in rows.sort_values("new_seeds").head(2).itertuples():
         known = own_rate(row.task, card.against, card.scale)
-        seeds, first = int(row.new_seeds), max(*card.seeds[row.task], *(known[1] if known else ())) + 1
+        seeds, used = int(row.new_seeds), [*card.seeds[row.task], *(known[1] if known else ())]
+        first = max(FIRST_TEST_SEED, max(used) + 1)
         one = sum(run_seconds(base_config(row.task, card.scale, arm=arm)) for arm in (row.arm, card.against))
-        takes = f"about {plural(seeds, 'new seed')}, {spell(3 * seeds * one / 2)} on two cores"
+        takes = f"about {plural(seeds, 'new seed')}, {spell(seeds * one / 2)} on two cores"
         last, what = first + seeds - 1, f"To settle {label(row.arm)} on {row.task}"
-        how = f"mambanorm card {card.which or card.name} --tasks {row.task} --seeds {first}-{last}"
+        against = "" if card.against == REFERENCE else f' --against "{card.against}"'
+        how = f"mambanorm card {card.which or card.name} --tasks {row.task}{against} --seeds {first}-{last}"
         how = f": `{how}`" if last <= LAST_TEST_SEED else ", more than there are seeds for"
         lines.append(f"{what}: {takes}{how}.")
     return lines
-
-
-def strip_of(evidence: Evidence, task: str, mine: Sequence[str], lr: float | None = None) -> pd.DataFrame:
-    """Every tuned arm of a task with the mean of its finished runs at its rate, per cent (of language models bits, with
-    a minus), best first: arm, mean, n, own. lr: the one rate at which `mine` were run."""
-    others = (arm for arm in tuned_arms(kind_of(task)) if model_of([arm]) == "mamba" and arm not in mine)
-    known, column = [evidence.tuned(tuple(others), task)], "bits" if kind_of(task) == "language" else "score"
-    known.append(evidence.tuned(tuple(mine), task) if lr is None else evidence.at_rates(tuple(mine), task, [lr]))
-    rows = [
-        dict(arm=arm, mean=float(np.nanmean(scores)), n=int(np.isfinite(scores).sum()), own=arm in mine)
-        for runs in known
-        for arm, scores in zip(runs.arms, runs.finished(column), strict=True)
-        if arm not in runs.gaps and np.isfinite(scores).any()
-    ]
-    table = pd.DataFrame(rows, columns=["arm", "mean", "n", "own"])
-    return table.sort_values("mean", ascending=False, ignore_index=True)
 
 
 def cards_html(cards: Iterable[NormCard]) -> str:

@@ -1,7 +1,7 @@
 """What was found, in plain sentences: the first thing that README, report and docs/index.html say.
 
-Each finding is one claim on the recorded trained models, by the comparison on which its verdict turns, or one of its
-comparisons. Its first words follow the state of that (claims/rule.py): other runs turn a sentence over.
+A finding is one claim on the recorded trained models. Its first words follow the word of the comparison that decides
+the claim, so other runs change the sentence.
 
 `python -m mambanorm.advice.first_page` writes docs/index.html, which GitHub Pages can serve: findings, advice, picture.
 """
@@ -9,6 +9,7 @@ comparisons. Its first words follow the state of that (claims/rule.py): other ru
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -18,207 +19,253 @@ from mambanorm.advice.which_arm import ADVISED_ON, rankings
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import ROOT, STUDY_SCALE
 from mambanorm.basics.text import plural
-from mambanorm.claims.evidence import Evidence, shared_rows
-from mambanorm.claims.pages import basis, headline, verdict_html
-from mambanorm.claims.rows import Row
-from mambanorm.claims.rule import RISING, SAID, VERDICTS
-from mambanorm.claims.verdict import Verdict, judge, k_of_n
+from mambanorm.claims import rule
+from mambanorm.claims.evidence import Evidence
+from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.verdict import Row, Verdict, judge, verdicts
 from mambanorm.runs.recorded_results import recorded, recorded_path
-from mambanorm.study.tables import label, points
+from mambanorm.study.tables import CANNOT_TELL, label, points
 
 HOW_TO_READ = """N1→N2 is norm N1 before the block and norm N2 after the scan (the SSM). NormVary is the paper's learned
-mixture of batch, instance, layer, group and root-mean-square normalization (BN, IN, LN, GN, RMSN). A plus favours what
-is named first; better is by more than a point of test accuracy (of text: 0.01 bits less). Brackets hold 95 % intervals,
-one side of them wider where several comparisons decide."""
+mixture of batch, instance, layer, group and root-mean-square normalization (BN, IN, LN, GN, RMSN). A plus favours the
+arm that is named first, in points of test accuracy (of text: bits a character). Brackets hold 95 % intervals."""
 """What a reader has to know before the findings; the README says it in its own words."""
+
 PAGE = ROOT / "docs" / "index.html"
 PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows it
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A claim, or one of its comparisons, and the words for what may come out; `reverse`: the opposite, by as much.
-    {where}: the task that is shown, or "sequences" where several decide."""
+class Finding:
+    """A claim, or one of its comparisons, and the sentence for each word of the rule; {task} is the task shown."""
 
-    notebook: str  # which shows it
+    notebook: str  # the notebook that shows it
     claim: str
-    compared: str
-    holds: str
-    fails: str
-    open: str
-    reverse: str = ""
-    comparison: str = ""  # "": the one on which the verdict turns
-    on_images: str = ""  # the same claim of images, told beside
+    compared: str  # {a} and {b}: the two sides of the comparison
+    supported: str
+    opposite: str
+    no_gain: str
+    cannot_tell: str
+    comparison: str = ""  # "" = the comparison that decides the claim
+    on_images: str = ""  # the same claim of images, whose word is added
+
+    def sentence(self, word: str) -> str:
+        sentences = {
+            rule.SUPPORTED: self.supported,
+            rule.OPPOSITE: self.opposite,
+            rule.NO_GAIN: self.no_gain,
+            rule.CANNOT_TELL: self.cannot_tell,
+            rule.NO_WORD: self.cannot_tell,
+        }
+        return sentences[word]
 
 
-NEAR = "One gains about the least that counts over the other."
-SENTENCES = (
-    Sentence(
-        *("03_type", "H1s", "{} against {}, no norm at all"),
-        holds="With the right norm Mamba learns better than without one.",
-        fails="No norm makes Mamba better by more than a point.",
-        open="We cannot tell whether some norm makes Mamba better.",
+FINDINGS = (
+    Finding(
+        notebook="03_type",
+        claim="H1s",
+        compared="{a} against {b}, no norm at all",
+        supported="With the right norm Mamba learns better than without one.",
+        opposite="Every norm makes Mamba worse.",
+        no_gain="No norm improves Mamba by a point.",
+        cannot_tell="We cannot tell whether a norm makes Mamba better.",
     ),
-    Sentence(
-        *("04_position", "H3s", "A norm after the scan (None→N) against the same one before (N→None), on average"),
-        holds="On {where} after the scan is a better place for a norm than before the block.",
-        fails="On {where} a norm gains nothing that counts by standing after the scan.",
-        open="On {where} we cannot tell whether a norm is better after the scan.",
-        reverse="On {where} before the block is a better place for a norm than after the scan.",
+    Finding(
+        notebook="04_position",
+        claim="H3s",
+        compared="A norm after the scan (None→N) against the same norm before the block (N→None), mean over the norms",
+        supported="On {task} a norm works better after the scan than before the block.",
+        opposite="On {task} a norm works better before the block than after the scan.",
+        no_gain="On {task} moving a norm from before the block to after the scan does not gain a point.",
+        cannot_tell="On {task} we cannot tell whether a norm works better after the scan.",
         on_images="H3v",
     ),
-    Sentence(
-        *("12_verdicts", "H3l", "The same, of norms that do not look ahead"),
-        holds="In a language model after the scan is the better place.",
-        fails="In a language model a norm gains nothing that counts by standing after the scan.",
-        open="In a language model we cannot tell whether a norm is better after the scan.",
-        reverse="In a language model before the block is the better place.",
+    Finding(
+        notebook="12_verdicts",
+        claim="H3l",
+        compared="The same comparison, for causal norms",
+        supported="In a language model a norm works better after the scan than before the block.",
+        opposite="In a language model a norm works better before the block than after the scan.",
+        no_gain="In a language model moving a norm to after the scan does not gain 0.01 bits a character.",
+        cannot_tell="In a language model we cannot tell whether a norm works better after the scan.",
     ),
-    Sentence(
-        *("05_combination", "H5s", "{} (its first norm chosen by validation) against {}"),
-        holds="Two different norms are always better than the same one twice.",
-        fails="Two different norms are not always better than the same one twice.",
-        open="We cannot tell whether two different norms are always better than the same one twice.",
+    Finding(
+        notebook="05_combination",
+        claim="H5s",
+        compared="{a} (first norm chosen by validation) against {b}",
+        supported="Two different norms are better than the same norm twice, whichever comes second.",
+        opposite="Two different norms can be worse than the same norm twice.",
+        no_gain="Two different norms do not always gain a point over the same norm twice.",
+        cannot_tell="We cannot tell whether two different norms are always better than the same norm twice.",
     ),
-    Sentence(
-        *("08_validation", "H8s", "{} against {}"),
-        holds="On {where} the paper's proposal beats the original Mamba.",
-        fails="On {where} the paper's proposal does not beat the original Mamba by more than a point.",
-        open="On {where} we cannot tell whether the paper's proposal beats the original Mamba.",
-        reverse="On {where} the original Mamba beats the paper's proposal.",
+    Finding(
+        notebook="08_validation",
+        claim="H8s",
+        compared="{a} against {b}",
+        supported="On {task} the paper's proposal beats the original Mamba.",
+        opposite="On {task} the original Mamba beats the paper's proposal.",
+        no_gain="On {task} the paper's proposal does not beat the original Mamba by a point.",
+        cannot_tell="On {task} we cannot tell whether the paper's proposal beats the original Mamba.",
     ),
-    Sentence(
-        *("08_validation", "H8s", "{} against {}"),
-        holds="On {where} the paper's proposal is better than GN after the scan alone.",
-        fails="On {where} GN after the scan alone does at least as well as the paper's proposal, to within a point.",
-        open="On {where} we cannot tell whether the paper's proposal is better than GN after the scan alone.",
-        reverse="On {where} GN after the scan alone does better than the paper's proposal.",
+    Finding(
+        notebook="08_validation",
+        claim="H8s",
+        compared="{a} against {b}",
+        supported="On {task} the paper's proposal is better than GN after the scan alone.",
+        opposite="On {task} GN after the scan alone is better than the paper's proposal.",
+        no_gain="On {task} the paper's proposal does not gain a point over GN after the scan alone.",
+        cannot_tell="On {task} we cannot tell whether the paper's proposal is better than GN after the scan alone.",
         comparison="NormVary→GN − None→GN",
     ),
 )
 
 
 def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> list[str]:
-    """A sentence in Markdown for each finding that has runs. frame: runs of trained models; None = the recorded ones.
-    links: the folder of the notebooks, such as "" or "notebooks/", where each is to name the one that shows it."""
-    read = _read(frame)
-    told = [(one.notebook, _said(one, read)) for one in SENTENCES]
-    see = "." if links is None else f" ([{{0:.2}}]({links}{{0}}.ipynb))."
-    return [text.removesuffix(".") + see.format(notebook) for notebook, text in told if text]
+    """Return a sentence in Markdown for each finding that has runs.
+
+    frame: runs of trained models; None = the recorded ones. links: the folder of the notebooks, such as "" or
+    "notebooks/", if each sentence is to link the notebook that shows it.
+    """
+    evidence, sentences = _evidence(frame), []
+    for finding in FINDINGS:
+        if text := _sentence(finding, evidence):
+            link = "" if links is None else f" ([{finding.notebook[:2]}]({links}{finding.notebook}.ipynb))"
+            sentences.append(f"{text}{link}.")
+    return sentences
 
 
-def _read(frame: pd.DataFrame | None) -> Evidence:
+def not_fresh(frame: pd.DataFrame | None = None) -> str:
+    """Return the remark on findings whose test seeds are not recorded yet; "" if there are none. `frame`: see
+    `findings`."""
+    evidence = _evidence(frame)
+    rows = [row for finding in FINDINGS for row in _rows(finding, evidence)]
+    tasks = list(dict.fromkeys(row.task for row in rows if not row.fresh))
+    if not tasks:
+        return ""
+    where = " and ".join(filter(None, [", ".join(tasks[:-1]), tasks[-1]]))
+    return f"Not fresh: on {where} the learning rates were chosen on the seeds that are compared."
+
+
+def _evidence(frame: pd.DataFrame | None) -> Evidence:
     if frame is None and recorded_path(STUDY_SCALE).is_file():
         frame = recorded(STUDY_SCALE)
     return Evidence(frame, STUDY_SCALE)
 
 
-def _said(one: Sentence, read: Evidence) -> str:
-    told = judge(one.claim, read, scale=STUDY_SCALE)
-    named = (row for row in told.records if row["comparison"] == one.comparison)
-    row = next(named, None) if one.comparison else told.turns_on
-    if row is None or row["n"] < 2:
+def _verdicts(finding: Finding, evidence: Evidence) -> list[Verdict]:
+    """Return the verdicts that a finding rests on, the one that is shown first."""
+    claims = [finding.claim, finding.on_images] if finding.on_images else [finding.claim]
+    return verdicts(evidence, claims)
+
+
+def _row(finding: Finding, verdict: Verdict) -> Row:
+    named = [row for row in verdict.rows if row.comparison == finding.comparison]
+    return named[0] if named else verdict.turns_on
+
+
+def _rows(finding: Finding, evidence: Evidence) -> list[Row]:
+    rows = [_row(finding, verdict) for verdict in _verdicts(finding, evidence)]
+    return [row for row in rows if row.n > 1]
+
+
+def _sentence(finding: Finding, evidence: Evidence) -> str:
+    """Return `**On curves …** NormVary→GN against RMSN→None, curves: +3.4 points [2.6, 4.2] (listops: no gain of a
+    point)`; "" without runs."""
+    judged = [verdict for verdict in _verdicts(finding, evidence) if _row(finding, verdict).n > 1]
+    if not judged:
         return ""
-    shown, left_out, beside = _apart(told, row)
-    fails = one.reverse if one.reverse and _reversed(shown) else one.fails
-    words = dict(zip(SAID, (one.holds, fails, NEAR), strict=True)) | dict(zip(VERDICTS, (one.holds, fails, NEAR)))
-    bold = words.get(shown["state"] if one.comparison or left_out else told.verdict, one.open).removesuffix(".") + (
-        f", on average without {left_out}." if left_out else "."
-    )
-    bold = bold.format(where="sequences" if len(told.tasks) > 1 and not one.comparison else shown["task"])
-    hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is shown else ""
-    one_side, other = (k_of_n(*shown["finish"][i : i + 2]) for i in (0, 2))
-    diverged = f"diverged: {one_side} against {other}" if shown["finish"][0] or shown["finish"][2] else ""
-    alike = (r for r in told.records if r["comparison"] == row["comparison"] and r is not row and r["n"] > 1)
-    besides = [beside, diverged, hides, _silent(shown).removeprefix(", ")]
-    besides += [f"on {r['task']} {_amount(r)}{_silent(r)}" for r in alike]
-    if one.on_images and (images := judge(one.on_images, read, scale=STUDY_SCALE)).n_seeds:
-        mean, _, without = _apart(images, images.turns_on)
-        besides.append(", ".join(filter(None, (f"on images {_amount(mean)}{_silent(mean)}", without))))
-    what = one.compared.format(*row["comparison"].split(" − "))
-    aside = f" ({'; '.join(filter(None, besides))})" if any(besides) else ""
-    return f"**{bold}** {what}, {shown['task']}: {_amount(shown)}{aside}."
+    shown = _row(finding, judged[0])
+    bold = finding.sentence(shown.word).format(task=shown.task)
+    a, _, b = shown.comparison.partition(" − ")
+    details = [shown.why, _failures(shown)] if shown.word == rule.NO_WORD else [_failures(shown)]
+    details += _carried_by_one_norm(judged[0])
+    for verdict in judged[1:]:
+        other = _row(finding, verdict)
+        details.append(", but ".join([f"{other.task}: {other.said}", *_carried_by_one_norm(verdict)]))
+    bracket = "; ".join(detail for detail in details if detail)
+    compared = finding.compared.format(a=a, b=b)
+    return f"**{bold}** {compared}, {shown.task}: {shown.amount}{f' ({bracket})' if bracket else ''}"
 
 
-def _apart(told: Verdict, row: Row) -> tuple[Row, str, str]:
-    """Of a mean over norms: the row to show, the norm that it leaves out, and what stands beside it where the lowest
-    mean without one norm (of a claim that fails, the highest) says something else; it is shown if judged alone."""
-    rows = [r for r in told.records if r["task"] == row["task"] and r["n"] > 1]
-    means = {norm: r for r in rows if (norm := r["comparison"].partition("the mean without ")[2])}
-    pick = max if row["state"] == "fails" else min
-    norm, other = pick(means.items(), key=lambda item: item[1]["effect"], default=("", row))
-    if other["state"] == row["state"] and _reversed(other) == _reversed(row):
-        return row, "", ""
-    if row["state"] == "not judged" and other["state"] in SAID:
-        return other, norm, f"with {norm} {_amount(row)}{_silent(row)}"
-    return row, "", f"without {norm} {_amount(other)}{_silent(other)}"
+def _failures(row: Row) -> str:
+    """Return `failed: NormVary→GN 2 of 12 runs`; "" for a mean of many arms."""
+    failed = row.failed or {}
+    counts = [f"{label(arm)} {k} of {n} runs" for arm, (k, n) in failed.items() if k]
+    return f"failed: {', '.join(counts)}" if counts and len(failed) == 2 else ""
 
 
-def _reversed(row: Row) -> bool:
-    return row["high"] < -row["threshold"]
+def _carried_by_one_norm(verdict: Verdict) -> list[str]:
+    """Return `without BN: cannot tell` for each norm without which the mean over the norms has another word."""
+    means = [row for row in verdict.rows if row.comparison.startswith("the mean without ")]
+    return [
+        f"{row.comparison.removeprefix('the mean ')}: {row.said}"
+        for row in means
+        if row.n and row.word != verdict.turns_on.word
+    ]
 
 
-def _silent(row: Row) -> str:
-    return f", not judged: {row['why'].partition(': ')[0]}" if row["state"] == "not judged" else ""
-
-
-def _amount(row: Row) -> str:
-    return points(row["effect"], row["low"], row["high"], row["unit"])
-
+# ----------------------------------------------------------------------------------------------------------- what to do
 
 READERS = {"sequence": "classify sequences", "vision": "classify images", "language": "model language"}
 """The kind of a task → what its reader does."""
 
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
-    """What to do with a model of each kind, a sentence each in Markdown, from `ranking` on the first recorded task of
-    its kind; last, what to do about NaN. `frame` as in `findings`."""
-    read = _read(frame)
-    tables = rankings(read, ADVISED_ON.values(), STUDY_SCALE)
-    told = [_take(kind, task, tables[task]) for kind in READERS if (task := ADVISED_ON.get(kind)) in tables]
-    ends = judge("H9s", read, scale=STUDY_SCALE)
-    if not ends.failed:
-        return told
-    nan = "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a norm on both sides of the"
-    return [*told, f"{nan} scan: on {ends.turns_on['task']}, {ends.failed}. The claim, H9s, is {ends.verdict}."]
+    """Return what to do with a model of each kind, a sentence each in Markdown, from `ranking` on the first recorded
+    task of its kind; and what to do about NaN. `frame`: see `findings`."""
+    evidence = _evidence(frame)
+    tables = rankings(evidence, ADVISED_ON.values())
+    advice = [_take(kind, ADVISED_ON[kind], tables[ADVISED_ON[kind]]) for kind in READERS if ADVISED_ON[kind] in tables]
+    failing = judge("H9s", evidence)
+    if failing.n:
+        counts = [f"{label(arm)} failed in {k} of {n} runs" for arm, (k, n) in failing.turns_on.failed.items()]
+        nan = "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a norm on both sides"
+        advice.append(f"{nan} of the scan: on {failing.task} {', '.join(counts)} (claim H9s: {failing.said}).")
+    return advice
 
 
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:
-    chosen, others = table.iloc[0], table.iloc[1:]
-    shared = f", which share {shared}" if (shared := shared_rows(task, STUDY_SCALE)) else ""
-    rising = f", {100 * chosen.late:.0f} % of its runs still improve at their end" if chosen.late > RISING else ""
-    said = f"take {label(chosen.arm)} ({task}, chosen by validation, {plural(chosen.n, 'seed')}{rising}{shared})"
-    for row in others[others.who == "the original"].itertuples():
-        unit, digits = ("points", 1) if chosen.unit == "pp" else (chosen.unit, 3)
-        amount = f"{row.behind:.{digits}f} {unit} [{row.low:.{digits}f}, {row.high:.{digits}f}]".replace("-", "−")
-        if row.told == "behind":
-            said += f": it is {amount} ahead of {label(row.arm)}, the original"
-        elif row.told == "ahead":
-            said = f"keep {label(row.arm)}, the original: against it {label(chosen.arm)} has {amount} ({task})"
-        else:
-            said = f"keep {label(row.arm)}, the original, or {said}: whether that is better we cannot tell, {amount}"
-    behind = f"{(others.told == 'behind').sum()} of {len(others)} others lie behind (interval above zero)"
-    return f"**If you {READERS[kind]}**, {said}; {behind}."
+    """Return `**If you classify images**, take LN→BN: +2.8 points [2.0, 3.6] over LN→LN, the original (…).`"""
+    chosen = table.iloc[0]
+    arm, how = label(chosen.arm), f"({task}, chosen by validation, {plural(chosen.n, 'seed')})"
+    originals = table[(table.who == "the original") & (table.told != "chosen")]
+    if originals.empty:
+        return f"**If you {READERS[kind]}**, take {arm} {how}."
+    row = originals.iloc[0]
+    original, lead = f"{label(row.arm)}, the original", points(row.behind, row.low, row.high, row.unit)
+    sentences = {
+        "behind": f"take {arm}: {lead} over {original}",
+        "ahead": f"keep {original}: {arm}, which validation chooses, is worse, {lead}",
+        "about the same": f"keep {original}, or take {arm}: they are about the same, {lead}",
+        CANNOT_TELL: f"keep {original}, or take {arm}: we cannot tell which is better, {lead}",
+    }
+    return f"**If you {READERS[kind]}**, {sentences[row.told]} {how}."
 
 
 def findings_page() -> str:
-    """The page, from the recorded results. ValueError where none are recorded."""
+    """Return the page, from the recorded results. ValueError if none are recorded."""
     from PIL import Image
 
-    from mambanorm.report.page import figures, markdown, page, template  # here: the sentences are told without it
+    from mambanorm.claims.pages import basis  # here, because the sentences do not need them
+    from mambanorm.report.page import figures, markdown, page, template
+    from mambanorm.report.verdict_page import verdict_html
 
-    verdicts = headline(recorded(STUDY_SCALE))
+    judged = verdicts(recorded(STUDY_SCALE), CLAIMS, scale=STUDY_SCALE)
     Image.open(PICTURE).save(small := BytesIO(), format="webp", lossless=True, quality=100, method=6)
     picture = base64.b64encode(small.getvalue()).decode()
     body = template(
         "findings.html",
-        note=HOW_TO_READ,
-        found=markdown("\n".join(f"- {sentence}" for sentence in findings())),
-        advice=markdown("\n".join(f"- {sentence}" for sentence in what_to_do())),
-        picture=f'<img alt="The judged claims, their verdicts and intervals" src="data:image/webp;base64,{picture}">',
-        claims=verdict_html(verdicts, caption=basis(verdicts, "recorded"), pictures=False),
+        note=" ".join([HOW_TO_READ, not_fresh()]).strip(),
+        found=markdown(_bullets(findings())),
+        advice=markdown(_bullets(what_to_do())),
+        picture=f'<img alt="The claims, their words and intervals" src="data:image/webp;base64,{picture}">',
+        claims=verdict_html(judged, caption=basis(judged, "recorded"), pictures=False),
     )
     return page("Normalization in Mamba: what was found", figures(body), template("index.css"))
+
+
+def _bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 if __name__ == "__main__":

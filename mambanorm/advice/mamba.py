@@ -1,7 +1,7 @@
-"""The rule for a Mamba block, of which the guide says nothing: from the recorded rows alone, never from memory.
+"""The recommendation for a Mamba block, about which the guide says nothing; it rests on the recorded runs alone.
 
 The arm is the one that README and notebook 12 name: `ranking` chooses it by validation, on the recorded trained models.
-The reasons say how sure that is, and which claims of the paper stand or fall.
+The reasons say how sure that is, and what the recorded runs say about the claims of the paper.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from mambanorm.advice.which_arm import ADVISED_ON, ranking, tuned_arms
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import SMALL_BATCH, STUDY_SCALE
-from mambanorm.claims import judge
-from mambanorm.claims.evidence import kind_of
-from mambanorm.claims.verdict import Verdict
+from mambanorm.claims.rule import NO_GAIN, OPPOSITE, SUPPORTED
+from mambanorm.claims.verdict import Verdict, verdicts
 from mambanorm.norms import NORMS
+from mambanorm.runs.presets import kind_of
 from mambanorm.runs.recorded_results import recorded
-from mambanorm.study.tables import CANNOT_TELL, points
+from mambanorm.study.tables import points
 from mambanorm.tasks import TASKS
 
 KINDS = {
@@ -36,24 +36,24 @@ JUDGED = {
 
 
 def advised(task: str | None, causal: bool, batch_size: int | None) -> tuple:
-    """What a Recommendation holds behind its question, for a Mamba block. ValueError for a task of the kit that is not
-    recorded."""
+    """Return the fields of a Recommendation that follow its question, for a Mamba block. ValueError for a task of the
+    kit that is not recorded."""
     kind = kind_of(task) if task in TASKS else KINDS.get(task, "sequence")
     causal = causal or kind == "language"
     table, basis = _ranked(kind, task if task in TASKS else None, causal)
     best, others = table.iloc[0], table.iloc[1:]
-    near = [Arm.parse(name).label for name in others[others.told == CANNOT_TELL].arm]
+    near = [Arm.parse(name).label for name in others[~others.told.isin(("behind", "ahead"))].arm]
     arm = Arm.parse(best.arm)
     what = f"the {'causal ' if causal else ''}arm that validation chooses of {len(table)}"
     reasons = [
         f"{arm.label} is {what}: {_score(best, kind)} in the test. [{basis}]",
-        f"Whether these are worse we cannot tell: {', '.join(near) or 'none'}. [{basis}]",
+        f"About the same, or we cannot tell: {', '.join(near) or 'none'}. [{basis}]",
     ]
-    verdicts, left_out = _fitting_verdicts(kind, causal)
-    reasons += [_claim(v) for v in verdicts if v.verdict == "reproduced"]
-    odd = [_claim(v) for v in verdicts if v.verdict == "contradicted"]
-    undecided = [_claim(v) for v in verdicts if v.n_seeds and v.verdict not in ("reproduced", "contradicted")]
-    odd += [_named(row, basis, kind) for row in others[others.who != ""].itertuples() if row.told == "behind"]
+    fitting, left_out = _fitting_verdicts(kind, causal)
+    reasons += [_claim(verdict) for verdict in fitting if verdict.word == SUPPORTED]
+    odd = [_claim(verdict) for verdict in fitting if verdict.word in (OPPOSITE, NO_GAIN)]
+    undecided = [_claim(verdict) for verdict in fitting if verdict.word not in (SUPPORTED, OPPOSITE, NO_GAIN)]
+    odd += [_named(row, basis) for row in others[others.who != ""].itertuples() if row.told == "behind"]
     if batch_size and batch_size < SMALL_BATCH and {"BN", "NormVary"} & set(arm.norms):
         odd.append(f"A batch of {batch_size} makes the statistics of BN noisy. [guide S4, step 1]")
     if not _fits(best.arm, causal=True):
@@ -66,18 +66,19 @@ def advised(task: str | None, causal: bool, batch_size: int | None) -> tuple:
 
 
 def _score(row: pd.Series, kind: str) -> str:
-    """Test score of an arm: accuracy, or bits a character, which a ranking holds with a minus."""
+    """Return the test score of an arm: accuracy, or bits a character, which a ranking holds with a minus."""
     if kind == "language":
         return f"{-row['mean']:.2f} ± {row.sd:.2f} bits a character (mean ± sd, {row.n:.0f} seeds)"
     return f"{row['mean']:.1f} ± {row.sd:.1f} % (mean ± sd, {row.n:.0f} seeds)"
 
 
 def _fitting_verdicts(kind: str, causal: bool) -> tuple[list[Verdict], list[str]]:
-    """The verdicts on claims of arms that may be taken, and a sentence on those that are left out."""
-    fitting = [v for v in _verdicts(kind) if all(_fits(arm, causal) for arm in v.claim.arms)]
-    if not (out := [v.claim.id for v in _verdicts(kind) if v not in fitting]):
+    """Return the verdicts on arms that may be taken, and a sentence on the claims that are left out."""
+    fitting = [verdict for verdict in _verdicts(kind) if all(_fits(arm, causal) for arm in verdict.claim.arms)]
+    left_out = dict.fromkeys(verdict.claim.id for verdict in _verdicts(kind) if verdict not in fitting)
+    if not left_out:
         return fitting, []
-    return fitting, [f"{', '.join(out)} compare arms that look at later positions. [claims of the paper]"]
+    return fitting, [f"{', '.join(left_out)} compare arms that look at later positions. [claims of the paper]"]
 
 
 def _fits(arm: str, causal: bool) -> bool:
@@ -86,9 +87,9 @@ def _fits(arm: str, causal: bool) -> bool:
 
 @lru_cache(maxsize=16)
 def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, str]:
-    """The ranking on a task (None = the one that speaks for its kind), and what it rests on, in words.
+    """Return the ranking on a task (None = the task by which arms of this kind are advised), and its basis in words.
 
-    causal: among the arms that see no later position, so that these are held against each other.
+    causal: only among the arms that see no later position.
     """
     frame, name = recorded(STUDY_SCALE), task or ADVISED_ON[kind]
     if name not in (known := dict.fromkeys(frame.task)):
@@ -99,17 +100,16 @@ def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, st
 
 @lru_cache(maxsize=4)
 def _verdicts(kind: str) -> tuple[Verdict, ...]:
-    """Each claim's verdict on trained models."""
-    return tuple(judge(name, recorded(STUDY_SCALE), scale=STUDY_SCALE) for name in JUDGED[kind])
+    """Return the verdicts on recorded trained models, one for each claim and task."""
+    judged = verdicts(recorded(STUDY_SCALE), JUDGED[kind], scale=STUDY_SCALE)
+    return tuple(verdict for verdict in judged if verdict.n)
 
 
 def _claim(verdict: Verdict) -> str:
-    source = f"claim of the paper, {verdict.claim.where}; {verdict.fidelity}, {verdict.n_seeds} seeds"
+    source = f"claim of the paper, {verdict.claim.where}; {verdict.basis}, {verdict.n} seeds"
     return f"“{verdict.claim.words}” ({verdict.claim.id}): {verdict.brief}. [{source}]"
 
 
-def _named(row, basis: str, kind: str) -> str:
-    behind = points(-row.behind, -row.high, -row.low)
-    if kind == "language":
-        behind = f"{row.behind:+.2f} [{row.low:.2f}, {row.high:.2f}] bits a character".replace("-", "−")
-    return f"{Arm.parse(row.arm).label} ({row.who}) is behind it: {behind}. [{basis}]"
+def _named(row, basis: str) -> str:
+    difference = points(-row.behind, -row.high, -row.low, row.unit)
+    return f"{Arm.parse(row.arm).label} ({row.who}) is behind it: {difference}. [{basis}]"

@@ -1,15 +1,15 @@
-"""Which arm to take: chosen by validation, then held against every other arm by test accuracy (`ranking`); and any arm
-against any other, by the rule of the verdicts (`compare`).
+"""Which arm to take: chosen by validation, then compared with every other arm by test accuracy (`ranking`); and any arm
+compared with any other (`compare`).
 
-As in the verdicts each arm has one learning rate, and accuracies are those of runs that finished, with the diverged
-ones told beside. The chosen arm's own lead is a little flattered, because its validation shares the luck of its seeds
-with its test: an arm of which it says "we cannot tell" is safe to take instead.
+As in the verdicts, each arm has one learning rate, fixed on the tuning seeds, and is compared on the test seeds; a
+diverged run scores chance. Where no test seeds are recorded yet, the tuning seeds serve, and `fresh` is False.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,21 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm.basics.settings import check_scale, default_scale
+from mambanorm.basics.text import plural
 from mambanorm.claims import rule
-from mambanorm.claims.claim import KINDS, SMALLEST_BITS, SMALLEST_EFFECT, UNITS, Claim, minus
-from mambanorm.claims.evidence import Evidence, kind_of, shared_rows
-from mambanorm.claims.frames import of_seeds
+from mambanorm.claims.claim import SMALLEST_EFFECT, UNITS
+from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.claims.needed import needed
-from mambanorm.claims.protocol import TRAINED_TASKS, VERDICT_SEEDS
-from mambanorm.claims.recording import known_runs
-from mambanorm.claims.verdict import Verdict, judge
+from mambanorm.claims.plan import TRAINED_TASKS, VERDICT_SEEDS, arm_runs, check_test_seeds
+from mambanorm.claims.verdict import Row, compare_arms
 from mambanorm.config import RunConfig
-from mambanorm.runs.grid import check_names, check_seeds
-from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
+from mambanorm.runs.grid import check_names
+from mambanorm.runs.presets import kind_of
+from mambanorm.runs.recorded_results import own_rate
+from mambanorm.runs.rounds import known_runs, train_asked
+from mambanorm.study.experiments import model_of
+from mambanorm.study.intervals import shared_rows
+from mambanorm.study.scores import SMALLEST_BITS, of_test_seeds
 from mambanorm.study.tables import CANNOT_TELL, label
 
 NAMED = {
@@ -38,71 +41,94 @@ NAMED = {
     "language": {"NormVary-token>SSM>GN-token": "the paper's, causal", "RMSN>SSM>None": "the original"},
 }
 """The recommendation of §4.5, that of the paper's apparent successor, and the original that both start from."""
+
 ADVISED_ON = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
-"""Kind of a task → the recorded one by which an arm is advised: by `what_to_do`, and by `recommend` (advice)."""
+"""Kind of a task → the recorded task by which an arm is advised: by `what_to_do`, and by `recommend` (advice)."""
+
+PLACE_OF_WORD = {"better": "behind", "worse": "ahead", "about the same": "about the same"}
+"""The word of chosen arm − other arm → where the other arm stands; any other word is CANNOT_TELL."""
 
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
-    """Every Mamba with norms before and after the SSM, and nothing further, that some claim of that kind tunes."""
-    mine = (claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned")
-    known = dict.fromkeys(Arm.parse(arm) for claim in mine for arm in claim.arms)
-    return tuple(str(arm) for arm in known if type(arm) is Arm and not arm.more)
+    """Return every Mamba with norms before and after the SSM, and nothing further, that a claim of that kind tunes."""
+    claims = (claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned")
+    arms = dict.fromkeys(Arm.parse(arm) for claim in claims for arm in claim.arms)
+    return tuple(str(arm) for arm in arms if type(arm) is Arm and not arm.more)
+
+
+def compared_on(task: str) -> tuple[str, float]:
+    """Return the column in which arms are compared on a task, and the smallest effect of interest in it."""
+    return ("bits", SMALLEST_BITS) if kind_of(task) == "language" else ("score", SMALLEST_EFFECT)
 
 
 def ranking(
-    frame: pd.DataFrame, task: str, *, scale: str | None = None, arms: Iterable[str] | None = None
+    frame: pd.DataFrame | Evidence, task: str, *, scale: str | None = None, arms: Iterable[str] | None = None
 ) -> pd.DataFrame:
-    """One row an arm, by mean validation accuracy, the chosen one first: arm, who (names it), lr, validation, mean, sd,
-    n, diverged, late (as of `Runs`), all on the seeds that every arm has, and how far it lies behind the chosen one on
-    the seeds that both finished: behind, low, high (95 %, simultaneous over all arms), per_seed, told, unit. Accuracies
-    in per cent, differences in points (unit "pp"); of language models "bits a character", the losses with a minus.
+    """Return one row an arm, ordered by mean validation accuracy on the tuning seeds; the first arm is the chosen one.
 
-    arms: those to choose from (None = all that a claim tunes); the others are neither chosen nor compared.
-    Arms that are not tuned are left out. ValueError if none is left, or with fewer than two test seeds.
+    Columns: arm, who (names it), lr, validation; on the test seeds that all arms have: mean, sd, n, late (the share of
+    runs that still improved at the end), diverged; chosen arm minus this arm: behind (mean), low, high (95 %),
+    per_seed, told ("chosen", "behind", "ahead", "about the same", "we cannot tell"), unit; fresh. Accuracies in per
+    cent, differences in points (unit "pp"); language models: minus the test loss, in bits a character.
+
+    arms: those to choose from (None = all that a claim tunes). Arms without a learning rate are left out. ValueError if
+    none is left, or if they share fewer than two seeds.
     """
     evidence, kind = Evidence(frame, scale), kind_of(task)
     allowed = set(tuned_arms(kind) if arms is None else arms)
-    arms = (arm for arm in tuned_arms(kind) if arm in allowed and not evidence.tuned((arm,), task).gaps)
-    runs = evidence.tuned(tuple(arms), task)
-    shared = np.isin(runs.seeds, runs.whole_seeds)
-    if not runs.arms or shared.sum() < 2:
+    arms = [arm for arm in tuned_arms(kind) if arm in allowed and evidence.rate(arm, task) is not None]
+    runs = evidence.of_arms(arms, task) if arms else None
+    if runs is None or len(runs.seeds) < 2:
         raise ValueError(f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: see mambanorm.needed")
-    scores = runs.finished(measured := "bits" if kind == "language" else "score")[:, shared]
-    n, mean = rule.interval(scores)
-    validation = runs.at("validation")[:, shared].mean(axis=1)
+    tuning = evidence.on_tuning_seeds().of_arms(arms, task)
+    column, smallest = compared_on(task)
+    score, validation = runs.columns[column], tuning.columns["validation"].mean(axis=1)
     order = np.argsort(-validation, kind="stable")
-    chosen, level, rows = order[0], rule.ONE_SIDED / max(len(order) - 1, 1), []
+    chosen, rows = order[0], []
     for i in order:
-        gap = scores[chosen] - scores[i]
-        gap = gap[np.isfinite(gap)]
-        _, behind, half = rule.interval(gap, level)
-        low, high = (np.nan, np.nan) if i == chosen else (behind - half, behind + half)
-        told = "chosen" if i == chosen else "behind" if low > 0 else "ahead" if high < 0 else CANNOT_TELL
-        facts = dict(arm=runs.arms[i], who=NAMED[kind].get(runs.arms[i], ""), lr=runs.lr[i], validation=validation[i])
-        facts |= dict(mean=mean[i], sd=np.nanstd(scores[i], ddof=1), n=n[i], late=runs.late[i])
-        facts |= dict(diverged=int(shared.sum() - n[i]), behind=float(behind), low=low, high=high)
-        rows.append(facts | dict(per_seed=gap.tolist(), told=told, unit=UNITS[measured]))
+        lead = score[chosen] - score[i]
+        word = rule.better_or_worse(lead, smallest)
+        low, high = rule.interval(lead) if i != chosen else (np.nan, np.nan)
+        row = dict(
+            arm=runs.arms[i],
+            who=NAMED[kind].get(runs.arms[i], ""),
+            lr=runs.rates[i],
+            validation=validation[i],
+            mean=score[i].mean(),
+            sd=score[i].std(ddof=1),
+            n=len(runs.seeds),
+            late=runs.columns["late"][i].mean(),
+            diverged=int(runs.columns["diverged"][i].sum()),
+            behind=lead.mean(),
+            low=low,
+            high=high,
+            per_seed=lead.tolist(),
+            told="chosen" if i == chosen else PLACE_OF_WORD.get(word, CANNOT_TELL),
+            unit=UNITS[column],
+            fresh=runs.fresh,
+        )
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def rankings(frame: pd.DataFrame, tasks: Iterable[str], scale: str | None = None) -> dict[str, pd.DataFrame]:
-    """Task → `ranking`, for those of the tasks on which an arm is tuned and tested with two seeds or more."""
+def rankings(frame: pd.DataFrame | Evidence, tasks: Iterable[str], scale: str | None = None) -> dict[str, pd.DataFrame]:
+    """Return task → `ranking`, for those of the tasks on which arms are tuned and share two seeds or more."""
     found, evidence = {}, Evidence(frame, scale)
     for task in tasks:
         with suppress(ValueError):
-            found[task] = ranking(evidence, task, scale=scale)
+            found[task] = ranking(evidence, task)
     return found
 
 
 def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
-    """The first arms of a ranking and those that somebody recommends, rounded for reading."""
-    shown = table[(table.index < at_most) | (table.who != "")].drop(columns=["per_seed", "unit", "late"])
+    """Return the first arms of a ranking and those that somebody recommends, rounded for reading."""
+    shown = table[(table.index < at_most) | (table.who != "")].drop(columns=["per_seed", "unit", "late", "fresh"])
     digits = 1 if (table.unit == "pp").all() else 3
     return shown.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
 
 def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Rows for `figures.fig_pairs`: the chosen arm minus each of those that somebody recommends."""
+    """Return rows for `figures.fig_pairs`: the chosen arm minus each of those that somebody recommends."""
     chosen = table.arm.iloc[0]
     named = table[(table.who != "") & (table.arm != chosen)].rename(columns={"arm": "b", "behind": "difference"})
     columns = ["task", "a", "b", "difference", "low", "high", "n", "per_seed", "who", "unit"]
@@ -111,41 +137,66 @@ def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
 
 # -------------------------------------------------------------------------------------------- any arm against any other
 
+SKETCH = "sketch"
+"""The word of a comparison at one learning rate, with too few seeds (card.py)."""
 
-def duel(arm: str, against: str, task: str) -> Claim:
-    """The claim that one arm is better than another on a task, by the smallest effect of interest."""
+SAID = {
+    "better": "{} is better than {}",
+    "worse": "{} is worse than {}",
+    "about the same": "{} and {} are about the same",
+    rule.CANNOT_TELL: "we cannot tell whether {} or {} is better",
+    SKETCH: "{} − {}",
+}
+
+NOT_FRESH = "not fresh: a learning rate was chosen on these seeds"
+
+
+def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
+    """Return two arms as they are stored. ValueError if they cannot be compared on the task: the same arm twice, a
+    Mamba and a Transformer, a regression, or a norm that sees later positions in a language model."""
     arm, against = str(Arm.parse(arm)), str(Arm.parse(against))
     if arm == against:
         raise ValueError(f"{arm} against itself: give two arms")
-    kind, column = kind_of(task), "bits" if kind_of(task) == "language" else "score"
-    if kind not in KINDS.values():
+    model_of([arm, against])
+    if kind_of(task) == "table":
         raise ValueError(f"{task} is a regression, whose arms the rule of the verdicts does not compare: see `sweep`")
-    if kind == "language":
-        from mambanorm.norms import check_causal  # here: the claims are told without torch
+    if kind_of(task) == "language":
+        from mambanorm.norms import check_causal  # here, because recorded runs are compared without torch
 
-        norms = [*Arm.parse(arm).norms, *Arm.parse(against).norms]
-        check_causal(norms, "which a language model predicts")
-    letter = next(letter for letter, name in KINDS.items() if name == kind)
-    return Claim(
-        id=f"duel{letter}",
-        words=f"{label(arm)} is better than {label(against)}.",
-        **dict.fromkeys(("quote", "where", "quantity"), ""),
-        comparisons=(minus(arm, against, column=column),),
-        threshold=SMALLEST_BITS if kind == "language" else SMALLEST_EFFECT,
-    )
+        check_causal([*Arm.parse(arm).norms, *Arm.parse(against).norms], "which a language model predicts")
+    return arm, against
 
 
 def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] | None) -> list[int]:
-    """The first recorded seeds of the arm that is compared with, so that it need not be trained again; else 0…7."""
-    known = own_rate(task, str(Arm.parse(against)), scale) if seeds is None else None
-    return list(known[1][:VERDICT_SEEDS]) if known else check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
+    """Return the seeds on which a new arm is compared with `against`.
+
+    A number, or None for eight: so many of the recorded seeds of `against` at its learning rate, which then need not be
+    trained again; the first test seeds if fewer are recorded. A list: these test seeds.
+    """
+    if seeds is not None and not isinstance(seeds, int):
+        return list(check_test_seeds(seeds))
+    number = VERDICT_SEEDS if seeds is None else seeds
+    first_tests = check_test_seeds(number)
+    known = own_rate(task, str(Arm.parse(against)), scale)
+    recorded = known[1] if known else ()
+    return list(recorded[:number] if len(recorded) >= number else first_tests)
+
+
+frame_of = known_runs  # the name by which the command imports it
 
 
 def duel_runs(arm: str, against: str, task: str, seeds: list[int], scale: str, frame: pd.DataFrame) -> list[RunConfig]:
-    """The runs of a comparison that a frame lacks; its results may ask for further learning rates."""
-    held = set(frame.run_id) if len(frame) else set()
-    asked = needed(duel(arm, against, task), seeds, [task], scale, of_seeds(frame, seeds))
-    return [config for config in asked if config.run_id not in held]
+    """Return the runs of a comparison that a frame lacks: the tuning runs of an arm without a learning rate, and the
+    test runs of an arm that has one. Once these are trained, ask again."""
+    stored = set(frame.run_id) if len(frame) else set()
+    asked = _runs_of_pair(check_pair(arm, against, task), task, seeds, scale, frame)
+    return [config for config in asked if config.run_id not in stored]
+
+
+def _runs_of_pair(
+    pair: tuple[str, str], task: str, seeds: list[int], scale: str, frame: pd.DataFrame
+) -> list[RunConfig]:
+    return arm_runs(pair, task, seeds, Evidence(frame, scale))
 
 
 def compare(
@@ -158,74 +209,70 @@ def compare(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> pd.DataFrame:
-    """One arm against another, each at its own learning rate, by the rule of PROTOCOL.md: recorded runs are read,
-    missing ones are trained. One row a task: said, the answer in words; word, its kind: better, worse, alike, open or
-    not judged; new_seeds, how many would tell what is open; effect, low, high (95 %), unit, n, diverged and
-    diverged_against; `verdict` and `reverse`, what the rule says of either order.
+    """Compare one arm with another, each at its learning rate, by the rule of PROTOCOL.md; missing runs are trained.
 
-    `seeds` None = the recorded ones of `against`, at most eight. `engine`: sweep's scheduler, workers, client,
-    progress. ValueError for the same arm twice, arms of two kinds of model, and a regression.
+    Returns one row a task: said and brief, the answer in words with and without its footnotes; word (better, worse,
+    about the same, cannot tell, no word); new_seeds, about how many would tell what we cannot; effect, low, high
+    (95 %), unit, n, diverged, diverged_against, fresh.
+
+    `seeds`: see `duel_seeds`; a list of seeds is judged alone. `engine`: sweep's scheduler, workers, client, progress.
+    ValueError for arms that cannot be compared (`check_pair`), RuntimeError if a run could not be trained.
     """
-    scale = default_scale() if scale is None else check_scale(scale)
-    rows = []
+    scale, rows = default_scale() if scale is None else check_scale(scale), []
     for task in check_names("tasks", tasks):
-        own = duel_seeds(against, task, scale, seeds)
-        while more := duel_runs(arm, against, task, own, scale, known := frame_of(scale, runs_dir)):
-            from mambanorm.runs.sweep import sweep  # here: what is recorded is told without torch and Dask
-
-            failed = sweep(more, runs_dir=runs_dir, **engine)
-            if len(failed := failed[failed.status == "failed"]):
-                raise RuntimeError(f"{len(failed)} runs could not be trained, the first: {failed.iloc[0].run_id}")
-        rows.append(answer(arm, against, task, known[known.seed.isin(own) & (known.task == task)], scale))
+        pair, test_seeds = check_pair(arm, against, task), duel_seeds(against, task, scale, seeds)
+        trained = train_asked(partial(_runs_of_pair, pair, task, test_seeds, scale), scale, runs_dir, **engine)
+        if failed := len(trained.failed):
+            first = trained.failed.run_id.iloc[0]
+            raise RuntimeError(f"{plural(failed, 'run')} could not be trained, the first: {first}")
+        listed = seeds is not None and not isinstance(seeds, int)
+        known = of_test_seeds(trained.known, test_seeds) if listed else trained.known
+        rows.append(answer(arm, against, task, known, scale))
     return pd.DataFrame(rows)
 
 
 def answer(arm: str, against: str, task: str, frame: pd.DataFrame | Evidence, scale: str) -> dict[str, object]:
-    """The row of a comparison from the runs that are there; nothing is trained."""
-    pair = (arm, against)
-    return _told(*(judge(duel(*of, task), frame, scale=scale, tasks=[task]) for of in (pair, pair[::-1])))
+    """Return the row of a comparison from the runs that are there; nothing is trained."""
+    arm, against = check_pair(arm, against, task)
+    return row_of_answer(compare_arms(arm, against, Evidence(frame, scale), task), arm, against, scale)
 
 
-def frame_of(scale: str, runs_dir: str | Path | None) -> pd.DataFrame:
-    """What is recorded at a scale, and what the store has besides."""
-    return known_runs(scale, runs_dir, recorded(scale) if recorded_path(scale).is_file() else None)
-
-
-def _told(verdict: Verdict, reverse: Verdict) -> dict[str, object]:
-    """The row of a comparison, from the verdicts on either order."""
-    (ahead, behind), (low, high) = verdict.claim.arms, verdict.plain
-    limit = "0.01 bits a character" if verdict.claim.kind == "language" else "one point"
-    of_seeds = f"{verdict.amount}, {verdict.n_seeds} seeds"
-    winner = verdict if verdict.verdict == "reproduced" else reverse if reverse.verdict == "reproduced" else None
-    word, seeds = "open", [one.seeds_to_tell for one in (verdict, reverse) if one.seeds_to_tell]
-    if winner is not None:
-        word = "better" if winner is verdict else "worse"
-        words = f"{winner.claim.words.rstrip('.')} by more than {limit} ({of_seeds})"
-        words += ", but diverges more often" if winner.said != winner.verdict else ""
-    elif verdict.verdict == reverse.verdict == "contradicted":
-        word, words = "alike", f"{label(ahead)} and {label(behind)} differ by less than {limit} ({of_seeds})"
-    elif "not judged" in (verdict.verdict, reverse.verdict):
-        silent = verdict if verdict.verdict == "not judged" else reverse
-        word, words = "not judged", f"not judged: {silent.reason} ({of_seeds})"
-    else:
-        words = f"we cannot tell whether {label(ahead)} or {label(behind)} is better ({of_seeds})"
-        words += f"; about {min(seeds)} new seeds would tell" if seeds else ""
-    task = verdict.records[0]["task"]
-    if shared := shared_rows(task, verdict.scale):
-        words += f"; the seeds share {shared}, and this speaks of it alone"
-    diverged = verdict.records[0]["finish"] or (0, 0, 0, 0)  # diverged and all, of either arm
+def row_of_answer(row: Row, arm: str, against: str, scale: str) -> dict[str, object]:
+    """Return a comparison of two arms as `compare` shows it."""
+    failed = row.failed or {arm: (0, 0), against: (0, 0)}
+    brief = _brief(row, arm, against)
     return dict(
-        task=task,
-        said=words,
-        word=word,
-        new_seeds=min(seeds, default=None) if word == "open" else None,
-        effect=verdict.effect,
-        low=low,
-        high=high,
-        unit=verdict.unit,
-        n=verdict.n_seeds,
-        diverged=diverged[0],
-        diverged_against=diverged[2],
-        verdict=verdict,
-        reverse=reverse,
+        task=row.task,
+        said="; ".join([brief, *_footnotes(row, scale)]),
+        brief=brief,
+        word=row.word,
+        new_seeds=row.seeds_to_tell if row.word == rule.CANNOT_TELL else None,
+        effect=row.effect,
+        low=row.low,
+        high=row.high,
+        unit=row.unit,
+        n=row.n,
+        diverged=failed[arm][0],
+        diverged_against=failed[against][0],
+        fresh=row.fresh,
     )
+
+
+def _brief(row: Row, arm: str, against: str) -> str:
+    """`LN→GN is better than RMSN→None: +2.1 points [0.4, 3.8], 8 seeds; failed: LN→GN 1 of 8 runs`"""
+    if row.word == rule.NO_WORD:
+        said = f"no word: {row.why}"
+    else:
+        said = f"{SAID[row.word].format(label(arm), label(against))}: {row.amount}, {plural(row.n, 'seed')}"
+    failed = [f"{label(one)} {k} of {n} runs" for one, (k, n) in (row.failed or {}).items() if k]
+    parts = [said, *(["failed: " + ", ".join(failed)] if failed else [])]
+    if row.word == rule.CANNOT_TELL and row.seeds_to_tell:
+        parts.append(f"about {row.seeds_to_tell} new seeds would tell")
+    return "; ".join(parts)
+
+
+def _footnotes(row: Row, scale: str) -> list[str]:
+    notes = [] if row.fresh else [NOT_FRESH]
+    if row.n and (shared := shared_rows(row.task, scale)):
+        notes.append(f"the seeds share {shared}, and this speaks about it alone")
+    return notes

@@ -15,24 +15,22 @@ from mambanorm.basics.text import plural
 from mambanorm.study.tables import points
 
 
-def what_holds(verdicts: Sequence, words: Sequence[str], basis: str) -> str:
-    """How many claims have which verdict, and where tasks disagree. `words`: the words of a verdict in their order, of
-    which the last tells nothing."""
-    found = {word: [v.claim.id for v in verdicts if v.verdict == word] for word in words}
-    lines = [f"- {len(mine)} **{word}**: {', '.join(mine)}" for word, mine in found.items() if mine]
-    lines += [f"- {v.claim.id}: {v.said}" for v in verdicts if v.said != v.verdict]
-    split = "; ".join(
-        f"{v.claim.id} ({', '.join(f'{task} {said}' for task, said in v.by_task.items())})"
-        for v in verdicts
-        if v.n_seeds and len(set(v.by_task.values()) & set(words[:-1])) > 1
-    )
-    lines += [f"- Where the tasks disagree: {split}."] if split else []
+def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str:
+    """Return how many claims have which word. words: every word that a verdict may be, in the order of reading."""
+    named = {word: [_claim_on(v, verdicts) for v in verdicts if v.word == word] for word in words}
+    lines = [f"- {len(claims)} **{word}**: {', '.join(claims)}" for word, claims in named.items() if claims]
     return f"**Answer** ({basis}).\n\n" + "\n".join(lines)
+
+
+def _claim_on(verdict: Any, verdicts: Sequence[Any]) -> str:
+    """Return the claim's code, with its task where it has several."""
+    several = sum(other.claim.id == verdict.claim.id for other in verdicts) > 1
+    return f"{verdict.claim.id} ({verdict.task})" if several else verdict.claim.id
 
 
 # 13
 
-SHOWS = "95 % t-intervals, not corrected; E2 to E4: the bounds of notebook 12"
+SHOWS = "95 % t-intervals"
 
 
 def _norm_or_gain(table: pd.DataFrame) -> str:
@@ -54,17 +52,17 @@ def authors_and_runs(verdicts: Sequence[Any]) -> str:
         f"**{v.claim.id}: {v.said}.** {v.claim.words}  \n"
         f"*A sentence to start from:* “{v.claim.quote}” ({v.claim.where})  \n"
         f"*Measured:* {v.claim.quantity}  \n"
-        f"*These runs* ({v.fidelity}): {_found(v)}  \n"
+        f"*These runs* ({v.basis}): {_found(v)}  \n"
         f"*What this is not:* {v.claim.note}"
         for v in verdicts
     )
 
 
 def _found(verdict: Any) -> str:
-    if not verdict.n_seeds:
+    if not verdict.n:
         return "not run yet"
-    found = f"{verdict.decided_by}: {verdict.amount}, {plural(verdict.n_seeds, 'seed')}"
-    texts = [found, verdict.stability, verdict.uneven, verdict.reason]
+    row = verdict.turns_on
+    texts = [f"{row.comparison}: {row.amount}, {plural(row.n, 'seed')}", verdict.reason, *row.footnotes]
     return "; ".join(filter(None, texts))
 
 

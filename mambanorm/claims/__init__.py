@@ -1,9 +1,9 @@
 """The paper's claims as hypotheses, and a verdict for each from a run frame.
 
 PROTOCOL.md states the rule, and every prediction. rule.py: differences, one a seed → a word. claim.py, hypotheses.py,
-said_in_passing.py, other_sources.py: the claims as data. evidence.py: a run frame → the runs of each arm at its learning
-rate. verdict.py: a claim on a task → a Verdict. plan.py: which runs are needed, training and recording them. pages.py:
-the verdicts as tables and text. calibration.py: how often the rule is wrong. protocol.py writes PROTOCOL.md's tables.
+said_in_passing.py, other_sources.py: the claims as data. evidence.py: a run frame → the runs of each arm at its rate.
+verdict.py: a claim on a task → a Verdict. plan.py: which runs are needed, and training them. pages.py: the verdicts as
+text and tables. calibration.py: how often the rule is wrong. protocol.py writes PROTOCOL.md's tables.
 """
 
 from mambanorm.claims.evidence import VERSION
@@ -11,13 +11,8 @@ from mambanorm.claims.hypotheses import BEYOND, CLAIMS, find_claim
 from mambanorm.claims.plan import (
     TRAINED_TASKS,
     VERDICT_TASKS,
-    known_runs,
-    manifest,
     needed,
-    parts,
     planned_seeds,
-    record_results,
-    recorded_before,
     train_verdicts,
     verdict_runs,
 )

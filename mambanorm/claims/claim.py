@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.basics.settings import FLAT
 from mambanorm.study.paper import MAIN_TASKS
-from mambanorm.study.summaries import CORRUPTED
 
 NONE, NO_NUMBER = "None>SSM>None", "no number printed"
+# The model with norms on both sides that is held beside None→None where that one fails (H9, H16).
 CONTROL = "RMSN>SSM>RMSN"
-"""The model with norms on both sides that is held beside None→None where that one fails (H9, H16)."""
 
+# Column of the evidence → unit of a comparison in it; pp are percentage points.
 UNITS = {
     "score": "pp",
     "noise": "pp",
@@ -37,24 +37,16 @@ UNITS = {
     "fragility": "log₁₀ of the change",
     "reach": "decades of the rate",
 }
-"""Column of the evidence → unit of a comparison in it; pp are percentage points."""
 
-ACCURACIES = ("score", *CORRUPTED)
-"""Columns that are accuracies in per cent: on the test rows, and on the same rows corrupted."""
-
-
+# The smallest effect of interest of every accuracy claim, in percentage points.
 SMALLEST_EFFECT = 1.0
-"""The smallest effect of interest of every accuracy claim, in percentage points."""
 
-SMALLEST_BITS = 0.01
-"""That of every claim about language models, in bits a character: about half a percent of what a small model needs."""
-
+# Decades: the smallest effect of interest on a learning rate, a quarter more (E2, H13); log₁₀ 1.1, a tenth more (H11,
+# H16); log₁₀ 1.05, blocks whose weight norms differ by 5 % (H12).
 HIGHER_RATE, TENTH, UNEVEN = 0.1, 0.041, 0.021
-"""Decades: the smallest effect of interest on a learning rate, a quarter more (E2, H13); log₁₀ 1.1, a tenth more (H11,
-H16); log₁₀ 1.05, blocks whose weight norms differ by 5 % (H12)."""
 
+# The last letter of a claim's id → the kind of task that it is about.
 KINDS = {"s": "sequence", "v": "vision", "l": "language"}
-"""The last letter of a claim's id → the kind of task that it is about."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +69,6 @@ class Comparison:
     @property
     def unit(self) -> str:
         return UNITS[self.column]
-
-    def sides(self) -> tuple[list[str], list[str]]:
-        """Return the arms with a positive and those with a negative weight."""
-        return tuple([arm for arm, weight in self.weights.items() if sign * weight > 0] for sign in (1, -1))
 
 
 @dataclass(frozen=True)
@@ -106,21 +94,9 @@ class Claim:
         return KINDS[self.id[-1]]
 
     @property
-    def beyond(self) -> bool:
-        """Whether the claim is about later models, and not one of the study's sources (other_sources.py)."""
-        return self.id.startswith("E")
-
-    @property
-    def unit(self) -> str:
-        """The unit of its first comparison; H10 and H16 have comparisons in two units."""
-        return "% of runs" if self.runs == "failure" else self.comparisons[0].unit
-
-    @property
     def printed_on(self) -> str:
         """On which of its tasks the paper prints numbers; "" if it has none of this kind."""
-        if self.beyond:
-            return ""
-        return self.paper_task or MAIN_TASKS.get(self.kind, "")
+        return "" if self.id.startswith("E") else self.paper_task or MAIN_TASKS.get(self.kind, "")
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -191,9 +167,9 @@ def combinations_against_type() -> tuple[Comparison, ...]:
 
 
 def mean(arms: Iterable[str]) -> dict[str, float]:
-    """Arm → its weight in the mean of all."""
-    arms = list(arms)
-    return dict.fromkeys(arms, 1 / len(arms))
+    """Return arm → its weight in the mean of all."""
+    names = list(arms)
+    return dict.fromkeys(names, 1 / len(names))
 
 
 def against(name: str, better: Mapping[str, float], worse: Mapping[str, float], **options: object) -> Comparison:

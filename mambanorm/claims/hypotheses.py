@@ -45,8 +45,8 @@ def find_claim(claim_id: str | Claim) -> Claim:
     return known[claim_id]
 
 
+# The norm that the paper recommends after the SSM, for each of its two kinds of task (§4.5).
 BEST_AFTER = {"sequence": "GN", "vision": "LN"}
-"""The norm that the paper recommends after the SSM, for each of its two kinds of task (§4.5)."""
 
 
 def _h1(claim_id: str, kind: str) -> Claim:
@@ -231,8 +231,8 @@ def _h11() -> Claim:
         comparisons=spectra(),
         smallest=TENTH,
         runs="failing",
-        note="smallest effect of both: log₁₀ 1.1, one tenth more variance, one tenth more growth of the deepest than of the "
-        "first block; only seeds whose no-norm run failed can tell",
+        note="smallest effect of both: log₁₀ 1.1, one tenth more variance, one tenth more growth of the deepest "
+        "than of the first block; only seeds whose no-norm run failed can tell",
     )
 
 
@@ -244,7 +244,8 @@ def _h12() -> Claim:
         "distribution, preserves scale invariance of weight norms across layers of varying depths",
         where="§1, §5, Appendix B",
         quantity="unevenness: log₁₀ of largest over smallest block, each the L2 norm of all its weights after training "
-        "over that at initialisation (12 blocks at quick, never fewer than 8); None→None's minus None→N's",
+        "over that at initialisation (12 blocks at quick, never fewer than 8); that of None→None minus "
+        "that of None→N",
         comparisons=evenness(),
         smallest=UNEVEN,
         runs="deep",
@@ -254,9 +255,10 @@ def _h12() -> Claim:
     )
 
 
+# (id, kind) → Claim: those of sequences and of vision differ in the norm of BEST_AFTER and in the paper's numbers.
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
-"""(id, kind) → Claim: those of sequences and of vision differ in the norm of BEST_AFTER and in the paper's numbers."""
 
+# The claims of the sources of the study.
 CLAIMS: dict[str, Claim] = {
     claim.id: claim
     for claim in [
@@ -268,8 +270,7 @@ CLAIMS: dict[str, Claim] = {
         *language_claims(_h1("H1s", "sequence"), _h3("H3s", "sequence"), _h8("H8s", "sequence")),
     ]
 }
-"""The claims of the sources of the study."""
 
+# Those about later models, which are judged by the same rule and stand apart: where all claims are asked for, the
+# sources' are meant.
 BEYOND: dict[str, Claim] = {claim.id: claim for claim in BEYOND_CLAIMS}
-"""Those about later models, which are judged by the same rule and stand apart: where all claims are asked for, the
-sources' are meant."""

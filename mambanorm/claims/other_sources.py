@@ -15,11 +15,9 @@ from dataclasses import replace
 
 from mambanorm.arms import NORM_CHOICES, PRESETS
 from mambanorm.claims.claim import (
-    CORRUPTED,
     HIGHER_RATE,
     NO_NUMBER,
     NONE,
-    SMALLEST_BITS,
     SMALLEST_EFFECT,
     Claim,
     Comparison,
@@ -29,6 +27,8 @@ from mambanorm.claims.claim import (
     pair,
     types_against_none,
 )
+from mambanorm.study.scores import SMALLEST_BITS
+from mambanorm.study.summaries import CORRUPTED
 
 # ------------------------------------------------------------------------------------------ S2: a choice token by token
 
@@ -36,8 +36,8 @@ OUR_READING = (
     "tested with S2's own x ⊙ α; beside it the published DyT, γ·tanh(αx)+β; with S2's MixUp, DropPath and the like "
     "off, so that the norms alone differ; one weight a token and norms behind the sum are our reading"
 )
+# A model with tanh in DyT → the same with S2's own form.
 LINEAR = {"AutoNorm": "AutoNorm_Linear", "AutoNorm_RandomSelector": "AutoNorm_Linear_RandomSelector"}
-"""A model with tanh in DyT → the same with S2's own form."""
 
 
 def _a(number: int, words: str, quote: str, quantity: str, *comparisons: Comparison, note: str = "") -> Claim:
@@ -101,8 +101,8 @@ AUTONORM_CLAIMS = (
 
 # --------------------------------------------------------------------------------------------------- language models
 
+# The paper's norms that a language model can have, GN in its form within a token.
 CAUSAL_NORMS = ("LN", "RMSN", "GN-token")
-"""The paper's norms that a language model can have, GN in its form within a token."""
 
 OURS = "the paper trains no language model: our extension to its claim about sequences"
 
@@ -214,9 +214,9 @@ def _e3(claim_id: str) -> Claim:
         quote="we found that instabilities were prone to arising in larger models. We were able to alleviate this by "
         "adding an extra normalization layer […] to the block right before the final output projection.",
         where="Dao & Gu 2024 (Mamba-2), extra normalization",
-        quantity=f"{_measure(column)}, RMSN on y·SiLU(z) against RMSN on y, each with RMSN before the SSM; beside it "
-        "what the norm after the gate brings at all",
-        smallest=_smallest(column),
+        quantity=f"{MEASURES[column][0]}, RMSN on y·SiLU(z) against RMSN on y, each with RMSN before the SSM; beside "
+        "it what the norm after the gate brings at all",
+        smallest=MEASURES[column][1],
         note="its authors put it there for stability and say nothing of accuracy",
     )
 
@@ -235,20 +235,17 @@ def _e4(claim_id: str) -> Claim:
         quote="the simplest architecture change of gating each residual connection using a single zero-initialized "
         "parameter satisfies initial dynamical isometry and outperforms more complex approaches",
         where="against Bachlechner et al. 2021 (ReZero), abstract",
-        quantity=f"{_measure(column)}, RMSN against Scale at the same place, a learned gain a channel and nothing else"
+        quantity=f"{MEASURES[column][0]}, RMSN against Scale at the same place, a learned gain a channel, no more"
         "; beside it what the gain brings",
-        smallest=_smallest(column),
+        smallest=MEASURES[column][1],
         note="no test of ReZero, whose gain is one number a branch, starts at zero and stands on the branch; here it "
         "is one a channel, starts at one and stands where the norm does",
     )
 
 
-def _measure(column: str) -> str:
-    return "test loss in bits a character, less is better" if column == "bits" else "test accuracy"
-
-
-def _smallest(column: str) -> float:
-    return SMALLEST_BITS if column == "bits" else SMALLEST_EFFECT
-
+MEASURES = {
+    "bits": ("test loss in bits a character, less is better", SMALLEST_BITS),
+    "score": ("test accuracy", SMALLEST_EFFECT),
+}
 
 BEYOND_CLAIMS = (_e1(), _e2(), _e3("E3s"), _e4("E4s"), _e3("E3l"), _e4("E4l"))

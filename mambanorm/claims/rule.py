@@ -7,35 +7,25 @@ The input is one difference a seed: the test score of one arm minus that of anot
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 import numpy as np
 from scipy import special
 
+from mambanorm.study.intervals import t_quantile
+
 SUPPORTED, OPPOSITE, NO_GAIN, CANNOT_TELL, NO_WORD = "supported", "opposite", "no gain", "cannot tell", "no word"
 
+# Every word that a verdict may be, in the order of reading.
 WORDS = (SUPPORTED, NO_GAIN, OPPOSITE, CANNOT_TELL, NO_WORD)
-"""Every word that a verdict may be, in the order of reading. The first three are informative."""
 
-INFORMATIVE = WORDS[:3]
-
+# The words from the weakest to the strongest for a claim.
 STRENGTH = (OPPOSITE, NO_GAIN, NO_WORD, CANNOT_TELL, SUPPORTED)
-"""The words from the weakest to the strongest for a claim."""
 
+# A 95 % interval leaves out 2.5 % on each side.
 ONE_SIDED = 0.025
-"""A 95 % interval leaves out 2.5 % on each side."""
 
+# With fewer pairs of runs a comparison has no word: five differences of one sign come up by chance once in 16 times.
 FEWEST = 6
-"""With fewer pairs of runs a comparison has no word: five differences of one sign come up by chance once in 16 times."""
-
-POWER = 0.8
-MOST_SEEDS = 10_000
-
-
-@lru_cache(maxsize=4096)
-def quantile(df: int, one_sided: float) -> float:
-    """Return the value that Student's t with `df` degrees of freedom exceeds with probability `one_sided`."""
-    return float(-special.stdtrit(df, one_sided))
 
 
 def interval(differences: Sequence[float], lower: float = ONE_SIDED, upper: float = ONE_SIDED) -> tuple[float, float]:
@@ -47,11 +37,15 @@ def interval(differences: Sequence[float], lower: float = ONE_SIDED, upper: floa
     if n < 2:
         return float("nan"), float("nan")
     mean, error = np.mean(differences), np.std(differences, ddof=1) / np.sqrt(n)
-    return float(mean - quantile(n - 1, lower) * error), float(mean + quantile(n - 1, upper) * error)
+    return float(mean - t_quantile(n - 1, lower) * error), float(mean + t_quantile(n - 1, upper) * error)
 
 
-def word_of_interval(low: float, high: float, smallest: float) -> str:
-    """Return the word of an interval: where it lies beside zero and beside the smallest effect of interest."""
+def word_of(differences: Sequence[float], smallest: float, lower: float = ONE_SIDED, upper: float = ONE_SIDED) -> str:
+    """Return the word of one comparison from its paired differences, one a seed: where their 95 % interval lies beside
+    zero and beside the smallest effect of interest."""
+    if len(differences) < FEWEST:
+        return NO_WORD
+    low, high = interval(differences, lower, upper)
     if low > 0:
         return SUPPORTED
     if high < 0:
@@ -59,13 +53,6 @@ def word_of_interval(low: float, high: float, smallest: float) -> str:
     if high < smallest:
         return NO_GAIN
     return CANNOT_TELL
-
-
-def word_of(differences: Sequence[float], smallest: float, lower: float = ONE_SIDED, upper: float = ONE_SIDED) -> str:
-    """Return the word of one comparison from its paired differences, one a seed."""
-    if len(differences) < FEWEST:
-        return NO_WORD
-    return word_of_interval(*interval(differences, lower, upper), smallest)
 
 
 def levels(comparisons: int, one_suffices: bool) -> tuple[float, float]:
@@ -96,12 +83,14 @@ def better_or_worse(differences: Sequence[float], smallest: float) -> str:
 
 
 def seeds_to_tell(differences: Sequence[float], smallest: float) -> int | None:
-    """Return about how many new seeds would give an informative word in four studies of five, with this mean and spread.
+    """Return about how many new seeds would give an informative word in four studies of five, at this mean and spread.
 
-    None if that takes more than MOST_SEEDS.
+    None if that takes more than 10,000, or if there is only one difference.
     """
     mean, spread = np.mean(differences), np.std(differences, ddof=1)
-    margin = max(abs(mean), smallest - mean)  # from the nearer of: excluding zero, lying below the smallest effect
-    n = np.arange(FEWEST, MOST_SEEDS + 1)
-    needed = (-special.stdtrit(n - 1, ONE_SIDED) + special.ndtri(POWER)) * spread / np.sqrt(n)
-    return int(n[needed < margin][0]) if (needed < margin).any() else None
+    margin = max(abs(mean), smallest - mean)  # with half this width the interval excludes zero or the smallest effect
+    n = np.arange(FEWEST, 10_001)
+    luck = special.ndtri(0.8)  # in four studies of five the mean is at most so many standard errors too low
+    half_width = (luck - special.stdtrit(n - 1, ONE_SIDED)) * spread / np.sqrt(n)
+    enough = n[half_width < margin]
+    return int(enough[0]) if len(enough) else None

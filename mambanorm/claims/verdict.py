@@ -1,29 +1,29 @@
-"""A claim on one task → a Verdict: its comparisons as rows, each with its interval and its word, and the claim's word."""
+"""A claim on one task → a Verdict: its comparisons as rows, each with its interval and word, and the claim's word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mambanorm.basics.text import plural
 from mambanorm.claims import rule
-from mambanorm.claims.claim import CONTROL, NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim, Comparison, minus
-from mambanorm.claims.evidence import VERSION, Evidence, Runs, kind_of, shared_rows, tasks_of
+from mambanorm.claims.claim import CONTROL, NONE, SMALLEST_EFFECT, Claim, Comparison, minus
+from mambanorm.claims.evidence import VERSION, Evidence, Runs, tasks_of
 from mambanorm.claims.hypotheses import find_claim
+from mambanorm.claims.plan import planned_tasks
+from mambanorm.runs.presets import kind_of
 from mambanorm.study.experiments import failure_runs
-from mambanorm.study.intervals import clopper_pearson, fisher
-from mambanorm.study.paper import paper_values
+from mambanorm.study.intervals import clopper_pearson, k_of_n, shared_rows
+from mambanorm.study.paper import printed_difference
+from mambanorm.study.scores import SMALLEST_BITS
 from mambanorm.study.tables import label, points
 
+# An arm gets a footnote if more of its runs than this have their best step in the last tenth of training.
 STILL_IMPROVES = 1 / 3
-"""An arm gets a footnote if more of its runs than this have their best step in the last tenth of training."""
-
-DIFFERENCES = ("pp", "bits a character")
-"""Units of differences that are printed with `tables.points`."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class Row:
     """One comparison on one task: its mean difference, the plain 95 % interval, and its word.
 
     smallest: the smallest effect of interest, in `unit`. corrected: how many comparisons the word was corrected for,
-    where that changed it. fresh: whether no verdict had been read on these runs before this version of the protocol.
-    failed: arm → (runs that diverged, runs). why: the reason for having no word, or how often the control failed.
+    where that changed it. fresh: whether no earlier version of the protocol was read on these runs. failed: arm → (runs
+    that diverged, runs). why: the reason for having no word, or how often the control failed (H9).
     """
 
     comparison: str
     task: str
     unit: str
     smallest: float
+    decides: bool = True
     word: str = rule.NO_WORD
     effect: float = np.nan
     low: float = np.nan
     high: float = np.nan
     n: int = 0
     per_seed: tuple[float, ...] = ()
-    decides: bool = True
     paper: float = np.nan  # the same comparison in the paper's numbers
     seeds_to_tell: int | None = None
     corrected: int = 0
@@ -59,40 +59,36 @@ class Row:
     @property
     def amount(self) -> str:
         """`+2.3 points [0.4, 4.2]`, or the effect in another unit."""
-        if self.unit in DIFFERENCES and np.isfinite(self.low):
+        if self.unit in ("pp", "bits a character") and np.isfinite(self.low):
             return points(self.effect, self.low, self.high, self.unit)
         interval = f" [{self.low:.3g}, {self.high:.3g}]" if np.isfinite(self.low) else ""
         return f"{self.effect:.3g}{interval} {'points' if self.unit == 'pp' else self.unit}".replace("-", "−")
 
     @property
-    def smallest_effect(self) -> str:
-        if self.unit == "pp":
-            return "a point" if self.smallest == 1 else f"{self.smallest:g} points"
-        return f"{self.smallest:g} {self.unit}"
-
-    @property
     def said(self) -> str:
         """The word as it is printed: `supported, by more than a point`, `no gain of a point (corrected for 4
         comparisons)`."""
-        said, of_failures = self.word, self.unit == "% of runs"
-        if self.word == rule.NO_GAIN:
-            said = "no gain: fewer than half of the runs fail" if of_failures else f"no gain of {self.smallest_effect}"
-        elif self.word == rule.SUPPORTED and self.low > self.smallest > 0 and not of_failures:
-            said = f"supported, by more than {self.smallest_effect}"
+        said, unit = self.word, "points" if self.unit == "pp" else self.unit
+        smallest = "a point" if (self.smallest, unit) == (1, "points") else f"{self.smallest:g} {unit}"
+        if self.unit == "% of runs":
+            said += ": fewer than half of the runs fail" if self.word == rule.NO_GAIN else ""
+        elif self.word == rule.NO_GAIN:
+            said = f"no gain of {smallest}"
+        elif self.word == rule.SUPPORTED and self.low > self.smallest > 0:
+            said += f", by more than {smallest}"
         return said + (f" (corrected for {self.corrected} comparisons)" if self.corrected else "")
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What the runs of one task say about a claim. `rows`: its comparisons, the deciding ones first."""
+    """What the runs of one task say about a claim. `turns_on`: the row of the comparison that decides the word."""
 
     claim: Claim
     task: str
     scale: str
     word: str
-    rows: tuple[Row, ...]
-    turns_on: Row  # the comparison that decides the word
-    protocol: int = VERSION
+    rows: tuple[Row, ...]  # the deciding comparisons first
+    turns_on: Row
 
     @property
     def n(self) -> int:
@@ -121,28 +117,30 @@ class Verdict:
         return self.turns_on.why if self.word == rule.NO_WORD else ""
 
     @property
-    def footnotes(self) -> tuple[str, ...]:
-        """What to know besides the word: failed runs, unfinished training, the second-best rates, seeds, the claim's
-        note."""
-        notes = [] if self.fresh or not self.n else ["not fresh: earlier versions of the rule were read on these runs"]
-        notes += self.turns_on.footnotes
-        if self.claim.runs == "failure" and self.turns_on.why:
-            notes.append(self.turns_on.why)
-        return (*notes, self.claim.note) if self.claim.note else tuple(notes)
+    def failures(self) -> str:
+        """How often runs failed: `failed: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0, 38 %]`; "" where that is not
+        asked, and where more than four arms are compared."""
+        failed = self.turns_on.failed or {}
+        said = ", ".join(f"{label(arm)} {k_of_n(k, n)}" for arm, (k, n) in failed.items())
+        return f"failed: {said}" if 0 < len(failed) <= 4 else ""
 
     @property
-    def table(self) -> pd.DataFrame:
-        """One row a comparison, with the fields of `Row`."""
-        return pd.DataFrame([asdict(row) for row in self.rows])
+    def footnotes(self) -> tuple[str, ...]:
+        """What to know besides the word."""
+        stale = "not fresh: earlier versions of the rule were read on these runs" if self.n and not self.fresh else ""
+        control = self.turns_on.why if self.claim.runs == "failure" else ""
+        return tuple(filter(None, (stale, *self.turns_on.footnotes, control, self.claim.note)))
 
     @property
     def basis(self) -> str:
         """What the verdict rests on: "protocol 12, quick scale, digits, not the paper's Breakfast"."""
         place = self.claim.printed_on
         same = self.scale == "paper" and place.lower().replace("-", "") == self.task
-        unasked = ", which the paper does not ask" if self.claim.beyond else ", a kind of task that the paper has not"
-        other = "" if same else f", not the paper's {place}" if place else unasked
-        return f"protocol {self.protocol}, {self.scale} scale, {self.task or 'no task'}{other}"
+        unasked = (
+            "which the paper does not ask" if self.claim.id.startswith("E") else "a kind of task that the paper has not"
+        )
+        other = "" if same else f", not the paper's {place}" if place else f", {unasked}"
+        return f"protocol {VERSION}, {self.scale} scale, {self.task or 'no task'}{other}"
 
 
 def judge(
@@ -157,26 +155,24 @@ def judge(
     """Return the verdict of one claim on one task from a run frame; no run is trained.
 
     frame: load_runs(), with the columns of summaries.with_summaries for the claims on the inside of models (H10 to H12,
-    H16, E1). It may hold other runs as well. task: None = the first of the frame's that the claim is about. changes:
-    judge the runs that differ from those of the scale in these fields, such as dict(n_layers=8). tuning: judge on the
-    tuning seeds, as the protocol's predictions do. ValueError for an unknown claim, a frame that `Evidence` refuses,
-    and `changes` of a claim whose settings are part of the question.
+    H16, E1). It may hold other runs as well. task: None = the first that `judged_tasks` names. changes: judge the runs
+    that differ from those of the scale in these fields, such as dict(n_layers=8). tuning: judge on the tuning seeds, as
+    the protocol's predictions do. ValueError for an unknown claim, a frame that `Evidence` refuses, and `changes` of a
+    claim whose settings are part of the question.
     """
     claim = find_claim(claim_id)
     if changes and claim.runs != "tuned":
         raise ValueError(f"{claim.id} is about runs with fixed settings, which are part of the question: no changes")
     evidence = Evidence(frame, scale, tuning=tuning, changes=changes)
-    if task is None:
-        task = next(iter(tasks_of(claim, evidence.tasks, evidence.scale)), "")
-    rows = _failure_rows(claim, evidence, task) if claim.runs == "failure" else _rows(claim, evidence, task)
-    deciding = [row for row in rows if row.decides]
-    if claim.measured:
-        turns_on = next((row for row in rows if row.n), rows[0])
-        return Verdict(claim, task, evidence.scale, rule.NO_WORD, tuple(rows), turns_on)
+    task = next(iter(judged_tasks(claim, evidence)), "") if task is None else task
+    rows = (_failure_rows if claim.runs == "failure" else _rows)(claim, evidence, task)
+    deciding = [row for row in rows if row.decides] or [next((row for row in rows if row.n), rows[0])]
     word = rule.word_of_claim([row.word for row in deciding], claim.one_suffices)
     agreeing = [row for row in deciding if row.word == word]
-    strongest, weakest = (lambda row: np.nan_to_num(row.low)), (lambda row: np.nan_to_num(row.high))
-    turns_on = max(agreeing, key=strongest) if claim.one_suffices else min(agreeing, key=weakest)
+    if claim.one_suffices:
+        turns_on = max(agreeing, key=lambda row: np.nan_to_num(row.low))
+    else:
+        turns_on = min(agreeing, key=lambda row: np.nan_to_num(row.high))
     return Verdict(claim, task, evidence.scale, word, tuple(rows), turns_on)
 
 
@@ -187,186 +183,161 @@ def verdicts(
     scale: str | None = None,
     tasks: Iterable[str] | None = None,
 ) -> list[Verdict]:
-    """Return one verdict for each claim and task; a claim without runs has one, with n = 0. `tasks`: None = those of
-    the frame."""
+    """Return one verdict for each claim and task; a claim without runs has one, with n = 0. tasks: None = those of
+    `judged_tasks`."""
     evidence, found = Evidence(frame, scale), []
-    tasks = evidence.tasks if tasks is None else list(tasks)
-    for name in claims:
-        asked = tasks_of(find_claim(name), tasks, evidence.scale)
-        judged = [judge(name, evidence, task=task) for task in asked] or [judge(name, evidence, task="")]
-        found += [one for one in judged if one.n] or judged[:1]
+    for claim in map(find_claim, claims):
+        asked = judged_tasks(claim, evidence) if tasks is None else tasks_of(claim, tasks, evidence.scale)
+        judged = [judge(claim, evidence, task=task) for task in asked or [""]]
+        found += [verdict for verdict in judged if verdict.n] or judged[:1]
     return found
+
+
+def judged_tasks(claim: Claim, evidence: Evidence) -> list[str]:
+    """Return the tasks of the runs that the claim is about; at scale evening those that the protocol plans, if there
+    are any."""
+    planned = planned_tasks(claim, evidence.scale) if evidence.scale == "evening" else evidence.tasks
+    return tasks_of(claim, [task for task in planned if task in evidence.tasks], evidence.scale) or tasks_of(
+        claim, evidence.tasks, evidence.scale
+    )
 
 
 def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     lower, upper = rule.levels(max(len(claim.deciding), 1), claim.one_suffices)
     rows = []
     for group in claim.deciding:
-        row = _row(claim, _chosen(group, evidence, task), evidence, task)
-        word = rule.word_of(row.per_seed, row.smallest, lower, upper) if not row.why else rule.NO_WORD
-        rows.append(_with(row, word=word, corrected=0 if word == row.word else len(claim.deciding)))
-    beside = [comparison for comparison in claim.comparisons if not comparison.decides]
-    return rows + [_row(claim, comparison, evidence, task) for comparison in beside]
+        row = _row(claim, _chosen(group, evidence, task) if len(group) > 1 else group[0], evidence, task)
+        word = rule.NO_WORD if row.why else rule.word_of(row.per_seed, row.smallest, lower, upper)
+        rows.append(replace(row, word=word, corrected=0 if word == row.word else len(claim.deciding)))
+    return rows + [_row(claim, one, evidence, task) for one in claim.comparisons if not one.decides]
 
 
 def _chosen(group: Sequence[Comparison], evidence: Evidence, task: str) -> Comparison:
     """Return the comparison of a group that is best by validation, on the tuning seeds that all its arms have."""
-    if len(group) == 1:
-        return group[0]
-    runs = _tuning(evidence).of_arms(dict.fromkeys(arm for one in group for arm in one.weights), task)
+    arms = dict.fromkeys(arm for comparison in group for arm in comparison.weights)
+    runs = evidence.on_tuning_seeds().of_arms(arms, task)
     if runs.missing:
         return group[0]
     validation = dict(zip(runs.arms, runs.columns["validation"].mean(axis=1), strict=True))
     return max(group, key=lambda one: sum(weight * validation[arm] for arm, weight in one.weights.items()))
 
 
-def _tuning(evidence: Evidence) -> Evidence:
-    return Evidence(evidence, tuning=True, changes=dict(evidence.changes))
-
-
 def _row(claim: Claim, comparison: Comparison, evidence: Evidence, task: str) -> Row:
     """Return the row of one comparison, with its word at the plain levels."""
-    smallest = claim.smallest_of(comparison)
-    row = Row(comparison.name, task, comparison.unit, smallest, decides=comparison.decides)
+    row = Row(comparison.name, task, comparison.unit, claim.smallest_of(comparison), comparison.decides)
     runs = evidence.of_claim(claim, comparison.weights, task)
     differences = runs.total(comparison)
     if not len(differences):
-        return _with(row, why=runs.missing or f"the runs lack {comparison.column}")
-    low, high = rule.interval(differences)
-    row = _with(
+        return replace(row, why=runs.missing or f"the runs lack {comparison.column}")
+    tuned, (low, high) = claim.runs == "tuned", rule.interval(differences)
+    row = replace(
         row,
         effect=float(differences.mean()),
         low=low,
         high=high,
         n=len(differences),
         per_seed=tuple(differences.tolist()),
-        paper=printed(claim, comparison, task),
+        paper=_printed(claim, comparison, task),
         fresh=runs.fresh,
-        rates=dict(zip(runs.arms, runs.rates, strict=True)) if claim.runs == "tuned" else None,
-        failed=_failed(runs) if claim.runs in ("tuned", "deep") else None,
-        run_ids=tuple(runs.run_ids.ravel()),
+        rates=dict(zip(runs.arms, runs.rates, strict=True)) if tuned else None,
+        failed=runs.failed() if tuned or claim.runs == "deep" else None,
+        footnotes=tuple(_footnotes(runs, comparison, evidence, task)) if tuned else (),
+        run_ids=tuple(runs.columns["run_id"].ravel()),
+        why=claim.measured or _why_no_word(claim, comparison, runs, len(differences)),
     )
-    if claim.runs == "tuned":
-        row = _with(row, footnotes=tuple(_footnotes(runs, comparison, evidence, task)))
-    why = claim.measured or _why_no_word(claim, comparison, runs, row.n)
-    if why:
-        return _with(row, why=why)
-    row = _with(row, word=rule.word_of(differences, smallest))
-    return _with(row, seeds_to_tell=rule.seeds_to_tell(differences, smallest)) if row.n > 1 else row
-
-
-def _with(row: Row, **fields: Any) -> Row:
-    return replace(row, **fields)
+    if row.why:
+        return row
+    word, seeds = rule.word_of(differences, row.smallest), rule.seeds_to_tell(differences, row.smallest)
+    return replace(row, word=word, seeds_to_tell=seeds)
 
 
 def _why_no_word(claim: Claim, comparison: Comparison, runs: Runs, n: int) -> str:
     if n < rule.FEWEST:
-        return f"{n} pairs of runs, and {rule.FEWEST} are needed"
+        return _too_few(n)
     if claim.runs not in ("tuned", "ladder"):
         return ""
-    score = runs.columns["bits" if comparison.column == "bits" else "score"]
-    above_chance = score - runs.columns["chance"]
-    for side in comparison.sides():
-        if not side or rule.interval(above_chance[[arm in side for arm in runs.arms]].mean(axis=0))[0] > 0:
+    above_chance = runs.columns["bits" if comparison.column == "bits" else "score"] - runs.columns["chance"]
+    for sign in (1, -1):
+        side = above_chance[[sign * comparison.weights[arm] > 0 for arm in runs.arms]]
+        if not len(side) or rule.interval(side.mean(axis=0))[0] > 0:
             return ""
     return "both sides' accuracy may be chance"
 
 
-def _failed(runs: Runs) -> dict[str, tuple[int, int]]:
-    return {arm: (int(row.sum()), len(row)) for arm, row in zip(runs.arms, runs.columns["diverged"], strict=True)}
+def _too_few(n: int) -> str:
+    return f"{plural(n, 'pair')} of runs, and {rule.FEWEST} are needed"
 
 
 def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str) -> list[str]:
     n, notes = len(runs.seeds), []
-    for text, counts in (
-        ("failed", runs.columns["diverged"].sum(axis=1)),
-        ("still improved at the end", runs.columns["late"].sum(axis=1)),
-    ):
-        least = 0 if text == "failed" else STILL_IMPROVES * n
-        named = [f"{label(arm)} {k:.0f}" for arm, k in zip(runs.arms, counts, strict=True) if k > least]
-        if named:
+    for text, column, least in (("failed", "diverged", 0), ("still improved at the end", "late", STILL_IMPROVES * n)):
+        counts = zip(runs.arms, runs.columns[column].sum(axis=1), strict=True)
+        if named := [f"{label(arm)} {k:.0f}" for arm, k in counts if k > least]:
             notes.append(f"{text}: {', '.join(named)} of {n} runs")
-    second = _tuning(evidence).of_arms(runs.arms, task, rank=1).total(comparison)
+    second = evidence.on_tuning_seeds().of_arms(runs.arms, task, rank=1).total(comparison)
     if len(second) > 1:
-        at_second = points(second.mean(), *rule.interval(second), comparison.unit)
-        notes.append(f"at the second-best learning rates, tuning seeds: {at_second}")
+        amount = points(second.mean(), *rule.interval(second), comparison.unit)
+        notes.append(f"at the second-best learning rates, tuning seeds: {amount}")
     if shared := shared_rows(task, evidence.scale):
-        notes.append(f"the seeds share {shared}: the interval speaks of it alone")
+        notes.append(f"the seeds share {shared}: the interval speaks about it alone")
     return notes
+
+
+def _printed(claim: Claim, comparison: Comparison, task: str) -> float:
+    """Return the comparison in the paper's numbers. Those of its main experiments are printed beside every task, those
+    of a task that this kit has as well (ListOps, for H8s) beside that task only."""
+    here = claim.printed_on if task == claim.paper_task.lower() or not claim.paper_task else ""
+    known = here and claim.runs == "tuned" and comparison.column == "score"
+    return printed_difference(comparison.weights, claim.kind, here) if known else float("nan")
 
 
 def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     """Return the row of two arms on a task without a claim: better, worse, about the same, or cannot tell."""
     language = kind_of(task) == "language"
     comparison = minus(arm, against, column="bits" if language else "score")
-    claim = Claim("", "", "", "", "", (comparison,), smallest=SMALLEST_BITS if language else SMALLEST_EFFECT)
+    claim = Claim("E", "", "", "", "", (comparison,), smallest=SMALLEST_BITS if language else SMALLEST_EFFECT)
     row = _row(claim, comparison, evidence, task)
-    return row if row.why else _with(row, word=rule.better_or_worse(row.per_seed, row.smallest))
+    if row.why:
+        return row
+    word, leads = rule.better_or_worse(row.per_seed, row.smallest), np.sign(row.effect) or 1.0
+    seeds = rule.seeds_to_tell(leads * np.array(row.per_seed), row.smallest)  # the same whichever arm is named first
+    return replace(row, word=word, seeds_to_tell=seeds)
 
 
-@lru_cache(maxsize=16)
-def _printed(kind: str, task: str) -> dict[str, float]:
-    values = paper_values(kind)
-    return dict(values[values.task == task].set_index("arm").accuracy)
-
-
-def printed(claim: Claim, comparison: Comparison, task: str) -> float:
-    """Return the same weighted sum of the paper's numbers, in points; NaN if the paper does not print them all.
-
-    Numbers of the main experiments are shown for every task; those of a task that this kit has as well (ListOps, for
-    H8s) for that task only.
-    """
-    if claim.runs != "tuned" or comparison.column != "score" or not claim.id or not claim.printed_on:
-        return float("nan")
-    accuracy = _printed(claim.kind, claim.printed_on)
-    elsewhere = claim.paper_task and task != claim.paper_task.lower()
-    if elsewhere or not set(comparison.weights) <= set(accuracy):
-        return float("nan")
-    return round(100 * sum(weight * accuracy[arm] for arm, weight in comparison.weights.items()), 4)
-
-
-# ------------------------------------------------------------------------------------------ H9: how often training fails
-
-
-@lru_cache(maxsize=64)
-def _cells(scale: str, seeds: tuple[int, ...]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return the run ids of each depth × learning rate, one a seed, by arm."""
-    cells: dict[str, dict[str, tuple[str, ...]]] = {}
-    for config in failure_runs(scale, seeds):
-        by_arm = cells.setdefault(f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}", {})
-        by_arm[config.arm] = (*by_arm.get(config.arm, ()), config.run_id)
-    return cells
+# ----------------------------------------------------------------------------------------- H9: how often training fails
 
 
 def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     """Return one row a depth and learning rate: the share of None→None's runs that fail, with its exact interval."""
-    rows, cells = [], _cells(evidence.scale, evidence.seeds.get(task) or (0,))
-    lower, _ = rule.levels(len(cells), one_suffices=True)
-    for name, by_arm in cells.items():
-        ids = np.array([by_arm[NONE], by_arm[CONTROL]])
-        places = evidence.places(ids.ravel()).reshape(ids.shape)
-        places = places[:, (places >= 0).all(axis=0)]
-        n, row = places.shape[1], Row(name, task, claim.unit, claim.smallest, why="not run")
-        if n:
-            k, control = evidence.columns["diverged"][places].sum(axis=1).astype(int).tolist()
-            low, high = (100 * end for end in clopper_pearson(k, n))
-            plain, word = (failure_word(k, control, n, level) for level in (rule.ONE_SIDED, lower))
-            row = _with(
-                row,
-                word=word if n >= rule.FEWEST else rule.NO_WORD,
-                effect=100 * k / n,
-                low=low,
-                high=high,
-                n=n,
-                per_seed=(100.0,) * k + (0.0,) * (n - k),
-                corrected=0 if word == plain else len(cells),
-                fresh=not (evidence.columns["protocol"][places] < VERSION).any(),
-                failed={NONE: (k, n), CONTROL: (control, n)},
-                run_ids=tuple(ids[:, : places.shape[1]].ravel()),
-                why=f"{label(CONTROL)} failed in {control} of {n} runs there",
-            )
-        rows.append(row)
-    return rows
+    cells: dict[str, list[str]] = {}
+    for config in failure_runs(evidence.scale, evidence.seeds(task) or (0,)):
+        name = f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}"
+        cells.setdefault(name, []).append(config.run_id)
+    return [_failure_row(Row(name, task, "% of runs", claim.smallest), evidence, cells) for name in cells]
+
+
+def _failure_row(row: Row, evidence: Evidence, cells: Mapping[str, list[str]]) -> Row:
+    runs = evidence.runs[evidence.runs.run_id.isin(cells[row.comparison])]
+    table = runs.pivot(index="seed", columns="arm", values="diverged").reindex(columns=[NONE, CONTROL]).dropna()
+    (k, control), n = table.sum().astype(int), len(table)
+    if not n:
+        return replace(row, why="not run")
+    low, high = clopper_pearson(k, n)
+    word = failure_word(k, control, n, rule.levels(len(cells), one_suffices=True)[0])
+    return replace(
+        row,
+        word=word,
+        effect=100 * k / n,
+        low=100 * low,
+        high=100 * high,
+        n=n,
+        per_seed=tuple(100 * table[NONE]),
+        corrected=0 if word == failure_word(k, control, n) else len(cells),
+        fresh=not (runs.protocol < VERSION).any(),
+        failed={NONE: (int(k), n), CONTROL: (int(control), n)},
+        run_ids=tuple(runs.run_id),
+        why=f"{label(CONTROL)} failed in {control} of {n} runs there",
+    )
 
 
 def failure_word(k: int, control: int, n: int, lower: float = rule.ONE_SIDED) -> str:
@@ -377,25 +348,10 @@ def failure_word(k: int, control: int, n: int, lower: float = rule.ONE_SIDED) ->
     """
     low, high = clopper_pearson(k, n, 1 - 2 * lower)[0], clopper_pearson(k, n)[1]
     control_low, control_high = clopper_pearson(control, n)
+    if n < rule.FEWEST:
+        return rule.NO_WORD
     if low > 0.5 and control_high < 0.5:
         return rule.SUPPORTED
     if high < control_low:
         return rule.OPPOSITE
     return rule.NO_GAIN if high < 0.5 else rule.CANNOT_TELL
-
-
-def failure_sentence(verdict: Verdict) -> str:
-    """Return how often models without norms failed, and the control, in the deepest models at the highest rate."""
-    counts = verdict.rows[-1].failed
-    if not counts:
-        return ""
-    (k, n), (control, _) = counts[NONE], counts[CONTROL]
-    said = f"{label(NONE)} failed in {k} of {n} runs, {label(CONTROL)} failed in {control} of {n} runs"
-    p = fisher(k, n, control, n)
-    return f"in the deepest models at the highest learning rate {said} (Fisher p = {p:.2g})"
-
-
-def k_of_n(k: int, n: int) -> str:
-    """`1 of 12 [0, 38 %]`"""
-    low, high = clopper_pearson(k, n)
-    return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"

@@ -187,8 +187,8 @@ def scale_help(usual: str = "") -> str:
 
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
 JUDGED_SEEDS_HELP = (
-    f"{SEEDS_HELP} (default: 8, at scale evening those of the protocol). Only these are judged: seeds that are added "
-    "because a verdict was open are judged alone, as in 8-15"
+    "test seeds: 8 stands for the first eight, 52 to 59; or a list: 60-67 (default: 8, at scale evening those of the "
+    "protocol). Only these are judged, so that seeds which are added because a verdict could not tell are judged alone"
 )
 
 

@@ -76,24 +76,28 @@ def verdicts(options: argparse.Namespace) -> int:
     """Train the runs that the claims lack and print a verdict for each claim."""
     from mambanorm import claims
     from mambanorm.claims import pages
-    from mambanorm.claims.plan import PROTOCOL
+    from mambanorm.claims.plan import PROTOCOL, check_test_seeds
+    from mambanorm.runs.rounds import known_runs
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
     asked = dict(seeds=options.seeds, tasks=arg.check_tasks(options.tasks) if options.tasks else None, scale=scale)
-    known = claims.known_runs(scale, options.runs_dir)
-    configs = claims.verdict_runs(ids, **asked, frame=known)
+    known = known_runs(scale, options.runs_dir)
+    configs = claims.verdict_runs(ids, known, **asked)
     to_train = [config for config in configs if config.run_id not in set(known.run_id)]
     if options.dry_run:
         print_dry_run(to_train, options)
         return 0
     confirm(to_train, options)
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
-    frame, failed = claims.train_verdicts(ids, **asked, **engine)
+    trained = claims.train_verdicts(ids, **asked, **engine)
+    frame = trained.known
+    if options.seeds is not None:
+        frame = pages.of_test_seeds(frame, check_test_seeds(options.seeds))
     judged = claims.verdicts(frame, ids, scale=scale, tasks=asked["tasks"])
     print(f"Protocol {claims.VERSION}, scale {scale}; the rule in words: {PROTOCOL}\n")
     print("\n".join(map(pages.describe, judged)))
-    return report_failed(failed)
+    return report_failed(trained.failed)
 
 
 def add_record(command: Parser) -> None:
@@ -107,51 +111,47 @@ def add_record(command: Parser) -> None:
 @arg.command(add_record, "--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet")
 def record(options: argparse.Namespace) -> int:
     """Train all that the study and the verdicts need and record the run frame."""
-    from mambanorm import claims
+    from mambanorm.cli import recording
     from mambanorm.runs.grid import unique
     from mambanorm.runs.recorded_results import describe_recorded, read_results
+    from mambanorm.runs.rounds import known_runs
 
     scale = arg.chosen_scale(options)
     tasks = arg.check_tasks(options.tasks) if options.tasks else None
-    before = claims.recorded_before(scale, options.out and Path(options.out))
-    known = claims.known_runs(scale, options.runs_dir, before)
-    to_train = [c for part in claims.parts(scale, options.seeds, tasks) for c in part.ask(known)]
+    before = recording.recorded_before(scale, options.out and Path(options.out))
+    known = known_runs(scale, options.runs_dir, before)
+    to_train = [c for part in recording.parts(scale, options.seeds, tasks) for c in part.ask(known)]
     to_train = [config for config in unique(to_train) if config.run_id not in set(known.run_id)]
     if options.dry_run:
-        print(claims.manifest(known, scale, options.seeds, tasks).to_string(index=False))
+        print(recording.manifest(known, scale, options.seeds, tasks).to_string(index=False))
         print_dry_run(to_train, options)
         return 0
     confirm(to_train, options)
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
-    path = claims.record_results(scale, seeds=options.seeds, tasks=tasks, path=options.out, **engine)
+    path = recording.record_results(scale, seeds=options.seeds, tasks=tasks, path=options.out, **engine)
     print(f"{path}: {describe_recorded(read_results(path))}")
     return 0
 
 
 def add_calibrate(command: Parser) -> None:
-    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these claims: H1s,H8s (default: all)")
     command.add_argument("--scenarios", type=arg.names, metavar="NAMES", help="only these (default: all)")
     command.add_argument("--studies", type=arg.whole(1), default=1_000, metavar="N", help="per case (default: 1000)")
     command.add_argument("--record", action="store_true", help="write the repository's table anew")
 
 
-@arg.command(
-    add_calibrate,
-    "--claims H8s --studies 200",
-    '--claims H1s,H8s --scenarios "tied rates,t3" --studies 1000',
-    "--studies 4000 --record",
-)
+@arg.command(add_calibrate, "--studies 200", "--scenarios plain,t3 --studies 1000", "--studies 10000 --record")
 def calibrate(options: argparse.Namespace) -> int:
-    """Simulate studies and print how often the verdicts are wrong, and what they find."""
+    """Simulate studies and print how often the verdicts are wrong, and how often they find an effect."""
+    from mambanorm.basics.atomic import write_text
     from mambanorm.basics.settings import CHECKOUT
     from mambanorm.claims import calibration
 
-    if options.record and (options.claims or options.scenarios):
-        raise ValueError("--record writes the whole table: leave --claims and --scenarios out")
+    if options.record and options.scenarios:
+        raise ValueError("--record writes the whole table: leave --scenarios out")
     if options.record and not CHECKOUT:
-        raise ValueError("--record writes a table of the project's repository: it needs a checkout")
-    frame = calibration.calibrate(options.claims, options.scenarios, options.studies)
-    print(calibration.calibration_text(frame))
+        raise ValueError("--record writes CALIBRATION.md of the project's repository: it needs a checkout")
+    text = calibration.calibration_text(calibration.calibrate(options.scenarios, options.studies))
+    print(text)
     if options.record:
-        print("\n".join(map(str, calibration.record_calibration(frame))))
+        write_text(calibration.RECORDED, text)
     return 0

@@ -31,7 +31,7 @@ from mambanorm.figures.style import (
     styled,
     upright,
 )
-from mambanorm.figures.verdicts import STATES, WORDS, estimate, legend, spelled
+from mambanorm.figures.verdicts import WORD_COLOURS, estimate, legend, spelled
 from mambanorm.study.contrasts import site_gains
 from mambanorm.study.tables import by_seed, check_frame, describe_frame, seeds_text, summarize
 
@@ -171,28 +171,27 @@ def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFram
 
 @styled
 def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
-    """A panel for each claim and task: the effect and its bounds over the steps (`claims.over_budget`). A dot has the
-    colour of its comparison's state; the verdict's word stands below. ValueError for a table without rows."""
+    """Return a panel for each claim and task: the deciding comparison over the steps (`claims.pages.over_budget`), its
+    interval, and its word below. ValueError for a table without rows."""
     if table.empty:
         raise ValueError("the table has no rows: none of these claims has been run over the budget")
     panels = [panel for _, panel in table.groupby(["claim", "task"], sort=False)]
     fig, axes = panel_grid(len(panels), 3, row=2.3, more=0.9)
     for ax, panel in zip(axes, panels, strict=True):
         first, places = panel.iloc[0], np.arange(len(panel))
-        ax.axhline(first.threshold, color=GREY, linewidth=1.2)
+        ax.axhline(first.smallest, color=GREY, linewidth=1.2)
         ax.plot(places, panel.effect, color=GREY, linewidth=0.9, alpha=0.6)
         for x, row in enumerate(panel.itertuples()):
-            colour = STATES[row.state][0]
+            colour = WORD_COLOURS[row.word][0]
             ax.vlines(x, row.low, row.high, color=colour, linewidth=2.2)
             ax.plot(x, row.effect, "o", markersize=6.5, color=colour, markeredgecolor="white", zorder=3)
-        ax.set_xticks(places, (panel.steps.map("{:,}".format) + "\n" + panel.verdict).tolist(), fontsize=7)
-        for tick, word in zip(ax.get_xticklabels(), panel.verdict, strict=True):
-            tick.set_color(WORDS[word][0])
+        ax.set_xticks(places, (panel.steps.map("{:,}".format) + "\n" + panel.word).tolist(), fontsize=7)
+        for tick, word in zip(ax.get_xticklabels(), panel.word, strict=True):
+            tick.set_color(WORD_COLOURS[word][0])
         ax.set(xlim=(-0.5, len(panel) - 0.5), title=f"{first.claim}, {first.task}", ylabel=spelled(first.unit))
         ax.set_xlabel("steps")
-    where = "at all steps" if table.decided.all() else "at all steps, or there, where these were not run"
-    dots = f"dot and line: the comparison that decides {where}, with its bounds, coloured by its own verdict"
-    notes = (dots, "grey line: the threshold", "below: the verdict on all comparisons", *legend(WORDS, table.verdict))
+    dots = "dot and line: the comparison that decides at all steps, with its 95 % interval, in the colour of its word"
+    notes = (dots, "grey line: the smallest effect of interest", *legend(table.word))
     return finish(fig, "Fast or good? The effect over the training budget", caption, seeds_text(table.n), *notes)
 
 

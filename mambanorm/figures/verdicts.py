@@ -1,15 +1,13 @@
 """The verdicts as forest plots: all claims on one page, and the comparisons of one claim.
 
-Both are made from `mambanorm.claims.Verdict`; each claim keeps its own unit and threshold. WORDS and STATES are the
-colours and the legend of every verdict, in figures and in the HTML table.
+Both are drawn from `mambanorm.claims.Verdict`; each claim keeps its unit and its marks. WORD_COLOURS has the colours
+and the legend of every verdict, in figures and in the HTML table.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from textwrap import fill
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,92 +15,88 @@ from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM, own_run
 from mambanorm.figures.style import finish, new_figure, styled, upright
 from mambanorm.study.tables import seeds_text
 
-WORDS = {
-    "reproduced": (COMBINATION, "enough of its comparisons lie above their threshold"),
-    "contradicted": (NO_NORM, "so many lie below it that the claim cannot hold"),
-    "≈ threshold": ("#6B4FA0", "told to lie near the threshold: hardly an effect"),
-    "open": ("#946500", "we cannot tell yet: more seeds could, and about how many is said"),
-    "not judged": ("#3F4A54", "such runs cannot tell, for the reason given"),
+WORD_COLOURS = {
+    "supported": (COMBINATION, "the 95 % interval lies above 0"),
+    "no gain": ("#6B4FA0", "it contains 0 and lies below the smallest effect of interest (one point)"),
+    "opposite": (NO_NORM, "it lies below 0"),
+    "cannot tell": ("#946500", "anything else; about how many more seeds would tell is printed"),
+    "no word": ("#3F4A54", "measured only, fewer than six pairs of runs, or accuracy near chance"),
 }
 """The word of a verdict → its colour (readable on white, and under white), and what it means."""
-
-STATES = {
-    "holds": (COMBINATION, "wholly above the threshold"),
-    "fails": (NO_NORM, "wholly below"),
-    "near": ("#6B4FA0", "on both sides, and near it"),
-    "open": ("#946500", "on both sides: more seeds could tell"),
-    "not judged": ("#3F4A54", "cannot tell, for the reason given"),
-}
-"""The state of a comparison → its colour, and where its interval lies."""
-
-ENDS = "95 %, wider where a claim asks several comparisons"
 
 
 @styled
 def fig_verdicts(verdicts: Sequence) -> Figure:
-    """Each claim in words, its verdict, and the comparison that decides it, with its interval; accuracy claims share an
-    axis, which ends where most rows do (`_clip`), every other claim has its own. A claim may have a row for each task;
-    one that was not run has an empty row. ValueError for no verdict."""
+    """Return a row for each claim and task: the claim, its word, and the comparison that decides it with its interval.
+
+    Claims on accuracy share an axis, which ends where most rows do (`_clip`); every other claim has its own. A claim
+    that was not run has an empty row. ValueError for no verdict.
+    """
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
-    verdicts = sorted(verdicts, key=lambda verdict: list(WORDS).index(verdict.verdict))
-    shared: dict[str, list] = {unit: [v for v in verdicts if v.unit == unit] for unit in ("pp", "bits a character")}
-    others = dict.fromkeys(v.claim.id for v in verdicts if v.unit not in shared)
+    verdicts = sorted(verdicts, key=lambda verdict: list(WORD_COLOURS).index(verdict.word))
+    shared = {unit: [v for v in verdicts if v.turns_on.unit == unit] for unit in ("pp", "bits a character")}
+    others = dict.fromkeys(v.claim.id for v in verdicts if v.turns_on.unit not in shared)
     panels = [*filter(None, shared.values()), *([v for v in verdicts if v.claim.id == name] for name in others)]
     heights = [0.75 + 0.62 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
     clipped = [_verdict_panel(ax, panel) for ax, panel in zip(axes[:, 0], panels, strict=True)]
-    told = [v for v in verdicts if v.n_seeds]
-    seeds = seeds_text([v.n_seeds for v in told]) if told else "no runs"
-    where = [", ".join(dict.fromkeys(str(getattr(v, name)) for v in verdicts)) for name in ("protocol", "scale")]
-    dots = f"large dot and line: the effect that decides and its interval, {ENDS}; small dots: seeds"
-    keys = _keys("the claim's threshold", [v for v in verdicts if np.isfinite(v.paper)])
-    basis = f"protocol {where[0]}", f"{where[1]} scale", seeds
+    run = [v for v in verdicts if v.n]
+    scale, protocol = verdicts[0].scale, verdicts[0].protocol
+    basis = f"protocol {protocol}", f"{scale} scale", seeds_text([v.n for v in run]) if run else "no runs"
+    dots = "large dot and line: mean difference and 95 % interval; small dots: seeds"
+    keys = _keys([v for v in verdicts if np.isfinite(v.turns_on.paper)])
+    stale = "* not fresh: earlier versions of the rule were read on these runs" if any(map(_stale, run)) else ""
     cut = "a line cut at the edge goes on: see its numbers" if any(clipped) else ""
-    words = legend(WORDS, [v.verdict for v in verdicts])
-    return finish(fig, "Every claim, every verdict", *basis, dots, *keys, cut, *words)
+    words = legend([v.word for v in verdicts])
+    return finish(fig, "Every claim, every verdict", *basis, dots, *keys, stale, cut, *words)
 
 
-def legend(looks: Mapping[str, tuple[str, str]], shown: Iterable[str]) -> list[str]:
-    """What the words mean that stand beside the rows, each in its colour."""
-    return [f"{word}: {meaning}" for word, (_, meaning) in looks.items() if word in set(shown)]
+def _stale(verdict) -> bool:
+    return verdict.n > 0 and not verdict.fresh
 
 
-def _keys(threshold: str, with_paper: Sequence) -> tuple[str, str]:
-    """What the tick is, and on which of the paper's data the drawn diamonds were measured ("" without one)."""
+def legend(shown: Iterable[str]) -> list[str]:
+    """Return what the words mean that are shown."""
+    return [f"{word}: {meaning}" for word, (_, meaning) in WORD_COLOURS.items() if word in set(shown)]
+
+
+def _keys(with_paper: Sequence) -> tuple[str, str]:
+    """Return what the ticks and the hollow diamonds are ("" without a diamond)."""
     places = ", ".join(dict.fromkeys(v.claim.printed_on for v in with_paper))
-    return f"grey tick: {threshold}", f"hollow diamond: the paper's own number, on {places}" if places else ""
+    diamond = f"hollow diamond: the paper's own number, on {places}" if places else ""
+    return "grey tick: the smallest effect of interest", diamond
 
 
 def _verdict_panel(ax: Axes, verdicts: Sequence) -> bool:
     for y, verdict in enumerate(verdicts):
-        colour = WORDS[verdict.verdict][0]
-        if verdict.n_seeds:
-            seeds = verdict.per_seed if verdict.unit not in NOT_BY_SEED else ()
-            beside = dict(threshold=verdict.threshold, paper=verdict.paper)
-            estimate(ax, y, verdict.effect, *verdict.ci, colour, seeds, **beside)
-        _said(ax, y, verdict.verdict, _note(verdict), colour)
-    _name_rows(ax, [fill(f"{v.claim.id}  {v.claim.words}", 52) for v in verdicts], verdicts[0].unit)
+        colour, row = WORD_COLOURS[verdict.word][0], verdict.turns_on
+        if verdict.n:
+            seeds = row.per_seed if row.unit not in NOT_BY_SEED else ()
+            estimate(ax, y, row.effect, row.low, row.high, colour, seeds, smallest=row.smallest, paper=row.paper)
+        _said(ax, y, verdict.said + " *" * _stale(verdict), _note(verdict), colour)
+    _name_rows(ax, [fill(f"{v.claim.id}  {v.claim.words}", 52) for v in verdicts], verdicts[0].turns_on.unit)
     return _clip(ax, verdicts)
 
 
 def _note(verdict) -> str:
-    """What stands below the word: the effect, the paper's own, what is compared, and what is lacking."""
-    if not verdict.n_seeds:
-        return _headline(verdict.reason)
-    paper = f"; paper {verdict.paper:+.1f}".replace("-", "−") if np.isfinite(verdict.paper) else ""
-    task = f", {verdict.tasks[0]}" if len(verdict.tasks) == 1 else ""
-    lacks = filter(None, (verdict.said[len(verdict.verdict) + 2 :], _headline(verdict.reason)))
-    return "\n".join([f"{verdict.amount}{paper}", f"{verdict.decided_by}{task}", *lacks])
+    """Return what is printed below the word: the effect, the paper's, what is compared, and what is lacking."""
+    if not verdict.n:
+        return verdict.reason or "not run"
+    row = verdict.turns_on
+    paper = f"; paper {row.paper:+.1f}".replace("-", "−") if np.isfinite(row.paper) else ""
+    reason = fill(verdict.reason, 60, max_lines=1, placeholder=" …") if verdict.reason else ""
+    return "\n".join(filter(None, [f"{row.amount}{paper}", f"{row.comparison}, {verdict.task}", reason]))
 
 
 CLIP = 2.5
-"""The axis ends at so many times the median reach of its rows, where one of them reaches much further."""
+"""The axis ends at this many times the median reach of its rows if one of them reaches much further."""
 
 
 def _clip(ax: Axes, verdicts: Sequence) -> bool:
-    """Ends the axis where most rows end; whether one goes on."""
-    ends = np.array([(v.effect, *v.ci, v.paper) for v in verdicts if v.n_seeds]).reshape(-1, 4)
+    """End the axis where most rows end; return whether a row goes on."""
+    rows = [v.turns_on for v in verdicts if v.n]
+    ends = np.array([(row.effect, row.low, row.high, row.paper) for row in rows]).reshape(-1, 4)
     reach = np.nanmax(np.abs(ends), axis=1, initial=0.0)
     limit = CLIP * float(np.median(reach)) if len(reach) > 2 else np.inf
     if far := bool((reach > 1.5 * limit).any()):
@@ -119,28 +113,23 @@ def _name_rows(ax: Axes, names: Sequence[str], unit: str) -> None:
 
 
 NOT_BY_SEED = ("% of runs",)
-"""Units of numbers that a seed alone does not have."""
+"""Units of numbers that a single seed does not have."""
 
 
 def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
-    """The word at the right of a row, and below it in small what to know of it."""
+    """Write the word at the right of a row, and a note below it in small type."""
     place = dict(transform=ax.get_yaxis_transform())
     ax.text(1.01, y - 0.06 * bool(note), word, color=colour, weight="bold", va="bottom" if note else "center", **place)
     if note:
         ax.text(1.01, y + 0.02, note, color=INK, fontsize=7, va="top", linespacing=1.05, **place)
 
 
-def _headline(why: str) -> str:
-    """`at chance: neither side clearly beats guessing` → `at chance`"""
-    return re.split(r"[:,(]", why)[0].strip()
-
-
 def estimate(
-    ax: Axes, y, mean, low, high, colour: str, seeds, own=(), *, threshold=np.nan, paper=np.nan, below=0.22, **dot
+    ax: Axes, y, mean, low, high, colour: str, seeds, own=(), *, smallest=np.nan, paper=np.nan, below=0.22, **dot
 ):
-    """A row of a forest plot: the interval and the mean, below them a small dot a seed and a diamond a run of the
-    reader's own; a tick at the threshold, a hollow diamond at the paper's number."""
-    ax.plot([threshold] * 2, [y - 0.36, y + 0.36], color=GREY, linewidth=1.2, zorder=1)
+    """Draw a row of a forest plot: the interval and the mean, below them a small dot a seed and a diamond a run of the
+    reader's own; a tick at the smallest effect of interest, a hollow diamond at the paper's number."""
+    ax.plot([smallest] * 2, [y - 0.36, y + 0.36], color=GREY, linewidth=1.2, zorder=1)
     if np.isfinite(low):
         ax.hlines(y, low, high, color=colour, linewidth=2.2)
     ax.plot(seeds, np.full(len(seeds), y + below), "o", markersize=2.5, color=colour, alpha=0.55)
@@ -157,38 +146,27 @@ def spelled(unit: str) -> str:
 
 @styled
 def fig_claim(verdict) -> Figure:
-    """Every comparison of one claim: mean, the interval it is judged by, its threshold, the seeds, the paper's number.
+    """Return every comparison of one claim: mean, 95 % interval, smallest effect, seeds, the paper's number.
 
     Comparisons in different units, as for growth (H10), get a panel for each unit. ValueError for a claim that was not
     run.
     """
-    rows = verdict.rows[verdict.rows.n > 0] if len(verdict.rows) else verdict.rows
-    if not len(rows):
+    rows = [row for row in verdict.rows if row.n]
+    if not rows:
         raise ValueError(f"claim {verdict.claim.id} was not run: there is nothing to draw")
-    panels = list(rows.groupby("unit", sort=False))
-    heights = [0.7 + 0.38 * len(panel) for _, panel in panels]
+    panels = {unit: [row for row in rows if row.unit == unit] for unit in dict.fromkeys(row.unit for row in rows)}
+    heights = [0.7 + 0.38 * len(panel) for panel in panels.values()]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.75, width=8.4, height_ratios=heights)
-    several = verdict.rows.task.nunique() > 1
-    for ax, (unit, panel) in zip(axes[:, 0], panels, strict=True):
-        for y, row in enumerate(panel.itertuples()):
-            colour = STATES[row.state][0]
+    for ax, (unit, panel) in zip(axes[:, 0], panels.items(), strict=True):
+        for y, row in enumerate(panel):
+            colour = WORD_COLOURS[row.word][0]
             seeds = row.per_seed if unit not in NOT_BY_SEED else ()
-            beside = dict(threshold=row.threshold, paper=row.paper)
-            estimate(ax, y, row.effect, row.low, row.high, colour, seeds, **beside)
-            _said(ax, y, row.state, note_of(row), colour)
-        _name_rows(ax, [row_name(row, several) for row in panel.itertuples()], unit)
-    basis = verdict.fidelity, seeds_text(rows.n), f"line: interval, {ENDS}"
-    keys = _keys("threshold", [verdict] if np.isfinite(rows.paper).any() else [])
-    return finish(fig, f"{verdict.claim.id}: {verdict.verdict}", *basis, *keys, *legend(STATES, rows.state))
-
-
-def note_of(row) -> str:
-    """What to know of a comparison that does not tell: how many seeds would, or why these runs cannot; else ""."""
-    if row.state not in ("open", "not judged"):
-        return ""
-    return f"about {row.seeds_to_tell:.0f} new seeds would tell" if pd.notna(row.seeds_to_tell) else _headline(row.why)
-
-
-def row_name(row, several: bool) -> str:
-    """Its name, its task where there are several, and whether it decides."""
-    return row.comparison + f" · {row.task}" * several + ("" if row.decides else "  (beside)")
+            estimate(ax, y, row.effect, row.low, row.high, colour, seeds, smallest=row.smallest, paper=row.paper)
+            tell = row.word == "cannot tell" and row.seeds_to_tell
+            _said(ax, y, row.said, f"about {row.seeds_to_tell} new seeds would tell" if tell else "", colour)
+        names = [row.comparison + ("" if row.decides else "  (beside)") for row in panel]
+        _name_rows(ax, names, unit)
+    basis = verdict.basis, seeds_text([row.n for row in rows]), "line: 95 % interval"
+    keys = _keys([verdict] if any(np.isfinite(row.paper) for row in rows) else [])
+    title = f"{verdict.claim.id} on {verdict.task}: {verdict.said}"
+    return finish(fig, title, *basis, *keys, *legend([row.word for row in rows]))

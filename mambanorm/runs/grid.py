@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -39,6 +40,12 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
         if size > limit > 0 and {part, whole} & set(changes):
             raise ValueError(f"{part}={size} is beyond {whole}={limit}: change one of the two")
     return config
+
+
+@lru_cache(maxsize=50_000)
+def setting_id(task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()) -> str:
+    """Return the run_id of a run that differs from the task's settings at a scale in these fields alone."""
+    return base_config(task, scale, arm=arm, lr=lr, **dict(changes)).with_seed(seed).run_id
 
 
 def relative_cost(config: RunConfig) -> float:

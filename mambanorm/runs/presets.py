@@ -45,6 +45,15 @@ LANGUAGE_TASKS = (*TEXTS, "mqar")
 TABLES = ("energy", "california_housing", "diabetes")
 """Tasks whose positions are the columns of a table, each with a slot of its own (tasks/tabular.py)."""
 
+KINDS = (
+    dict.fromkeys(VISION_TASKS, "vision") | dict.fromkeys(TABLES, "table") | dict.fromkeys(LANGUAGE_TASKS, "language")
+)
+
+
+def kind_of(task: str) -> str:
+    """Return "vision", "language", "table" (a regression) or "sequence"."""
+    return KINDS.get(task, "sequence")
+
 # ---------------------------------------------------------------------------------------------- paper: Appendix C
 # Epochs are counted in the rows that the paper gives. Where a part of them is held out for validation (a tenth of
 # CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of Breakfast's people), the same number of steps makes a few

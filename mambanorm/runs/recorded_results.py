@@ -181,6 +181,8 @@ def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
 def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tuple[float, tuple[int, ...]] | None:
     frame = _scores(path, mtime_ns)
     mine = frame[(frame.task == task) & (frame.arm == arm)]
+    if mine.empty:
+        return None
     rates, seeds = (sorted(mine[name].unique().tolist()) for name in ("lr", "seed"))
     configs = [base_config(task, scale, arm=arm, lr=lr) for lr in rates]
     ids = np.array([[config.with_seed(seed).run_id for seed in seeds] for config in configs])

@@ -134,6 +134,21 @@ def deep_runs(
     return grid(arms, task, scale=scale, seeds=seeds, **TRAINED_FURTHER if scale == "quick" else deep)
 
 
+def fixed_runs(question: str, arms: Iterable[str], scale: str, seeds: Iterable[int]) -> list[RunConfig]:
+    """Return the runs of these arms whose learning rates are part of the question: "growth", "deep", "failing",
+    "failure" or "ladder"."""
+    if question == "ladder":
+        return ladder_runs(list(arms), scale, seeds)
+    lists = dict(growth=growth_runs, deep=deep_runs, failing=failing_runs, failure=failure_runs)
+    return [config for config in lists[question](scale, seeds=seeds) if config.arm in arms]
+
+
+@lru_cache(maxsize=64)
+def fixed_ids(question: str, arms: tuple[str, ...], scale: str, seeds: tuple[int, ...]) -> list[str]:
+    """Return the run ids of `fixed_runs`; [] without seeds."""
+    return [config.run_id for config in fixed_runs(question, arms, scale, seeds)] if seeds else []
+
+
 def _runs_to_failure(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
     """Runs at rates at which models fail: within 40 steps, or, at evening, at any step of a whole training."""
     steps = {} if scale in ("smoke", "evening") else dict(steps=40, eval_every=10, warmup_steps=20)
@@ -175,7 +190,7 @@ FURTHER_LR_FACTORS = ((0.064, 0.16), (6.25, 15.6))
 """Those by which an arm's rates may grow, below and above, where the best lies at an end (claims/evidence.py)."""
 
 
-BUDGETS = (1 / 16, 1 / 4, 1.0)
+BUDGETS = (1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 """Shares of a scale's steps at which a claim is judged besides: does an arm learn faster, or end better?"""
 
 

@@ -14,13 +14,16 @@ from torch import Tensor, nn
 
 from mambanorm import look
 from mambanorm.arms import Arm
+from mambanorm.basics.settings import STUDY_SCALE
 from mambanorm.block import MambaBlock
 from mambanorm.config import RunConfig
 from mambanorm.models.build import build_model
 from mambanorm.operations import selective_scan
+from mambanorm.runs.recorded_results import recorded, recorded_inside, recorded_path
 from mambanorm.runs.result import RunResult, StoredRun
 from mambanorm.runs.run import train
 from mambanorm.runs.store import find_run
+from mambanorm.study.experiments import failing_runs, failure_runs, growth_runs
 from mambanorm.study.intervals import clopper_pearson
 from mambanorm.study.robustness import stored_model
 from mambanorm.study.tables import label, percent
@@ -228,3 +231,19 @@ def edges(config: RunConfig) -> tuple[float, float]:
     """The Marchenko–Pastur edges of an `out_proj` of this model as it is initialised: U(±1/√columns) / √n_layers."""
     rows, columns = config.d_model, config.d_model * config.expand
     return look.marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the recorded runs of §4.6
+
+
+def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
+    """Return the recorded trained runs of §4.6 (`failure_runs`, `growth_runs`, `failing_runs`), and what they kept of
+    their inside, by run id; both empty if nothing is recorded."""
+    if not (path := recorded_path(STUDY_SCALE)).is_file():
+        return pd.DataFrame(columns=["run_id", "arm", "seed", "status", "n_layers", "lr"]), {}
+    frame = recorded(STUDY_SCALE)
+    seeds = sorted({int(seed) for seed in frame.seed})
+    lists = failure_runs(STUDY_SCALE, seeds), growth_runs(STUDY_SCALE, norm, seeds), failing_runs(STUDY_SCALE, seeds)
+    asked = {config.run_id for configs in lists for config in configs}
+    return frame[frame.run_id.isin(asked)].reset_index(drop=True), recorded_inside(path)

@@ -1,4 +1,4 @@
-"""Small-sample inference: intervals of paired differences, of rates and of the next run, and tests between groups.
+"""Small-sample inference: intervals of paired differences, of rates and of the next run.
 
 A percentile bootstrap is too narrow at 8 seeds, and Holm on sign-flip p-values can never reject there: neither is used.
 """
@@ -9,9 +9,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from mambanorm.basics.settings import Later
-
-stats = Later("scipy.stats")  # takes half a second
+from mambanorm.runs.presets import TEXTS
 
 LEVEL = 0.95
 FEWEST = 3  # values that a prediction interval needs
@@ -42,15 +40,10 @@ def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]
     return low, float(special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
 
 
-@lru_cache(maxsize=4096)
-def fisher(k: int, n: int, other_k: int, other_n: int, alternative: str = "two-sided") -> float:
-    """p of Fisher's exact test that two rates, k of n and other_k of other_n, are one."""
-    return float(stats.fisher_exact([[k, n - k], [other_k, other_n - other_k]], alternative).pvalue)
-
-
-def fisher_above(k: int, n: int, other_k: int, other_n: int) -> float:
-    """One-sided p of Fisher's exact test that k of n is no larger a rate than other_k of other_n."""
-    return fisher(k, n, other_k, other_n, "greater")
+def k_of_n(k: int, n: int) -> str:
+    """Return `1 of 12 [0, 38 %]`: how often something was seen, with the exact interval of its rate."""
+    low, high = clopper_pearson(k, n)
+    return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"
 
 
 def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
@@ -60,3 +53,23 @@ def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float
         return np.nan, np.nan
     half = t_quantile(n - 1, (1 - level) / 2) * np.std(values, ddof=1) * np.sqrt(1 + 1 / n)
     return float(np.mean(values) - half), float(np.mean(values) + half)
+
+
+@lru_cache(maxsize=64)
+def shared_rows(task: str, scale: str) -> str:
+    """Return "one test text", "one test set" or "one pool of rows" if the seeds of a task share it, so that an interval
+    over seeds speaks about that alone; "" if each seed makes new rows."""
+    if task in TEXTS:
+        return "one test text"
+    import torch  # here, because the runs of a claim can be listed without torch
+
+    from mambanorm.tasks import TASKS, check_task, load_task
+
+    entry = TASKS[check_task(task)]
+    shape = entry.shape(scale) if entry.shape is not None else None
+    if shape is not None and shape.fresh:
+        return ""
+    if shape is not None and shape.train_rows:
+        return "one pool of rows" if shape.reshuffled else "one test set"
+    data, other = (load_task(task, scale, seed) for seed in (0, 1))
+    return "one test set" if torch.equal(data.test.labels, other.test.labels) else "one pool of rows"

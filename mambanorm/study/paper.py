@@ -8,6 +8,9 @@ The paper's "sequence" is Breakfast (features of videos), its "vision" is ImageN
 tasks are neither, so only the *pattern* can be compared (which arm beats which), never the level (PATTERN_ONLY).
 """
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 import pandas as pd
 
 from mambanorm.arms import Arm
@@ -92,3 +95,18 @@ def paper_values(kind: str | None = None) -> pd.DataFrame:
             add("sequence", task, arm, mean, "Table 2", label, TABLE_2_NOTE, sd)
     values = pd.DataFrame(rows, columns=COLUMNS)
     return values if kind is None else values[values.kind == kind].reset_index(drop=True)
+
+
+@lru_cache(maxsize=16)
+def _accuracies(kind: str, task: str) -> dict[str, float]:
+    values = paper_values(kind)
+    return dict(values[values.task == task].set_index("arm").accuracy)
+
+
+def printed_difference(weights: Mapping[str, float], kind: str, task: str) -> float:
+    """Return a weighted sum of the accuracies that the paper prints for these arms on its task, in points; NaN if it
+    does not print them all."""
+    known = _accuracies(kind, task)
+    if not set(weights) <= set(known):
+        return float("nan")
+    return round(100 * sum(weight * known[arm] for arm, weight in weights.items()), 4)

@@ -28,7 +28,7 @@ claim does not look at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -229,3 +229,22 @@ def headroom_facts(run: StoredRun) -> dict[str, float]:
     largest = max(float(value.abs().amax()) for *_, value in seen.seen)
     tiny = torch.finfo(torch.float32).tiny
     return dict(headroom=math.log10(torch.finfo(torch.float16).max) - math.log10(max(largest, tiny)))
+
+
+TRAINS, LEARNS = 0.8, 5.0
+"""A rate trains a model that reaches this share of what its best rate reaches above chance; a model has learned if it
+lies this many points above chance."""
+
+
+def highest_rate_that_trains(scores: np.ndarray, chance: float, rates: Sequence[float]) -> float:
+    """Return log₁₀ of the highest learning rate that trains, from one score a rate (per cent, smallest rate first), by
+    linear interpolation between the last rate that does and the next.
+
+    The highest rate if that one trains; the lowest if the model learns at no rate.
+    """
+    logs = np.log10(rates)
+    if scores.max() <= chance + LEARNS:
+        return float(logs[0])
+    line = chance + TRAINS * (scores.max() - chance)
+    last = np.flatnonzero(scores >= line)[-1]
+    return float(np.interp(-line, -scores[last : last + 2], logs[last : last + 2]))

@@ -135,23 +135,31 @@ def evidence(scale: str) -> Evidence:
 
 
 @lru_cache(512)
-def tuned(scale: str, task: str, arm: str) -> Runs | None:
-    """One arm at its learning rates; None where it is not recorded."""
-    found = evidence(scale).tuned((arm,), task) if task in evidence(scale).tasks else None
-    return found if found is not None and found.whole_seeds else None
+def recorded_runs(scale: str, task: str, arm: str) -> Runs:
+    """Return the recorded runs of one arm at its learning rate."""
+    return evidence(scale).of_arms([arm], task)
 
 
 def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
-    """The rows of one arm (COLUMNS; accuracy and chance are fractions), empty where nothing is recorded. A diverged run
-    has the accuracy of chance."""
+    """Return a row a seed of one arm (COLUMNS; accuracy and chance are fractions); no row if it is not recorded. A
+    diverged run has the accuracy of chance."""
     arm = str(Arm.parse(arm))
-    found = tuned(scale, task, arm)
-    if found is None:
+    runs = recorded_runs(scale, task, arm)
+    if runs.missing:
         return pd.DataFrame(columns=COLUMNS)
-    score, chance, diverged = (found.at(name)[0] for name in ("score", "chance", "diverged"))
-    facts = dict(scale=scale, task=task, arm=arm, seed=found.seeds, accuracy=score / 100, chance=chance / 100)
-    facts |= dict(diverged=diverged > 0, lr=found.lr[0], run_id=found.ids[0, found.best[0]])
-    return pd.DataFrame(facts)[np.isfinite(diverged)].reset_index(drop=True)
+    return pd.DataFrame(
+        dict(
+            scale=scale,
+            task=task,
+            arm=arm,
+            seed=runs.seeds,
+            accuracy=runs.columns["score"][0] / 100,
+            chance=runs.columns["chance"][0] / 100,
+            diverged=runs.columns["diverged"][0] > 0,
+            lr=runs.rates[0],
+            run_id=runs.columns["run_id"][0],
+        )
+    )
 
 
 def recorded_arm(arm: str) -> pd.DataFrame:

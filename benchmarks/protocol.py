@@ -1,6 +1,6 @@
-"""The protocol as text: PROTOCOL.md's tables are written by `python -m mambanorm.claims.protocol`.
+"""The protocol as text: PROTOCOL.md's tables are written by `python -m benchmarks.protocol`.
 
-Whoever changes a claim, the rule or the plan writes a new version, here and there, before the runs that it judges.
+Who changes a claim, the rule or the plan writes a new version of the protocol before the runs that it judges.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pandas as pd
 from mambanorm.basics.settings import STUDY_SCALE
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import BEYOND, CLAIMS
-from mambanorm.claims.plan import TRAINED_TASKS, PROTOCOL, planned_seeds, tuned_arms
+from mambanorm.claims.plan import PROTOCOL, TRAINED_TASKS, planned_seeds, tuned_arms
 from mambanorm.claims.verdict import judge
 from mambanorm.runs.recorded_results import RESULTS, recorded
 from mambanorm.study.tables import label
@@ -21,7 +21,7 @@ PREDICTIONS = RESULTS / "predictions.csv"
 """Each claim and task: the word of version 11, and the word of version 12 on the tuning seeds, which is the prediction
 for the test seeds. Written before the first test seed was run."""
 
-START, END = "<!-- {}: written by python -m mambanorm.claims.protocol -->\n", "<!-- end of {} -->\n"
+START, END = "<!-- {}: written by python -m benchmarks.protocol -->\n", "<!-- end of {} -->\n"
 
 
 def span(seeds: Iterable[int]) -> str:
@@ -36,8 +36,8 @@ def claims_table() -> str:
     for claim in (*CLAIMS.values(), *BEYOND.values()):
         marks = dict.fromkeys(f"{claim.smallest_of(group[0]):g}" for group in claim.deciding)
         marks = "50 %" if claim.runs == "failure" else " / ".join(f"0 and {mark}" for mark in marks) or "none"
-        units = ", ".join(dict.fromkeys(group[0].unit for group in claim.deciding)) or claim.unit
-        units = claim.unit if claim.runs == "failure" else units
+        units = ", ".join(dict.fromkeys(c.unit for c in claim.comparisons if c.decides or claim.measured))
+        units = "% of runs" if claim.runs == "failure" else units
         seeds = span(planned_seeds(claim, "evening")) + (" (not fresh)" if claim.runs != "tuned" else "")
         lines.append(f"| {claim.id} | {claim.words} | {claim.asks} | {units} | {marks} | {seeds} |")
     return "\n".join(lines) + "\n"
