@@ -24,7 +24,7 @@ PLACES = {
     name: module
     for module, names in {
         "advice": "compare norm_card recommend",
-        "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table",
+        "claims": "CLAIMS Verdict judge needed verdicts",
         "look": "record record_sites token_norms NonFinite check_model diagnose insert_norm trainer_callback watch",
         "arms": "Arm PRESETS SITES",
         "block": "MambaBlock",

@@ -35,7 +35,7 @@ def test_the_answer_counts_each_word_and_names_the_task_of_a_claim_that_has_seve
 
 
 def test_a_larger_smallest_effect_turns_a_word():
-    planted = made_up("H4s", {"None>SSM>GN": 0.0}, scale="quick", sd=3.0)
+    planted = made_up("H4s", {"None>SSM>GN": 2.0}, scale="quick", sd=6.0)
     assert judge("H4s", planted).word == "cannot tell"
     assert judge(replace(CLAIMS["H4s"], smallest=45.0), planted).word == "no gain"
 

@@ -12,7 +12,8 @@ from mambanorm.claims import judge
 from mambanorm.claims.hypotheses import BEYOND
 from mambanorm.study.contrasts import site_gains
 from mambanorm.study.experiments import OWN, SITE_NORMS, site_arms, study
-from tests.test_beyond import climbed, roomy
+from tests import planted
+from tests.test_beyond import climbed
 
 WORTH = {"RMSN at B": 0.10, "LN at residual": -0.20, "Scale at B": 0.02}
 
@@ -96,10 +97,13 @@ def test_the_answers_are_those_of_the_runs():
 
 
 def test_the_room_of_each_arm_is_told_and_failed_runs_apart():
-    runs = roomy(2.0, -3.0, failed=5)
+    frame = planted.skeleton("E1s")
+    without = frame.arm == "None>SSM>None"
+    room = without.map({True: 2.0, False: -3.0})
+    runs = frame.assign(headroom=room, status=np.where(without & (frame.seed < 57), "diverged", "ok"))
     none, after = answers.room_said(runs, ["None>SSM>None", "None>SSM>LN", "GN>SSM>GN"]).splitlines()
     assert (
         none == "- **None→None**: 5 runs non-finite; 3 of 3 that ended finite lie within float16; median +2.0 decades"
     )
     assert after == "- **None→LN**: 0 runs non-finite; 0 of 8 that ended finite lie within float16; median −3.0 decades"
-    assert answers.room_said(frame(), ["None>SSM>None"]) == "No run of E1 is there."
+    assert answers.room_said(frame.drop(columns="lr"), ["None>SSM>None"]) == "No run of E1 is there."

@@ -18,7 +18,9 @@ from mambanorm.claims import CLAIMS, TRAINED_TASKS, VERSION, WORDS, judge, pages
 from mambanorm.cli.arguments import seeds as read_seeds
 from mambanorm.cli.main import main
 from mambanorm.figures.verdicts import WORD_COLOURS
+from mambanorm.report.verdict_page import verdict_html
 from mambanorm.runs import recorded_results as recorded
+from mambanorm.study.scores import of_test_seeds, runs_to_judge
 from tests import planted
 from tests.test_colours import contrast
 
@@ -38,7 +40,7 @@ def verdicts() -> dict[str, claims.Verdict]:
         judge("H4s", made_up("H4s", {after: 30.0})),
         judge("H2s", made_up("H2s", {"GN>SSM>GN": -30.0})),
         judge("H8s", made_up("H8s", sd=0.1)),
-        judge("H4s", made_up("H4s", {after: 1.0}, sd=4.0)),
+        judge("H4s", made_up("H4s", {after: 2.0}, sd=6.0)),
         judge("H1s", made_up("H1s", base=10.0, sd=0.5, shared=0.3)),
     ]
     return {verdict.word: verdict for verdict in found}
@@ -57,7 +59,7 @@ def test_every_word_has_a_colour_that_can_be_read_and_a_meaning(verdicts):
     colours = [colour for colour, _ in WORD_COLOURS.values()]
     assert len(set(colours)) == len(WORDS)
     assert all(contrast(colour, "#FFFFFF") >= 4.5 for colour in colours)  # read in it, and in white on it
-    page = pages.verdict_html(list(verdicts.values()))
+    page = verdict_html(list(verdicts.values()))
     key = page[page.index('<p class="key">') :]
     for word, (colour, meaning) in WORD_COLOURS.items():
         css = re.search(rf'<i class="([\w-]+)">{word}</i>', key)[1]
@@ -72,7 +74,7 @@ def test_a_word_that_tells_nothing_is_followed_by_what_is_lacking(verdicts):
     assert reasons["no word"] == "both sides' accuracy may be chance"
     assert not any(reasons[word] for word in ("supported", "opposite", "no gain"))
     for word in ("cannot tell", "no word"):
-        page = pages.verdict_html([verdicts[word]])
+        page = verdict_html([verdicts[word]])
         assert f"<p>{escape(reasons[word])}</p>" in page
         assert reasons[word] in "".join(texts_of(figures.fig_verdicts([verdicts[word]])))
 
@@ -118,7 +120,7 @@ def test_a_verdict_on_old_seeds_is_marked(verdicts):
     assert "* not fresh" in figures.fig_verdicts([stale]).get_label()
     assert "* not fresh" not in figures.fig_verdicts([fresh]).get_label()
     assert "not fresh" in pages.describe(stale)
-    assert "not fresh" in pages.verdict_html([stale])
+    assert "not fresh" in verdict_html([stale])
 
 
 def test_comparisons_without_a_part_in_the_word_are_marked_in_the_figure(verdicts):
@@ -147,10 +149,10 @@ def test_every_verdict_has_its_row_in_the_figure_and_nothing_to_draw_is_refused(
 
 def test_the_table_unfolds_to_figure_footnotes_and_command(verdicts):
     shown = list(verdicts.values())
-    page = pages.verdict_html(shown, beside={("H1s", "digits"): "cannot tell"}, caption="a < b")
+    page = verdict_html(shown, beside={("H1s", "digits"): "cannot tell"}, caption="a < b")
     assert page.count("<details>") == len(shown) + 1  # and what the words mean
     assert "a &lt; b" in page
-    assert "mambanorm verdicts --claims H8s --scale quick --tasks digits --seeds 52-59" in page
+    assert "mambanorm verdicts --claims H8s --scale quick --tasks digits</pre>" in page
     drawn = [verdict for verdict in shown if len(verdict.rows) > 1 and verdict.word != "no word"]
     assert page.count("data:image/webp;base64,") == len(drawn) >= 2
     for verdict in shown:
@@ -160,7 +162,7 @@ def test_the_table_unfolds_to_figure_footnotes_and_command(verdicts):
 
 def test_the_table_reads_without_its_style(verdicts):
     shown = [verdicts["no word"], verdicts["supported"], not_run()]
-    page = pages.verdict_html(shown)
+    page = verdict_html(shown)
     bare = re.sub(r"<style>.*?</style>|\s(?:class|style)=(?:'[^']*'|\"[^\"]*\")", "", page, flags=re.DOTALL)
     rows = [
         " | ".join(" ".join(cell.get_text(" ").split()) for cell in row(["th", "td"]))
@@ -177,7 +179,7 @@ def test_the_table_reads_without_its_style(verdicts):
 
 
 def test_the_papers_sentence_is_quoted_beside_what_is_asked(verdicts):
-    claim, page = CLAIMS["H1s"], pages.verdict_html([verdicts["no word"]])
+    claim, page = CLAIMS["H1s"], verdict_html([verdicts["no word"]])
     assert f"<strong>The paper.</strong> “{escape(claim.quote)}” ({claim.where})." in page
     assert f"<strong>Must lie above 0.</strong> {escape(claim.asks)}" in page
 
@@ -185,23 +187,23 @@ def test_the_papers_sentence_is_quoted_beside_what_is_asked(verdicts):
 # trained models
 
 
-def test_on_trained_models_the_command_of_a_claim_names_its_task_and_the_planned_seeds():
+def test_on_trained_models_the_command_of_a_claim_names_its_task():
     here = planted.made_up("H8s", {"NormVary>SSM>GN": 30.0}, scale="evening", seeds=12, task=TRAINED_TASKS[0])
-    page = pages.verdict_html([judge("H8s", here)])
-    assert f"mambanorm verdicts --claims H8s --scale evening --tasks {TRAINED_TASKS[0]} --seeds 52-75" in page
+    page = verdict_html([judge("H8s", here)])
+    assert f"mambanorm verdicts --claims H8s --scale evening --tasks {TRAINED_TASKS[0]}</pre>" in page
 
 
 def test_the_runs_that_are_judged_are_the_recorded_ones_of_the_scale_that_is_asked_for(tmp_path):
-    judged = pages.runs_to_judge(runs_dir=tmp_path)
+    judged = runs_to_judge(runs_dir=tmp_path)
     assert (judged.scale, len(judged.mine)) == (study_scale(), 0)
-    assert pages.runs_to_judge("quick", "trained", runs_dir=tmp_path).frame.empty
-    quick = pages.runs_to_judge("quick", runs_dir=tmp_path)
+    assert runs_to_judge("quick", "trained", runs_dir=tmp_path).frame.empty
+    quick = runs_to_judge("quick", runs_dir=tmp_path)
     assert (quick.source, set(quick.frame.scale)) == ("recorded", {"quick"})
 
 
 def test_fewer_test_seeds_leave_the_tuning_seeds_as_they_are():
     frame = made_up("H4s")
-    few, some = pages.of_test_seeds(frame, 3), pages.of_test_seeds(frame, [53, 57])
+    few, some = of_test_seeds(frame, 3), of_test_seeds(frame, [53, 57])
     tuning = set(frame.seed[frame.seed > 99])
     assert set(few.seed) == tuning | {52, 53, 54}
     assert set(some.seed) == tuning | {53, 57}
@@ -213,9 +215,9 @@ def test_fewer_test_seeds_leave_the_tuning_seeds_as_they_are():
 
 
 def test_no_line_about_a_verdict_is_without_its_protocol(verdicts):
-    table = pages.verdict_table(verdicts.values())
-    assert table.basis.str.startswith(f"protocol {VERSION}, quick scale").all()
-    assert table.effect.tolist() == [verdict.turns_on.effect for verdict in verdicts.values()]
+    table = pages.verdict_table(made_up("H4s"), ["H4s"])
+    assert table.basis.tolist() == [f"protocol {VERSION}, quick scale, digits, not the paper's Breakfast"]
+    assert table.effect.tolist() == [judge("H4s", made_up("H4s")).turns_on.effect]
     assert all(f"protocol {VERSION}, quick scale" in pages.describe(verdict) for verdict in verdicts.values())
 
 
@@ -251,34 +253,23 @@ def test_ranges_that_make_no_sense_are_refused_in_a_line(text, message, capsys):
     assert message in line
 
 
-def test_seeds_that_were_added_are_judged_alone_and_the_help_says_so(store, capsys):
+def test_the_command_tunes_and_tests_what_a_claim_lacks_and_judges_added_seeds_alone(store, capsys):
     asked = ["verdicts", "--claims", "H4v", "--scale", "smoke", "--workers", "0", "--seeds"]
+    assert main([*asked, "1", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("24 runs asked for, 0 in the store")  # 2 arms × 3 rates × 4 tuning seeds
+    assert not store.exists()
     assert main([*asked, "1"]) == 0
-    capsys.readouterr()
-    assert main([*asked, "60-61"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"Protocol {VERSION}, scale smoke; the rule in words: ")
     assert "H4v  no word" in out
-    assert "2 seeds" in out  # not 3
+    assert "1 pair of runs, and 6 are needed" in out
+    assert len(mn.load_runs()) == 26  # and a test run of each arm
+    assert main([*asked, "60-61"]) == 0
+    assert "2 seeds" in capsys.readouterr().out  # not 3
     assert main([*asked, "8-9"]) == 2
     assert "test seeds are 52 to 99, got 8, 9" in capsys.readouterr().err
     assert main(["verdicts", "--help"]) == 0
     assert "judged alone" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_command_tunes_and_tests_what_a_claim_lacks_and_prints_its_verdict(store, capsys):
-    asked = ["verdicts", "--claims", "H8v", "--seeds", "1", "--scale", "smoke", "--workers", "0"]
-    assert main([*asked, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("48 runs asked for, 0 in the store")  # 4 arms × 3 rates × 4 tuning seeds
-    assert not store.exists()
-    assert main(asked) == 0
-    out = capsys.readouterr().out
-    assert "H8v  no word" in out
-    assert "1 pair of runs, and 6 are needed" in out
-    runs = mn.load_runs()
-    assert (len(runs), set(runs.task)) == (52, {"digits_images"})  # and a test run of each arm
-    assert main([*asked, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("0 runs asked for")
 
 
 # the notebook

@@ -84,31 +84,30 @@ def ranking(
     column, smallest = compared_on(task)
     score, validation = runs.columns[column], tuning.columns["validation"].mean(axis=1)
     order = np.argsort(-validation, kind="stable")
-    chosen, rows = order[0], []
-    for i in order:
-        lead = score[chosen] - score[i]
-        word = rule.better_or_worse(lead, smallest)
-        low, high = rule.interval(lead) if i != chosen else (np.nan, np.nan)
-        row = dict(
-            arm=runs.arms[i],
-            who=NAMED[kind].get(runs.arms[i], ""),
-            lr=runs.rates[i],
-            validation=validation[i],
-            mean=score[i].mean(),
-            sd=score[i].std(ddof=1),
+    lead = score[order[0]] - score  # (arms, seeds), by how much the chosen arm is better
+    low, high = np.array([rule.interval(row) for row in lead]).T
+    table = pd.DataFrame(
+        dict(
+            arm=runs.arms,
+            who=[NAMED[kind].get(arm, "") for arm in runs.arms],
+            lr=runs.rates,
+            validation=validation,
+            mean=score.mean(axis=1),
+            sd=score.std(axis=1, ddof=1),
             n=len(runs.seeds),
-            late=runs.columns["late"][i].mean(),
-            diverged=int(runs.columns["diverged"][i].sum()),
-            behind=lead.mean(),
+            late=runs.columns["late"].mean(axis=1),
+            diverged=runs.columns["diverged"].sum(axis=1).astype(int),
+            behind=lead.mean(axis=1),
             low=low,
             high=high,
             per_seed=lead.tolist(),
-            told="chosen" if i == chosen else PLACE_OF_WORD.get(word, CANNOT_TELL),
+            told=[PLACE_OF_WORD.get(rule.better_or_worse(row, smallest), CANNOT_TELL) for row in lead],
             unit=UNITS[column],
             fresh=runs.fresh,
         )
-        rows.append(row)
-    return pd.DataFrame(rows)
+    )
+    table.loc[order[0], ["low", "high", "told"]] = np.nan, np.nan, "chosen"
+    return table.iloc[order].reset_index(drop=True)
 
 
 def rankings(frame: pd.DataFrame | Evidence, tasks: Iterable[str], scale: str | None = None) -> dict[str, pd.DataFrame]:
@@ -180,9 +179,6 @@ def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] |
     known = own_rate(task, str(Arm.parse(against)), scale)
     recorded = known[1] if known else ()
     return list(recorded[:number] if len(recorded) >= number else first_tests)
-
-
-frame_of = known_runs  # the name by which the command imports it
 
 
 def duel_runs(arm: str, against: str, task: str, seeds: list[int], scale: str, frame: pd.DataFrame) -> list[RunConfig]:

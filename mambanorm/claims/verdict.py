@@ -335,8 +335,8 @@ def _failure_row(row: Row, evidence: Evidence, cells: Mapping[str, list[str]]) -
         corrected=0 if word == failure_word(k, control, n) else len(cells),
         fresh=not (runs.protocol < VERSION).any(),
         failed={NONE: (int(k), n), CONTROL: (int(control), n)},
-        run_ids=tuple(runs.run_id),
-        why=f"{label(CONTROL)} failed in {control} of {n} runs there",
+        run_ids=tuple(runs[runs.seed.isin(table.index)].sort_values(["arm", "seed"]).run_id),
+        why=f"{label(CONTROL)} failed in {control} of {n} runs there" if n >= rule.FEWEST else _too_few(n),
     )
 
 

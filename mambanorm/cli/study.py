@@ -78,6 +78,7 @@ def verdicts(options: argparse.Namespace) -> int:
     from mambanorm.claims import pages
     from mambanorm.claims.plan import PROTOCOL, check_test_seeds
     from mambanorm.runs.rounds import known_runs
+    from mambanorm.study.scores import of_test_seeds
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
@@ -93,7 +94,7 @@ def verdicts(options: argparse.Namespace) -> int:
     trained = claims.train_verdicts(ids, **asked, **engine)
     frame = trained.known
     if options.seeds is not None:
-        frame = pages.of_test_seeds(frame, check_test_seeds(options.seeds))
+        frame = of_test_seeds(frame, check_test_seeds(options.seeds))
     judged = claims.verdicts(frame, ids, scale=scale, tasks=asked["tasks"])
     print(f"Protocol {claims.VERSION}, scale {scale}; the rule in words: {PROTOCOL}\n")
     print("\n".join(map(pages.describe, judged)))

@@ -163,12 +163,13 @@ def add_compare(command: Parser) -> None:
 def compare(options: argparse.Namespace) -> int:
     """Say which of two arms is better, each at its own learning rate, by the rule of the verdicts."""
     from mambanorm.advice.which_arm import compare as answer_of
-    from mambanorm.advice.which_arm import duel_runs, duel_seeds, frame_of
+    from mambanorm.advice.which_arm import duel_runs, duel_seeds
+    from mambanorm.runs.rounds import known_runs
     from mambanorm.study.experiments import RECORDED_TASKS
 
     scale = options.scale or STUDY_SCALE
     tasks = arg.check_tasks(options.tasks or RECORDED_TASKS[:1])
-    known, lacking = frame_of(scale, options.runs_dir), []
+    known, lacking = known_runs(scale, options.runs_dir), []
     for task in tasks:
         seeds = duel_seeds(options.against, task, scale, options.seeds)
         lacking += duel_runs(options.arm, options.against, task, seeds, scale, known)
@@ -188,7 +189,7 @@ def add_card(command: Parser) -> None:
     )
     command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="other arm (default: RMSN>SSM>None)")
     command.add_argument("--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)")
-    recorded = "so many of the seeds at which --against is recorded (default: 8, of images 6); or a list: 32-43"
+    recorded = "so many of the seeds at which --against is recorded (default: 8, of images 6); or a list: 76-83"
     arg.add_common(command, seeds_help=recorded, usual=f"MAMBANORM_SCALE, else {STUDY_SCALE}")
     arg.add_training(command)
 
@@ -196,15 +197,16 @@ def add_card(command: Parser) -> None:
 @arg.command(add_card, "my_norm.py", "LN --tasks curves,pydoc", "my_norm.py --seeds 3 --out /tmp/card --dry-run")
 def card(options: argparse.Namespace) -> int:
     """Say all about a norm on one page: what it does and costs, whether it trains, whether it is better."""
-    from mambanorm.advice.card import LIMIT_S, card_runs, norm_card
-    from mambanorm.advice.which_arm import frame_of
+    from mambanorm.advice.card import LIMIT_S, card_runs, later_runs, norm_card
     from mambanorm.basics.settings import WORK
+    from mambanorm.runs.rounds import known_runs
 
     asked = dict(seeds=options.seeds, scale=options.scale, against=options.against)
     asked["tasks"] = options.tasks and arg.check_tasks(options.tasks)
     if options.dry_run:
         empty = norm_card(options.which, train=False, runs_dir=options.runs_dir, **asked)
-        lacking = [] if empty.same else card_runs(empty, frame_of(empty.scale, options.runs_dir))
+        known = known_runs(empty.scale, options.runs_dir)
+        lacking = [] if empty.same else [*card_runs(empty, known), *later_runs(empty, known)]
         print_dry_run(lacking, options) if lacking else print("nothing to train: all runs are there")
         return 0
     out = options.out or WORK / "reports" / "cards"

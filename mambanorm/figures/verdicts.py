@@ -42,8 +42,8 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
     clipped = [_verdict_panel(ax, panel) for ax, panel in zip(axes[:, 0], panels, strict=True)]
     run = [v for v in verdicts if v.n]
-    scale, protocol = verdicts[0].scale, verdicts[0].protocol
-    basis = f"protocol {protocol}", f"{scale} scale", seeds_text([v.n for v in run]) if run else "no runs"
+    protocol, scale, *_ = verdicts[0].basis.split(", ")
+    basis = protocol, scale, seeds_text([v.n for v in run]) if run else "no runs"
     dots = "large dot and line: mean difference and 95 % interval; small dots: seeds"
     keys = _keys([v for v in verdicts if np.isfinite(v.turns_on.paper)])
     stale = "* not fresh: earlier versions of the rule were read on these runs" if any(map(_stale, run)) else ""
