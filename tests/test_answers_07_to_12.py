@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from mambanorm import answers, figures
 from mambanorm.arms import Arm

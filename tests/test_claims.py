@@ -47,7 +47,7 @@ def effects_of(claim_id: str, points: float) -> dict[str, float]:
 def test_large_effects_are_found_either_way(claim_id):
     for points, word in ((9.0, "supported"), (-9.0, "opposite")):
         verdict = judge(claim_id, made_up(claim_id, effects_of(claim_id, points)))
-        assert (verdict.word, verdict.n, verdict.fresh) == (word, 8, True)
+        assert (verdict.word, verdict.n, verdict.turns_on.fresh) == (word, 8, True)
     assert judge(claim_id, made_up(claim_id, effects_of(claim_id, 9.0))).said == "supported, by more than a point"
 
 

@@ -117,10 +117,10 @@ def test_a_comparison_is_read_on_the_test_seeds_at_the_fixed_rates():
 def test_without_test_seeds_a_comparison_is_read_on_the_tuning_seeds_and_is_not_fresh():
     frame = of_pair(tuning=range(40, 48))
     verdict = judge("H8s", frame[frame.seed < 52])
-    assert (verdict.word, verdict.n, verdict.fresh) == ("supported", 8, False)
+    assert (verdict.word, verdict.n, verdict.turns_on.fresh) == ("supported", 8, False)
     assert verdict.footnotes[0] == "not fresh: earlier versions of the rule were read on these runs"
     fresh = judge("H8s", frame)
-    assert (fresh.n, fresh.fresh, "not fresh" in "".join(fresh.footnotes)) == (8, True, False)
+    assert (fresh.n, fresh.turns_on.fresh, "not fresh" in "".join(fresh.footnotes)) == (8, True, False)
     tuning = Evidence(frame, SCALE, tuning=True).of_arms(PAIR, "digits")
     assert (tuning.seeds, tuning.fresh) == (tuple(range(40, 48)), False)
 
@@ -227,7 +227,7 @@ def test_runs_that_an_earlier_version_of_the_protocol_has_read_are_not_fresh():
     plain = judge("H8s", frame)
     for version in (2, 11, VERSION):
         verdict = judge("H8s", frame.assign(protocol=version))
-        assert (verdict.brief, verdict.fresh) == (plain.brief, version == VERSION)
+        assert (verdict.brief, verdict.turns_on.fresh) == (plain.brief, version == VERSION)
 
 
 def test_language_models_of_different_texts_are_not_compared():

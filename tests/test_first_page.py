@@ -78,7 +78,7 @@ def test_few_seeds_have_no_word_and_say_why(curves):
 
 def test_one_common_remark_names_the_tasks_that_are_not_fresh(curves):
     verdict = judge("H8s", curves, task="curves")
-    assert ("curves" in not_fresh(curves)) == (not verdict.fresh)
+    assert ("curves" in not_fresh(curves)) == (not verdict.turns_on.fresh)
     assert not any("fresh" in sentence for sentence in findings(curves))
     assert not_fresh(curves.iloc[:0]) == ""
 

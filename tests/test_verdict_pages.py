@@ -100,8 +100,8 @@ def test_a_row_that_reaches_far_beyond_the_others_is_cut_and_its_numbers_are_pri
     (ax,) = figure.axes
     assert ax.get_xlim()[1] < 800
     assert "+900.0 points [800.0, 990.0]" in "".join(texts_of(figure))
-    assert "a line cut at the edge goes on: see its numbers" in figure.get_label()
-    assert "cut at" not in figures.fig_verdicts(near).get_label()
+    assert "an arrow points to an effect beyond the axis" in figure.get_label()
+    assert "an arrow" not in figures.fig_verdicts(near).get_label()
 
 
 def test_every_figure_says_protocol_scale_and_seeds(verdicts):
@@ -153,8 +153,8 @@ def test_the_table_unfolds_to_figure_footnotes_and_command(verdicts):
     assert page.count("<details>") == len(shown) + 1  # and what the words mean
     assert "a &lt; b" in page
     assert "mambanorm verdicts --claims H8s --scale quick --tasks digits</pre>" in page
-    drawn = [verdict for verdict in shown if len(verdict.rows) > 1 and verdict.word != "no word"]
-    assert page.count("data:image/webp;base64,") == len(drawn) >= 2
+    drawn = [verdict for verdict in shown if len(verdict.claim.deciding) > 1 and verdict.word != "no word"]
+    assert page.count("data:image/webp;base64,") == len(drawn) == 1
     for verdict in shown:
         assert all(escape(text) in page for text in (verdict.claim.words, *verdict.footnotes))
     assert page.count(f"protocol {VERSION}, quick scale") >= len(shown) - 1

@@ -29,7 +29,7 @@ from mambanorm.config import RunConfig
 from mambanorm.runs.grid import check_names
 from mambanorm.runs.presets import kind_of
 from mambanorm.runs.recorded_results import own_rate
-from mambanorm.runs.rounds import known_runs, train_asked
+from mambanorm.runs.rounds import train_asked
 from mambanorm.study.experiments import model_of
 from mambanorm.study.intervals import shared_rows
 from mambanorm.study.scores import SMALLEST_BITS, of_test_seeds

@@ -27,8 +27,8 @@ from mambanorm.study.tables import check_frame, label
 # The version of the protocol.
 VERSION = 12
 
-# The tuning seeds of arms that are not recorded.
-NEW_TUNING_SEEDS = (100, 101, 102, 103)
+# The tuning seeds of the recorded results, and of arms that are not recorded.
+RECORDED_TUNING_SEEDS, NEW_TUNING_SEEDS = tuple(range(40, 52)), (100, 101, 102, 103)
 
 
 def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
@@ -58,21 +58,21 @@ class Runs:
         return {arm: (int(of.sum()), len(of)) for arm, of in zip(self.arms, self.columns["diverged"], strict=True)}
 
     def total(self, comparison: Comparison) -> np.ndarray:
-        """Return the comparison's difference, one a seed; seeds without a finite number are left out."""
+        """Return the comparison's difference, one a seed; NaN on seeds where a run lacks the number."""
         if self.missing:
             return np.empty(0)
         if comparison.column == "range":
             return np.ptp(self.columns["score"], axis=0)
         weights = np.array([comparison.weights[arm] for arm in self.arms])
-        values = comparison.offset + weights @ self.columns[comparison.column]
-        return values[np.isfinite(values)]
+        return comparison.offset + weights @ self.columns[comparison.column]
 
 
 class Evidence:
     """A run frame as `judge` reads it; an Evidence given as `frame` is not read again.
 
     tuning: read every comparison on the tuning seeds, as predictions do. changes: fields in which the runs differ from
-    those of the scale, such as dict(n_layers=8). ValueError for a frame that mixes scales unless `scale` names one.
+    those of the scale, such as dict(n_layers=8). None: as the given Evidence. ValueError for a frame that mixes scales
+    unless `scale` names one.
     """
 
     def __init__(
@@ -80,14 +80,16 @@ class Evidence:
         frame: pd.DataFrame | Evidence | None,
         scale: str | None = None,
         *,
-        tuning: bool = False,
+        tuning: bool | None = None,
         changes: Mapping[str, Any] | None = None,
     ):
+        self.tuning, self.changes = False, ()
         if isinstance(frame, Evidence) and scale in (None, frame.scale):
             self.__dict__ |= frame.__dict__
         else:
             self._read(frame, scale)
-        self.changes, self.tuning = tuple(sorted((changes or {}).items())), tuning
+        self.tuning = self.tuning if tuning is None else tuning
+        self.changes = self.changes if changes is None else tuple(sorted(changes.items()))
 
     def _read(self, frame: pd.DataFrame | None, scale: str | None) -> None:
         check_kind("frame", pd.DataFrame() if frame is None else frame, pd.DataFrame, "load_runs")
@@ -106,7 +108,7 @@ class Evidence:
 
     def on_tuning_seeds(self) -> Evidence:
         """Return the same evidence, read on the tuning seeds."""
-        return Evidence(self, tuning=True, changes=dict(self.changes))
+        return Evidence(self, tuning=True)
 
     def seeds(self, task: str) -> tuple[int, ...]:
         """Return every seed of a task in the frame."""
@@ -141,8 +143,9 @@ class Evidence:
         table = runs.pivot(index="seed", columns="lr", values="validation")
         grid = table.reindex(columns=list(lr_grid(task, self.scale, model_of([arm]))))
         table = table.loc[grid.dropna().index]
-        if (table.index < FIRST_TEST_SEED).any():
-            table = table[table.index < FIRST_TEST_SEED]  # a reader's new tuning does not move a recorded rate
+        recorded, old = table.index.isin(RECORDED_TUNING_SEEDS), table.index < FIRST_TEST_SEED
+        # a reader's runs do not move the rate that the recorded seeds have chosen
+        table = table[recorded if recorded.any() else old if old.any() else ~old]
         return table.dropna(axis=1)
 
     def rate(self, arm: str, task: str, rank: int = 0) -> float | None:

@@ -56,12 +56,13 @@ def planned_tasks(claim: str | Claim, scale: str) -> list[str]:
     return [task for task in tasks_of(claim, tasks, scale) if claim.id in ONLY.get(task, (claim.id,))]
 
 
-def planned_seeds(claim: str | Claim, scale: str) -> tuple[int, ...]:
+def planned_seeds(claim: str | Claim, scale: str, task: str = "curves") -> tuple[int, ...]:
     """Return the test seeds that are planned for the verdict on a claim."""
     name = find_claim(claim).id
     if scale != "evening":
         return tuple(range(FIRST_TEST_SEED, FIRST_TEST_SEED + VERDICT_SEEDS))
-    return FIXED_SEEDS.get(name, TEST_SEEDS + (FURTHER_TEST_SEEDS if name in OFTENER else ()))
+    further = FURTHER_TEST_SEEDS if name in OFTENER and task not in ONLY else ()
+    return FIXED_SEEDS.get(name, TEST_SEEDS + further)
 
 
 def tuned_arms(task: str, scale: str = "evening", only: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -78,7 +79,7 @@ def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[i
     """Return test seeds: 8 → 52…59, a list as it is. ValueError for seeds that tune; a claim with fixed learning rates
     (`runs` as in `Claim`) takes any seed below 100."""
     listed = check_seeds(seeds, "smoke")
-    seeds = tuple(seed + FIRST_TEST_SEED for seed in listed) if isinstance(seeds, int) else tuple(listed)
+    seeds = tuple(listed) if isinstance(seeds, Iterable) else tuple(seed + FIRST_TEST_SEED for seed in listed)
     first = FIRST_TEST_SEED if runs == "tuned" else 0
     if wrong := [seed for seed in seeds if not first <= seed <= LAST_TEST_SEED]:
         raise ValueError(
@@ -99,12 +100,13 @@ def arm_runs(
     tune, and the test runs of an arm that has a learning rate. `evidence`: the runs that are known."""
     configs, how = [], dict(scale=evidence.scale, **dict(evidence.changes))
     for arm in arms:
-        rate, tuned_on = evidence.rate(arm, task), evidence.tuned(arm, task).index
-        if rate is None or tuned_on.max() >= min(NEW_TUNING_SEEDS):
+        tuned_on = set(evidence.tuned(arm, task).index)
+        recorded = any(seed < FIRST_TEST_SEED for seed in tuned_on)
+        if not recorded:
             for lr in lr_grid(task, evidence.scale, model_of([arm])):
                 configs += grid([arm], [task], seeds=tuning, lr=lr, **how)
-        if rate is not None:
-            configs += grid([arm], [task], seeds=seeds, lr=rate, **how)
+        if recorded or set(tuning) <= tuned_on:
+            configs += grid([arm], [task], seeds=seeds, lr=evidence.rate(arm, task), **how)
     return configs
 
 
@@ -113,7 +115,7 @@ def needed(
     seeds: int | Iterable[int] | None = None,
     tasks: Iterable[str] | None = None,
     scale: str | None = None,
-    frame: pd.DataFrame | None = None,
+    frame: pd.DataFrame | Evidence | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
     """Return the runs that the verdict on a claim needs next, on these tasks (None: the planned ones).
@@ -123,12 +125,15 @@ def needed(
     unknown claim and for seeds that are no test seeds.
     """
     claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)
-    seeds = planned_seeds(claim, scale) if seeds is None else check_test_seeds(seeds, claim.runs)
+    seeds = None if seeds is None else check_test_seeds(seeds, claim.runs)
     tasks = planned_tasks(claim, scale) if tasks is None else tasks_of(claim, check_names("tasks", tasks), scale)
     if claim.runs != "tuned":
+        seeds = seeds or planned_seeds(claim, scale)
         return unique(fixed_runs(claim.runs, claim.arms, scale, seeds)) if tasks else []
-    evidence = Evidence(frame, scale, changes=changes)
-    return [config for task in tasks for config in arm_runs(claim.arms, check_task(task), seeds, evidence)]
+    evidence, configs = Evidence(frame, scale, changes=changes), []
+    for task in map(check_task, tasks):
+        configs += arm_runs(claim.arms, task, seeds or planned_seeds(claim, scale, task), evidence)
+    return configs
 
 
 def verdict_runs(
@@ -140,7 +145,8 @@ def verdict_runs(
     scale: str | None = None,
 ) -> list[RunConfig]:
     """Return the runs that the verdicts on these claims need next, as in `needed`."""
-    return unique(config for name in claims for config in needed(name, seeds, tasks, scale, frame))
+    evidence = Evidence(frame, default_scale() if scale is None else scale)
+    return unique(config for name in claims for config in needed(name, seeds, tasks, evidence.scale, evidence))
 
 
 def train_verdicts(

@@ -1,4 +1,4 @@
-"""The rule of the verdicts, version 12. PROTOCOL.md states it in three sentences on its first page.
+"""The rule of the verdicts, version 12. PROTOCOL.md states it on its first page.
 
 The input is one difference a seed: the test score of one arm minus that of another, or a weighted sum of arms. The
 95 % t-interval of the mean difference is compared with two marks: zero, and the smallest effect of interest.
@@ -82,15 +82,14 @@ def better_or_worse(differences: Sequence[float], smallest: float) -> str:
     return "about the same" if -smallest < low and high < smallest else CANNOT_TELL
 
 
-def seeds_to_tell(differences: Sequence[float], smallest: float) -> int | None:
-    """Return about how many new seeds would give an informative word in four studies of five, at this mean and spread.
-
-    None if that takes more than 10,000, or if there is only one difference.
-    """
-    mean, spread = np.mean(differences), np.std(differences, ddof=1)
-    margin = max(abs(mean), smallest - mean)  # with half this width the interval excludes zero or the smallest effect
-    n = np.arange(FEWEST, 10_001)
-    luck = special.ndtri(0.8)  # in four studies of five the mean is at most so many standard errors too low
-    half_width = (luck - special.stdtrit(n - 1, ONE_SIDED)) * spread / np.sqrt(n)
-    enough = n[half_width < margin]
+def seeds_to_tell(
+    differences: Sequence[float], smallest: float, lower: float = ONE_SIDED, upper: float = ONE_SIDED
+) -> int | None:
+    """Return about how many new seeds would give an informative word in four studies of five, at this mean and spread;
+    None if that takes more than 10,000."""
+    mean, n = np.mean(differences), np.arange(FEWEST, 10_001)
+    error, z_80 = np.std(differences, ddof=1) / np.sqrt(n), special.ndtri(0.8)
+    above_zero = mean > (z_80 - special.stdtrit(n - 1, lower)) * error
+    below_smallest = smallest - mean > (z_80 - special.stdtrit(n - 1, upper)) * error  # "no gain" or "opposite"
+    enough = n[above_zero | below_smallest]
     return int(enough[0]) if len(enough) else None

@@ -84,7 +84,7 @@ def _h15() -> Claim:
         "model's robustness",
         where="§1",
         quantity="accuracy on corrupted test rows (mean over four strengths) minus that on the clean ones, of None→N "
-        "minus None→None; beside it the accuracy that is left",
+        "minus None→None, in runs that did not fail; beside it the accuracy that is left",
         comparisons=(*named, *kept),
         one_suffices=True,
         note="the paper measures no robustness: the corruptions are those of S2. A model that learned less has less to "

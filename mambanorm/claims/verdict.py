@@ -15,6 +15,7 @@ from mambanorm.claims.claim import CONTROL, NONE, SMALLEST_EFFECT, Claim, Compar
 from mambanorm.claims.evidence import VERSION, Evidence, Runs, tasks_of
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.claims.plan import planned_tasks
+from mambanorm.runs.grid import is_test_seed
 from mambanorm.runs.presets import kind_of
 from mambanorm.study.experiments import failure_runs
 from mambanorm.study.intervals import clopper_pearson, k_of_n, shared_rows
@@ -32,7 +33,7 @@ class Row:
 
     smallest: the smallest effect of interest, in `unit`. corrected: how many comparisons the word was corrected for,
     where that changed it. fresh: whether no earlier version of the protocol was read on these runs. failed: arm → (runs
-    that diverged, runs). why: the reason for having no word, or how often the control failed (H9).
+    that diverged, runs). why: the reason for having no word.
     """
 
     comparison: str
@@ -49,6 +50,7 @@ class Row:
     paper: float = np.nan  # the same comparison in the paper's numbers
     seeds_to_tell: int | None = None
     corrected: int = 0
+    beyond: bool = False  # whether the interval lies above the smallest effect
     fresh: bool = True
     rates: Mapping[str, float] | None = None  # arm → learning rate
     failed: Mapping[str, tuple[int, int]] | None = None
@@ -74,7 +76,7 @@ class Row:
             said += ": fewer than half of the runs fail" if self.word == rule.NO_GAIN else ""
         elif self.word == rule.NO_GAIN:
             said = f"no gain of {smallest}"
-        elif self.word == rule.SUPPORTED and self.low > self.smallest > 0:
+        elif self.word == rule.SUPPORTED and self.beyond:
             said += f", by more than {smallest}"
         return said + (f" (corrected for {self.corrected} comparisons)" if self.corrected else "")
 
@@ -96,12 +98,8 @@ class Verdict:
         return self.turns_on.n
 
     @property
-    def fresh(self) -> bool:
-        return self.turns_on.fresh
-
-    @property
     def said(self) -> str:
-        return self.turns_on.said if self.word == self.turns_on.word else self.word
+        return self.turns_on.said
 
     @property
     def brief(self) -> str:
@@ -113,7 +111,7 @@ class Verdict:
         """About how many seeds would tell, or why there is no word; "" for the other words."""
         if self.word == rule.CANNOT_TELL:
             seeds = self.turns_on.seeds_to_tell
-            return f"about {seeds} new seeds would tell" if seeds else "more seeds would be needed than there are"
+            return f"about {seeds} new seeds would tell" if seeds else "more than 10,000 new seeds would be needed"
         return self.turns_on.why if self.word == rule.NO_WORD else ""
 
     @property
@@ -127,9 +125,12 @@ class Verdict:
     @property
     def footnotes(self) -> tuple[str, ...]:
         """What to know besides the word."""
-        stale = "not fresh: earlier versions of the rule were read on these runs" if self.n and not self.fresh else ""
-        control = self.turns_on.why if self.claim.runs == "failure" else ""
-        return tuple(filter(None, (stale, *self.turns_on.footnotes, control, self.claim.note)))
+        stale = (
+            "not fresh: earlier versions of the rule were read on these runs"
+            if self.n and not self.turns_on.fresh
+            else ""
+        )
+        return tuple(filter(None, (stale, *self.turns_on.footnotes, self.claim.note)))
 
     @property
     def basis(self) -> str:
@@ -169,10 +170,9 @@ def judge(
     deciding = [row for row in rows if row.decides] or [next((row for row in rows if row.n), rows[0])]
     word = rule.word_of_claim([row.word for row in deciding], claim.one_suffices)
     agreeing = [row for row in deciding if row.word == word]
-    if claim.one_suffices:
-        turns_on = max(agreeing, key=lambda row: np.nan_to_num(row.low))
-    else:
-        turns_on = min(agreeing, key=lambda row: np.nan_to_num(row.high))
+    end = "low" if word == rule.SUPPORTED else "high"
+    choose = max if claim.one_suffices else min
+    turns_on = choose([row for row in agreeing if row.n] or agreeing, key=lambda row: getattr(row, end))
     return Verdict(claim, task, evidence.scale, word, tuple(rows), turns_on)
 
 
@@ -203,59 +203,69 @@ def judged_tasks(claim: Claim, evidence: Evidence) -> list[str]:
 
 
 def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    lower, upper = rule.levels(max(len(claim.deciding), 1), claim.one_suffices)
-    rows = []
-    for group in claim.deciding:
-        row = _row(claim, _chosen(group, evidence, task) if len(group) > 1 else group[0], evidence, task)
-        word = rule.NO_WORD if row.why else rule.word_of(row.per_seed, row.smallest, lower, upper)
-        rows.append(replace(row, word=word, corrected=0 if word == row.word else len(claim.deciding)))
-    return rows + [_row(claim, one, evidence, task) for one in claim.comparisons if not one.decides]
+    levels = rule.levels(max(len(claim.deciding), 1), claim.one_suffices)
+    beside = [_row(claim, one, evidence, task) for one in claim.comparisons if not one.decides]
+    return [_deciding_row(claim, group, evidence, task, levels) for group in claim.deciding] + beside
 
 
-def _chosen(group: Sequence[Comparison], evidence: Evidence, task: str) -> Comparison:
-    """Return the comparison of a group that is best by validation, on the tuning seeds that all its arms have."""
-    arms = dict.fromkeys(arm for comparison in group for arm in comparison.weights)
-    runs = evidence.on_tuning_seeds().of_arms(arms, task)
+def _deciding_row(
+    claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple[float, float]
+) -> Row:
+    """Return the row of a comparison that decides; of a group, of the one that is best by validation, on the tuning
+    seeds that all its arms have."""
+    if len(group) == 1:
+        return _row(claim, group[0], evidence, task, levels)
+    runs = evidence.on_tuning_seeds().of_arms(dict.fromkeys(arm for one in group for arm in one.weights), task)
     if runs.missing:
-        return group[0]
+        return Row(group[0].group, task, group[0].unit, claim.smallest_of(group[0]), why=runs.missing)
     validation = dict(zip(runs.arms, runs.columns["validation"].mean(axis=1), strict=True))
-    return max(group, key=lambda one: sum(weight * validation[arm] for arm, weight in one.weights.items()))
+    best = max(group, key=lambda one: sum(weight * validation[arm] for arm, weight in one.weights.items()))
+    return _row(claim, best, evidence, task, levels)
 
 
-def _row(claim: Claim, comparison: Comparison, evidence: Evidence, task: str) -> Row:
-    """Return the row of one comparison, with its word at the plain levels."""
-    row = Row(comparison.name, task, comparison.unit, claim.smallest_of(comparison), comparison.decides)
+def _row(
+    claim: Claim,
+    comparison: Comparison,
+    evidence: Evidence,
+    task: str,
+    levels: tuple[float, float] = (rule.ONE_SIDED, rule.ONE_SIDED),
+) -> Row:
+    """Return the row of one comparison. levels: of the ends of the interval by which it is judged."""
+    smallest = claim.smallest_of(comparison)
+    row = Row(comparison.name, task, comparison.unit, smallest, comparison.decides)
     runs = evidence.of_claim(claim, comparison.weights, task)
     differences = runs.total(comparison)
-    if not len(differences):
+    finite = np.isfinite(differences)
+    if not finite.any():
         return replace(row, why=runs.missing or f"the runs lack {comparison.column}")
-    tuned, (low, high) = claim.runs == "tuned", rule.interval(differences)
-    row = replace(
+    differences, tuned = differences[finite], claim.runs == "tuned"
+    low, high = rule.interval(differences)
+    why = claim.measured or _why_no_word(claim, comparison, runs, len(differences))
+    word, plain = rule.word_of(differences, smallest, *levels), rule.word_of(differences, smallest)
+    return replace(
         row,
+        word=rule.NO_WORD if why else word,
         effect=float(differences.mean()),
         low=low,
         high=high,
         n=len(differences),
         per_seed=tuple(differences.tolist()),
         paper=_printed(claim, comparison, task),
+        seeds_to_tell=None if why else rule.seeds_to_tell(differences, smallest, *levels),
+        corrected=0 if why or word == plain else len(claim.deciding),
+        beyond=rule.interval(differences, *levels)[0] > smallest > 0,
         fresh=runs.fresh,
         rates=dict(zip(runs.arms, runs.rates, strict=True)) if tuned else None,
         failed=runs.failed() if tuned or claim.runs == "deep" else None,
         footnotes=tuple(_footnotes(runs, comparison, evidence, task)) if tuned else (),
-        run_ids=tuple(runs.columns["run_id"].ravel()),
-        why=claim.measured or _why_no_word(claim, comparison, runs, len(differences)),
+        run_ids=tuple(runs.columns["run_id"][:, finite].ravel()),
+        why=why,
     )
-    if row.why:
-        return row
-    word, seeds = rule.word_of(differences, row.smallest), rule.seeds_to_tell(differences, row.smallest)
-    return replace(row, word=word, seeds_to_tell=seeds)
 
 
 def _why_no_word(claim: Claim, comparison: Comparison, runs: Runs, n: int) -> str:
-    if n < rule.FEWEST:
+    if n < rule.FEWEST or claim.runs not in ("tuned", "ladder"):
         return _too_few(n)
-    if claim.runs not in ("tuned", "ladder"):
-        return ""
     above_chance = runs.columns["bits" if comparison.column == "bits" else "score"] - runs.columns["chance"]
     for sign in (1, -1):
         side = above_chance[[sign * comparison.weights[arm] > 0 for arm in runs.arms]]
@@ -265,7 +275,7 @@ def _why_no_word(claim: Claim, comparison: Comparison, runs: Runs, n: int) -> st
 
 
 def _too_few(n: int) -> str:
-    return f"{plural(n, 'pair')} of runs, and {rule.FEWEST} are needed"
+    return f"{plural(n, 'pair')} of runs, and {rule.FEWEST} are needed" if n < rule.FEWEST else ""
 
 
 def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str) -> list[str]:
@@ -275,6 +285,7 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
         if named := [f"{label(arm)} {k:.0f}" for arm, k in counts if k > least]:
             notes.append(f"{text}: {', '.join(named)} of {n} runs")
     second = evidence.on_tuning_seeds().of_arms(runs.arms, task, rank=1).total(comparison)
+    second = second[np.isfinite(second)]
     if len(second) > 1:
         amount = points(second.mean(), *rule.interval(second), comparison.unit)
         notes.append(f"at the second-best learning rates, tuning seeds: {amount}")
@@ -299,9 +310,9 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     row = _row(claim, comparison, evidence, task)
     if row.why:
         return row
-    word, leads = rule.better_or_worse(row.per_seed, row.smallest), np.sign(row.effect) or 1.0
-    seeds = rule.seeds_to_tell(leads * np.array(row.per_seed), row.smallest)  # the same whichever arm is named first
-    return replace(row, word=word, seeds_to_tell=seeds)
+    lead = np.sign(row.effect or 1.0) * np.array(row.per_seed)  # of the arm that is ahead
+    seeds = rule.seeds_to_tell(lead, row.smallest)
+    return replace(row, word=rule.better_or_worse(row.per_seed, row.smallest), seeds_to_tell=seeds)
 
 
 # ----------------------------------------------------------------------------------------- H9: how often training fails
@@ -317,7 +328,7 @@ def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
 
 
 def _failure_row(row: Row, evidence: Evidence, cells: Mapping[str, list[str]]) -> Row:
-    runs = evidence.runs[evidence.runs.run_id.isin(cells[row.comparison])]
+    runs = evidence.runs[(evidence.runs.task == row.task) & evidence.runs.run_id.isin(cells[row.comparison])]
     table = runs.pivot(index="seed", columns="arm", values="diverged").reindex(columns=[NONE, CONTROL]).dropna()
     (k, control), n = table.sum().astype(int), len(table)
     if not n:
@@ -333,10 +344,11 @@ def _failure_row(row: Row, evidence: Evidence, cells: Mapping[str, list[str]]) -
         n=n,
         per_seed=tuple(100 * table[NONE]),
         corrected=0 if word == failure_word(k, control, n) else len(cells),
-        fresh=not (runs.protocol < VERSION).any(),
+        fresh=all(map(is_test_seed, table.index)) and not (runs.protocol < VERSION).any(),
         failed={NONE: (int(k), n), CONTROL: (int(control), n)},
         run_ids=tuple(runs[runs.seed.isin(table.index)].sort_values(["arm", "seed"]).run_id),
-        why=f"{label(CONTROL)} failed in {control} of {n} runs there" if n >= rule.FEWEST else _too_few(n),
+        footnotes=(f"{label(CONTROL)} failed in {control} of {n} runs there",),
+        why=_too_few(n),
     )
 
 

@@ -228,31 +228,35 @@ def record_results(
     """
     scale, commit = default_scale() if scale is None else scale, commit_in_force()
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
-    before, asked = recorded_before(scale, path), parts(scale, seeds, tasks)
+    recorded_before(scale, path)  # an unusable file is refused before anything is trained
+    asked = parts(scale, seeds, tasks)
     for number, part in enumerate(asked, start=1):
         print(f"part {number} of {len(asked)}: {part.name}, seeds {part.seeds[0]} to {part.seeds[-1]}")
-        trained = train_asked(part.ask, scale, runs_dir, before, **engine)
+        trained = train_asked(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
         if failed := len(trained.failed):
             raise RuntimeError(f"{plural(failed, 'run')} could not be trained: {part.name!r} is not recorded")
-        before = _write(trained.asked, before, commit, path, runs_dir)
+        _write(trained.asked, commit, path, runs_dir)
     return path
 
 
-def _write(
-    configs: list[RunConfig], before: pd.DataFrame | None, commit: str, path: Path, runs_dir: str | Path | None
-) -> pd.DataFrame | None:
-    """Add the stored runs among these configs to the file, and return its rows; rows that it has keep what they say."""
-    has = set() if before is None else set(before.run_id)
-    kit = set(recorded(configs[0].scale).run_id) if recorded_path(configs[0].scale).is_file() else set()
-    configs = [config for config in configs if config.run_id not in has | kit]
-    rows = load_runs(runs_dir, configs=configs) if configs else pd.DataFrame()
-    if rows.empty:
-        return before
+def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None) -> None:
+    """Add the stored runs among these configs to the file; rows that it or the kit has keep what they say. RuntimeError
+    if a run is not there."""
+    before = recorded_before(configs[0].scale, path)  # read again, for another recording may have written to it
+    known = set() if before is None else set(before.run_id)
+    if recorded_path(configs[0].scale).is_file():
+        known |= set(recorded(configs[0].scale).run_id)
+    configs = [config for config in configs if config.run_id not in known]
+    if not configs:
+        return
+    rows = load_runs(runs_dir, configs=configs)
+    if len(rows) < len(configs):
+        raise RuntimeError(
+            f"the store lacks {plural(len(configs) - len(rows), 'run')} of this part, which is not recorded"
+        )
     rows = with_summaries(rows, runs_dir, again=True).assign(protocol=VERSION, protocol_commit=commit)
-    frame = rows if before is None else pd.concat([before, rows], ignore_index=True)
-    write_recorded(frame, configs, path)
-    write_inside(recorded_inside(path) | _inside(configs, runs_dir), path)
-    return read_results(path)
+    write_inside(recorded_inside(path) | _inside(configs, runs_dir), path)  # first: a frame without it would be final
+    write_recorded(rows if before is None else pd.concat([before, rows], ignore_index=True), configs, path)
 
 
 def _inside(configs: list[RunConfig], runs_dir: str | Path | None) -> dict[str, dict[str, np.ndarray]]:

@@ -135,23 +135,20 @@ def record(options: argparse.Namespace) -> int:
 
 
 def add_calibrate(command: Parser) -> None:
-    command.add_argument("--scenarios", type=arg.names, metavar="NAMES", help="only these (default: all)")
     command.add_argument("--studies", type=arg.whole(1), default=1_000, metavar="N", help="per case (default: 1000)")
     command.add_argument("--record", action="store_true", help="write the repository's table anew")
 
 
-@arg.command(add_calibrate, "--studies 200", "--scenarios plain,t3 --studies 1000", "--studies 10000 --record")
+@arg.command(add_calibrate, "--studies 200", "--studies 10000 --record")
 def calibrate(options: argparse.Namespace) -> int:
     """Simulate studies and print how often the verdicts are wrong, and how often they find an effect."""
     from mambanorm.basics.atomic import write_text
     from mambanorm.basics.settings import CHECKOUT
     from mambanorm.claims import calibration
 
-    if options.record and options.scenarios:
-        raise ValueError("--record writes the whole table: leave --scenarios out")
     if options.record and not CHECKOUT:
         raise ValueError("--record writes CALIBRATION.md of the project's repository: it needs a checkout")
-    text = calibration.calibration_text(calibration.calibrate(options.scenarios, options.studies))
+    text = calibration.calibration_text(calibration.calibrate(options.studies))
     print(text)
     if options.record:
         write_text(calibration.RECORDED, text)

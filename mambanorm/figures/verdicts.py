@@ -38,7 +38,7 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     shared = {unit: [v for v in verdicts if v.turns_on.unit == unit] for unit in ("pp", "bits a character")}
     others = dict.fromkeys(v.claim.id for v in verdicts if v.turns_on.unit not in shared)
     panels = [*filter(None, shared.values()), *([v for v in verdicts if v.claim.id == name] for name in others)]
-    heights = [0.75 + 0.62 * len(panel) for panel in panels]
+    heights = [0.75 + 0.56 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
     clipped = [_verdict_panel(ax, panel) for ax, panel in zip(axes[:, 0], panels, strict=True)]
     run = [v for v in verdicts if v.n]
@@ -47,13 +47,13 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     dots = "large dot and line: mean difference and 95 % interval; small dots: seeds"
     keys = _keys([v for v in verdicts if np.isfinite(v.turns_on.paper)])
     stale = "* not fresh: earlier versions of the rule were read on these runs" if any(map(_stale, run)) else ""
-    cut = "a line cut at the edge goes on: see its numbers" if any(clipped) else ""
+    cut = "an arrow points to an effect beyond the axis" if any(clipped) else ""
     words = legend([v.word for v in verdicts])
     return finish(fig, "Every claim, every verdict", *basis, dots, *keys, stale, cut, *words)
 
 
 def _stale(verdict) -> bool:
-    return verdict.n > 0 and not verdict.fresh
+    return verdict.n > 0 and not verdict.turns_on.fresh
 
 
 def legend(shown: Iterable[str]) -> list[str]:
@@ -101,14 +101,19 @@ def _clip(ax: Axes, verdicts: Sequence) -> bool:
     limit = CLIP * float(np.median(reach)) if len(reach) > 2 else np.inf
     if far := bool((reach > 1.5 * limit).any()):
         low, high = ax.get_xlim()
-        ax.set_xlim(max(low, -1.15 * limit), min(high, limit))
+        low, high = max(low, -1.15 * limit), min(high, limit)
+        ax.set_xlim(low, high)
+        for y, verdict in enumerate(verdicts):
+            if verdict.n and not low < verdict.turns_on.effect < high:
+                right = verdict.turns_on.effect > high
+                ax.plot(0.97 * (high if right else low), y, ">" if right else "<", color=WORD_COLOURS[verdict.word][0])
     return far
 
 
 def _name_rows(ax: Axes, names: Sequence[str], unit: str) -> None:
     ax.set_yticks(range(len(names)), names)
     ax.set(ylim=(len(names) - 0.4, -0.6), xlabel=spelled(unit))
-    upright(ax, color="#CFCFCF", zorder=0)
+    upright(ax, color=INK, linewidth=0.7, zorder=0)
     ax.locator_params(axis="x", nbins=5)
 
 

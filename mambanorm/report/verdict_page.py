@@ -70,8 +70,8 @@ def _fold(verdict: Any) -> dict[str, str]:
 
 
 def _picture(verdict: Any) -> str:
-    """Return the comparisons of a claim as the address of a small image; "" for a single one, and without a word."""
-    if len(verdict.rows) < 2 or not verdict.n or verdict.word == "no word":
+    """Return the comparisons of a claim as the address of a small image; "" where one decides, and without a word."""
+    if sum(row.decides for row in verdict.rows) < 2 or not verdict.n or verdict.word == "no word":
         return ""
     from PIL import Image
 

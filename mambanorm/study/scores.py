@@ -1,6 +1,6 @@
 """A run frame → the numbers that arms are compared by: accuracy in per cent, the loss of language models in bits.
 
-A diverged run has chance, everywhere in the kit. Bits have a minus, so that more is better.
+A diverged run has chance, everywhere in the kit. Bits are negated, so that higher is better.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     found["score"] = ended("test_accuracy", 100, "chance")
     for name in CORRUPTED:
         found[name] = ended(name, 100, "chance")
-        found[f"{name}_change"] = found[name] - found.score
+        found[f"{name}_change"] = (found[name] - found.score).mask(diverged)  # a failed run has nothing to lose
     bits = -1 / math.log(2)
     found["bits"] = ended("test_loss", bits, "chance_loss")
     validation_bits = ended("best_val_loss", bits, "chance_loss")
@@ -127,4 +127,4 @@ def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.
         return frame
     test = frame.seed.map(is_test_seed)
     first = frame.seed.where(test).groupby(frame.task).rank("dense")
-    return frame[~test | (first <= seeds if isinstance(seeds, int) else frame.seed.isin(list(seeds)))]
+    return frame[~test | (first <= seeds if not isinstance(seeds, Iterable) else frame.seed.isin(list(seeds)))]
