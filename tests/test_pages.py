@@ -159,7 +159,7 @@ def test_a_comparison_that_the_readme_and_notebooks_print_has_the_same_numbers_o
 
 
 def test_the_picture_is_the_one_that_notebook_12_draws():
-    (cell,) = [cell for cell in cells_of("12_verdicts") if "figures.fig_verdicts(of_tests)" in cell.source]
+    (cell,) = [cell for cell in cells_of("12_verdicts") if "figures.fig_verdicts(of_experiments" in cell.source]
     (drawn,) = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
     assert base64.b64decode(drawn) == (ROOT / "data" / "readme.png").read_bytes()
 

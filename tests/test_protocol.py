@@ -51,7 +51,7 @@ def test_the_words_and_numbers_of_the_rule_are_those_of_the_document():
     for word in rule.WORDS:
         assert f"**{word}" in document or f"**{word.capitalize()}" in document, word
     order = ", ".join(f"*{word}*" for word in rule.STRENGTH)
-    assert f"From the weakest to the strongest the words are {order}" in document
+    assert f"From the weakest to the strongest: {order}" in document
     assert "fewer than six pairs" in document
     assert rule.FEWEST == 6
     assert (rule.ONE_SIDED, CLAIMS["H1s"].smallest, CLAIMS["H1l"].smallest) == (0.025, 1.0, 0.01)

@@ -101,7 +101,7 @@ def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, st
 @lru_cache(maxsize=4)
 def _verdicts(kind: str) -> tuple[Verdict, ...]:
     """Return the verdicts on recorded trained models, one for each claim and task."""
-    judged = verdicts(recorded(STUDY_SCALE), JUDGED[kind], scale=STUDY_SCALE)
+    judged = verdicts(recorded(STUDY_SCALE), JUDGED[kind], scale=STUDY_SCALE, tasks=[ADVISED_ON[kind]])
     return tuple(verdict for verdict in judged if verdict.n)
 
 

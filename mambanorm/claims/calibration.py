@@ -33,7 +33,7 @@ SCENARIOS = {
     "unequal": "arms whose noise differs up to ninefold",
     "skewed": "the noise of the claim's side is exponential: seldom far above its mean",
     "failing": "5 % of all runs fail, which costs 40 points",
-    "one side fails": "5 % of the runs of the claim's side fail; its runs that finish are better by as much",
+    "one side fails": "5 % of the runs of the claim's side fail, and the others are 2 points better",
 }
 UNSEEN = "one side fails"
 RECORDED = PROTOCOL.with_name("CALIBRATION.md")
@@ -94,7 +94,9 @@ def errors(frame: pd.DataFrame) -> pd.DataFrame:
     """Return scenario and seeds × structure: the share of wrong words in per cent, "supported at 0 / no gain at +1"."""
     edge = frame.dropna(subset="wrong")
     edge = edge.assign(percent=(100 * edge.wrong).map("{:.1f}".format), row=edge.scenario + ", " + edge.seeds.map(str))
-    return edge.groupby(["row", "structure"], sort=False).percent.agg(" / ".join).unstack()
+    return (
+        edge.groupby(["row", "structure"], sort=False).percent.agg(" / ".join).unstack().rename_axis("scenario, seeds")
+    )
 
 
 def found(frame: pd.DataFrame) -> pd.DataFrame:
@@ -123,8 +125,8 @@ Scenario and number of seeds × how the claim uses its comparisons.
 
 ## What no rule sees
 
-Failures that are too rare to occur in the sample. Here {SCENARIOS[UNSEEN]}: both sides
-are equal if failures are counted. Most samples contain none, and the word is *supported*:
+Failures that are too rare to occur in the sample. Here {SCENARIOS[UNSEEN]},
+so that both sides are equal if failures count as chance. Most samples contain no failure, and the word is *supported*:
 
 {markdown_table(errors(unseen))}
 

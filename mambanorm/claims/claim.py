@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.basics.settings import FLAT
-from mambanorm.study.paper import MAIN_TASKS
+from mambanorm.study.paper import MAIN_TASKS, printed_difference
 
 NONE, NO_NUMBER = "None>SSM>None", "no number printed"
 # The model with norms on both sides that is held beside None→None where that one fails (H9, H16).
@@ -97,6 +97,13 @@ class Claim:
     def printed_on(self) -> str:
         """On which of its tasks the paper prints numbers; "" if it has none of this kind."""
         return "" if self.id.startswith("E") else self.paper_task or MAIN_TASKS.get(self.kind, "")
+
+    def printed(self, comparison: Comparison, task: str) -> float:
+        """Return the comparison in the paper's numbers, in points; NaN without them. Those of its main experiments are
+        printed beside every task, those of a task that this kit has too (ListOps, for H8s) beside that task only."""
+        here = self.printed_on if task == self.paper_task.lower() or not self.paper_task else ""
+        known = here and self.runs == "tuned" and comparison.column == "score"
+        return printed_difference(comparison.weights, self.kind, here) if known else float("nan")
 
     @property
     def arms(self) -> tuple[str, ...]:

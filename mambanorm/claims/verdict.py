@@ -19,11 +19,11 @@ from mambanorm.runs.grid import is_test_seed
 from mambanorm.runs.presets import kind_of
 from mambanorm.study.experiments import failure_runs
 from mambanorm.study.intervals import clopper_pearson, k_of_n, shared_rows
-from mambanorm.study.paper import printed_difference
 from mambanorm.study.scores import SMALLEST_BITS
 from mambanorm.study.tables import label, points
 
 # An arm gets a footnote if more of its runs than this have their best step in the last tenth of training.
+NOT_FRESH = "not fresh: earlier versions of the rule were read on these runs"
 STILL_IMPROVES = 1 / 3
 
 
@@ -125,11 +125,7 @@ class Verdict:
     @property
     def footnotes(self) -> tuple[str, ...]:
         """What to know besides the word."""
-        stale = (
-            "not fresh: earlier versions of the rule were read on these runs"
-            if self.n and not self.turns_on.fresh
-            else ""
-        )
+        stale = NOT_FRESH if self.n and not self.turns_on.fresh else ""
         return tuple(filter(None, (stale, *self.turns_on.footnotes, self.claim.note)))
 
     @property
@@ -208,9 +204,7 @@ def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     return [_deciding_row(claim, group, evidence, task, levels) for group in claim.deciding] + beside
 
 
-def _deciding_row(
-    claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple[float, float]
-) -> Row:
+def _deciding_row(claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple) -> Row:
     """Return the row of a comparison that decides; of a group, of the one that is best by validation, on the tuning
     seeds that all its arms have."""
     if len(group) == 1:
@@ -223,13 +217,7 @@ def _deciding_row(
     return _row(claim, best, evidence, task, levels)
 
 
-def _row(
-    claim: Claim,
-    comparison: Comparison,
-    evidence: Evidence,
-    task: str,
-    levels: tuple[float, float] = (rule.ONE_SIDED, rule.ONE_SIDED),
-) -> Row:
+def _row(claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = rule.PLAIN) -> Row:
     """Return the row of one comparison. levels: of the ends of the interval by which it is judged."""
     smallest = claim.smallest_of(comparison)
     row = Row(comparison.name, task, comparison.unit, smallest, comparison.decides)
@@ -250,7 +238,7 @@ def _row(
         high=high,
         n=len(differences),
         per_seed=tuple(differences.tolist()),
-        paper=_printed(claim, comparison, task),
+        paper=claim.printed(comparison, task),
         seeds_to_tell=None if why else rule.seeds_to_tell(differences, smallest, *levels),
         corrected=0 if why or word == plain else len(claim.deciding),
         beyond=rule.interval(differences, *levels)[0] > smallest > 0,
@@ -292,14 +280,6 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
     if shared := shared_rows(task, evidence.scale):
         notes.append(f"the seeds share {shared}: the interval speaks about it alone")
     return notes
-
-
-def _printed(claim: Claim, comparison: Comparison, task: str) -> float:
-    """Return the comparison in the paper's numbers. Those of its main experiments are printed beside every task, those
-    of a task that this kit has as well (ListOps, for H8s) beside that task only."""
-    here = claim.printed_on if task == claim.paper_task.lower() or not claim.paper_task else ""
-    known = here and claim.runs == "tuned" and comparison.column == "score"
-    return printed_difference(comparison.weights, claim.kind, here) if known else float("nan")
 
 
 def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
