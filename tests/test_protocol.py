@@ -55,7 +55,7 @@ def test_the_words_and_numbers_of_the_rule_are_those_of_the_document():
     assert "fewer than six pairs" in document
     assert rule.FEWEST == 6
     assert (rule.ONE_SIDED, CLAIMS["H1s"].smallest, CLAIMS["H1l"].smallest) == (0.025, 1.0, 0.01)
-    assert "its second mark is 0.01 bits" in document
+    assert "The second mark is 0.01 bits" in document
 
 
 def test_claims_are_written_in_few_statements():

@@ -171,7 +171,7 @@ def test_the_table_reads_without_its_style(verdicts):
     assert rows[0] == "claim | verdict | what is tested | effect [95 % interval] | paper"
     assert len(rows) == 1 + len(shown)  # a line a claim: all else is folded
     first = shown[0]
-    assert rows[1].startswith(f"H1s | no word | {first.claim.words} (digits) {first.reason}")
+    assert rows[1].startswith(f"H1s | no word | digits: {first.claim.words} {first.reason}")
     assert rows[1].endswith(f" | {first.turns_on.amount} | {first.turns_on.paper:+.3g}")
     assert rows[3].startswith("H12s | no word | ")
     assert page.count('<th scope="col">') == 5
