@@ -1,6 +1,6 @@
 """The protocol as text: PROTOCOL.md's tables are written by `python -m benchmarks.protocol`.
 
-Who changes a claim, the rule or the plan writes a new version of the protocol before the runs that it judges.
+Write a new version of the protocol before training runs for a changed claim, rule or plan.
 """
 
 from __future__ import annotations

@@ -318,3 +318,10 @@ def test_seeds_that_tune_are_refused_as_test_seeds():
         with pytest.raises(ValueError, match=f"test seeds are 52 to 99, got {wrong}: "):
             needed("H1s", seeds, scale=SCALE)
     assert {config.seed for config in needed("H9s", [3, 4], scale=SCALE)} == {3, 4}  # its rates are fixed
+
+
+def test_evidence_on_the_tuning_seeds_stays_on_them_when_it_is_judged():
+    frame = made_up("H4s")
+    tuning = Evidence(frame, tuning=True)
+    assert judge("H4s", tuning).n == len(NEW_TUNING_SEEDS)
+    assert judge("H4s", tuning, tuning=False).n == judge("H4s", frame).n == 8

@@ -1,5 +1,4 @@
-"""How often the rule is wrong, and how often it finds an effect: simulated studies whose truth is known, judged by the
-functions of rule.py.
+"""Error rates and power of the rule: simulated studies whose truth is known, judged by the functions of rule.py.
 
 A simulated study has one run an arm and seed; a comparison is the difference of two arms. Learning rates need no
 simulation: they are chosen on other seeds, so they are independent of the noise of the test.

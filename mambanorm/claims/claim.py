@@ -1,4 +1,4 @@
-"""What a claim is: a source's sentence, and the comparisons that would show it.
+"""Claims as data: a source's sentence, and the comparisons that would show it.
 
 A comparison is a weighted sum of arms; the side that the source calls better has positive weights. The functions below
 the two classes make the comparisons of §4.2 to §4.6.
@@ -53,7 +53,7 @@ KINDS = {"s": "sequence", "v": "vision", "l": "language"}
 class Comparison:
     """A weighted sum of arms that is above zero if the claim is right: {"None>SSM>GN": 1, "GN>SSM>None": -1}.
 
-    column: what is measured of a run (evidence.py). offset: added to the sum. smallest: the smallest effect of
+    column: what is measured of a run (study/scores.py). offset: added to the sum. smallest: the smallest effect of
     interest; None = the claim's. group: of the comparisons of one group, validation chooses one. decides: False for a
     comparison that is printed beside the claim and has no part in its word.
     """
@@ -83,7 +83,7 @@ class Claim:
     comparisons: tuple[Comparison, ...]
     paper: str = NO_NUMBER  # the numbers that the source prints
     smallest: float = SMALLEST_EFFECT
-    runs: str = "tuned"  # each arm at the learning rate that validation chose; else the fixed runs of evidence.py
+    runs: str = "tuned"  # each arm at the learning rate that validation chose; else a list of study/experiments.py
     one_suffices: bool = False  # whether one deciding comparison suffices; else all must hold
     measured: str = ""  # why the claim has numbers and no word; "" = it has a word
     paper_task: str = ""  # where the paper prints the numbers of these arms; "" = its main experiment
@@ -95,7 +95,7 @@ class Claim:
 
     @property
     def printed_on(self) -> str:
-        """On which of its tasks the paper prints numbers; "" if it has none of this kind."""
+        """The task on which the paper prints numbers; "" if it has none of this kind."""
         return "" if self.id.startswith("E") else self.paper_task or MAIN_TASKS.get(self.kind, "")
 
     def printed(self, comparison: Comparison, task: str) -> float:
@@ -121,7 +121,7 @@ class Claim:
 
     @property
     def asks(self) -> str:
-        """What must lie above zero: `one of 5: BN→BN − None→None; IN→IN − None→None; …`."""
+        """The comparisons that must lie above zero: `one of 5: BN→BN − None→None; IN→IN − None→None; …`."""
         if self.measured:
             return f"no word: {self.measured}"
         names = [group[0].group or group[0].name for group in self.deciding]

@@ -50,7 +50,7 @@ class Runs:
 
     @property
     def fresh(self) -> bool:
-        """Whether these are test runs, and no earlier version of the protocol was read on them."""
+        """True for test runs on which no earlier version of the protocol was read."""
         return all(map(is_test_seed, self.seeds)) and not (self.columns["protocol"] < VERSION).any()
 
     def failed(self) -> dict[str, tuple[int, int]]:

@@ -22,8 +22,8 @@ from mambanorm.study.intervals import clopper_pearson, k_of_n, shared_rows
 from mambanorm.study.scores import SMALLEST_BITS
 from mambanorm.study.tables import label, points
 
-# An arm gets a footnote if more of its runs than this have their best step in the last tenth of training.
 NOT_FRESH = "not fresh: earlier versions of the rule were read on these runs"
+# An arm gets a footnote if more of its runs than this have their best step in the last tenth of training.
 STILL_IMPROVES = 1 / 3
 
 
@@ -32,7 +32,7 @@ class Row:
     """One comparison on one task: its mean difference, the plain 95 % interval, and its word.
 
     smallest: the smallest effect of interest, in `unit`. corrected: how many comparisons the word was corrected for,
-    where that changed it. fresh: whether no earlier version of the protocol was read on these runs. failed: arm → (runs
+    where that changed it. fresh: True if no earlier version of the protocol was read on these runs. failed: arm → (runs
     that diverged, runs). why: the reason for having no word.
     """
 
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What the runs of one task say about a claim. `turns_on`: the row of the comparison that decides the word."""
+    """The word of a claim on one task, and its rows. `turns_on`: the row of the comparison that decides the word."""
 
     claim: Claim
     task: str
@@ -124,13 +124,13 @@ class Verdict:
 
     @property
     def footnotes(self) -> tuple[str, ...]:
-        """What to know besides the word."""
+        """Remarks that do not change the word."""
         stale = NOT_FRESH if self.n and not self.turns_on.fresh else ""
         return tuple(filter(None, (stale, *self.turns_on.footnotes, self.claim.note)))
 
     @property
     def basis(self) -> str:
-        """What the verdict rests on: "protocol 12, quick scale, digits, not the paper's Breakfast"."""
+        """The version, scale and task of the verdict: "protocol 12, quick scale, digits, not the paper's Breakfast"."""
         place = self.claim.printed_on
         same = self.scale == "paper" and place.lower().replace("-", "") == self.task
         unasked = (
@@ -147,15 +147,15 @@ def judge(
     scale: str | None = None,
     task: str | None = None,
     changes: Mapping[str, Any] | None = None,
-    tuning: bool = False,
+    tuning: bool | None = None,
 ) -> Verdict:
     """Return the verdict of one claim on one task from a run frame; no run is trained.
 
     frame: load_runs(), with the columns of summaries.with_summaries for the claims on the inside of models (H10 to H12,
     H16, E1). It may hold other runs as well. task: None = the first that `judged_tasks` names. changes: judge the runs
     that differ from those of the scale in these fields, such as dict(n_layers=8). tuning: judge on the tuning seeds, as
-    the protocol's predictions do. ValueError for an unknown claim, a frame that `Evidence` refuses, and `changes` of a
-    claim whose settings are part of the question.
+    the protocol's predictions do. None: as the given Evidence. ValueError for an unknown claim, a frame that `Evidence`
+    refuses, and `changes` of a claim whose settings are part of the question.
     """
     claim = find_claim(claim_id)
     if changes and claim.runs != "tuned":

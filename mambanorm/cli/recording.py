@@ -1,7 +1,7 @@
-"""What `mambanorm record` does: the parts of the recorded results of a scale, in their order, and how they are written.
+"""The command `mambanorm record`: the parts of the recorded results of a scale, in their order, and writing them.
 
 PROTOCOL.md has the plan. A part is whole in data/results or not there; its runs are kept in the run store, so that a
-recording which is stopped goes on where it was.
+recording which is stopped continues where it stopped.
 """
 
 from __future__ import annotations
