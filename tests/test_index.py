@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from copy import deepcopy
-from dataclasses import fields, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from importlib import import_module
 
 import numpy as np
@@ -345,8 +345,35 @@ def test_the_options_of_a_config_are_its_own():
     given["n1"]["eps"] = given["n1"]["of"][0] = 5.0  # what the caller still holds is another dict
     copies = (pickle.loads(pickle.dumps(config)), deepcopy(config), RunConfig.from_json(config.to_json()))
     made = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=deepcopy(OPTIONS))
-    assert all((one, one.run_id, one.norm_options) == (made, made.run_id, OPTIONS) for one in (config, *copies))
+    kept = {"groups": 2, "n1": {"eps": 1e-3, "of": (1, 2)}}
+    assert all((one, one.run_id, one.norm_options) == (made, made.run_id, kept) for one in (config, *copies))
+    assert len({one.to_json() for one in (config, *copies)}) == 1
     assert RunConfig(norm_options=config.norm_options | {"eps": 5.0}).norm_options["eps"] == 5.0
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(RunConfig)])
+def test_no_field_of_a_config_changes_once_its_run_id_is_taken(name):
+    """A run would be stored under the run_id of other options: `config.norm_options["groups"] = 8` was possible."""
+    config = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=OPTIONS, down_sample=(), betas=[0.9, 0.95])
+    copies = [config, deepcopy(config), pickle.loads(pickle.dumps(config)), config.with_seed(1), config.but(lr=1e-3)]
+    for one in copies:
+        with pytest.raises(FrozenInstanceError):
+            setattr(one, name, 1)
+        with_fixed_values(getattr(one, name))
+
+
+def with_fixed_values(value):
+    """Assert that a value is one that never changes, or a dict that refuses each way of changing it."""
+    if not isinstance(value, dict):
+        assert isinstance(value, str | int | float | tuple)
+        return [with_fixed_values(part) for part in value] if isinstance(value, tuple) else None
+    ways = [lambda: value.update(groups=8), value.clear, value.popitem, lambda: value.pop("groups")]
+    ways += [lambda: value.setdefault("groups", 8), lambda: value.__setitem__("groups", 8)]
+    ways += [lambda: value.__delitem__("groups"), lambda: value.__ior__({"groups": 8})]
+    for change in ways:
+        with pytest.raises(TypeError, match="cannot change, its run_id is made from them: use config.but"):
+            change()
+    return [with_fixed_values(part) for part in value.values()]
 
 
 WITHOUT_TORCH = """

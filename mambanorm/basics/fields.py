@@ -17,7 +17,7 @@ The metadata of a field:
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, field, fields
 from functools import cache
 from importlib import import_module
@@ -128,10 +128,29 @@ def _names_in(table: str) -> list[str]:
     return list(getattr(import_module(f"mambanorm.{module}"), name))
 
 
-def options(value: Any) -> dict[str, Any]:
-    """A dict of options as it is kept: what JSON makes of it, so that lists and tuples are the same."""
+class Frozen(dict):
+    """A dict that raises TypeError instead of changing. The lists in it are tuples."""
+
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]]):
+        super().__init__({name: _frozen(value) for name, value in dict(values).items()})
+
+    def _refuse(self, *_: object, **__: object) -> None:
+        raise TypeError("the options of a config cannot change, its run_id is made from them: use config.but(…)")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple:
+        return Frozen, (dict(self),)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def options(value: Any) -> Frozen:
+    """Return a dict of options as it is kept: what JSON makes of it, so that lists and tuples are the same, frozen."""
     try:
-        return json.loads(json.dumps(value))
+        return json.loads(json.dumps(value), object_hook=Frozen)
     except RecursionError:
         raise ValueError("the options are nested too deep: a dict such as {'groups': 8} is needed") from None
 
