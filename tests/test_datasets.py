@@ -13,6 +13,7 @@ import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from mambanorm.tasks import (
     imagenet,
     images,
     imdb,
+    listops,
     load_task,
     pathfinder,
     registry,
@@ -267,6 +269,49 @@ def test_at_paper_lras_pictures_have_s4s_split(data, monkeypatch):
     assert torch.equal((loaded.test.batch(slice(None))[0][:, 7, 0] * 255).round().long(), order[54:])
     assert torch.equal(loaded.train.labels, order[:48] % 2)
     assert loaded.train.inputs.shape == (48, 4096, 1)
+
+
+@pytest.mark.parametrize("kind", [str, bytes], ids=["Python 3", "Python 2"])
+def test_pathfinders_metadata_are_read_as_its_generator_writes_them(data, kind):
+    """snakes2.py saves rows of text and numbers with np.save; LRA's release has them as text under the same names."""
+    put_lra(data / "pathfinder32")
+    text = pathfinder.read_lra(data / "pathfinder32")
+    for file in (data / "pathfinder32" / pathfinder.LRA / "metadata").iterdir():
+        np.save(file, np.array([line.split() for line in file.read_text().splitlines()]).astype(kind))
+    assert list(pathfinder.read_lra(data / "pathfinder32").items()) == list(text.items())
+    assert len(text) == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("2", b"\x93NUMPY\x01\x00cut", r"2\.npy cannot be read .*needed are rows of subpath.*bring this file again"),
+        ("2", b"\xff\xfe", r"2\.npy is no text in UTF-8"),
+        ("2", b"imgs/2 sample_0.png 0\n", r"2\.npy cannot be read \(list index"),
+        ("2", b"imgs/2 seg/2 sample_0.png 7 1.8\n", r"2\.npy cannot be read \(.*row 1: label 7, allowed are 0 to 1"),
+        ("2", np.array([["imgs/2", None]], object), r"2\.npy cannot be read \(Object arrays cannot be loaded"),
+        ("combined", b"", r"combined\.npy is not the metadata of one batch, <number>\.npy: move it"),
+    ],
+)
+def test_metadata_of_pathfinder_that_cannot_be_read_are_refused_by_their_name(data, name, content, said):
+    put_lra(data / "pathfinder32")
+    file = data / "pathfinder32" / pathfinder.LRA / "metadata" / f"{name}.npy"
+    file.write_bytes(content) if isinstance(content, bytes) else np.save(file, content)
+    refused("pathfinder32", said)
+
+
+def test_a_text_in_another_encoding_is_refused_by_its_name(data):
+    for read, said in (
+        (files.read_text, "is no text in UTF-8"),
+        (listops.read_tsv, "is no text in UTF-8"),
+        (breakfast.read_bundle, "is no text in UTF-8"),
+    ):
+        (data / "a.txt").write_bytes(b"\x93NUMPY")
+        with pytest.raises(ValueError, match=rf"a\.txt {said} .*0x93"):
+            read(data / "a.txt")
+    (data / "a.txt").write_text("P03_cam01_P03_soup.txt")
+    with pytest.raises(ValueError, match=r"a\.txt: 'P03_cam01_P03_soup' ends in none of cereals, coffee"):
+        breakfast.read_bundle(data / "a.txt")
 
 
 @pytest.mark.parametrize(
@@ -580,6 +625,18 @@ def test_breakfast_trains_and_its_frames_once_taken_are_read_from_their_file(few
         without.setattr(breakfast, "frames", None)
         assert torch.equal(load_task("breakfast", "quick", 0).test.batch([1])[0], made)
     refused("breakfast", r"split 1 in .* holds 16 \+ 8 rows, lab needs 1,460 \+ 252: bring all", "lab")
+
+
+def test_a_large_cache_of_breakfast_is_announced_and_one_that_does_not_fit_is_not_begun(few, monkeypatch):
+    with pytest.warns(UserWarning, match=r"7\.2 GB will be written to .*frames.npy, once: a smaller scale"):
+        breakfast._announce(few / "frames.npy", 4 * 1712 * 512 * 2048)
+    monkeypatch.setattr(breakfast, "LARGE", 0)
+    with pytest.warns(UserWarning, match=r"0\.0 GB will be written to .*frames16"):
+        load_task("breakfast", "smoke", 0)
+    monkeypatch.setattr(breakfast.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    with pytest.raises(OSError, match=r"frames64.* needs 0\.0 GB, its disk has 0\.0 GB left"):
+        load_task("breakfast", "quick", 0)
+    assert not list(few.glob("*frames64*"))
 
 
 def test_frames_are_taken_from_the_first_to_the_last_equally_far_apart(few):

@@ -11,7 +11,10 @@ Glossary: T = frames of a video; L = positions kept of it; F = 2048 features.
 
 from __future__ import annotations
 
+import math
 import random
+import shutil
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,14 +25,16 @@ from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import replacing
+from mambanorm.basics.errors import brief
 from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
-from mambanorm.tasks.files import AGAIN, FIXED_SEED, SMALL, cache_file, check_whole, data_folder, missing
+from mambanorm.tasks.files import AGAIN, FIXED_SEED, SMALL, cache_file, check_whole, data_folder, missing, read_text
 from mambanorm.tasks.registry import register_task
 
 ACTIVITIES = ("cereals", "coffee", "tea", "pancake", "friedegg", "scrambledegg", "sandwich", "juice", "milk", "salat")
 FEATURES = 2048
 HELD_OUT = 0.1  # of train's people, at least one, for validation
 VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}  # split -> of train and test
+LARGE = 2e8  # a cache of so many bytes is announced
 HOW = (
     "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put breakfast/features "
     "and splits there"
@@ -67,8 +72,11 @@ def person(video: str) -> str:
 
 
 def read_bundle(path: Path) -> list[str]:
-    """The videos of a split's bundle, a line each."""
-    return [line.removesuffix(".txt") for line in path.read_text().split()]
+    """Return the videos of a split's bundle, a line each. ValueError, with the file's name, for other names."""
+    videos = [line.removesuffix(".txt") for line in read_text(path).split()]
+    if strange := [video for video in videos if video.rpartition("_")[2] not in ACTIVITIES]:
+        raise ValueError(f"{path}: {brief(strange[0])} ends in none of {', '.join(ACTIVITIES)}: {AGAIN}")
+    return videos
 
 
 # ---------------------------------------------------------------------------------------------- features
@@ -100,6 +108,7 @@ def _features(folder: Path, videos: list[str], positions: int) -> torch.Tensor:
         files = [folder / "features" / f"{video}.npy" for video in videos]
         if lack := [file for file in files if not file.exists()]:
             raise missing("breakfast", f"{lack[0]} ({len(lack):,} of {len(files):,} files are not there)", HOW)
+        _announce(path, 4 * math.prod(shape))
         with replacing(path) as temporary:
             kept = open_memmap(temporary, "w+", np.float32, shape)
             for i, file in enumerate(tqdm(files, desc="Breakfast", unit=" videos", delay=2)):
@@ -107,6 +116,16 @@ def _features(folder: Path, videos: list[str], positions: int) -> torch.Tensor:
             kept.flush()
             del kept
     return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+def _announce(path: Path, size: int) -> None:
+    """Warn of a large cache before it is written. OSError where the disk has no room for so many bytes."""
+    free = shutil.disk_usage(path.parent).free
+    how = "a smaller scale keeps fewer frames, and MAMBANORM_DATA_DIR puts data and cache on another disk"
+    if size > free:  # a mapped file that finds the disk full ends the process
+        raise OSError(f"{path} needs {size / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB left: {how}")
+    if size > LARGE:
+        warnings.warn(f"{size / 1e9:.1f} GB will be written to {path}, once: {how}", stacklevel=2)
 
 
 # ---------------------------------------------------------------------------------------------- the tasks

@@ -41,6 +41,14 @@ def missing(task: str, what: object, how: str) -> ValueError:
     return ValueError(f"the data of task {task!r} are missing: no {what}. {how} (see {KIT / 'data' / 'README.md'})")
 
 
+def read_text(path: Path) -> str:
+    """Return a text in UTF-8, without a byte order mark. ValueError with the file's name for one that is none."""
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error}): {AGAIN}") from error
+
+
 # ---------------------------------------------------------------------------------------------- downloads
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
-from mambanorm.tasks.files import ALL, SMALL, Sizes, check_whole, data_folder, fetch, missing, verify
+from mambanorm.tasks.files import ALL, SMALL, Sizes, check_whole, data_folder, fetch, missing, read_text, verify
 from mambanorm.tasks.images import open_picture
 from mambanorm.tasks.registry import register_task
 
@@ -75,7 +75,7 @@ def _layout(name: str, scale: str) -> tuple[Path, list[str]]:
         raise missing(name, listed, f"Say `mambanorm tasks --prepare {name}`. {HOW}")
     if scale in ("lab", "paper"):  # below, a list of one's own will do
         verify(listed, LIST_DIGEST)
-    return (folder if (folder / "train").is_dir() else data_folder("imagenet1k")), sorted(listed.read_text().split())
+    return (folder if (folder / "train").is_dir() else data_folder("imagenet1k")), sorted(read_text(listed).split())
 
 
 @lru_cache(maxsize=4)

@@ -23,7 +23,7 @@ import torch
 from tqdm.auto import tqdm
 
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import cache_file, check_whole, data_folder, kept
+from mambanorm.tasks.files import cache_file, check_whole, data_folder, kept, read_text
 from mambanorm.tasks.registry import register_task
 
 # LRA's MED truncates the mean of the middle two; for digits that is a floor division.
@@ -181,7 +181,7 @@ def read_tsv(path: Path) -> list[tuple[str, int]]:
     Nothing is dropped or repaired: ValueError with file, row (the header is row 1) and text for a row that has not two
     columns, whose source is malformed, or whose target is not the source's value; also for a file without rows.
     """
-    header, *lines = path.read_text("utf-8-sig").splitlines() or [""]
+    header, *lines = read_text(path).splitlines() or [""]
     if header.split("\t") != ["Source", "Target"] or not lines:
         raise ValueError(f"{path}: needed are the header 'Source<TAB>Target' and rows below it, it has {header[:80]!r}")
     rows = []

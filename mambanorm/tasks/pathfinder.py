@@ -1,7 +1,7 @@
 """Pathfinder, pixel by pixel: do the two discs of a picture lie on the same dashed snake? LRA's own pictures.
 
 Sources: Linsley et al. (2018), arXiv:1805.08315; Tay et al. (2021), Long Range Arena (LRA), arXiv:2011.04006; reader,
-split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`.
+split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`; metadata also as drewlinsley/pathfinder writes them.
 
 Glossary: window = the picture's edge in pixels; L = positions = edge², row after row.
 """
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.lib.format import MAGIC_PREFIX
 from tqdm.auto import tqdm
 
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import Sizes, data_folder, missing, pick
+from mambanorm.tasks.files import AGAIN, Sizes, check_labels, data_folder, missing, pick, read_text
 from mambanorm.tasks.images import as_sequences, block_mean, open_picture
 from mambanorm.tasks.registry import register_task
 
@@ -37,11 +38,37 @@ EDGES = {"smoke": 16}
 
 
 def read_lra(root: Path) -> dict[Path, int]:
-    """Picture's path → label of every row of `<root>/<LRA>/metadata/<batch>.npy`, which are plain text, in the order of
-    the batches."""
-    batches = sorted((root / LRA / "metadata").glob("*.npy"), key=lambda file: int(file.stem))
-    rows = [line.split() for batch in batches for line in batch.read_text().splitlines()]
-    return {root / LRA / row[0] / row[1]: int(row[3]) for row in rows}  # subpath, file name, n, label, …
+    """Return picture's path → label of every row of `<root>/<LRA>/metadata/<batch>.npy`, in the order of the batches.
+
+    ValueError with the file's name for one that is not the metadata of a batch: it has rows of subpath, file name,
+    number, label and what else the generator noted.
+    """
+    labels: dict[Path, int] = {}
+    for file in sorted((root / LRA / "metadata").glob("*.npy"), key=_batch):
+        try:
+            rows = _rows(file)
+            found = check_labels(np.array([int(row[3]) for row in rows]), 2, "its metadata")
+            labels |= {root / LRA / row[0] / row[1]: int(label) for row, label in zip(rows, found, strict=True)}
+        except (ValueError, IndexError, TypeError, EOFError) as error:
+            needed = "rows of subpath, file name, number and label, as text or as an array of strings"
+            raise ValueError(f"{file} cannot be read ({error}), needed are {needed}: {AGAIN}") from error
+    return labels
+
+
+def _batch(file: Path) -> int:
+    """Return the number of a batch, whose metadata are in `<number>.npy`."""
+    if not file.stem.isdecimal():  # such as combined.npy of the generator's combine_metadata.py: the same rows again
+        raise ValueError(f"{file} is not the metadata of one batch, <number>.npy: move it out of {file.parent}")
+    return int(file.stem)
+
+
+def _rows(file: Path) -> list[list[str]]:
+    """Return the rows of a batch: LRA's release has plain text in its .npy files, the generator writes an array."""
+    with open(file, "rb") as content:
+        binary = content.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX
+    if binary:  # of bytes where Python 2 wrote it
+        return np.load(file, allow_pickle=False).astype(str).tolist()
+    return [line.split() for line in read_text(file).splitlines()]
 
 
 @lru_cache(maxsize=2)
