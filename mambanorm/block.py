@@ -28,11 +28,14 @@ from mambanorm.arms import MORE_SITES, SITES, Arm, further_norms
 from mambanorm.basics.checks import check_beside, check_shapes, check_size, check_tensor, shown
 from mambanorm.basics.errors import unknown
 from mambanorm.norms import check_causal, check_options, create_norm, known_options
-from mambanorm.operations import BACKENDS, conv_silu, gated, low_rank_scan, selective_scan
+from mambanorm.operations import BACKENDS, gated, low_rank_scan, selective_scan
+from mambanorm.operations.layers import bias_of, causal_conv_silu, is_plain, split_linear
 from mambanorm.operations.scan import project_delta
 
 NOT_YET = "which a block that goes step by step does not have yet"
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ
+UNDECAYED = ("A_log", "D", "dt_bias", "dt_projs_bias")
+"""How the names of a block's own parameters begin that mamba-ssm marks `_no_weight_decay`, for optimizers that look."""
 OWN_OPTIONS = ("n1", "n2", *MORE_SITES)
 """Under these names norm_options hold the options of one site: `{"eps": 1e-6, "B": {"affine": False}}`."""
 
@@ -106,6 +109,8 @@ class Block(nn.Module):
             }
         self.n1, self.n2 = norms.pop("n1"), norms.pop("n2")
         self.more = nn.ModuleDict(norms)
+        for name, parameter in self._parameters.items():
+            parameter._no_weight_decay = name.startswith(UNDECAYED)
 
     lacks: Sequence[str] = ()
     """Sites at which this block can have no norm."""
@@ -131,19 +136,19 @@ class Block(nn.Module):
         return before
 
     def project(self, h: Tensor) -> tuple[Tensor, Tensor, None]:
-        """What goes to the convolution, and the gate z, (B, L, E) each. Δ comes later, of u."""
-        main, gate = self.in_proj.weight.chunk(2)  # two products: halves of a single one would not lie in one piece
-        return F.linear(h, main), F.linear(h, gate), None
+        """Return what goes to the convolution, and the gate z, (B, L, E) each. Δ comes later, from u."""
+        return *split_linear(self.in_proj, h, [self.d_inner, self.d_inner]), None
 
     def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: BlockCache | None) -> Tensor:
-        """The SSM's output (B, L, E). Δ is projected inside the scan: only where it is looked at does it stand in
-        memory."""
+        """Return the SSM's output (B, L, E). Δ is projected inside the scan, and stored only if something reads it: the
+        observer, a norm at delta_after, or a layer that must be called (its weight is None)."""
         weight, bias, A_log, D = self.ssm()
         state = None if context is None else context.state
-        if self.observer is not None or "delta_after" in self.more:
-            delta = at("delta_after", project_delta(dt, weight))
+        fused = weight is not None and "delta_after" not in self.more
+        if self.observer is not None or not fused:
+            delta = at("delta_after", self.dt_proj(dt) - bias if weight is None else project_delta(dt, weight))
             at("step_size", F.softplus(delta + bias))
-        if "delta_after" not in self.more:
+        if fused:
             y = low_rank_scan(u, dt, B, C, weight, bias, A_log, D, state=state, backend=self.scan_backend)
         else:
             u, delta, B, C = (m.movedim(1, -1) for m in (u, delta, B, C))  # (B, E, L), (B, N, L)
@@ -160,19 +165,22 @@ class CausalBlock(Block):
 
     def convolve(self, u: Tensor, cache: BlockCache | None) -> Tensor:
         """Causal depthwise convolution, then SiLU; u (B, L, E) → (B, L, E)."""
-        weight, bias = self.conv1d.weight, self.conv1d.bias
         if cache is None:
-            return conv_silu(u, weight, bias)
+            return causal_conv_silu(self.conv1d, u)
         window = torch.cat([cache.conv, u], dim=1)  # (B, K − 1 + L, E)
         cache.conv = window[:, u.shape[1] :]
-        return conv_silu(window, weight, bias)[:, window.shape[1] - u.shape[1] :]
+        return causal_conv_silu(self.conv1d, window)[:, window.shape[1] - u.shape[1] :]
 
     def new_cache(self, rows: int) -> BlockCache:
-        """The cache before the first position."""
-        weight = self.conv1d.weight  # (E, 1, K)
-        dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32  # as the scan's last state
-        conv = weight.new_zeros(rows, weight.shape[-1] - 1, len(weight))
-        return BlockCache(conv, weight.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype))
+        """Return the cache before the first position."""
+        like = getattr(self.conv1d, "weight", self.A_log)
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32  # as the scan's last state
+        conv = like.new_zeros(rows, *self.conv_window)
+        return BlockCache(conv, like.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype))
+
+    def _make_conv(self, channels: int, taps: int) -> None:
+        self.conv1d = nn.Conv1d(channels, channels, taps, groups=channels, padding=taps - 1)
+        self.conv_window = taps - 1, channels  # of one row of a cache
 
     @torch.no_grad()
     def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
@@ -196,9 +204,9 @@ class CausalBlock(Block):
         check_tensor("x", x, f"(B, {self.d_model})")
         if x.shape != (fits := (len(cache.state), self.d_model)):
             raise ValueError(f"with this cache a step takes (B, D) = {fits}, got {tuple(x.shape)}")
-        mine = self.new_cache(len(x))
-        for name, given, own in (("conv", cache.conv, mine.conv), ("state", cache.state, mine.state)):
-            check_shapes("this cache is of another block", [name], [given], [own.shape])
+        empty = self.new_cache(0)
+        for name, given, own in (("conv", cache.conv, empty.conv), ("state", cache.state, empty.state)):
+            check_shapes("this cache is of another block", [name], [given], [(len(x), *own.shape[1:])])
             check_beside(f"the cache's {name}", given, own, "what this block keeps")
         return self(x[:, None], context=cache)[:, 0]
 
@@ -232,7 +240,7 @@ class MambaBlock(CausalBlock):
         self.dt_rank = dt_rank or math.ceil(d_model / 16)
         d_inner = self.d_inner
         self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=False)
-        self.conv1d = nn.Conv1d(d_inner, d_inner, d_conv, groups=d_inner, padding=d_conv - 1)
+        self._make_conv(d_inner, d_conv)
         self.x_proj = nn.Linear(d_inner, self.dt_rank + 2 * d_state, bias=False)
         self.dt_proj = nn.Linear(self.dt_rank, d_inner)
         self.A_log = nn.Parameter(initial_A_log(d_inner, d_state))
@@ -250,8 +258,11 @@ class MambaBlock(CausalBlock):
         return u, dt, B, C
 
     def ssm(self) -> tuple[Tensor, ...]:
-        """What the scan is made of besides its input: Δ's weight (E, R) and bias (E,), log(−A) (E, N), D (E,)."""
-        return self.dt_proj.weight, self.dt_proj.bias, self.A_log, self.D
+        """Return Δ's weight (E, R), bias (E,), log(−A) (E, N), D (E,); no weight if dt_proj must be called."""
+        weight, bias = None, bias_of(self.dt_proj)
+        if is_plain(self.dt_proj, nn.Linear) and bias is not None:
+            weight = self.dt_proj.weight
+        return weight, torch.zeros_like(self.D) if bias is None else bias, self.A_log, self.D
 
 
 def init_dt(weight: Tensor, bias: Tensor) -> None:

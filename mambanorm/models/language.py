@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.block import BlockCache, check_arm_options, common_options, options_of_blocks
-from mambanorm.models.parts import EMBEDDING_STD, make_blocks, start_branches
+from mambanorm.models.parts import EMBEDDING_STD, make_blocks, start_branches, weight_of
 from mambanorm.norms import check_causal, create_norm, known_options
 
 TO_PREDICT = "which a language model is to predict"
@@ -137,7 +137,7 @@ class LanguageModel(nn.Module):
 
     def _check(self, ids: Tensor, axes: str = "(B, L)") -> None:
         check_ids(ids, self.vocab_size, axes)
-        check_beside("ids", ids, self.lm_head.weight, "this model")
+        check_beside("ids", ids, weight_of(self.lm_head, self), "this model")
 
 
 def choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:

@@ -36,6 +36,7 @@ from mambanorm.norms import NORMS
 from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
 from mambanorm.operations import selective_scan
+from mambanorm.operations.layers import split_linear
 
 A_RANGE = (1.0, 16.0)  # mamba-ssm's range of the initial −A
 
@@ -92,7 +93,7 @@ class Mamba2Block(CausalBlock):
 
         convolved = self.d_inner + 2 * n_groups * d_state  # u, B and C
         self.in_proj = nn.Linear(d_model, self.d_inner + convolved + self.n_heads, bias=False)
-        self.conv1d = nn.Conv1d(convolved, convolved, d_conv, groups=convolved, padding=d_conv - 1)
+        self._make_conv(convolved, d_conv)
         self.dt_bias = nn.Parameter(torch.empty(self.n_heads))
         init_dt_bias(self.dt_bias)
         self.A_log = nn.Parameter(torch.empty(self.n_heads).uniform_(*A_RANGE).log())
@@ -112,8 +113,9 @@ class Mamba2Block(CausalBlock):
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:
         """What is convolved, u, B and C (B, L, E + 2·G·N); the gate z (B, L, E); Δ before its softplus (B, L, H)."""
-        gate, main, step = self.in_proj.weight.split([self.d_inner, self.conv1d.in_channels, self.n_heads])
-        return F.linear(h, main), F.linear(h, gate), F.linear(h, step)
+        _, convolved = self.conv_window
+        gate, main, step = split_linear(self.in_proj, h, [self.d_inner, convolved, self.n_heads])
+        return main, gate, step
 
     def select(self, u: Tensor, dt: Tensor, at: Callable, context: BlockCache | None) -> tuple[Tensor, ...]:
         """u (B, L, E), dt, B and C (B, L, G·N)."""

@@ -57,6 +57,12 @@ def check_inputs(x: object, form: str) -> None:
         raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
 
 
+def weight_of(layer: nn.Module, model: nn.Module) -> Tensor:
+    """Return the layer's weight, which tells the model's dtype and device; if a wrapper hides it, another parameter."""
+    weight = getattr(layer, "weight", None)
+    return weight if isinstance(weight, Tensor) else next(p for p in model.parameters() if p.is_floating_point())
+
+
 class Classifier(nn.Module):
     """The parts that all classifiers share: the norm and the positions after the stem, the norm before the head.
 
@@ -118,7 +124,7 @@ class Classifier(nn.Module):
                     f"images of {H}×{W} pixels do not divide into patches of {self.patch}×{self.patch}{halvings}: "
                     f"height and width must be multiples of {cell}"
                 )
-        check_beside("x", x, self.stem.weight, "this model")
+        check_beside("x", x, weight_of(self.stem, self), "this model")
         check_lengths(lengths, x)
 
 

@@ -34,8 +34,9 @@ from mambanorm.block import (
 )
 from mambanorm.models.parts import Classifier, DropPath, drop_rates, start_branches
 from mambanorm.norms import create_norm, known_options
-from mambanorm.operations import conv_silu, cross_merge, cross_scan
+from mambanorm.operations import cross_merge, cross_scan
 from mambanorm.operations.cross import DIRECTIONS
+from mambanorm.operations.layers import image_conv_silu
 
 
 class VSSBlock(Block):
@@ -96,7 +97,7 @@ class VSSBlock(Block):
 
     def convolve(self, u: Tensor, size: torch.Size) -> Tensor:
         """Depthwise convolution over the image, then SiLU; (B, L, E) → (B, L, E)."""
-        return conv_silu(u.unflatten(1, size), self.conv2d.weight, self.conv2d.bias).flatten(1, 2)
+        return image_conv_silu(self.conv2d, u.unflatten(1, size)).flatten(1, 2)
 
     def select(self, u: Tensor, _: None, at: Callable, size: torch.Size) -> tuple[Tensor, ...]:
         """u in the four directions, (B, L, 4·E), and of each Δ's R numbers, B and C, (B, L, 4, ·)."""

@@ -50,9 +50,13 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d)) if affine and bias else None
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """N(x), (B, L, d) → (B, L, d). ValueError for x or lengths that do not fit, see `check`."""
+        """Return N(x), (B, L, d) → (B, L, d), in x's dtype; under autocast a norm may return float32, as torch's does.
+
+        ValueError for x or lengths that do not fit, see `check`.
+        """
         self.check(x, lengths)
-        return self.normalize(x, lengths)
+        y = self.normalize(x, lengths)  # of 16-bit numbers the statistics are float32
+        return y if y.dtype == x.dtype or torch.is_autocast_enabled(x.device.type) else y.to(x.dtype)
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         raise NotImplementedError

@@ -145,6 +145,7 @@ class RMSNorm(TokenNorm):
         super().__init__(d, eps=eps, affine=affine, bias=bias)
 
     def readable(self, x: Tensor) -> Tensor:
+        x = x if self.weight is None else x.to(self.weight.dtype)  # under autocast: mixed dtypes are slow on CUDA
         y = F.rms_norm(x, (self.d,), self.weight, self.eps)
         return y if self.bias is None else y + self.bias
 

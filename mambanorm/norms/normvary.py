@@ -56,7 +56,8 @@ class StatisticsMixture(SequenceNorm):
 
     def mixture(self) -> tuple[Tensor, Tensor]:
         """The softmax weights of the means and of the variances, one a member, in the order of `members` (Eq. 13)."""
-        return self.mean_logits.softmax(0), self.var_logits.softmax(0)
+        dtype = torch.promote_types(self.mean_logits.dtype, torch.float32)  # as the statistics: bfloat16 has no 1/5
+        return self.mean_logits.softmax(0, dtype), self.var_logits.softmax(0, dtype)
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
         return self.gamma, self.beta

@@ -2,6 +2,7 @@
 
     scan.py        selective_scan, mamba-ssm's; low_rank_scan, which projects Δ itself
     conv_gate.py   conv_silu, the convolution with its SiLU; gated, y·SiLU(z)
+    layers.py      a block's layers: fused if they are torch's own, called if LoRA or a hook must be noticed
     cross.py       cross_scan and cross_merge: an image in four directions, and back
     reference.py   the scan's equations as a loop to read
 
