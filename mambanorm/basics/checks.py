@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from mambanorm.basics.errors import shown
 
@@ -47,10 +48,12 @@ def check_real(name: str, value: object, form: str = "") -> None:
         raise ValueError(f"{name} has dtype {value.dtype}; a real floating-point one is needed, such as {name}.float()")
     if value.layout is not torch.strided:
         raise ValueError(f"{name} has layout {value.layout}; a dense one is needed: use {name}.to_dense()")
+    if not is_ordinary(value):
+        return
     if value.is_neg():  # a view whose numbers differ from its memory by their sign
         raise ValueError(f"{name} is a negated view; numbers of its own are needed: use {name}.resolve_neg()")
-    if value.is_cpu and value.numel() and not _has_memory(value):
-        raise ValueError(f"{name} has no memory behind it (freed, fake or symbolic): a tensor of numbers is needed")
+    if value.is_cpu and value.numel() and not value.data_ptr():
+        raise ValueError(f"{name} has no memory behind it: its storage was freed")
 
 
 def check_together(**named: object) -> None:
@@ -62,11 +65,23 @@ def check_together(**named: object) -> None:
             raise ValueError(f"{name} is on {value.device} and {first} on {other.device}; all must be on one device")
 
 
-def _has_memory(value: Tensor) -> bool:
-    try:
-        return value.data_ptr() != 0
-    except RuntimeError:  # fake tensors refuse the question
+def is_ordinary(*tensors: Tensor | None) -> bool:
+    """Return True if the tensors hold numbers that a kernel can read, and nothing has to see the operations on them.
+
+    False for subclasses (FakeTensor, DTensor), and while torch.compile, torch.export, torch.func, jit.trace, forward-mode
+    differentiation or a dispatch mode looks at each operation. None is no tensor.
+    """
+    if _compiling() or _dispatch_modes() or _tracing() or _transforms() is not None or forward_ad._current_level >= 0:
         return False
+    for tensor in tensors:  # a loop: this is asked of every operation
+        if type(tensor) not in _ORDINARY:
+            return False
+    return True
+
+
+_compiling, _dispatch_modes = torch.compiler.is_compiling, torch._C._len_torch_dispatch_stack
+_tracing, _transforms = torch._C._is_tracing, torch._C._functorch.peek_interpreter_stack
+_ORDINARY = (Tensor, torch.nn.Parameter, type(None))
 
 
 def check_beside(name: str, x: Tensor, weight: Tensor, owner: str) -> None:
@@ -92,14 +107,14 @@ def check_ids(ids: object, n: int, axes: str = "(B, L)") -> None:
     if ids.dim() != len(re.findall(r"\w", axes)) or ids.dtype not in WHOLE[:2] or not ids.numel():
         found = f"{ids.dtype} {tuple(ids.shape)}"
         raise ValueError(f"expected token ids {axes}, at least one, as int64 or int32, got {found}")
-    if ids.device.type == "cpu" and not 0 <= int(ids.min()) <= int(ids.max()) < n:
+    if ids.device.type == "cpu" and is_ordinary(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < n:
         raise ValueError(f"token ids must lie in 0..{n - 1}, got {int(ids.min())}..{int(ids.max())}")
 
 
 def check_lengths(lengths: object, x: Tensor) -> None:
     """Raises ValueError unless lengths is None or holds a whole number in 1..L for each row of x (B, L, …).
 
-    The range is looked at on the CPU only: on CUDA that would stall the device.
+    The range is checked on the CPU only, and not in compiled code: on CUDA that would stall the device.
     """
     if lengths is None:
         return
@@ -111,6 +126,6 @@ def check_lengths(lengths: object, x: Tensor) -> None:
         raise ValueError(f"lengths must be {B} whole numbers, one a row, got {given}")
     if lengths.device != x.device:
         raise ValueError(f"lengths must be on the device of x, {x.device}, got {lengths.device}")
-    if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= L)).all()):
+    if lengths.device.type == "cpu" and is_ordinary(lengths) and not bool(((lengths >= 1) & (lengths <= L)).all()):
         found = f"{int(lengths.min())}..{int(lengths.max())}"
         raise ValueError(f"lengths must lie in 1..{L} (the sequence length), got {found}")

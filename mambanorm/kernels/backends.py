@@ -20,7 +20,7 @@ import math
 
 import torch
 
-from mambanorm.basics.checks import check_tensor
+from mambanorm.basics.checks import check_tensor, is_ordinary
 from mambanorm.basics.errors import unknown
 
 BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
@@ -40,13 +40,14 @@ def scan_backend(tensor):
 
 
 def fused_on_cpu(*tensors):
-    """Whether the fused loops take these tensors: float32 on the CPU, all of them; None is no tensor."""
-    return all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
+    """Return True if the fused loops can take these tensors: ordinary float32 tensors on the CPU. None is no tensor."""
+    fits = all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
+    return fits and is_ordinary(*tensors)
 
 
 def runs_triton(u):
-    """Whether Triton's kernels can run on CUDA and take u."""
-    return u.dtype in _KERNEL_DTYPES and triton_obstacle("cuda") is None
+    """Return True if Triton's kernels can run on CUDA and take u."""
+    return u.dtype in _KERNEL_DTYPES and triton_obstacle("cuda") is None and _may_use_a_kernel(u)
 
 
 def kernel(name):
@@ -62,8 +63,8 @@ def kernel(name):
 
 def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
     """The kernel of a scan that projects Δ itself, None where Δ is projected before it; `backend` as in `choose`."""
-    name = choose(backend, u, A_log.shape[1])
-    if name == "cpu" and fused_on_cpu(u, dt, B, C, dt_weight, dt_bias, A_log, D):
+    name, tensors = choose(backend, u, A_log.shape[1]), (u, dt, B, C, dt_weight, dt_bias, A_log, D)
+    if name == "cpu" and all([t.is_cpu and t.dtype is torch.float32 for t in tensors]):
         from mambanorm.kernels.scan_cpu import low_rank_scan_cpu
 
         return low_rank_scan_cpu
@@ -91,6 +92,8 @@ def _obstacle(backend, u, state, vary):
     """Why a back end cannot take u, to follow its name; None if it can."""
     if u.dtype not in _KERNEL_DTYPES:
         return "takes float32, bfloat16 or float16"
+    if not _may_use_a_kernel(u):
+        return "is not known to torch.func, jit.trace, forward-mode differentiation and dispatch modes"
     if not vary and backend != "mamba_ssm":
         return "takes B and C that vary along the sequence"
     if backend == "triton":
@@ -102,6 +105,11 @@ def _obstacle(backend, u, state, vary):
     if state > _MAMBA_SSM_STATES:
         return f"takes N up to {_MAMBA_SSM_STATES}, not N = {state}"
     return "needs the package mamba-ssm, which cannot be imported" if mamba_ssm() is None else None
+
+
+def _may_use_a_kernel(u):
+    """Return True if a scan may go through a kernel: the tensor is ordinary, or torch.compile knows it as an operator."""
+    return torch.compiler.is_compiling() or is_ordinary(u)
 
 
 @functools.cache

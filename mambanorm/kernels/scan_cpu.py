@@ -76,30 +76,87 @@ def _rows_of_four(*strides):
     return _rows((*row, 0, 0, 0, 0)[:4] for row in strides)
 
 
-class _Scan(torch.autograd.Function):
-    """u (B, L, D), delta, A (D, N), B and C (B, G, N, L), low, D and bias, float32 with contiguous channels → out
-    (B, L, D) and, if wanted, the last state (B, N, D). A state must not grow.
+class Prepared(NamedTuple):
+    """The plan of a scan, its tensors in the layout that the kernels read, and the strides of u, delta, B and C.
+
+    tensors: u (B, L, D), delta, B and C (B, G, N, L), the powers A·log₂e (N, D), low, D and bias; EMPTY for None.
+    """
+
+    plan: Cut
+    tensors: list[Tensor]
+    strides: tuple[tuple[int, ...], ...]
+
+
+def _prepared(u, delta, A, B, C, low, D, bias):
+    """Return the `Prepared` of a scan: u (B, L, D), delta, A (D, N), B and C (B, G, N, L), low, D and bias, float32 with
+    contiguous channels.
 
     `delta` is (B, L, D), or (B, G, R, L) beside its weight `low` (R, D): then Δ's projection is part of the kernel, and
     each group of B and C has R numbers of its own.
     """
+    rank, size = 0 if low is None else len(low), A.shape[1]
+    plan = cut(*u.shape, size, B.shape[1], rank, scan_threads())
+    powers = (A.t() * float(scan_cpu_loops.LOG2E)).contiguous()  # (N, D): the kernels compute powers of two
+    by_row, by_group, by_rank, by_step = (*delta.stride(), 0)[:4]
+    of_delta = (by_row, by_step, by_rank, by_group) if rank else delta.stride()
+    fixed = (EMPTY if t is None else t.contiguous() for t in (powers, low, D, bias))
+    return Prepared(plan, [u, delta, B, C, *fixed], (u.stride(), of_delta, B.stride(), C.stride()))
+
+
+def _forward(scan, softplus, keep, want_last):
+    """Return out (B, L, D), the last state (B, N, D) and the states that the backward pass needs; EMPTY if not wanted."""
+    (u, *_), plan = scan.tensors, scan.plan
+    size = plan.numbers[4]
+    out, last = empty(u.shape), empty(len(u), size, u.shape[2]) if want_last else EMPTY
+    states = empty(plan.states) if keep else EMPTY
+    used = [*scan.tensors, empty(plan.scratch["forward"]), plan.blocks, _rows_of_four(*scan.strides), out, last, states]
+    run(scan_cpu_loops.forward, plan.workers, (*plan.numbers, softplus), used)
+    return out, last, states
+
+
+def _backward(scan, softplus, grad, states):
+    """Return the gradients of u, delta, A, B, C, low, D and bias from that of out, (B, L, D).
+
+    With `low` those of delta, B and C are views of one tensor, group after group, as one product a group made the
+    three.
+    """
+    (_, batch, length, channels, size, rank), groups = scan.plan.numbers, scan.tensors[2].shape[1]
+    grad = grad if grad.stride(2) == 1 or channels == 1 else grad.contiguous()
+    du = empty(batch, length, channels)
+    if rank:
+        own = rank + 2 * size
+        joint = ddelta = zeros(batch, length, groups * own)
+        db, dc = joint[..., rank:], joint[..., rank + size :]
+        layers = ((length * groups * own, own, groups * own),) * 3
+    else:
+        ddelta = empty(batch, length, channels)
+        db, dc = (zeros(batch, groups, length, size) for _ in "BC")
+        layers = (), *((groups * length * size, length * size, size) for _ in "BC")
+    sums = zeros(scan.plan.workers, size + 2 + rank, channels)  # N rows for dA, dD, d(delta_bias), R for low
+    strides = _rows_of_four(*scan.strides, grad.stride(), *layers)
+    used = [*scan.tensors, empty(scan.plan.scratch["backward"]), scan.plan.blocks, strides, grad, states]
+    made = du, ddelta, db, dc, sums
+    run(scan_cpu_loops.backward, scan.plan.workers, (*scan.plan.numbers, softplus), [*used, *made])
+    if rank:
+        joint = joint.unflatten(2, (groups, -1)).permute(0, 2, 3, 1)  # (B, G, R + 2·N, L)
+        ddelta, db, dc = joint.split_with_sizes([rank, size, size], 2)
+    else:
+        db, dc = db.transpose(2, 3), dc.transpose(2, 3)  # (B, G, N, L)
+    dA, dD, dbias, dlow = added_up(sums).split_with_sizes([size, 1, 1, rank])
+    return du, ddelta, dA.t(), db, dc, dlow, dD.view(-1), dbias.view(-1)
+
+
+class _Scan(torch.autograd.Function):
+    """The scan of tensors as `_prepared` takes them → out (B, L, D) and, if wanted, the last state (B, N, D). A state
+    must not grow."""
 
     @staticmethod
-    def forward(ctx, keep, want_last, softplus, u, delta, A, B, C, low, D, bias):
-        rank, size = 0 if low is None else len(low), A.shape[1]
-        plan = cut(*u.shape, size, B.shape[1], rank, scan_threads())
-        powers = (A.t() * float(scan_cpu_loops.LOG2E)).contiguous()  # (N, D): the kernels compute powers of two
-        given = [u, delta, B, C, *(EMPTY if t is None else t.contiguous() for t in (powers, low, D, bias))]
-        by_row, by_group, by_rank, by_step = (*delta.stride(), 0)[:4]
-        of_delta = (by_row, by_step, by_rank, by_group) if rank else delta.stride()
-        strides = u.stride(), of_delta, B.stride(), C.stride()
-        out, last = empty(u.shape), empty(len(u), size, u.shape[2]) if want_last else EMPTY
-        states = empty(plan.states) if keep else EMPTY
-        used = [*given, empty(plan.scratch["forward"]), plan.blocks, _rows_of_four(*strides), out, last, states]
-        run(scan_cpu_loops.forward, plan.workers, (*plan.numbers, softplus), used)
-        ctx.plan, ctx.softplus, ctx.strides = plan, softplus, strides
+    def forward(ctx, keep, want_last, softplus, *tensors):
+        scan = _prepared(*tensors)
+        out, last, states = _forward(scan, softplus, keep, want_last)
+        ctx.plan, ctx.softplus, ctx.strides = scan.plan, softplus, scan.strides
         if keep:
-            ctx.save_for_backward(*given, states)
+            ctx.save_for_backward(*scan.tensors, states)
         if want_last:
             ctx.mark_non_differentiable(last)
         return out, last if want_last else None
@@ -107,41 +164,69 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     @backward_once
     def backward(ctx, grad, _):
-        """With `low` the gradients of delta, B and C are views of one tensor, group after group, as one product a group
-        made the three."""
-        *given, states = ctx.saved_tensors
-        (_, batch, length, channels, size, rank), groups = ctx.plan.numbers, given[2].shape[1]
-        grad = grad if grad.stride(2) == 1 or channels == 1 else grad.contiguous()
-        du = empty(batch, length, channels)
-        if rank:
-            own = rank + 2 * size
-            joint = ddelta = zeros(batch, length, groups * own)
-            db, dc = joint[..., rank:], joint[..., rank + size :]
-            layers = ((length * groups * own, own, groups * own),) * 3
-        else:
-            ddelta = empty(batch, length, channels)
-            db, dc = (zeros(batch, groups, length, size) for _ in "BC")
-            layers = (), *((groups * length * size, length * size, size) for _ in "BC")
-        sums = zeros(ctx.plan.workers, size + 2 + rank, channels)  # N rows for dA, dD, d(delta_bias), R for low
-        strides = _rows_of_four(*ctx.strides, grad.stride(), *layers)
-        used = [*given, empty(ctx.plan.scratch["backward"]), ctx.plan.blocks, strides, grad, states]
-        made = du, ddelta, db, dc, sums
-        run(scan_cpu_loops.backward, ctx.plan.workers, (*ctx.plan.numbers, ctx.softplus), [*used, *made])
-        if rank:
-            joint = joint.unflatten(2, (groups, -1)).permute(0, 2, 3, 1)  # (B, G, R + 2·N, L)
-            ddelta, db, dc = joint.split_with_sizes([rank, size, size], 2)
-        else:
-            db, dc = db.transpose(2, 3), dc.transpose(2, 3)  # (B, G, N, L)
-        dA, dD, dbias, dlow = added_up(sums).split_with_sizes([size, 1, 1, rank])
-        grads = du, ddelta, dA.t(), db, dc, dlow, dD.view(-1), dbias.view(-1)
+        *tensors, states = ctx.saved_tensors
+        grads = _backward(Prepared(ctx.plan, tensors, ctx.strides), ctx.softplus, grad, states)
         asked = zip(grads, ctx.needs_input_grad[3:], strict=True)
         return None, None, None, *(g if flag else None for g, flag in asked)
 
 
 def _scan(tensors, softplus, want_last):
+    if torch.compiler.is_compiling():
+        out, last, _ = scan_operator(*tensors, bool(softplus))
+        return out, last.detach().transpose(1, 2) if want_last else None
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out, last = _Scan.apply(keep, bool(want_last), bool(softplus), *tensors)
     return out, None if last is None else last.transpose(1, 2)
+
+
+# ------------------------------------------------------------------------- the same as an operator, for torch.compile
+# Only compiled and exported code uses it: calling an operator takes longer than calling an autograd.Function.
+
+
+@torch.library.custom_op("mambanorm::scan_cpu", mutates_args=())
+def scan_operator(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, low: Tensor | None, D: Tensor | None,
+    bias: Tensor | None, softplus: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return out (B, L, D), the last state (B, N, D) and the states for the backward pass; arguments as `_prepared`."""
+    return _forward(_prepared(u.contiguous(), delta, A, B, C, low, D, bias), softplus, keep=True, want_last=True)
+
+
+@scan_operator.register_fake
+def _(u, delta, A, B, C, low, D, bias, softplus):
+    (batch, length, channels), size = u.shape, A.shape[1]
+    states = batch, (length - 1) // STEPS, size, channels
+    return u.new_empty(u.shape), u.new_empty(batch, size, channels), u.new_empty(states)
+
+
+@torch.library.custom_op("mambanorm::scan_cpu_backward", mutates_args=())
+def scan_operator_backward(
+    grad: Tensor, states: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, low: Tensor | None,
+    D: Tensor | None, bias: Tensor | None, softplus: bool,
+) -> list[Tensor]:  # fmt: skip
+    """Return the gradients of the tensors that are given, u to bias. An operator's results must not share memory."""
+    tensors = u.contiguous(), delta, A, B, C, low, D, bias
+    grads = _backward(_prepared(*tensors), softplus, grad.contiguous(), states)
+    return [g.clone(memory_format=torch.contiguous_format) for g, t in zip(grads, tensors) if t is not None]
+
+
+@scan_operator_backward.register_fake
+def _(grad, states, *arguments):
+    return [t.new_empty(t.shape) for t in arguments[:-1] if t is not None]
+
+
+def _keep(ctx, inputs, output):
+    *tensors, ctx.softplus = inputs
+    ctx.save_for_backward(output[2], *tensors)
+
+
+def _operator_gradient(ctx, grad, _last, _states):
+    states, *tensors = ctx.saved_tensors
+    grads = iter(scan_operator_backward(grad, states, *tensors, ctx.softplus))
+    return *(None if t is None else next(grads) for t in tensors), None
+
+
+scan_operator.register_autograd(_operator_gradient, setup_context=_keep)
 
 
 def _channels_last(x):

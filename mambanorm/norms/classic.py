@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.basics.checks import check_flag
+from mambanorm.basics.checks import check_flag, is_ordinary
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
 from mambanorm.norms.masked_moments import channel_moments, follow, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
@@ -73,7 +73,8 @@ class BatchNorm(SequenceNorm):
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     """How many values a batch statistic is taken over. Raises ValueError for a single one, whose variance is 0."""
     count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
-    if not (isinstance(count, Tensor) and count.is_cuda) and count < 2:
+    known = not isinstance(count, Tensor) or (count.is_cpu and is_ordinary(count))
+    if known and count < 2:
         raise ValueError(
             f"{name} in training needs more than one value per channel, got B·L = 1 (shape {tuple(x.shape)}): "
             "use a larger batch, a longer sequence, or a norm that takes its statistics over D"

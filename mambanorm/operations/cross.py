@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mambanorm.basics.checks import check_size, check_tensor
+from mambanorm.basics.checks import check_size, check_tensor, is_ordinary
 
 DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
 
@@ -16,7 +16,7 @@ def cross_scan(x: Tensor) -> Tensor:
     check_tensor("x", x, "(B, D, H, W)")
     if x.dim() != 4 or not x.numel():
         raise ValueError(f"cross_scan expects images (B, D, H, W), got shape {tuple(x.shape)}")
-    return _Cross.apply(x.permute(0, 2, 3, 1), None).permute(0, 2, 3, 1)
+    return _cross(x.permute(0, 2, 3, 1), None).permute(0, 2, 3, 1)
 
 
 def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
@@ -25,7 +25,14 @@ def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
     check_size("height", height), check_size("width", width)
     if y.dim() != 4 or y.shape[1] != 4 or y.shape[3] != height * width or not y.numel():
         raise ValueError(f"cross_merge expects (B, 4, D, H·W) with H·W = {height * width}, got {tuple(y.shape)}")
-    return _Cross.apply(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
+    return _cross(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
+
+
+def _cross(x: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Return `_scan(x)`, or `_merge(x, size)`. torch.func takes the plain operations, not an autograd.Function."""
+    if is_ordinary(x):
+        return _Cross.apply(x, size)
+    return _scan(x) if size is None else _merge(x, size)
 
 
 class _Cross(torch.autograd.Function):

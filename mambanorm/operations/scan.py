@@ -73,7 +73,14 @@ def low_rank_scan(u, dt, B, C, dt_weight, dt_bias, A_log, D, *, state=None, back
 
 
 def _may_grow(delta, A, delta_bias, delta_softplus):
-    """Whether a state could grow, exp(Δ·A) > 1, or is no number: the loops on the CPU leave no room for that."""
+    """Return True if a state could grow, exp(Δ·A) > 1, or is no number: the loops on the CPU leave no room for that.
+
+    Compiled code cannot branch on numbers: there such a scan raises RuntimeError when it runs.
+    """
+    if torch.compiler.is_compiling() and (delta_softplus or delta_bias is None):
+        decays = (A <= 0).all() if delta_softplus else (A <= 0).all() & (delta >= 0).all()
+        torch._assert_async(decays, "in compiled code a scan needs A ≤ 0 and Δ ≥ 0: compute this one without compiling")
+        return False
     forward_in_time = delta_softplus or (delta_bias is None and bool((delta >= 0).all()))
     return not (forward_in_time and bool((A <= 0).all()))
 
