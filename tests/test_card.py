@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -352,6 +353,16 @@ def test_bad_input_is_one_line_and_nothing_is_trained(norm_file, tmp_path, capsy
     assert said in (err := capsys.readouterr().err)
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_only_what_is_not_trained_makes_the_command_fail_whatever_the_words_are(monkeypatch, tmp_path):
+    """A trained card with the note "Its costs could not be measured" had exit code 1."""
+    made = card._measured(card_page.NormCard("LN", "smoke", ("digits",), {"digits": [0]}))
+    made = replace(made, notes=("Its costs could not be measured: Not trained.",))
+    for untrained, code in ((), 0), (("2 runs diverged in another language.",), 1):
+        monkeypatch.setattr(card, "norm_card", lambda *_, told=untrained, **__: replace(made, untrained=told))
+        assert main(["card", "LN", "--scale", "smoke", "--out", str(tmp_path)]) == code
+        assert replace(made, untrained=untrained).said["notes"] == [*made.notes, *untrained]
 
 
 @pytest.mark.parametrize("cls", [Cut, Blank])
