@@ -207,18 +207,15 @@ def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] |
     return _own_rate(path, path.stat().st_mtime_ns, scale, task, arm) if path.is_file() else None
 
 
-@lru_cache(maxsize=64)
-def _recorded_seeds(path: Path, mtime_ns: int, scale: str, task: str) -> tuple[int, ...]:
-    frame = _scores(path, mtime_ns)
-    rates = [own_rate(task, arm, scale) for arm in frame.arm[frame.task == task].unique()]
-    counted = Counter(seeds for _, seeds in filter(None, rates))
-    return max(counted, key=lambda seeds: (counted[seeds], len(seeds)), default=())
-
-
 def recorded_seeds(task: str, scale: str) -> tuple[int, ...]:
     """Return the seeds on which most arms of a task are recorded at a scale; () if none is."""
     path = recorded_path(scale)
-    return _recorded_seeds(path, path.stat().st_mtime_ns, scale, task) if path.is_file() else ()
+    if not path.is_file():
+        return ()
+    frame = _scores(path, path.stat().st_mtime_ns)
+    rates = [own_rate(task, arm, scale) for arm in frame.arm[frame.task == task].unique()]
+    counted = Counter(seeds for _, seeds in filter(None, rates))
+    return max(counted, key=lambda seeds: (counted[seeds], len(seeds)), default=())
 
 
 def at_own_rates(
@@ -236,19 +233,17 @@ def at_own_rates(
     `seeds=None` are then the seeds that all recorded arms share, else those of most arms of the task. Beside recorded
     arms those that are not recorded are left out; `whole` keeps them, to be trained on the same seeds.
     """
-    source = check_source(source)
-    if source == "trained":
+    if check_source(source) == "trained":
         return grid(arms, tasks, scale=scale, seeds=seeds)
     configs = []
     for task in tasks:
         rates = {str(arm): own_rate(task, str(arm), scale) for arm in arms}
         known = {arm: rate for arm, rate in rates.items() if rate}
-        every = not known or (whole and source != "recorded")
         if seeds is None:
             shared = set.intersection(*(set(own) for _, own in known.values())) if known else ()
             here = sorted(shared) or recorded_seeds(task, scale) or None  # None: the scale's own number
         else:
             here = seeds
-        runs = grid(arms if every else list(known), [task], scale=scale, seeds=here)
+        runs = grid(arms if whole or not known else list(known), [task], scale=scale, seeds=here)
         configs += [c.but(lr=known[c.arm][0]) if c.arm in known else c for c in runs]
     return unique(configs)

@@ -314,7 +314,8 @@ def study(
     whole = [task for task in sequences if not leaves_grid_out(task, scale)]
 
     def runs(arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
-        each = (at_own_rates(arms, [task], scale, seeds, source, whole=task not in own) for task in tasks)
+        few = {task for task in tasks if task not in own or leaves_grid_out(task, scale)}  # few of their arms recorded
+        each = (at_own_rates(arms, [task], scale, seeds, source, whole=task in few) for task in tasks)
         return list(chain.from_iterable(each))
 
     # what evening does not record, or what needs weights, is small enough to be trained here: at scale quick
