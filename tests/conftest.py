@@ -15,7 +15,10 @@ if not torch.cuda.is_available():  # before triton is imported: its kernels then
 os.environ.setdefault("MAMBANORM_TEST_RUNS", tempfile.mkdtemp(prefix="mambanorm-test-runs-"))
 os.environ["MAMBANORM_RUNS_DIR"] = os.environ["MAMBANORM_TEST_RUNS"]
 
-LONG = "chaos recorded sweep clusters power_cut wheel explore triton report card 10_autonorm 09_vision 05_combination"
+LONG = """
+chaos recorded sweep clusters power_cut notebook_tasks wheel explore triton report card
+10_autonorm 09_vision 05_combination
+"""
 
 
 def pytest_collection_modifyitems(items):

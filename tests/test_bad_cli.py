@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -98,6 +100,38 @@ def test_nonsense_is_one_line_and_exit_code_2(argv, said, capsys, tmp_path, monk
     assert len(err) < 700
 
 
+OWN_NORM = """
+import torch
+from torch import nn
+import mambanorm as mn
+@mn.register_norm("Fails", equation="", source="mine", axes=("D",), causal=True, learnable="", check=False)
+class Fails(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+    def forward(self, x{arguments}):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "said"),
+    [
+        (", lengths=None", "raise TypeError('unhashable')", "unexpected TypeError: unhashable; --debug shows where"),
+        (", lengths=None", "return torch.cat(x, 3.5)", "unexpected TypeError: cat()"),
+        (", lengths=None", "raise ValueError('not 2')", "unexpected ValueError: not 2; --debug shows where"),
+        ("", "return x", "unexpected TypeError: Fails.forward() takes 2 positional arguments but 3 were given; -"),
+    ],
+)
+def test_an_error_in_a_norm_of_ones_own_is_no_mistake_in_the_arguments(arguments, body, said, capsys, tmp_path):
+    """It was told as one of the command line, without where it comes from."""
+    (tmp_path / "fails.py").write_text(OWN_NORM.format(arguments=arguments, body=body))
+    argv = ["--import", str(tmp_path / "fails.py"), "train", "--arm", "Fails>SSM>None", "--scale", "smoke"]
+    done = subprocess.run([sys.executable, "-m", "mambanorm", *argv], capture_output=True, text=True, check=False)
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert done.returncode == 1
+
+
 def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
     store.mkdir()
     for argv in (
@@ -114,7 +148,7 @@ def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
 CALLS = {  # one a rule
     "seeds=[1.7]": (lambda: mn.study("smoke", seeds=[1.7]), "a seed is a whole number from 0 to 2³² − 1, got 1.7"),
     "seeds=[2**32]": (lambda: mn.grid(["LN>SSM>LN"], seeds=[2**32]), "from 0 to 2³² − 1, got 4294967296"),
-    "seeds=-2": (lambda: mn.grid(["LN>SSM>LN"], seeds=-2), "a seed is a whole number from 0 to 2³² − 1, got -2"),
+    "seeds=-2": (lambda: mn.grid(["LN>SSM>LN"], seeds=-2), "the number of seeds must be a whole number from 1 to 100"),
     "seeds=range(10**9)": (lambda: mn.grid(["LN>SSM>LN"], seeds=range(10**9)), "more than 1,000 seeds"),
     "device=cpu:7": (lambda: mn.RunConfig(device="cpu:7"), "unknown device 'cpu:7'"),
     "task=5": (lambda: mn.RunConfig(task=5), "task must be the name of one"),

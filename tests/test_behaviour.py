@@ -75,6 +75,71 @@ class DrawsAhead(Ahead):
         return super().statistic(x) + torch.rand_like(x[..., :1])
 
 
+class Root(torch.autograd.Function):
+    """x over its root mean square; its backward leaves the statistic out."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        size = x.square().mean(-1, keepdim=True).add(1e-5).sqrt()
+        ctx.save_for_backward(x, size, weight)
+        return weight * x / size
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, size, weight = ctx.saved_tensors
+        return grad * weight / size, (grad * x / size).sum((0, 1))
+
+
+class WrongBackward(Spread):
+    def forward(self, x, lengths=None):
+        return Root.apply(x, self.weight)
+
+
+class WrongBesidePadding(Spread):
+    """Its backward is wrong only where lengths are given."""
+
+    def forward(self, x, lengths=None):
+        y = self.weight * torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-5)
+        return y if lengths is None else Root.apply(x, self.weight)
+
+
+class WrongWeight(Spread):
+    def forward(self, x, lengths=None):
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-5) * (2 * self.weight.detach() - self.weight)
+
+
+class NoGraph(Spread):
+    def forward(self, x, lengths=None):
+        return super().forward(x.detach()).detach()
+
+
+class In32(Spread):
+    """An honest norm that computes in float32, as many do, and returns the dtype of x."""
+
+    def forward(self, x, lengths=None):
+        return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], self.weight.float()).to(x.dtype)
+
+
+class Returns32(Spread):
+    def forward(self, x, lengths=None):
+        return super().forward(x).float()
+
+
+class Widens(Spread):
+    """Half precision comes back as float32, all else as it is."""
+
+    def forward(self, x, lengths=None):
+        y = super().forward(x)
+        return y.float() if x.dtype in (torch.float16, torch.bfloat16) else y
+
+
+class NotInHalf(Spread):
+    """An honest norm that torch cannot compute in 16 bits."""
+
+    def statistic(self, x):
+        return torch.quantile(x.abs(), 0.5, -1, keepdim=True)
+
+
 @pytest.fixture
 def register(monkeypatch):
     """Registers a class under its name, for one test."""
@@ -90,7 +155,7 @@ def register(monkeypatch):
     mn.NORMS.update(known)
 
 
-@pytest.mark.parametrize(("cls", "axes"), [(Spread, ("D",)), (Draws, ())])
+@pytest.mark.parametrize(("cls", "axes"), [(Spread, ("D",)), (Draws, ()), (In32, ("D",)), (NotInHalf, ("D",))])
 def test_an_honest_norm_is_registered(register, cls, axes):
     register(cls, axes)
     assert measured(lambda: cls(CHANNELS)).random == (cls is Draws)
@@ -112,6 +177,16 @@ def test_an_honest_norm_is_registered(register, cls, axes):
         (Spread, dict(axes=("L", "D"), causal=False), "over L · D, but its outputs look over D"),
         (Cut, {}, r"it makes \(3, 5, 8\), 0 not finite"),
         (Blank, {}, r"it makes \(3, 6, 8\), 144 not finite"),
+        (WrongBackward, {}, r"its backward is wrong: the gradient is [\d.]+ % off finite differences\."),
+        (WrongBesidePadding, {}, r"the gradient is [\d.]+ % off finite differences where lengths are given"),
+        (WrongWeight, {}, r"its backward is wrong: the gradient is [\d.]+ % off finite differences\."),
+        (NoGraph, {}, "its backward is wrong: the gradient is 100 % off"),
+        (
+            Returns32,
+            {},
+            r"another dtype than x, float32 for float64, float32 for bfloat16, float32 for float16: return",
+        ),
+        (Widens, {}, r"another dtype than x, float32 for bfloat16, float32 for float16: return y\.to\(x\.dtype\)"),
     ],
 )
 def test_one_that_is_not_what_it_declares_is_refused_or_marked(register, cls, declared, said):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import mambanorm as mn
 from mambanorm.advice import blocks
-from mambanorm.look.model_check import norm_kind, of_batch
+from mambanorm.look.model_check import Made, norm_kind, of_batch
 from mambanorm.look.recording import as_it_was
 
 IMAGES = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -71,7 +71,8 @@ SOUND = {
     "the guide's ConvNet with GN": (lambda: blocks.ConvNet(norm="GN"), IMAGES),
     "the guide's LSTM": (lambda: blocks.SequenceNet(8, 10), STEPS),
     "this kit's Transformer, 24 layers": (
-        lambda: mn.TransformerClassifier(10, in_features=8, d_model=16, n_layers=24, arm="LN>MHA>LN"), STEPS),
+        lambda: mn.TransformerClassifier(10, in_features=8, d_model=16, n_layers=24, norm_position="before",
+                                         final_norm="LN"), STEPS),
     "a StyleNet": (blocks.StyleNet, IMAGES),
     "a small MLP": (lambda: mlp(nn.BatchNorm1d(8)), ROWS),
     "this kit's Mamba with BN and GN": (
@@ -262,7 +263,8 @@ def test_findings_come_the_worst_first_and_show_themselves():
 def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():
     block = mn.MambaBlock(8, "Scale", "SwitchNorm")
     assert {path: norm_kind(m) for path, m in block.named_modules() if norm_kind(m)} == {"n2": "SwitchNorm"}
-    assert of_batch(block.n2)
+    assert of_batch(Made("n2", block.n2, [torch.randn(4, 6, 16)], None))
+    assert not of_batch(Made("n2", block.n2, [torch.randn(4, 6, 16)], None), training=False)
 
 
 def test_bad_input_is_answered_in_one_clear_line():

@@ -1,11 +1,14 @@
 """Each part of the regimen (S2, §IV.C.3) does what its paper says, and a run with all of it is one run."""
 
+from dataclasses import fields
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 
+from mambanorm.basics.settings import ROOT
 from mambanorm.config import RunConfig
 from mambanorm.models.build import build_model
 from mambanorm.runs.evaluation import accuracy
@@ -187,6 +190,13 @@ def test_fine_tuning_begins_with_the_runs_weights_and_phase_1_changes_the_head_o
     without = {}
     train(config.but(head_steps=0), on_step=_keep(without), runs_dir=store)
     assert not torch.equal(before["blocks.0.in_proj.weight"], without[1]["blocks.0.in_proj.weight"])
+
+
+def test_the_page_on_training_has_every_field_of_the_regimen_and_tells_start_from_head_steps():
+    page = " ".join((ROOT / "docs" / "training.md").read_text().split())
+    names = [field.name for field in fields(RunConfig)]
+    assert [name for name in names[names.index("drop_path") :] if f"`{name}" not in page] == []
+    assert "every weight learns from the first step on. With `head_steps=20` only the head learns in the first" in page
 
 
 def test_phase_1_leaves_running_statistics_alone_and_phase_2_learns_only_what_learns(tmp_path):

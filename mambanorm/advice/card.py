@@ -109,7 +109,7 @@ def norm_card(
         factory = NORMS[card.name].factory
         known = {str(_file_of(factory)), getattr(factory, "__module__", "")} & {*asked_imports()}
         engine = ({} if card.name in KIT_NORMS or known else dict(workers=0)) | engine  # workers know no others
-        card = replace(card, notes=(*card.notes, *_trained(card, runs_dir, limit_s, engine)))
+        card = replace(card, untrained=_trained(card, runs_dir, limit_s, engine))
     known = known_runs(card.scale, runs_dir)
     if seeds is not None and not isinstance(seeds, int):
         known = pd.concat([of_test_seeds(known[known.task == task], used) for task, used in card.seeds.items()])

@@ -14,7 +14,6 @@ from functools import cache, partial
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from mambanorm.basics.settings import KIT_NORMS
 from mambanorm.block import MambaBlock
@@ -23,7 +22,16 @@ from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.models.transformer import TransformerBlock
 from mambanorm.models.vision import VSSBlock
 from mambanorm.norms import NORMS, create_norm, norm_name
-from mambanorm.norms.behaviour import CHANNELS, Behaviour, measured
+from mambanorm.norms.behaviour import (
+    CHANNELS,
+    LENGTHS,
+    WRONG,
+    Behaviour,
+    gradient_error,
+    measured,
+    name_of,
+    prepared,
+)
 
 SAME = 1e-6
 """Two norms whose outputs of order 1 differ by less are one."""
@@ -175,7 +183,8 @@ def _on(x: Tensor) -> Callable[[str], Found]:
 
 
 def _against_float64(x: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Callable[[str], Found]:
-    """How far a narrower type lies from float64 on the same numbers."""
+    """Return the question how far a narrower type, which the output must have too, is from float64 on the same
+    numbers."""
 
     def ask(name: str) -> Found:
         given = (factor * x).to(dtype)
@@ -183,6 +192,8 @@ def _against_float64(x: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Call
         with torch.no_grad():
             exact = _passed(copy.deepcopy(norm).double(), given.double())
             y = _passed(norm.to(dtype), given)
+        if y.dtype != dtype:
+            return f"returns {name_of(y.dtype)} for {name_of(dtype)}", "bad"
         if not y.isfinite().all():
             return "not finite", "bad"
         error = _gap(y.double(), exact)
@@ -195,21 +206,9 @@ def _ordinary() -> Tensor:
     return torch.randn(4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
 
-def _slopes(name: str) -> Found:
-    """Gradients of x and of what is learned against finite differences, in float64."""
-    norm, x = create_norm(name, CHANNELS).double(), sample(2, 5, CHANNELS).requires_grad_()
-    learned = {key: p for key, p in norm.named_parameters() if p.requires_grad}
-    buffers = {key: value.clone() for key, value in norm.named_buffers()}
-
-    def value(x: Tensor, *weights: Tensor) -> Tensor:
-        """It draws the same each time, and its buffers are those of the start."""
-        torch.manual_seed(0)
-        given = dict(zip(learned, weights, strict=True)) | {key: kept.clone() for key, kept in buffers.items()}
-        return functional_call(norm, given, (x, None))
-
-    how = dict(fast_mode=True, raise_exception=False, atol=1e-5, check_undefined_grad=False)
-    same = torch.autograd.gradcheck(value, (x, *learned.values()), **how)
-    return ("agree", "good") if same else ("differ", "bad")
+def _gradient(name: str, lengths: Tensor | None = None) -> Found:
+    error = gradient_error(*prepared(lambda: create_norm(name, CHANNELS)), lengths)
+    return (f"agree to {error:.1g}", "good") if error < WRONG else (f"differ by {_percent(error)}", "bad")
 
 
 def _device(name: str) -> Found:
@@ -237,7 +236,8 @@ EDGES: dict[str, Callable[[str], Found]] = {
     # a square of 300 leaves float16: said, and no fault
     "float16, values of 300": lambda name: (_against_float64(_ordinary(), torch.float16, 300.0)(name)[0], ""),
     "bfloat16": _against_float64(_ordinary(), torch.bfloat16),
-    "gradients against finite differences": _slopes,
+    "gradients against finite differences": _gradient,
+    "… where lengths are given": partial(_gradient, lengths=LENGTHS),
     "another device": _device,
 }
 

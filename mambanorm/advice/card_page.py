@@ -52,7 +52,8 @@ class NormCard:
     seeds: task → the seeds that are trained. against: the arm that the norm is compared with. checks: group, question,
     found, told. costs: one row a size (norm_catalog.costs_of). training: one row a place (`training_of`). verdicts: one
     row for each place, task and arm compared with, columns of `compare` and place, arm, against, best (whether that is
-    the best recorded arm). strips: task → every tuned arm with its mean. notes: what could not be done.
+    the best recorded arm). strips: task → every tuned arm with its mean. notes: what could not be measured. untrained:
+    what could not be trained, () = all is.
     """
 
     name: str
@@ -67,6 +68,7 @@ class NormCard:
     verdicts: pd.DataFrame = field(default_factory=pd.DataFrame)
     strips: dict[str, pd.DataFrame] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
     which: str = ""  # the file that registers it
 
     @property
@@ -93,7 +95,7 @@ class NormCard:
         language model can have it; what is wrong with it; whether it trains; what it costs; how many seeds would tell
         what we cannot tell; what could not be done."""
         topics = dict(who=_who, better=_better, best=_against_best, causal=_causal, wrong=_wrong, trains=_trains)
-        topics |= dict(costs=_cost, open=_open, notes=lambda card: list(card.notes))
+        topics |= dict(costs=_cost, open=_open, notes=lambda card: [*card.notes, *card.untrained])
         return {topic: sentences(self) for topic, sentences in topics.items()}
 
     @property
@@ -174,7 +176,7 @@ class NormCard:
     __repr__ = __str__
 
     def to_json(self) -> str:
-        simple = ("name", "scale", "tasks", "seeds", "against", "same", "notes", "words")
+        simple = ("name", "scale", "tasks", "seeds", "against", "same", "notes", "untrained", "words")
         facts: dict[str, Any] = {key: getattr(self, key) for key in simple} | dict(protocol=VERSION)
         facts |= dict(versions=machine.versions(), machine=machine.machine())
         facts["declared"] = {key: getattr(NORMS[self.name], key) for key in DECLARED}

@@ -39,6 +39,7 @@ def diagnose(options: argparse.Namespace) -> int:
     from mambanorm import look
     from mambanorm.basics.atomic import write_text
     from mambanorm.models.pretrained import checkpoint_in, load_mamba_checkpoint, read_checkpoint
+    from mambanorm.tasks.files import read_text
     from mambanorm.tasks.pydoc import windows
 
     if options.html and not options.html.endswith(".html"):
@@ -46,7 +47,7 @@ def diagnose(options: argparse.Namespace) -> int:
     checkpoint = Path(checkpoint_in(options.checkpoint))
     config = checkpoint.with_name("config.json")
     model = load_mamba_checkpoint(read_checkpoint(checkpoint), hf_config=config if config.is_file() else None)
-    ids = ids_of(Path(options.text).read_text("utf-8"), model.vocab_size, checkpoint.with_name("tokenizer.json"))
+    ids = ids_of(read_text(Path(options.text)), model.vocab_size, checkpoint.with_name("tokenizer.json"))
     if len(ids) < 2:
         raise ValueError(
             f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one to predict"

@@ -15,6 +15,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from mambanorm.basics.errors import VARIABLE, brief
 from mambanorm.cli import diagnose, store, study, teaching, training  # noqa: F401 (each registers its commands)
@@ -50,16 +51,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # `mambanorm runs | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        except (ValueError, TypeError) as error:
-            return _fail(error, 2)
         except (OSError, RuntimeError, MemoryError) as error:  # a full disk, a scheduler that does not answer
             return _fail(error, 1)
         except Exception as error:
+            if _is_of_arguments(error):
+                return _fail(error, 2)
             return _fail(f"unexpected {type(error).__name__}: {error}; --debug shows where", 1)
 
 
+PACKAGE = Path(__file__).parents[1]
+OURS = {PACKAGE, PACKAGE.with_name("benchmarks")}
+"""The folders of this kit's code."""
 DEBUG = "MAMBANORM_DEBUG"
 """The environment variable that --debug sets, for workers too: errors are then shown with where they came from."""
+
+
+def _is_of_arguments(error: Exception) -> bool:
+    """Return whether the kit refused something that it was given. Another error is a mistake in code, such as a norm of
+    the user's that raises TypeError, or that the kit calls with arguments which it does not take."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    if OURS.isdisjoint(Path(last.filename).parents):
+        return False
+    return isinstance(error, ValueError) or (isinstance(error, TypeError) and last.line.startswith("raise "))
 
 
 def _fail(error: object, code: int) -> int:

@@ -215,7 +215,7 @@ def card(options: argparse.Namespace) -> int:
     found = norm_card(options.which, **asked, **how)
     print(found)
     print(f"The card is at {out}/{found.name}.html")
-    return int(any(note.startswith("Not trained") or "could not be" in note for note in found.notes))
+    return int(bool(found.untrained))
 
 
 def add_plan(command: Parser) -> None:

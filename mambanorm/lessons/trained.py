@@ -27,6 +27,7 @@ from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.block import BlockCache, MambaBlock
 from mambanorm.runs import kept
+from mambanorm.runs.grid import check_seeds
 from mambanorm.tasks import load_task
 from mambanorm.tasks.base import Split
 
@@ -57,9 +58,10 @@ def accuracy(model: nn.Module, split: Split) -> float:
     return float((model.eval()(split.inputs).argmax(-1) == split.labels).float().mean())
 
 
-def _kept(name: str, one_seed: Callable[[int], Iterable[dict]], seeds: int, runs_dir) -> pd.DataFrame:
-    """The rows for seeds 0, 1, …, from the store or measured now."""
-    return kept.kept(".lessons", name, one_seed, range(seeds), kept.digest(Path(__file__)), runs_dir)
+def _kept(name: str, one_seed: Callable[[int], Iterable[dict]], seeds: int | Iterable[int], runs_dir) -> pd.DataFrame:
+    """Return the rows for each seed, from the store or measured now. ValueError for seeds that are none."""
+    listed = check_seeds(seeds, "smoke")
+    return kept.kept(".lessons", name, one_seed, listed, kept.digest(Path(__file__)), runs_dir)
 
 
 # batch norm in a small VGG

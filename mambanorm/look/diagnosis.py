@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from mambanorm.basics.checks import shown
 from mambanorm.basics.settings import Later
 from mambanorm.basics.text import plural
-from mambanorm.look import blocks_of
 from mambanorm.look.findings import First, Symptoms, findings_of, named
+from mambanorm.look.mixers import suspicious
 from mambanorm.look.recording import as_it_was, check_targets, first_tensor, left_as_found, run, split
-from mambanorm.look.sites import COLUMNS, Pass, places_of
+from mambanorm.look.sites import COLUMNS, Pass, Place, places_of
 from mambanorm.look.surgery import sites_for_norms
 
 pictures = Later("mambanorm.figures.clinic")  # of what is found, drawn by a room above where they are asked for
 
 WEIGHTS = ("weight", "shape", "rms", "nonfinite", "grad_to_weight")
+SHOWN = 4
+"""Modules that a message names."""
 BEFORE = 4
 """Steps that the text of a report tells of; the frames have them all."""
 NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"
@@ -94,8 +96,8 @@ def diagnose(
     that the model returns, as transformers' does when given labels, else the mean square of its output.
 
     The model is run once by hooks, a compiled one as it is written; weights, `.grad`, mode, buffers and random states
-    stay as they are. ValueError for a pattern that nothing matches, a batch that the model refuses, and a loss that is
-    not one number; TypeError for what is no module.
+    stay as they are. ValueError for a pattern that nothing matches, a site of `sites` of which no module was called, a
+    batch that the model refuses, and a loss that is not one number; TypeError for what is no module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -111,8 +113,11 @@ def diagnose(
     table = pd.DataFrame(seen.rows, columns=COLUMNS)
     weights = [describe_weight(name, weight, grads.get(name)) for name, weight in model.named_parameters()]
     weights = pd.DataFrame(weights, columns=WEIGHTS)
-    skipped, seats = [*skipped, *_unseen(places, table, model)], sites_for_norms(model)
-    found = findings_of(table, weights, seen.first, seen.first_gradient, number, skipped, seats, seen.largest, spoilt)
+    skipped, seats = [*skipped, *_unseen(places, table, type(model).__name__, sites or ())], sites_for_norms(model)
+    found = findings_of(
+        table, weights, seen.first, seen.first_gradient, number, skipped, seats, seen.largest, spoilt,
+        parameters=suspicious(model), float16=not in_bfloat16(model),
+    )  # fmt: skip
     modules = {where.removesuffix(":input") for where in seen.largest}
     return Diagnosis(type(model).__name__, table, weights, seen.first, seen.first_gradient,
                      number, loss_is, found, len(modules))  # fmt: skip
@@ -160,13 +165,34 @@ def _gradients(value: Tensor, learn: dict[str, Tensor]) -> tuple[dict[str, Tenso
     return {name: grad for name, grad in zip(learn, grads, strict=True) if grad is not None}, []
 
 
-def _unseen(places: list, rows: pd.DataFrame, model: nn.Module) -> list[str]:
-    """Sites whose module did not run; a fused kernel hides what it computes."""
-    missing = dict.fromkeys(place.site for place in places if place.where not in set(rows["where"]))
-    if not missing or blocks_of(model):
-        return []
+def in_bfloat16(model: nn.Module) -> bool:
+    """Whether it computes in bfloat16: by autocast, or by its weights."""
+    weight = next((weight for weight in model.parameters() if weight.is_floating_point()), None)
+    if weight is None:
+        return False
+    kind = weight.device.type
+    casts = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    return casts or weight.dtype == torch.bfloat16
+
+
+def _unseen(places: list[Place], table: pd.DataFrame, model: str, asked: Iterable[str]) -> list[str]:
+    """Sites of which some modules, or all, did not run; a fused kernel hides what it computes. ValueError for a site
+    that was asked for and of which none did."""
+    seen, whole, skipped = set(table["where"]), [], []
+    for site in dict.fromkeys(place.site for place in places):
+        every = [place.where for place in places if place.site == site]
+        missing = [where for where in every if where not in seen]
+        names = ", ".join([*missing[:SHOWN], *["…"] * (len(missing) > SHOWN)])
+        if missing == every and site in asked:
+            why = "the model leaves them out, hands them no numbers, or reads their weights without a call"
+            what = "name modules that are called, as diagnose without `sites` lists them in its table"
+            raise ValueError(f"site {site!r}: none of its modules was called in this pass ({names}): {why}; {what}")
+        if missing == every:
+            whole.append(site)
+        elif missing:
+            skipped.append(f"site {site}: {len(missing)} of {len(every)} modules were not called ({names})")
     why = "their modules were not called; a fused kernel or torch.compile hides what it computes"
-    return [f"sites {', '.join(missing)} of {type(model).__name__}: {why}"]
+    return [*([f"sites {', '.join(whole)} of {model}: {why}"] if whole else []), *skipped]
 
 
 def describe_weight(name: str, weight: Tensor, grad: Tensor | None) -> dict:

@@ -24,6 +24,10 @@ STREAM = ("residual", "branch")
 SCANNED = ("dt", "B", "C", "delta", "delta_after", "step_size")
 """Sites that the scan reads; the value after them is its own."""
 BEHIND_SCAN = ("scan", "n2", "gated", "branch", "residual")
+IN_FRONT = dict.fromkeys(("scan", "n2"), ("delta", "B", "C")) | dict.fromkeys(("dt", "delta", "B", "C"), ("conv",))
+IN_FRONT |= dict.fromkeys(("conv", "z"), ("n1",)) | dict.fromkeys(("step_size", "delta_after"), ("delta",))
+IN_FRONT |= {"gated": ("n2",), "branch": ("gated",), "residual": ("branch",)}
+"""Where a norm bounds what a site is made of."""
 FLOW, LAYERS = 1e-4, 8
 """Ratio of the gradients of the first weights to those of the last below which they vanish, above its inverse they
 explode; weight matrices from which that means something."""
@@ -39,8 +43,14 @@ FLOAT16 = 65504.0
 """The largest number that it holds."""
 LOST = "it holds non-finite weights already: go back to an earlier checkpoint; mn.watch keeps the last finite one"
 SPOILT = "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches in train mode"
-BACKWARD = "a lower rate, clip_grad_norm_, or a larger eps in the norm whose backward pass comes just before"
+BACKWARD = (
+    "a larger eps in the norm, root or division whose backward pass comes just before; with large weights the last "
+    "finite checkpoint, then a lower rate or clip_grad_norm_ (which mends no gradient that is not finite already)"
+)
 """What to try where only gradients are not finite."""
+WIDER = "bfloat16 or float32 there, which reach 3e38"
+KEEPS = "keep the values as they are: they do not cure this, but bound them in further training"
+"""What a norm does that is fitted so that the model changes least."""
 GROWTH = "notebook 07, Figure 9 (H10)"
 FAILURES = "notebook 07, failures (H9)"
 
@@ -98,7 +108,7 @@ class First:
     """The first non-finite value. where: path of the module, ":input" behind it for its input, or a site of one of this
     kit's blocks. site, depth: as in the table, "" and 0 for a tensor that is no site. before: what came just before it
     and was finite, "" if nothing did; before_max: its largest magnitude; before_site: the site that it is, or "". nan:
-    it is NaN, and not infinite alone."""
+    it is NaN, and not infinite alone. half: it is of float16."""
 
     where: str
     site: str = ""
@@ -107,6 +117,7 @@ class First:
     before_max: float = math.nan
     before_site: str = ""
     nan: bool = False
+    half: bool = False
 
     @property
     def told(self) -> str:
@@ -157,18 +168,23 @@ def findings_of(
     seats: Sequence[str] = (),
     largest: Mapping[str, float] | None = None,
     spoilt: Sequence[str] = (),
+    *,
+    parameters: Sequence[Symptom] = (),
+    float16: bool = True,
 ) -> Symptoms:
     """All that the rules find in the frames of a Diagnosis, the worst first. seats: where insert_norm could put a norm
     into this model. largest: the largest magnitude at each module, sites or not (None = at the sites alone). spoilt:
-    buffers that were not finite before the pass."""
+    buffers that were not finite before the pass. parameters: what the mixers' own parameters have shown (mixers.py).
+    float16: whether a value beyond float16 is told, which is no fault of a model in bfloat16."""
     depth, dead = _dead(table, seats)
     found = [*_lost(weights, spoilt), *dead]
+    found += [one for one in parameters if not (dead and one.found.startswith("Δ"))]
     if not (weights.nonfinite > 0).any() and not spoilt:
         found += _non_finite(first, first_gradient, loss, seats)
     if dead:  # what such a Δ does to the layers behind it is no finding of its own
         table, skipped = table[table.depth < depth], [*skipped, f"sizes from layer {depth} on: they follow from its Δ"]
         largest = None
-    found += [*_room(table, largest, seats), *_growth(table, seats), *_outliers(table), *_flow(weights)]
+    found += [*(_room(table, largest) if float16 else ()), *_growth(table, seats), *_outliers(table), *_flow(weights)]
     return Symptoms(found, skipped, "measured in")
 
 
@@ -198,8 +214,9 @@ def _dead(table: pd.DataFrame, seats: Sequence[str]) -> tuple[int, list[Symptom]
         found += f"Δ is {delta:.3g} (RMS), so that exp(ΔA) is {most}: the state forgets all that came before"
     else:
         found += f"Δ is {most}: nothing enters the state"
-    mend = "look at Δ's bias first, whose softplus should lie in 0.001…0.1: an earlier checkpoint, or a lower rate and "
-    mend += f"no weight decay for it; else {_norm_for('step_size', seats)}"
+    mend = "look at Δ's bias first, whose softplus should lie in 0.001…0.1: an earlier checkpoint, or draw it anew by "
+    mend += "mambanorm.block.init_dt_bias(bias), then a lower rate and no weight decay for it. If the bias is sound, "
+    mend += f"scale dt_proj.weight down, in Mamba-2 in_proj's last rows. {_norms(['delta'], seats)}"
     return int(row.depth), [Symptom("serious", where, found, mend, FAILURES)]
 
 
@@ -209,7 +226,7 @@ def _non_finite(
     """Where it begins. A loss that is not finite behind a finite forward pass is told before the gradients that it
     spoils."""
     if first is not None:
-        yield Symptom("serious", first.where, first.told, first.look_at or _norm_before(first, seats), FAILURES)
+        yield Symptom("serious", first.where, first.told, first.look_at or _back_in_range(first, seats), FAILURES)
     elif not math.isfinite(loss):
         mend = "look at the loss: log of 0, or a mean of no values"
         yield Symptom("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
@@ -217,32 +234,23 @@ def _non_finite(
         yield Symptom("serious", first_gradient.where, first_gradient.told_backward, BACKWARD, FAILURES)
 
 
-def _norm_before(first: First, seats: Sequence[str]) -> str:
-    """What to try where a value has left the range: a norm behind it comes too late for it. Of a product that overflows
-    the norm goes to its input; of the scan, to what the scan reads."""
-    inside = [site for site in ("delta", "B", "C") if site in seats]
-    if first.before_site in SCANNED and inside:
-        calls = ", ".join(f"mn.insert_norm(model, {site!r}, 'RMSN', batch)" for site in inside)
-        behind = "one behind it comes too late for this value"
-        return f"norms on what the scan reads, as Jamba has: {calls}; {behind}; or a lower rate"
-    return _norm_for(first.site or first.before_site, seats)
+def _back_in_range(first: First, seats: Sequence[str]) -> str:
+    """What to try where a value has left the range: a wider type, or smaller weights; and norms in front of that place,
+    which keep it from coming again."""
+    mend = "the last finite checkpoint (mn.watch keeps it) and a lower rate"
+    mend = f"{WIDER}; or {mend}" if first.half else mend
+    hidden = first.before_site in SCANNED and first.site in BEHIND_SCAN  # the scan stands between them
+    sites = IN_FRONT["scan"] if hidden else IN_FRONT.get(first.site, (first.before_site,))
+    return f"{mend}. {_norms(sites, seats)}".rstrip(". ")
 
 
-def _norm_for(site: str, seats: Sequence[str]) -> str:
-    """What to try against values that leave the range; insert_norm only where it would take the site."""
-    seat = next((seat for seat in ("n2", "gated") if seat in seats), None)
-    if site in BEHIND_SCAN and seat:
-        norm = f"mn.insert_norm(model, {seat!r}, 'RMSN', batch)"
-        return f"a norm behind the scan, {norm}, a lower rate, or clip_grad_norm_"
-    if site in SCANNED:
-        name = site if site in ("B", "C") else "delta"
-        how = f": mn.insert_norm(model, {name!r}, 'RMSN', batch)" if name in seats else ""
-        on = "what becomes Δ" if site in ("delta_after", "step_size") else "it"
-        return f"a norm on {on}, as Jamba has{how}, or a lower rate"
-    return "a norm before it, a lower rate, or clip_grad_norm_"
+def _norms(sites: Sequence[str], seats: Sequence[str]) -> str:
+    """What norms at these sites do, where insert_norm would take them; else ""."""
+    calls = [f"mn.insert_norm(model, {site!r}, 'RMSN', batch)" for site in sites if site in seats]
+    return f"Norms put in while all is finite, {', '.join(calls)}, {KEEPS}" if calls else ""
 
 
-def _room(table: pd.DataFrame, largest: Mapping[str, float] | None, seats: Sequence[str]) -> Iterator[Symptom]:
+def _room(table: pd.DataFrame, largest: Mapping[str, float] | None) -> Iterator[Symptom]:
     """The first site or module beyond float16."""
     sites = {row["where"]: row for _, row in table.sort_values("max_abs").iterrows()}  # several may share a tensor
     sizes = {where: row.max_abs for where, row in sites.items()} if largest is None else largest
@@ -253,23 +261,46 @@ def _room(table: pd.DataFrame, largest: Mapping[str, float] | None, seats: Seque
         site, depth = (sites[where].site, sites[where].depth) if where in sites else ("", 0)
         found = f"{named(site, depth, where)} reaches {sizes[where]:.3g}, the first of {plural(len(beyond), 'place')} "
         found += f"beyond float16's {FLOAT16:,.0f}; the largest is {max(sizes[where] for where in beyond):.3g}"
-        yield Symptom("warning", where, found, f"bfloat16 or float32 there; or {_norm_for(site, seats)}", GROWTH)
+        mend = f"{WIDER}: only float16 overflows; a norm behind this place comes too late"
+        yield Symptom("warning", where, found, mend, GROWTH)
 
 
 def _growth(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Symptom]:
     """RMS over depth of the residual stream, or of what stands for it."""
     site = next((site for site in STREAM if (table.site == site).any()), None)
-    rms = table[table.site == site].groupby("depth").rms.max().dropna()
+    rms = table[table.site == site].groupby("depth", sort=False).rms.max().dropna()  # in the order of execution
     if len(rms) < 4:
         return
-    facts = growth(rms)
+    facts = growth(rms.set_axis(range(1, len(rms) + 1)))
     with np.errstate(divide="ignore", invalid="ignore"):
         grown = np.log10(rms.iloc[-1] / rms.iloc[0])
     if facts["decades_per_8"] > GROWS and grown > GROWS * len(rms) / 8:
         found = f"the RMS of {site} grows by {grown:.1f} decades over {plural(len(rms), 'layer')}, "
         found += f"from {rms.iloc[0]:.3g} in layer {rms.index[0]} to {rms.iloc[-1]:.3g} in layer {rms.index[-1]} "
         where = table[(table.site == site) & (table.depth == rms.index[-1])].iloc[0]["where"]
-        yield Symptom("warning", where, f"{found}({facts['law']})", _norm_for(site, seats), GROWTH)
+        between = _between_blocks(table)
+        if between > grown / 2:
+            found += f"({between:.1f} of them between the blocks, "
+            mend = "halve the sum of two directions that each contain their input, y = (f(x) + g(x)) / 2; no norm "
+            mend += "inside the blocks cures this"
+        else:
+            found += "("
+            mend = "divide the last matrix of each branch (out_proj) by the RMS of what the branch puts out"
+            if "branch" in seats:
+                mend = "for norm in mn.insert_norm(model, 'branch', 'RMSN', batch).norms: "
+                mend += "torch.nn.init.ones_(norm.weight), since as it is put in it keeps the growth"
+            mend += "; this changes what the model computes, so train on"
+        yield Symptom("warning", where, f"{found}{facts['law']})", mend, GROWTH)
+
+
+def _between_blocks(table: pd.DataFrame) -> float:
+    """Decades by which a layer's input exceeds the output of the layer before it, over all layers; 0 where either is
+    not seen."""
+    x, y = (table[table.site == site].groupby("depth", sort=False).rms.max() for site in ("x", "residual"))
+    if len(x) != len(y) or not len(x):
+        return 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.log10(x.to_numpy()[1:] / y.to_numpy()[:-1]).sum())
 
 
 def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
@@ -279,7 +310,8 @@ def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
         row = table.loc[ratio.idxmax()]
         found = f"{named(row.site, row.depth, row['where'])} holds outliers: its largest magnitude is "
         found += f"{ratio.max():.0f} times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: 3)"
-        mend = "keep this site in a wider type when you quantize; a norm of each token before the next matrix"
+        mend = "leave this site in 16 or 32 bits when you quantize, else all other values are rounded to 0; it removes "
+        mend += "the rounding error and not the outliers"
         yield Symptom("note", row["where"], found, mend, GROWTH)
 
 
@@ -295,5 +327,6 @@ def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
     if last > 0 and not FLOW < first / last < 1 / FLOW:
         word = "vanish" if first < last else "explode"
         found = f"gradients {word}: the first layers' (RMS {first:.1e}) are {first / last:.1e} times the last layers'"
-        mend = "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths, He's initial weights"
+        mend = "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths; where ReLU follows, He's "
+        mend += "initial weights"
         yield Symptom("serious", matrices.weight.iloc[0], found, mend, "notebook 11, check 8")

@@ -1,80 +1,133 @@
 """`check_model`: the guide's checklist (S4) on a real model: what `diagnose` finds, and what is wrong with the norms.
 
 Lines 2, 3 and 10 of the checklist ask what one means to build: `recommend` answers them. What stands before a norm is
-known where it is a module; a function such as F.relu is not seen.
+known where it is a module whose output arrives unchanged or as a view; behind F.relu, .contiguous() or
+pad_packed_sequence it is not. Norms are found by their classes, and judged by what they do: each is run again on its
+input beside other rows, and on other inputs. That a model is to transfer style cannot be seen: mistake 5 is a note on
+every model from image to image, and a warning only where its class is named so.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import batchnorm, instancenorm
 
 from mambanorm.basics.settings import SMALL_BATCH
 from mambanorm.basics.text import plural
 from mambanorm.look.diagnosis import diagnose
 from mambanorm.look.findings import Symptom, Symptoms
-from mambanorm.look.recording import as_it_was, call, first_tensor, inspected, left_as_found
+from mambanorm.look.recording import as_it_was, call, first_tensor, inspected, left_as_found, split
+from mambanorm.models.language import LanguageModel
 from mambanorm.norms.base import Norm
 
 BY_NAME = {"BatchNorm": "BN", "InstanceNorm": "IN", "GroupNorm": "GN", "LayerNorm": "LN", "RMSNorm": "RMSN"}
+TORCHS = (batchnorm._NormBase, instancenorm._InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 DROPOUTS = nn.modules.dropout._DropoutNd
 SEEN_THROUGH = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 ACTIVATIONS = re.compile("ReLU|ELU|GELU|SiLU|Tanh|Sigmoid|Hardswish|Softplus|Mish")
+MOVED = 1e-5
+"""Change by size above which an output is told to depend on something: rounding moves it less."""
+DEEP = 12
+"""Layers from which the guide calls post-norm hard to train."""
 OTHERS = "its second half replaced by copies of its first row"
 
 
 def norm_kind(module: nn.Module) -> str:
     """BN, IN, GN, LN, RMSN or the class of another norm of this kit; "" for what is none. Norms of other houses are
-    known by the name of their class."""
+    known by the name of their class; those that are torch's may have modules inside, as timm's with an activation."""
     own = type(module).__name__
     if isinstance(module, Norm):
         return "" if own in ("NoNorm", "Scale") else BY_NAME.get(own, own)
     found = re.search("|".join(BY_NAME), " ".join(kind.__name__ for kind in type(module).__mro__))
-    return BY_NAME[found[0]] if found and not list(module.children()) else ""
-
-
-def of_batch(module: nn.Module) -> bool:
-    """Whether it takes statistics over the batch, in the mode in which it is."""
-    if norm_kind(module) != "BN" and not (isinstance(module, Norm) and hasattr(module, "running_mean")):
-        return False
-    return module.training or getattr(module, "running_mean", None) is None
+    return BY_NAME[found[0]] if found and (isinstance(module, TORCHS) or not list(module.children())) else ""
 
 
 @dataclass
 class Made:
-    """A module as it ran: the shape of its input, and what made that."""
+    """A module as it ran: what went in, and what made that."""
 
     path: str
     module: nn.Module
-    shape: tuple[int, ...]
+    given: list
     behind: Made | None
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        x = first_tensor(self.given)
+        return () if x is None else tuple(x.shape)
 
-def ran(model: nn.Module, batch: object) -> tuple[list[Made], Made | None, Tensor | None]:
-    """Every norm as it ran, the module that made the output, and the output."""
-    made, norms, inside, kept = {}, [], [], []
+    def again(self, given: list) -> Tensor:
+        return first_tensor(self.module(*given)).double()
 
-    def entered(path: str, module: nn.Module, given: list) -> None:
+
+@torch.no_grad()
+def of_batch(norm: Made, training: bool | None = None) -> bool:
+    """Whether a row's output depends on the other rows of the batch, in the mode in which the norm is or in another."""
+    mode = norm.module.training
+    try:
+        norm.module.train(mode if training is None else training)
+        return differ(norm.again(norm.given), norm.again(beside(norm.given)))
+    except (ValueError, RuntimeError):  # one that takes no further rows, or no single one in training
+        return False
+    finally:
+        norm.module.train(mode)
+
+
+def differ(one: Tensor, other: Tensor) -> bool:
+    """Whether two outputs differ by more than rounding, in the rows that both have."""
+    return float((other[: len(one)] - one).abs().max()) > MOVED * float(one.abs().max().clamp(min=1e-3))
+
+
+def beside(given: object) -> object:
+    """What went in with as many further rows behind it, of other values where these are real numbers."""
+    if isinstance(given, Tensor) and given.dim():
+        return torch.cat([given, 1.7 * given.flip(0) + 0.3 if given.is_floating_point() else given])
+    return type(given)(map(beside, given)) if isinstance(given, tuple | list) else given
+
+
+class Seen:
+    """What one pass has shown. norms: every norm as it ran; last: the module that made the output; post: the paths of
+    layers with attention whose output comes straight from a norm in them."""
+
+    def __init__(self, model: nn.Module, batch: object):
+        self.norms, self.post, self._inside, self._kept = [], [], [], []
+        self._made: dict[int, Made] = {}  # by the memory of what came out, so that a view is known as well
+        with inspected(model, entered=self._entered, left=self._left), torch.no_grad():
+            self.output = first_tensor(call(model, batch))
+        self.last = self._made.get(memory(self.output))
+
+    def _entered(self, path: str, module: nn.Module, given: list) -> None:
         x = first_tensor(given)
-        inside.append(Made(path, module, () if x is None else tuple(x.shape), made.get(id(x))))
+        this = Made(path, module, given if norm_kind(module) else [], self._made.get(memory(x)))
+        self._inside.append(this)
         if x is not None and norm_kind(module):
-            norms.append(inside[-1])
+            self.norms.append(this)
 
-    def left(_path: str, module: nn.Module, output: object) -> None:
-        this, y = inside.pop(), first_tensor(output)
-        kept.append(y)  # so that no other tensor gets its id
+    def _left(self, path: str, module: nn.Module, output: object) -> None:
+        this, y = self._inside.pop(), first_tensor(output)
+        self._kept.append(y)  # so that no other tensor gets its memory
+        where = memory(y)
         if norm_kind(module) or not list(module.children()):
-            made[id(y)] = this.behind if isinstance(module, SEEN_THROUGH) else this
+            if where:
+                self._made[where] = this.behind if isinstance(module, SEEN_THROUGH) else this
+            return
+        maker, attends = self._made.get(where), any("Attention" in type(part).__name__ for part in module.modules())
+        if maker is not None and norm_kind(maker.module) and attends:
+            self.post.append(path)
 
-    with inspected(model, entered=entered, left=left), torch.no_grad():
-        output = first_tensor(call(model, batch))
-    return norms, made.get(id(output)), output
+
+def memory(value: Tensor | None) -> int:
+    """Where a tensor lies, 0 for none."""
+    strided = value is not None and value.layout == torch.strided and value.numel()
+    return value.untyped_storage().data_ptr() if strided else 0
 
 
 def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) -> Symptoms:
@@ -82,20 +135,101 @@ def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) ->
     norms. batch and errors: as of `diagnose`. evaluating: whether the model is about to predict. It stays as it is."""
     found, told = diagnose(model, batch).findings, [*fresh_statistics(model, evaluating)]
     with as_it_was(), left_as_found(model):
-        norms, last, output = ran(model, batch)
-        told += [*small_batches(norms, model.training, evaluating), *placement(norms), *groups(norms)]
-        told += [*on_the_output(last, output), *(forgotten_eval(model, batch) if evaluating else ())]
+        seen = Seen(model, batch)
+        if model.training and not evaluating:
+            told += [*small_batches(seen.norms), *post_norm(seen.post)]
+        told += [*placement(seen.norms), *groups(seen.norms), *constant(seen.norms), *recurrent(seen.norms)]
+        told += [*on_the_output(seen.last, seen.output), *style(model, batch, seen), *looks_ahead(model, batch)]
+        told += forgotten_eval(model, batch, seen.norms) if evaluating else []
     return Symptoms([*found, *told], found.skipped)
 
 
-def small_batches(norms: list[Made], training: bool, evaluating: bool) -> Iterator[Symptom]:
+def small_batches(norms: list[Made]) -> Iterator[Symptom]:
     """Check 1: BatchNorm that learns from fewer than 8 rows."""
-    small = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and of_batch(norm.module)]
-    if small and training and not evaluating:
+    small = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and of_batch(norm)]
+    if small:
         n = small[0].shape[0]
         found = f"BatchNorm learns from batches of {n} ({plural(len(small), 'such norm')})"
         mend = "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model"
         yield Symptom("serious" if n <= 2 else "warning", small[0].path, found, mend, "check 1, mistake 1")
+
+
+def recurrent(norms: list[Made]) -> Iterator[Symptom]:
+    """Mistake 2: BatchNorm takes in all time steps of an LSTM, a GRU or an RNN."""
+    for norm in norms:
+        behind = norm.behind and norm.behind.module
+        if isinstance(behind, nn.RNNBase) and len(norm.shape) == 3 and of_batch(norm, training=True):
+            found = f"BatchNorm stands behind an {type(behind).__name__}: its statistics mix rows and time steps, so "
+            found += "that those of other lengths do not fit"
+            yield Symptom("warning", norm.path, found, "LayerNorm over each time step", "mistake 2")
+
+
+def post_norm(paths: list[str]) -> Iterator[Symptom]:
+    """Mistake 4: many layers with attention that each end in a norm."""
+    layers = Counter(path.rpartition(".")[0] for path in paths)
+    for parent, count in layers.items():
+        if count >= DEEP:
+            found = f"post-norm: {count} layers with attention end in a norm, which is hard to train from {DEEP} on"
+            mend = "pre-norm (norm_first=True, with a last norm); or warm up, or begin from trained weights"
+            yield Symptom("warning", parent, found, mend, "mistake 4")
+
+
+def style(model: nn.Module, batch: object, seen: Seen) -> Iterator[Symptom]:
+    """Mistake 5: BatchNorm in a model from image to image, where it is to transfer style."""
+    x, named = first_tensor(split(batch)[0]), bool(re.search("style", type(model).__name__, re.IGNORECASE))
+    if x is None or x.dim() != 4 or seen.output.shape != x.shape:
+        return
+    if norm := next((norm for norm in seen.norms if of_batch(norm, training=True)), None):
+        found = "BatchNorm in a model from image to image: if it is to transfer style, styles mix within a batch"
+        mend = "InstanceNorm to transfer style; to denoise or restore, BatchNorm may stay"
+        yield Symptom("warning" if named else "note", norm.path, found, mend, "mistake 5")
+
+
+@torch.no_grad()
+def constant(norms: list[Made]) -> Iterator[Symptom]:
+    """A norm whose output is the same whatever comes in, as its statistics are taken over one value. Not one whose gain
+    begins at 0; torch's GroupNorm is told by `groups`."""
+    for norm in norms:
+        gain = getattr(norm.module, "weight", None)
+        if isinstance(norm.module, nn.GroupNorm) or (isinstance(gain, Tensor) and not gain.any()):
+            continue
+        if not any(
+            differ(norm.again(norm.given), norm.again(given)) for given in (turned(norm.given), drawn(norm.given))
+        ):
+            found = f"{norm_kind(norm.module)} of {norm.shape} puts out the same whatever comes in"
+            mend = "no norm here, or one whose statistics are taken over more values (positions, channels)"
+            yield Symptom("serious", norm.path, found, mend, "measured here")
+
+
+@torch.no_grad()
+def looks_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
+    """Earlier logits of a token model, ids (B, L) → (B, L, V), that move when the last id of each row does."""
+    names = " ".join(kind.__name__ for kind in type(model).__mro__)
+    ids = first_tensor(split(batch)[0])
+    if ids is None or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] < 2 or "MaskedLM" in names:
+        return
+    low, high, last = ids.min(), ids.max(), ids[:, -1]
+    changed = torch.cat([ids[:, :-1], torch.where(last == low, high, low)[:, None]], dim=1)
+    outputs = []
+    for value in (ids, changed):
+        torch.manual_seed(0)  # dropout draws the same both times
+        y = first_tensor(call(model, replaced(batch, ids, value)), real=True)
+        if y.dim() != 3 or y.shape[:2] != ids.shape or y.shape[2] <= high or not y.isfinite().all():
+            return
+        outputs.append(y[:, :-1].double())
+    if differ(*outputs):
+        causal = re.search("CausalLM|LMHead", names) or any(isinstance(m, LanguageModel) for m in model.modules())
+        change = float((outputs[1] - outputs[0]).abs().max() / outputs[0].abs().max())
+        found = f"the logits of earlier positions move by {100 * change:.2g} % when the last id changes: what is to be "
+        found += "predicted is seen" + ("" if causal else ", which is fine for a masked model or a tagger only")
+        mend = "norms of each token (LN, RMSN) and causal layers; statistics or sums over L only up to each position"
+        yield Symptom("serious" if causal else "warning", "", found, mend, "measured here")
+
+
+def replaced(batch: object, ids: Tensor, value: Tensor) -> object:
+    """The batch's input with other ids."""
+    given, _ = split(batch)
+    return {k: value if part is ids else part for k, part in given.items()} if isinstance(given, dict) else value
 
 
 def placement(norms: list[Made]) -> Iterator[Symptom]:
@@ -122,10 +256,18 @@ def fresh_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
 
 
 @torch.no_grad()
-def forgotten_eval(model: nn.Module, batch: object) -> list[Symptom]:
+def forgotten_eval(model: nn.Module, batch: object, ran: list[Made]) -> list[Symptom]:
     """Check 7: a model that is to predict depends on who else is in the batch, or draws at random."""
     random = [path for path, m in model.named_modules() if isinstance(m, DROPOUTS) and m.p and m.training]
-    norms = [path for path, m in model.named_modules() if of_batch(m)]
+    change = 0.0
+    if norms := list(dict.fromkeys(norm.path for norm in ran if of_batch(norm))):
+        outputs = []
+        for given in (batch, with_mates(batch)):
+            torch.manual_seed(0)  # dropout draws the same both times
+            y = first_tensor(call(model, given)).double()
+            outputs.append(y[: len(y) // 2] if y.dim() else y)
+        change = float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
+    norms = norms if change > MOVED else []
     if not norms and not random:
         return []
     mode, where, mend = "train mode", "", "model.eval() before predicting"
@@ -135,14 +277,18 @@ def forgotten_eval(model: nn.Module, batch: object) -> list[Symptom]:
             mode, mend = "eval mode, but without running statistics", "track_running_stats=True, or GroupNorm"
     found = f"{plural(len(random), 'dropout layer')} on"
     if norms:
-        outputs = []
-        for given in (batch, with_mates(batch)):
-            torch.manual_seed(0)  # dropout draws the same both times
-            y = first_tensor(call(model, given)).double()
-            outputs.append(y[: len(y) // 2] if y.dim() else y)
-        change = float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
-        found = f"with other rows in its batch ({OTHERS}) the same row's output changes by {100 * change:.0f} %"
+        found = f"with other rows in its batch ({OTHERS}) the same row's output changes by {100 * change:.2g} %"
     return [Symptom("serious", where, f"{mode}: {found}", mend, "check 7, mistake 3")]
+
+
+def turned(given: object) -> list:
+    """What went in, its real numbers with the other sign."""
+    return [-x if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
+
+
+def drawn(given: object) -> list:
+    """What went in, its real numbers drawn at random."""
+    return [torch.randn_like(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
 
 
 def with_mates(batch: object) -> object:

@@ -1,8 +1,7 @@
 """Which tensor of a model is which site, and one pass through a model that looks at them.
 
-A Mamba mixer is known by what it is made of, whoever wrote it: Mamba-1 (transformers' Mamba, Falcon-Mamba and Jamba,
-mamba-ssm's) has in_proj, x_proj, dt_proj and out_proj; Mamba-2 in_proj, norm and out_proj. A site is the input or the
-output of a module. What a mixer computes between its modules shows as far as a module takes it in:
+A site is the input or the output of a module. What a mixer (mixers.py) computes between its modules shows as far as a
+module takes it in:
 
     x n1 branch residual    the block's input, its norm's output, the mixer's output, the block's output
     conv                    x_proj's input
@@ -28,23 +27,21 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.look.findings import First
+from mambanorm.look.mixers import decay, mixers_of, parts_of, step_size
 from mambanorm.look.recording import blocks_of, describe, inspected, tensors_in
 
 SIDES = ("input", "output")
-MAMBA_1, MAMBA_2 = {"in_proj", "x_proj", "dt_proj", "out_proj"}, {"in_proj", "norm", "out_proj"}
 NORM_NAMES = ("norm", "input_layernorm")
 """Of the norm before the mixer, in transformers and mamba-ssm, and in Jamba."""
 LARGEST = {name: torch.finfo(getattr(torch, name)).max for name in ("float16", "bfloat16")}
 COLUMNS = ("depth", "site", "layer", "where", "rms", "max_abs", "p999", "kurtosis", "nonfinite", "room_float16",
            "room_bfloat16", "grad_rms", "grad_max_abs", "grad_nonfinite")  # fmt: skip
 """Of Pass.rows."""
-INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm": "C_norm"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class Place:
     path: str
     side: str = "output"
     index: int = 0
-    channels: tuple[int, int] | None = None
+    channels: tuple[int | None, int | None] | None = None
     made: Callable[[Tensor], Tensor] | None = None
     own_path: str = ""
 
@@ -69,12 +66,6 @@ class Place:
     @property
     def where(self) -> str:
         return self.own_path or self.seen_at
-
-
-def mixers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Names and mixers by depth, of the families that are known by their parts; none of this kit's own blocks."""
-    own = tuple(block for _, block in blocks_of(model))
-    return [(path, module) for path, module in model.named_modules() if module not in own and version_of(module)]
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -88,14 +79,6 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     lists = [(path, m) for path, m in model.named_modules() if isinstance(m, nn.ModuleList | nn.Sequential) and len(m)]
     path, longest = max(lists, key=lambda pair: len(pair[1]), default=("", model))
     return [(f"{path}.{name}".lstrip("."), layer) for name, layer in longest.named_children()]
-
-
-def version_of(module: nn.Module) -> int:
-    """1 for a mixer of Mamba-1, 2 for one of Mamba-2, 0 for another module."""
-    parts = {name for name, _ in module.named_children()}
-    if "A_log" not in module._parameters:
-        return 0
-    return 1 if parts >= MAMBA_1 else 2 if parts >= MAMBA_2 and module.A_log.dim() == 1 else 0
 
 
 def places_of(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[Place]:
@@ -169,40 +152,6 @@ def _of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) -> Iter
         yield place("residual", layer, "output", index)
 
 
-def parts_of(mixer: nn.Module) -> dict[str, tuple[str, str, int, tuple[int, int] | None]]:
-    """Site → module of the mixer, side, index and channels."""
-    gated = {"gated": ("out_proj", "input", 0, None)}
-    if version_of(mixer) == 2:
-        wide, heads = mixer.in_proj.weight.shape[0], len(mixer.A_log)
-        dt = {"dt": ("in_proj", "output", 0, (wide - heads, wide))}
-        return dt | {"scan": ("norm", "input", 0, None), "z": ("norm", "input", 1, None)} | gated
-    (E, N), R = mixer.A_log.shape, mixer.dt_proj.weight.shape[-1]
-    found = {"z": ("in_proj", "output", 0, (E, 2 * E)), "conv": ("x_proj", "input", 0, None)}
-    for site, channels in {"dt": (0, R), "B": (R, R + N), "C": (R + N, R + 2 * N)}.items():
-        found[site] = ("x_proj", "output", 0, channels)
-    found |= {site: (part, "output", 0, None) for part, site in INNER_NORMS.items() if part in mixer._modules}
-    return found | gated
-
-
-def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
-    """Δ as a mixer of another house makes it of dt."""
-    if version_of(mixer) == 2:
-        return F.softplus(dt + mixer.dt_bias.detach())
-    weight, bias = mixer.dt_proj.weight.detach(), mixer.dt_proj.bias.detach()
-    return F.softplus(F.linear(dt, weight.to(dt.dtype), bias.to(dt.dtype)))
-
-
-def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
-    """exp(ΔA) of the state that forgets most slowly, in Δ's shape (…, L, channels): of N states never more than one
-    stands in memory. In float32 at least. Of an image block Δ holds its four directions one after the other."""
-    A_log = mixer.A_logs if "A_logs" in mixer._parameters else mixer.A_log
-    wide = torch.promote_types(delta.dtype, torch.float32)
-    slowest = A_log.detach().to(wide).exp()
-    slowest = (slowest.amin(-1) if slowest.dim() > 1 else slowest).view(-1, 1, 1, delta.shape[-1])
-    groups = delta.detach().to(wide).unflatten(0, (len(slowest), -1))
-    return torch.exp(-groups * slowest).flatten(0, 1)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # the pass
 
@@ -230,7 +179,7 @@ class Pass:
             self.places.setdefault(place.seen_at, []).append(place)
         self._before = self._gradient_before = ("", math.nan, "")
         self._held: First | None = None  # a mask, or the first
-        self._forward = True
+        self._forward, self._describing = True, False
         self._on_tensors: list = []
 
     @contextmanager
@@ -265,7 +214,7 @@ class Pass:
 
     def _look(self, where: str, value: Tensor, places: list[Place], site: str = "", depth: int = 0) -> None:
         """Judges a tensor and describes its places; it is named after the first of them that is not finite."""
-        if not self._forward or not value.numel():
+        if not self._forward or self._describing or not value.numel():
             return
         size = float(value.detach().abs().max())
         for place in places:
@@ -273,12 +222,16 @@ class Pass:
                 site, depth = place.site, place.depth
                 break
         self._judge(where, value, size, site, depth)
+        self._describing = True  # a dt_proj that is called to make Δ of dt is no step of the model
         rows = [(place, self._row(place, value)) for place in places]
+        self._describing = False
         self.rows += [row for _, row in rows]
         for place, row in rows:
             self.largest.setdefault(place.where, row["max_abs"])
 
-        def see_gradient(grad: Tensor) -> None:
+        def see_gradient(grad: Tensor | None) -> None:
+            if grad is None:  # of what a quantized layer puts out
+                return
             largest = float(grad.abs().max())
             if self.first_gradient is None and not math.isfinite(largest):
                 self.first_gradient = First(where, site, depth, *self._gradient_before)
@@ -297,7 +250,8 @@ class Pass:
                 self.largest[where] = max(self.largest.get(where, 0.0), largest)
             self._before, self._held = (where, largest, site), None
         elif self.first is None:
-            found = self._held or First(where, site, depth, *self._before, nan=math.isnan(largest))
+            kind = dict(nan=math.isnan(largest), half=value.dtype == torch.float16)
+            found = self._held or First(where, site, depth, *self._before, **kind)
             mask = not math.isnan(largest) and float(value.detach().max()) < math.inf
             self.first, self._held = (None, found) if mask else (found, None)
 

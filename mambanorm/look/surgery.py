@@ -21,8 +21,8 @@ from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.text import plural
 from mambanorm.block import Block, MambaBlock
+from mambanorm.look.mixers import mixers_of, parts_of, version_of
 from mambanorm.look.recording import as_it_was, first_tensor, left_as_found, run
-from mambanorm.look.sites import mixers_of, parts_of, version_of
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
@@ -36,11 +36,11 @@ TO_PREDICT = "which a language model is to predict"
 
 @dataclass(frozen=True)
 class Seat:
-    """Where one norm goes. path: of the new norm in the model; new(): a fresh one; put(module): seats it there and
+    """Where one norm goes. path: of the new norm in the model; new(width): a fresh one; put(module): seats it there and
     returns what takes it out."""
 
     path: str
-    new: Callable[[], nn.Module]
+    new: Callable[[int], nn.Module]
     put: Callable[[nn.Module], Callable[[], None]]
 
 
@@ -80,9 +80,12 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     in), delta, B or C; of Mamba-2 n1, delta, gated or branch. delta is what becomes Δ: R numbers before dt_proj in
     Mamba, one a head before bias and softplus in Mamba-2; "dt" is the same. norm: a name of NORMS; options go to
     `create_norm`. batch: as for `diagnose`, without a loss; the model is run on it in its own mode, twice. The new
-    weights learn once an optimizer has them; one made before gets them by add_param_group. ValueError for an unknown
-    family or site, a site where a norm stands already or that is computed in a fused kernel, and a norm that is not
-    causal in a language model.
+    weights learn once an optimizer has them; one made before gets them by add_param_group.
+
+    ValueError for an unknown family or site, a site where a norm stands already or that is computed in a fused kernel,
+    a norm that is not causal in a language model, values at a site that are not finite on this batch, and a module that
+    PEFT has wrapped, with which merge_and_unload() would drop the norm. Adapters that PEFT puts later on a module that
+    carries a norm (its path is in `layers`) are added outside the norm: leave it out of `target_modules`.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -117,7 +120,7 @@ def _seats_in_blocks(model: nn.Module, site: str, name: str, options: dict) -> l
         if (standing := block.arm.sites.get(site, "None")) != "None":
             raise ValueError(f"{site} of {path} has a norm already, {standing}: choose another of {', '.join(known)}")
 
-    def new(block: Block) -> nn.Module:
+    def new(block: Block, _width: int) -> nn.Module:
         return block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype)
 
     def put(block: Block, module: nn.Module) -> Callable[[], None]:
@@ -150,26 +153,29 @@ def _seat_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: d
     parts = {"n1": ("in_proj", "input", 0, None), "branch": ("out_proj", "output", 0, None)} | parts_of(mixer)
     part, side, _, channels = parts["dt" if site == "delta" else site]
     linear, child = getattr(mixer, part), f"norm_{site}"
-    wide = linear.weight.shape[1 if side == "input" else 0]
-    width = wide if channels is None else channels[1] - channels[0]
+    if hasattr(linear, "merge") and hasattr(linear, "base_layer"):
+        why = f"{path}.{part} is wrapped by PEFT, whose merge_and_unload() would drop the norm"
+        raise ValueError(f"{why}: merge first, model = model.merge_and_unload(), then insert the norm")
+    like = next((weight for weight in linear.parameters() if weight.is_floating_point()), mixer.A_log)
     return Seat(
         f"{path}.{part}.{child}",
-        lambda: create_norm(name, width, **options).to(linear.weight.device, linear.weight.dtype),
-        lambda norm: _hang(linear, child, side, channels or (0, wide), norm),
+        lambda width: create_norm(name, width, **options).to(like.device, like.dtype),
+        lambda norm: _hang(linear, child, side, slice(*(channels or (None, None))), norm),
     )
 
 
-def _hang(linear: nn.Module, child: str, side: str, channels: tuple[int, int], norm: nn.Module) -> Callable[[], None]:
+def _hang(linear: nn.Module, child: str, side: str, channels: slice, norm: nn.Module) -> Callable[[], None]:
     """Hangs a norm on some channels of a module's input or output; returns what takes it off.
 
     The hook finds the norm through the module it is called with, so that a deep copy of the model uses its own.
     """
-    first, last = channels
 
     def normed(module: nn.Module, value: Tensor) -> Tensor:
-        inside = getattr(module, child)(value[..., first:last].contiguous())
-        whole = last - first == value.shape[-1]
-        return inside if whole else torch.cat([value[..., :first], inside, value[..., last:]], dim=-1)
+        inside = getattr(module, child)(value[..., channels].contiguous())
+        if inside.shape == value.shape:
+            return inside
+        first, last, _ = channels.indices(value.shape[-1])
+        return torch.cat([value[..., :first], inside, value[..., last:]], dim=-1)
 
     linear.add_module(child, norm)
     if side == "input":
@@ -199,23 +205,24 @@ class Keeping(nn.Module):
 
 def _operate(model: nn.Module, site: str, name: str, batch: object, seats: list[Seat]) -> Surgery:
     """One pass that keeps what stands at each seat, and one that fits the norms; whatever goes wrong, they come out."""
-    keeping, norms = [Keeping() for _ in seats], [seat.new() for seat in seats]
-    done = Surgery(site, name, [seat.path for seat in seats], norms)
-    done.seat(seats, keeping)
+    keeping, paths = [Keeping() for _ in seats], [seat.path for seat in seats]
+    looking = Surgery(site, name, paths, keeping)
+    looking.seat(seats, keeping)
     try:
         before = _output(model, batch)
     finally:
-        done.undo()
-    for path, module in zip(done.layers["where"], keeping, strict=True):
-        where = path.rpartition(".")[0]
-        if module.kept is None:
-            raise ValueError(f"{where} is not called: the model computes it in a fused kernel, which no norm can enter")
-        if module.kept.dim() != 3:
-            raise ValueError(f"{where} takes {tuple(module.kept.shape)}; a norm needs (B, L, D) there")
+        looking.undo()
+    wheres = [path.rpartition(".")[0].removesuffix(".more") for path in paths]
+    values = [_checked(site, where, module.kept) for where, module in zip(wheres, keeping, strict=True)]
+    _check_finite("the model's output", before)
+    norms = [seat.new(value.shape[-1]) for seat, value in zip(seats, values, strict=True)]
+    done = Surgery(site, name, paths, norms)
     done.seat(seats, norms)
-    hooks = [norm.register_forward_hook(_fitting(done, i, keeping[i].kept)) for i, norm in enumerate(norms)]
+    hooks = [norm.register_forward_hook(_fitting(done, i, value)) for i, (norm, value) in enumerate(zip(norms, values))]
     try:
-        done.change = change(_output(model, batch), before)
+        after = _output(model, batch)
+        _check_finite("the model's output behind the new norms", after)
+        done.change = change(after, before)
     except BaseException:
         done.undo()
         raise
@@ -223,6 +230,24 @@ def _operate(model: nn.Module, site: str, name: str, batch: object, seats: list[
         for hook in hooks:
             hook.remove()
     return done
+
+
+def _checked(site: str, where: str, value: Tensor | None) -> Tensor:
+    """What stood at a site. ValueError if a norm cannot be fitted to it."""
+    if value is None:
+        raise ValueError(f"{where} is not called: the model computes it in a fused kernel, which no norm can enter")
+    if value.dim() != 3:
+        raise ValueError(f"{where} takes {tuple(value.shape)}; a norm needs (B, L, D) there")
+    _check_finite(f"{site} at {where}", value)
+    return value
+
+
+def _check_finite(what: str, value: Tensor) -> None:
+    rows = ~value.isfinite().flatten(1).all(1) if value.dim() > 1 else ~value.isfinite().flatten()
+    if rows.any():
+        why = f"{what} is not finite in {int(rows.sum())} of {plural(len(rows), 'row')} of this batch"
+        what = "give rows and weights for which it is finite; mn.diagnose says where it begins"
+        raise ValueError(f"{why}, so γ and β cannot be fitted, and the model is left as it was: {what}")
 
 
 def _output(model: nn.Module, batch: object) -> Tensor:

@@ -17,7 +17,9 @@ buffers, and one wait for the device.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -28,7 +30,8 @@ from mambanorm.basics.atomic import writable_folder, write_bytes
 from mambanorm.basics.checks import check_size, shown
 from mambanorm.basics.settings import Later
 from mambanorm.look.diagnosis import WEIGHTS, NonFinite, Report, check_loss
-from mambanorm.look.findings import First, findings_of, named
+from mambanorm.look.findings import First, Symptoms, findings_of, named
+from mambanorm.look.mixers import decayed
 from mambanorm.look.recording import as_it_was, eagerly, first_tensor, left_as_found, norm_of, tensors_in
 from mambanorm.look.sites import COLUMNS, Pass, layers_of, places_of
 from mambanorm.look.surgery import sites_for_norms
@@ -53,17 +56,32 @@ def watch(
     the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
     GradScaler it sees the scaled gradients of the steps that the scaler makes, and nothing of those that it skips. Of
     accumulated gradients all are looked at, and the last batch alone is run again to find where the failure began.
+    optimizer.step(closure), as Lightning and LBFGS call it, is checked behind each call of the closure and before the
+    weights move. Weight decay on A_log, D, norms or biases is warned of when the watch opens (`findings` has it, too).
 
-    ring: steps that are remembered. TypeError for what is no module or optimizer; ValueError for an
-    optimizer of another model, and for a size that cannot be.
+    optimizer: of torch, or a wrapper with the real one as `.optimizer` (accelerate's, Lightning's). ring: steps that
+    are remembered. TypeError for what is no module or optimizer; ValueError for an optimizer of another model, and for
+    a size that cannot be.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {shown(optimizer)}")
+    optimizer = unwrapped(optimizer)
     if not {id(p) for group in optimizer.param_groups for p in group["params"]} & set(map(id, model.parameters())):
         raise ValueError("the optimizer steps no parameter of the model: give the optimizer that trains it")
     return Watched(model, optimizer, ring, folder)
+
+
+def unwrapped(optimizer: object) -> torch.optim.Optimizer:
+    """The optimizer inside its wrappers, which has the hooks around `step`. TypeError for what has none inside."""
+    inner = optimizer
+    while isinstance(deeper := getattr(inner, "optimizer", None), torch.optim.Optimizer):
+        inner = deeper
+    if isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "_optimizer_step_pre_hooks"):
+        return inner
+    what = "give the optimizer that it wraps"
+    raise TypeError(
+        f"optimizer must be a torch.optim.Optimizer, or have one as .optimizer, got {shown(optimizer)}: {what}"
+    )
 
 
 def trainer_callback(*, ring: int = 64, folder: str | Path = "clinic"):
@@ -81,8 +99,9 @@ def trainer_callback(*, ring: int = 64, folder: str | Path = "clinic"):
         def report(self) -> Report | None:
             return None if self.watch is None else self.watch.report
 
-        def on_train_begin(self, args, state, control, model=None, **_):
+        def on_train_begin(self, args, state, control, model=None, optimizer=None, **_):
             self.watch = Watched(model, None, ring, folder).__enter__()
+            self.watch.warn_of_decay(optimizer)
 
         def on_pre_optimizer_step(self, args, state, control, model=None, **_):
             if (report := self.watch.check()) is not None:
@@ -98,7 +117,8 @@ def trainer_callback(*, ring: int = 64, folder: str | Path = "clinic"):
 
 
 class Watched:
-    """See `watch`. report: the last one, None while all is finite. Without an optimizer `check` is called by hand."""
+    """See `watch`. report: the last one, None while all is finite. findings: what is wrong with the optimizer's groups.
+    Without an optimizer `check` is called by hand."""
 
     def __init__(self, model: nn.Module, optimizer, ring: int, folder: str | Path):
         check_size("ring", ring)
@@ -107,6 +127,7 @@ class Watched:
         self.layers = layers_of(model)
         self.ring: deque[dict] = deque(maxlen=ring)
         self.report: Report | None = None
+        self.findings = Symptoms([])
         self.step = 0
         self._hooks: list = []
         self._buffers: dict[str, Tensor] = {}
@@ -126,7 +147,8 @@ class Watched:
         hooks += [layer.register_forward_hook(self._layer_hook(i)) for i, (_, layer) in enumerate(self.layers)]
         hooks.append(self.model.register_forward_hook(self._end))
         if self.optimizer is not None:
-            hooks.append(self.optimizer.register_step_pre_hook(self._check_or_raise))
+            hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
+            self.warn_of_decay(self.optimizer)
         return self
 
     def __exit__(self, *_) -> None:
@@ -136,6 +158,12 @@ class Watched:
         self._hooks.clear()
         self._forget()
         self._buffers = {}
+
+    def warn_of_decay(self, optimizer: object) -> None:
+        """Warn, and keep in `findings`, that weight decay acts on parameters that it should leave alone."""
+        self.findings = Symptoms([] if optimizer is None else decayed(self.model, optimizer))
+        if self.findings:
+            warnings.warn(f"{self.findings[0].found}; instead: {self.findings[0].try_this}", stacklevel=3)
 
     def loss(self, value: Tensor) -> Tensor:
         """Takes note of the loss and gives it back. Needed only if the model does not return it as `.loss`. ValueError
@@ -162,7 +190,7 @@ class Watched:
                 return
             self._outputs[i] = norm_of(value.detach()), value.numel()
             if not value.is_leaf:  # a layer that hands out a weight: the hook would stay on it
-                value.register_hook(lambda grad: self._gradients.__setitem__(i, norm_of(grad)))
+                value.register_hook(lambda grad: None if grad is None else self._gradients.update({i: norm_of(grad)}))
 
         return see
 
@@ -176,7 +204,29 @@ class Watched:
         if seen is not None and not seen.is_leaf:
             seen.register_hook(lambda grad: setattr(self, "_seed", grad))
 
-    def _check_or_raise(self, *_) -> None:
+    def _before_step(self, _optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        """Checks the gradients; where a closure is yet to compute them, hands on one that checks behind it."""
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._checking(kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):  # args[0] is the optimizer
+            return (args[0], self._checking(args[1]), *args[2:]), kwargs
+        return self._check_or_raise()
+
+    def _checking(self, closure: Callable) -> Callable:
+        """The closure, with a check behind each call; several of one step (LBFGS) count as one."""
+        step = self.step
+
+        def checked():
+            value = closure()
+            if self._loss is None and isinstance(value, Tensor) and value.numel() == 1:
+                self._loss = value.detach()
+            self.step = step
+            self._check_or_raise()
+            return value
+
+        return checked
+
+    def _check_or_raise(self) -> None:
         skips = getattr(self.optimizer, "found_inf", None)  # a fused optimizer makes no step that its GradScaler skips
         if (skips is None or not float(skips)) and (report := self.check()) is not None:
             raise NonFinite(report)

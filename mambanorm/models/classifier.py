@@ -9,7 +9,15 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import check_arm_options, common_options, options_of_blocks
-from mambanorm.models.parts import EMBEDDING_STD, Classifier, DropPath, drop_rates, make_blocks, start_branches
+from mambanorm.models.parts import (
+    EMBEDDING_STD,
+    Classifier,
+    DropPath,
+    drop_rates,
+    keeps_arguments,
+    make_blocks,
+    start_branches,
+)
 from mambanorm.norms.masked_moments import valid_positions
 
 
@@ -24,6 +32,7 @@ class SequenceClassifier(Classifier):
     (both in parts.py). Raises ValueError for an unknown norm or arm and for inputs of another kind.
     """
 
+    @keeps_arguments
     def __init__(
         self,
         n_classes: int,

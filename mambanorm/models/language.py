@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.block import BlockCache, check_arm_options, common_options, options_of_blocks
-from mambanorm.models.parts import EMBEDDING_STD, make_blocks, start_branches, weight_of
+from mambanorm.models.parts import EMBEDDING_STD, keeps_arguments, make_blocks, start_branches, weight_of
 from mambanorm.norms import check_causal, create_norm, known_options
 
 TO_PREDICT = "which a language model is to predict"
@@ -37,6 +37,7 @@ class LanguageModel(nn.Module):
     norm knows them. Raises ValueError for an unknown arm, size or norm, and for a norm that is not causal.
     """
 
+    @keeps_arguments
     def __init__(
         self,
         vocab_size: int,

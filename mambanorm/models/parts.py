@@ -18,6 +18,9 @@ Source: Devlin et al. 2019 and Dosovitskiy et al. 2021 (positions); Huang et al.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import torch
@@ -31,6 +34,18 @@ from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.norms import create_norm, known_options
 
 BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock, "mamba2": Mamba2Block}
+
+
+def keeps_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a model's __init__: the arguments stay as `model.arguments`, so that a checkpoint can say how to make it
+    again (pretrained.py)."""
+
+    @wraps(init)
+    def wrapped(self: nn.Module, *given: Any, **options: Any) -> None:
+        init(self, *given, **options)
+        self.arguments = dict(zip(list(signature(init).parameters)[1:], given)) | options
+
+    return wrapped
 
 
 def make_blocks(model: str, n: int, d_model: int, arm: Arm, **options: Any) -> nn.ModuleList:

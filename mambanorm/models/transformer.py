@@ -26,7 +26,7 @@ from mambanorm.arms import Arm, AttentionArm
 from mambanorm.basics.checks import check_flag, check_size
 from mambanorm.basics.errors import unknown
 from mambanorm.models.classifier import mean_pool
-from mambanorm.models.parts import EMBEDDING_STD, Classifier, DropPath, drop_rates
+from mambanorm.models.parts import EMBEDDING_STD, Classifier, DropPath, drop_rates, keeps_arguments
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.base import fresh_numbers
 from mambanorm.norms.masked_moments import blank_padding, valid_positions
@@ -143,6 +143,7 @@ class TransformerClassifier(Classifier):
     kind.
     """
 
+    @keeps_arguments
     def __init__(
         self,
         n_classes: int,

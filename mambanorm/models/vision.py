@@ -32,7 +32,7 @@ from mambanorm.block import (
     initial_A_log,
     options_of_blocks,
 )
-from mambanorm.models.parts import Classifier, DropPath, drop_rates, start_branches
+from mambanorm.models.parts import Classifier, DropPath, drop_rates, keeps_arguments, start_branches
 from mambanorm.norms import create_norm, known_options
 from mambanorm.operations import cross_merge, cross_scan
 from mambanorm.operations.cross import DIRECTIONS
@@ -165,6 +165,7 @@ class ImageClassifier(Classifier):
     an unknown norm or arm, and for images that do not divide into patches.
     """
 
+    @keeps_arguments
     def __init__(
         self,
         n_classes: int,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -11,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from mambanorm.arms import Arm, AttentionArm, preset_options
-from mambanorm.basics.errors import check_kind
+from mambanorm.basics.errors import brief, check_kind
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.config import RunConfig, check_seed
 from mambanorm.runs.presets import DIFFERENCES, PAPER, SEEDS_PER_ARM, transformer_differences
@@ -110,7 +111,7 @@ MOST_SEEDS, MOST_COUNTED = 1_000, 100
 
 
 def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
-    """`8` → [0…7]; a list of seeds as it is; None → the scale's.
+    """Return `8` as [0…7], a list of seeds as it is, and None as the scale's.
 
     ValueError if there are none, too many, one twice, or one that is no whole number from 0 up.
     """
@@ -118,12 +119,22 @@ def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
     if isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes):
         chosen, most = [check_seed(seed) for seed in islice(seeds, MOST_SEEDS + 1)], MOST_SEEDS
     else:
-        chosen, most = range(check_seed(seeds)), MOST_COUNTED
+        chosen, most = range(min(_count_of(seeds), MOST_COUNTED + 1)), MOST_COUNTED
     if not 0 < len(chosen) <= most:
         wrong = "at least one seed is needed" if not chosen else f"more than {most:,} seeds"
         raise ValueError(f"{wrong}: give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]")
     check_once("seed", chosen)
     return list(chosen)
+
+
+def _count_of(seeds: Any) -> int:
+    """Return a number of seeds as a plain one. ValueError for what is none; 0 and large ones are left to the caller."""
+    if isinstance(seeds, bool) or not hasattr(type(seeds), "__index__") or seeds < 0:
+        raise ValueError(
+            f"the number of seeds must be a whole number from 1 to {MOST_COUNTED}, got {brief(seeds)}: "
+            "3 stands for the seeds 0, 1, 2; a list such as [4, 7] names them"
+        )
+    return operator.index(seeds)
 
 
 def check_once(what: str, given: Sequence[object]) -> None:

@@ -45,6 +45,9 @@ LANGUAGE_TASKS = (*TEXTS, "mqar")
 TABLES = ("energy", "california_housing", "diabetes")
 """Tasks whose positions are the columns of a table, each with a slot of its own (tasks/tabular.py)."""
 
+TOKEN_TASKS = ("listops", "imdb")
+"""Sequences of tokens with one label a row; those of the other sequences are real values."""
+
 KINDS = (
     dict.fromkeys(VISION_TASKS, "vision") | dict.fromkeys(TABLES, "table") | dict.fromkeys(LANGUAGE_TASKS, "language")
 )
@@ -53,6 +56,12 @@ KINDS = (
 def kind_of(task: str) -> str:
     """Return "vision", "language", "table" (a regression) or "sequence"."""
     return KINDS.get(task, "sequence")
+
+
+def kind_of_input(task: str) -> str:
+    """Return "vision", "language", "table", or of a sequence what it consists of: "values" or "tokens"."""
+    return KINDS.get(task) or ("tokens" if task in TOKEN_TASKS else "values")
+
 
 # ---------------------------------------------------------------------------------------------- paper: Appendix C
 # Epochs are counted in the rows that the paper gives. Where a part of them is held out for validation (a tenth of

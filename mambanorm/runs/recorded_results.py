@@ -12,6 +12,7 @@ no weights and no curves: whatever needs those has to train.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -206,15 +207,31 @@ def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] |
     return _own_rate(path, path.stat().st_mtime_ns, scale, task, arm) if path.is_file() else None
 
 
+def recorded_seeds(task: str, scale: str) -> tuple[int, ...]:
+    """Return the seeds on which most arms of a task are recorded at a scale; () if none is."""
+    path = recorded_path(scale)
+    if not path.is_file():
+        return ()
+    frame = _scores(path, path.stat().st_mtime_ns)
+    rates = [own_rate(task, arm, scale) for arm in frame.arm[frame.task == task].unique()]
+    counted = Counter(seeds for _, seeds in filter(None, rates))
+    return max(counted, key=lambda seeds: (counted[seeds], len(seeds)), default=())
+
+
 def at_own_rates(
     arms: Sequence[Arm],
     tasks: Sequence[str],
     scale: str,
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
+    *,
+    whole: bool = False,
 ) -> list[RunConfig]:
-    """`grid`; where runs of a task are recorded and are to be read (`source`, None = the environment's), each arm at
-    its own rate. Arms that are not recorded are then left out, and `seeds=None` are the seeds that all of them have.
+    """Return `grid`; where runs of a task are recorded and are to be read (`source`, None = the environment's), each
+    recorded arm at its own rate.
+
+    `seeds=None` are then the seeds that all recorded arms share, else those of most arms of the task. Beside recorded
+    arms those that are not recorded are left out; `whole` keeps them, to be trained on the same seeds.
     """
     if check_source(source) == "trained":
         return grid(arms, tasks, scale=scale, seeds=seeds)
@@ -222,10 +239,11 @@ def at_own_rates(
     for task in tasks:
         rates = {str(arm): own_rate(task, str(arm), scale) for arm in arms}
         known = {arm: rate for arm, rate in rates.items() if rate}
-        if not known:
-            configs += grid(arms, [task], scale=scale, seeds=seeds)
-            continue
-        shared = sorted(set.intersection(*(set(own) for _, own in known.values())))
-        here = (shared or None) if seeds is None else seeds  # None: the scale's own number
-        configs += [c.but(lr=known[c.arm][0]) for c in grid(list(known), [task], scale=scale, seeds=here)]
+        if seeds is None:
+            shared = set.intersection(*(set(own) for _, own in known.values())) if known else ()
+            here = sorted(shared) or recorded_seeds(task, scale) or None  # None: the scale's own number
+        else:
+            here = seeds
+        runs = grid(arms if whole or not known else list(known), [task], scale=scale, seeds=here)
+        configs += [c.but(lr=known[c.arm][0]) if c.arm in known else c for c in runs]
     return unique(configs)

@@ -1,15 +1,16 @@
 """The lists of runs that the study asks for: arms, depths, failures, and what each notebook needs."""
 
 from collections import UserDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
 from mambanorm.basics.settings import STUDY_SCALE, check_scale, default_scale, study_scale
 from mambanorm.config import RunConfig
-from mambanorm.runs.grid import base_config, check_names, check_seeds, grid, unique
-from mambanorm.runs.presets import LANGUAGE_TASKS, TABLES, TEXTS, VISION_TASKS
+from mambanorm.runs.grid import base_config, check_names, check_seeds, check_task, grid, unique
+from mambanorm.runs.presets import LANGUAGE_TASKS, PAPER, TABLES, TEXTS, VISION_TASKS, kind_of_input
 from mambanorm.runs.recorded_results import at_own_rates
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
@@ -253,13 +254,43 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
     return [task for task in (*recorded, *VALIDATION_TASKS) if task in check_names("tasks", tasks)]
 
 
+TAKES = {"00_start_here": ("values",), "09_vision": ("vision",), "10_autonorm": ("vision", "table")}
+"""Notebook → the kinds of tasks that it takes; the others of a plan take sequences, of values or tokens."""
+
+
+def tasks_of(notebook: str, scale: str) -> list[str]:
+    """Return those of the kit's tasks that a notebook of the plan takes at a scale."""
+    if notebook == "08_validation":
+        return validation_tasks(scale, list(PAPER))
+    kinds = TAKES.get(notebook, ("values", "tokens"))
+    return [task for task in PAPER if kind_of_input(task) in kinds]
+
+
 class Plan(UserDict):
     """Notebook → its runs, made when they are asked for: a notebook asks for its own alone."""
+
+    def __init__(self, made_when_asked: Mapping[str, Any], scale: str, tasks: Sequence[str] | None):
+        super().__init__(made_when_asked)
+        self.scale, self.tasks = scale, tasks
 
     def __getitem__(self, name: str) -> list[RunConfig]:
         if callable(self.data[name]):
             self.data[name] = self.data[name]()
         return self.data[name]
+
+    def runs_of(self, name: str) -> list[RunConfig]:
+        """Return the runs of a notebook, and print which of the given tasks it leaves out.
+
+        ValueError for an unknown task, and if the notebook takes none of the given ones, with those that it takes.
+        """
+        given = [check_task(task) for task in self.tasks or ()]
+        runs = self[name]
+        if not runs:
+            valid = ", ".join(tasks_of(name, self.scale))
+            raise ValueError(f"notebook {name} takes {valid}, got tasks={given}: give one of these, or None")
+        if unused := [task for task in given if task not in {config.task for config in runs}]:
+            print(f"Left out, since this notebook does not take it at scale {self.scale}: {', '.join(unused)}")
+        return runs
 
 
 def study(
@@ -268,7 +299,7 @@ def study(
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
 ) -> Plan:
-    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07
+    """Return the runs that each notebook needs, by notebook; [] where it takes none of the given tasks. Notebook 07
     always has runs on digits, notebook 13 those of a language model beside a sequence's. Notebook 05 takes a task that
     is left out of the grid only if there is no other. seeds=None: the scale's, or those that are recorded.
     """
@@ -283,17 +314,23 @@ def study(
     whole = [task for task in sequences if not leaves_grid_out(task, scale)]
 
     def runs(arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
-        return at_own_rates(arms, tasks, scale, seeds, source)
+        few = {task for task in tasks if task not in own or leaves_grid_out(task, scale)}  # few of their arms recorded
+        each = (at_own_rates(arms, [task], scale, seeds, source, whole=task in few) for task in tasks)
+        return list(chain.from_iterable(each))
 
     # what evening does not record, or what needs weights, is small enough to be trained here: at scale quick
-    small, first = ("quick", STUDY_TASKS[:1]) if scale == STUDY_SCALE else (scale, (whole or sequences)[:1])
+    small = "quick" if scale == STUDY_SCALE else scale
+    first = (STUDY_TASKS if scale == STUDY_SCALE and tasks is None else whole or sequences)[:1]
+    values = [task for task in (*first, *sequences) if kind_of_input(task) == "values"][:1]
     often = AUTONORM_SEEDS[scale] if seeds is None else seeds
     further = [arm for arm in NORMVARY_ARMS if arm not in NORMVARY_CORE_ARMS]
     # the arms of a comparison by themselves: they share more recorded seeds than all have
     core = [arm for arm in VALIDATION_ARMS if arm in NORMVARY_CORE_ARMS]
     step = [core, arms("RMSN>SSM>None", "NormVary>SSM>LN"), arms("RMSN>SSM>LN")]
+    of_transformers = [*small_images, *tables]
+    crossed = first if of_transformers else []  # a Mamba's runs alone do not answer notebook 10
     made_when_asked = {
-        "00_start_here": lambda: grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], first, scale=small, seeds=1),
+        "00_start_here": lambda: grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], values, scale=small, seeds=1),
         "03_type": lambda: runs(TYPE_ARMS, sequences),
         "04_position": lambda: runs(POSITION_ARMS, sequences),
         "05_combination": lambda: runs(GRID_ARMS, whole or sequences),
@@ -302,7 +339,7 @@ def study(
         "08_validation": lambda: unique(c for some in step for c in runs(some, validation_tasks(scale, tasks))),
         "09_vision": lambda: runs([*GRID_ARMS, *NORMVARY_ARMS], images),
         "10_autonorm": lambda: (
-            autonorm_runs([*small_images, *tables], small, often) + grid(CROSSING_ARMS, first, scale=small, seeds=often)
+            autonorm_runs(of_transformers, small, often) + grid(CROSSING_ARMS, crossed, scale=small, seeds=often)
         ),
         "13_beyond": lambda: (
             site_runs(scale, first, seeds)
@@ -310,4 +347,4 @@ def study(
             else runs(GATED_ARMS, [*whole[:1], *(TEXTS if whole else ())])
         ),
     }
-    return Plan(made_when_asked)
+    return Plan(made_when_asked, scale, None if tasks is None else asked)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from mambanorm.basics.settings import check_source, study_scale
 from mambanorm.runs import recorded_results
-from mambanorm.runs.grid import is_test_seed
+from mambanorm.runs.grid import check_seeds, is_test_seed
 from mambanorm.runs.presets import LANGUAGE_TASKS, TEXTS
 from mambanorm.runs.store import load_runs
 from mambanorm.study.summaries import CORRUPTED, with_summaries
@@ -122,9 +122,10 @@ def runs_to_judge(
 
 def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
     """Return the frame with the first `seeds` test seeds of each task, or those of a list, and with every other seed;
-    None = all of them."""
+    None = all of them. ValueError for seeds that are none."""
     if seeds is None or not len(frame):
         return frame
+    listed = check_seeds(seeds, "smoke")
     test = frame.seed.map(is_test_seed)
     first = frame.seed.where(test).groupby(frame.task).rank("dense")
-    return frame[~test | (first <= seeds if not isinstance(seeds, Iterable) else frame.seed.isin(list(seeds)))]
+    return frame[~test | (frame.seed.isin(listed) if isinstance(seeds, Iterable) else first <= len(listed))]

@@ -46,7 +46,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8 ({error}): {AGAIN}") from error
+        raise ValueError(f"{path} is no text in UTF-8 ({error}): save it as one, or {AGAIN}") from error
 
 
 # ---------------------------------------------------------------------------------------------- downloads
