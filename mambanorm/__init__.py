@@ -36,6 +36,7 @@ PLACES = {
         "models.vision": "ImageClassifier VSSBlock",
         "norms": "NORMS NormVary create_norm register_norm",
         "norms.outside": "AdaLN standardize_weights",
+        "norms.statistics": "update_statistics",
         "operations": "conv_silu cross_merge cross_scan gated low_rank_scan scan_backend selective_scan",
         "study.bibliography": "references",
         "study.experiments": "study",

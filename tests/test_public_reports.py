@@ -8,7 +8,10 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.utils import parametrizations
+from torch.optim.swa_utils import update_bn
+from torch.utils.checkpoint import checkpoint
 
 import mambanorm as mn
 from mambanorm.arms import MORE_SITES
@@ -202,3 +205,213 @@ def test_under_autocast_rmsn_meets_one_dtype(monkeypatch):
     with torch.autocast("cpu", torch.bfloat16):
         assert create_norm("RMSN", 8)(torch.randn(2, 3, 8).bfloat16()).dtype == torch.float32
     assert seen == [(torch.float32, torch.float32)]
+
+
+# ------------------------------------------------------------------------------------------------ torch's transforms
+
+TRANSFORMED = {
+    "mamba": lambda: mn.MambaBlock(8, "RMSN", "GN", d_state=4),
+    "mamba with norms along the sequence": lambda: mn.MambaBlock(8, "BN", "NormVary", {"delta_after": "IN"}, d_state=4),
+    "mamba2": lambda: mn.Mamba2Block(8, "LN", "IN", {"gated": "RMSN"}, d_state=4, head_dim=8),
+    "image": lambda: mn.VSSBlock(8, d_state=4),
+}
+
+
+def transformed(kind: str) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    block = TRANSFORMED[kind]()
+    return block, torch.randn(2, 3, 4, 8) if isinstance(block, mn.VSSBlock) else torch.randn(2, 6, 8)
+
+
+def slopes(block: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    block.zero_grad()
+    block(x).square().sum().backward()
+    return {name: p.grad.clone() for name, p in block.named_parameters()}
+
+
+def largest_gap(given: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    return max(float((given[name] - expected[name]).abs().max()) for name in expected)
+
+
+@pytest.mark.parametrize("kind", TRANSFORMED)
+def test_torch_func_goes_through_a_block(kind):
+    """pytorch/functorch's users meet "no memory behind it" or a missing setup_context in most custom kernels."""
+    block, x = transformed(kind)
+    block.eval()  # in training a running statistic would have to follow a transformed value: torch refuses that
+    weights = dict(block.named_parameters())
+    gradients = grad(lambda given: functional_call(block, given, (x,)).square().sum())(weights)
+    assert largest_gap(gradients, slopes(block, x)) < 1e-4
+    several = torch.stack([x, x.flip(1), 2 * x])
+    assert torch.allclose(vmap(block)(several), torch.stack([block(one) for one in several]), atol=1e-5)
+    direction, step = torch.randn_like(x), 1e-4
+    exact = copy.deepcopy(block).double()
+    ahead, behind = (exact(x.double() + sign * step * direction.double()) for sign in (1, -1))
+    assert torch.allclose(jvp(block, (x,), (direction,))[1].double(), (ahead - behind) / (2 * step), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", TRANSFORMED)
+def test_tracing_and_export_give_the_same_outputs(kind):
+    """pytorch/pytorch#128061 and others: a kernel that torch does not know breaks, or its output becomes a constant."""
+    block, x = transformed(kind)
+    block.eval()
+    other = x.flip(0) + 1
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(block, (x,), check_trace=False)
+        exported = torch.export.export(block, (x,), strict=False).module()
+        for run in (traced, exported):
+            assert torch.allclose(run(other), block(other), atol=1e-5)
+
+
+def test_export_keeps_the_length_free():
+    block, x = transformed("mamba")
+    length = torch.export.Dim("length", min=2, max=1000)
+    exported = torch.export.export(block, (x,), dynamic_shapes=({1: length},), strict=False).module()
+    longer = torch.randn(2, 100, 8)
+    assert torch.allclose(exported(longer), block(longer), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", TRANSFORMED)
+def test_a_block_compiles_to_one_graph_and_learns_as_without(kind):
+    block, x = transformed(kind)
+    plain = copy.deepcopy(block)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    assert largest_gap(slopes(compiled, x), {f"_orig_mod.{name}": g for name, g in slopes(plain, x).items()}) < 1e-4
+    buffers = dict(plain.named_buffers())
+    assert all(torch.allclose(value, buffers[name], atol=1e-6) for name, value in block.named_buffers())
+    torch._dynamo.reset()
+
+
+def test_a_classifier_with_padding_compiles_to_one_graph():
+    model = mn.SequenceClassifier(3, in_features=4, d_model=8, n_layers=1, arm="IN>SSM>BN", d_state=4)
+    x, lengths = torch.randn(3, 9, 4), torch.tensor([9, 4, 6])
+    plain = copy.deepcopy(model)
+    assert torch.allclose(
+        torch.compile(model, fullgraph=True, backend="aot_eager")(x, lengths), plain(x, lengths), atol=1e-5
+    )
+    torch._dynamo.reset()
+
+
+def test_compiled_code_refuses_a_scan_that_may_grow():
+    """The loops on the CPU need decaying states. Compiled code cannot take the reference instead: it must not be silent."""
+    u, B = torch.randn(1, 4, 6), torch.randn(1, 2, 6)
+    scan = torch.compile(lambda A: mn.selective_scan(u, u.abs(), A, B, B), backend="eager", fullgraph=True)
+    A = -torch.rand(4, 2)
+    assert torch.allclose(scan(A), mn.selective_scan(u, u.abs(), A, B, B), atol=1e-5)
+    with pytest.raises(RuntimeError, match="needs A ≤ 0"):
+        scan(-A)
+    torch._dynamo.reset()
+
+
+# ------------------------------------------------------------------------------ state that a forward pass leaves behind
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("arm", ["BN>SSM>None", "NormVary>SSM>SwitchNorm"])
+def test_activation_checkpointing_moves_running_statistics_once(arm, reentrant):
+    """pytorch/pytorch#96136: the recomputation in the backward pass updates BatchNorm a second time."""
+    torch.manual_seed(0)
+    n1, n2 = arm.split(">SSM>")
+    block, x = mn.MambaBlock(8, n1, n2, d_state=4), torch.randn(2, 6, 8, requires_grad=True)
+    for dtype in (torch.float32, torch.float64):
+        plain, checked = copy.deepcopy(block).to(dtype), copy.deepcopy(block).to(dtype)
+        plain(x.to(dtype)).sum().backward()
+        checkpoint(checked, x.to(dtype), use_reentrant=reentrant).sum().backward()
+        assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), checked.buffers(), strict=True))
+        assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), checked.parameters(), strict=True))
+
+
+def test_random_weights_refuse_to_be_recomputed():
+    """The recomputation would draw other weights than the forward pass had: silently wrong gradients."""
+    norm, x = create_norm("NormSelector", 8, mode="random"), torch.randn(2, 5, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="activation checkpointing"):
+        checkpoint(norm, x, use_reentrant=False).sum().backward()
+
+
+def test_update_statistics_does_for_our_norms_what_torch_does_for_its_own():
+    """torch.optim.swa_utils.update_bn looks for torch's classes and passes others by: the mean stayed 0 where it is 5."""
+    torch.manual_seed(0)
+    batches = [torch.randn(4, 10, 8) + 5 for _ in range(3)]
+    ours, theirs = create_norm("BN", 8), nn.BatchNorm1d(8)
+    mn.update_statistics([(x, None) for x in batches], ours)
+    update_bn([x.transpose(1, 2) for x in batches], theirs)
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        assert torch.allclose(getattr(ours, name), getattr(theirs, name), atol=1e-5)
+    assert ours.momentum == 0.1
+    for name in ("NormVary", "SwitchNorm"):
+        mixed = create_norm(name, 8).eval()
+        mn.update_statistics([{"x": x} for x in batches], mixed)
+        assert torch.allclose(mixed.running_mean, theirs.running_mean, atol=1e-5)
+        assert not mixed.training
+    with pytest.raises(ValueError, match="no batches"):
+        mn.update_statistics([], ours)
+
+
+def test_a_norm_on_the_meta_device_takes_lengths():
+    """accelerate's init_empty_weights: shapes without numbers."""
+    x, lengths = torch.empty(2, 5, 8, device="meta"), torch.ones(2, dtype=torch.long, device="meta")
+    for name in NORMS:
+        assert create_norm(name, 8).to("meta")(x, lengths).shape == x.shape
+
+
+# --------------------------------------------------------------------------------------------------- padding and text
+
+
+def test_left_padding_with_an_attention_mask_changes_nothing():
+    """state-spaces/mamba#66, huggingface/transformers#31540: left-padded rows give other outputs than the same rows alone."""
+    torch.manual_seed(0)
+    rows = [torch.randint(1, 7, (n,)) for n in (5, 2, 4)]
+    ids, mask = torch.zeros(3, 6, dtype=torch.long), torch.zeros(3, 6, dtype=torch.long)
+    for i, (row, start) in enumerate(zip(rows, (1, 4, 0), strict=True)):  # left-padded, and one padded behind
+        ids[i, start : start + len(row)], mask[i, start : start + len(row)] = row, 1
+    classifier = mn.SequenceClassifier(3, vocab_size=7, d_model=8, n_layers=2, arm="IN>SSM>GN", d_state=4)
+    model = mn.LanguageModel(7, d_model=8, n_layers=2, d_state=4)
+    with torch.no_grad():
+        logits, each = classifier(ids, attention_mask=mask), model(ids, attention_mask=mask.bool())
+        for i, row in enumerate(rows):
+            assert torch.allclose(logits[i], classifier(row[None])[0], atol=1e-5)
+            assert torch.allclose(each[i, mask[i] > 0], model(row[None])[0], atol=1e-5)
+
+
+def test_masks_that_cannot_be_are_refused_by_name():
+    model = mn.SequenceClassifier(3, vocab_size=7, d_model=8, n_layers=1, d_state=4)
+    ids, ones = torch.ones(2, 4, dtype=torch.long), torch.ones(2, 4, dtype=torch.long)
+    gap, empty, additive = ones.clone(), ones.clone(), ones * -10.0
+    gap[1, 1], empty[0] = 0, 0
+    for mask, told in (
+        (gap, "row 1 .* between valid"),
+        (empty, "row 0 .* alone"),
+        (additive, "0 .* and 1"),
+        (ones[0], "must be"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            model(ids, attention_mask=mask)
+    with pytest.raises(ValueError, match="both given"):
+        model(ids, torch.tensor([4, 4]), ones)
+    language = mn.LanguageModel(7, d_model=8, n_layers=1, d_state=4)
+    with pytest.raises(ValueError, match="group the prompts by length"):
+        language.generate(ids, 2, attention_mask=gap)
+    assert language.generate(ids, 2, attention_mask=ones).shape == (2, 6)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_generating_from_weights_that_are_not_finite_raises(temperature):
+    """huggingface/transformers: argmax of NaN is id 0, and the text goes on as if nothing had happened."""
+    model = mn.LanguageModel(7, d_model=8, n_layers=1, d_state=4)
+    with torch.no_grad():
+        model.backbone.layers[0].out_proj.weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="logits are not finite"):
+        model.generate(torch.ones(1, 3, dtype=torch.long), 2, temperature=temperature)
+
+
+def test_parameters_without_weight_decay_are_marked_as_in_mamba_ssm():
+    """state-spaces/mamba#798: optimizers that look for the mark spare A and D."""
+    marked = {
+        kind: {name for name, p in BLOCKS[kind]().named_parameters() if getattr(p, "_no_weight_decay", False)}
+        for kind in ("mamba", "mamba2", "image")
+    }
+    assert marked == {
+        "mamba": {"A_log", "D"},
+        "mamba2": {"A_log", "D", "dt_bias"},
+        "image": {"A_logs", "Ds", "dt_projs_bias"},
+    }

@@ -15,6 +15,7 @@ from numba import types
 from numba.core import cgutils, event
 from numba.extending import intrinsic
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 LANES = 64  # channels per block: four AVX-512 or eight AVX2 registers; the inner loops have this constant trip count
 
@@ -212,7 +213,7 @@ empty, zeros = (functools.partial(make, **_FLAT) for make in (torch.empty, torch
 @functools.lru_cache(maxsize=256)
 def constant(size, number):
     """A vector of `size` times one number, made once: only to be read."""
-    with torch.inference_mode(False):  # else a later training could not keep it for its backward pass
+    with torch.inference_mode(False), _disable_current_modes():  # a later training keeps it for its backward pass
         return torch.full((size,), number, **_FLAT)
 
 

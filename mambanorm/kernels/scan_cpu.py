@@ -44,8 +44,8 @@ class Cut(NamedTuple):
     """What the kernels need to know of the shapes: steps of a chunk, B, L, D, N, R."""
     blocks: Tensor
     """(blocks, 3): first channel, width, group of B and C. Blocks never cross the border of a group."""
-    states: tuple[int, ...]
-    """The shape of h at the start of every chunk but the first."""
+    states: int
+    """How many numbers h has at the start of every chunk but the first, (B, chunks − 1, N, D)."""
     scratch: dict[str, tuple[int, int]]
     """By direction: one row per worker, whose parts the two passes in scan_cpu_loops.py name."""
 
@@ -64,7 +64,7 @@ def cut(batch, length, channels, size, groups, rank, threads):
         workers,
         (STEPS, batch, length, channels, size, rank),
         blocks,
-        (batch, (length - 1) // STEPS, size, channels),
+        batch * ((length - 1) // STEPS) * size * channels,
         {way: (workers, count) for way, count in floats.items()},
     )
 
@@ -88,11 +88,10 @@ class Prepared(NamedTuple):
 
 
 def _prepared(u, delta, A, B, C, low, D, bias):
-    """Return the `Prepared` of a scan: u (B, L, D), delta, A (D, N), B and C (B, G, N, L), low, D and bias, float32 with
-    contiguous channels.
+    """Return the `Prepared` of a scan: u (B, L, D), delta, A (D, N), B and C (B, G, N, L), low, D and bias.
 
-    `delta` is (B, L, D), or (B, G, R, L) beside its weight `low` (R, D): then Δ's projection is part of the kernel, and
-    each group of B and C has R numbers of its own.
+    All are float32, with contiguous channels. `delta` is (B, L, D), or (B, G, R, L) beside its weight `low` (R, D): then
+    Δ's projection is part of the kernel, and each group of B and C has R numbers of its own.
     """
     rank, size = 0 if low is None else len(low), A.shape[1]
     plan = cut(*u.shape, size, B.shape[1], rank, scan_threads())
@@ -104,7 +103,7 @@ def _prepared(u, delta, A, B, C, low, D, bias):
 
 
 def _forward(scan, softplus, keep, want_last):
-    """Return out (B, L, D), the last state (B, N, D) and the states that the backward pass needs; EMPTY if not wanted."""
+    """Return out (B, L, D), the last state (B, N, D) and the states for the backward pass; EMPTY if not wanted."""
     (u, *_), plan = scan.tensors, scan.plan
     size = plan.numbers[4]
     out, last = empty(u.shape), empty(len(u), size, u.shape[2]) if want_last else EMPTY
@@ -194,9 +193,11 @@ def scan_operator(
 
 @scan_operator.register_fake
 def _(u, delta, A, B, C, low, D, bias, softplus):
-    (batch, length, channels), size = u.shape, A.shape[1]
-    states = batch, (length - 1) // STEPS, size, channels
-    return u.new_empty(u.shape), u.new_empty(batch, size, channels), u.new_empty(states)
+    batch, _, channels = u.shape
+    states = (
+        torch.library.get_ctx().new_dynamic_size()
+    )  # of the length, but a guard on it would narrow torch.export's L
+    return u.new_empty(u.shape), u.new_empty(batch, A.shape[1], channels), u.new_empty(states)
 
 
 @torch.library.custom_op("mambanorm::scan_cpu_backward", mutates_args=())

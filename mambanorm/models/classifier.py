@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import check_arm_options, common_options, options_of_blocks
+from mambanorm.models.padding import to_the_front
 from mambanorm.models.parts import (
     EMBEDDING_STD,
     Classifier,
@@ -72,7 +73,13 @@ class SequenceClassifier(Classifier):
         """What stands in the blocks now; surgery changes it."""
         return self.blocks[0].arm
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
+        """Return logits (B, n_classes). lengths (B,): each row's positions, followed by padding. attention_mask (B, L)
+        in its place: 1 at valid positions, 0 at padding on either side of them."""
+        if attention_mask is not None:
+            if lengths is not None:
+                raise ValueError("lengths and attention_mask are both given: one of them says where the padding is")
+            x, lengths, _ = to_the_front(x, attention_mask)
         self._check(x, lengths)
         x = self.stem_norm(self.positional(self.stem(x)), lengths)  # (B, L, D)
         for block, drop_path in zip(self.blocks, self.drop_paths, strict=True):

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.block import BlockCache, check_arm_options, common_options, options_of_blocks
+from mambanorm.models.padding import back_to_their_places, to_the_front
 from mambanorm.models.parts import EMBEDDING_STD, keeps_arguments, make_blocks, start_branches, weight_of
 from mambanorm.norms import check_causal, create_norm, known_options
 
@@ -76,12 +77,17 @@ class LanguageModel(nn.Module):
         """What stands in the blocks now; surgery changes it."""
         return self.backbone.layers[0].arm
 
-    def forward(self, ids: Tensor, lengths: None = None) -> Tensor:
-        """`lengths` is there so that the call is that of the classifiers. ValueError for lengths: a language model
-        knows no padding."""
-        self._check(ids)
+    def forward(self, ids: Tensor, lengths: None = None, attention_mask: Tensor | None = None) -> Tensor:
+        """Return logits (B, L, V). attention_mask (B, L): 1 at valid ids, 0 at padding on either side of them; logits
+        at padding mean nothing. `lengths` makes the call that of the classifiers, and must be None: padding behind a row
+        changes nothing in it. ValueError for lengths, and for a mask with a gap.
+        """
         if lengths is not None:
-            raise ValueError("a language model reads windows without padding: leave lengths out")
+            raise ValueError("a language model takes no lengths: leave them out, or give attention_mask=")
+        if attention_mask is not None:
+            ids, _, order = to_the_front(ids, attention_mask)
+            return back_to_their_places(self(ids), order)
+        self._check(ids)
         x = self.backbone.embedding(ids)  # (B, L, D)
         for block in self.backbone.layers:
             x = block(x)
@@ -117,12 +123,23 @@ class LanguageModel(nn.Module):
             x = block.step(x, kept)
         return self.lm_head(self.backbone.norm_f(x[:, None]))[:, 0]
 
-    def generate(self, prompt: Tensor, n: int, *, temperature: float = 0.0, seed: int | None = None) -> Tensor:
+    def generate(
+        self,
+        prompt: Tensor,
+        n: int,
+        *,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
         """The prompt (B, L) and n ids more, (B, L + n).
 
         Temperature 0 always takes the likeliest; above it ids are drawn with probability softmax(logits / temperature),
-        by the seed or else by torch's random state. ValueError for an empty prompt, n < 1 or a temperature below 0.
+        by the seed or else by torch's random state. ValueError for an empty prompt, n < 1, a temperature below 0, an
+        attention_mask with padding (prompts of several lengths do not share a cache), and logits that are not finite.
         """
+        if attention_mask is not None and not bool(attention_mask.all()):
+            raise ValueError("generate takes no padding: group the prompts by length, one call for each length")
         check_size("n", n)
         if isinstance(temperature, bool) or not isinstance(temperature, Real) or not temperature >= 0:
             raise ValueError(f"temperature must be 0 (always the likeliest) or above, got {shown(temperature)}")
@@ -142,7 +159,10 @@ class LanguageModel(nn.Module):
 
 
 def choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """The next ids (B, 1) from logits (B, V): the likeliest at temperature 0, else drawn."""
+    """Return the next ids (B, 1) from logits (B, V): the likeliest at temperature 0, else drawn. ValueError unless each
+    row's largest logit is finite."""
+    if not bool(logits.amax(-1).isfinite().all()):
+        raise ValueError("the model's logits are not finite: its weights or the prompt's states are not (mn.diagnose)")
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
     ahead = logits - logits.amax(-1, keepdim=True)  # ≤ 0, so that no temperature makes it infinite

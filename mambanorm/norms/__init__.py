@@ -8,6 +8,7 @@
     normvary.py         NormVary (Appendix D)
     more.py             beyond the paper: Lp, Scale, Constant, NormVary-token, SwitchNorm
     selector.py         DyT, Derf and the NormSelector between DyT and LN (source S2)
+    statistics.py       running statistics computed anew, after weights were averaged
     outside.py          not in the registry: adaLN and adaLN-zero, weight standardization
 
 A norm is called `norm(x, lengths)` and nothing else. The same norms as fused loops on the CPU are in

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mambanorm.basics.checks import check_flag, is_ordinary
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
-from mambanorm.norms.masked_moments import channel_moments, follow, pool_batch, pool_channels
+from mambanorm.norms.masked_moments import channel_moments, follow, is_recomputed, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
 TABLE_3 = "Table 3"
@@ -48,7 +48,11 @@ class NoNorm(Norm):
 )
 class BatchNorm(SequenceNorm):
     """Batch norm over B and L, as torch.nn.BatchNorm1d. It normalises with the biased variance and stores the
-    unbiased one. `momentum` is the weight of the new statistic. In eval the running statistics are used."""
+    unbiased one. `momentum` is the weight of the new statistic. In eval the running statistics are used.
+
+    It is no subclass of torch's, which has another layout and no lengths. So torch's update_bn and
+    convert_sync_batchnorm pass it by: use `mambanorm.update_statistics`; across processes its statistics stay local.
+    """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
         super().__init__(d, eps=eps, affine=affine)
@@ -63,10 +67,11 @@ class BatchNorm(SequenceNorm):
         moments = channel_moments(x, lengths)
         mean, var = pool_batch(moments)
         count = batch_count(x, lengths, "BN")
-        with torch.no_grad():
-            self.num_batches_tracked += 1
-            follow(self.running_mean, mean, self.momentum)
-            follow(self.running_var, var * (count / (count - 1)), self.momentum)
+        if not is_recomputed():
+            with torch.no_grad():
+                self.num_batches_tracked += 1
+                follow(self.running_mean, mean, self.momentum)
+                follow(self.running_var, var * (count / (count - 1)), self.momentum)
         return moments.x, mean, var
 
 

@@ -89,8 +89,16 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
 
 
 def follow(running: Tensor, new: Tensor, momentum: float) -> None:
-    """running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1, D)."""
+    """Set running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1, D)."""
     running.lerp_(new.view(-1).to(running.dtype), momentum)
+
+
+def is_recomputed() -> bool:
+    """Return True inside a backward pass: activation checkpointing runs the forward pass again there.
+
+    Running statistics have followed this batch already. torch's own norms count it twice (pytorch/pytorch#96136).
+    """
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:

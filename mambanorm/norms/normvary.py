@@ -26,6 +26,7 @@ from mambanorm.norms.masked_moments import (
     Moments,
     channel_moments,
     follow,
+    is_recomputed,
     pool_batch,
     pool_channels,
 )
@@ -91,9 +92,10 @@ class StatisticsMixture(SequenceNorm):
 
     @torch.no_grad()
     def track(self, mean: Tensor, var: Tensor) -> None:
-        """Eq. 15–16: the running statistics follow those of the batch."""
-        follow(self.running_mean, mean, self.momentum)
-        follow(self.running_var, var, self.momentum)
+        """Eq. 15–16: the running statistics follow those of the batch, once."""
+        if not is_recomputed():
+            follow(self.running_mean, mean, self.momentum)
+            follow(self.running_var, var, self.momentum)
 
 
 @register_norm(

@@ -18,7 +18,7 @@ from mambanorm.basics.checks import check_flag
 from mambanorm.basics.errors import unknown
 from mambanorm.norms.base import Norm, fresh_numbers
 from mambanorm.norms.classic import LayerNorm
-from mambanorm.norms.masked_moments import blank_padding
+from mambanorm.norms.masked_moments import blank_padding, is_recomputed
 from mambanorm.norms.registry import register_norm
 
 MODES = ("learned", "disable", "random", "fixed")
@@ -137,7 +137,10 @@ class NormSelector(Norm):
         return x.new_tensor([first, 1 - first]).expand(*x.shape[:2], 2)
 
     def _draw(self) -> float:
-        """The next of the draws, from a generator of its own: nothing else's random numbers move."""
+        """Return the next of the draws, from a generator of its own: nothing else's random numbers move."""
+        if is_recomputed():
+            told = "the random weights of NormSelector cannot be drawn again: leave this norm out of activation "
+            raise RuntimeError(f"{told}checkpointing, or use mode='fixed'")
         own = torch.Generator().manual_seed((int(self.seed) + int(self.draws)) % 2**62)
         self.draws += 1
         return float(torch.rand((), generator=own))

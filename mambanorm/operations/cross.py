@@ -22,7 +22,8 @@ def cross_scan(x: Tensor) -> Tensor:
 def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
     """The adjoint of `cross_scan`, (B, 4, D, H·W) → (B, D, H, W): every value back in its place, the four summed."""
     check_tensor("y", y, "(B, 4, D, H·W)")
-    check_size("height", height), check_size("width", width)
+    if is_ordinary(y):  # jit.trace has tensors for sizes
+        check_size("height", height), check_size("width", width)
     if y.dim() != 4 or y.shape[1] != 4 or y.shape[3] != height * width or not y.numel():
         raise ValueError(f"cross_merge expects (B, 4, D, H·W) with H·W = {height * width}, got {tuple(y.shape)}")
     return _cross(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
