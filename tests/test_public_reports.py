@@ -293,7 +293,7 @@ def test_a_classifier_with_padding_compiles_to_one_graph():
 
 
 def test_compiled_code_refuses_a_scan_that_may_grow():
-    """The loops on the CPU need decaying states. Compiled code cannot take the reference instead: it must not be silent."""
+    """The loops on the CPU need decaying states, and compiled code cannot take the reference: it must say so."""
     u, B = torch.randn(1, 4, 6), torch.randn(1, 2, 6)
     scan = torch.compile(lambda A: mn.selective_scan(u, u.abs(), A, B, B), backend="eager", fullgraph=True)
     A = -torch.rand(4, 2)
@@ -329,7 +329,7 @@ def test_random_weights_refuse_to_be_recomputed():
 
 
 def test_update_statistics_does_for_our_norms_what_torch_does_for_its_own():
-    """torch.optim.swa_utils.update_bn looks for torch's classes and passes others by: the mean stayed 0 where it is 5."""
+    """torch.optim.swa_utils.update_bn looks for torch's classes: the mean of ours stayed 0 where it is 5."""
     torch.manual_seed(0)
     batches = [torch.randn(4, 10, 8) + 5 for _ in range(3)]
     ours, theirs = create_norm("BN", 8), nn.BatchNorm1d(8)
@@ -358,7 +358,7 @@ def test_a_norm_on_the_meta_device_takes_lengths():
 
 
 def test_left_padding_with_an_attention_mask_changes_nothing():
-    """state-spaces/mamba#66, huggingface/transformers#31540: left-padded rows give other outputs than the same rows alone."""
+    """state-spaces/mamba#66, huggingface/transformers#31540: left-padded rows give other outputs."""
     torch.manual_seed(0)
     rows = [torch.randint(1, 7, (n,)) for n in (5, 2, 4)]
     ids, mask = torch.zeros(3, 6, dtype=torch.long), torch.zeros(3, 6, dtype=torch.long)

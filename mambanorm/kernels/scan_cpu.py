@@ -90,8 +90,8 @@ class Prepared(NamedTuple):
 def _prepared(u, delta, A, B, C, low, D, bias):
     """Return the `Prepared` of a scan: u (B, L, D), delta, A (D, N), B and C (B, G, N, L), low, D and bias.
 
-    All are float32, with contiguous channels. `delta` is (B, L, D), or (B, G, R, L) beside its weight `low` (R, D): then
-    Δ's projection is part of the kernel, and each group of B and C has R numbers of its own.
+    All are float32, with contiguous channels. `delta` is (B, L, D), or (B, G, R, L) beside its weight `low` (R, D):
+    then Δ's projection is part of the kernel, and each group of B and C has its own R numbers.
     """
     rank, size = 0 if low is None else len(low), A.shape[1]
     plan = cut(*u.shape, size, B.shape[1], rank, scan_threads())

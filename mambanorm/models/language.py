@@ -79,8 +79,8 @@ class LanguageModel(nn.Module):
 
     def forward(self, ids: Tensor, lengths: None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Return logits (B, L, V). attention_mask (B, L): 1 at valid ids, 0 at padding on either side of them; logits
-        at padding mean nothing. `lengths` makes the call that of the classifiers, and must be None: padding behind a row
-        changes nothing in it. ValueError for lengths, and for a mask with a gap.
+        at padding mean nothing. `lengths` makes the call that of the classifiers and must be None: padding behind a
+        row changes nothing in it. ValueError for lengths, and for a mask with a gap.
         """
         if lengths is not None:
             raise ValueError("a language model takes no lengths: leave them out, or give attention_mask=")
