@@ -29,7 +29,7 @@ from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.transformer import TransformerClassifier
 from mambanorm.models.vision import ImageClassifier
-from mambanorm.tasks import TASKS, check_task
+from mambanorm.tasks import TASKS, check_task, load_task
 
 EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
 NEEDED = "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba, its shards joined"
@@ -118,11 +118,7 @@ def load_model(path: str | Path) -> nn.Module:
     elif config.is_file() and {"task", "arm"} <= (fields := _as_dict(config)).keys():
         run = RunConfig.from_dict(fields)
         tell = TASKS[check_task(run.task)].shape
-        if tell is None:
-            raise ValueError(
-                f"{path} is of a run of {run.task}, which does not tell its shape: build_model needs its data"
-            )
-        model = build_model(run, tell(run.scale))
+        model = build_model(run, tell(run.scale) if tell else load_task(run.task, run.scale, run.seed))
     else:
         return load_mamba_checkpoint(state, hf_config=config if config.is_file() else None)
     try:
@@ -160,6 +156,9 @@ def load_mamba_checkpoint(
     architecture.
     """
     state = _mamba_ssm_names(state_dict)
+    if LAYER + "in_proj.weight" in state:
+        how = "make the model with its arm, then model.load_state_dict(…); in a file of mn.watch the arm is noted"
+        raise ValueError(f"these are tensors of this kit's LanguageModel, which do not show its norms: {how}")
     said = _read_config(hf_config)
     family = _family_of(state, said, told="arm" in config)
     found = _read_sizes(state, family, config.get("n_groups", said.get("n_groups")))
@@ -242,9 +241,6 @@ def _read_norms(state: dict[str, Tensor], family: str, said: Mapping[str, Any]) 
 
 def _shape(state: dict[str, Tensor], name: str, form: str) -> tuple[int, ...]:
     """The shape of a tensor that sizes are read off. ValueError where it is missing or has another number of axes."""
-    if name not in state and LAYER + "in_proj.weight" in state:
-        how = "make the model with its arm and model.load_state_dict(…), or save it with mn.watch, which notes them"
-        raise ValueError(f"these are tensors of this kit's LanguageModel, which do not show its norms: {how}")
     if name not in state:
         raise ValueError(f"missing: {name} {form}, given: {', '.join(list(state)[:4]) or 'nothing'}, …; {NEEDED}")
     if state[name].dim() != form.count(", ") + 1 or 0 in state[name].shape:
