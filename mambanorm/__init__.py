@@ -31,7 +31,7 @@ PLACES = {
         "models.classifier": "SequenceClassifier",
         "models.language": "LanguageModel",
         "models.mamba2": "Mamba2Block",
-        "models.pretrained": "load_mamba_checkpoint read_checkpoint",
+        "models.pretrained": "load_mamba_checkpoint load_model read_checkpoint",
         "models.transformer": "TransformerClassifier",
         "models.vision": "ImageClassifier VSSBlock",
         "norms": "NORMS NormVary create_norm register_norm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -102,6 +103,106 @@ def test_a_sick_checkpoint_is_told_where(tmp_path, capsys):
     assert code == 0
     assert "branch of layer 2" in out or "residual of layer 2" in out
     assert "try:" in out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what the kit has written
+
+IDS, VALUES, IMAGES = torch.arange(18).view(2, 9), torch.randn(2, 9, 4), torch.randn(2, 8, 8, 1)
+SIZES = dict(d_model=16, n_layers=2)
+MADE = {
+    "LN and GN, which have the same tensors": (
+        lambda: mn.LanguageModel(96, **SIZES, arm="LN>SSM>GN-token", norm_options={"groups": 2, "eps": 1e-3}),
+        IDS,
+    ),
+    "Mamba-2": (lambda: mn.LanguageModel(96, **SIZES, arm=mn.Arm("RMSN", None), model="mamba2", head_dim=8), IDS),
+    "an untied head": (lambda: mn.LanguageModel(vocab_size=96, tie=False, final_norm="LN", **SIZES), IDS),
+    "a classifier": (lambda: mn.SequenceClassifier(3, in_features=4, arm="IN>SSM>BN", **SIZES), VALUES),
+    "positions": (
+        lambda: mn.SequenceClassifier(3, vocab_size=96, positional="learned", positions=(9,), **SIZES),
+        IDS,
+    ),
+    "images": (
+        lambda: mn.ImageClassifier(3, in_channels=1, patch=2, down_sample=(1,), down_norm="LN", **SIZES),
+        IMAGES,
+    ),
+    "a Transformer": (lambda: mn.TransformerClassifier(3, vocab_size=96, **SIZES), IDS),
+}
+
+
+def written_by_watch(model, x, folder):
+    """The file that `watch` writes when the loss is infinite."""
+    watched = mn.watch(model, torch.optim.SGD(model.parameters()), folder=folder)
+    with watched:
+        watched.loss(model(x).sum() * torch.inf).backward()
+        with pytest.raises(mn.NonFinite) as stopped:
+            watched.optimizer.step()
+    return stopped.value.report.checkpoint
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_what_watch_wrote_of_a_model_of_the_kit_is_that_model_again(kind, tmp_path):
+    torch.manual_seed(0)
+    make, x = MADE[kind]
+    model = make()
+    path = written_by_watch(model, x, tmp_path)
+    for place in (path, tmp_path):
+        read = mn.load_model(place)
+        assert type(read) is type(model)
+        assert torch.equal(read.eval()(x), model.eval()(x))
+
+
+def test_diagnose_runs_a_language_model_that_watch_wrote_and_names_another_model(tmp_path, capsys):
+    """It said: missing: backbone.layers.0.mixer.A_log."""
+    _, text = checkpoint(tmp_path)
+    for kind, said in (("Mamba-2", ""), ("a classifier", "SequenceClassifier"), ("images", "ImageClassifier")):
+        path = written_by_watch(MADE[kind][0](), MADE[kind][1], tmp_path / kind)
+        code, out, err = call(capsys, str(path), "--text", text, "--length", "16")
+        assert code == (2 if said else 0)
+        assert f"step-000001.safetensors holds a {said}, which cannot be run on a text: in Python" in err or not said
+        assert out.startswith("LanguageModel: ") or said
+
+
+def test_a_norm_inserted_in_every_block_is_read_again_and_another_change_is_named(tmp_path):
+    torch.manual_seed(0)
+    model = mn.LanguageModel(96, **SIZES)
+    mn.insert_norm(model, "n2", "LN", IDS)
+    read = mn.load_model(written_by_watch(model, IDS, tmp_path / "inserted"))
+    assert str(read.arm) == "RMSN>SSM>LN"
+    assert torch.equal(read(IDS), model(IDS))
+    model.backbone.layers[1].n1 = mn.create_norm("LN", 16)
+    path = written_by_watch(model, IDS, tmp_path / "changed")
+    with pytest.raises(ValueError, match=r"000001\.safetensors holds a 'LanguageModel' that was changed after it was"):
+        mn.load_model(path)
+    model.load_state_dict(mn.read_checkpoint(path))
+
+
+def test_the_file_of_another_model_and_tensors_without_a_word_of_their_norms_are_refused(tmp_path):
+    path = written_by_watch(torch.nn.Linear(9, 2), torch.ones(2, 9), tmp_path)
+    with pytest.raises(ValueError, match=r"missing: backbone\.embedding\.weight"):
+        mn.load_model(path)
+    save_file(mn.LanguageModel(96, tie=False, **SIZES).state_dict(), tmp_path / "mine.safetensors")
+    with pytest.raises(ValueError, match="tensors of this kit's LanguageModel, which do not show its norms: make the"):
+        mn.load_model(tmp_path / "mine.safetensors")
+    made = dict(model="LanguageModel", arguments=dict(vocab_size=9, d_model=4, n_layers=1))
+    save_file({"a": torch.ones(1)}, path, {"mambanorm": json.dumps(made)})
+    with pytest.raises(ValueError, match=r"000001\.safetensors does not fit the model that it names: Missing key"):
+        mn.load_model(path)
+
+
+@pytest.mark.parametrize("task", ["pydoc", "digits"])
+def test_a_stored_run_is_its_model_again(task, tmp_path, store, capsys):
+    config = mn.base_config(task, "smoke", seed=3)
+    mn.sweep([config], workers=0, progress=False)
+    folder = mn.find_run(config).path
+    read, data = mn.load_model(folder), mn.load_task(task, "smoke", 3)
+    assert sorted(read.state_dict()) == sorted(mn.find_run(config).checkpoint)
+    assert torch.isfinite(read(data.test.batch([0])[0])).all()
+    (tmp_path / "text.txt").write_text(TEXT)
+    code, out, err = call(capsys, str(folder), "--text", str(tmp_path / "text.txt"), "--length", "16")
+    assert (code, "LanguageModel: " in out, "holds a SequenceClassifier" in err) == (
+        (0, True, False) if task == "pydoc" else (2, False, True)
+    )
 
 
 def test_text_is_read_by_tokenizer_characters_or_bytes(tmp_path):

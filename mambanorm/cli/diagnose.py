@@ -17,7 +17,7 @@ BYTES = 256
 
 def add_diagnose(command: Parser) -> None:
     help_text = "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or .pt, or the "
-    help_text += "folder of a download; config.json beside it says which"
+    help_text += "folder of a download; config.json beside it says which; or a file of mn.watch, or the folder of a run"
     command.add_argument("checkpoint", metavar="CHECKPOINT", help=help_text)
     help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, else by characters or bytes"
     command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
@@ -30,6 +30,7 @@ def add_diagnose(command: Parser) -> None:
     add_diagnose,
     "model.safetensors --text novel.txt",
     "mamba-130m/ --text novel.txt",
+    "clinic/step-000120.safetensors --text novel.txt",
     "pytorch_model.bin --text novel.txt --length 512 --html diagnosis.html",
 )
 def diagnose(options: argparse.Namespace) -> int:
@@ -38,15 +39,18 @@ def diagnose(options: argparse.Namespace) -> int:
 
     from mambanorm import look
     from mambanorm.basics.atomic import write_text
-    from mambanorm.models.pretrained import checkpoint_in, load_mamba_checkpoint, read_checkpoint
+    from mambanorm.models.language import LanguageModel
+    from mambanorm.models.pretrained import checkpoint_in, load_model
     from mambanorm.tasks.files import read_text
     from mambanorm.tasks.pydoc import windows
 
     if options.html and not options.html.endswith(".html"):
         raise ValueError(f"--html writes a page over what is there: give a name that ends in .html, got {options.html}")
     checkpoint = Path(checkpoint_in(options.checkpoint))
-    config = checkpoint.with_name("config.json")
-    model = load_mamba_checkpoint(read_checkpoint(checkpoint), hf_config=config if config.is_file() else None)
+    model = load_model(checkpoint)
+    if not isinstance(model, LanguageModel):
+        how = "in Python mn.diagnose(mn.load_model(path), batch) looks into it"
+        raise ValueError(f"{checkpoint} holds a {type(model).__name__}, which cannot be run on a text: {how}")
     ids = ids_of(read_text(Path(options.text)), model.vocab_size, checkpoint.with_name("tokenizer.json"))
     if len(ids) < 2:
         raise ValueError(

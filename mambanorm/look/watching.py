@@ -35,6 +35,7 @@ from mambanorm.look.mixers import decayed
 from mambanorm.look.recording import as_it_was, eagerly, first_tensor, left_as_found, norm_of, tensors_in
 from mambanorm.look.sites import COLUMNS, Pass, layers_of, places_of
 from mambanorm.look.surgery import sites_for_norms
+from mambanorm.models.pretrained import metadata_of
 
 safetensors_torch = Later("safetensors.torch")
 pictures = Later("mambanorm.figures.clinic")  # of what is found, drawn by a room above where they are asked for
@@ -280,7 +281,7 @@ class Watched:
             state = {name: value for name, value in state.items() if isinstance(value, Tensor)}  # modules may keep more
             checkpoint = self.folder / f"step-{self.step:06d}.safetensors"
             state = {name: value.detach().cpu().clone(**whole) for name, value in state.items()}
-            write_bytes(checkpoint, safetensors_torch.save(state))
+            write_bytes(checkpoint, safetensors_torch.save(state, metadata_of(self.model)))
         steps, layers, picture = self.steps, self.by_layer, self.folder / f"step-{self.step:06d}.png"
         where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"

@@ -1,6 +1,8 @@
-"""Pretrained weights: a checkpoint of mamba-ssm or transformers becomes a LanguageModel of this kit.
+"""Checkpoints: a file of mamba-ssm or transformers becomes a LanguageModel of this kit, and a file that the kit wrote
+the model that it was written from.
 
-What no tensor shows is in the checkpoint's config, transformers' or mamba-ssm's.
+What no tensor shows is in the checkpoint's config, transformers' or mamba-ssm's; in the metadata of a file that `watch`
+wrote; and in the config of a stored run.
 
 Sources: huggingface/transformers `models/{mamba,mamba2,falcon_mamba}/configuration_*.py` and `modeling_*.py`;
 state-spaces/mamba `models/config_mamba.py`, `modules/mamba2.py`.
@@ -18,10 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mambanorm.basics.checks import REAL, check_size, shown
+from mambanorm.config import RunConfig
+from mambanorm.models.build import build_model
+from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.language import LanguageModel
+from mambanorm.models.transformer import TransformerClassifier
+from mambanorm.models.vision import ImageClassifier
+from mambanorm.tasks import TASKS, check_task, load_task
 
 EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
 NEEDED = "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba, its shards joined"
@@ -69,6 +77,67 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} is truncated, altered or no checkpoint ({error!r}): bring it again") from error
 
 
+OF_THE_KIT = {one.__name__: one for one in (LanguageModel, SequenceClassifier, ImageClassifier, TransformerClassifier)}
+KEY = "mambanorm"  # under which the metadata of a file say which model it holds
+
+
+def metadata_of(model: nn.Module) -> dict[str, str]:
+    """Return the metadata of a .safetensors file with the tensors of a model: for a model of the kit, how it is made.
+
+    Where surgery or a wrapper has changed the model, so that its arguments no longer make it, only its class is said.
+    """
+    kind = type(model).__name__
+    if OF_THE_KIT.get(kind) is not type(model):
+        return {"format": "pt"}
+    said: dict[str, Any] = {"model": kind}
+    for arm in (model.arguments.get("arm"), model.arm):  # the second if a norm was inserted in every block
+        arguments = model.arguments | ({} if arm is None else {"arm": str(arm)})
+        with torch.random.fork_rng(devices=[]):
+            if str(type(model)(**arguments)) == str(model):
+                said["arguments"] = arguments
+                break
+    return {"format": "pt", KEY: json.dumps(said)}
+
+
+def load_model(path: str | Path) -> nn.Module:
+    """Return the model of a checkpoint, on the CPU and in float32.
+
+    path: a file that `watch` wrote, the folder of a stored run, or what `load_mamba_checkpoint` takes, with the
+    config.json beside it. ValueError for a file that no model can be made from.
+    """
+    path = Path(checkpoint_in(path))
+    state, config = read_checkpoint(path), path.with_name("config.json")
+    if said := _metadata(path):
+        if said.get("model") not in OF_THE_KIT or "arguments" not in said:
+            raise ValueError(
+                f"{path} holds a {shown(said.get('model'))} that was changed after it was made: make it so again, then "
+                "model.load_state_dict(mn.read_checkpoint(path))"
+            )
+        with torch.random.fork_rng(devices=[]):
+            model = OF_THE_KIT[said["model"]](**said["arguments"])
+    elif config.is_file() and {"task", "arm"} <= (fields := _as_dict(config)).keys():
+        run = RunConfig.from_dict(fields)
+        tell = TASKS[check_task(run.task)].shape
+        model = build_model(run, tell(run.scale) if tell else load_task(run.task, run.scale, run.seed))
+    else:
+        return load_mamba_checkpoint(state, hf_config=config if config.is_file() else None)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit the model that it names: {str(error).splitlines()[1].strip()}") from None
+    return model
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    """Return what the kit says in a .safetensors file about its model, {} for another file."""
+    from safetensors import safe_open
+
+    if path.suffix != ".safetensors":
+        return {}
+    with safe_open(path, "pt") as file:
+        return json.loads((file.metadata() or {}).get(KEY, "{}"))
+
+
 def load_mamba_checkpoint(
     state_dict: Mapping[str, Tensor], *, hf_config: object = None, **config: Any
 ) -> LanguageModel:
@@ -87,6 +156,9 @@ def load_mamba_checkpoint(
     architecture.
     """
     state = _mamba_ssm_names(state_dict)
+    if LAYER + "in_proj.weight" in state:
+        how = "make the model with its arm, then model.load_state_dict(…); in a file of mn.watch the arm is noted"
+        raise ValueError(f"these are tensors of this kit's LanguageModel, which do not show its norms: {how}")
     said = _read_config(hf_config)
     family = _family_of(state, said, told="arm" in config)
     found = _read_sizes(state, family, config.get("n_groups", said.get("n_groups")))
