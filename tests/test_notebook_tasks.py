@@ -18,9 +18,11 @@ from mambanorm.basics.settings import ROOT, SCALES
 from mambanorm.lessons import trained
 from mambanorm.report.execute import run_notebook
 from mambanorm.report.notebooks import find_notebooks
+from mambanorm.report.study import leaves_all_out
+from mambanorm.runs.presets import PAPER
 from mambanorm.runs.recorded_results import own_rate, recorded_seeds
 from mambanorm.study import scores
-from mambanorm.study.experiments import GRID_ARMS, VALIDATION_ARMS, tasks_of
+from mambanorm.study.experiments import GRID_ARMS, VALIDATION_ARMS, check_taken, taken
 
 
 @pytest.mark.parametrize("task", KINDS.values())
@@ -28,21 +30,31 @@ def test_a_notebook_has_runs_of_a_task_or_names_the_tasks_that_it_takes(task):
     for scale in SCALES:
         plan = mn.study(scale, [task], seeds=1)
         for name in plan:
-            if task in tasks_of(name, scale):
+            if taken(name, [task], scale):
                 assert plan.runs_of(name), (name, scale)
             elif name != "07_diagnostics":  # which always looks at the digits
                 with pytest.raises(
                     ValueError, match=rf"^notebook {name} takes .*, got tasks=\['{task}'\]: .*$"
                 ) as said:
                     plan.runs_of(name)
-                assert ", ".join(tasks_of(name, scale)) in str(said.value)
+                assert ", ".join(taken(name, PAPER, scale)) in str(said.value)
 
 
 def test_a_notebook_says_which_of_its_tasks_it_leaves_out_and_knows_no_other_names(capsys):
     assert {config.task for config in mn.study("smoke", ["digits", "pydoc"]).runs_of("03_type")} == {"digits"}
-    assert capsys.readouterr().out == "Left out, since this notebook does not take it at scale smoke: pydoc\n"
+    assert capsys.readouterr().out == "Not used in this notebook: pydoc\n"
     with pytest.raises(ValueError, match="unknown task 'digts'"):
         mn.study("smoke", ["digts"]).runs_of("03_type")
+    assert check_taken("15_your_norm", None, "smoke") is None
+    assert check_taken("15_your_norm", ["digits", "diabetes", "pydoc"], "smoke") == ["digits", "pydoc"]
+    with pytest.raises(ValueError, match="notebook 15_your_norm takes digits, .*, got tasks=\\['diabetes'\\]"):
+        check_taken("15_your_norm", "diabetes", "smoke")
+
+
+def test_a_study_leaves_out_the_notebooks_that_take_none_of_its_tasks():
+    plan = mn.study("smoke", ["diabetes"])
+    kept = [p.stem for p in find_notebooks() if not leaves_all_out(p.stem, plan, ["diabetes"], "smoke")]
+    assert [name[:2] for name in kept] == ["01", "02", "07", "10", "11", "12", "14"]
 
 
 def test_the_tasks_that_are_given_are_those_of_notebook_00_at_every_scale():
@@ -103,6 +115,7 @@ FEW = [
     ("10", "digits_images", "works"),
     ("10", "diabetes", "works"),
     ("12", "pydoc", "works"),
+    ("15", "diabetes", "refused"),
 ]
 
 

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -22,6 +22,7 @@ from mambanorm.runs.grid import check_names, check_seeds, unique
 from mambanorm.runs.store import missing_runs
 from mambanorm.runs.store import runs_dir as store_dir
 from mambanorm.runs.sweep import sweep
+from mambanorm.study.experiments import TAKES, taken
 from mambanorm.study.replication import trained_here
 from mambanorm.tasks import TASKS
 
@@ -59,7 +60,7 @@ def run_study(
     tasks = None if tasks is None else check_names("tasks", tasks)
     paths = find_notebooks(notebooks)
     plan = study_runs(scale, tasks, seeds, [path.stem for path in paths] if notebooks is not None else None)
-    for path in [path for path in paths if tasks and plan.get(path.stem) == []]:
+    for path in [path for path in paths if tasks and leaves_all_out(path.stem, plan, tasks, scale)]:
         paths.remove(path)
         print(f"{path.stem} is left out: {', '.join(tasks)} is none of its tasks")
     given = dict(scale=scale, seeds=seeds, tasks=tasks and list(tasks), runs_dir=runs_dir, scheduler=scheduler)
@@ -98,6 +99,11 @@ def run_study(
     execute([path for path in paths if waits[path]], out_dir, parameters, progress, shown)
     print(f"The report is at {(Path(out_dir) / 'index.html').resolve().as_uri()}")
     return sorted(outcomes, key=lambda outcome: outcome.name)
+
+
+def leaves_all_out(notebook: str, plan: Mapping, tasks: Sequence[str], scale: str) -> bool:
+    """Return whether a notebook takes none of the study's tasks."""
+    return plan.get(notebook) == [] or (notebook in TAKES and not taken(notebook, tasks, scale))
 
 
 def _earlier(names: Sequence[str], out_dir: Path) -> list[NotebookOutcome]:

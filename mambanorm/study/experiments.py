@@ -3,7 +3,6 @@
 from collections import UserDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
 from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
@@ -190,7 +189,6 @@ LR_FACTORS = (0.4, 1.0, 2.5)
 FURTHER_LR_FACTORS = ((0.064, 0.16), (6.25, 15.6))
 """Those by which an arm's rates may grow, below and above, where the best lies at an end (claims/evidence.py)."""
 
-
 BUDGETS = (1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 """Shares of a scale's steps at which a claim is judged besides: does an arm learn faster, or end better?"""
 
@@ -254,16 +252,28 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
     return [task for task in (*recorded, *VALIDATION_TASKS) if task in check_names("tasks", tasks)]
 
 
-TAKES = {"00_start_here": ("values",), "09_vision": ("vision",), "10_autonorm": ("vision", "table")}
-"""Notebook → the kinds of tasks that it takes; the others of a plan take sequences, of values or tokens."""
+TAKES = {"00_start_here": ("values",), "09_vision": ("vision",), "10_autonorm": ("vision", "table"),
+         "15_your_norm": ("values", "tokens", "vision", "language")}  # fmt: skip
+"""Notebook → the kinds of tasks that it takes; those of the plan that are missing here take sequences."""
 
 
-def tasks_of(notebook: str, scale: str) -> list[str]:
-    """Return those of the kit's tasks that a notebook of the plan takes at a scale."""
+def taken(notebook: str, tasks: Iterable[str], scale: str) -> list[str]:
+    """Return those of the tasks that a notebook takes at a scale."""
     if notebook == "08_validation":
-        return validation_tasks(scale, list(PAPER))
-    kinds = TAKES.get(notebook, ("values", "tokens"))
-    return [task for task in PAPER if kind_of_input(task) in kinds]
+        return validation_tasks(scale, list(tasks))
+    return [task for task in tasks if kind_of_input(task) in TAKES.get(notebook, ("values", "tokens"))]
+
+
+def check_taken(notebook: str, tasks: Sequence[str] | None, scale: str) -> list[str] | None:
+    """Return the given tasks that a notebook takes, or None. ValueError if it takes none of them, with those that it
+    takes, and for an unknown task."""
+    if tasks is None:
+        return None
+    given = list(map(check_task, check_names("tasks", tasks)))
+    if not (used := taken(notebook, given, scale)):
+        valid = ", ".join(taken(notebook, PAPER, scale))
+        raise ValueError(f"notebook {notebook} takes {valid}, got tasks={given}: give one of these, or None")
+    return used
 
 
 class Plan(UserDict):
@@ -279,17 +289,11 @@ class Plan(UserDict):
         return self.data[name]
 
     def runs_of(self, name: str) -> list[RunConfig]:
-        """Return the runs of a notebook, and print which of the given tasks it leaves out.
-
-        ValueError for an unknown task, and if the notebook takes none of the given ones, with those that it takes.
-        """
-        given = [check_task(task) for task in self.tasks or ()]
+        """Return the runs of a notebook, and print which given tasks have none. ValueError as of `check_taken`."""
+        check_taken(name, self.tasks, self.scale)
         runs = self[name]
-        if not runs:
-            valid = ", ".join(tasks_of(name, self.scale))
-            raise ValueError(f"notebook {name} takes {valid}, got tasks={given}: give one of these, or None")
-        if unused := [task for task in given if task not in {config.task for config in runs}]:
-            print(f"Left out, since this notebook does not take it at scale {self.scale}: {', '.join(unused)}")
+        if unused := [task for task in self.tasks or () if task not in {config.task for config in runs}]:
+            print(f"Not used in this notebook: {', '.join(unused)}")
         return runs
 
 
@@ -299,10 +303,9 @@ def study(
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
 ) -> Plan:
-    """Return the runs that each notebook needs, by notebook; [] where it takes none of the given tasks. Notebook 07
-    always has runs on digits, notebook 13 those of a language model beside a sequence's. Notebook 05 takes a task that
-    is left out of the grid only if there is no other. seeds=None: the scale's, or those that are recorded.
-    """
+    """Return the runs that each notebook needs, by notebook; [] where it takes none of the given tasks. 07 always has
+    runs on digits, 13 those of a language model beside a sequence's; 05 takes a task that is left out of the grid only
+    if there is no other. seeds=None: the scale's, or those that are recorded."""
     scale = study_scale(scale)
     own = RECORDED_TASKS if scale == STUDY_SCALE else STUDY_TASKS
     seeds = seeds if seeds is None else check_seeds(seeds, scale)
@@ -315,8 +318,7 @@ def study(
 
     def runs(arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
         few = {task for task in tasks if task not in own or leaves_grid_out(task, scale)}  # few of their arms recorded
-        each = (at_own_rates(arms, [task], scale, seeds, source, whole=task in few) for task in tasks)
-        return list(chain.from_iterable(each))
+        return [c for t in tasks for c in at_own_rates(arms, [t], scale, seeds, source, whole=t in few)]
 
     # what evening does not record, or what needs weights, is small enough to be trained here: at scale quick
     small = "quick" if scale == STUDY_SCALE else scale
@@ -329,6 +331,7 @@ def study(
     step = [core, arms("RMSN>SSM>None", "NormVary>SSM>LN"), arms("RMSN>SSM>LN")]
     of_transformers = [*small_images, *tables]
     crossed = first if of_transformers else []  # a Mamba's runs alone do not answer notebook 10
+    beyond = [*whole[:1], *(TEXTS if whole else ())]
     made_when_asked = {
         "00_start_here": lambda: grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], values, scale=small, seeds=1),
         "03_type": lambda: runs(TYPE_ARMS, sequences),
@@ -341,10 +344,6 @@ def study(
         "10_autonorm": lambda: (
             autonorm_runs(of_transformers, small, often) + grid(CROSSING_ARMS, crossed, scale=small, seeds=often)
         ),
-        "13_beyond": lambda: (
-            site_runs(scale, first, seeds)
-            if small == scale
-            else runs(GATED_ARMS, [*whole[:1], *(TEXTS if whole else ())])
-        ),
+        "13_beyond": lambda: site_runs(scale, first, seeds) if small == scale else runs(GATED_ARMS, beyond),
     }
     return Plan(made_when_asked, scale, None if tasks is None else asked)
