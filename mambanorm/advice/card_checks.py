@@ -6,6 +6,7 @@ All of it is tried on made-up numbers, in under a second for an ordinary norm. A
 from __future__ import annotations
 
 import copy
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -208,6 +209,8 @@ def _ordinary() -> Tensor:
 
 def _gradient(name: str, lengths: Tensor | None = None) -> Found:
     error = gradient_error(*prepared(lambda: create_norm(name, CHANNELS)), lengths)
+    if not math.isfinite(error):
+        return "the gradient is not finite", "bad"
     return (f"agree to {error:.1g}", "good") if error < WRONG else (f"differ by {_percent(error)}", "bad")
 
 

@@ -203,7 +203,8 @@ def contradiction(found: Behaviour, axes: Sequence[str], causal: bool) -> str:
         return f"its output has another dtype than x, {', '.join(found.dtypes)}: {how}"
     for error, where in zip(found.gradient, ("", " where lengths are given"), strict=True):
         if not error < WRONG:
-            return f"its backward is wrong: the gradient is {100 * error:.3g} % off finite differences{where}"
+            said = f"{100 * error:.3g} % off finite differences" if math.isfinite(error) else "not finite"
+            return f"its backward is wrong: the gradient is {said}{where}"
     if set(found.axes) != set(axes):
         said, seen = (" · ".join(one) or "no axis" for one in (axes, found.axes))
         return f"it is declared to take its statistics over {said}, but its outputs look over {seen}"
