@@ -144,11 +144,16 @@ class Block(nn.Module):
         observer, a norm at delta_after, or a layer that must be called (its weight is None)."""
         weight, bias, A_log, D = self.ssm()
         state = None if context is None else context.state
-        fused = weight is not None and "delta_after" not in self.more
-        if self.observer is not None or not fused:
-            delta = at("delta_after", self.dt_proj(dt) - bias if weight is None else project_delta(dt, weight))
-            at("step_size", F.softplus(delta + bias))
-        if fused:
+        read = self.observer is not None or "delta_after" in self.more
+        if weight is None:  # the layer adds its bias itself
+            bias = bias_of(self.dt_proj) if read else None
+            delta = self.dt_proj(dt) if bias is None else self.dt_proj(dt) - bias
+        elif read:
+            delta = project_delta(dt, weight)
+        if read:
+            delta = at("delta_after", delta)
+            at("step_size", F.softplus(delta if bias is None else delta + bias))
+        if weight is not None and "delta_after" not in self.more:
             y = low_rank_scan(u, dt, B, C, weight, bias, A_log, D, state=state, backend=self.scan_backend)
         else:
             u, delta, B, C = (m.movedim(1, -1) for m in (u, delta, B, C))  # (B, E, L), (B, N, L)
@@ -258,11 +263,11 @@ class MambaBlock(CausalBlock):
         return u, dt, B, C
 
     def ssm(self) -> tuple[Tensor, ...]:
-        """Return Δ's weight (E, R), bias (E,), log(−A) (E, N), D (E,); no weight if dt_proj must be called."""
-        weight, bias = None, bias_of(self.dt_proj)
-        if is_plain(self.dt_proj, nn.Linear) and bias is not None:
-            weight = self.dt_proj.weight
-        return weight, torch.zeros_like(self.D) if bias is None else bias, self.A_log, self.D
+        """Return Δ's weight (E, R), bias (E,), log(−A) (E, N), D (E,); the first two are None if dt_proj must be
+        called."""
+        layer = self.dt_proj
+        plain = is_plain(layer, nn.Linear) and layer.bias is not None
+        return *((layer.weight, layer.bias) if plain else (None, None)), self.A_log, self.D
 
 
 def init_dt(weight: Tensor, bias: Tensor) -> None:

@@ -59,7 +59,8 @@ def bias_of(layer: nn.Module) -> Tensor | None:
     """Return the bias of a linear layer, or of the first layer inside a wrapper that has one; None if there is none."""
     for part in layer.modules():
         bias = getattr(part, "bias", None)
-        bias = bias() if callable(bias) else bias  # a quantized layer has a method
+        if callable(bias):  # of a quantized layer
+            bias = bias()
         if isinstance(bias, Tensor):
-            return bias
+            return bias.full_tensor() if hasattr(bias, "full_tensor") else bias  # of FSDP each process has a part
     return None
