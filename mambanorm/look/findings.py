@@ -44,8 +44,8 @@ FLOAT16 = 65504.0
 LOST = "it holds non-finite weights already: go back to an earlier checkpoint; mn.watch keeps the last finite one"
 SPOILT = "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches in train mode"
 BACKWARD = (
-    "a larger eps in the norm, root or division whose backward pass comes just before; with large weights the last "
-    "finite checkpoint, then a lower rate or clip_grad_norm_ (which mends no gradient that is not finite already)"
+    "a larger eps in the norm, root or division whose backward pass comes just before; with large weights an "
+    "earlier checkpoint, then a lower rate or clip_grad_norm_ (which mends no gradient that is not finite already)"
 )
 """What to try where only gradients are not finite."""
 WIDER = "bfloat16 or float32 there, which reach 3e38"
@@ -237,7 +237,7 @@ def _non_finite(
 def _back_in_range(first: First, seats: Sequence[str]) -> str:
     """What to try where a value has left the range: a wider type, or smaller weights; and norms in front of that place,
     which keep it from coming again."""
-    mend = "the last finite checkpoint (mn.watch keeps it) and a lower rate"
+    mend = "an earlier checkpoint (mn.watch writes the weights with which this happens) and a lower rate"
     mend = f"{WIDER}; or {mend}" if first.half else mend
     hidden = first.before_site in SCANNED and first.site in BEHIND_SCAN  # the scan stands between them
     sites = IN_FRONT["scan"] if hidden else IN_FRONT.get(first.site, (first.before_site,))
