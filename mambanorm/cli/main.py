@@ -51,11 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # `mambanorm runs | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        except (OSError, RuntimeError, MemoryError) as error:  # a full disk, a scheduler that does not answer
+        except (OSError, MemoryError) as error:  # a full disk, a scheduler that does not answer
             return _fail(error, 1)
         except Exception as error:
-            if _is_of_arguments(error):
-                return _fail(error, 2)
+            if _is_said(error):
+                return _fail(error, 1 if isinstance(error, RuntimeError) else 2)
             return _fail(f"unexpected {type(error).__name__}: {error}; --debug shows where", 1)
 
 
@@ -66,13 +66,14 @@ DEBUG = "MAMBANORM_DEBUG"
 """The environment variable that --debug sets, for workers too: errors are then shown with where they came from."""
 
 
-def _is_of_arguments(error: Exception) -> bool:
-    """Return whether the kit refused something that it was given. Another error is a mistake in code, such as a norm of
-    the user's that raises TypeError, or that the kit calls with arguments which it does not take."""
+def _is_said(error: Exception) -> bool:
+    """Return whether the kit raised the error itself, in words for its user. Another one is a mistake in code, such as
+    a norm of the user's that raises TypeError, or that the kit calls with arguments which it does not take."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     if OURS.isdisjoint(Path(last.filename).parents):
         return False
-    return isinstance(error, ValueError) or (isinstance(error, TypeError) and last.line.startswith("raise "))
+    raised = isinstance(error, TypeError | RuntimeError) and last.line.startswith("raise ")
+    return raised or isinstance(error, ValueError)
 
 
 def _fail(error: object, code: int) -> int:

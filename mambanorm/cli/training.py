@@ -76,15 +76,12 @@ def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
             bar.update(step - bar.n)  # a run that continues does not begin at step 1
 
+        store = check_store(options.runs_dir)
         try:
-            store = check_store(options.runs_dir)
-            try:
-                train_and_store(config, store, wait=False, on_step=show)
-            except Timeout:
-                tqdm.write("another process trains this run: waiting for it", file=sys.stderr)
-                train_and_store(config, store, on_step=show)
-        except (RuntimeError, MemoryError) as error:
-            return f"{type(error).__name__}: {error}"
+            train_and_store(config, store, wait=False, on_step=show)
+        except Timeout:
+            tqdm.write("another process trains this run: waiting for it", file=sys.stderr)
+            train_and_store(config, store, on_step=show)
     return None
 
 
