@@ -226,7 +226,7 @@ def test_the_sites_of_this_kits_blocks_are_those_of_the_recorder():
     frame, table = seen.frame(), table[table.site != "decay"]  # the clinic alone makes it, from step_size
     assert list(zip(table.depth, table.site)) == list(zip(frame.depth, frame.site))
     for name in ("rms", "max_abs", "p999", "kurtosis", "nonfinite"):
-        np.testing.assert_allclose(table[name], frame[name], rtol=1e-9)
+        np.testing.assert_allclose(table[name], frame[name], rtol=1e-6)  # under hooks no layer is fused
 
 
 MAMBA_1 = ("x", "n1", "z", "conv", "dt", "B", "C")

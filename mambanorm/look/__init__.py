@@ -7,6 +7,7 @@ weights.py      WeightLog, the data of Figures 9 and 10 and of Appendix B while 
 diagnosis.py    diagnose: one pass forward and backward, what every site and every weight looks like, and what is wrong
 sites.py        which tensor of a model is which site: known families, patterns of module names, any module; and the
                 pass that looks at them
+mixers.py       Mamba mixers of other houses; what a mixer's parameters and the optimizer's groups say
 findings.py     what is found, in words, with what to try and where this kit measured it; how it is shown
 watching.py     watch: a training loop under observation; trainer_callback: the same for Hugging Face's Trainer
 surgery.py      insert_norm: a norm at a site of a trained model, calibrated so that little changes

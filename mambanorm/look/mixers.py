@@ -109,17 +109,21 @@ def suspicious(model: nn.Module) -> list[Symptom]:
     faults: dict[str, list[tuple[str, str]]] = {}
     for path, module in model.named_modules():
         A_log, bias = A_log_of(module), delta_bias_of(module)
-        if A_log is None or not all(value.isfinite().all() for value in (A_log, bias) if value is not None):
+        if (
+            A_log is None
+            or not A_log.numel()
+            or not all(value.isfinite().all() for value in (A_log, bias) if value is not None)
+        ):
             continue
         delta = torch.tensor([DT_MAX]) if bias is None else F.softplus(bias.double()).flatten()
-        for fault, found in (("A", _fault_of_A(A_log, float(delta.max()))), ("Δ", _fault_of_delta(delta))):
+        for fault, found in (("A", _fault_of_A(A_log, max(DT_MAX, float(delta.max())))), ("Δ", _fault_of_delta(delta))):
             if found:
                 faults.setdefault(fault, []).append((path, found))
     return [_symptom(fault, layers) for fault, layers in faults.items()]
 
 
 def _fault_of_A(A_log: Tensor, delta: float) -> str:
-    """ "" if sound. delta: the largest Δ of the bias."""
+    """Return what is wrong with A, "" if nothing is. delta: a large Δ, for a small one makes any state forget slowly."""
     fastest = float(A_log.double().exp().max())
     if fastest * delta < NOTHING:
         return (
@@ -133,7 +137,7 @@ def _fault_of_A(A_log: Tensor, delta: float) -> str:
 
 
 def _fault_of_delta(delta: Tensor) -> str:
-    """ "" if sound. delta: softplus of the bias, all channels or heads."""
+    """Return what is wrong with Δ, "" if nothing is. delta: softplus of the bias, all channels or heads."""
     low, high = float(delta.min()), float(delta.max())
     if len(delta) > 1 and high - low <= 1e-6 * high:
         return f"Δ from its bias is {low:.3g} in every channel"
