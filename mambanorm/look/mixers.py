@@ -123,7 +123,7 @@ def suspicious(model: nn.Module) -> list[Symptom]:
 
 
 def _fault_of_A(A_log: Tensor, delta: float) -> str:
-    """Return what is wrong with A, "" if nothing is. delta: a large Δ, for a small one makes any state forget slowly."""
+    """Return what is wrong with A, "" if nothing is. delta: a large Δ; at a small one any state lasts."""
     fastest = float(A_log.double().exp().max())
     if fastest * delta < NOTHING:
         return (

@@ -20,6 +20,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from mambanorm.basics.atomic import writable_folder, write_bytes
 from mambanorm.basics.checks import check_size, shown
 from mambanorm.basics.settings import Later
-from mambanorm.look.diagnosis import WEIGHTS, NonFinite, Report, check_loss
+from mambanorm.look.diagnosis import WEIGHTS, NonFinite, Report, check_loss, in_bfloat16
 from mambanorm.look.findings import First, Symptoms, findings_of, named
 from mambanorm.look.mixers import decayed
 from mambanorm.look.recording import as_it_was, eagerly, first_tensor, left_as_found, norm_of, tensors_in
@@ -291,9 +292,15 @@ class Watched:
         findings = findings_of(
             *frames, seen.first, seen.first_gradient,
             0.0 if lost or why else self._told, [why] * bool(why), sites_for_norms(self.model), seen.largest,
+            float16=not self._in_bfloat16,
         )  # fmt: skip
         backward = first is not None and first is seen.first_gradient
         return Report(self.step, first, backward, steps, layers, findings, checkpoint, picture)
+
+    @property
+    def _in_bfloat16(self) -> bool:
+        with torch.autocast(**self._call[3]) if self._call else nullcontext():
+            return in_bfloat16(self.model)
 
     @property
     def _told(self) -> float:
