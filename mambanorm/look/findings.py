@@ -24,10 +24,10 @@ STREAM = ("residual", "branch")
 SCANNED = ("dt", "B", "C", "delta", "delta_after", "step_size")
 """Sites that the scan reads; the value after them is its own."""
 BEHIND_SCAN = ("scan", "n2", "gated", "branch", "residual")
-IN_FRONT = dict.fromkeys(("scan", "n2"), ("delta", "B", "C")) | dict.fromkeys(("dt", "delta", "B", "C"), ("conv",))
+IN_FRONT = dict.fromkeys(("scan", "n2", "gated", "branch"), ("delta", "B", "C")) | {"residual": ("branch",)}
 IN_FRONT |= dict.fromkeys(("conv", "z"), ("n1",)) | dict.fromkeys(("step_size", "delta_after"), ("delta",))
-IN_FRONT |= {"gated": ("n2",), "branch": ("gated",), "residual": ("branch",)}
-"""Where a norm bounds what a site is made of."""
+IN_FRONT |= dict.fromkeys(("dt", "delta", "B", "C"), ("conv",))
+"""Where a norm bounds what a site is made of. Behind the scan it is what the scan reads: notebook 14 tries both."""
 FLOW, LAYERS = 1e-4, 8
 """Ratio of the gradients of the first weights to those of the last below which they vanish, above its inverse they
 explode; weight matrices from which that means something."""
@@ -239,15 +239,15 @@ def _back_in_range(first: First, seats: Sequence[str]) -> str:
     which keep it from coming again."""
     mend = "an earlier checkpoint (mn.watch writes the weights with which this happens) and a lower rate"
     mend = f"{WIDER}; or {mend}" if first.half else mend
-    hidden = first.before_site in SCANNED and first.site in BEHIND_SCAN  # the scan stands between them
-    sites = IN_FRONT["scan"] if hidden else IN_FRONT.get(first.site, (first.before_site,))
+    inside = first.before_site in ("scan", "n2", "gated")  # of a module that is no site itself
+    sites = IN_FRONT["scan"] if inside else IN_FRONT.get(first.site, (first.before_site,))
     return f"{mend}. {_norms(sites, seats)}".rstrip(". ")
 
 
 def _norms(sites: Sequence[str], seats: Sequence[str]) -> str:
     """What norms at these sites do, where insert_norm would take them; else ""."""
     calls = [f"mn.insert_norm(model, {site!r}, 'RMSN', batch)" for site in sites if site in seats]
-    return f"Norms put in while all is finite, {', '.join(calls)}, {KEEPS}" if calls else ""
+    return f"Norms inserted while all is finite, {', '.join(calls)}, {KEEPS}" if calls else ""
 
 
 def _room(table: pd.DataFrame, largest: Mapping[str, float] | None) -> Iterator[Symptom]:
