@@ -15,6 +15,7 @@ from mambanorm.basics.text import plural
 from mambanorm.block import DT_MAX, DT_MIN
 from mambanorm.look.findings import FAILURES, NOTHING, Symptom
 from mambanorm.look.recording import blocks_of
+from mambanorm.operations.layers import bias_of
 
 MAMBA_1, MAMBA_2 = {"in_proj", "x_proj", "dt_proj", "out_proj"}, {"in_proj", "norm", "out_proj"}
 INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm": "C_norm"}
@@ -61,7 +62,7 @@ def parts_of(mixer: nn.Module) -> dict[str, tuple[str, str, int, tuple[int | Non
 
 @torch.no_grad()
 def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
-    """Δ as a mixer of another house makes it of dt: of dt_proj's weight, or by calling a dt_proj without one."""
+    """Return Δ as a mixer of another library computes it: by dt_proj's weight, or by calling a dt_proj without one."""
     if version_of(mixer) == 2:
         return F.softplus(dt + mixer.dt_bias)
     weight = getattr(mixer.dt_proj, "weight", None)
@@ -87,25 +88,24 @@ def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
 
 
 def A_log_of(module: nn.Module) -> Tensor | None:
-    """log(−A) of a mixer or of one of this kit's blocks; None of another module, also of one that hands on the
+    """Return log(−A) of a mixer or of one of this kit's blocks; None for another module, also for one that hands on the
     attributes of what it wraps."""
     own = {**module._parameters, **module._buffers, **dict(module._modules.get("parametrizations", {}))}
     return next((getattr(module, name) for name in ("A_log", "A_logs") if own.get(name) is not None), None)
 
 
 def delta_bias_of(module: nn.Module) -> Tensor | None:
-    """Δ's bias, also that of a wrapped or quantized dt_proj; None where there is none."""
+    """Return Δ's bias, also that of a wrapped or quantized dt_proj; None if there is none."""
+    if "dt_proj" in module._modules:
+        return bias_of(module.dt_proj)
     found = [getattr(module, name, None) for name in ("dt_bias", "dt_projs_bias")]
-    for part in module.dt_proj.modules() if "dt_proj" in module._modules else ():
-        bias = getattr(part, "bias", None)
-        found.append(bias() if callable(bias) and not isinstance(bias, nn.Module) else bias)
     return next((value for value in found if isinstance(value, Tensor)), None)
 
 
 @torch.no_grad()
 def suspicious(model: nn.Module) -> list[Symptom]:
-    """What is wrong with A_log and Δ's bias in a model whose values are finite, one symptom a fault, with its first
-    layer. Layers with parameters that are not finite are left to other rules."""
+    """Return what is wrong with A_log and Δ's bias in a model whose values are finite: one symptom a fault, with its
+    first layer. Layers with parameters that are not finite are left to other rules."""
     faults: dict[str, list[tuple[str, str]]] = {}
     for path, module in model.named_modules():
         A_log, bias = A_log_of(module), delta_bias_of(module)
@@ -159,12 +159,12 @@ def _symptom(fault: str, layers: list[tuple[str, str]]) -> Symptom:
 
 
 def undecayed(name: str, weight: Tensor) -> bool:
-    """Whether weight decay should leave a parameter alone: A_log, D, the weights of norms, and biases."""
+    """Return True if weight decay should leave a parameter alone: A_log, D, the weights of norms, and biases."""
     return weight.dim() < 2 or "A_log" in name or name.endswith("bias") or getattr(weight, "_no_weight_decay", False)
 
 
 def decayed(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Symptom]:
-    """What is found if weight decay acts on parameters that it should leave alone; empty if it does not."""
+    """Return a symptom if weight decay acts on parameters that it should leave alone, else an empty list."""
     groups = [group for group in optimizer.param_groups if group.get("weight_decay")]
     in_decay = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
     names = [

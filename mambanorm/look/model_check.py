@@ -70,7 +70,7 @@ class Made:
 
 @torch.no_grad()
 def of_batch(norm: Made, training: bool | None = None) -> bool:
-    """Whether a row's output depends on the other rows of the batch, in the mode in which the norm is or in another."""
+    """Return True if a row's output depends on the other rows of the batch, in the norm's mode or in another."""
     mode = norm.module.training
     try:
         norm.module.train(mode if training is None else training)
@@ -82,12 +82,12 @@ def of_batch(norm: Made, training: bool | None = None) -> bool:
 
 
 def differ(one: Tensor, other: Tensor) -> bool:
-    """Whether two outputs differ by more than rounding, in the rows that both have."""
+    """Return True if two outputs differ by more than rounding, in the rows that both have."""
     return float((other[: len(one)] - one).abs().max()) > MOVED * float(one.abs().max().clamp(min=1e-3))
 
 
 def beside(given: object) -> object:
-    """What went in with as many further rows behind it, of other values where these are real numbers."""
+    """Return the input with as many further rows behind it, of other values if they are real numbers."""
     if isinstance(given, Tensor) and given.dim():
         return torch.cat([given, 1.7 * given.flip(0) + 0.3 if given.is_floating_point() else given])
     return type(given)(map(beside, given)) if isinstance(given, tuple | list) else given
@@ -125,7 +125,7 @@ class Seen:
 
 
 def memory(value: Tensor | None) -> int:
-    """Where a tensor lies, 0 for none."""
+    """Return the address of a tensor's storage, 0 if it has none."""
     strided = value is not None and value.layout == torch.strided and value.numel()
     return value.untyped_storage().data_ptr() if strided else 0
 
@@ -227,7 +227,7 @@ def looks_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
 
 
 def replaced(batch: object, ids: Tensor, value: Tensor) -> object:
-    """The batch's input with other ids."""
+    """Return the batch's input with other ids."""
     given, _ = split(batch)
     return {k: value if part is ids else part for k, part in given.items()} if isinstance(given, dict) else value
 
@@ -282,12 +282,12 @@ def forgotten_eval(model: nn.Module, batch: object, ran: list[Made]) -> list[Sym
 
 
 def turned(given: object) -> list:
-    """What went in, its real numbers with the other sign."""
+    """Return the input with the sign of its real numbers changed."""
     return [-x if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
 
 
 def drawn(given: object) -> list:
-    """What went in, its real numbers drawn at random."""
+    """Return the input with its real numbers drawn at random."""
     return [torch.randn_like(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
 
 

@@ -69,10 +69,10 @@ def register_norm(
     """Decorator: enters a factory `(d, **options) -> nn.Module` into NORMS, if the norm is what it declares.
 
     A norm is tried first (behaviour.py). ValueError, with the position that shows it, for one that is declared causal
-    and looks ahead, takes other axes than it says, lets padding into its statistics, keeps from batch to batch what is
-    not in its state dict, or fails on (3, 6, 8) in float64; `check=False` registers it all the same, and pages that
-    name it say what was found. ValueError too if the name is taken or cannot be written in an arm, and for a `causal`
-    that is no bool: "no" counts as true.
+    and looks ahead, takes other axes than it says, lets padding into its statistics, has a gradient that is not that of
+    its output, returns another dtype, keeps from batch to batch what is not in its state dict, or fails on (3, 6, 8) in
+    float64; `check=False` registers it all the same, and pages that name it say what was found. ValueError too if the
+    name is taken or cannot be written in an arm, and for a `causal` that is no bool: "no" counts as true.
     """
     check_word("a norm's name", name)
     check_flag(f"causal of norm {name!r}", causal)
