@@ -29,7 +29,7 @@ from mambanorm.basics.checks import check_beside, check_shapes, check_size, chec
 from mambanorm.basics.errors import unknown
 from mambanorm.norms import check_causal, check_options, create_norm, known_options
 from mambanorm.operations import BACKENDS, gated, low_rank_scan, selective_scan
-from mambanorm.operations.layers import bias_of, causal_conv_silu, is_plain, split_linear
+from mambanorm.operations.layers import causal_conv_silu, is_plain, split_linear
 from mambanorm.operations.scan import project_delta
 
 NOT_YET = "which a block that goes step by step does not have yet"
@@ -145,9 +145,12 @@ class Block(nn.Module):
         weight, bias, A_log, D = self.ssm()
         state = None if context is None else context.state
         read = self.observer is not None or "delta_after" in self.more
-        if weight is None:  # the layer adds its bias itself
-            bias = bias_of(self.dt_proj) if read else None
-            delta = self.dt_proj(dt) if bias is None else self.dt_proj(dt) - bias
+        if weight is None:  # the layer adds its bias itself, whatever it makes of it: that is its output for 0
+            delta = self.dt_proj(dt)
+            if read:  # without hooks where nothing depends on it, for they would see another input
+                run = self.dt_proj if "delta_after" in self.more else self.dt_proj.forward
+                bias = run(dt.new_zeros(1, 1, dt.shape[-1]))[0, 0]
+                delta = delta - bias
         elif read:
             delta = project_delta(dt, weight)
         if read:
@@ -176,16 +179,22 @@ class CausalBlock(Block):
         cache.conv = window[:, u.shape[1] :]
         return causal_conv_silu(self.conv1d, window)[:, window.shape[1] - u.shape[1] :]
 
-    def new_cache(self, rows: int) -> BlockCache:
-        """Return the cache before the first position."""
+    def new_cache(self, rows: int, device: torch.device | None = None) -> BlockCache:
+        """Return the cache before the first position. device: None = that of the weights, which offloading moves."""
         like = getattr(self.conv1d, "weight", self.A_log)
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32  # as the scan's last state
-        conv = like.new_zeros(rows, *self.conv_window)
-        return BlockCache(conv, like.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype))
+        conv = like.new_zeros(rows, self.conv_reach, self.convolved, device=device)
+        return BlockCache(conv, like.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype, device=device))
+
+    @property
+    def conv_reach(self) -> int:
+        """How many earlier positions the convolution sees, also one that was put in conv1d's place."""
+        taps, dilation = getattr(self.conv1d, "kernel_size", self._taps), getattr(self.conv1d, "dilation", (1,))
+        return (taps[0] - 1) * dilation[0]
 
     def _make_conv(self, channels: int, taps: int) -> None:
         self.conv1d = nn.Conv1d(channels, channels, taps, groups=channels, padding=taps - 1)
-        self.conv_window = taps - 1, channels  # of one row of a cache
+        self.convolved, self._taps = channels, (taps,)
 
     @torch.no_grad()
     def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
@@ -194,7 +203,7 @@ class CausalBlock(Block):
         Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
         """
         check_causal(self.arm.norms, NOT_YET)
-        cache = self.new_cache(len(x))
+        cache = self.new_cache(len(x), x.device)
         return self(x, context=cache), cache
 
     @torch.no_grad()

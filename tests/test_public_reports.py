@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, jvp, vmap
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 from torch.optim.swa_utils import update_bn
 from torch.utils.checkpoint import checkpoint
 
@@ -139,6 +139,70 @@ def test_lora_adapters_of_a_block_work_and_learn(model, target):
             assert torch.allclose(wrapped.merge_and_unload()(x), logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["ia3", "lora with a bias", "a hook", "opaque"])
+def test_a_norm_after_the_projection_of_delta_leaves_its_bias_out(method):
+    """The bias is what the layer puts out for 0, and not the attribute of that name: adapters and hooks change it."""
+    from peft import IA3Config, LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    arm = "RMSN>SSM>None+delta_after:RMSN"
+    model, x = mn.SequenceClassifier(3, in_features=4, d_model=16, n_layers=1, arm=arm, d_state=4), torch.randn(2, 6, 4)
+    if method in ("a hook", "opaque"):
+        plain, block = copy.deepcopy(model), model.blocks[0]
+        factor = 2.0 if method == "a hook" else 1.0
+        if method == "a hook":
+            block.dt_proj.register_forward_hook(lambda _layer, _given, output: 2 * output)
+        else:
+            block.dt_proj = Opaque(block.dt_proj)
+        with torch.no_grad():
+            plain.blocks[0].dt_proj.weight *= factor
+            plain.blocks[0].dt_proj.bias *= factor
+            assert torch.allclose(model(x), plain(x), atol=1e-5)
+        return
+    how = IA3Config(target_modules=["dt_proj"], feedforward_modules=[], init_ia3_weights=False)
+    if method == "lora with a bias":
+        how = LoraConfig(r=2, target_modules=["dt_proj"], lora_bias=True, init_lora_weights=False)
+    wrapped = get_peft_model(model, how)
+    with torch.no_grad():
+        logits = wrapped(x)
+        assert torch.allclose(wrapped.merge_and_unload()(x), logits, atol=1e-5)
+
+
+def test_a_pruned_bias_learns():
+    """torch's pruning sets the attribute when the layer is called: the one from before has a graph that is gone."""
+    block, x = mn.MambaBlock(16, "RMSN", "None", {"delta_after": "RMSN"}, d_state=4), torch.randn(2, 5, 16)
+    prune.random_unstructured(block.dt_proj, "bias", 0.5)
+    for _ in range(2):
+        block(x).square().sum().backward()
+        assert block.dt_proj.bias_orig.grad.isfinite().all()
+
+
+def test_gradients_are_right_when_saved_tensors_return_in_another_layout():
+    """Offloading by saved-tensor hooks: the scan read what came back with the strides of before, beyond its end."""
+    for kind in BLOCKS:
+        block, x = BLOCKS[kind](), input_of(BLOCKS[kind]())
+        expected = slopes(block, x)
+        block.zero_grad()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: t.clone(memory_format=torch.contiguous_format), lambda t: t
+        ):
+            loss = block(x).square().sum()
+        loss.backward()
+        assert largest_gap({name: p.grad for name, p in block.named_parameters()}, expected) < 1e-4
+
+
+def test_an_offloaded_model_runs_and_goes_step_by_step():
+    """accelerate keeps the weights on meta until their layer is called; huggingface/accelerate's cpu_offload."""
+    import accelerate
+
+    model, ids = mn.LanguageModel(11, d_model=16, n_layers=2, d_state=4).eval(), torch.randint(0, 11, (2, 5))
+    with torch.no_grad():
+        expected, text = model(ids), model.generate(ids, 3)
+        offloaded = accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+        assert torch.allclose(offloaded(ids), expected, atol=1e-5)
+        assert torch.equal(offloaded.generate(ids, 3), text)
+
+
 def test_a_dynamically_quantized_model_runs_near_the_original():
     """'function' object has no attribute 'chunk': a quantized Linear has methods for weight and bias."""
     model = mn.SequenceClassifier(3, in_features=4, d_model=16, n_layers=2, d_state=4).eval()
@@ -159,6 +223,11 @@ def test_a_replaced_convolution_of_another_kind_is_called():
     block(x)
     u = nn.functional.linear(block.n1(x), block.in_proj.weight[:32])
     assert torch.allclose(seen[0], nn.functional.silu(block.conv1d(u.mT)[..., :7].mT), atol=1e-6)
+    block.observer = None
+    with torch.no_grad():  # its cache reaches back as far as it does
+        y, cache = block.prefill(x[:, :5])
+        later = [block.step(x[:, i], cache) for i in (5, 6)]
+        assert torch.allclose(torch.cat([y, torch.stack(later, 1)], 1), block(x), atol=1e-5)
 
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -263,11 +332,12 @@ def test_tracing_and_export_give_the_same_outputs(kind):
             assert torch.allclose(run(other), block(other), atol=1e-5)
 
 
-def test_export_keeps_the_length_free():
+def test_export_keeps_rows_and_length_free():
+    """A batch of as many rows as the block has channels must not be an exception."""
     block, x = transformed("mamba")
-    length = torch.export.Dim("length", min=2, max=1000)
-    exported = torch.export.export(block, (x,), dynamic_shapes=({1: length},), strict=False).module()
-    longer = torch.randn(2, 100, 8)
+    rows, length = torch.export.Dim("rows", min=2, max=64), torch.export.Dim("length", min=2, max=1000)
+    exported = torch.export.export(block, (x,), dynamic_shapes=({0: rows, 1: length},), strict=False).module()
+    longer = torch.randn(block.d_inner, 100, 8)
     assert torch.allclose(exported(longer), block(longer), atol=1e-5)
 
 
@@ -282,13 +352,13 @@ def test_a_block_compiles_to_one_graph_and_learns_as_without(kind):
     torch._dynamo.reset()
 
 
-def test_a_classifier_with_padding_compiles_to_one_graph():
+def test_a_classifier_with_padding_compiles_to_one_graph_for_every_shape():
+    """The last batch of an epoch is smaller: with another shape torch compiles again, for all shapes."""
     model = mn.SequenceClassifier(3, in_features=4, d_model=8, n_layers=1, arm="IN>SSM>BN", d_state=4)
-    x, lengths = torch.randn(3, 9, 4), torch.tensor([9, 4, 6])
-    plain = copy.deepcopy(model)
-    assert torch.allclose(
-        torch.compile(model, fullgraph=True, backend="aot_eager")(x, lengths), plain(x, lengths), atol=1e-5
-    )
+    plain, compiled = copy.deepcopy(model), torch.compile(model, fullgraph=True, backend="aot_eager")
+    for rows, length in ((4, 9), (3, 7)):
+        x, lengths = torch.randn(rows, length, 4), torch.tensor([length, 4, 6, 2][:rows])
+        assert torch.allclose(compiled(x, lengths), plain(x, lengths), atol=1e-5)
     torch._dynamo.reset()
 
 
@@ -347,11 +417,14 @@ def test_update_statistics_does_for_our_norms_what_torch_does_for_its_own():
         mn.update_statistics([], ours)
 
 
-def test_a_norm_on_the_meta_device_takes_lengths():
+def test_a_norm_on_the_meta_device_is_made_and_takes_lengths():
     """accelerate's init_empty_weights: shapes without numbers."""
     x, lengths = torch.empty(2, 5, 8, device="meta"), torch.ones(2, dtype=torch.long, device="meta")
     for name in NORMS:
-        assert create_norm(name, 8).to("meta")(x, lengths).shape == x.shape
+        with torch.device("meta"):
+            made = create_norm(name, 8)
+        for norm in (made, create_norm(name, 8).to("meta")):
+            assert norm(x, lengths).shape == x.shape
 
 
 # --------------------------------------------------------------------------------------------------- padding and text

@@ -9,6 +9,7 @@ import math
 import warnings
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -510,3 +511,18 @@ def test_what_only_looks_like_one_of_these_mistakes_is_none():
         (lambda: Generator(FrozenBatchNorm), IMAGES),
     ):
         assert not [one for one in mn.check_model(make(), x) if "mistake" in one.check]
+
+
+def test_a_fresh_model_of_images_has_no_vanishing_gradients():
+    """The matrices of Δ, B and C have small gradients on any model: they are no layers on the way back."""
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model = mn.ImageClassifier(3, in_channels=1, d_model=8, n_layers=2, d_state=4)
+        assert "vanish" not in repr(mn.diagnose(model, torch.randn(1, 4, 4, 1)).findings)
+
+
+def test_weights_of_a_wrapped_model_are_refused_by_name(tmp_path):
+    path = tmp_path / "step.safetensors"
+    path.write_bytes(safetensors.torch.save({"base_model.model.blocks.0.A_log": torch.ones(2, 2)}))
+    with pytest.raises(ValueError, match="of a wrapped model"):
+        mn.load_model(path)

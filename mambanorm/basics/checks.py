@@ -82,8 +82,9 @@ _ORDINARY = (Tensor, torch.nn.Parameter, type(None))
 
 
 def check_beside(name: str, x: Tensor, weight: Tensor, owner: str) -> None:
-    """Raises ValueError unless x is on the weight's device and in its dtype; under autocast the dtype may differ."""
-    if x.device != weight.device:
+    """Raises ValueError unless x is on the weight's device and in its dtype; under autocast the dtype may differ. A
+    weight on meta says nothing of the device: offloading brings it when its layer is called."""
+    if x.device != weight.device and not weight.is_meta:
         raise ValueError(f"{name} is on {x.device} and {owner} on {weight.device}: move one to the other")
     if x.dtype != weight.dtype and x.is_floating_point() and not torch.is_autocast_enabled(x.device.type):
         raise ValueError(f"{name} is {x.dtype} and {owner} {weight.dtype}: use {name}.to({weight.dtype})")

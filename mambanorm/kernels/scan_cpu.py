@@ -77,14 +77,22 @@ def _rows_of_four(*strides):
 
 
 class Prepared(NamedTuple):
-    """The plan of a scan, its tensors in the layout that the kernels read, and the strides of u, delta, B and C.
+    """The plan of a scan, and its tensors as the kernels read them.
 
     tensors: u (B, L, D), delta, B and C (B, G, N, L), the powers A·log₂e (N, D), low, D and bias; EMPTY for None.
     """
 
     plan: Cut
     tensors: list[Tensor]
-    strides: tuple[tuple[int, ...], ...]
+
+    @property
+    def strides(self) -> tuple[tuple[int, ...], ...]:
+        """Those of u, delta, B and C, read off the tensors: a saved-tensor hook may return them in another layout."""
+        u, delta, B, C = self.tensors[:4]
+        if delta.dim() == 4:  # Δ's R numbers
+            by_row, by_group, by_rank, by_step = delta.stride()
+            return u.stride(), (by_row, by_step, by_rank, by_group), B.stride(), C.stride()
+        return u.stride(), delta.stride(), B.stride(), C.stride()
 
 
 def _prepared(u, delta, A, B, C, low, D, bias):
@@ -96,10 +104,8 @@ def _prepared(u, delta, A, B, C, low, D, bias):
     rank, size = 0 if low is None else len(low), A.shape[1]
     plan = cut(*u.shape, size, B.shape[1], rank, scan_threads())
     powers = (A.t() * float(scan_cpu_loops.LOG2E)).contiguous()  # (N, D): the kernels compute powers of two
-    by_row, by_group, by_rank, by_step = (*delta.stride(), 0)[:4]
-    of_delta = (by_row, by_step, by_rank, by_group) if rank else delta.stride()
     fixed = (EMPTY if t is None else t.contiguous() for t in (powers, low, D, bias))
-    return Prepared(plan, [u, delta, B, C, *fixed], (u.stride(), of_delta, B.stride(), C.stride()))
+    return Prepared(plan, [u, delta, B, C, *fixed])
 
 
 def _forward(scan, softplus, keep, want_last):
@@ -153,7 +159,7 @@ class _Scan(torch.autograd.Function):
     def forward(ctx, keep, want_last, softplus, *tensors):
         scan = _prepared(*tensors)
         out, last, states = _forward(scan, softplus, keep, want_last)
-        ctx.plan, ctx.softplus, ctx.strides = scan.plan, softplus, scan.strides
+        ctx.plan, ctx.softplus = scan.plan, softplus
         if keep:
             ctx.save_for_backward(*scan.tensors, states)
         if want_last:
@@ -164,7 +170,7 @@ class _Scan(torch.autograd.Function):
     @backward_once
     def backward(ctx, grad, _):
         *tensors, states = ctx.saved_tensors
-        grads = _backward(Prepared(ctx.plan, tensors, ctx.strides), ctx.softplus, grad, states)
+        grads = _backward(Prepared(ctx.plan, tensors), ctx.softplus, grad, states)
         asked = zip(grads, ctx.needs_input_grad[3:], strict=True)
         return None, None, None, *(g if flag else None for g, flag in asked)
 

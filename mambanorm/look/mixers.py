@@ -15,7 +15,6 @@ from mambanorm.basics.text import plural
 from mambanorm.block import DT_MAX, DT_MIN
 from mambanorm.look.findings import FAILURES, NOTHING, Symptom
 from mambanorm.look.recording import blocks_of
-from mambanorm.operations.layers import bias_of
 
 MAMBA_1, MAMBA_2 = {"in_proj", "x_proj", "dt_proj", "out_proj"}, {"in_proj", "norm", "out_proj"}
 INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm": "C_norm"}
@@ -96,9 +95,10 @@ def A_log_of(module: nn.Module) -> Tensor | None:
 
 def delta_bias_of(module: nn.Module) -> Tensor | None:
     """Return Δ's bias, also that of a wrapped or quantized dt_proj; None if there is none."""
-    if "dt_proj" in module._modules:
-        return bias_of(module.dt_proj)
     found = [getattr(module, name, None) for name in ("dt_bias", "dt_projs_bias")]
+    for part in module.dt_proj.modules() if "dt_proj" in module._modules else ():
+        bias = getattr(part, "bias", None)
+        found.append(bias() if callable(bias) else bias)  # a quantized layer has a method
     return next((value for value in found if isinstance(value, Tensor)), None)
 
 

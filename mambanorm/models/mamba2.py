@@ -113,8 +113,7 @@ class Mamba2Block(CausalBlock):
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:
         """What is convolved, u, B and C (B, L, E + 2·G·N); the gate z (B, L, E); Δ before its softplus (B, L, H)."""
-        _, convolved = self.conv_window
-        gate, main, step = split_linear(self.in_proj, h, [self.d_inner, convolved, self.n_heads])
+        gate, main, step = split_linear(self.in_proj, h, [self.d_inner, self.convolved, self.n_heads])
         return main, gate, step
 
     def select(self, u: Tensor, dt: Tensor, at: Callable, context: BlockCache | None) -> tuple[Tensor, ...]:

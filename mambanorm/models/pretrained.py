@@ -34,6 +34,7 @@ from mambanorm.tasks import TASKS, check_task, load_task
 EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
 NEEDED = "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba, its shards joined"
 ENDINGS = (".safetensors", ".bin", ".pt", ".pth")  # of the files that hold a state dict
+WRAPPERS = ("base_model.", "module.", "_orig_mod.")  # what these put before every name
 SHOWN = 240  # letters of a list in an error: enough to see what is wrong
 
 
@@ -182,6 +183,10 @@ def _mamba_ssm_names(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """transformers' names as mamba-ssm has them: they differ in one letter. ValueError for what is no state dict."""
     if not isinstance(state_dict, Mapping):
         raise ValueError(f"expected a state dict, names → tensors, got {state_dict!r}: use read_checkpoint(path) first")
+    if wrapped := [n for n in state_dict if str(n).startswith(WRAPPERS)]:
+        raise ValueError(
+            f"{wrapped[0]} is of a wrapped model (PEFT, DDP or torch.compile): load it into one so wrapped"
+        )
     if others := [n for n, value in state_dict.items() if not (isinstance(n, str) and isinstance(value, Tensor))]:
         raise ValueError(
             f"a state dict maps names to tensors; other things are under {others[:4]}: pick the weights out"

@@ -30,7 +30,7 @@ from mambanorm.norms.masked_moments import blank_padding, standardize
 def fresh_numbers() -> Iterator[None]:
     """Random numbers of their own for what is made inside. The stream outside moves by one number, whatever is drawn;
     so what follows starts the same beside any norm, and repeats nothing."""
-    seed = int(torch.randint(2**62, ()))
+    seed = int(torch.randint(2**62, (), device="cpu"))  # also where models are built on meta
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -11,7 +11,7 @@ def gated(y: Tensor, z: Tensor) -> Tensor:
     """y·SiLU(z), what the gate z lets through of y (Eq. 2 and 3); both of one shape and on one device. ValueError for
     others. Under autocast their dtypes may differ."""
     check_real("y", y)
-    check_real("z", z, str(tuple(y.shape)))
+    check_real("z", z)
     if z.shape != y.shape or z.device != y.device:
         given, needed = (f"{tuple(t.shape)} on {t.device}" for t in (z, y))
         raise ValueError(f"z must be as y, {needed}, got {given}")

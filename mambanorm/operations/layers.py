@@ -10,13 +10,14 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from mambanorm.operations.conv_gate import conv_silu
 
+FORWARD = {kind: kind.forward for kind in (nn.Linear, nn.Conv1d, nn.Conv2d)}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Return True if calling the layer is the same as using its weights: it is exactly of torch's class `kind`, has no
     hooks and no `forward` of its own, and its weight is an ordinary tensor."""
-    if type(layer) is not kind or type(layer.weight) not in (nn.Parameter, Tensor):
+    if type(layer) is not kind or type(layer.weight) not in (nn.Parameter, Tensor) or kind.forward is not FORWARD[kind]:
         return False
     own = vars(layer)
     return not ("forward" in own or any([own[name] for name in HOOKS]) or _has_any_global_hook())
@@ -53,14 +54,3 @@ def _is_depthwise(conv: nn.Conv1d | nn.Conv2d) -> bool:
     """Return True for the convolution that the fused operation computes."""
     ordinary = conv.bias is not None and conv.padding_mode == "zeros"
     return ordinary and conv.groups == conv.in_channels == conv.out_channels and {*conv.stride, *conv.dilation} == {1}
-
-
-def bias_of(layer: nn.Module) -> Tensor | None:
-    """Return the bias of a linear layer, or of the first layer inside a wrapper that has one; None if there is none."""
-    for part in layer.modules():
-        bias = getattr(part, "bias", None)
-        if callable(bias):  # of a quantized layer
-            bias = bias()
-        if isinstance(bias, Tensor):
-            return bias.full_tensor() if hasattr(bias, "full_tensor") else bias  # of FSDP each process has a part
-    return None

@@ -112,12 +112,12 @@ def _check_arguments(u, delta, A, B, C, D, z, delta_bias):
 
 def _check_input_output(name, shape, batch, channels, state, length):
     """B or C: constant (D, N), (B, N, L), or (B, G, N, L) with G dividing D."""
-    allowed = [(channels, state), (batch, state, length)]
+    allowed = {2: (channels, state), 3: (batch, state, length)}  # by axes: torch.export would note B ≠ channels
     grouped = len(shape) == 4 and shape[1] > 0 and (shape[0], *shape[2:]) == (batch, state, length)
-    if shape in allowed or (grouped and channels % shape[1] == 0):
+    if allowed.get(len(shape)) == shape or (grouped and channels % shape[1] == 0):
         return
     text = f"({batch}, G, {state}, {length}) where G divides {channels}"
-    raise ValueError(f"{name} has shape {shape}; allowed are {allowed[0]}, {allowed[1]} and {text}")
+    raise ValueError(f"{name} has shape {shape}; allowed are {allowed[2]}, {allowed[3]} and {text}")
 
 
 def _check_low_rank(u, dt, B, C, dt_weight, dt_bias, A_log, D):
