@@ -130,7 +130,7 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     assert sites.LARGEST["float16"] < found.first.before_max < math.inf
     assert found.first.half
     assert "bfloat16 or float32 there" in found.findings[0].try_this
-    assert "mn.insert_norm(model, 'gated', 'RMSN', batch), keep the values as they are" in found.findings[0].try_this
+    assert "mn.insert_norm(model, 'C', 'RMSN', batch), keep the values as they are" in found.findings[0].try_this
     with torch.autocast("cpu", torch.bfloat16):
         assert list(mn.diagnose(model, labelled(ids)).findings) == []
 
@@ -390,10 +390,12 @@ def test_magnitudes_beyond_float16_outliers_and_vanishing_gradients_are_told():
         (finding,) = found_in(frame)
         assert said in finding.found
         assert "insert_norm" not in finding.try_this
-    weights = [dict(weight=f"{i}", shape=(8, 8), rms=0.5, grad_to_weight=10.0**-i) for i in range(8)]
+    weights = [dict(weight=f"{i}.weight", shape=(8, 8), rms=0.5, grad_to_weight=10.0**-i) for i in range(8)]
     (finding,) = found_in({"depth": [1]}, weights)
-    assert (finding.where, "gradients explode: the first layers' (RMS 2.8e-01)" in finding.found) == ("0", True)
-    assert found_in({"depth": [1]}, [*weights, dict(weight="head", shape=(8, 3), rms=0.0)]) == []  # as heads begin
+    assert (finding.where, "gradients explode: the first layers' (RMS 2.8e-01)" in finding.found) == ("0.weight", True)
+    assert (
+        found_in({"depth": [1]}, [*weights, dict(weight="head.weight", shape=(8, 3), rms=0.0)]) == []
+    )  # as heads begin
 
 
 DEAD = [(ours, 1e6), (ours, -60.0), (theirs, 60.0), (partial(theirs, "Jamba"), 1e6), (partial(ours, **HEADS), 60.0)]

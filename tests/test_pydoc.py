@@ -239,7 +239,7 @@ def test_what_a_language_model_has_not_is_refused(field):
 
 def test_padding_is_nothing_that_a_language_model_knows():
     model = build_model(base_config("pydoc", "smoke"), TASKS["pydoc"].shape("smoke"))
-    with pytest.raises(ValueError, match="windows without padding"):
+    with pytest.raises(ValueError, match="takes no lengths"):
         model(torch.ones(2, 4).long(), torch.tensor([4, 3]))
 
 

@@ -20,11 +20,10 @@ import torch.nn.functional as F
 from test_scan import FLOATS, OPTIONS, error, example, leaves
 
 import mambanorm as mn
-from mambanorm import block as block_module
 from mambanorm.kernels import backends
 from mambanorm.kernels.backends import choose
 from mambanorm.kernels.backends import triton_obstacle as obstacle
-from mambanorm.operations import low_rank_scan, scan_backend, selective_scan
+from mambanorm.operations import layers, low_rank_scan, scan_backend, selective_scan
 from mambanorm.operations.conv_gate import causal_conv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -218,7 +217,7 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
         seen.update({name: value.dtype for name, value in named.items()})
         return ours(u, dt, B, C, dt_weight, dt_bias, A_log, D, **options)
 
-    monkeypatch.setattr(block_module, "conv_silu", conv_silu_triton)
+    monkeypatch.setattr(layers, "conv_silu", conv_silu_triton)
     monkeypatch.setattr(scan_triton, "low_rank_scan_triton", spy)
     torch.manual_seed(0)
     block = mn.MambaBlock(8, d_state=4, scan_backend="triton").to(DEVICE)

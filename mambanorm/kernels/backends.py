@@ -109,7 +109,7 @@ def _obstacle(backend, u, state, vary):
 
 def _may_use_a_kernel(u):
     """Return True if a scan may go through a kernel: u is ordinary, or torch.compile knows the scan as an operator."""
-    return torch.compiler.is_compiling() or is_ordinary(u)
+    return torch.compiler.is_compiling() or not isinstance(u, torch.Tensor) or is_ordinary(u)
 
 
 @functools.cache

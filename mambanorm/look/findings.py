@@ -318,7 +318,9 @@ def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
 def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
     """Gradients that vanish or explode on their way back: their RMS in the first third of the weight matrices, in the
     order of definition, beside the last third. None pass a matrix that is all 0, as some heads begin."""
-    named = weights.weight.str.rpartition(".")[2] == "weight"  # of layers; A_log and Δ's projection have small ones
+    named = weights.weight.map(lambda name: name.split(".")[-1] == "weight").astype(
+        bool
+    )  # A_log and such are no layers
     matrices = weights[(weights["shape"].map(len) >= 2) & named]
     sizes = (matrices.rms * matrices.grad_to_weight).dropna()
     if len(sizes) < LAYERS or not (matrices.rms > 0).all():

@@ -97,7 +97,7 @@ def metadata_of(model: nn.Module) -> dict[str, str]:
             if str(type(model)(**arguments)) == str(model):
                 said["arguments"] = arguments
                 break
-    return {"format": "pt", KEY: json.dumps(said)}
+    return {"format": "pt", KEY: json.dumps(said, default=str)}
 
 
 def load_model(path: str | Path) -> nn.Module:

@@ -11,6 +11,8 @@ def gated(y: Tensor, z: Tensor) -> Tensor:
     """y·SiLU(z), what the gate z lets through of y (Eq. 2 and 3); both of one shape and on one device. ValueError for
     others. Under autocast their dtypes may differ."""
     check_real("y", y)
+    if not isinstance(z, Tensor):
+        check_real("z", z, str(tuple(y.shape)))  # here, for torch.compile cannot put sizes that vary into a text
     check_real("z", z)
     if z.shape != y.shape or z.device != y.device:
         given, needed = (f"{tuple(t.shape)} on {t.device}" for t in (z, y))
