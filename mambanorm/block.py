@@ -35,7 +35,7 @@ from mambanorm.operations.scan import project_delta
 NOT_YET = "which a block that goes step by step does not have yet"
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ
 UNDECAYED = ("A_log", "D", "dt_bias", "dt_projs_bias")
-"""How the names of a block's own parameters begin that mamba-ssm marks `_no_weight_decay`, for optimizers that look."""
+"""Prefixes of the parameters that mamba-ssm marks `_no_weight_decay`. Some optimizers read the mark."""
 OWN_OPTIONS = ("n1", "n2", *MORE_SITES)
 """Under these names norm_options hold the options of one site: `{"eps": 1e-6, "B": {"affine": False}}`."""
 
@@ -110,7 +110,8 @@ class Block(nn.Module):
         self.n1, self.n2 = norms.pop("n1"), norms.pop("n2")
         self.more = nn.ModuleDict(norms)
         for name, parameter in self._parameters.items():
-            parameter._no_weight_decay = name.startswith(UNDECAYED)
+            if name.startswith(UNDECAYED):  # no mark at all on others: some optimizers ask only whether there is one
+                parameter._no_weight_decay = True
 
     lacks: Sequence[str] = ()
     """Sites at which this block can have no norm."""
@@ -188,7 +189,7 @@ class CausalBlock(Block):
 
     @property
     def conv_reach(self) -> int:
-        """How many earlier positions the convolution sees, also one that was put in conv1d's place."""
+        """Number of earlier positions that the convolution reads, also for a layer that replaced conv1d."""
         taps, dilation = getattr(self.conv1d, "kernel_size", self._taps), getattr(self.conv1d, "dilation", (1,))
         return (taps[0] - 1) * dilation[0]
 

@@ -414,6 +414,10 @@ def test_update_statistics_does_for_our_norms_what_torch_does_for_its_own():
         mn.update_statistics([{"x": x} for x in batches], mixed)
         assert torch.allclose(mixed.running_mean, theirs.running_mean, atol=1e-5)
         assert not mixed.training
+    ours.frozen = nn.Module()  # as torchvision's FrozenBatchNorm2d: statistics without a momentum
+    ours.frozen.register_buffer("running_mean", torch.ones(8))
+    mn.update_statistics(batches, ours)
+    assert torch.equal(ours.frozen.running_mean, torch.ones(8))
     with pytest.raises(ValueError, match="no batches"):
         mn.update_statistics([], ours)
 
@@ -481,7 +485,7 @@ def test_generating_from_weights_that_are_not_finite_raises(temperature):
 def test_parameters_without_weight_decay_are_marked_as_in_mamba_ssm():
     """state-spaces/mamba#798: optimizers that look for the mark spare A and D."""
     marked = {
-        kind: {name for name, p in BLOCKS[kind]().named_parameters() if getattr(p, "_no_weight_decay", False)}
+        kind: {name for name, p in BLOCKS[kind]().named_parameters() if hasattr(p, "_no_weight_decay")}
         for kind in ("mamba", "mamba2", "image")
     }
     assert marked == {

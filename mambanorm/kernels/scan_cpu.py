@@ -45,7 +45,7 @@ class Cut(NamedTuple):
     blocks: Tensor
     """(blocks, 3): first channel, width, group of B and C. Blocks never cross the border of a group."""
     states: int
-    """How many numbers h has at the start of every chunk but the first, (B, chunks − 1, N, D)."""
+    """Size of the stored states: h at the start of every chunk except the first, (B, chunks − 1, N, D)."""
     scratch: dict[str, tuple[int, int]]
     """By direction: one row per worker, whose parts the two passes in scan_cpu_loops.py name."""
 
@@ -87,7 +87,7 @@ class Prepared(NamedTuple):
 
     @property
     def strides(self) -> tuple[tuple[int, ...], ...]:
-        """Those of u, delta, B and C, read off the tensors: a saved-tensor hook may return them in another layout."""
+        """Strides of u, delta, B and C. They are not stored: a saved-tensor hook may return another layout."""
         u, delta, B, C = self.tensors[:4]
         if delta.dim() == 4:  # Δ's R numbers
             by_row, by_group, by_rank, by_step = delta.stride()
@@ -152,8 +152,8 @@ def _backward(scan, softplus, grad, states):
 
 
 class _Scan(torch.autograd.Function):
-    """The scan of tensors as `_prepared` takes them → out (B, L, D) and, if wanted, the last state (B, N, D). A state
-    must not grow."""
+    """Compute out (B, L, D) and, if wanted, the last state (B, N, D) from the arguments of `_prepared`. A state must
+    not grow."""
 
     @staticmethod
     def forward(ctx, keep, want_last, softplus, *tensors):

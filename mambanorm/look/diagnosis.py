@@ -96,8 +96,8 @@ def diagnose(
     that the model returns, as transformers' does when given labels, else the mean square of its output.
 
     The model is run once by hooks, a compiled one as it is written; weights, `.grad`, mode, buffers and random states
-    stay as they are. ValueError for a pattern that nothing matches, a site of `sites` of which no module was called, a
-    batch that the model refuses, and a loss that is not one number; TypeError for what is no module.
+    stay as they are. ValueError for a pattern without a match, a site of `sites` without a called module, a batch that
+    the model refuses, and a loss that is not one number; TypeError if the model is no module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -166,7 +166,7 @@ def _gradients(value: Tensor, learn: dict[str, Tensor]) -> tuple[dict[str, Tenso
 
 
 def in_bfloat16(model: nn.Module) -> bool:
-    """Whether it computes in bfloat16: by autocast, or by its weights."""
+    """Return True if the model computes in bfloat16, by autocast or by its weights."""
     weight = next((weight for weight in model.parameters() if weight.is_floating_point()), None)
     if weight is None:
         return False
@@ -176,8 +176,9 @@ def in_bfloat16(model: nn.Module) -> bool:
 
 
 def _unseen(places: list[Place], table: pd.DataFrame, model: str, asked: Iterable[str]) -> list[str]:
-    """Sites of which some modules, or all, did not run; a fused kernel hides what it computes. ValueError for a site
-    that was asked for and of which none did."""
+    """Return a line for each site of which some or all modules were not called; a fused kernel hides its parts.
+
+    asked: the sites that the caller named. ValueError if no module of such a site was called."""
     seen, whole, skipped = set(table["where"]), [], []
     for site in dict.fromkeys(place.site for place in places):
         every = [place.where for place in places if place.site == site]

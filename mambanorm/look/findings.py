@@ -235,8 +235,8 @@ def _non_finite(
 
 
 def _back_in_range(first: First, seats: Sequence[str]) -> str:
-    """What to try where a value has left the range: a wider type, or smaller weights; and norms in front of that place,
-    which keep it from coming again."""
+    """Return what to try when a value has left the range: a wider type, or smaller weights; and norms in front of that
+    place, which bound the values in further training."""
     mend = "an earlier checkpoint (mn.watch writes the weights with which this happens) and a lower rate"
     mend = f"{WIDER}; or {mend}" if first.half else mend
     inside = first.before_site in ("scan", "n2", "gated")  # of a module that is no site itself
@@ -245,7 +245,7 @@ def _back_in_range(first: First, seats: Sequence[str]) -> str:
 
 
 def _norms(sites: Sequence[str], seats: Sequence[str]) -> str:
-    """What norms at these sites do, where insert_norm would take them; else ""."""
+    """Return a sentence on norms at these sites, "" if insert_norm takes none of them."""
     calls = [f"mn.insert_norm(model, {site!r}, 'RMSN', batch)" for site in sites if site in seats]
     return f"Norms inserted while all is finite, {', '.join(calls)}, {KEEPS}" if calls else ""
 
@@ -318,10 +318,9 @@ def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
 def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
     """Gradients that vanish or explode on their way back: their RMS in the first third of the weight matrices, in the
     order of definition, beside the last third. None pass a matrix that is all 0, as some heads begin."""
-    named = weights.weight.map(lambda name: name.split(".")[-1] == "weight").astype(
-        bool
-    )  # A_log and such are no layers
-    matrices = weights[(weights["shape"].map(len) >= 2) & named]
+    pairs = zip(weights.weight, weights["shape"])  # not A_log, not VSS's projections: their gradients are small
+    is_layer = [len(shape) >= 2 and name.rpartition(".")[2] == "weight" for name, shape in pairs]
+    matrices = weights[np.array(is_layer, dtype=bool)]
     sizes = (matrices.rms * matrices.grad_to_weight).dropna()
     if len(sizes) < LAYERS or not (matrices.rms > 0).all():
         return

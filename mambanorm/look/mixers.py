@@ -95,11 +95,11 @@ def A_log_of(module: nn.Module) -> Tensor | None:
 
 def delta_bias_of(module: nn.Module) -> Tensor | None:
     """Return Δ's bias, also that of a wrapped or quantized dt_proj; None if there is none."""
-    found = [getattr(module, name, None) for name in ("dt_bias", "dt_projs_bias")]
+    biases = [getattr(module, name, None) for name in ("dt_bias", "dt_projs_bias")]
     for part in module.dt_proj.modules() if "dt_proj" in module._modules else ():
         bias = getattr(part, "bias", None)
-        found.append(bias() if callable(bias) else bias)  # a quantized layer has a method
-    return next((value for value in found if isinstance(value, Tensor)), None)
+        biases.append(bias() if callable(bias) else bias)  # a quantized layer has a method
+    return next((value for value in biases if isinstance(value, Tensor)), None)
 
 
 @torch.no_grad()

@@ -233,7 +233,7 @@ def _operate(model: nn.Module, site: str, name: str, batch: object, seats: list[
 
 
 def _checked(site: str, where: str, value: Tensor | None) -> Tensor:
-    """What stood at a site. ValueError if a norm cannot be fitted to it."""
+    """Return the values at a site. ValueError if a norm cannot be fitted to them."""
     if value is None:
         raise ValueError(f"{where} is not called: the model computes it in a fused kernel, which no norm can enter")
     if value.dim() != 3:

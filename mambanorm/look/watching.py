@@ -74,7 +74,7 @@ def watch(
 
 
 def unwrapped(optimizer: object) -> torch.optim.Optimizer:
-    """The optimizer inside its wrappers, which has the hooks around `step`. TypeError for what has none inside."""
+    """Return the torch optimizer inside any wrappers: it has the hooks around `step`. TypeError if there is none."""
     inner = optimizer
     while isinstance(deeper := getattr(inner, "optimizer", None), torch.optim.Optimizer):
         inner = deeper
@@ -215,7 +215,7 @@ class Watched:
         return self._check_or_raise()
 
     def _checking(self, closure: Callable) -> Callable:
-        """The closure, with a check behind each call; several of one step (LBFGS) count as one."""
+        """Return the closure with a check after each call; several calls in one step (LBFGS) count as one step."""
         step = self.step
 
         def checked():

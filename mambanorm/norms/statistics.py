@@ -19,7 +19,8 @@ def update_statistics(loader: Iterable, model: nn.Module, device: torch.device |
     that begins with it, or a dict of the model's keyword arguments. device: where each batch is moved first. The modes
     and momenta of the model stay as they were. ValueError for a loader without batches; the statistics are then reset.
     """
-    norms = [module for module in model.modules() if isinstance(getattr(module, "running_mean", None), Tensor)]
+    tracked = [module for module in model.modules() if isinstance(getattr(module, "running_mean", None), Tensor)]
+    norms = [module for module in tracked if hasattr(module, "momentum")]  # without one it is frozen, and stays so
     modes = {module: module.training for module in model.modules()}
     momenta = {norm: norm.momentum for norm in norms}
     for norm in norms:
