@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pandas as pd
 
+import mambanorm_study as study
+
 ROOT = Path(__file__).resolve().parents[1]
 ARMS = ("RMSN>SSM>None", "RMSN>SSM>GN", "NormVary>SSM>GN", "LN>SSM>LN", "None>SSM>None")
 SIZES = {
@@ -47,7 +49,7 @@ def step_of(block: str, arm: str, batch: int, length: int, width: int):
     torch.manual_seed(0)
     if block == "vision":
         side = int(length**0.5)
-        model, x = mn.ImageClassifier(10, in_channels=1, d_model=width, n_layers=LAYERS, arm=arm), (side, side, 1)
+        model, x = study.ImageClassifier(10, in_channels=1, d_model=width, n_layers=LAYERS, arm=arm), (side, side, 1)
     else:
         model = "mamba" if block == "floors" else block
         model = mn.SequenceClassifier(10, in_features=1, d_model=width, n_layers=LAYERS, arm=arm, model=model)
@@ -146,7 +148,7 @@ def main() -> None:
 
 def report(table: pd.DataFrame, earlier: str, rounds: int) -> str:
     """The page: what ran where, the medians, then every case."""
-    from mambanorm.runs import machine
+    from mambanorm_study.runs import machine
 
     facts = {
         "command": f"python -m benchmarks.before_after {earlier} --rounds {rounds}",

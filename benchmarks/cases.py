@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mambanorm import NORMS, base_config
+from mambanorm import NORMS
 from mambanorm.arms import MORE_SITES
-from mambanorm.basics.errors import unknown
-from mambanorm.config import RunConfig
-from mambanorm.tasks import load_task
+from mambanorm.errors import unknown
+from mambanorm_study import base_config
+from mambanorm_study.config import RunConfig
+from mambanorm_study.tasks import load_task
 
 STEP_PEERS = ("mambapy", "transformers", "transformers+mambapy")
 SCAN_PEERS = ("mambapy",)

@@ -19,8 +19,8 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 
-import mambanorm as mn
-from mambanorm.study.paper import paper_values
+import mambanorm_study as study
+from mambanorm_study.tables.paper import paper_values
 
 CHANCE = 0.1
 PRINTED = ["H1s", "H2s", "H3s", "H4s", "H5s", "H1v", "H2v", "H3v", "H4v", "H5v"]
@@ -32,7 +32,7 @@ def runs_of(claim: str, seeds: int) -> pd.DataFrame:
     names = ("run_id", "task", "arm", "seed", "role", "scale", "lr")
     frame = None
     for _ in ("tuning", "test"):
-        configs = mn.needed(claim, seeds, [task], "quick", frame)
+        configs = study.needed(claim, seeds, [task], "quick", frame)
         runs = pd.DataFrame([{name: getattr(config, name) for name in names} for config in configs])
         frame = made_up(runs, dict.fromkeys(runs.arm, 50.0), 0.1, np.random.default_rng(0))
     return runs
@@ -49,7 +49,7 @@ def made_up(runs: pd.DataFrame, mean: dict[str, float], sd: float, rng: np.rando
 
 
 def verdicts(claim: str, frames) -> Counter:
-    return Counter(mn.judge(claim, frame, scale="quick").word for frame in frames)
+    return Counter(study.judge(claim, frame, scale="quick").word for frame in frames)
 
 
 def told(name: str, found: Counter) -> None:
@@ -58,7 +58,7 @@ def told(name: str, found: Counter) -> None:
 
 def paper_means(claim: str) -> dict[str, float]:
     """What the paper prints for the claim's arms, per cent; the others 5 points beyond it, in the claim's favour."""
-    hypothesis, kind = mn.CLAIMS[claim], "sequence" if claim.endswith("s") else "vision"
+    hypothesis, kind = study.CLAIMS[claim], "sequence" if claim.endswith("s") else "vision"
     values = paper_values(kind).drop_duplicates("arm").set_index("arm").accuracy * 100
     known = values[values.index.isin(hypothesis.arms)]
     better = {arm: sum(c.weights.get(arm, 0) for c in hypothesis.comparisons if c.decides) for arm in hypothesis.arms}
@@ -78,12 +78,12 @@ def main() -> None:
             frames = (made_up(runs, mean, 0.5, rng) for _ in range(max(studies // 10, 1)))
             told(f"{claim} the paper's numbers, {seeds} seeds", verdicts(claim, frames))
     for claim in [*PRINTED, "H6s", "H7s", "H8s"]:
-        runs, mean = runs_of(claim, 8), dict.fromkeys(mn.CLAIMS[claim].arms, 50.0)
+        runs, mean = runs_of(claim, 8), dict.fromkeys(study.CLAIMS[claim].arms, 50.0)
         told(f"{claim} all arms equal", verdicts(claim, (made_up(runs, mean, 1.4, rng) for _ in range(studies // 10))))
     proposal, runs = "NormVary>SSM>GN", runs_of("H8s", 8)
     for mark, p in ((mark, p) for mark in (0.0, 1.0) for p in (0.0, 0.05, 0.10)):
         converged = (50.0 + mark - 100 * CHANCE * p) / (1 - p)
-        mean = dict.fromkeys(mn.CLAIMS["H8s"].arms, 50.0) | {proposal: converged}
+        mean = dict.fromkeys(study.CLAIMS["H8s"].arms, 50.0) | {proposal: converged}
         frames = (made_up(runs, mean, 1.4, rng, {proposal: p}) for _ in range(studies))
         told(f"H8s at {mark:+.0f} points, diverging in {100 * p:.0f} %", verdicts("H8s", frames))
 

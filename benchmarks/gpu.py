@@ -37,15 +37,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm import Arm, Mamba2Block, MambaBlock, base_config, selective_scan
-from mambanorm.basics.atomic import writable_folder, write_text
-from mambanorm.basics.errors import unknown
-from mambanorm.basics.settings import ROOT
-from mambanorm.basics.text import plural
+from mambanorm import Arm, MambaBlock, selective_scan
+from mambanorm.errors import unknown
 from mambanorm.operations.conv_gate import causal_conv
-from mambanorm.runs import machine
-from mambanorm.runs.run import train
-from mambanorm.study.plan import plan, shape_of
+from mambanorm_study import Mamba2Block, base_config
+from mambanorm_study.basics.atomic import writable_folder, write_text
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.basics.text import plural
+from mambanorm_study.runs import machine
+from mambanorm_study.runs.run import train
+from mambanorm_study.tables.plan import plan, shape_of
 
 SECONDS = 530  # of nine minutes: no case begins after them
 ODD = ((1, 1, 3, 4), (2, 37, 40, 16), (3, 130, 24, 5), (2, 257, 96, 64))  # (B, L, D, N) of the correctness

@@ -18,8 +18,8 @@ import torch
 from benchmarks.cases import Case
 from benchmarks.peers import prepare
 from mambanorm.kernels.threads import set_threads
-from mambanorm.runs.cluster import warm_up
-from mambanorm.runs.machine import PeakMemory
+from mambanorm_study.runs.cluster import warm_up
+from mambanorm_study.runs.machine import PeakMemory
 
 TINY = 16  # positions of the warm-up
 

@@ -35,8 +35,8 @@ from pathlib import Path
 
 from benchmarks.run import made
 from benchmarks.table import as_markdown
-from mambanorm.basics.atomic import write_text
-from mambanorm.basics.settings import ROOT
+from mambanorm_study.basics.atomic import write_text
+from mambanorm_study.basics.settings import ROOT
 
 RESULTS = Path(__file__).with_name("results")
 LEASES = "lease or died or one_process or user or dies or line or shown_to or full_disk or goes_on_from"
@@ -46,17 +46,20 @@ ROOMS = {
         ("tests/test_norms.py", "tests/test_conditional.py", "tests/test_behaviour.py", "tests/test_bad_input.py"),
     ),
     "block": ("mambanorm/block.py", ("tests/test_model.py", "tests/test_sites.py", "tests/test_bad_input.py")),
-    "store": ("mambanorm/runs/store.py", ("tests/test_store.py",)),
-    "stored run": ("mambanorm/runs/result.py", ("tests/test_store.py",)),
-    "leases": ("mambanorm/runs/worker.py", ("tests/test_sweep.py", "tests/test_resume.py", f"-k={LEASES}")),
-    "rule": ("mambanorm/claims/rule.py", ("tests/test_rule.py", "tests/test_claims.py")),
-    "rows": ("mambanorm/claims/rows.py", ("tests/test_claims.py", "tests/test_evidence.py", "tests/test_rule.py")),
+    "store": ("mambanorm_study/runs/store.py", ("tests/test_store.py",)),
+    "stored run": ("mambanorm_study/runs/result.py", ("tests/test_store.py",)),
+    "leases": ("mambanorm_study/runs/worker.py", ("tests/test_sweep.py", "tests/test_resume.py", f"-k={LEASES}")),
+    "rule": ("mambanorm_study/claims/rule.py", ("tests/test_rule.py", "tests/test_claims.py")),
+    "rows": (
+        "mambanorm_study/claims/rows.py",
+        ("tests/test_claims.py", "tests/test_evidence.py", "tests/test_rule.py"),
+    ),
     "evidence": (
-        "mambanorm/claims/evidence.py",
+        "mambanorm_study/claims/evidence.py",
         ("tests/test_evidence.py", "tests/test_claims.py", "tests/test_beyond.py"),
     ),
     "scan reference": ("mambanorm/operations/reference.py", ("tests/test_scan.py",)),
-    "evaluation": ("mambanorm/runs/evaluation.py", ("tests/test_train.py",)),
+    "evaluation": ("mambanorm_study/runs/evaluation.py", ("tests/test_train.py",)),
     "schedule": ("mambanorm/loop.py", ("tests/test_train.py",)),
     "loop": ("mambanorm/loop.py", ("tests/test_train.py",)),
 }
@@ -230,7 +233,7 @@ def main() -> None:
     stem = "mutants-claims" if options.claims else "mutants"
     if options.claims:
         ROOMS.clear()
-        ROOMS["claims"] = ("mambanorm/claims/*.py", tuple(f"tests/test_{name}.py" for name in OF_CLAIMS))
+        ROOMS["claims"] = ("mambanorm_study/claims/*.py", tuple(f"tests/test_{name}.py" for name in OF_CLAIMS))
         options.rooms = ["claims"]
     stored = RESULTS / f"{stem}.json" if options.seed == 35 else RESULTS / f"{stem}-{options.seed}.json"
     known = [Mutant(**facts) for facts in json.loads(stored.read_text())] if stored.exists() else []

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import nbformat
 
-from mambanorm.basics.errors import unknown
-from mambanorm.report.execute import run_notebook
-from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, tags_of
+from mambanorm.errors import unknown
+from mambanorm_study.report.execute import run_notebook
+from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, tags_of
 
 KINDS = {
     "values": "digits",

@@ -28,7 +28,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.cases import NAIVE, Case
-from mambanorm import Arm, Mamba2Block, MambaBlock, SequenceClassifier, create_norm, selective_scan, watch
+from mambanorm import Arm, MambaBlock, SequenceClassifier, create_norm, selective_scan
+from mambanorm_clinic import watch
+from mambanorm_study import Mamba2Block
 
 CLASSES = 10
 HEAD_DIM = 16  # channels of a head of Mamba-2, as the study has them

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK
-from mambanorm.figures.style import above, finish, instead, log_axis, new_figure, styled
+from mambanorm_study.figures.colours import BEST, COMBINATION, GREY, INK
+from mambanorm_study.figures.style import above, finish, instead, log_axis, new_figure, styled
 
 LINEAR_FROM = 512
 """From this length on, a fixed cost no longer shows in the cost per token."""

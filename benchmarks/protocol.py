@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from mambanorm.basics.settings import STUDY_SCALE
-from mambanorm.claims.evidence import Evidence
-from mambanorm.claims.hypotheses import BEYOND, CLAIMS
-from mambanorm.claims.plan import PROTOCOL, TRAINED_TASKS, planned_seeds, tuned_arms
-from mambanorm.claims.verdict import judge
-from mambanorm.runs.recorded_results import RESULTS, recorded
-from mambanorm.study.tables import label
+from mambanorm_study.basics.settings import STUDY_SCALE
+from mambanorm_study.claims.evidence import Evidence
+from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS
+from mambanorm_study.claims.plan import PROTOCOL, TRAINED_TASKS, planned_seeds, tuned_arms
+from mambanorm_study.claims.verdict import judge
+from mambanorm_study.runs.recorded_results import RESULTS, recorded
+from mambanorm_study.tables.tables import label
 
 PREDICTIONS = RESULTS / "predictions.csv"
 """Each claim and task: the word of version 11, and the word of version 12 on the tuning seeds, which is the prediction

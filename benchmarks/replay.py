@@ -27,12 +27,12 @@ import pandas as pd
 
 from benchmarks.run import RESULTS, made
 from benchmarks.table import as_markdown
-from mambanorm.basics.atomic import writable_folder, write_text
-from mambanorm.basics.settings import SCALES
-from mambanorm.basics.text import spell
-from mambanorm.config import RunConfig
-from mambanorm.runs.recorded_results import recorded, recorded_path
-from mambanorm.runs.sweep import sweep
+from mambanorm_study.basics.atomic import writable_folder, write_text
+from mambanorm_study.basics.settings import SCALES
+from mambanorm_study.basics.text import spell
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs.recorded_results import recorded, recorded_path
+from mambanorm_study.runs.sweep import sweep
 
 ROWS, WORKERS, SEED = 120, 2, 0
 GROUP = ["scale", "task"]

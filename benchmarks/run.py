@@ -21,13 +21,13 @@ from benchmarks.cases import SECTIONS, Sizes, groups
 from benchmarks.pictures import fig_scaling, fig_speed
 from benchmarks.table import as_text, groups_of, report, table, target_table, verdicts
 from benchmarks.timing import Limits, measure
-from mambanorm.basics.atomic import writable_folder, write_bytes, write_text
-from mambanorm.basics.errors import shown
-from mambanorm.basics.settings import ROOT
-from mambanorm.basics.text import plural, spell
+from mambanorm.errors import shown
 from mambanorm.kernels.threads import set_threads
-from mambanorm.runs import machine
-from mambanorm.runs.cluster import warm_up
+from mambanorm_study.basics.atomic import writable_folder, write_bytes, write_text
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.basics.text import plural, spell
+from mambanorm_study.runs import machine
+from mambanorm_study.runs.cluster import warm_up
 
 RESULTS = ROOT / "benchmarks" / "results"
 PEER_PACKAGES = ("mambapy", "transformers")

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 
 from benchmarks.cases import Case, config_of
-from mambanorm import train
-from mambanorm.config import RunConfig
-from mambanorm.tasks import load_task
+from mambanorm_study import train
+from mambanorm_study.config import RunConfig
+from mambanorm_study.tasks import load_task
 
 SHORT, LONGER = 1, 3  # periods
 _start = None  # in a child: where the processes wait for one another

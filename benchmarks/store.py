@@ -35,17 +35,17 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from mambanorm.basics.atomic import writable_folder, write_text
-from mambanorm.basics.settings import ROOT
-from mambanorm.claims import verdict_runs
-from mambanorm.config import RunConfig
-from mambanorm.runs import machine
-from mambanorm.runs.grid import base_config, grid, unique
-from mambanorm.runs.index import INDEX
-from mambanorm.runs.result import MANIFEST
-from mambanorm.runs.run import train
-from mambanorm.runs.store import load_runs, save_run
-from mambanorm.study.experiments import GRID_ARMS, study
+from mambanorm_study.basics.atomic import writable_folder, write_text
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.claims import verdict_runs
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs import machine
+from mambanorm_study.runs.grid import base_config, grid, unique
+from mambanorm_study.runs.index import INDEX
+from mambanorm_study.runs.result import MANIFEST
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import load_runs, save_run
+from mambanorm_study.tables.experiments import GRID_ARMS, notebook_runs
 
 RESULTS = ROOT / "benchmarks" / "results"
 SCALE, TASKS = "quick", ("digits", "listops")
@@ -54,7 +54,7 @@ RUNS, REPEATS = 50_000, 3
 
 def configs_for(n: int) -> tuple[list[RunConfig], int]:
     """n configs: those of the study and of the verdicts, filled up from the grid; and its number of seeds."""
-    asked = [config for configs in study(SCALE).values() for config in configs]
+    asked = [config for configs in notebook_runs(SCALE).values() for config in configs]
     asked += verdict_runs(scale=SCALE, runs_dir="nowhere")  # whatever is stored here: no run asks for further rates
     seeds = max(1, (n - len(unique(asked))) // (len(GRID_ARMS) * len(TASKS)))
     return unique([*asked, *grid(GRID_ARMS, TASKS, scale=SCALE, seeds=range(seeds))]), seeds
@@ -97,7 +97,7 @@ def command(store: Path, *arguments: str) -> Callable[[], object]:
 
     def call() -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "mambanorm", *arguments], env=environment, capture_output=True, text=True
+            [sys.executable, "-m", "mambanorm_study", *arguments], env=environment, capture_output=True, text=True
         )
         if done.returncode or "Training takes" in done.stdout:
             raise RuntimeError(f"mambanorm {' '.join(arguments)}: {done.stdout[-500:]}{done.stderr[-500:]}")

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from benchmarks.cases import Case, Group
 from benchmarks.peers import Bind, Missing, Run, prepare
 from benchmarks.runs import seconds_of, whole_runs
-from mambanorm.basics.settings import ROOT
 from mambanorm.kernels.threads import set_threads
+from mambanorm_study.basics.settings import ROOT
 
 SHORTEST = 16  # lengths below this are not worth judging by
 ROUNDS = 3  # of whole runs at most: a round is several seconds a task

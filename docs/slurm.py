@@ -11,8 +11,8 @@ from dask.distributed import Security
 from dask.utils import parse_bytes
 from dask_jobqueue import SLURMCluster
 
-from mambanorm.cli.main import main as mambanorm
-from mambanorm.runs.cluster import worker_environment
+from mambanorm_study.cli.main import main as mambanorm
+from mambanorm_study.runs.cluster import worker_environment
 
 LEAVE_MINUTES = 5  # so long before a job's time limit its workers leave, so that no run counts as lost
 

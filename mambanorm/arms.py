@@ -1,15 +1,12 @@
 """The arm notation: which norm stands where in a Mamba block, written `N1>SSM>N2`.
 
-`"RMSN>SSM>GN"` is the config value, the row label and the legend entry at once, and it is parsed here only. `→` is
-accepted for `>`. `"preset:VMamba"` names a published variant instead: PRESETS is the paper's survey (§2.3, §3.2) as a
-table, variant → arm.
+`"RMSN>SSM>GN"` is the value in a config, the label of a row and the entry of a legend. It is parsed
+here and nowhere else. `→` is accepted for `>`.
 
-Further norms follow with `+`, each at a site of MORE_SITES: `"RMSN>SSM>None+B:RMSN+gated:RMSN"`.
+Norms at further sites (MORE_SITES) follow with `+`: `"RMSN>SSM>None+B:RMSN+gated:RMSN"`.
+`"preset:VMamba"` names a published variant; PRESETS lists the paper's survey (§2.3, §3.2).
 
-A Transformer's block has two norms as well, one at its attention and one at its feed-forward: `"LN>MHA>LN"`, or the
-name of one of AUTONORM, the models of source S2.
-
-This file holds only names. The registry of norms, and torch with it, is imported where an arm names one of your own.
+Other packages can add blocks with another mixer in the place of SSM, see MIXERS and NAMED_ARMS.
 """
 
 from __future__ import annotations
@@ -17,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from mambanorm.basics.errors import nearest, unknown
-from mambanorm.basics.published import PUBLISHED
-from mambanorm.basics.settings import KIT_NORMS
+from mambanorm.errors import nearest, unknown
+from mambanorm.norms import NORMS, norm_name
+from mambanorm.published import PUBLISHED
 
 PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 """The six choices of the paper's grid, in the order of its Table 1."""
@@ -65,38 +62,31 @@ class Arm(NamedTuple("Arm", [("n1", str), ("n2", str), ("more", tuple[tuple[str,
     def __new__(cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Arm:
         return super().__new__(cls, norm_name(n1), norm_name(n2), further_norms(more))
 
+    mixer = "SSM"
+
     @classmethod
     def parse(cls, text: str | Arm) -> Arm:
-        """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"`, `"RMSN>SSM>None+B:RMSN"` or `"preset:VMamba"` → Arm; `"LN>MHA>LN"` or
-        `"AutoNorm"` → AttentionArm. ValueError for anything else, and for a site that is named twice."""
+        """Return the arm that a text names.
+
+        `"RMSN>SSM>GN"`, `"RMSN→SSM→GN"`, `"RMSN>SSM>None+B:RMSN"`, `"preset:VMamba"`, or a name in
+        NAMED_ARMS. Raises ValueError for any other text, and for a site that is named twice.
+        """
         if isinstance(text, Arm):
             return text
         if not isinstance(text, str):
             raise ValueError(f"an arm is text such as 'RMSN>SSM>GN', got {text!r}")
         if text.startswith("preset:"):
             return preset(text.removeprefix("preset:").strip())
-        if text in ATTENTION:
-            return AttentionArm.named(text)
+        if text in NAMED_ARMS:
+            return NAMED_ARMS[text]
         main, *further = text.split("+")
         parts = [part.strip() for part in main.replace("→", ">").split(">")]
-        if len(parts) != 3 or parts[1] not in ("SSM", "MHA"):
-            from mambanorm.norms import NORMS
-
-            guess = nearest(text, [*AUTONORM, *(f"{a}>SSM>{b}" for a in NORMS for b in NORMS)])
-            hint = f"; did you mean {guess!r}?" if guess else ""
-            raise ValueError(
-                f"unknown arm {text!r}: an arm is written N1>SSM>N2 with N1 and N2 among {', '.join(NORMS)}, "
-                f"further sites follow as +SITE:NORM; or preset:NAME; of a Transformer N1>MHA>N2, or one of "
-                f"{', '.join(AUTONORM)}{hint}"
-            )
-        if parts[1] == "MHA" and further:
-            extra = "+".join(["", *further])
-            raise ValueError(f"arm {text!r}: a Transformer's block has no further sites, leave out {extra}")
-        kind = AttentionArm if parts[1] == "MHA" else Arm
-        return kind(parts[0], parts[2], map(_site_and_norm, further))
+        if len(parts) != 3 or parts[1] not in MIXERS:
+            raise _unknown_arm(text)
+        return MIXERS[parts[1]](parts[0], parts[2], map(_site_and_norm, further))
 
     def __str__(self) -> str:
-        return f"{self.n1}>SSM>{self.n2}{self.further}"
+        return f"{self.n1}>{self.mixer}>{self.n2}{self.further}"
 
     @property
     def sites(self) -> dict[str, str]:
@@ -123,13 +113,21 @@ class Arm(NamedTuple("Arm", [("n1", str), ("n2", str), ("more", tuple[tuple[str,
         return "".join(f"+{site}:{norm}" for site, norm in self.more)
 
 
-def norm_name(name: str | None) -> str:
-    """As that of the registry, which a norm of the kit need not wait for."""
-    if isinstance(name, str) and name in KIT_NORMS:
-        return name
-    from mambanorm import norms
+MIXERS: dict[str, type[Arm]] = {"SSM": Arm}
+"""What stands between N1 and N2 → the class of such arms."""
+NAMED_ARMS: dict[str, Arm] = {}
+"""Arms with a name instead of the notation."""
 
-    return norms.norm_name(name)
+
+def _unknown_arm(text: str) -> ValueError:
+    notations = " or ".join(f"N1>{mixer}>N2" for mixer in MIXERS)
+    guess = nearest(text, [*NAMED_ARMS, *(f"{a}>SSM>{b}" for a in NORMS for b in NORMS)])
+    hint = f"; did you mean {guess!r}?" if guess else ""
+    named = f", or one of {', '.join(NAMED_ARMS)}" if NAMED_ARMS else ""
+    return ValueError(
+        f"unknown arm {text!r}: an arm is written {notations} with N1 and N2 among "
+        f"{', '.join(NORMS)}, further sites follow as +SITE:NORM; or preset:NAME{named}{hint}"
+    )
 
 
 def _site_and_norm(text: str) -> tuple[str, str]:
@@ -157,75 +155,13 @@ def further_norms(more: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[
     return tuple((site, found[site]) for site in MORE_SITES if found.get(site, "None") != "None")
 
 
-class AttentionArm(Arm):
-    """The norms of a Transformer's block, at its attention and at its feed-forward. `name`: that of AUTONORM, or ""."""
-
-    name = ""
-
-    @classmethod
-    def named(cls, name: str) -> AttentionArm:
-        arm = cls(ATTENTION[name].norm, ATTENTION[name].norm)
-        arm.name = name
-        return arm
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The norm options that the name stands for."""
-        return ATTENTION[self.name].options if self.name else {}
-
-    def __str__(self) -> str:
-        return self.name or f"{self.n1}>MHA>{self.n2}"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AttentionArm) and str(self) == str(other)
-
-    def __ne__(self, other: object) -> bool:  # a tuple has one of its own
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    @property
-    def label(self) -> str:
-        return self.name or super().label
-
-
-class Variant(NamedTuple):
-    """One of S2's models: its norm at both places, with these options."""
-
-    norm: str
-    options: dict[str, object]
-    what: str
-
-
-AUTONORM: dict[str, Variant] = {
-    "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended by a selector on each token"),
-    "AutoNorm_DisableSelector": Variant("NormSelector", {"mode": "disable"}, "the selector switched off: LN alone"),
-    "AutoNorm_RandomSelector": Variant("NormSelector", {"mode": "random"}, "random weights, new ones each step"),
-    "AutoNorm_FixedSelector": Variant("NormSelector", {"mode": "fixed"}, "half of each, always: our control, not S2's"),
-    "FrozenDyT": Variant("DyT", {}, "DyT alone"),
-    "FrozenLN": Variant("LN", {}, "LN alone"),
-    "Teacher": Variant("LN", {}, "LN alone, in a smaller model, to distil from"),
-}
-"""S2, §IV.B and §IV.C.2: the models that it compares. What makes a Teacher smaller is the business of its config."""
-
-ATTENTION: dict[str, Variant] = AUTONORM | {
-    "AutoNorm_Linear": Variant("NormSelector", {"linear": True}, "AutoNorm with DyT as x ⊙ α"),
-    "AutoNorm_Linear_RandomSelector": Variant(
-        "NormSelector", {"linear": True, "mode": "random"}, "the same, random weights"
-    ),
-}
-"""Every arm of a Transformer that has a name of its own; x ⊙ α is how S2 writes DyT."""
-
-
 def arms(*texts: str) -> list[Arm]:
-    """Arms from their notation, those with SSM."""
-    parts = ([*text.split("+")] for text in texts)
-    return [Arm(*main.split(">SSM>"), tuple(tuple(site.split(":")) for site in more)) for main, *more in parts]
+    """Return the arms that these texts name."""
+    return [Arm.parse(text) for text in texts]
 
 
-PRESETS = {name: variant._replace(arm=arms(variant.arm)[0]) for name, variant in PUBLISHED.items()}
-"""Published variants by name, see basics/published.py; `arm` is an Arm."""
+PRESETS = {name: variant._replace(arm=Arm.parse(variant.arm)) for name, variant in PUBLISHED.items()}
+"""Published variants by name, see published.py; `arm` is an Arm."""
 
 
 def preset(name: str) -> Arm:

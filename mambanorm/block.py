@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import MORE_SITES, SITES, Arm, further_norms
-from mambanorm.basics.checks import check_beside, check_shapes, check_size, check_tensor, shown
-from mambanorm.basics.errors import unknown
+from mambanorm.checks import check_beside, check_shapes, check_size, check_tensor, shown
+from mambanorm.errors import unknown
 from mambanorm.norms import check_causal, check_options, create_norm, known_options
 from mambanorm.operations import BACKENDS, gated, low_rank_scan, selective_scan
 from mambanorm.operations.layers import causal_conv_silu, is_plain, split_linear
@@ -52,14 +52,24 @@ class BlockCache:
     state: Tensor
 
 
-class Block(nn.Module):
-    """The forward pass that all blocks share, and their norms: `n1`, `n2`, and those of further sites in `more`.
+class ObservedBlock(nn.Module):
+    """Base of all blocks: calls `observer(site, value)`, if there is one, at each of its `sites`.
 
-    A subclass has `in_proj`, `conv1d` and `out_proj` and calls `_make_norms` last. `observer(site, value)` is shown
-    every site; it sees what is computed, and changes nothing.
+    The observer sees the values that are computed and changes nothing (inside.py).
     """
 
     observer: Callable[[str, Tensor], None] | None = None
+    sites: tuple[str, ...] = ()
+
+
+class Block(ObservedBlock):
+    """The forward pass that all Mamba blocks share, and their norms `n1`, `n2` and `more`.
+
+    `more` holds the norms at further sites. A subclass has `in_proj`, `conv1d` and `out_proj` and
+    calls `_make_norms` last.
+    """
+
+    sites = tuple(SITES)
 
     def forward(
         self, x: Tensor, lengths: Tensor | None = None, context: BlockCache | torch.Size | None = None

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import mambanorm_study.models  # noqa: F401 (registers every norm and model)
+
 os.environ["MAMBANORM_SCALE"] = "smoke"
 if not torch.cuda.is_available():  # before triton is imported: its kernels then run in NumPy, on the CPU
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -9,12 +9,12 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims import find_claim, needed
-from mambanorm.claims.evidence import NEW_TUNING_SEEDS
-from mambanorm.claims.plan import check_test_seeds
-from mambanorm.config import RunConfig
-from mambanorm.runs.grid import grid
-from mambanorm.study.experiments import lr_grid, model_of
+from mambanorm_study.claims import find_claim, needed
+from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS
+from mambanorm_study.claims.plan import check_test_seeds
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs.grid import grid
+from mambanorm_study.tables.experiments import lr_grid, model_of
 
 TASK = {"sequence": "digits", "vision": "digits_images", "language": "pydoc"}
 NAMES = ("run_id", "task", "arm", "seed", "scale", "lr", "n_layers", "train_rows", "role", "steps")
@@ -48,7 +48,7 @@ def rows_of(configs: Iterable[RunConfig]) -> pd.DataFrame:
     return frame.astype({name: object for name in ("run_id", "task", "arm", "scale", "role")})  # plain text is faster
 
 
-def study(
+def planted_frame(
     frame: pd.DataFrame,
     effects: Mapping[str, float] | None = None,
     rng: int = 0,
@@ -75,7 +75,7 @@ def study(
 
 def made_up(claim_id: str, effects=None, *, seeds=8, scale: str = "smoke", task: str = "", **how) -> pd.DataFrame:
     """Return `study` of all runs of a claim."""
-    return study(skeleton(claim_id, seeds, scale, task), effects, **how)
+    return planted_frame(skeleton(claim_id, seeds, scale, task), effects, **how)
 
 
 def where(frame: pd.DataFrame, rows, **values) -> pd.DataFrame:

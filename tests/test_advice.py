@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 import mambanorm as mn
-from mambanorm import advice
-from mambanorm.advice import blocks, experiments, mamba
-from mambanorm.advice.first_page import READERS
-from mambanorm.advice.mistakes import MISTAKES, Gap, mistake_runs, mistake_table
-from mambanorm.basics.settings import ROOT
+import mambanorm_study as study
 from mambanorm.norms import NORMS
+from mambanorm_study import advice
+from mambanorm_study.advice import blocks, experiments, mamba
+from mambanorm_study.advice.first_page import READERS
+from mambanorm_study.advice.mistakes import MISTAKES, Gap, mistake_runs, mistake_table
+from mambanorm_study.basics.settings import ROOT
 
 SEEDS = 2
 
@@ -64,7 +65,7 @@ NAMES = dict(nn=nn, channels=64, features=64, hidden_size=64, d_model=64, d=64, 
 @pytest.mark.parametrize("words", STEPS)
 def test_every_decision_step_of_the_guide_has_its_branch_and_a_line_of_code_that_makes_a_module(words):
     question, norm, place = STEPS[words]
-    found = mn.recommend(**question)
+    found = study.recommend(**question)
     assert found.norm == norm
     assert place in found.place
     assert all(re.search(r"\. \[.+\]$", reason) for reason in (*found.reasons, *found.at_odds))
@@ -82,14 +83,14 @@ SEE_NO_FUTURE = [
 
 def test_a_causal_model_gets_a_norm_of_one_position_and_is_told_why():
     for question in SEE_NO_FUTURE:
-        found = mn.recommend(**question)
+        found = study.recommend(**question)
         assert found.norm in ("LN", "RMSN", "None")
         assert any("later position" in text for text in found.reasons)
         assert "IN" not in found.instead
 
 
 def test_a_recommendation_reads_well():
-    text = repr(mn.recommend("cnn", batch_size=4))
+    text = repr(study.recommend("cnn", batch_size=4))
     assert "**cnn, batch_size=4: GN, after the convolution" in text
     assert "What is at odds" in text
     assert "    nn.GroupNorm(32, channels)" in text
@@ -110,7 +111,7 @@ def test_a_recommendation_reads_well():
 )
 def test_bad_values_are_answered_with_the_valid_ones(question, words):
     with pytest.raises(ValueError, match=words):
-        mn.recommend(**question)
+        study.recommend(**question)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def test_mamba_takes_the_arm_that_validation_chose_whatever_it_is(monkeypatch):
     table = pd.DataFrame(rows, columns=["arm", "who", "mean", "behind", "low", "high", "told"])
     table = table.assign(sd=1.0, n=8, unit="pp")
     monkeypatch.setattr(mamba, "_ranked", lambda kind, task, causal: (table, "made-up runs"))
-    found = mn.recommend("mamba", batch_size=2)
+    found = study.recommend("mamba", batch_size=2)
     assert (found.norm, found.instead) == ("BN", ("BN→BN",))
     assert "LN before it" in found.place
     assert isinstance(eval(found.code, NAMES | dict(d_model=8)), mn.MambaBlock)
@@ -134,7 +135,7 @@ def test_mamba_takes_the_arm_that_validation_chose_whatever_it_is(monkeypatch):
 
 def test_mamba_cites_the_recorded_verdicts_word_by_word_and_only_a_supported_one_is_a_reason():
     for task, kind in ((None, "sequence"), ("detection", "vision")):
-        found = mn.recommend("mamba", task=task)
+        found = study.recommend("mamba", task=task)
         said = (*found.reasons, *found.at_odds, *found.undecided)
         for verdict in mamba._verdicts(kind):
             named = f"({verdict.claim.id})", f"{verdict.scale} scale, {verdict.task}, "
@@ -149,7 +150,7 @@ def test_mamba_cites_the_recorded_verdicts_word_by_word_and_only_a_supported_one
 def test_the_readme_and_notebooks_11_and_12_name_the_same_arms():
     pages = [(ROOT / "notebooks" / f"{name}.ipynb").read_text() for name in ("11_choosing", "12_verdicts")]
     for task, reader in (("classification", "sequence"), ("detection", "vision"), ("language_model", "language")):
-        found = mn.recommend("mamba", task=task)
+        found = study.recommend("mamba", task=task)
         (sentence,) = [one for one in advice.what_to_do() if READERS[reader] in one]
         taken = re.search(r"take ([^\s:]+)", sentence).group(1)
         assert taken == "→".join(re.findall(r'n[12]="(\S+)"', found.code))
@@ -177,7 +178,7 @@ def test_what_is_stored_is_read_and_changed_code_measures_anew(runs, monkeypatch
     assert advice.measure("style", "smoke", SEEDS, folder).equals(frames["style"])
     monkeypatch.setattr(experiments, "_digest", lambda: "other")
     assert set(advice.measure("style", "smoke", 1, folder).norm) == {"new"}
-    assert len(mn.load_runs(folder)) == 0  # the run store passes the experiments by
+    assert len(study.load_runs(folder)) == 0  # the run store passes the experiments by
     with pytest.raises(ValueError, match="did you mean 'batch_size'"):
         advice.measure("batchsize")
 
@@ -200,8 +201,8 @@ def test_every_mistake_has_a_demo_and_a_twin_that_shares_its_seeds(runs):
 def test_the_advantage_of_a_twin_is_signed_so_that_more_is_better(monkeypatch):
     rows = [dict(norm=norm, seed=seed, scale="smoke", error_beyond=value + 0.01 * seed, losses=[1.0, 0.5])
             for seed in range(3) for norm, value in (("IN", 0.1), ("BN", 0.9))]  # fmt: skip
-    monkeypatch.setattr("mambanorm.advice.mistakes.MISTAKES", {5: MISTAKES[5]})
-    monkeypatch.setattr("mambanorm.advice.mistakes.measure", lambda *_: pd.DataFrame(rows))
+    monkeypatch.setattr("mambanorm_study.advice.mistakes.MISTAKES", {5: MISTAKES[5]})
+    monkeypatch.setattr("mambanorm_study.advice.mistakes.measure", lambda *_: pd.DataFrame(rows))
     (row,) = mistake_table().itertuples()
     assert row.advantage == pytest.approx(0.8)
     assert row.fails == "yes"

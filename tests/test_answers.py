@@ -4,8 +4,8 @@ import re
 
 import pandas as pd
 
-from mambanorm import answers
-from mambanorm.study import contrasts, procedure, tables
+from mambanorm_study import answers
+from mambanorm_study.tables import contrasts, procedure, tables
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 NOTHING = pd.DataFrame(columns=["task", "arm", "scale"])

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from mambanorm import answers, figures
 from mambanorm.arms import Arm
-from mambanorm.claims import CLAIMS, WORDS, judge
-from mambanorm.look import sigma_history
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.run import train
-from mambanorm.study import inside
-from mambanorm.study.experiments import GRID_ARMS
-from mambanorm.study.tables import paired_steps
+from mambanorm_study import answers, figures
+from mambanorm_study.claims import CLAIMS, WORDS, judge
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.weight_log import sigma_history
+from mambanorm_study.tables import inside
+from mambanorm_study.tables.experiments import GRID_ARMS
+from mambanorm_study.tables.tables import paired_steps
 from tests.planted import made_up
 
 

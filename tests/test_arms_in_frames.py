@@ -8,16 +8,16 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from mambanorm import answers, claims, figures
-from mambanorm.answers.vision import by_n2, place_counts
 from mambanorm.arms import MORE_SITES, PAPER_NORMS
-from mambanorm.cli.printing import print_arms
-from mambanorm.figures.accuracy import best_combination
-from mambanorm.figures.colours import arm_styles
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.recorded_results import recorded
-from mambanorm.runs.result import config_row
-from mambanorm.study import contrasts, procedure, tables
+from mambanorm_study import answers, claims, figures
+from mambanorm_study.answers.vision import by_n2, place_counts
+from mambanorm_study.cli.printing import print_arms
+from mambanorm_study.figures.accuracy import best_combination
+from mambanorm_study.figures.colours import arm_styles
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.recorded_results import recorded
+from mambanorm_study.runs.result import config_row
+from mambanorm_study.tables import contrasts, procedure, tables
 
 PLAIN = [f"{n1}>SSM>{n2}" for n1 in (*PAPER_NORMS, "NormVary") for n2 in PAPER_NORMS]
 FURTHER = [f"{arm}+{site}" for arm in PLAIN for site in ("gated:RMSN", "B:RMSN+C:RMSN+delta:RMSN", "branch:LN")]

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import mambanorm as mn
-from mambanorm.basics.settings import SCALES
-from mambanorm.cli.main import main
-from mambanorm.runs.grid import check_seeds
-from mambanorm.study import experiments
+import mambanorm_study as study
+from mambanorm_study.basics.settings import SCALES
+from mambanorm_study.cli.main import main
+from mambanorm_study.runs.grid import check_seeds
+from mambanorm_study.tables import experiments
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -127,7 +128,7 @@ def test_an_error_in_a_norm_of_ones_own_is_no_mistake_in_the_arguments(arguments
     """It was told as one of the command line, without where it comes from."""
     (tmp_path / "fails.py").write_text(OWN_NORM.format(arguments=arguments, body=body))
     argv = ["--import", str(tmp_path / "fails.py"), "train", "--arm", "Fails>SSM>None", "--scale", "smoke"]
-    done = subprocess.run([sys.executable, "-m", "mambanorm", *argv], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "mambanorm_study", *argv], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1].startswith(f"mambanorm: {said}")
     assert "--debug shows where" in done.stderr
     assert done.returncode == 1
@@ -148,23 +149,29 @@ def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
 
 
 CALLS = {  # one a rule
-    "seeds=[1.7]": (lambda: mn.study("smoke", seeds=[1.7]), "a seed is a whole number from 0 to 2³² − 1, got 1.7"),
-    "seeds=[2**32]": (lambda: mn.grid(["LN>SSM>LN"], seeds=[2**32]), "from 0 to 2³² − 1, got 4294967296"),
-    "seeds=-2": (lambda: mn.grid(["LN>SSM>LN"], seeds=-2), "the number of seeds must be a whole number from 1 to 100"),
-    "seeds=range(10**9)": (lambda: mn.grid(["LN>SSM>LN"], seeds=range(10**9)), "more than 1,000 seeds"),
-    "device=cpu:7": (lambda: mn.RunConfig(device="cpu:7"), "unknown device 'cpu:7'"),
-    "task=5": (lambda: mn.RunConfig(task=5), "task must be the name of one"),
-    "a field that is none": (lambda: mn.base_config(lrr=1), "unknown field of RunConfig 'lrr': valid are task, arm"),
-    "a config of a list": (lambda: mn.RunConfig.from_json("[1]"), "a config is a JSON object"),
-    "warmup": (lambda: mn.base_config("digits", "quick", steps=10), "warmup_steps=20 is beyond steps=10"),
-    "study(tasks=[])": (lambda: mn.study("smoke", tasks=[]), "tasks must be a list of names, got []"),
-    "train({})": (lambda: mn.train({}), "config must be a RunConfig, as base_config makes it, got a dict"),
-    "sweep('abc')": (lambda: mn.sweep("abc"), "each of configs must be a RunConfig, as grid makes it, got 'abc'"),
-    "judge('H1s', 3)": (lambda: mn.judge("H1s", 3), "frame must be a DataFrame, as load_runs makes it, got 3"),
-    "grid([])": (lambda: mn.grid([]), "arms must be a list of arms such as ['RMSN>SSM>GN'], got []"),
+    "seeds=[1.7]": (
+        lambda: study.notebook_runs("smoke", seeds=[1.7]),
+        "a seed is a whole number from 0 to 2³² − 1, got 1.7",
+    ),
+    "seeds=[2**32]": (lambda: study.grid(["LN>SSM>LN"], seeds=[2**32]), "from 0 to 2³² − 1, got 4294967296"),
+    "seeds=-2": (
+        lambda: study.grid(["LN>SSM>LN"], seeds=-2),
+        "the number of seeds must be a whole number from 1 to 100",
+    ),
+    "seeds=range(10**9)": (lambda: study.grid(["LN>SSM>LN"], seeds=range(10**9)), "more than 1,000 seeds"),
+    "device=cpu:7": (lambda: study.RunConfig(device="cpu:7"), "unknown device 'cpu:7'"),
+    "task=5": (lambda: study.RunConfig(task=5), "task must be the name of one"),
+    "a field that is none": (lambda: study.base_config(lrr=1), "unknown field of RunConfig 'lrr': valid are task, arm"),
+    "a config of a list": (lambda: study.RunConfig.from_json("[1]"), "a config is a JSON object"),
+    "warmup": (lambda: study.base_config("digits", "quick", steps=10), "warmup_steps=20 is beyond steps=10"),
+    "study(tasks=[])": (lambda: study.notebook_runs("smoke", tasks=[]), "tasks must be a list of names, got []"),
+    "train({})": (lambda: study.train({}), "config must be a RunConfig, as base_config makes it, got a dict"),
+    "sweep('abc')": (lambda: study.sweep("abc"), "each of configs must be a RunConfig, as grid makes it, got 'abc'"),
+    "judge('H1s', 3)": (lambda: study.judge("H1s", 3), "frame must be a DataFrame, as load_runs makes it, got 3"),
+    "grid([])": (lambda: study.grid([]), "arms must be a list of arms such as ['RMSN>SSM>GN'], got []"),
     "Arm at no site": (lambda: mn.Arm("LN", "LN", {"q": "LN"}), "unknown site 'q'"),
-    "load_runs('')": (lambda: mn.load_runs(""), "the run store '' names no folder"),
-    "load_runs(a file)": (lambda: mn.load_runs(__file__), "is a file: needed is a folder"),
+    "load_runs('')": (lambda: study.load_runs(""), "the run store '' names no folder"),
+    "load_runs(a file)": (lambda: study.load_runs(__file__), "is a file: needed is a folder"),
 }
 
 
@@ -179,12 +186,14 @@ def test_a_single_name_stands_for_itself():
     def ids(configs):
         return [one.run_id for one in configs]
 
-    alone, listed = (mn.study("smoke", tasks) for tasks in ("digits", ["digits"]))
+    alone, listed = (study.notebook_runs("smoke", tasks) for tasks in ("digits", ["digits"]))
     assert alone == listed
     assert {one.task for one in alone["03_type"]} == {"digits"}
     asked = dict(seeds=1, scale="smoke")
-    assert ids(mn.needed("H1s", tasks="digits", **asked)) == ids(mn.needed("H1s", tasks=["digits"], **asked)) != []
-    assert ids(mn.grid("LN>SSM>LN", "digits", **asked)) == ids(mn.grid(["LN>SSM>LN"], ["digits"], **asked))
+    assert (
+        ids(study.needed("H1s", tasks="digits", **asked)) == ids(study.needed("H1s", tasks=["digits"], **asked)) != []
+    )
+    assert ids(study.grid("LN>SSM>LN", "digits", **asked)) == ids(study.grid(["LN>SSM>LN"], ["digits"], **asked))
     assert experiments.validation_tasks("smoke", "listops") == ["listops"]
 
 
@@ -197,7 +206,7 @@ def test_seeds_may_be_any_whole_numbers():
 
 def test_every_run_of_the_study_keeps_its_parts_within_their_whole():
     for scale in SCALES:
-        for one in [run for runs in mn.study(scale, seeds=1).values() for run in runs]:
+        for one in [run for runs in study.notebook_runs(scale, seeds=1).values() for run in runs]:
             assert one.warmup_steps <= one.steps
             assert one.batch_size <= (one.train_rows or one.batch_size)
             assert one.micro_batch <= one.batch_size

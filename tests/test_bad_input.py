@@ -13,10 +13,12 @@ import torch
 from torch import nn
 
 import mambanorm as mn
+import mambanorm_clinic as clinic
+import mambanorm_study as study
 from mambanorm.kernels.threads import set_threads
-from mambanorm.models.vision import PatchMerging
 from mambanorm.operations import conv_silu, scan_backend, selective_scan
-from mambanorm.tasks import Split, TaskData
+from mambanorm_study.models.vision import PatchMerging
+from mambanorm_study.tasks import Split, TaskData
 
 B, L, D = 2, 5, 8
 
@@ -129,8 +131,8 @@ def scan_cases():
     yield "conv_silu, on meta", lambda: convolved(bias=torch.ones(D, device="meta")), "bias is on meta and u on cpu"
     yield "scan_backend of a text", lambda: scan_backend("cpu"), "tensor is 'cpu'; a tensor is needed"
     yield "no threads", lambda: set_threads(0), "threads: 0 given, a whole number of at least 1"
-    yield "cross_scan of a sequence", lambda: mn.cross_scan(torch.ones(2, 3, 4)), "cross_scan expects images"
-    yield "cross_merge to another", lambda: mn.cross_merge(torch.ones(2, 4, 3, 11), 3, 4), "H·W = 12"
+    yield "cross_scan of a sequence", lambda: study.cross_scan(torch.ones(2, 3, 4)), "cross_scan expects images"
+    yield "cross_merge to another", lambda: study.cross_merge(torch.ones(2, 4, 3, 11), 3, 4), "H·W = 12"
 
 
 # ------------------------------------------------------------------------------------------- blocks and models
@@ -149,7 +151,7 @@ def words(**changes):
 
 
 def images(**changes):
-    return mn.ImageClassifier(3, **dict(in_channels=1, d_model=D, n_layers=1) | changes)
+    return study.ImageClassifier(3, **dict(in_channels=1, d_model=D, n_layers=1) | changes)
 
 
 def language(**changes):
@@ -172,8 +174,8 @@ def block_cases():
         lambda: mn.MambaBlock(D).step(x[:, 0], mn.MambaBlock(D, d_state=3).new_cache(B)),
         "this cache is of another block: state has shape (2, 16, 3), needed is (2, 16, 16)",
     )
-    yield "VSSBlock, a sequence", lambda: mn.VSSBlock(D)(x), "VSSBlock expects (B, H, W, D) with D = 8"
-    yield "VSSBlock, two taps", lambda: mn.VSSBlock(D, d_conv=4), "d_conv must be odd on images"
+    yield "VSSBlock, a sequence", lambda: study.VSSBlock(D)(x), "VSSBlock expects (B, H, W, D) with D = 8"
+    yield "VSSBlock, two taps", lambda: study.VSSBlock(D, d_conv=4), "d_conv must be odd on images"
     yield "merging odd pixels", lambda: PatchMerging(4)(torch.zeros(1, 3, 4, 4)), "3×4 positions cannot be halved"
 
 
@@ -216,13 +218,13 @@ def data(train=None, **changes):
 
 def loaded(make, name="bad"):
     """What load_task says of a task whose function is `make`."""
-    mn.TASKS.pop(name, None)
-    mn.register_task(name, title="Bad", source="this test")(lambda scale, seed: make())
-    return mn.load_task(name, "smoke", 0)
+    study.TASKS.pop(name, None)
+    study.register_task(name, title="Bad", source="this test")(lambda scale, seed: make())
+    return study.load_task(name, "smoke", 0)
 
 
 def registered(name="bad", function=lambda scale, seed: None, **changes):
-    return mn.register_task(name, **dict(title="Bad", source="this test") | changes)(function)
+    return study.register_task(name, **dict(title="Bad", source="this test") | changes)(function)
 
 
 def holding(value, row=2):
@@ -264,7 +266,7 @@ def cases():
 @pytest.fixture(autouse=True)
 def registries():
     """What a case registers is gone behind it."""
-    with patch.dict(mn.NORMS), patch.dict(mn.TASKS):
+    with patch.dict(mn.NORMS), patch.dict(study.TASKS):
         yield
 
 
@@ -280,11 +282,11 @@ def test_bad_input_is_answered_in_one_clear_line(call, part):
 
 def test_a_folder_as_a_checkpoint_is_answered_with_the_files_in_it(tmp_path):
     with pytest.raises(ValueError, match="is a folder: give the path of a"):
-        mn.read_checkpoint(tmp_path)
+        clinic.read_checkpoint(tmp_path)
     for half in ("model-1.safetensors", "model-2.safetensors"):
         (tmp_path / half).touch()
     with pytest.raises(ValueError, match="a file in it, model-1.safetensors or model-2"):
-        mn.read_checkpoint(tmp_path)
+        clinic.read_checkpoint(tmp_path)
 
 
 # ------------------------------------------------------------------------------------------- what must work
@@ -320,11 +322,11 @@ def test_scan_gate_convolution_and_blocks_give_the_same_values_whatever_the_stri
     assert_same_in_any_layout(conv_silu, numbers(B, L, D), weight, bias)
     assert_same_in_any_layout(mn.gated, numbers(B, L, D), numbers(B, L, D) ** 2)
     assert_same_in_any_layout(lambda u, a, d: scanned(u=u, A=a, D=d), numbers(B, D, L), -torch.ones(D, 3), numbers(D))
-    for block, x in ((mn.MambaBlock(D), numbers(B, L, D)), (mn.VSSBlock(D), numbers(B, 3, 4, D))):
+    for block, x in ((mn.MambaBlock(D), numbers(B, L, D)), (study.VSSBlock(D), numbers(B, 3, 4, D))):
         assert_same_in_any_layout(block, x)
 
 
-@pytest.mark.parametrize(("kind", "bias"), [(mn.MambaBlock, "conv1d.bias"), (mn.VSSBlock, "conv2d.bias")])
+@pytest.mark.parametrize(("kind", "bias"), [(mn.MambaBlock, "conv1d.bias"), (study.VSSBlock, "conv2d.bias")])
 def test_a_parameter_may_have_any_strides(kind, bias):
     torch.manual_seed(0)
     block, x = kind(D), numbers(*((B, L, D) if kind is mn.MambaBlock else (B, 3, 4, D)))

@@ -6,8 +6,8 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm.norms.behaviour import CHANNELS, contradiction, measured
-from mambanorm.report.study import study_facts
-from mambanorm.study.norm_catalog import norm_table
+from mambanorm_study.report.study import study_facts
+from mambanorm_study.tables.norm_catalog import norm_table
 
 
 @pytest.mark.parametrize("name", mn.NORMS)

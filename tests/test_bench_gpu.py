@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from mambanorm.basics.settings import ROOT
+from mambanorm_study.basics.settings import ROOT
 
 ABSENT = [
     "distributed", "dask", "psutil", "pyarrow", "mnist1d", "matplotlib", "seaborn", "PIL",

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 import torch
 
-import mambanorm as mn
-from mambanorm import claims
-from mambanorm.claims import judge
-from mambanorm.claims.hypotheses import BEYOND, CLAIMS
-from mambanorm.claims.other_sources import AFTER_GATE, JAMBA, MAMBA
-from mambanorm.runs.grid import base_config
-from mambanorm.study import robustness, summaries
+import mambanorm_study as study
+from mambanorm_study import claims
+from mambanorm_study.claims import judge
+from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS
+from mambanorm_study.claims.other_sources import AFTER_GATE, JAMBA, MAMBA
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.tables import robustness, summaries
 from tests import planted
 
 SCALE, NONE, AFTER = "smoke", "None>SSM>None", "None>SSM>LN"
@@ -89,8 +89,8 @@ def test_head_room_is_measured_and_has_no_word():
 
 def test_head_room_is_that_of_the_largest_output_of_the_scan(tmp_path):
     config = next(c for c in claims.needed("E1s", 1, scale=SCALE) if c.arm == AFTER)
-    frame = summaries.with_summaries(mn.sweep([config], runs_dir=tmp_path, workers=0, progress=False), tmp_path)
-    model, data = robustness.trained_model(config, tmp_path), mn.load_task("digits", SCALE, config.seed)
+    frame = summaries.with_summaries(study.sweep([config], runs_dir=tmp_path, workers=0, progress=False), tmp_path)
+    model, data = robustness.trained_model(config, tmp_path), study.load_task("digits", SCALE, config.seed)
     inputs, lengths, _ = data.test.batch(slice(0, summaries.ROWS))
     seen = []
     handles = [block.n2.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for block in model.blocks]

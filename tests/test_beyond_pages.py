@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mambanorm import answers, figures
 from mambanorm.arms import MORE_SITES, PRESETS
-from mambanorm.claims import judge
-from mambanorm.claims.hypotheses import BEYOND
-from mambanorm.study.contrasts import site_gains
-from mambanorm.study.experiments import OWN, SITE_NORMS, site_arms, study
+from mambanorm_study import answers, figures
+from mambanorm_study.claims import judge
+from mambanorm_study.claims.hypotheses import BEYOND
+from mambanorm_study.tables.contrasts import site_gains
+from mambanorm_study.tables.experiments import OWN, SITE_NORMS, notebook_runs, site_arms
 from tests import planted
 from tests.test_beyond import climbed
 
@@ -36,9 +36,9 @@ def test_the_arms_are_mambas_own_and_one_norm_more_at_each_site():
     assert arms[0] == OWN == PRESETS["Mamba"].arm
     assert len(set(arms)) == len(arms) == 1 + len(SITE_NORMS) * len(MORE_SITES)
     assert PRESETS["Mamba-2-norms"].arm in arms
-    asked = study("smoke", seeds=1)["13_beyond"]
+    asked = notebook_runs("smoke", seeds=1)["13_beyond"]
     assert {c.task for c in asked} == {"digits", "pydoc"}
-    assert study("smoke", ["diabetes"], seeds=1)["13_beyond"] == []
+    assert notebook_runs("smoke", ["diabetes"], seeds=1)["13_beyond"] == []
 
 
 def test_gains_are_paired_by_seed_and_a_diverged_run_counts_as_chance():

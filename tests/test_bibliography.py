@@ -3,9 +3,10 @@
 import json
 import re
 
-from mambanorm import NORMS, TASKS
-from mambanorm.basics.settings import ROOT
-from mambanorm.study.bibliography import (
+from mambanorm import NORMS
+from mambanorm_study import TASKS
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.tables.bibliography import (
     FILE,
     bibliography,
     find_reference,

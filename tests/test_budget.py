@@ -3,19 +3,19 @@
 import pandas as pd
 import pytest
 
-import mambanorm as mn
-from mambanorm import claims, figures
-from mambanorm.claims import CLAIMS, needed
-from mambanorm.claims.evidence import Evidence
-from mambanorm.claims.hypotheses import BEYOND
-from mambanorm.claims.pages import over_budget
-from mambanorm.claims.plan import FURTHER_TEST_SEEDS, TEST_SEEDS, TRAINED_TASKS
-from mambanorm.claims.verdict import compare_arms
-from mambanorm.cli import recording
-from mambanorm.cli.recording import DEEP, DEEP_ARMS, DEEP_TUNING
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.recorded_results import recorded
-from mambanorm.study.experiments import BUDGETS, POSITION_ARMS, at_budget, inside_task
+import mambanorm_study as study
+from mambanorm_study import claims, figures
+from mambanorm_study.claims import CLAIMS, needed
+from mambanorm_study.claims.evidence import Evidence
+from mambanorm_study.claims.hypotheses import BEYOND
+from mambanorm_study.claims.pages import over_budget
+from mambanorm_study.claims.plan import FURTHER_TEST_SEEDS, TEST_SEEDS, TRAINED_TASKS
+from mambanorm_study.claims.verdict import compare_arms
+from mambanorm_study.cli import recording
+from mambanorm_study.cli.recording import DEEP, DEEP_ARMS, DEEP_TUNING
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.recorded_results import recorded
+from mambanorm_study.tables.experiments import BUDGETS, POSITION_ARMS, at_budget, inside_task
 from tests import planted
 
 SCALE, PROPOSAL, ORIGINAL = "evening", "NormVary>SSM>GN", "RMSN>SSM>None"
@@ -74,8 +74,8 @@ def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame)
 
 def test_the_runs_of_one_setting_say_nothing_of_another():
     narrow = made_up(5.0, d_model=16)
-    assert mn.judge("H8s", narrow).n == 0
-    assert mn.judge("H8s", narrow, changes=dict(d_model=16)).word == "supported"
+    assert study.judge("H8s", narrow).n == 0
+    assert study.judge("H8s", narrow, changes=dict(d_model=16)).word == "supported"
 
 
 # which runs a claim needs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mambanorm.claims import calibration, rule
-from mambanorm.claims.calibration import STRUCTURES, UNSEEN, WRONG, calibrate, calibration_text, draw, simulate
-from mambanorm.cli.main import main
+from mambanorm_study.claims import calibration, rule
+from mambanorm_study.claims.calibration import STRUCTURES, UNSEEN, WRONG, calibrate, calibration_text, draw, simulate
+from mambanorm_study.cli.main import main
 
 
 @pytest.mark.parametrize("scenario", ["plain", "t3", "unequal", "skewed", "failing"])

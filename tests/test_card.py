@@ -13,12 +13,14 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.advice import card_checks, card_page, cards_html, norm_card
-from mambanorm.basics.errors import VARIABLE
-from mambanorm.claims.plan import TRAINED_TASKS
-from mambanorm.cli.main import main
-from mambanorm.runs.recorded_results import own_rate, recorded
-from mambanorm.study.experiments import inside_task
+import mambanorm_study as study
+from mambanorm.errors import VARIABLE
+from mambanorm_clinic import cards_html, norm_card
+from mambanorm_study.advice import card_checks, card_page
+from mambanorm_study.claims.plan import TRAINED_TASKS
+from mambanorm_study.cli.main import main
+from mambanorm_study.runs.recorded_results import own_rate, recorded
+from mambanorm_study.tables.experiments import inside_task
 from tests import planted
 from tests.test_behaviour import (
     Ahead,
@@ -33,7 +35,7 @@ from tests.test_behaviour import (
     WrongBesidePadding,
 )
 
-card = import_module("mambanorm.advice.card")
+card = import_module("mambanorm_clinic.card")
 OWN, IMAGES = "RMSN>SSM>None", TRAINED_TASKS[3]
 
 
@@ -149,9 +151,9 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_without_a_word(register, mo
     register(Spread)
     arms = arms_of("Spread")
     asked = norm_card("Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere")
-    configs = card.card_runs(asked, mn.load_runs("nowhere"))
+    configs = card.card_runs(asked, study.load_runs("nowhere"))
     known = own_rate("digits", OWN, "quick")
-    assert {c.lr for c in configs} == {known[0] if known else mn.base_config("digits", "quick").lr}
+    assert {c.lr for c in configs} == {known[0] if known else study.base_config("digits", "quick").lr}
     assert len(configs) == 4 * 3  # three places and the arm beside which they stand
     frame = planted.study(planted.rows_of(dict.fromkeys(configs)), {arms["after the scan"]: 5.0}, sd=0.3)
     monkeypatch.setattr(card, "known_runs", lambda *_: frame)
@@ -180,7 +182,7 @@ def test_runs_that_diverged_and_seeds_that_would_tell_are_said(as_planted):
 def test_the_arms_of_a_new_norm_are_tuned_first_and_then_tested(register):
     register(Spread)
     made = norm_card("Spread", train=False, tasks="digits", scale="smoke", runs_dir="nowhere")
-    known = mn.load_runs("nowhere")
+    known = study.load_runs("nowhere")
     tuning = [config for config in card.card_runs(made, known) if config.seed >= 100]
     assert {config.seed for config in tuning} == {100, 101, 102, 103}
     assert len(tuning) == (3 + 1) * 3 * 4  # three places and RMSN→None, which is not recorded at this scale
@@ -203,7 +205,7 @@ def test_the_card_of_ln_as_if_it_were_new_says_what_is_recorded_against_no_norm(
     register(Layers)
     options = dict(tasks=IMAGES, scale="evening", against="None>SSM>None", runs_dir="nowhere")
     made = norm_card("Layers", train=True, **options)
-    verdict = mn.judge("H1v", recorded("evening"), task=IMAGES)
+    verdict = study.judge("H1v", recorded("evening"), task=IMAGES)
     (claimed,) = [row for row in verdict.rows if row.comparison == "LN→LN − None→None"]
     row = made.verdicts[~made.verdicts.best].set_index("place").loc["on both sides"]
     assert (row.word, claimed.word) == ("better", "supported")
@@ -314,7 +316,7 @@ def test_a_name_that_is_html_stays_text(register):
 def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
     how = dict(train=False, scale="evening", runs_dir="nowhere")
     own = norm_card("RMSN", tasks=inside_task("evening"), **how).training.set_index("place")
-    verdict = mn.judge("E2s", recorded("evening"), scale="evening")
+    verdict = study.judge("E2s", recorded("evening"), scale="evening")
     assert math.isfinite(own.rate["before the block"])
     assert own.rate["before the block"] == own.rate_reference["after the scan"]
     assert not math.isfinite(own.rate["after the scan"])  # its ladder is not recorded
@@ -344,14 +346,14 @@ def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tm
     out = capsys.readouterr().out
     assert out.startswith("Peak, scale smoke\n- ")
     assert "The highest learning rate" not in out  # in four steps no rate brings anything
-    runs = mn.load_runs(tmp_path / "runs")
+    runs = study.load_runs(tmp_path / "runs")
     assert set(runs.arm) == {"Peak>SSM>None", "None>SSM>Peak", "Peak>SSM>Peak", "None>SSM>None"}
     training = json.loads((tmp_path / "out" / "Peak.json").read_text())["training"]
     assert all(math.isfinite(row["headroom"]) and math.isfinite(row["start"]) for row in training)
     assert all(len(row["diverged"]) == 6 and row["rate"] is None for row in training)  # three rates, and the ladder's
     before = len(runs)
     assert main(call) == 0
-    assert len(mn.load_runs(tmp_path / "runs")) == before
+    assert len(study.load_runs(tmp_path / "runs")) == before
 
 
 @pytest.mark.parametrize(
@@ -412,6 +414,6 @@ def test_a_long_training_is_left_out(register, tmp_path):
     assert any("runs would take about" in line and "`--yes`" in line for line in made.words)
     assert not list(tmp_path.iterdir())
     assert found(made.checks, "two passes of one input") == "differ: it draws at random"
-    runs = card.card_runs(made, mn.load_runs("nowhere"))
+    runs = card.card_runs(made, study.load_runs("nowhere"))
     quick, slow = (card.replace(made, costs=made.costs.assign(ms=ms, over_rmsn=1e5)) for ms in (0.0, 60_000.0))
     assert card.seconds_of(slow, runs, {}) > 1e3 * card.seconds_of(quick, runs, {})

@@ -13,8 +13,8 @@ import pytest
 import torch
 from chaos.monkey import RUNS, Cluster, schedule, unleash
 
-from mambanorm.runs.result import read_run
-from mambanorm.runs.store import check_runs
+from mambanorm_study.runs.result import read_run
+from mambanorm_study.runs.store import check_runs
 
 SEEDS = int(os.environ.get("MAMBANORM_CHAOS_SEEDS", "1"))
 MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb", "git_commit")

@@ -12,9 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import mambanorm as mn
-from mambanorm.advice import blocks
-from mambanorm.look.model_check import Made, norm_kind, of_batch
-from mambanorm.look.recording import as_it_was
+import mambanorm_clinic as clinic
+import mambanorm_study as study
+from mambanorm_clinic.calling import preserve_random_state
+from mambanorm_clinic.model_check import Made, norm_kind, of_batch
+from mambanorm_study.advice import blocks
 
 IMAGES = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 STEPS = IMAGES[:, 0]  # (16, 8, 8)
@@ -71,7 +73,7 @@ SOUND = {
     "the guide's ConvNet with GN": (lambda: blocks.ConvNet(norm="GN"), IMAGES),
     "the guide's LSTM": (lambda: blocks.SequenceNet(8, 10), STEPS),
     "this kit's Transformer, 24 layers": (
-        lambda: mn.TransformerClassifier(10, in_features=8, d_model=16, n_layers=24, norm_position="before",
+        lambda: study.TransformerClassifier(10, in_features=8, d_model=16, n_layers=24, norm_position="before",
                                          final_norm="LN"), STEPS),
     "a StyleNet": (blocks.StyleNet, IMAGES),
     "a small MLP": (lambda: mlp(nn.BatchNorm1d(8)), ROWS),
@@ -79,7 +81,7 @@ SOUND = {
         lambda: mn.SequenceClassifier(
             10, in_features=8, d_model=16, n_layers=4, arm="BN>SSM>GN", scan_backend="reference"), STEPS),
     "this kit's image model": (
-        lambda: mn.ImageClassifier(10, in_channels=1, d_model=16, n_layers=2, patch=2, scan_backend="reference"),
+        lambda: study.ImageClassifier(10, in_channels=1, d_model=16, n_layers=2, patch=2, scan_backend="reference"),
         IMAGES.permute(0, 2, 3, 1)),
     "this kit's language model": (
         lambda: mn.LanguageModel(20, d_model=16, n_layers=2), torch.arange(32).view(8, 4) % 20),
@@ -90,7 +92,7 @@ SOUND = {
 def test_nothing_is_found_on_a_sound_model(name):
     make, x = SOUND[name]
     torch.manual_seed(0)
-    found = mn.check_model(make(), x)
+    found = clinic.check_model(make(), x)
     assert list(found) == []
     assert found.skipped == ()
 
@@ -171,7 +173,7 @@ ALSO = {"check 7, mistake 3": {"check 6"}}
 def test_what_is_wrong_is_found_with_its_number_and_nothing_else_is(name):
     make, x, options, check, severity, words = SICK[name]
     torch.manual_seed(0)
-    found = mn.check_model(make(), x, **options)
+    found = clinic.check_model(make(), x, **options)
     (mine,) = found_by(found, check)
     assert (mine.severity, words in mine.found) == (severity, True), found
     assert mine.try_this
@@ -180,11 +182,11 @@ def test_what_is_wrong_is_found_with_its_number_and_nothing_else_is(name):
 
 def test_a_trained_model_in_eval_mode_and_a_frozen_norm_have_no_findings():
     model = trained(nn.BatchNorm1d(8))
-    assert list(mn.check_model(model, {"input": ROWS}, evaluating=True)) == []
-    assert found_by(mn.check_model(model.train(), (ROWS, LABELS), evaluating=True), "check 7")
+    assert list(clinic.check_model(model, {"input": ROWS}, evaluating=True)) == []
+    assert found_by(clinic.check_model(model.train(), (ROWS, LABELS), evaluating=True), "check 7")
     model[1].eval()
-    assert not found_by(mn.check_model(model, ROWS, evaluating=True), "check 7")
-    assert not found_by(mn.check_model(model, ROWS[:2]), "check 1")
+    assert not found_by(clinic.check_model(model, ROWS, evaluating=True), "check 7")
+    assert not found_by(clinic.check_model(model, ROWS[:2]), "check 1")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ def test_a_trained_model_in_eval_mode_and_a_frozen_norm_have_no_findings():
 
 def test_a_head_that_begins_at_zero_is_no_fault_of_the_gradients():
     for zero in (None, -1):
-        assert list(mn.check_model(deep(zero), ROWS)) == []
+        assert list(clinic.check_model(deep(zero), ROWS)) == []
 
 
 class Gate(nn.Module):
@@ -218,8 +220,8 @@ class Gate(nn.Module):
 def test_what_is_not_finite_is_told_as_diagnose_tells_it(own):
     ids = torch.arange(16).view(2, 8)
     with torch.autocast("cpu", torch.float16):
-        found, told = mn.check_model(Gate(own), ids), mn.diagnose(Gate(own), ids)
-        assert list(mn.check_model(Gate(1.0), ids)) == []
+        found, told = clinic.check_model(Gate(own), ids), clinic.diagnose(Gate(own), ids)
+        assert list(clinic.check_model(Gate(1.0), ids)) == []
     assert list(found) == list(told.findings)
     assert found[0].where == told.first.where == "gate:input"
 
@@ -235,7 +237,7 @@ def test_the_model_and_every_random_state_are_left_as_they_were():
     state = {name: value.clone() for name, value in model.state_dict().items()}
     grads, modes = [p.grad.clone() for p in model.parameters()], [m.training for m in model.modules()]
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
-    mn.check_model(model, (IMAGES, LABELS), evaluating=True)
+    clinic.check_model(model, (IMAGES, LABELS), evaluating=True)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert all(torch.equal(p.grad, grad) for p, grad in zip(model.parameters(), grads, strict=True))
     assert [m.training for m in model.modules()] == modes
@@ -243,7 +245,7 @@ def test_the_model_and_every_random_state_are_left_as_they_were():
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert (np.random.get_state()[1] == states[2]).all()
-    with pytest.raises(RuntimeError), as_it_was():  # even after an error
+    with pytest.raises(RuntimeError), preserve_random_state():  # even after an error
         torch.rand(3) @ torch.rand(4)
     assert torch.equal(torch.get_rng_state(), states[0])
 
@@ -254,7 +256,7 @@ def test_the_model_and_every_random_state_are_left_as_they_were():
 
 def test_findings_come_the_worst_first_and_show_themselves():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
-    found = mn.check_model(model.append(nn.LayerNorm(3)), IMAGES[:2])
+    found = clinic.check_model(model.append(nn.LayerNorm(3)), IMAGES[:2])
     assert [finding.severity for finding in found] == ["serious", "warning", "note"]
     assert found._repr_html_().count("<tr") == 4
     assert "3 findings" in repr(found)
@@ -269,6 +271,6 @@ def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():
 
 def test_bad_input_is_answered_in_one_clear_line():
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module"):
-        mn.check_model("model", ROWS)
+        clinic.check_model("model", ROWS)
     with pytest.raises(ValueError, match=r"Sequential refuses this batch \(torch.float32 \(16, 1, 8, 8\)"):
-        mn.check_model(mlp(nn.BatchNorm1d(8)), IMAGES)
+        clinic.check_model(mlp(nn.BatchNorm1d(8)), IMAGES)

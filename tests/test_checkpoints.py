@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import mambanorm as mn
+import mambanorm_clinic as clinic
 from mambanorm.arms import Arm
-from mambanorm.models.mamba2 import Mamba2Block
+from mambanorm_study.models.mamba2 import Mamba2Block
 from tests.twins import assert_twins, error, results, sample, scrambled, tokens
 
 B, L, V = 3, 13, 40
@@ -59,7 +60,7 @@ def test_logits_and_greedy_text_are_those_of_transformers(family, config):
     theirs, ids = model_of(family, **config), IDS
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours = mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=theirs.config)
+        ours = clinic.load_mamba_checkpoint(theirs.state_dict(), hf_config=theirs.config)
     assert error(ours(ids), theirs(ids).logits) <= 1e-5
     assert ours.tie == theirs.config.tie_word_embeddings
     written = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)
@@ -89,7 +90,7 @@ def test_a_block_with_the_arm_of_jamba_is_its_mixer():
 def test_half_precision_and_mamba_ssms_names_load_the_same_mamba_2():
     theirs = model_of("mamba2", **CONFIGS["mamba2"][1]).bfloat16()
     state = {name.replace("embeddings", "embedding"): tensor for name, tensor in theirs.state_dict().items()}
-    ours = mn.load_mamba_checkpoint(state, n_groups=2, norm_options={"eps": 0.5})
+    ours = clinic.load_mamba_checkpoint(state, n_groups=2, norm_options={"eps": 0.5})
     assert {p.dtype for p in ours.parameters()} == {torch.float32}
     assert all(isinstance(block, Mamba2Block) for block in ours.backbone.layers)
     assert error(ours(IDS), theirs.float()(IDS).logits) <= 1e-5
@@ -99,7 +100,7 @@ def test_half_precision_and_mamba_ssms_names_load_the_same_mamba_2():
 def test_a_mamba_2_without_a_norm_behind_its_gate_has_none():
     theirs = model_of("mamba2", **CONFIGS["mamba2"][0])
     state = {name: tensor for name, tensor in theirs.state_dict().items() if not name.endswith("mixer.norm.weight")}
-    ours = mn.load_mamba_checkpoint(state, n_groups=1)
+    ours = clinic.load_mamba_checkpoint(state, n_groups=1)
     assert str(ours.arm) == "RMSN>SSM>None"
     assert len(ours.backbone.layers[0].more) == 0
     for layer in theirs.backbone.layers:
@@ -116,20 +117,20 @@ def test_a_config_comes_as_an_object_a_dict_a_file_a_folder_or_mamba_ssms(tmp_pa
     upstream = {"d_model": 24, "n_layer": 2, "vocab_size": V, "ssm_cfg": ssm, "rms_norm": True}
     expected = theirs(IDS).logits
     for config in (theirs.config, theirs.config.to_dict(), tmp_path, str(tmp_path / "config.json")):
-        assert error(mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=config)(IDS), expected) <= 1e-5
-    ours = mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=upstream, norm_options={"eps": 0.5})
+        assert error(clinic.load_mamba_checkpoint(theirs.state_dict(), hf_config=config)(IDS), expected) <= 1e-5
+    ours = clinic.load_mamba_checkpoint(theirs.state_dict(), hf_config=upstream, norm_options={"eps": 0.5})
     assert error(ours(IDS), expected) <= 1e-5
 
 
 def test_without_a_config_what_no_tensor_shows_is_asked_for_or_warned_of():
     mamba, mamba2 = (model_of(family, **CONFIGS[family][0]).state_dict() for family in ("mamba", "mamba2"))
     with pytest.warns(UserWarning, match="taken for Mamba-1: a Falcon-Mamba has the same tensors"):
-        mn.load_mamba_checkpoint(mamba)
+        clinic.load_mamba_checkpoint(mamba)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        mn.load_mamba_checkpoint(mamba, arm="RMSN>SSM>None")
+        clinic.load_mamba_checkpoint(mamba, arm="RMSN>SSM>None")
         with pytest.raises(ValueError, match=r"n_groups · d_state = 5, not how many groups.*hf_config= or n_groups="):
-            mn.load_mamba_checkpoint(mamba2)
+            clinic.load_mamba_checkpoint(mamba2)
 
 
 def changed(config=None, state=None):
@@ -137,7 +138,7 @@ def changed(config=None, state=None):
     theirs = model_of("mamba2", **CONFIGS["mamba2"][0])
     tensors = theirs.state_dict() | {f"backbone.layers.0.mixer.{name}": x for name, x in (state or {}).items()}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    return mn.load_mamba_checkpoint(tensors, hf_config=theirs.config.to_dict() | (config or {}))
+    return clinic.load_mamba_checkpoint(tensors, hf_config=theirs.config.to_dict() | (config or {}))
 
 
 @pytest.mark.parametrize(
@@ -173,15 +174,15 @@ def test_what_is_no_config_is_refused(tmp_path):
     state = model_of("mamba", hidden_size=8).state_dict()
     for config, message in ((tmp_path, "is no config"), (3, "must be a config.*got 3"), ({}, "model_type None")):
         with pytest.raises(ValueError, match=message):
-            mn.load_mamba_checkpoint(state, hf_config=config)
+            clinic.load_mamba_checkpoint(state, hf_config=config)
     with pytest.raises(FileNotFoundError):
-        mn.load_mamba_checkpoint(state, hf_config=tmp_path / "none.json")
+        clinic.load_mamba_checkpoint(state, hf_config=tmp_path / "none.json")
 
 
 def test_another_architecture_is_refused_by_the_names_of_its_tensors():
     name = "transformer.h.0.attn.c_attn.weight"
     with pytest.raises(ValueError, match=rf"missing: .*given: {name}.*whole language model of Mamba-1"):
-        mn.load_mamba_checkpoint({name: torch.ones(1)}, arm="RMSN>SSM>None")
+        clinic.load_mamba_checkpoint({name: torch.ones(1)}, arm="RMSN>SSM>None")
 
 
 def test_a_lost_head_a_head_that_contradicts_its_config_and_quantized_weights_are_refused():
@@ -192,10 +193,10 @@ def test_a_lost_head_a_head_that_contradicts_its_config_and_quantized_weights_ar
     }
     config = {"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 1}
     headless = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
-    assert not mn.load_mamba_checkpoint(state, hf_config=config | {"tie_word_embeddings": False}).tie
-    assert mn.load_mamba_checkpoint(headless, hf_config=config | {"tie_word_embeddings": True}).tie
+    assert not clinic.load_mamba_checkpoint(state, hf_config=config | {"tie_word_embeddings": False}).tie
+    assert clinic.load_mamba_checkpoint(headless, hf_config=config | {"tie_word_embeddings": True}).tie
     with pytest.raises(ValueError, match="missing: lm_head.weight, which hf_config says is not tied"):
-        mn.load_mamba_checkpoint(headless, hf_config=config | {"tie_word_embeddings": False})
+        clinic.load_mamba_checkpoint(headless, hf_config=config | {"tie_word_embeddings": False})
     narrow = state | {"lm_head.weight": (100 * state["lm_head.weight"]).to(torch.int8)}
     with pytest.raises(ValueError, match="lm_head.weight is torch.int8: quantized weights are not carried"):
-        mn.load_mamba_checkpoint(narrow, hf_config=config)
+        clinic.load_mamba_checkpoint(narrow, hf_config=config)

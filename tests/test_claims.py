@@ -8,17 +8,18 @@ import pytest
 import torch
 
 import mambanorm as mn
+import mambanorm_study as study
 from benchmarks import controls
 from mambanorm.arms import NORM_CHOICES, Arm
-from mambanorm.claims import CLAIMS, WORDS, judge, verdicts
-from mambanorm.claims.evidence import Evidence
-from mambanorm.claims.hypotheses import BEYOND
-from mambanorm.claims.verdict import compare_arms
-from mambanorm.look import record_sites
-from mambanorm.models.build import build_model
-from mambanorm.study import intervals
-from mambanorm.tasks import load_task
-from tests.planted import made_up, rows_of, skeleton, study, table_of, tuned_and_tested, where
+from mambanorm.inside import record_sites
+from mambanorm_study.claims import CLAIMS, WORDS, judge, verdicts
+from mambanorm_study.claims.evidence import Evidence
+from mambanorm_study.claims.hypotheses import BEYOND
+from mambanorm_study.claims.verdict import compare_arms
+from mambanorm_study.runs.build import build_model
+from mambanorm_study.tables import intervals
+from mambanorm_study.tasks import load_task
+from tests.planted import made_up, planted_frame, rows_of, skeleton, table_of, tuned_and_tested, where
 
 SCALE = "smoke"
 GN, NONE = "GN>SSM>GN", "None>SSM>None"
@@ -361,10 +362,10 @@ def test_runs_of_other_depths_rates_and_claims_change_nothing():
     frame, arms = made_up("H2s", effects_of("H2s", 2.0)), [GN, "LN>SSM>LN"]
     how = dict(scale=SCALE, seeds=range(52, 60))
     others = rows_of(
-        mn.grid(arms, n_layers=3, **how)
-        + mn.grid(arms, lr=0.123, **how)
-        + mn.grid(arms, steps=9, **how)
-        + mn.grid(["IN>SSM>BN"], **how)
+        study.grid(arms, n_layers=3, **how)
+        + study.grid(arms, lr=0.123, **how)
+        + study.grid(arms, steps=9, **how)
+        + study.grid(["IN>SSM>BN"], **how)
     ).assign(status="ok", test_accuracy=0.99, best_val_accuracy=0.99, chance=0.1)
     alone, among = judge("H2s", frame), judge("H2s", pd.concat([frame, others], ignore_index=True))
     pd.testing.assert_frame_equal(table_of(alone), table_of(among))
@@ -387,7 +388,7 @@ def test_mixed_scales_are_refused_and_a_run_counts_once():
 @pytest.mark.parametrize(("points", "word"), [(9.0, "better"), (-9.0, "worse"), (0.0, "about the same")])
 def test_two_arms_are_compared_by_the_same_two_marks(points, word):
     configs = tuned_and_tested([PROPOSAL, ORIGINAL], "digits", 16)
-    frame = study(rows_of(configs), {PROPOSAL: points}, sd=0.4)
+    frame = planted_frame(rows_of(configs), {PROPOSAL: points}, sd=0.4)
     row = compare_arms(PROPOSAL, ORIGINAL, Evidence(frame), "digits")
     assert (row.word, row.n, row.comparison) == (word, 16, "NormVary→GN − RMSN→None")
     assert compare_arms("IN>SSM>IN", ORIGINAL, Evidence(frame), "digits").why == "not tuned: IN→IN"
@@ -462,7 +463,7 @@ def test_means_are_over_the_same_norms_and_the_sources_own_form_comes_first():
 
 @pytest.mark.parametrize(("task", "claim"), [("curves", "H14s"), ("glyphs_images", "A2v"), ("glyphs_images", "H15v")])
 def test_what_is_said_in_passing_can_be_trained(task, claim):
-    configs = mn.needed(claim, tasks=[task], scale="evening")  # no run is known: the tuning runs come first
+    configs = study.needed(claim, tasks=[task], scale="evening")  # no run is known: the tuning runs come first
     assert {config.arm for config in configs} == set(CLAIMS[claim].arms)
     assert len(configs) == 3 * 4 * len(CLAIMS[claim].arms)
     model = build_model(configs[0], load_task(task, "smoke", 0))

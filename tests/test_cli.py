@@ -11,19 +11,19 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from mambanorm import base_config, claims
-from mambanorm.cli import recording
-from mambanorm.cli import training as train_command
-from mambanorm.cli.arguments import parse_changes
-from mambanorm.cli.main import COMMANDS, main
-from mambanorm.report import study as report
-from mambanorm.runs import worker
-from mambanorm.runs.run import train
-from mambanorm.runs.store import load_runs, save_run
-from mambanorm.study import estimate
-from mambanorm.tasks import TASKS, Shape
+from mambanorm_study import base_config, claims
+from mambanorm_study.cli import recording
+from mambanorm_study.cli import training as train_command
+from mambanorm_study.cli.arguments import parse_changes
+from mambanorm_study.cli.main import COMMANDS, main
+from mambanorm_study.report import study as report
+from mambanorm_study.runs import worker
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import load_runs, save_run
+from mambanorm_study.tables import estimate
+from mambanorm_study.tasks import TASKS, Shape
 
-sweep_module = import_module("mambanorm.runs.sweep")  # mambanorm.sweep is the function
+sweep_module = import_module("mambanorm_study.runs.sweep")  # mambanorm.sweep is the function
 pytestmark = pytest.mark.usefixtures("store")
 
 
@@ -43,7 +43,7 @@ def test_every_command_has_help_with_examples(command, capsys):
 
 @pytest.fixture
 def notebook_folder(tmp_path, monkeypatch):
-    from mambanorm.report import notebooks as report
+    from mambanorm_study.report import notebooks as report
 
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "03_type.ipynb").write_text("{}")

@@ -15,11 +15,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import mambanorm as mn
-from mambanorm.look import NonFinite, diagnosis, record_sites, sites
-from mambanorm.look.findings import First, findings_of
-from mambanorm.look.recording import describe, tensors_in
-from mambanorm.look.sites import layers_of, places_of
-from mambanorm.look.surgery import sites_for_norms
+import mambanorm_clinic as clinic
+import mambanorm_study as study
+from mambanorm.inside import describe, record_sites
+from mambanorm_clinic import NonFinite, diagnosis, sites
+from mambanorm_clinic.calling import tensors_in
+from mambanorm_clinic.findings import First, findings_of
+from mambanorm_clinic.sites import layers_of, places_of
+from mambanorm_clinic.surgery import sites_for_norms
 
 V, B, L = 50, 4, 24
 X = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
@@ -62,7 +65,7 @@ def trained_until_it_fails(model, optimizer, folder, loss=None, steps=80, half=F
 
     def train() -> None:
         ids = text()
-        with mn.watch(model, optimizer, folder=folder) as watched:
+        with clinic.watch(model, optimizer, folder=folder) as watched:
             for _ in range(steps):
                 with torch.autocast("cpu", torch.float16, enabled=half):
                     value = model(**labelled(ids)).loss if loss is None else watched.loss(loss(model(ids), ids))
@@ -106,7 +109,7 @@ def first_by_search(model: nn.Module, batch: dict) -> str:
 def test_the_first_site_is_that_of_a_search_over_all_modules(tmp_path):
     model = theirs()
     error = trained_until_it_fails(model, torch.optim.SGD(model.parameters(), lr=100.0), tmp_path)
-    found = mn.diagnose(model, labelled(text()))
+    found = clinic.diagnose(model, labelled(text()))
     module = first_by_search(model, labelled(text()))
     assert found.first.where == module
     assert error.report.first == found.first
@@ -122,7 +125,7 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     model, ids = theirs(), text()
     error = trained_until_it_fails(model, torch.optim.AdamW(model.parameters(), lr=0.1), tmp_path, half=True)
     with torch.autocast("cpu", torch.float16):
-        found = mn.diagnose(model, labelled(ids))
+        found = clinic.diagnose(model, labelled(ids))
         assert first_by_search(model, labelled(ids)) == found.first.where
     assert error.report.first == found.first
     assert found.first.where.endswith("mixer.out_proj")
@@ -130,9 +133,9 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     assert sites.LARGEST["float16"] < found.first.before_max < math.inf
     assert found.first.half
     assert "bfloat16 or float32 there" in found.findings[0].try_this
-    assert "mn.insert_norm(model, 'C', 'RMSN', batch), keep the values as they are" in found.findings[0].try_this
+    assert "clinic.insert_norm(model, 'C', 'RMSN', batch), keep the values as they are" in found.findings[0].try_this
     with torch.autocast("cpu", torch.bfloat16):
-        assert list(mn.diagnose(model, labelled(ids)).findings) == []
+        assert list(clinic.diagnose(model, labelled(ids)).findings) == []
 
 
 @pytest.mark.parametrize(("where", "site"), [("blocks.3.scan", "scan"), ("a.out_proj:input", "gated")])
@@ -145,19 +148,19 @@ def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_read
 
     said = told("n1", "delta", "B", "C", "gated")
     for inside in ("delta", "B", "C"):
-        assert f"mn.insert_norm(model, {inside!r}, 'RMSN', batch)" in said
+        assert f"clinic.insert_norm(model, {inside!r}, 'RMSN', batch)" in said
     assert "they do not cure this" in said
     assert "'B'" not in told("n1", "delta", "gated")  # Mamba-2 of transformers
     assert "insert_norm" not in told("gated"), "it would stand behind the scan, too late"
     for site, front in (("delta", "conv"), ("step_size", "delta")):
         first = First(f"blocks.0.{site}", site, 1, "blocks.0.C", 3.0, "x")
-        assert f"mn.insert_norm(model, {front!r}, 'RMSN', batch)" in told("conv", "delta", "n2")
+        assert f"clinic.insert_norm(model, {front!r}, 'RMSN', batch)" in told("conv", "delta", "n2")
 
 
 def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_path):
     model = theirs()
     error = trained_until_it_fails(model, torch.optim.SGD(model.parameters(), lr=1e4), tmp_path)
-    found = mn.diagnose(model, labelled(text()))
+    found = clinic.diagnose(model, labelled(text()))
     assert found.first is None
     assert found.first_gradient == error.report.first
     assert error.report.backward
@@ -177,7 +180,7 @@ def test_weights_that_are_lost_already_are_said_to_be_lost():
         optimizer.zero_grad()
         model(**labelled(text())).loss.backward()
         optimizer.step()
-    findings = mn.diagnose(model, labelled(text())).findings
+    findings = clinic.diagnose(model, labelled(text())).findings
     assert "are not finite" in findings[0].found
     assert "checkpoint" in findings[0].try_this
     assert sum("first non-finite value" in finding.found for finding in findings) == 0
@@ -195,7 +198,7 @@ def test_a_tensor_is_described_by_its_finite_values():
     facts |= dict(kurtosis=kurtosis(finite, fisher=False), nonfinite=1 / 165)
     assert describe(x) == pytest.approx(facts)
     assert describe(x.bfloat16()) == pytest.approx(facts, rel=0.02)
-    row = mn.diagnose(nn.Identity(), x[:, 1:].requires_grad_()).table.iloc[0]
+    row = clinic.diagnose(nn.Identity(), x[:, 1:].requires_grad_()).table.iloc[0]
     largest = float(x[:, 1:].abs().max())
     assert row.room_float16 == pytest.approx(np.log2(65504 / largest))
     assert row.room_bfloat16 == pytest.approx(np.log2(torch.finfo(torch.bfloat16).max / largest))
@@ -203,7 +206,7 @@ def test_a_tensor_is_described_by_its_finite_values():
 
 def test_gradients_are_those_of_backward_and_weights_are_described():
     model, ids = theirs(), text()
-    found = mn.diagnose(model, labelled(ids))
+    found = clinic.diagnose(model, labelled(ids))
     site = {}
     module = model.get_submodule("backbone.layers.2.mixer.out_proj")
     keep = partial(site.__setitem__, "grad")
@@ -220,10 +223,10 @@ def test_gradients_are_those_of_backward_and_weights_are_described():
 
 def test_the_sites_of_this_kits_blocks_are_those_of_the_recorder():
     model, ids = ours("RMSN>SSM>GN-token"), text()
-    table = mn.diagnose(model, ids).table
+    table = clinic.diagnose(model, ids).table
     with torch.no_grad(), record_sites(model) as seen:
         model(ids)
-    frame, table = seen.frame(), table[table.site != "decay"]  # the clinic alone makes it, from step_size
+    frame, table = pd.DataFrame(seen.rows()), table[table.site != "decay"]  # the clinic alone makes it, from step_size
     assert list(zip(table.depth, table.site)) == list(zip(frame.depth, frame.site))
     for name in ("rms", "max_abs", "p999", "kurtosis", "nonfinite"):
         np.testing.assert_allclose(table[name], frame[name], rtol=1e-6)  # under hooks no layer is fused
@@ -242,7 +245,7 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_has_no_finding(family):
     model = theirs(family).train(family in ("Mamba", "Jamba"))
-    found = mn.diagnose(model, labelled(text()))
+    found = clinic.diagnose(model, labelled(text()))
     assert tuple(dict.fromkeys(found.table.site)) == FAMILIES[family]
     assert found.table.depth.max() == len(layers_of(model)) == (3 if family == "Jamba" else 4)
     assert found.table[~found.table.site.isin(MADE)].grad_rms.gt(0).all()
@@ -260,13 +263,13 @@ def test_parts_of_a_projection_are_the_tensors_that_the_mixer_splits_and_takes()
     model, outputs, given = theirs().eval(), [], []
     mixer = model.backbone.layers[1].mixer
     mixer.x_proj.register_forward_hook(lambda _m, _a, out: outputs.append(out))
-    table = mn.diagnose(model, labelled(text())).table
+    table = clinic.diagnose(model, labelled(text())).table
     sizes = [mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size]
     for site, value in zip(("dt", "B", "C"), outputs[0].split(sizes, dim=-1), strict=True):
         row(table, site, value)
     model = theirs("Mamba2").eval()
     model.backbone.layers[1].mixer.norm.register_forward_pre_hook(lambda _m, args: given.extend(args))
-    table = mn.diagnose(model, labelled(text())).table
+    table = clinic.diagnose(model, labelled(text())).table
     for site, value in zip(("scan", "z"), given):
         row(table, site, value)
 
@@ -274,16 +277,16 @@ def test_parts_of_a_projection_are_the_tensors_that_the_mixer_splits_and_takes()
 HEADS = dict(model="mamba2", head_dim=8)
 
 
-def image() -> mn.ImageClassifier:
+def image() -> study.ImageClassifier:
     torch.manual_seed(0)
-    return mn.ImageClassifier(3, in_channels=1, d_model=8, n_layers=2, scan_backend="reference")
+    return study.ImageClassifier(3, in_channels=1, d_model=8, n_layers=2, scan_backend="reference")
 
 
 @pytest.mark.parametrize("make", [ours, partial(ours, **HEADS), image])
 def test_the_decay_of_this_kits_blocks_is_that_of_the_state_that_forgets_most_slowly(make):
     model = make()
     x = torch.randn(2, 4, 4, 1) if make is image else text()
-    table, blocks = mn.diagnose(model, x).table, [block for _, block in layers_of(model)]
+    table, blocks = clinic.diagnose(model, x).table, [block for _, block in layers_of(model)]
     with torch.no_grad(), record_sites(model, "step_size") as seen:
         model(x)
     for depth, (block, delta) in enumerate(zip(blocks, seen.tensors("step_size"), strict=True), 1):
@@ -302,7 +305,7 @@ def test_the_step_size_of_other_families_is_what_their_softplus_puts_out(family,
     with torch.no_grad():
         model(**labelled(text()))
     monkeypatch.undo()
-    table = mn.diagnose(model, labelled(text())).table
+    table = clinic.diagnose(model, labelled(text())).table
     found = table[table.site == "step_size"]
     assert len(seen) == len(found)
     for row, delta in zip(found.itertuples(), seen, strict=True):
@@ -325,13 +328,13 @@ class Own(nn.Module):
 
 
 def test_a_map_names_the_sites_and_without_one_every_module_that_has_none_inside_is_one():
-    table = mn.diagnose(Own(), X, sites={"before": "layers.*.norm:input", "behind": "mix"}).table
+    table = clinic.diagnose(Own(), X, sites={"before": "layers.*.norm:input", "behind": "mix"}).table
     assert list(zip(table.site, table.depth)) == [(s, d) for d in (1, 2, 3) for s in ("before", "behind")]
     assert table["where"].iloc[0] == "layers.0.norm:input"
     assert table.rms.iloc[0] == pytest.approx(float(X.double().square().mean().sqrt()))
     for pattern in ("mixer", "backbone.layers.*.mixer.x_proj"):
         assert len(places_of(theirs(), {"a": pattern})) == 4
-    table = mn.diagnose(Own(), X).table
+    table = clinic.diagnose(Own(), X).table
     assert list(dict.fromkeys(table.site)) == ["layers.*.norm", "layers.*.mix"]
     assert list(zip(table.site, table.depth))[:3] == [("layers.*.norm", 1), ("layers.*.mix", 1), ("layers.*.norm", 2)]
     assert table["where"].iloc[0] == "layers.0.norm"
@@ -343,7 +346,7 @@ def test_the_model_is_left_alone():
     model.head.weight.grad = torch.ones_like(model.head.weight)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random, observers = torch.get_rng_state(), [block.observer for block in model.blocks]
-    mn.diagnose(model, X)
+    clinic.diagnose(model, X)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert model.head.weight.grad.eq(1).all()
     assert all(weight.grad is None for weight in model.blocks.parameters())
@@ -353,7 +356,7 @@ def test_the_model_is_left_alone():
 
 
 def test_it_shows_itself_with_findings_picture_and_tables():
-    page = mn.diagnose(theirs(), labelled(text()))._repr_html_()
+    page = clinic.diagnose(theirs(), labelled(text()))._repr_html_()
     assert "nothing found" in page
     assert "data:image/png;base64," in page
     assert page.count("<details>") == 2
@@ -409,7 +412,9 @@ def test_a_step_size_that_leaves_no_state_is_named_with_its_layer_and_nothing_be
     with torch.no_grad():
         weights[depth - 1] += bias
     own = isinstance(model, mn.LanguageModel)
-    found = mn.diagnose(model, (text(), text()) if own else labelled(text()), loss=next_id if own else None).findings
+    found = clinic.diagnose(
+        model, (text(), text()) if own else labelled(text()), loss=next_id if own else None
+    ).findings
     (finding,) = found
     assert finding.severity == "serious"
     assert f"step_size of layer {depth}" in finding.found
@@ -429,7 +434,7 @@ def test_what_a_fused_kernel_hides_is_said():
 
     for layer in model.backbone.layers:
         layer.mixer.forward = Fused().forward
-    found = mn.diagnose(model, labelled(text()))
+    found = clinic.diagnose(model, labelled(text()))
     assert "gated" in found.findings.skipped[0]
     assert set(found.table.site) == {"x", "n1", "branch", "residual"}
 
@@ -462,19 +467,19 @@ def test_a_mask_is_neither_a_first_value_nor_a_large_magnitude():
             self.mask = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
 
     for model, x in ((Attention(), X), (Finite(), X), (nn.Softmax(-1), Finite().mask[:4] + X[0, :4, :6])):
-        found = mn.diagnose(model, x)
+        found = clinic.diagnose(model, x)
         assert found.table.nonfinite.max() == 0  # of q and of the softmax
         assert found.first is None
         assert list(found.findings) == []
-    assert mn.diagnose(Attention(behind=math.inf), X).first.where == ""  # what comes behind it is still found
+    assert clinic.diagnose(Attention(behind=math.inf), X).first.where == ""  # what comes behind it is still found
 
 
 def test_minus_infinity_that_spreads_is_the_first_value():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     with torch.no_grad():
         model[0].weight.zero_(), model[0].bias.fill_(-math.inf)
-    assert mn.diagnose(model, X).first.where == "0"
-    masked = mn.diagnose(Attention().softmax, torch.full((1, 2, 3), -math.inf))
+    assert clinic.diagnose(model, X).first.where == "0"
+    masked = clinic.diagnose(Attention().softmax, torch.full((1, 2, 3), -math.inf))
     assert masked.first.where == ":input"
     assert "the model's input" in masked.findings[0].found
 
@@ -490,7 +495,7 @@ def test_what_a_checkpointed_layer_computes_again_is_no_second_call():
                 x = checkpoint(layer, x, use_reentrant=False)
             return x
 
-    table = mn.diagnose(Checkpointed(), X).table
+    table = clinic.diagnose(Checkpointed(), X).table
     assert table["where"].is_unique
     assert table.grad_rms.gt(0).all()
 
@@ -498,7 +503,7 @@ def test_what_a_checkpointed_layer_computes_again_is_no_second_call():
 def test_a_compiled_model_is_looked_at_as_it_is_written():
     plain, compiled = net(), torch.compile(net(), backend="eager")
     columns = ["rms", "max_abs", "grad_rms"]
-    assert mn.diagnose(compiled, X).table[columns].equals(mn.diagnose(plain, X).table[columns])
+    assert clinic.diagnose(compiled, X).table[columns].equals(clinic.diagnose(plain, X).table[columns])
 
 
 def test_a_dataclass_is_looked_into_and_a_bare_block_names_its_sites_plainly():
@@ -512,8 +517,8 @@ def test_a_dataclass_is_looked_into_and_a_bare_block_names_its_sites_plainly():
         def forward(self, x):
             return Output(math.inf * super().forward(x))
 
-    assert mn.diagnose(Wrapped(8, 8), X).first.where == ""
-    table = mn.diagnose(mn.MambaBlock(8, scan_backend="reference"), X).table
+    assert clinic.diagnose(Wrapped(8, 8), X).first.where == ""
+    table = clinic.diagnose(mn.MambaBlock(8, scan_backend="reference"), X).table
     assert table["where"].iloc[0] == "x"
 
 
@@ -543,7 +548,7 @@ def stack(**own) -> nn.Sequential:
 
 
 def test_what_overflows_is_not_taken_for_a_logarithm():
-    assert "log" not in mn.diagnose(stack(three=lambda h: 1e38 * h * 1e3), X).findings[0].try_this
+    assert "log" not in clinic.diagnose(stack(three=lambda h: 1e38 * h * 1e3), X).findings[0].try_this
 
 
 def test_a_mask_does_not_hide_that_values_are_small_and_an_input_that_is_nan_is_the_datas():
@@ -559,8 +564,8 @@ def test_a_mask_does_not_hide_that_values_are_small_and_an_input_that_is_nan_is_
         def forward(self, x):
             return self.block(x, mask=torch.full((6, 6), torch.finfo(x.dtype).min).triu(1))
 
-    assert "log" in mn.diagnose(Model(), X).findings[0].try_this
-    (finding,) = mn.diagnose(net(), X * math.nan).findings
+    assert "log" in clinic.diagnose(Model(), X).findings[0].try_this
+    (finding,) = clinic.diagnose(net(), X * math.nan).findings
     assert "look at the data" in finding.try_this
 
 
@@ -570,13 +575,13 @@ def test_what_leaves_float16_is_told_in_a_module_of_ones_own():
             return 1e5 * h
 
     model = stack(three=Gate())
-    found = mn.diagnose(model, X)
+    found = clinic.diagnose(model, X)
     assert "beyond float16's 65,504" in found.findings[0].found
     assert found.findings[0].where == "3.own"
     assert "3.own" in set(found.table["where"])
     assert f"{len(list(model.modules()))} modules" in repr(found)
-    assert list(mn.diagnose(stack(), X).findings) == []
-    mapped = mn.diagnose(model, X, sites={"norm": "*.norm", "mixer": "*.mixer"})  # a map hides no module
+    assert list(clinic.diagnose(stack(), X).findings) == []
+    mapped = clinic.diagnose(model, X, sites={"norm": "*.norm", "mixer": "*.mixer"})  # a map hides no module
     assert set(mapped.table.site) == {"norm", "mixer"}
     assert mapped.findings[0].where == "3.own"
 
@@ -586,7 +591,7 @@ def test_a_buffer_that_is_not_finite_is_named_and_what_follows_from_it_is_not():
     for broken in (math.nan, math.inf):
         norm[1].running_var[2] = broken
         for model in (norm.train(), norm.eval()):
-            (finding,) = mn.diagnose(model, X).findings
+            (finding,) = clinic.diagnose(model, X).findings
             assert (finding.severity, finding.where) == ("serious", "1.running_var")
             assert "is not finite before the pass begins" in finding.found
 
@@ -596,10 +601,10 @@ def test_a_buffer_of_a_mask_or_of_a_lowest_value_that_no_pass_has_set_is_no_find
     model.register_buffer("best", torch.tensor(math.inf))
     model.register_buffer("mask", torch.full((6, 6), -math.inf).triu(1))
     model.register_buffer("steps", torch.tensor(3))
-    assert list(mn.diagnose(model, X).findings) == []
+    assert list(clinic.diagnose(model, X).findings) == []
     model = stack(three=torch.log)
     model[1].register_buffer("best", torch.tensor(math.inf))
-    (finding,) = mn.diagnose(model, X).findings
+    (finding,) = clinic.diagnose(model, X).findings
     assert finding.where == "3"
 
 
@@ -608,7 +613,7 @@ def test_a_buffer_of_a_mask_or_of_a_lowest_value_that_no_pass_has_set_is_no_find
 
 def test_bad_input_is_refused_in_words():
     with pytest.raises(TypeError, match="torch.nn.Module, got 'mamba'"):
-        mn.diagnose("mamba", labelled(text()))
+        clinic.diagnose("mamba", labelled(text()))
     for given, options, words in [
         ((theirs(), X), dict(sites={"scan": "layers.*.scan"}), r"no module.*'layers.\*.scan'.*layers.\*"),
         ((theirs(), X), dict(sites={"a": "ixer"}), "no module"),  # it matches the end of a path, part by part
@@ -619,4 +624,4 @@ def test_bad_input_is_refused_in_words():
         ((ours(), (text(), text())), dict(loss=lambda out, _: out), r"a tensor of one number, got \(4, 24, 50\)"),
     ]:
         with pytest.raises(ValueError, match=words):
-            mn.diagnose(*given, **options)
+            clinic.diagnose(*given, **options)

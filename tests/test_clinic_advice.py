@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 import mambanorm as mn
+import mambanorm_clinic as clinic
+import mambanorm_study as study
 from mambanorm.block import init_dt_bias
-from mambanorm.look import record_sites
+from mambanorm.inside import record_sites
 from tests.test_clinic import X, labelled, layers_of, next_id, ours, text, theirs
 
 IDS = text()
@@ -20,7 +22,7 @@ IDS = text()
 
 def told(model: nn.Module, word: str, batch=X, **options) -> list:
     """The findings with this word."""
-    return [one for one in mn.diagnose(model, batch, **options).findings if word in one.found]
+    return [one for one in clinic.diagnose(model, batch, **options).findings if word in one.found]
 
 
 def classifier(n_layers: int = 8, arm: str = "RMSN>SSM>None") -> mn.SequenceClassifier:
@@ -52,7 +54,7 @@ def test_beyond_float16_the_wider_type_helps_and_a_norm_behind_the_scan_comes_to
     (found,) = told(model, "beyond float16")
     assert found.where == "blocks.0.C"
     assert "bfloat16 or float32 there" in found.try_this
-    mn.insert_norm(model, "n2", "RMSN", X)
+    clinic.insert_norm(model, "n2", "RMSN", X)
     assert told(model, "beyond float16")
     with torch.autocast("cpu", torch.float16):
         assert not torch.isfinite(model.head(torch.full((1, 16), 7e4)))[0].all()  # what is meant by the symptom
@@ -79,7 +81,7 @@ def failed(tmp_path, rate: float) -> tuple:
 
     model = theirs()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    with pytest.raises(mn.NonFinite) as stopped, mn.watch(model, optimizer, folder=tmp_path):
+    with pytest.raises(clinic.NonFinite) as stopped, clinic.watch(model, optimizer, folder=tmp_path):
         trained(model, optimizer, 80)
     model.load_state_dict(load_file(stopped.value.report.checkpoint))
     return stopped.value.report, model, theirs()
@@ -87,11 +89,11 @@ def failed(tmp_path, rate: float) -> tuple:
 
 def test_after_a_value_that_is_not_finite_an_earlier_checkpoint_and_a_lower_rate_help(tmp_path):
     report, written, earlier = failed(tmp_path, 100.0)
-    words = "an earlier checkpoint (mn.watch writes the weights with which this happens) and a lower rate"
+    words = "an earlier checkpoint (clinic.watch writes the weights with which this happens) and a lower rate"
     assert words in report.findings[0].try_this
     assert told(written, "first non-finite value", labelled(IDS))
     assert trained(earlier, torch.optim.SGD(earlier.parameters(), lr=0.1))
-    assert list(mn.diagnose(earlier, labelled(IDS)).findings) == []
+    assert list(clinic.diagnose(earlier, labelled(IDS)).findings) == []
 
 
 def test_after_a_gradient_that_is_not_finite_clipping_helps_only_before_it(tmp_path):
@@ -120,7 +122,7 @@ def test_a_norm_whose_backward_pass_divides_by_0_is_mended_by_a_larger_eps():
     x[0, 0] = 0
     (found,) = told(Length(0.0), "of the backward pass", x)
     assert "a larger eps in the norm, root or division" in found.try_this
-    assert list(mn.diagnose(Length(1e-6), x).findings) == []
+    assert list(clinic.diagnose(Length(1e-6), x).findings) == []
 
 
 @pytest.mark.parametrize("site", ["delta", "B", "C"])
@@ -138,7 +140,7 @@ def test_a_norm_on_what_the_scan_reads_cures_nothing_at_once_and_bounds_it_later
 
     model, plain = classifier(2), classifier(2)
     before = largest(model)
-    mn.insert_norm(model, site, "RMSN", X)
+    clinic.insert_norm(model, site, "RMSN", X)
     assert largest(model) == pytest.approx(before, rel=1.0)
     grow(model), grow(plain)
     assert largest(model) == pytest.approx(before, rel=1.0)
@@ -153,7 +155,7 @@ def test_a_loss_of_log_0_and_code_that_makes_nan_of_small_values_are_mended_by_a
 
     (found,) = told(model, "the loss is -inf", (X, X), loss=loss(0.0))
     assert "log of 0" in found.try_this
-    assert list(mn.diagnose(model, (X, X), loss=loss(1e-6)).findings) == []
+    assert list(clinic.diagnose(model, (X, X), loss=loss(1e-6)).findings) == []
 
     class Log(nn.Module):
         def __init__(self, eps: float):
@@ -166,7 +168,7 @@ def test_a_loss_of_log_0_and_code_that_makes_nan_of_small_values_are_mended_by_a
 
     (found,) = told(Log(0.0), "first non-finite value")
     assert "clamp the argument or add an eps" in found.try_this
-    assert list(mn.diagnose(Log(1e-3), X).findings) == []
+    assert list(clinic.diagnose(Log(1e-3), X).findings) == []
 
 
 # --------------------------------------------------------------------------------------------- weights and buffers
@@ -185,7 +187,7 @@ def test_lost_weights_are_mended_by_a_checkpoint_and_lost_statistics_by_batches(
     assert "reset_running_stats()" in found.try_this
     model[1].reset_running_stats()
     model.train()(X)
-    assert list(mn.diagnose(model, X).findings) == []
+    assert list(clinic.diagnose(model, X).findings) == []
 
 
 @pytest.mark.parametrize("make", [ours, lambda: ours(model="mamba2", head_dim=8)])
@@ -196,12 +198,12 @@ def test_a_dead_state_is_mended_by_a_sound_bias_or_smaller_weights_and_by_no_nor
     with torch.no_grad():
         bias.add_(-60.0)
     (found,) = told(model, "dead state", IDS)
-    mn.insert_norm(model, "delta", "RMSN", IDS)
+    clinic.insert_norm(model, "delta", "RMSN", IDS)
     assert told(model, "dead state", IDS), "they do not cure this"
     assert "do not cure this" in found.try_this
     assert "mambanorm.block.init_dt_bias(bias)" in found.try_this
     init_dt_bias(bias)
-    assert list(mn.diagnose(model, IDS).findings) == []
+    assert list(clinic.diagnose(model, IDS).findings) == []
 
 
 def test_a_dead_state_of_large_weights_is_mended_by_smaller_ones():
@@ -242,7 +244,7 @@ def test_growth_of_a_sum_of_two_directions_is_mended_by_half_the_sum_and_by_no_n
     (found,) = told(model, "decades")
     assert "between the blocks" in found.found
     assert "halve the sum" in found.try_this
-    mn.insert_norm(model, "n2", "RMSN", X)
+    clinic.insert_norm(model, "n2", "RMSN", X)
     assert told(model, "decades"), "no norm inside the blocks cures this"
     assert not told(Bidirectional(0.5, lists), "decades")
 
@@ -258,7 +260,7 @@ def test_growth_within_the_blocks_is_mended_by_a_norm_of_each_branch_with_unit_g
             layer.weight.mul_(40.0 ** (1 + depth))
     (found,) = told(model, "decades", batch)
     assert "since as it is put in it keeps the growth" in found.try_this
-    norms = mn.insert_norm(model, "branch", "RMSN", batch).norms
+    norms = clinic.insert_norm(model, "branch", "RMSN", batch).norms
     assert told(model, "decades", batch)
     for norm in norms:
         nn.init.ones_(norm.weight)
@@ -268,13 +270,13 @@ def test_growth_within_the_blocks_is_mended_by_a_norm_of_each_branch_with_unit_g
 def test_growth_where_no_norm_can_be_put_is_mended_by_smaller_last_matrices():
     torch.manual_seed(0)
     options = dict(norm_position="before", final_norm="LN")
-    model = mn.TransformerClassifier(3, in_features=8, d_model=16, n_layers=8, **options)
+    model = study.TransformerClassifier(3, in_features=8, d_model=16, n_layers=8, **options)
     last = [(block.attention.out_proj, block.feed_forward[2]) for _, block in layers_of(model)]
     with torch.no_grad():
         for depth, pair in enumerate(last):
             for layer in pair:
                 layer.weight.mul_(4.0**depth), layer.bias.mul_(4.0**depth)
-    found = mn.diagnose(model, X)
+    found = clinic.diagnose(model, X)
     (growth,) = [one for one in found.findings if "decades" in one.found]
     assert growth.try_this.startswith("divide the last matrix of each branch (out_proj) by the RMS")
     rms = found.table.set_index(["depth", "site"]).rms
@@ -341,7 +343,7 @@ def test_what_mends_the_language_model_is_told_in_its_own_words():
     plain = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     with torch.no_grad():
         plain[0].weight.mul_(1e38)
-    for one in mn.diagnose(plain, 1e3 * X).findings:
+    for one in clinic.diagnose(plain, 1e3 * X).findings:
         assert one.try_this
         assert "insert_norm" not in one.try_this
     assert next_id(ours()(IDS), IDS).isfinite()

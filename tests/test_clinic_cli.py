@@ -12,10 +12,12 @@ import torch
 from safetensors.torch import save_file
 
 import mambanorm as mn
-from mambanorm.basics.settings import ROOT
-from mambanorm.cli.diagnose import ids_of
-from mambanorm.cli.main import main
-from mambanorm.tasks.pydoc import ALPHABET, encode
+import mambanorm_clinic as clinic
+import mambanorm_study as study
+from mambanorm_clinic.commands import ids_of
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.cli.main import main
+from mambanorm_study.tasks.pydoc import ALPHABET, encode
 
 TEXT = "def scan(x):\n    return x  # the quick brown fox\n" * 4
 
@@ -123,19 +125,19 @@ MADE = {
         IDS,
     ),
     "images": (
-        lambda: mn.ImageClassifier(3, in_channels=1, patch=2, down_sample=(1,), down_norm="LN", **SIZES),
+        lambda: study.ImageClassifier(3, in_channels=1, patch=2, down_sample=(1,), down_norm="LN", **SIZES),
         IMAGES,
     ),
-    "a Transformer": (lambda: mn.TransformerClassifier(3, vocab_size=96, **SIZES), IDS),
+    "a Transformer": (lambda: study.TransformerClassifier(3, vocab_size=96, **SIZES), IDS),
 }
 
 
 def written_by_watch(model, x, folder):
     """The file that `watch` writes when the loss is infinite."""
-    watched = mn.watch(model, torch.optim.SGD(model.parameters()), folder=folder)
+    watched = clinic.watch(model, torch.optim.SGD(model.parameters()), folder=folder)
     with watched:
         watched.loss(model(x).sum() * torch.inf).backward()
-        with pytest.raises(mn.NonFinite) as stopped:
+        with pytest.raises(clinic.NonFinite) as stopped:
             watched.optimizer.step()
     return stopped.value.report.checkpoint
 
@@ -147,7 +149,7 @@ def test_what_watch_wrote_of_a_model_of_the_kit_is_that_model_again(kind, tmp_pa
     model = make()
     path = written_by_watch(model, x, tmp_path)
     for place in (path, tmp_path):
-        read = mn.load_model(place)
+        read = clinic.load_model(place)
         assert type(read) is type(model)
         assert torch.equal(read.eval()(x), model.eval()(x))
 
@@ -166,37 +168,37 @@ def test_diagnose_runs_a_language_model_that_watch_wrote_and_names_another_model
 def test_a_norm_inserted_in_every_block_is_read_again_and_another_change_is_named(tmp_path):
     torch.manual_seed(0)
     model = mn.LanguageModel(96, **SIZES)
-    mn.insert_norm(model, "n2", "LN", IDS)
-    read = mn.load_model(written_by_watch(model, IDS, tmp_path / "inserted"))
+    clinic.insert_norm(model, "n2", "LN", IDS)
+    read = clinic.load_model(written_by_watch(model, IDS, tmp_path / "inserted"))
     assert str(read.arm) == "RMSN>SSM>LN"
     assert torch.equal(read(IDS), model(IDS))
     model.backbone.layers[1].n1 = mn.create_norm("LN", 16)
     path = written_by_watch(model, IDS, tmp_path / "changed")
     with pytest.raises(ValueError, match=r"000001\.safetensors holds a 'LanguageModel' that was changed after it was"):
-        mn.load_model(path)
-    model.load_state_dict(mn.read_checkpoint(path))
+        clinic.load_model(path)
+    model.load_state_dict(clinic.read_checkpoint(path))
 
 
 def test_the_file_of_another_model_and_tensors_without_a_word_of_their_norms_are_refused(tmp_path):
     path = written_by_watch(torch.nn.Linear(9, 2), torch.ones(2, 9), tmp_path)
     with pytest.raises(ValueError, match=r"missing: backbone\.embedding\.weight"):
-        mn.load_model(path)
+        clinic.load_model(path)
     save_file(mn.LanguageModel(96, tie=False, **SIZES).state_dict(), tmp_path / "mine.safetensors")
     with pytest.raises(ValueError, match="tensors of this kit's LanguageModel, which do not show its norms: make the"):
-        mn.load_model(tmp_path / "mine.safetensors")
+        clinic.load_model(tmp_path / "mine.safetensors")
     made = dict(model="LanguageModel", arguments=dict(vocab_size=9, d_model=4, n_layers=1))
     save_file({"a": torch.ones(1)}, path, {"mambanorm": json.dumps(made)})
     with pytest.raises(ValueError, match=r"000001\.safetensors does not fit the model that it names: Missing key"):
-        mn.load_model(path)
+        clinic.load_model(path)
 
 
 @pytest.mark.parametrize("task", ["pydoc", "digits"])
 def test_a_stored_run_is_its_model_again(task, tmp_path, store, capsys):
-    config = mn.base_config(task, "smoke", seed=3)
-    mn.sweep([config], workers=0, progress=False)
-    folder = mn.find_run(config).path
-    read, data = mn.load_model(folder), mn.load_task(task, "smoke", 3)
-    assert sorted(read.state_dict()) == sorted(mn.find_run(config).checkpoint)
+    config = study.base_config(task, "smoke", seed=3)
+    study.sweep([config], workers=0, progress=False)
+    folder = study.find_run(config).path
+    read, data = clinic.load_model(folder), study.load_task(task, "smoke", 3)
+    assert sorted(read.state_dict()) == sorted(study.find_run(config).checkpoint)
     assert torch.isfinite(read(data.test.batch([0])[0])).all()
     (tmp_path / "text.txt").write_text(TEXT)
     code, out, err = call(capsys, str(folder), "--text", str(tmp_path / "text.txt"), "--length", "16")

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.look import surgery
+import mambanorm_clinic as clinic
 from mambanorm.norms import create_norm
+from mambanorm_clinic import surgery
 from tests.test_clinic import V, labelled, ours, text, theirs
 
 X = torch.randn(4, 12, 8, generator=torch.Generator().manual_seed(0))
@@ -42,7 +43,7 @@ def logits(model: nn.Module, batch) -> torch.Tensor:
 def test_the_record_tells_the_change_and_undo_leaves_no_trace(family, site):
     model, batch = theirs(family).eval(), {"input_ids": text()}
     before, weights = logits(model, batch), state(model)
-    done = mn.insert_norm(model, site, "RMSN", batch)
+    done = clinic.insert_norm(model, site, "RMSN", batch)
     after = logits(model, batch)
     expected = float((after.double() - before.double()).norm() / before.double().norm())
     assert done.change == pytest.approx(expected, rel=1e-6)
@@ -68,7 +69,7 @@ def test_gamma_and_beta_are_those_of_least_squares_in_every_channel(norm):
     hook = mixer.out_proj.register_forward_pre_hook(lambda _m, args: before.append(args[0].detach().double()))
     logits(model, batch)
     hook.remove()
-    done = mn.insert_norm(model, "gated", norm, batch)
+    done = clinic.insert_norm(model, "gated", norm, batch)
     fitted = done.norms[0]
     target = before[0].flatten(0, 1).numpy()
     fresh = create_norm(norm, target.shape[1]).double()
@@ -92,7 +93,7 @@ def test_only_the_sites_own_channels_are_normalized_and_dt_is_another_name_for_d
     model, batch, seen = theirs(family).eval(), {"input_ids": text()}, {}
     module = model.backbone.layers[1].mixer.get_submodule(part)
     hook = module.register_forward_hook(lambda _m, args, out: seen.update(given=args[0], plain=out))
-    done = mn.insert_norm(model, site, "RMSN", batch)
+    done = clinic.insert_norm(model, site, "RMSN", batch)
     hook.remove()
     assert done.site == ("delta" if site == "dt" else site)
     module.register_forward_hook(lambda _m, args, out: seen.update(given=args[0], normed=out))
@@ -112,9 +113,9 @@ def test_only_the_sites_own_channels_are_normalized_and_dt_is_another_name_for_d
 )
 def test_the_same_weights_get_the_same_norm_in_transformers_model_and_in_this_kits(family, site):
     model, batch = theirs(family).eval(), {"input_ids": text()}
-    own = mn.load_mamba_checkpoint(model.state_dict(), hf_config=model.config).eval()
+    own = clinic.load_mamba_checkpoint(model.state_dict(), hf_config=model.config).eval()
     torch.testing.assert_close(logits(own, text()), logits(model, batch))
-    norms = [mn.insert_norm(one, site, "LN", given).norms for one, given in ((model, batch), (own, text()))]
+    norms = [clinic.insert_norm(one, site, "LN", given).norms for one, given in ((model, batch), (own, text()))]
     torch.testing.assert_close(logits(own, text()), logits(model, batch), rtol=1e-4, atol=1e-5)
     for his, mine in zip(*norms, strict=True):
         torch.testing.assert_close(his.weight, mine.weight, rtol=1e-3, atol=1e-5)
@@ -136,7 +137,7 @@ SURGERIES = [
 def test_in_this_kits_blocks_the_result_is_the_arm_and_its_checkpoint_loads(arm, site, after):
     model = classifier(arm)
     before, weights = logits(model, X), state(model)
-    done = mn.insert_norm(model, site, "LN", X)
+    done = clinic.insert_norm(model, site, "LN", X)
     changed = logits(model, X)
     assert surgery.change(changed, before) == pytest.approx(done.change, rel=1e-5)
     assert {str(block.arm) for block in model.blocks} == {after}
@@ -151,14 +152,14 @@ def test_in_this_kits_blocks_the_result_is_the_arm_and_its_checkpoint_loads(arm,
 
 def test_batch_norm_starts_with_the_statistics_of_the_calibration_batch():
     model = classifier()
-    done = mn.insert_norm(model, "n2", "BN", X)
+    done = clinic.insert_norm(model, "n2", "BN", X)
     assert done.change < 1e-4  # an affine function of each channel, which γ and β take back
     assert all(norm.running_mean.abs().max() > 0 for norm in done.norms)
 
 
 def test_the_new_norms_learn_and_a_copy_of_the_model_uses_its_own():
     model, ids = theirs(), text()
-    done = mn.insert_norm(model, "gated", "RMSN", {"input_ids": ids})
+    done = clinic.insert_norm(model, "gated", "RMSN", {"input_ids": ids})
     twin = copy.deepcopy(model)
     model(**labelled(ids)).loss.backward()
     assert all(norm.weight.grad.abs().max() > 0 for norm in done.norms)
@@ -183,8 +184,8 @@ def test_of_a_block_that_runs_twice_the_change_is_that_of_its_first_run():
 
     model, once = Twice(), mn.MambaBlock(8, scan_backend="reference")
     once.load_state_dict(model.block.state_dict())
-    assert mn.insert_norm(model, "n2", "LN", X).layers.change.tolist() == pytest.approx(
-        mn.insert_norm(once, "n2", "LN", X).layers.change.tolist()
+    assert clinic.insert_norm(model, "n2", "LN", X).layers.change.tolist() == pytest.approx(
+        clinic.insert_norm(once, "n2", "LN", X).layers.change.tolist()
     )
 
 
@@ -209,15 +210,15 @@ def test_bad_input_is_refused_in_words_and_leaves_the_model_as_it_was():
         model = make()
         weights = state(model)
         with pytest.raises(ValueError, match=words):
-            mn.insert_norm(model, site, norm, batch)
+            clinic.insert_norm(model, site, norm, batch)
         assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
         assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
     model = theirs()
     with pytest.raises(TypeError, match="unknown option of norm RMSN 'epsilon'"):
-        mn.insert_norm(model, "gated", "RMSN", IDS, epsilon=1e-6)
-    mn.insert_norm(model, "gated", "RMSN", IDS, eps=1e-6)
+        clinic.insert_norm(model, "gated", "RMSN", IDS, epsilon=1e-6)
+    clinic.insert_norm(model, "gated", "RMSN", IDS, eps=1e-6)
     with pytest.raises(ValueError, match=r"gated has a norm already"):
-        mn.insert_norm(model, "gated", "LN", IDS)
+        clinic.insert_norm(model, "gated", "LN", IDS)
 
 
 def test_a_mixer_that_a_fused_kernel_computes_is_refused():
@@ -225,14 +226,14 @@ def test_a_mixer_that_a_fused_kernel_computes_is_refused():
     for layer in model.backbone.layers:
         layer.mixer.forward = lambda hidden_states, **_: hidden_states
     with pytest.raises(ValueError, match="is not called: the model computes it in a fused kernel"):
-        mn.insert_norm(model, "gated", "RMSN", {"input_ids": torch.arange(V)[None]})
+        clinic.insert_norm(model, "gated", "RMSN", {"input_ids": torch.arange(V)[None]})
 
 
 @pytest.mark.parametrize("make", [classifier, ours])
 def test_the_models_arm_is_the_one_that_stands_there(make):
     model = make()
     batch = X if make is classifier else text()
-    n2, gated = mn.insert_norm(model, "n2", "LN", batch), mn.insert_norm(model, "gated", "RMSN", batch)
+    n2, gated = clinic.insert_norm(model, "n2", "LN", batch), clinic.insert_norm(model, "gated", "RMSN", batch)
     assert str(model.arm) == "RMSN>SSM>LN+gated:RMSN"
     assert str(copy.deepcopy(model).arm) == str(model.arm)
     n2.undo()

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.look import NonFinite, watching
+import mambanorm_clinic as clinic
+from mambanorm_clinic import NonFinite, watching
 from tests.test_clinic import X, stack
 
 
@@ -37,7 +38,7 @@ def failing(model: nn.Module, optimizer, make_step, steps: int = 60, **options) 
     states = []
 
     def train() -> None:
-        with mn.watch(model, optimizer, **options) as watched:
+        with clinic.watch(model, optimizer, **options) as watched:
             for i in range(steps):
                 states.append({name: value.clone() for name, value in model.state_dict().items()})
                 make_step(i, watched)
@@ -76,7 +77,7 @@ def test_a_watched_training_is_the_same_to_the_bit(tmp_path):
     watched, other = net(), None
     other = torch.optim.AdamW(watched.parameters())
     torch.set_rng_state(random)
-    with mn.watch(watched, other, folder=tmp_path) as seen:
+    with clinic.watch(watched, other, folder=tmp_path) as seen:
         again = [step(watched, other, loss=seen.loss) for _ in range(5)]
     assert losses == again
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
@@ -90,7 +91,7 @@ def test_its_numbers_are_the_gradients_norm_the_loss_and_each_layers_rms(tmp_pat
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     model.eval()
-    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+    with clinic.watch(model, optimizer, folder=tmp_path) as seen:
         value = step(model, optimizer, loss=seen.loss)
         with torch.no_grad():
             model(1e6 * X)  # an evaluation in between is not taken for a step
@@ -109,7 +110,7 @@ def test_its_numbers_are_the_gradients_norm_the_loss_and_each_layers_rms(tmp_pat
 def test_the_ring_keeps_the_last_steps_only_and_large_gradients_whose_squares_overflow_are_finite(tmp_path):
     model = Line()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with mn.watch(model, optimizer, ring=3, folder=tmp_path) as seen:
+    with clinic.watch(model, optimizer, ring=3, folder=tmp_path) as seen:
         for _ in range(7):
             optimizer.zero_grad()
             (1e25 * model(X)).sum().backward()
@@ -200,7 +201,7 @@ def test_bad_input_is_refused_in_words(tmp_path):
         ((model, mine), dict(folder=tmp_path / "file"), OSError, "file"),
     ):
         with pytest.raises(error, match=words):
-            mn.watch(*given, **dict(folder=tmp_path) | options)
+            clinic.watch(*given, **dict(folder=tmp_path) | options)
 
 
 # ------------------------------------------------------------------------ loops and models that it does not expect
@@ -217,9 +218,9 @@ class HandsOutWeights(nn.Module):
 
 def test_no_hook_stays_on_a_weight_or_an_input_that_goes_through_a_module(tmp_path):
     x, model = X.clone().requires_grad_(), HandsOutWeights()
-    table = mn.diagnose(model, x).table
+    table = clinic.diagnose(model, x).table
     assert table[table.site == "same"].grad_rms.gt(0).all()  # it was seen all the same
-    with mn.watch(model, sgd(model), folder=tmp_path):
+    with clinic.watch(model, sgd(model), folder=tmp_path):
         model(x).sum().backward()
     assert not any(t._backward_hooks for t in (x, *model.parameters()))
 
@@ -230,9 +231,9 @@ def test_a_loss_that_is_infinite_by_itself_is_told_before_the_gradients_that_it_
     def log_of_zero(out, _=None):
         return (out - out.detach()).square().sum().log()
 
-    (finding,) = mn.diagnose(model, (X, X), loss=log_of_zero).findings
+    (finding,) = clinic.diagnose(model, (X, X), loss=log_of_zero).findings
     assert "every site is finite and the loss is -inf" in finding.found
-    with mn.watch(model, optimizer := sgd(model), folder=tmp_path) as seen:
+    with clinic.watch(model, optimizer := sgd(model), folder=tmp_path) as seen:
         seen.loss(log_of_zero(model(X))).backward()
         with pytest.raises(NonFinite, match="every site is finite and the loss is -inf"):
             optimizer.step()
@@ -241,7 +242,7 @@ def test_a_loss_that_is_infinite_by_itself_is_told_before_the_gradients_that_it_
 def fail_at(steps, model, folder) -> tuple[watching.Watched, list]:
     """Six steps, some with an infinite factor; the loop catches what is raised and goes on."""
     optimizer, reports = sgd(model), []
-    with mn.watch(model, optimizer, folder=folder) as seen:
+    with clinic.watch(model, optimizer, folder=folder) as seen:
         for i in range(6):
             try:
                 step(model, optimizer, x=X * (math.inf if i in steps else 1))
@@ -287,7 +288,7 @@ def test_running_statistics_that_the_batch_has_spoilt_are_put_back(tmp_path):
 def test_of_accumulated_gradients_nothing_is_said_of_a_batch_that_is_gone(tmp_path):
     model = net()
     optimizer = sgd(model)
-    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+    with clinic.watch(model, optimizer, folder=tmp_path) as seen:
         (model(X) * math.inf).sum().backward()
         seen.loss(model(X).sum()).backward()
         with pytest.raises(NonFinite) as stopped:
@@ -300,14 +301,14 @@ def test_of_accumulated_gradients_nothing_is_said_of_a_batch_that_is_gone(tmp_pa
 def test_sparse_gradients_and_losses_beyond_float16_are_watched(tmp_path):
     model = nn.Sequential(nn.Embedding(5, 8, sparse=True), nn.Linear(8, 8))
     optimizer = sgd(model)
-    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+    with clinic.watch(model, optimizer, folder=tmp_path) as seen:
         model(torch.tensor([[0, 0, 1]])).sum().backward()
         dense = torch.cat([p.grad.to_dense().flatten() for p in model.parameters()]).norm()
         optimizer.step()
     assert seen.steps.grad_norm.tolist() == pytest.approx([float(dense)])
     half = net().half()
     optimizer = sgd(half)
-    with mn.watch(half, optimizer, folder=tmp_path) as seen:
+    with clinic.watch(half, optimizer, folder=tmp_path) as seen:
         seen.loss(7e4 + half(X.half()).float().mean()).backward()
         optimizer.step()
     assert seen.steps.loss.tolist() == pytest.approx([7e4], rel=1e-4)
@@ -319,7 +320,7 @@ def test_sparse_gradients_and_losses_beyond_float16_are_watched(tmp_path):
 def report_of(model: nn.Module, folder, before=lambda step: None, steps=60):
     """The report of `watch` on a training that calls before(step) at each step; None if it raises nothing."""
     optimizer = sgd(model)
-    with mn.watch(model, optimizer, folder=folder) as seen, contextlib.suppress(NonFinite):
+    with clinic.watch(model, optimizer, folder=folder) as seen, contextlib.suppress(NonFinite):
         for i in range(1, steps + 1):
             before(i)
             step(model, optimizer, loss=seen.loss)
@@ -331,7 +332,7 @@ def test_what_turns_nan_at_small_values_is_looked_for_in_the_modules_own_code(tm
     model, batches = stack(three=lambda h: own(h) if batches[-1] >= 9 else h), [0]
     report = report_of(model, tmp_path, before=batches.append)
     assert (report.step, report.first.where) == (9, "3")
-    for findings in (report.findings, mn.diagnose(model, X).findings):
+    for findings in (report.findings, clinic.diagnose(model, X).findings):
         assert "look for log or sqrt of a number below 0 or 0/0" in findings[0].try_this
         assert "norm behind the scan" not in findings[0].try_this
 
@@ -342,7 +343,7 @@ def test_a_scaler_that_looks_for_its_scale_and_gradients_that_are_accumulated_ar
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
-    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+    with clinic.watch(model, optimizer, folder=tmp_path) as seen:
         for i in range(40):
             optimizer.zero_grad()
             loss = 1e4 * model(X).square().mean()
@@ -375,7 +376,7 @@ def test_the_callback_ends_a_training_and_keeps_the_weights(tmp_path, capsys):
     from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 
     model = Line()
-    optimizer, callback = torch.optim.SGD(model.parameters(), lr=10.0), mn.trainer_callback(folder=tmp_path)
+    optimizer, callback = torch.optim.SGD(model.parameters(), lr=10.0), clinic.trainer_callback(folder=tmp_path)
     assert isinstance(callback, transformers.TrainerCallback)
     handler = CallbackHandler([callback], model, None, optimizer, None)
     state, control = TrainerState(), TrainerControl()

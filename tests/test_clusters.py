@@ -23,10 +23,10 @@ import dask
 import pytest
 import yaml
 
-from mambanorm.basics.settings import ROOT
-from mambanorm.cli import main as cli
-from mambanorm.runs.cluster import worker_environment
-from mambanorm.runs.store import load_runs
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.cli import main as cli
+from mambanorm_study.runs.cluster import worker_environment
+from mambanorm_study.runs.store import load_runs
 
 PAGE = (ROOT / "docs" / "clusters.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)

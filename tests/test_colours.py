@@ -9,9 +9,10 @@ import pytest
 from matplotlib.colors import same_color, to_rgba
 from test_figures import DRAW_ARRAYS, DRAW_FRAME, frame  # noqa: F401
 
-from mambanorm import NORMS, figures
-from mambanorm.figures.colours import INK, MARKERS, PALETTE, ink_on, luminance, norm_marker
-from mambanorm.report.page import TEMPLATES
+from mambanorm import NORMS
+from mambanorm_study import figures
+from mambanorm_study.figures.colours import INK, MARKERS, PALETTE, ink_on, luminance, norm_marker
+from mambanorm_study.report.page import TEMPLATES
 
 VISION = {
     "normal": np.eye(3),
@@ -46,7 +47,7 @@ def ciede2000(one: np.ndarray, two: np.ndarray) -> float:
     turn = (h2 - h1 + 180) % 360 - 180 if c1 * c2 else 0.0
     lightness, chroma = (l1 + l2) / 2, (c1 + c2) / 2
     hue = (h1 + turn / 2) % 360 if c1 * c2 else h1 + h2
-    cos = lambda degrees: np.cos(np.radians(degrees))  # noqa: E731
+    cos = lambda degrees: np.cos(np.radians(degrees))
     t = 1 - 0.17 * cos(hue - 30) + 0.24 * cos(2 * hue) + 0.32 * cos(3 * hue + 6) - 0.2 * cos(4 * hue - 63)
     dl = (l2 - l1) / (1 + 0.015 * (lightness - 50) ** 2 / np.sqrt(20 + (lightness - 50) ** 2))
     dc = (c2 - c1) / (1 + 0.045 * chroma)
@@ -129,7 +130,7 @@ def lines_figure():
 
 
 @pytest.mark.parametrize("name", [*DRAW_FRAME, *DRAW_ARRAYS, "lines"])
-def test_no_legend_tells_two_things_by_colour_alone_and_the_ground_is_white_on_a_dark_page_too(name, frame):  # noqa: F811
+def test_no_legend_tells_two_things_by_colour_alone_and_the_ground_is_white_on_a_dark_page_too(name, frame):
     draw = {**DRAW_FRAME, **{key: lambda _, key=key: DRAW_ARRAYS[key]("") for key in DRAW_ARRAYS}}
     fig = lines_figure() if name == "lines" else draw[name](frame)
     assert assert_told_without_colour(fig) == (name not in {"headline", "type", "grid", "pairs", "sigma1"})
@@ -144,7 +145,7 @@ def schemes() -> dict[str, dict[str, str]]:
     """The colours of the report's pages and of the slides: `light` and `dark`, name → #RRGGBB."""
     found = re.findall(r":root \{(.*?)\}", (TEMPLATES / "look.css").read_text(), re.DOTALL)
     light, dark = (dict(re.findall(r"--([\w-]+): (#\w{3,6})\b", block)) for block in found)
-    full = lambda c: c if len(c) == 7 else "#" + "".join(2 * digit for digit in c[1:])  # noqa: E731
+    full = lambda c: c if len(c) == 7 else "#" + "".join(2 * digit for digit in c[1:])
     return {"light": {n: full(c) for n, c in light.items()}, "dark": {n: full(c) for n, c in (light | dark).items()}}
 
 

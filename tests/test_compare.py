@@ -5,16 +5,16 @@ import pandas as pd
 import planted
 import pytest
 
-import mambanorm as mn
-from mambanorm import advice
-from mambanorm.advice import which_arm
-from mambanorm.claims import rule
-from mambanorm.claims.evidence import NEW_TUNING_SEEDS, Evidence
-from mambanorm.claims.plan import arm_runs
-from mambanorm.cli.main import main
-from mambanorm.runs.grid import grid, is_test_seed
-from mambanorm.runs.recorded_results import own_rate
-from mambanorm.study.experiments import lr_grid
+import mambanorm_study as study
+from mambanorm_study import advice
+from mambanorm_study.advice import which_arm
+from mambanorm_study.claims import rule
+from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence
+from mambanorm_study.claims.plan import arm_runs
+from mambanorm_study.cli.main import main
+from mambanorm_study.runs.grid import grid, is_test_seed
+from mambanorm_study.runs.recorded_results import own_rate
+from mambanorm_study.tables.experiments import lr_grid
 
 ARM, OTHER, PROPOSAL = "LN>SSM>GN", "RMSN>SSM>None", "NormVary>SSM>GN"
 RECORDED = tuple(range(40, 52))
@@ -28,8 +28,8 @@ def made_up(monkeypatch):
         frame = planted.rows_of(planted.tuned_and_tested([ARM, OTHER], "digits", tests))
         frame = planted.study(frame, {ARM: lead}, **how)
         frame = planted.where(frame, (frame.arm == ARM) & frame.seed.isin(lost), status="diverged")
-        monkeypatch.setattr("mambanorm.runs.rounds.known_runs", lambda *_: frame)
-        return mn.compare(ARM, OTHER, "digits", seeds=seeds, scale="smoke").iloc[0]
+        monkeypatch.setattr("mambanorm_study.runs.rounds.known_runs", lambda *_: frame)
+        return study.compare(ARM, OTHER, "digits", seeds=seeds, scale="smoke").iloc[0]
 
     return answer
 
@@ -119,7 +119,7 @@ def test_the_command_trains_the_missing_runs_and_prints_a_line_a_task(tmp_path, 
     assert "24 runs asked for, 0 in the store" in capsys.readouterr().out  # both arms are tuned first
     assert main([*call, "--workers", "0"]) == 0
     assert capsys.readouterr().out.strip().startswith("digits: ")
-    assert 24 < len(mn.load_runs(tmp_path)) <= 24 + 2 * 6
+    assert 24 < len(study.load_runs(tmp_path)) <= 24 + 2 * 6
 
 
 @pytest.mark.parametrize(

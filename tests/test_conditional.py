@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import mambanorm as mn
+import mambanorm_study as study
 
 B, L, D, C, EPS = 3, 5, 8, 6, 1e-5
 
@@ -28,7 +29,7 @@ def standardize(x, axes):
 
 @pytest.mark.parametrize("zero", [False, True])
 def test_adaln_equals_its_equation_forward_and_gradient(zero):
-    norm = randomise(mn.AdaLN(D, C, zero=zero).double())
+    norm = randomise(study.AdaLN(D, C, zero=zero).double())
     branch = randomise(nn.Linear(D, D).double())
     x, c = sample(B, L, D).requires_grad_(), sample(B, C, seed=1).requires_grad_()
     parts = (F.silu(c) @ norm.map.weight.T + norm.map.bias).view(B, 1, -1, D)
@@ -43,17 +44,17 @@ def test_adaln_equals_its_equation_forward_and_gradient(zero):
 
 
 def test_adaln_zero_starts_as_the_identity_and_as_plain_ln_and_still_learns():
-    norm, branch = mn.AdaLN(D, C, zero=True), nn.Linear(D, D)
+    norm, branch = study.AdaLN(D, C, zero=True), nn.Linear(D, D)
     x, c = sample(B, L, D).float(), sample(B, C, seed=1).float()
     assert torch.equal(norm.residual(x, branch, c), x)
     torch.testing.assert_close(norm(x, c), mn.create_norm("LN", D)(x))
     norm.residual(x, branch, c).pow(2).sum().backward()
     assert norm.map.weight.grad.abs().sum() > 0
-    assert mn.AdaLN(D, C)(x, c).sub(norm(x, c)).abs().max() > 1e-3  # without zero the condition counts at once
+    assert study.AdaLN(D, C)(x, c).sub(norm(x, c)).abs().max() > 1e-3  # without zero the condition counts at once
 
 
 def test_adaln_gives_each_row_the_scale_and_shift_of_its_own_condition():
-    norm, x = mn.AdaLN(D, C), sample(1, L, D).float().repeat(2, 1, 1)
+    norm, x = study.AdaLN(D, C), sample(1, L, D).float().repeat(2, 1, 1)
     c = sample(2, C, seed=1).float()
     both = norm(x, c)
     assert not torch.allclose(both[0], both[1])
@@ -63,10 +64,10 @@ def test_adaln_gives_each_row_the_scale_and_shift_of_its_own_condition():
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: mn.AdaLN(D, 2.5), "d_condition must be a positive whole number"),
-        (lambda: mn.AdaLN(D, C, zero="yes"), "zero must be True or False"),
-        (lambda: mn.AdaLN(D, C)(torch.zeros(B, L, D), torch.zeros(B, L, C)), r"\(B, d_condition\) = \(3, 6\)"),
-        (lambda: mn.AdaLN(D, C)(torch.zeros(B, L, D + 1), torch.zeros(B, C)), "D = 8"),
+        (lambda: study.AdaLN(D, 2.5), "d_condition must be a positive whole number"),
+        (lambda: study.AdaLN(D, C, zero="yes"), "zero must be True or False"),
+        (lambda: study.AdaLN(D, C)(torch.zeros(B, L, D), torch.zeros(B, L, C)), r"\(B, d_condition\) = \(3, 6\)"),
+        (lambda: study.AdaLN(D, C)(torch.zeros(B, L, D + 1), torch.zeros(B, C)), "D = 8"),
     ],
 )
 def test_what_adaln_cannot_use_is_refused(call, told):
@@ -83,7 +84,7 @@ APPLY = {"linear": F.linear, "conv": F.conv2d, "conv 1d": F.conv1d}
 def test_standardized_weights_equal_the_equation_forward_and_gradient(kind):
     layer, x = randomise(LAYERS[kind]().double()), sample(*INPUT[kind])
     weight = layer.weight.detach().clone().requires_grad_()
-    assert mn.standardize_weights(layer) is layer
+    assert study.standardize_weights(layer) is layer
     expected = APPLY[kind](x, standardize(weight, tuple(range(1, weight.dim()))), layer.bias)
     torch.testing.assert_close(layer(x), expected, rtol=1e-12, atol=1e-12)
     layer(x).pow(3).sum().backward(), expected.pow(3).sum().backward()
@@ -92,7 +93,7 @@ def test_standardized_weights_equal_the_equation_forward_and_gradient(kind):
 
 
 def test_each_outputs_weights_have_mean_0_and_variance_1_whatever_the_optimizer_does():
-    layer = mn.standardize_weights(nn.Conv2d(3, 4, 3))
+    layer = study.standardize_weights(nn.Conv2d(3, 4, 3))
     with torch.no_grad():
         layer.parametrizations.weight.original.mul_(50).add_(3)
     torch.testing.assert_close(layer.weight.mean((1, 2, 3)), torch.zeros(4), atol=1e-5, rtol=0)
@@ -103,12 +104,12 @@ def test_each_outputs_weights_have_mean_0_and_variance_1_whatever_the_optimizer_
     ("layer", "told"),
     [
         (nn.ReLU(), "needs a layer with a weight"),
-        (mn.standardize_weights(nn.Linear(4, 4)), "have a parametrization already"),
+        (study.standardize_weights(nn.Linear(4, 4)), "have a parametrization already"),
         (nn.Conv1d(4, 4, 1, groups=4), "a single weight"),
     ],
 )
 def test_a_layer_whose_weights_cannot_be_standardized_is_refused(layer, told):
     with pytest.raises(ValueError, match=told):
-        mn.standardize_weights(layer)
+        study.standardize_weights(layer)
     with pytest.raises(ValueError, match="eps must be above 0"):
-        mn.standardize_weights(nn.Linear(4, 4), eps=0)
+        study.standardize_weights(nn.Linear(4, 4), eps=0)

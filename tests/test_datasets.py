@@ -22,10 +22,10 @@ import pytest
 import torch
 from PIL import Image
 
-from mambanorm import tasks, train
-from mambanorm.runs.grid import base_config
-from mambanorm.study.plan import shape_of_data
-from mambanorm.tasks import (
+from mambanorm_study import tasks, train
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.tables.plan import shape_of_data
+from mambanorm_study.tasks import (
     Lazy,
     Split,
     breakfast,
@@ -38,8 +38,8 @@ from mambanorm.tasks import (
     pathfinder,
     registry,
 )
-from mambanorm.tasks.files import fetch
-from mambanorm.tasks.images import decode, read_idx
+from mambanorm_study.tasks.files import fetch
+from mambanorm_study.tasks.images import decode, read_idx
 
 CACHES = [registry._load, pathfinder._labels, imagenet._files]
 

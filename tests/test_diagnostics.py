@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm import figures
+import mambanorm_study as study
 from mambanorm.arms import SITES
-from mambanorm.look import blocks_of, norms_by_depth
-from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerClassifier
+from mambanorm.inside import blocks_of
+from mambanorm_study import figures
+from mambanorm_study.models.transformer import TRANSFORMER_SITES, TransformerClassifier
+from mambanorm_study.tables.growth import norms_by_depth
 from tests.twins import sample
 
 IDS, SHORT = torch.arange(14).reshape(2, 7) % 5, torch.tensor([7, 3])
@@ -20,9 +23,9 @@ EVERY_MODEL = {  # name → the model, its input, whether it takes lengths
     "classifier of ids": (lambda: mn.SequenceClassifier(4, vocab_size=5, **OF_MAMBA), IDS, True),
     "classifier of values": (lambda: mn.SequenceClassifier(4, in_features=2, **OF_MAMBA), sample(2, 7, 2), True),
     "language model": (lambda: mn.LanguageModel(5, **OF_MAMBA), IDS, True),
-    "images": (lambda: mn.ImageClassifier(3, in_channels=1, **OF_MAMBA), sample(2, 4, 6, 1), False),
+    "images": (lambda: study.ImageClassifier(3, in_channels=1, **OF_MAMBA), sample(2, 4, 6, 1), False),
     "halved images": (
-        lambda: mn.ImageClassifier(3, in_channels=1, patch=2, down_sample=(1,), **OF_MAMBA),
+        lambda: study.ImageClassifier(3, in_channels=1, patch=2, down_sample=(1,), **OF_MAMBA),
         sample(2, 8, 8, 1),
         False,
     ),
@@ -47,7 +50,7 @@ def outputs_by_hooks(model, x, lengths):
     for depth, (_, block) in enumerate(blocks_of(model), start=1):
         for site in ("attention", "feed_forward"):
             if hasattr(block, site):
-                keep = lambda _m, _x, y, key=(depth, site): found.__setitem__(key, y)  # noqa: E731
+                keep = lambda _m, _x, y, key=(depth, site): found.__setitem__(key, y)
                 hooks.append(getattr(block, site).register_forward_hook(keep))
 
         def whole(module, given, y, depth=depth):
@@ -73,7 +76,7 @@ def test_token_norms_are_those_of_the_blocks_outputs_in_every_model_of_the_kit(n
         with pytest.raises((TypeError, ValueError)):
             mn.token_norms(model, x, lengths)
         return
-    frame, outputs = mn.token_norms(model, x, lengths), outputs_by_hooks(model, x, lengths)
+    frame, outputs = pd.DataFrame(mn.token_norms(model, x, lengths)), outputs_by_hooks(model, x, lengths)
     assert set(map(tuple, frame[["depth", "site"]].to_numpy())) == set(outputs)
     for (depth, site), y in outputs.items():
         l2 = y.double().norm(dim=-1)
@@ -93,9 +96,9 @@ def test_recording_shows_every_site_of_every_model_and_leaves_its_output(name):
     torch.manual_seed(0)
     model = make().eval()
     plain = model(x)
-    with mn.record(model) as seen:
+    with mn.record_sites(model) as seen:
         torch.testing.assert_close(model(x), plain, rtol=1e-4, atol=1e-5)
-    frame = seen.frame()
+    frame = pd.DataFrame(seen.rows())
     for _, block in blocks_of(model):
         assert block.observer is None
     sites = set(TRANSFORMER_SITES if "Transformer" in name else SITES) | ({"selector"} & set(frame.site))
@@ -109,7 +112,9 @@ def test_recording_shows_every_site_of_every_model_and_leaves_its_output(name):
 
 def test_a_language_models_padding_is_left_out_of_the_rows_and_changes_no_other():
     language = EVERY_MODEL["language model"][0]()
-    whole, short = (mn.token_norms(language, IDS, n).query("site == 'residual' and depth == 1") for n in (None, SHORT))
+    whole, short = (
+        pd.DataFrame(mn.token_norms(language, IDS, n)).query("site == 'residual' and depth == 1") for n in (None, SHORT)
+    )
     first = whole.l2.to_numpy().reshape(2, 7)
     assert np.array_equal(short.l2.to_numpy(), np.concatenate([first[0], first[1, :3]]))
 
@@ -120,16 +125,16 @@ def test_what_the_diagnostics_cannot_take_is_refused_in_words():
     for call, message in [
         (lambda: mn.token_norms(language, IDS, torch.tensor([7, 8])), r"lengths must lie in 1\.\.7"),
         (lambda: mn.token_norms(language, IDS.tolist()), "x is .*; a tensor of the model's inputs is needed"),
-        (lambda: mn.token_norms(torch.nn.Linear(8, 8), x), "Linear holds no MambaBlock"),
+        (lambda: mn.token_norms(torch.nn.Linear(8, 8), x), "Linear holds none of this kit's blocks"),
         (lambda: mn.token_norms(None, x), "a model is a torch.nn.Module, got None"),
         (
-            lambda: mn.record(transformer, "scan").__enter__(),
+            lambda: mn.record_sites(transformer, "scan").__enter__(),
             "site of TransformerClassifier 'scan': valid are x",
         ),
-        (lambda: mn.record(blocks, ["x", "scann"]).__enter__(), "unknown site 'scann'.*did you mean 'scan'"),
+        (lambda: mn.record_sites(blocks, ["x", "scann"]).__enter__(), "unknown site 'scann'.*did you mean 'scan'"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()
-    with mn.record(blocks, "scan") as seen:
+    with mn.record_sites(blocks, "scan") as seen:
         blocks(x)
     assert {site for _, _, site, _ in seen.seen} == {"scan"}

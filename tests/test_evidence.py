@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mambanorm.claims import judge, needed
-from mambanorm.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
-from mambanorm.claims.plan import TRAINED_TASKS
-from mambanorm.runs.recorded_results import own_rate, recorded
-from mambanorm.study.experiments import LADDER, all_rates, lr_grid
-from mambanorm.study.intervals import shared_rows
-from mambanorm.study.summaries import TRAINS, highest_rate_that_trains
-from tests.planted import made_up, rows_of, study, table_of, tuned_and_tested, where
+from mambanorm_study.claims import judge, needed
+from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
+from mambanorm_study.claims.plan import TRAINED_TASKS
+from mambanorm_study.runs.recorded_results import own_rate, recorded
+from mambanorm_study.tables.experiments import LADDER, all_rates, lr_grid
+from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tables.summaries import TRAINS, highest_rate_that_trains
+from tests.planted import made_up, planted_frame, rows_of, table_of, tuned_and_tested, where
 
 SCALE = "smoke"
 LOW, MIDDLE, HIGH = lr_grid("digits", SCALE)
@@ -26,7 +26,7 @@ PAIR = (PROPOSAL, ORIGINAL)
 def of_pair(effect: float = 12.0, *, seeds=8, tuning=NEW_TUNING_SEEDS, changes=None, **how) -> pd.DataFrame:
     """Return the runs of the two arms of H8s, the proposal so many points ahead."""
     configs = tuned_and_tested(PAIR, "digits", seeds, SCALE, tuning, **changes or {})
-    return study(rows_of(configs), {PROPOSAL: effect}, **{"sd": 0.3, **how})
+    return planted_frame(rows_of(configs), {PROPOSAL: effect}, **{"sd": 0.3, **how})
 
 
 def of(frame: pd.DataFrame, arm: str, lr: float | None = None, seeds=None) -> pd.Series:
@@ -93,7 +93,7 @@ def test_a_seed_tunes_if_it_has_every_rate_of_the_grid():
 
 def test_a_rate_beyond_the_grid_counts_if_all_tuning_seeds_have_it():
     frame, further = of_pair(curve=(-9.0, -4.0, 0.0)), all_rates("digits", SCALE)[5]
-    more = study(rows_of(tuned_and_tested(PAIR, "digits", 8, SCALE)), sd=0.0)  # for its columns
+    more = planted_frame(rows_of(tuned_and_tested(PAIR, "digits", 8, SCALE)), sd=0.0)  # for its columns
     more = more[of(more, PROPOSAL, HIGH)].assign(best_val_accuracy=0.9)
     configs = [config for config in tuned_and_tested([PROPOSAL], "digits", 8, SCALE) if config.lr == HIGH]
     more = more.assign(run_id=[config.but(lr=further).run_id for config in configs], lr=further)
@@ -292,17 +292,17 @@ def test_an_arm_is_tuned_first_and_then_tested_at_its_rate():
         (arm, lr, seed) for arm in arms for lr in (LOW, MIDDLE, HIGH) for seed in NEW_TUNING_SEEDS
     }
     assert len(tuning) == len(arms) * 12
-    frame = study(rows_of(tuning), curve=(0.0, -4.0, -4.0), sd=0.1)
+    frame = planted_frame(rows_of(tuning), curve=(0.0, -4.0, -4.0), sd=0.1)
     tests = lacking(frame)
     assert {(c.arm, c.lr, c.seed) for c in tests} == {(arm, LOW, seed) for arm in arms for seed in range(52, 60)}
     assert {config.role for config in tests} == {"test"}
-    whole = pd.concat([frame, study(rows_of(tests))], ignore_index=True)
+    whole = pd.concat([frame, planted_frame(rows_of(tests))], ignore_index=True)
     assert lacking(whole) == []
     assert judge("H8s", whole).n == 8
 
 
 def test_a_tuning_that_was_broken_off_is_asked_for_what_it_lacks():
-    frame = study(rows_of(lacking(None)), sd=0.1)
+    frame = planted_frame(rows_of(lacking(None)), sd=0.1)
     begun = frame[~of(frame, PROPOSAL, seeds=[102, 103])]
     asked = [config for config in lacking(begun) if config.arm == PROPOSAL and config.seed >= 100]
     assert {(c.lr, c.seed) for c in asked} == {(lr, seed) for lr in (LOW, MIDDLE, HIGH) for seed in (102, 103)}

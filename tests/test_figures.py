@@ -9,14 +9,15 @@ from matplotlib.colors import same_color
 from PIL import Image
 from scipy import stats
 
-from mambanorm import NORMS, Arm, figures
+from mambanorm import NORMS, Arm
 from mambanorm.arms import PAPER_NORMS
-from mambanorm.figures.accuracy import best_combination
-from mambanorm.figures.colours import BEST
-from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells
-from mambanorm.study.experiments import GRID_ARMS
-from mambanorm.study.paper import PATTERN_ONLY, paper_values
-from mambanorm.study.tables import (
+from mambanorm_study import figures
+from mambanorm_study.figures.accuracy import best_combination
+from mambanorm_study.figures.colours import BEST
+from mambanorm_study.figures.diagrams import SHAPE, block_stations, moving_cells
+from mambanorm_study.tables.experiments import GRID_ARMS
+from mambanorm_study.tables.paper import PATTERN_ONLY, paper_values
+from mambanorm_study.tables.tables import (
     beside_paper,
     choose,
     describe_frame,

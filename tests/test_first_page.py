@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from mambanorm import advice
-from mambanorm.advice.first_page import FINDINGS, HOW_TO_READ, findings, findings_page, not_fresh, what_to_do
 from mambanorm.arms import Arm
-from mambanorm.claims import judge
-from mambanorm.claims.rule import WORDS
-from mambanorm.runs.recorded_results import recorded
+from mambanorm_study import advice
+from mambanorm_study.advice.first_page import FINDINGS, HOW_TO_READ, findings, findings_page, not_fresh, what_to_do
+from mambanorm_study.claims import judge
+from mambanorm_study.claims.rule import WORDS
+from mambanorm_study.runs.recorded_results import recorded
 
 PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 

@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-import mambanorm as mn
-from mambanorm.runs.evaluation import answers
-from mambanorm.study.intervals import shared_rows
-from mambanorm.tasks import TASKS, glyphs, small
-from mambanorm.tasks.base import IGNORED, BadData, Split, TaskData
+import mambanorm_study as study
+from mambanorm_study.runs.evaluation import answers
+from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tasks import TASKS, glyphs, small
+from mambanorm_study.tasks.base import IGNORED, BadData, Split, TaskData
 
 NAMES = ("curves", "glyphs", "glyphs_images", "mqar")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_seed_decides_its_rows_and_no_two_seeds_share_one(name):
-    one, again, other = (mn.load_task(name, "smoke", seed) for seed in (0, 0, 1))
+    one, again, other = (study.load_task(name, "smoke", seed) for seed in (0, 0, 1))
     assert one is again
     assert shared_rows(name, "quick") == ""
     rows = [{tuple(row.flatten().tolist()) for row in data.test.inputs} for data in (one, other)]
@@ -24,7 +24,7 @@ def test_a_seed_decides_its_rows_and_no_two_seeds_share_one(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shapes_tell_the_data_without_making_them(name):
-    shape, data = TASKS[name].shape("smoke"), mn.load_task(name, "smoke", 0)
+    shape, data = TASKS[name].shape("smoke"), study.load_task(name, "smoke", 0)
     assert (shape.train_rows, *shape.held_out) == tuple(map(len, (data.train, data.val, data.test)))
     same = ("n_classes", "vocab_size", "in_features", "in_channels", "patch", "per_position", "positions")
     assert [getattr(shape, field) for field in same] == [getattr(data, field) for field in same]
@@ -34,13 +34,13 @@ def test_shapes_tell_the_data_without_making_them(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_trains_on_them(name):
     arm = "RMSN>SSM>RMSN" if name == "mqar" else "LN>SSM>LN"
-    result = mn.train(mn.base_config(name, "smoke", arm=arm, seed=3))
+    result = study.train(study.base_config(name, "smoke", arm=arm, seed=3))
     assert result.status == "ok"
     assert 0 <= result.test_accuracy <= 1
 
 
 def test_glyphs_are_read_as_images_and_cell_by_cell():
-    images, cells = (mn.load_task(name, "smoke", 5).test for name in ("glyphs_images", "glyphs"))
+    images, cells = (study.load_task(name, "smoke", 5).test for name in ("glyphs_images", "glyphs"))
     assert torch.equal(images.labels, cells.labels)
     lower_right_of_the_second_cell = images.inputs[:, 1, 3, 0]
     assert torch.equal(cells.inputs[:, 1, 3], lower_right_of_the_second_cell)
@@ -66,7 +66,7 @@ def test_rows_without_noise_are_told_by_the_nearest_master_far_more_often_than_b
 
 
 def test_a_query_is_labelled_with_the_value_that_stands_behind_its_key():
-    split = mn.load_task("mqar", "smoke", 2).test
+    split = study.load_task("mqar", "smoke", 2).test
     for row, labels in zip(split.inputs.tolist(), split.labels.tolist(), strict=True):
         shown, asked = row[: 2 * small.PAIRS], row[2 * small.PAIRS :]
         value = dict(zip(shown[::2], shown[1::2], strict=True))

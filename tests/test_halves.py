@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm import figures
-from mambanorm.study import halves
-from mambanorm.tasks import small
+import mambanorm_study as study
+from mambanorm_study import figures
+from mambanorm_study.tables import halves
+from mambanorm_study.tasks import small
 
 ALL_ROWS, LENGTH = small.ROWS["level"][1], small.LENGTH["level"]
 
@@ -44,7 +45,7 @@ def test_a_half_is_asked_for_with_a_flag():
 
 
 def test_the_mean_alone_tells_the_classes_of_level():
-    data = mn.load_task("level", "quick", 0)
+    data = study.load_task("level", "quick", 0)
     assert [len(split) for split in (data.train, data.val, data.test)] == list(ALL_ROWS)
     assert data.train.inputs.shape == (ALL_ROWS[0], LENGTH, 1)
     level = data.train.inputs.mean(1)[:, 0]
@@ -54,14 +55,14 @@ def test_the_mean_alone_tells_the_classes_of_level():
     centred = data.train.inputs - data.train.inputs.mean(1, keepdim=True)
     assert centred.flatten(1).mean(1).abs().max() < 1e-5
     assert halves.moments_alone("level", "quick") > 0.95
-    other = mn.load_task("level", "quick", 1)
+    other = study.load_task("level", "quick", 1)
     assert not torch.equal(other.train.inputs, data.train.inputs)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("halves")
-    return mn.sweep(halves.halves_runs("smoke", 1), workers=0, progress=False, runs_dir=folder)
+    return study.sweep(halves.halves_runs("smoke", 1), workers=0, progress=False, runs_dir=folder)
 
 
 def test_every_part_has_its_runs_and_its_bar(runs):

@@ -11,12 +11,13 @@ from importlib import import_module
 import pytest
 
 import mambanorm as mn
-from mambanorm.basics import extensions
-from mambanorm.basics.atomic import sha256
-from mambanorm.basics.settings import ROOT
-from mambanorm.cli.main import main
-from mambanorm.config import run_id_of
-from mambanorm.runs.result import MANIFEST, WRITTEN
+import mambanorm_study as study
+from mambanorm_study.basics import extensions
+from mambanorm_study.basics.atomic import sha256
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.cli.main import main
+from mambanorm_study.config import run_id_of
+from mambanorm_study.runs.result import MANIFEST, WRITTEN
 
 PEAK = """
 import mambanorm as mn
@@ -36,10 +37,10 @@ PARITY = """
 import my_norm  # beside this file, and imported already
 import torch
 import mambanorm as mn
-from mambanorm.tasks import Split, TaskData
+from mambanorm_study.tasks import Split, TaskData
 
 
-@mn.register_task("parity", title="Parity", source="a test")
+@study.register_task("parity", title="Parity", source="a test")
 def load_parity(scale, seed):
     bits = torch.arange(60)[:, None] // 2 ** torch.arange(6) % 2
     parts = [Split(bits[i::3, :, None].float(), bits[i::3].sum(1) % 2) for i in range(3)]
@@ -67,7 +68,7 @@ def python(code: str, *argv: str, **environment: str) -> str:
 def test_neither_help_nor_a_mistake_in_the_arguments_imports_what_computes(line):
     code = f"""
 import sys
-from mambanorm.cli.main import main
+from mambanorm_study.cli.main import main
 main({line.split()})
 print("imported", [name for name in {HEAVY} if name in sys.modules])
 """
@@ -97,7 +98,7 @@ def test_importing_kernels_starts_no_thread_and_leaves_torch_its_number():
 import numba, psutil, torch
 torch.set_num_threads(3)
 before = psutil.Process().num_threads()
-import mambanorm.models.vision, mambanorm.kernels.conv_gate, mambanorm.kernels.norm
+import mambanorm_study.models.vision, mambanorm.kernels.conv_gate, mambanorm.kernels.norm
 print(torch.get_num_threads(), psutil.Process().num_threads() - before, end=" ")
 from mambanorm import MambaBlock
 MambaBlock(4)(torch.ones(2, 3, 4)).sum().backward()
@@ -112,7 +113,7 @@ def test_every_public_name_is_there_and_listed():
     for name, module in mn.PLACES.items():
         assert getattr(mn, name) is getattr(import_module(f"mambanorm.{module}"), name)
     with pytest.raises(AttributeError, match="no attribute 'sweeep'"):
-        mn.sweeep  # noqa: B018
+        mn.sweeep
     assert not hasattr(mn, "_nothing")
 
 
@@ -130,11 +131,22 @@ def files(tmp_path):
 def test_a_norm_and_a_task_of_ones_own_reach_a_worker_and_the_store_names_them_later(files, store, capsys, monkeypatch):
     common = ["--scale", "smoke", "--seeds", "1"]
     imports = [word for name in ("my_norm.py", "my_norm.py", "my_task.py") for word in ("--import", str(files / name))]
-    argv = ["-m", "mambanorm", *imports, "sweep", "--arms", "Peak>SSM>None", "--tasks", "parity", "--workers", "1"]
+    argv = [
+        "-m",
+        "mambanorm_study",
+        *imports,
+        "sweep",
+        "--arms",
+        "Peak>SSM>None",
+        "--tasks",
+        "parity",
+        "--workers",
+        "1",
+    ]
     assert "Peak>SSM>None" in python("", *argv, *common, MAMBANORM_RUNS_DIR=str(store))
     kernel = """
 import mambanorm as mn
-print(list(mn.load_runs().arm), mn.create_norm("Peak", 4), mn.load_task("parity", "smoke", 0).n_classes)
+print(list(study.load_runs().arm), mn.create_norm("Peak", 4), study.load_task("parity", "smoke", 0).n_classes)
 """
     places = os.pathsep.join(str(files / name) for name in ("my_norm.py", "my_task.py"))
     assert python(kernel, MAMBANORM_IMPORT=places, MAMBANORM_RUNS_DIR=str(store)) == "['Peak>SSM>None'] PeakNorm() 2\n"
@@ -150,7 +162,7 @@ print(list(mn.load_runs().arm), mn.create_norm("Peak", 4), mn.load_task("parity"
 def stored_elsewhere(store, n: int) -> None:
     """Runs of a norm that is not registered here."""
     for seed in range(n):
-        values = json.loads(mn.base_config("digits", "smoke", seed=seed).to_json()) | {"arm": "Peak>SSM>None"}
+        values = json.loads(study.base_config("digits", "smoke", seed=seed).to_json()) | {"arm": "Peak>SSM>None"}
         folder, files = store / run_id_of(values), {}
         folder.mkdir(parents=True)
         for name in WRITTEN:
@@ -167,7 +179,7 @@ def test_runs_of_a_norm_that_is_not_registered_here_are_named_once_a_command(sto
     said = "3 runs use the norm 'Peak', which is not registered here: --import the file that registers it"
     assert capsys.readouterr().err.count("Peak") == said.count("Peak")
     with pytest.warns(UserWarning, match=said):
-        assert len(mn.load_runs()) == 0
+        assert len(study.load_runs()) == 0
 
 
 @pytest.mark.parametrize(
@@ -188,7 +200,10 @@ def test_an_error_in_the_file_is_one_line_with_file_and_line(text, said, tmp_pat
 
 def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, store, monkeypatch):
     monkeypatch.setattr(extensions, "_DONE", {})
-    run_one, config = import_module("mambanorm.runs.worker").run_one, mn.base_config("digits", "smoke").to_json()
+    run_one, config = (
+        import_module("mambanorm_study.runs.worker").run_one,
+        study.base_config("digits", "smoke").to_json(),
+    )
     error = run_one(config, str(store), imports={str(files / "absent.py"): ""}).error
     assert "absent.py: No such file or directory (on" in error
     (files / "plain.py").write_text("x = 1\n")

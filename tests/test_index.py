@@ -15,23 +15,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import mambanorm as mn
-from mambanorm.basics.settings import KIT_NORMS
-from mambanorm.config import RunConfig, run_id_of
+import mambanorm_study as study
 from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.models.parts import POSITIONAL
-from mambanorm.models.transformer import NORM_POSITIONS
 from mambanorm.norms import NORMS
-from mambanorm.runs import index as indexing
-from mambanorm.runs.grid import base_config, grid
-from mambanorm.runs.index import INDEX, Index
-from mambanorm.runs.presets import PAPER
-from mambanorm.runs.result import MANIFEST, read_run
-from mambanorm.runs.run import train
-from mambanorm.runs.store import COLUMNS, check_runs, load_runs, missing_runs, save_run
-from mambanorm.tasks import TASKS
+from mambanorm_study.basics.settings import KIT_NORMS
+from mambanorm_study.config import RunConfig, run_id_of
+from mambanorm_study.models.transformer import NORM_POSITIONS
+from mambanorm_study.runs import index as indexing
+from mambanorm_study.runs.grid import base_config, grid
+from mambanorm_study.runs.index import INDEX, Index
+from mambanorm_study.runs.presets import PAPER
+from mambanorm_study.runs.result import MANIFEST, read_run
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import COLUMNS, check_runs, load_runs, missing_runs, save_run
+from mambanorm_study.tasks import TASKS
 
-store_module = import_module("mambanorm.runs.store")
+store_module = import_module("mambanorm_study.runs.store")
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_what_is_asked_by_configs_comes_in_their_order_and_is_not_read_again(run
     reads.clear()
     asked = [config.run_id for config in configs[::-2]]
     assert load_runs(configs=configs[::-2]).run_id.tolist() == asked
-    assert mn.sweep(configs[::-2], workers=0, progress=False).run_id.tolist() == asked
+    assert study.sweep(configs[::-2], workers=0, progress=False).run_id.tolist() == asked
     assert reads == []
 
 
@@ -378,7 +378,7 @@ def with_fixed_values(value):
 
 WITHOUT_TORCH = """
 import sys
-from mambanorm.cli.main import main
+from mambanorm_study.cli.main import main
 assert main(sys.argv[1:]) == 0
 assert "torch" not in sys.modules, "torch was imported"
 """

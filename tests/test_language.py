@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import mambanorm as mn
+import mambanorm_clinic as clinic
 from mambanorm.arms import MORE_SITES
 from mambanorm.block import BlockCache
-from mambanorm.tasks import pydoc
+from mambanorm_study.tasks import pydoc
 from tests.twins import error, scrambled, tokens
 
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]
@@ -61,7 +62,7 @@ def test_mamba_ssm_naming_loads_strictly_with_every_size_read_off_the_tensors(ar
     sizes = dict(d_model=18, n_layers=11, d_state=3, d_conv=5, expand=3, dt_rank=4)  # more than ten layers
     model = language_model(arm, final_norm=arm.split(">")[0], tie=tie, norm_options=None, **sizes)
     state = torch.random.get_rng_state()
-    loaded = mn.load_mamba_checkpoint(as_mamba_ssm(model))
+    loaded = clinic.load_mamba_checkpoint(as_mamba_ssm(model))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert str(loaded.arm) == arm
     assert (loaded.lm_head.weight is loaded.backbone.embedding.weight) == tie
@@ -71,13 +72,13 @@ def test_mamba_ssm_naming_loads_strictly_with_every_size_read_off_the_tensors(ar
 def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_float32():
     model = language_model()
     state = {name: tensor.bfloat16() for name, tensor in as_mamba_ssm(model).items() if name != "lm_head.weight"}
-    loaded = mn.load_mamba_checkpoint(state)
+    loaded = clinic.load_mamba_checkpoint(state)
     assert loaded.tie
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     assert torch.equal(loaded.lm_head.weight, state["backbone.embedding.weight"].float())
     for none, said in (("model.safetensors", "use read_checkpoint"), ({}, "given: nothing")):
         with pytest.raises(ValueError, match=said):
-            mn.load_mamba_checkpoint(none)
+            clinic.load_mamba_checkpoint(none)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_flo
 def test_a_checkpoint_that_does_not_fit_says_what_was_expected(name, tensor, config, message):
     state = as_mamba_ssm(language_model()) | {name: tensor}
     with pytest.raises(ValueError, match=f"(?s){message}"):
-        mn.load_mamba_checkpoint({key: x for key, x in state.items() if x is not None}, **config)
+        clinic.load_mamba_checkpoint({key: x for key, x in state.items() if x is not None}, **config)
 
 
 @pytest.mark.parametrize(
@@ -108,15 +109,15 @@ def test_a_file_gives_what_was_saved_and_a_damaged_one_is_refused_by_name(name, 
 
     path, state = tmp_path / name, as_mamba_ssm(language_model())
     (save_file if name.endswith("safetensors") else torch.save)(state, path)
-    read = mn.read_checkpoint(path)
+    read = clinic.read_checkpoint(path)
     assert read.keys() == state.keys()
     assert all(torch.equal(read[key], state[key]) for key in state)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=rf"{name} is (truncated, altered or no checkpoint|.*no checkpoint at all)"):
-        mn.read_checkpoint(path)
+        clinic.read_checkpoint(path)
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        mn.read_checkpoint(path)
+        clinic.read_checkpoint(path)
 
 
 class Bomb:
@@ -128,7 +129,7 @@ def test_a_file_that_would_run_code_is_refused_unread(tmp_path, monkeypatch):
     monkeypatch.setenv("MAMBANORM_TEST_BOMB", str(tmp_path / "exploded"))
     torch.save({"backbone.embedding.weight": Bomb()}, tmp_path / "model.bin")
     with pytest.raises(ValueError, match=r"model\.bin is no state dict.*safetensors"):
-        mn.read_checkpoint(tmp_path / "model.bin")
+        clinic.read_checkpoint(tmp_path / "model.bin")
     assert not (tmp_path / "exploded").exists()
     pickle.loads(pickle.dumps(Bomb()))
     assert (tmp_path / "exploded").exists()  # it would have

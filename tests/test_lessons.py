@@ -12,12 +12,13 @@ from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.answers import first_steps as answers
-from mambanorm.lessons import invariance, preprocessing, state_space, trained
-from mambanorm.lessons.trained import fit
-from mambanorm.report.notebook_page import to_html
-from mambanorm.runs import kept
-from mambanorm.tasks.base import Split
+import mambanorm_study as study
+from mambanorm_study.answers import first_steps as answers
+from mambanorm_study.lessons import invariance, preprocessing, state_space, trained
+from mambanorm_study.lessons.trained import fit
+from mambanorm_study.report.notebook_page import to_html
+from mambanorm_study.runs import kept
+from mambanorm_study.tasks.base import Split
 
 # preprocessing
 
@@ -147,7 +148,7 @@ def test_what_is_measured_is_kept_until_a_setting_a_line_or_a_file_changes(tmp_p
     code.write_text("second")
     measured(3, one_seed, code)
     assert asked == [0, 1] * 4
-    assert mn.load_runs(tmp_path).empty
+    assert study.load_runs(tmp_path).empty
 
 
 def test_neighbours_cannot_be_told_by_counting_and_the_label_is_right():

@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mambanorm as mn
 from benchmarks.peers import ChunkedMamba2, scan_chunked
 from mambanorm.arms import SITES
-from mambanorm.cli.main import main
-from mambanorm.config import run_id_of
-from mambanorm.models.mamba2 import GroupedRMSNorm, Mamba2Block
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.run import train
+from mambanorm_study.cli.main import main
+from mambanorm_study.config import run_id_of
+from mambanorm_study.models.mamba2 import GroupedRMSNorm, Mamba2Block
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.run import train
 from tests.twins import assert_twins, error, results, sample, scrambled, tokens
 
 D, L, B = 24, 13, 3
@@ -118,7 +118,7 @@ def test_the_norm_behind_the_gate_is_taken_over_groups_where_it_is_mamba_2s_own(
 def test_recording_changes_no_output_and_shows_every_site(more):
     block, x = block_of("LN", "GN", more), sample(B, L, D)
     plain = block(x)
-    with mn.record(block) as seen:
+    with mn.record_sites(block) as seen:
         observed = block(x)
     assert torch.equal(observed, plain)
     assert [site for _, _, site, _ in seen.seen] == [site for site in SITES if site != "delta_after"]

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-import mambanorm as mn
-from mambanorm.study.intervals import shared_rows
-from mambanorm.tasks import TASKS, small
+import mambanorm_study as study
+from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tasks import TASKS, small
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """A cache of its own; the data of earlier tests are forgotten."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
-    mn.tasks.registry._load.cache_clear()
+    study.tasks.registry._load.cache_clear()
     yield tmp_path / "mnist1d"
-    mn.tasks.registry._load.cache_clear()
+    study.tasks.registry._load.cache_clear()
 
 
 def made_by_the_authors(curves, seed):
@@ -33,7 +33,7 @@ def rows(split):
 
 
 def test_the_curves_are_those_of_the_generator_with_the_seed():
-    data, made = mn.load_task("mnist1d", "smoke", 3), made_by_the_authors(200, 3)
+    data, made = study.load_task("mnist1d", "smoke", 3), made_by_the_authors(200, 3)
     together = torch.cat([data.train.inputs, data.val.inputs, data.test.inputs])[..., 0]
     assert torch.equal(together, torch.tensor(np.concatenate([made["x"], made["x_test"]]), dtype=torch.float32))
     assert torch.equal(data.test.labels, torch.tensor(made["y_test"]))
@@ -42,9 +42,9 @@ def test_the_curves_are_those_of_the_generator_with_the_seed():
 
 
 def test_every_seed_has_curves_of_its_own_and_the_published_ones_are_the_same_for_all():
-    one, other = (mn.load_task("mnist1d", "smoke", seed) for seed in (0, 1))
+    one, other = (study.load_task("mnist1d", "smoke", seed) for seed in (0, 1))
     assert not (rows(one.train) | rows(one.test)) & (rows(other.train) | rows(other.test))
-    one, other = (mn.load_task("mnist1d_published", "smoke", seed) for seed in (0, 1))
+    one, other = (study.load_task("mnist1d_published", "smoke", seed) for seed in (0, 1))
     assert torch.equal(one.train.inputs, other.train.inputs)
     assert torch.equal(one.test.labels, torch.tensor(made_by_the_authors(200, 42)["y_test"]))
 
@@ -56,7 +56,7 @@ def test_what_the_seeds_share_is_known_to_the_statistics():
 
 def test_shapes_tell_the_data_without_making_them():
     for name in ("mnist1d", "mnist1d_published"):
-        shape, data = TASKS[name].shape("smoke"), mn.load_task(name, "smoke", 0)
+        shape, data = TASKS[name].shape("smoke"), study.load_task(name, "smoke", 0)
         assert (shape.train_rows, *shape.held_out) == (len(data.train), len(data.val), len(data.test))
         assert (shape.length, shape.in_features, shape.n_classes) == (40, data.in_features, data.n_classes)
 
@@ -70,8 +70,8 @@ def test_the_process_keeps_its_random_numbers():
 
 
 def test_curves_are_made_once(folder, monkeypatch):
-    first = mn.load_task("mnist1d", "smoke", 5)
+    first = study.load_task("mnist1d", "smoke", 5)
     assert [file.name for file in folder.iterdir()] == ["200-seed5.npz"]
-    mn.tasks.registry._load.cache_clear()
+    study.tasks.registry._load.cache_clear()
     monkeypatch.setattr(small, "draw_curves", None)  # must not be needed any more
-    assert torch.equal(mn.load_task("mnist1d", "smoke", 5).val.inputs, first.val.inputs)
+    assert torch.equal(study.load_task("mnist1d", "smoke", 5).val.inputs, first.val.inputs)

@@ -11,15 +11,17 @@ import torch
 import torch.nn.functional as F
 
 import mambanorm as mn
+import mambanorm_study as study
 from mambanorm.arms import MORE_SITES
-from mambanorm.claims import claim
-from mambanorm.look import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles
-from mambanorm.models.build import build_model
 from mambanorm.operations import conv_silu
 from mambanorm.operations.conv_gate import causal_conv
-from mambanorm.runs.grid import base_config
-from mambanorm.study.experiments import GRID_ARMS, NORMVARY_ARMS
-from mambanorm.tasks import load_task
+from mambanorm_clinic import FLAT
+from mambanorm_study.claims import claim
+from mambanorm_study.runs.build import build_model
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.tables.experiments import GRID_ARMS, NORMVARY_ARMS
+from mambanorm_study.tables.growth import EXPONENTIAL, growth, growth_fits, growth_table, norm_quantiles
+from mambanorm_study.tasks import load_task
 from tests.twins import assert_twins, results, sample
 
 D, L, B = 16, 11, 3
@@ -42,7 +44,7 @@ def torch_norm():
 def block_by_hand(block, x):
     """Eq. 1–3 written out in plain torch, one step of the state at a time; each site behind its norm, if it has one."""
     e, n, r = block.d_inner, block.d_state, block.dt_rank
-    at = lambda site, value: dict(block.more).get(site, torch.nn.Identity())(value)  # noqa: E731
+    at = lambda site, value: dict(block.more).get(site, torch.nn.Identity())(value)
     h = block.n1(x)
     u, z = (h @ block.in_proj.weight.T).split(e, dim=-1)
     padded = torch.cat([torch.zeros(len(x), 3, e, dtype=x.dtype), u], 1)
@@ -214,10 +216,10 @@ def test_first_nonfinite_site_is_where_it_starts():
     model = mn.SequenceClassifier(4, in_features=1, d_model=8, n_layers=3)
     with torch.no_grad():
         model.blocks[1].conv1d.bias.fill_(float("inf"))
-    with mn.record(model) as seen:
+    with mn.record_sites(model) as seen:
         model(torch.ones(2, 5, 1))
     assert seen.first_nonfinite() == "blocks.1.conv"
-    frame = seen.frame()
+    frame = pd.DataFrame(seen.rows())
     assert frame[(frame.block == "blocks.0")].nonfinite.max() == 0
     assert frame[(frame.block == "blocks.1") & (frame.site == "conv")].nonfinite.item() == 1
 
@@ -225,7 +227,7 @@ def test_first_nonfinite_site_is_where_it_starts():
 def test_token_norms_leave_mode_and_buffers_as_found():
     model = mn.SequenceClassifier(4, in_features=1, d_model=8, n_layers=3, arm="BN>SSM>BN").train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    assert len(mn.token_norms(model, sample(2, 5, 1))) == 3 * 2 * 2 * 5
+    assert len(mn.token_norms(model, sample(2, 5, 1))["l2"]) == 3 * 2 * 2 * 5
     assert model.training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
@@ -284,7 +286,7 @@ def test_a_plain_sum_of_branches_grows_as_much_as_the_threshold_says():
     for blocks, decades in ((16, 0.27), (24, 0.19)):
         depth = np.arange(1, blocks + 1)
         assert growth(pd.Series(np.sqrt(depth), depth))["decades_per_8"] == pytest.approx(decades, abs=0.005)
-    assert FLAT == claim.FLAT == mn.CLAIMS["H10s"].smallest
+    assert FLAT == claim.FLAT == study.CLAIMS["H10s"].smallest
 
 
 def test_growth_fits_name_the_law_and_need_four_depths():
@@ -297,7 +299,8 @@ def test_growth_fits_name_the_law_and_need_four_depths():
 
 
 def test_singular_values_of_known_matrices():
-    from mambanorm.look import marchenko_pastur, singular_values
+    from mambanorm.inside import singular_values
+    from mambanorm_study.runs.weight_log import marchenko_pastur
 
     assert singular_values(torch.eye(6) * 3) == pytest.approx(3)
     sigma = singular_values(0.1 * sample(400, 300))
@@ -309,7 +312,7 @@ def test_singular_values_of_known_matrices():
 
 PUBLIC = {name: (lambda name=name: (mn.create_norm(name, 8), torch.randn(3, 5, 8))) for name in mn.NORMS} | {
     "MambaBlock": lambda: (mn.MambaBlock(8, "RMSN", "NormVary"), torch.randn(3, 5, 8)),
-    "VSSBlock": lambda: (mn.VSSBlock(8, "BN", "GN"), torch.randn(2, 4, 4, 8)),
+    "VSSBlock": lambda: (study.VSSBlock(8, "BN", "GN"), torch.randn(2, 4, 4, 8)),
 }
 
 

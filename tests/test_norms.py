@@ -10,8 +10,8 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm.norms.registry import COMMON_OPTIONS, check_options
-from mambanorm.study.norm_catalog import norm_costs, taxonomy_table
-from mambanorm.study.paper import TABLE_3
+from mambanorm_study.tables.norm_catalog import norm_costs, taxonomy_table
+from mambanorm_study.tables.paper import TABLE_3
 
 B, L, D, G, EPS = 5, 7, 8, 4, 1e-5
 

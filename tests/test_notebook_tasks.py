@@ -11,24 +11,25 @@ import sys
 import nbformat
 import pytest
 
-import mambanorm as mn
+import mambanorm_clinic as clinic
+import mambanorm_study as study
 from benchmarks.notebook_matrix import KINDS, verdict
-from mambanorm import advice
-from mambanorm.basics.settings import ROOT, SCALES
-from mambanorm.lessons import trained
-from mambanorm.report.execute import run_notebook
-from mambanorm.report.notebooks import find_notebooks
-from mambanorm.report.study import leaves_all_out
-from mambanorm.runs.presets import PAPER
-from mambanorm.runs.recorded_results import own_rate, recorded_seeds
-from mambanorm.study import scores
-from mambanorm.study.experiments import GRID_ARMS, VALIDATION_ARMS, check_taken, taken
+from mambanorm_study import advice
+from mambanorm_study.basics.settings import ROOT, SCALES
+from mambanorm_study.lessons import trained
+from mambanorm_study.report.execute import run_notebook
+from mambanorm_study.report.notebooks import find_notebooks
+from mambanorm_study.report.study import leaves_all_out
+from mambanorm_study.runs.presets import PAPER
+from mambanorm_study.runs.recorded_results import own_rate, recorded_seeds
+from mambanorm_study.tables import scores
+from mambanorm_study.tables.experiments import GRID_ARMS, VALIDATION_ARMS, check_taken, taken
 
 
 @pytest.mark.parametrize("task", KINDS.values())
 def test_a_notebook_has_runs_of_a_task_or_names_the_tasks_that_it_takes(task):
     for scale in SCALES:
-        plan = mn.study(scale, [task], seeds=1)
+        plan = study.notebook_runs(scale, [task], seeds=1)
         for name in plan:
             if taken(name, [task], scale):
                 assert plan.runs_of(name), (name, scale)
@@ -41,10 +42,12 @@ def test_a_notebook_has_runs_of_a_task_or_names_the_tasks_that_it_takes(task):
 
 
 def test_a_notebook_says_which_of_its_tasks_it_leaves_out_and_knows_no_other_names(capsys):
-    assert {config.task for config in mn.study("smoke", ["digits", "pydoc"]).runs_of("03_type")} == {"digits"}
+    assert {config.task for config in study.notebook_runs("smoke", ["digits", "pydoc"]).runs_of("03_type")} == {
+        "digits"
+    }
     assert capsys.readouterr().out == "Not used in this notebook: pydoc\n"
     with pytest.raises(ValueError, match="unknown task 'digts'"):
-        mn.study("smoke", ["digts"]).runs_of("03_type")
+        study.notebook_runs("smoke", ["digts"]).runs_of("03_type")
     assert check_taken("15_your_norm", None, "smoke") is None
     assert check_taken("15_your_norm", ["digits", "diabetes", "pydoc"], "smoke") == ["digits", "pydoc"]
     with pytest.raises(ValueError, match="notebook 15_your_norm takes digits, .*, got tasks=\\['diabetes'\\]"):
@@ -52,21 +55,21 @@ def test_a_notebook_says_which_of_its_tasks_it_leaves_out_and_knows_no_other_nam
 
 
 def test_a_study_leaves_out_the_notebooks_that_take_none_of_its_tasks():
-    plan = mn.study("smoke", ["diabetes"])
+    plan = study.notebook_runs("smoke", ["diabetes"])
     kept = [p.stem for p in find_notebooks() if not leaves_all_out(p.stem, plan, ["diabetes"], "smoke")]
     assert [name[:2] for name in kept] == ["01", "02", "07", "10", "11", "12", "14"]
 
 
 def test_the_tasks_that_are_given_are_those_of_notebook_00_at_every_scale():
     for scale in SCALES:
-        assert {config.task for config in mn.study(scale, ["curves"])["00_start_here"]} == {"curves"}
-        assert {config.task for config in mn.study(scale)["00_start_here"]} == {"digits"}
+        assert {config.task for config in study.notebook_runs(scale, ["curves"])["00_start_here"]} == {"curves"}
+        assert {config.task for config in study.notebook_runs(scale)["00_start_here"]} == {"digits"}
 
 
 @pytest.mark.parametrize("task", ["listops", "glyphs", "mnist1d", "curves", "glyphs_images", "digits", "digits_images"])
 def test_all_arms_of_a_notebook_share_seeds_whatever_is_recorded(task):
     for scale in ("quick", "evening"):
-        plan = mn.study(scale, [task], source="auto")
+        plan = study.notebook_runs(scale, [task], source="auto")
         for name in plan:
             seeds = {}
             for config in plan[name]:
@@ -76,23 +79,23 @@ def test_all_arms_of_a_notebook_share_seeds_whatever_is_recorded(task):
 
 
 def test_missing_arms_are_trained_on_the_seeds_of_the_recorded_ones():
-    runs = mn.study("evening", ["listops"], source="auto")["08_validation"]
+    runs = study.notebook_runs("evening", ["listops"], source="auto")["08_validation"]
     known = {arm: own_rate("listops", str(arm), "evening") for arm in VALIDATION_ARMS}
     assert None in known.values()
     assert {config.arm for config in runs} == set(map(str, VALIDATION_ARMS))
     assert {config.seed for config in runs} == set(known[VALIDATION_ARMS[0]][1])
     assert recorded_seeds("level", "evening") == ()
-    grid = mn.study("quick", ["listops"], source="auto")["05_combination"]  # of which half is recorded
+    grid = study.notebook_runs("quick", ["listops"], source="auto")["05_combination"]  # of which half is recorded
     assert {config.arm for config in grid} == set(map(str, GRID_ARMS))
 
 
 NUMBERS = {
-    "most notebooks": lambda seeds: mn.study("smoke", seeds=seeds),
+    "most notebooks": lambda seeds: study.notebook_runs("smoke", seeds=seeds),
     "01": lambda seeds: trained.with_and_without("smoke", seeds),
     "02": lambda seeds: trained.parts_of_a_block("smoke", seeds),
     "11": lambda seeds: advice.measure("style", scale="smoke", seeds=seeds),
     "12": lambda seeds: scores.runs_to_judge("evening", seeds=seeds),
-    "15": lambda seeds: mn.norm_card("GN", seeds=seeds, train=False),
+    "15": lambda seeds: clinic.norm_card("GN", seeds=seeds, train=False),
 }
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import mambanorm as mn
-from mambanorm.basics.settings import ROOT
+from mambanorm_study.basics.settings import ROOT
 from tests.twins import assert_twins, results, sample
 
 PACKAGE = ROOT / "mambanorm"
@@ -55,7 +55,7 @@ for kind in ("MambaBlock", "Mamba2Block", "VSSBlock"):
                 optimizer.zero_grad()
                 model(x).square().mean().backward()
                 optimizer.step()
-            with mn.record(model, "residual") as seen, torch.no_grad():
+            with mn.record_sites(model, "residual") as seen, torch.no_grad():
                 model(x)
             total = sum(p.double().sum() for p in model.parameters())
             found[f"{kind} {n2} {dtype}"] = [float(total), float(seen.tensors("residual")[0].double().square().sum())]

@@ -14,10 +14,10 @@ import nbformat
 import pytest
 
 import mambanorm as mn
-from mambanorm.advice.first_page import findings, findings_page, what_to_do
-from mambanorm.basics.settings import ROOT
-from mambanorm.cli import main as cli
-from mambanorm.study.bibliography import bibliography
+from mambanorm_study.advice.first_page import findings, findings_page, what_to_do
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.cli import main as cli
+from mambanorm_study.tables.bibliography import bibliography
 
 FOLDER = ROOT / "notebooks"
 PAGES = {page: page.read_text() for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), FOLDER / "README.md")}
@@ -49,7 +49,7 @@ def test_the_first_page_is_short_and_says_what_was_found():
 
 def test_the_published_page_is_what_the_recorded_results_make_and_asks_no_host():
     page = (ROOT / "docs" / "index.html").read_text()
-    assert findings_page() == page, "python -m mambanorm.advice.first_page writes it anew"
+    assert findings_page() == page, "python -m mambanorm_study.advice.first_page writes it anew"
     assert len(page.encode()) < 200_000
     assert (ROOT / "docs" / ".nojekyll").is_file()
     addresses = re.findall(r"""(?:\s(?:src|href|srcset|action)="|url\(|@import)([^"\s)]{0,9})""", page)

@@ -9,19 +9,19 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-import mambanorm as mn
+import mambanorm_study as study
 from mambanorm.arms import MORE_SITES
-from mambanorm.basics.settings import ROOT
-from mambanorm.cli import main as cli
-from mambanorm.models.build import build_model
 from mambanorm.models.classifier import SequenceClassifier
-from mambanorm.models.vision import ImageClassifier
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.presets import PAPER
-from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
-from mambanorm.tasks import Shape, load_task
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.cli import main as cli
+from mambanorm_study.models.vision import ImageClassifier
+from mambanorm_study.runs.build import build_model
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.presets import PAPER
+from mambanorm_study.tables.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
+from mambanorm_study.tasks import Shape, load_task
 
-plan_module = import_module("mambanorm.study.plan")  # mn.plan is the function
+plan_module = import_module("mambanorm_study.tables.plan")  # study.plan is the function
 MODELS = [
     *(("digits", dict(arm="LN>SSM>GN+B:LN+gated:RMSN")), ("listops", {}), ("digits", dict(model="mamba2"))),
     ("digits_images", dict(arm="LN>SSM>GN", d_model=32, n_layers=3, down_sample=[1, 2])),
@@ -75,7 +75,7 @@ def test_flops_of_scan_and_convolution_follow_the_formula():
 def test_parameters_are_those_of_the_model_that_is_trained():
     config = base_config("digits", "smoke", arm="NormVary>SSM>GN")
     found = plan(config, measured=False)
-    assert found["parameters"] == mn.train(config).parameters
+    assert found["parameters"] == study.train(config).parameters
     assert found["weights_bytes"] == 4 * found["parameters"]
 
 

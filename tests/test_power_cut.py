@@ -17,13 +17,13 @@ import warnings
 import pandas as pd
 import pytest
 
-from mambanorm.basics import atomic
-from mambanorm.basics.atomic import to_disk
-from mambanorm.runs import index
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.observers import CHECKPOINT, Checkpoint
-from mambanorm.runs.run import train
-from mambanorm.runs.store import check_runs, load_runs, resume_dir, save_run
+from mambanorm_study.basics import atomic
+from mambanorm_study.basics.atomic import to_disk
+from mambanorm_study.runs import index
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.observers import CHECKPOINT, Checkpoint
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import check_runs, load_runs, resume_dir, save_run
 
 fcntl = pytest.importorskip("fcntl", reason="Windows has no such disk")
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir")  # before each of them the power may be cut

@@ -6,11 +6,11 @@ import re
 import pytest
 import torch
 
-from mambanorm.config import RunConfig, run_id_of
-from mambanorm.loop import build_optimizer
-from mambanorm.runs.grid import base_config, grid
-from mambanorm.runs.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
-from mambanorm.tasks import TASKS
+from mambanorm_study.config import RunConfig, run_id_of
+from mambanorm_study.runs.grid import base_config, grid
+from mambanorm_study.runs.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
+from mambanorm_study.runs.run import optimizer_of
+from mambanorm_study.tasks import TASKS
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
 C3 = """The model configuration included 4 layers with a hidden dimension of 128 and state dimension of 64. We used the
@@ -71,7 +71,7 @@ def test_paper_presets_have_every_number_of_their_paragraph(task, text, rows, le
 
 def test_pathfinder_has_the_papers_betas_and_its_optimizer_takes_them():
     betas = tuple(map(float, re.search(r"β1 = ([\d.]+), β2 = ([\d.]+)", C6).groups()))
-    optimizer = build_optimizer(torch.nn.Linear(2, 2), base_config("pathfinder64", "paper"))
+    optimizer = optimizer_of(torch.nn.Linear(2, 2), base_config("pathfinder64", "paper"))
     assert {group["betas"] for group in optimizer.param_groups} == {betas} == {(0.9, 0.95)}
     assert base_config("pathfinder64", "lab").betas == base_config("listops", "paper").betas == (0.9, 0.999)
 

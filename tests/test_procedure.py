@@ -5,9 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import mambanorm as mn
-from mambanorm.study import contrasts, inside, procedure, tables
-from mambanorm.study.experiments import RECORDED_TASKS
+import mambanorm_study as study
+from mambanorm_study.tables import contrasts, inside, procedure, tables
+from mambanorm_study.tables.experiments import RECORDED_TASKS
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 
@@ -119,9 +119,9 @@ def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it()
 
 
 def test_only_bn_scores_differently_in_train_and_eval_mode(tmp_path):
-    configs = mn.grid(["BN>SSM>None", "IN>SSM>None"], ["digits"], scale="smoke", seeds=1)
+    configs = study.grid(["BN>SSM>None", "IN>SSM>None"], ["digits"], scale="smoke", seeds=1)
     assert inside.both_modes(configs, tmp_path).empty  # nothing is stored yet
-    runs = mn.sweep(configs, workers=0, progress=False, runs_dir=tmp_path)
+    runs = study.sweep(configs, workers=0, progress=False, runs_dir=tmp_path)
     found = inside.both_modes(configs, tmp_path).set_index("arm")
     assert found.points_lost["IN>SSM>None"] == 0
     assert found["eval"].tolist() == pytest.approx(runs.set_index("arm").loc[found.index].best_val_accuracy.tolist())
@@ -140,7 +140,7 @@ def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the
 
 
 def test_normvary_has_the_seeds_of_the_grid_and_few_where_it_alone_is_not_recorded():
-    configs = mn.study("evening", RECORDED_TASKS[:1])["05_combination"]
+    configs = study.notebook_runs("evening", RECORDED_TASKS[:1])["05_combination"]
     seeds = sorted({config.seed for config in configs})
     recorded = procedure.normvary_runs(configs, {RECORDED_TASKS[0]: "GN"})
     assert {config.arm for config in recorded} == {"NormVary>SSM>GN"}

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from benchmarks.protocol import PREDICTIONS, predict, rates_text, with_tables
-from mambanorm.claims import CLAIMS, TRAINED_TASKS, rule
-from mambanorm.claims.evidence import VERSION, Evidence
-from mambanorm.claims.hypotheses import BEYOND
-from mambanorm.claims.plan import FURTHER_TEST_SEEDS, PROTOCOL, TEST_SEEDS, planned_tasks
-from mambanorm.cli import recording
-from mambanorm.runs.grid import is_test_seed
-from mambanorm.runs.recorded_results import recorded, recorded_path
+from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, rule
+from mambanorm_study.claims.evidence import VERSION, Evidence
+from mambanorm_study.claims.hypotheses import BEYOND
+from mambanorm_study.claims.plan import FURTHER_TEST_SEEDS, PROTOCOL, TEST_SEEDS, planned_tasks
+from mambanorm_study.cli import recording
+from mambanorm_study.runs.grid import is_test_seed
+from mambanorm_study.runs.recorded_results import recorded, recorded_path
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_recorded_results_name_the_protocol_that_was_in_force():
 
 def protocol_at(commit: str) -> str:
     """Return PROTOCOL.md at a commit; "" in a copy without history, and where the file lay elsewhere then."""
-    show = ["git", "show", f"{commit}:mambanorm/claims/{PROTOCOL.name}"]
+    show = ["git", "show", f"{commit}:mambanorm_study/claims/{PROTOCOL.name}"]
     return subprocess.run(show, capture_output=True, text=True, cwd=PROTOCOL.parent).stdout
 
 

@@ -14,20 +14,21 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.checkpoint import checkpoint
 
 import mambanorm as mn
+import mambanorm_study as study
 from mambanorm.arms import MORE_SITES
 from mambanorm.norms import NORMS, create_norm
 
 CAUSAL_BLOCKS = {
     "mamba": lambda: mn.MambaBlock(16, "RMSN", "GN", d_state=4),
     "mamba with a norm on Δ": lambda: mn.MambaBlock(16, "LN", "None", {"delta_after": "RMSN"}, d_state=4),
-    "mamba2": lambda: mn.Mamba2Block(16, "RMSN", "None", {"gated": "RMSN"}, d_state=4, head_dim=8),
+    "mamba2": lambda: study.Mamba2Block(16, "RMSN", "None", {"gated": "RMSN"}, d_state=4, head_dim=8),
 }
-BLOCKS = CAUSAL_BLOCKS | {"image": lambda: mn.VSSBlock(16, d_state=4)}
+BLOCKS = CAUSAL_BLOCKS | {"image": lambda: study.VSSBlock(16, d_state=4)}
 
 
 def input_of(block: nn.Module) -> torch.Tensor:
     torch.manual_seed(1)
-    return torch.randn(2, 3, 5, 16) if isinstance(block, mn.VSSBlock) else torch.randn(2, 7, 16)
+    return torch.randn(2, 3, 5, 16) if isinstance(block, study.VSSBlock) else torch.randn(2, 7, 16)
 
 
 def layers_of(block: nn.Module) -> list[str]:
@@ -256,11 +257,11 @@ def test_a_norm_returns_the_dtype_of_its_input(name, dtype):
 def test_every_norm_works_at_every_site_in_every_dtype(dtype):
     """Forward and backward, of every kind of block with norms at all of its sites."""
     for name in NORMS:
-        for kind in (mn.MambaBlock, mn.Mamba2Block, mn.VSSBlock):
-            sizes = dict(head_dim=4) if kind is mn.Mamba2Block else dict(dt_rank=4)
+        for kind in (mn.MambaBlock, study.Mamba2Block, study.VSSBlock):
+            sizes = dict(head_dim=4) if kind is study.Mamba2Block else dict(dt_rank=4)
             sites = [site for site in MORE_SITES if site not in kind.lacks]
             block = kind(8, name, name, dict.fromkeys(sites, name), d_state=4, **sizes).to(dtype)
-            x = torch.randn(2, *((3, 4) if kind is mn.VSSBlock else (6,)), 8).to(dtype).requires_grad_()
+            x = torch.randn(2, *((3, 4) if kind is study.VSSBlock else (6,)), 8).to(dtype).requires_grad_()
             y = block(x)
             assert y.dtype == dtype, (name, kind)
             y.sum().backward()
@@ -270,7 +271,7 @@ def test_every_norm_works_at_every_site_in_every_dtype(dtype):
 def test_under_autocast_rmsn_meets_one_dtype(monkeypatch):
     """torch.rms_norm warns of mixed dtypes on CUDA and then takes its slow path."""
     seen, run = [], nn.functional.rms_norm
-    record = lambda x, shape, weight=None, eps=None: seen.append((x.dtype, weight.dtype)) or run(x, shape, weight, eps)  # noqa: E731
+    record = lambda x, shape, weight=None, eps=None: seen.append((x.dtype, weight.dtype)) or run(x, shape, weight, eps)
     monkeypatch.setattr(nn.functional, "rms_norm", record)
     with torch.autocast("cpu", torch.bfloat16):
         assert create_norm("RMSN", 8)(torch.randn(2, 3, 8).bfloat16()).dtype == torch.float32
@@ -282,15 +283,15 @@ def test_under_autocast_rmsn_meets_one_dtype(monkeypatch):
 TRANSFORMED = {
     "mamba": lambda: mn.MambaBlock(8, "RMSN", "GN", d_state=4),
     "mamba with norms along the sequence": lambda: mn.MambaBlock(8, "BN", "NormVary", {"delta_after": "IN"}, d_state=4),
-    "mamba2": lambda: mn.Mamba2Block(8, "LN", "IN", {"gated": "RMSN"}, d_state=4, head_dim=8),
-    "image": lambda: mn.VSSBlock(8, d_state=4),
+    "mamba2": lambda: study.Mamba2Block(8, "LN", "IN", {"gated": "RMSN"}, d_state=4, head_dim=8),
+    "image": lambda: study.VSSBlock(8, d_state=4),
 }
 
 
 def transformed(kind: str) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
     block = TRANSFORMED[kind]()
-    return block, torch.randn(2, 3, 4, 8) if isinstance(block, mn.VSSBlock) else torch.randn(2, 6, 8)
+    return block, torch.randn(2, 3, 4, 8) if isinstance(block, study.VSSBlock) else torch.randn(2, 6, 8)
 
 
 def slopes(block: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:

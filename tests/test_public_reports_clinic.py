@@ -14,8 +14,10 @@ import torch
 from torch import nn
 
 import mambanorm as mn
+import mambanorm_clinic as clinic
+import mambanorm_study as study
 from mambanorm.block import init_dt_bias, initial_A_log
-from mambanorm.look.mixers import mixers_of, step_size
+from mambanorm_clinic.mixers import mixers_of, step_size
 from tests.test_check_model import IMAGES, ROWS, STEPS, found_by
 from tests.test_clinic import image, labelled, next_id, ours, text, theirs
 from tests.test_clinic_surgery import logits, state
@@ -64,11 +66,11 @@ def quantized(family: str) -> nn.Module:
 def test_sites_of_wrapped_projections_are_seen_and_take_a_norm(make, family):
     """Found by our audit: a wrapper without .weight and quantize_dynamic ended in AttributeError."""
     model, plain = make(family), theirs(family).eval()
-    table, expected = (mn.diagnose(one, labelled(text())).table for one in (model, plain))
+    table, expected = (clinic.diagnose(one, labelled(text())).table for one in (model, plain))
     assert list(table.site) == list(expected.site)
     sites = ("n1", "delta", "gated", "branch") if family == "Mamba2" else ("n1", "delta", "B", "C", "gated", "branch")
     for site in sites:
-        done, twin = mn.insert_norm(model, site, "RMSN", IDS), mn.insert_norm(plain, site, "RMSN", IDS)
+        done, twin = clinic.insert_norm(model, site, "RMSN", IDS), clinic.insert_norm(plain, site, "RMSN", IDS)
         rough = 0.2 if make is quantized else 1e-4
         for norm, other in zip(done.norms, twin.norms, strict=True):
             torch.testing.assert_close(norm.weight, other.weight, rtol=rough, atol=rough)
@@ -88,22 +90,22 @@ def test_the_step_size_of_a_wrapped_dt_proj_is_that_of_the_layer_inside():
 def test_a_model_with_adapters_is_diagnosed_and_a_norm_that_a_merge_would_drop_is_refused(family):
     """huggingface/peft#2556: merge_and_unload on a Mamba whose wrapped layers are not used as PEFT thinks."""
     plain, model = theirs(family).eval(), lora(theirs(family), "in_proj").eval()
-    assert list(mn.diagnose(model, labelled(text())).table.site) == list(
-        mn.diagnose(plain, labelled(text())).table.site
+    assert list(clinic.diagnose(model, labelled(text())).table.site) == list(
+        clinic.diagnose(plain, labelled(text())).table.site
     )
     weights = state(model)
     with pytest.raises(ValueError, match=r"in_proj is wrapped by PEFT.*merge first"):
-        mn.insert_norm(model, "n1", "RMSN", IDS)
+        clinic.insert_norm(model, "n1", "RMSN", IDS)
     assert state(model).keys() == weights.keys()
     merged = model.merge_and_unload()
     torch.testing.assert_close(logits(merged, IDS), logits(model, IDS))
-    assert mn.insert_norm(merged, "n1", "RMSN", IDS).change < 1.5
+    assert clinic.insert_norm(merged, "n1", "RMSN", IDS).change < 1.5
 
 
 def test_a_norm_in_this_kits_block_outlives_adapters_and_their_merge():
     """Found by our audit, for norms that hang on a wrapped layer; those of this kit's blocks stand beside it."""
     model = lora(ours(), "in_proj", "out_proj").eval()
-    mn.insert_norm(model, "gated", "RMSN", text())
+    clinic.insert_norm(model, "gated", "RMSN", text())
     before = logits(model, text())
     torch.testing.assert_close(logits(model.merge_and_unload(), text()), before, rtol=1e-4, atol=1e-5)
 
@@ -111,7 +113,7 @@ def test_a_norm_in_this_kits_block_outlives_adapters_and_their_merge():
 @pytest.mark.parametrize("options", [{}, dict(model="mamba2", head_dim=8)])
 def test_modules_of_a_block_can_be_asked_for_as_sites(options):
     """Found by our audit: blocks read in_proj's weight, and diagnose said "nothing found" with 0 sites."""
-    table = mn.diagnose(ours(**options), text(), sites={"in": "layers.*.in_proj", "conv": "layers.*.conv1d"}).table
+    table = clinic.diagnose(ours(**options), text(), sites={"in": "layers.*.in_proj", "conv": "layers.*.conv1d"}).table
     assert table.site.value_counts().to_dict() == {"in": 4, "conv": 4}
 
 
@@ -128,10 +130,10 @@ def test_a_site_of_which_no_module_is_called_is_an_error_and_one_of_which_some_a
                 x = self.experts[i](x)
             return 1.0 * x
 
-    found = mn.diagnose(Experts([0, 2]), X, sites={"expert": "experts.*"}).findings
+    found = clinic.diagnose(Experts([0, 2]), X, sites={"expert": "experts.*"}).findings
     assert found.skipped == ("site expert: 1 of 3 modules were not called (experts.1)",)
     with pytest.raises(ValueError, match=r"site 'expert': none of its modules was called.*experts\.0, experts\.1"):
-        mn.diagnose(Experts([]), X.requires_grad_(), sites={"expert": "experts.*"})
+        clinic.diagnose(Experts([]), X.requires_grad_(), sites={"expert": "experts.*"})
 
 
 # ------------------------------------------------------------------------------------------ calibration
@@ -151,13 +153,13 @@ def test_a_norm_is_not_fitted_to_values_that_are_not_finite(family):
     model = with_infinity(theirs(family).eval())
     before, rows = state(model), int((text() == text()[2, 3]).any(1).sum())
     with pytest.raises(ValueError, match=rf"gated at .*out_proj is not finite in {rows} of 4 rows"):
-        mn.insert_norm(model, "gated", "LN", IDS)
+        clinic.insert_norm(model, "gated", "LN", IDS)
     assert state(model).keys() == before.keys()
     assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
     kit, x = mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=2), X.detach().clone()
     x[1, 0, 0] = math.inf
     with pytest.raises(ValueError, match=r"n2 at blocks\.0 is not finite in 1 of 4 rows"):
-        mn.insert_norm(kit, "n2", "LN", x)
+        clinic.insert_norm(kit, "n2", "LN", x)
     assert str(kit.arm) == "RMSN>SSM>None"
 
 
@@ -194,13 +196,13 @@ def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(
     with torch.no_grad():
         for A_log in weights_named(model, "A_log", "A_logs"):
             A_log.fill_(value)
-    found = about(mn.diagnose(model, batch).findings, words)
+    found = about(clinic.diagnose(model, batch).findings, words)
     heads = A_log.dim() == 1  # one state a head: alike is what Mamba-2 is
     assert [one.severity for one in found] == ([] if heads and value == 0 else [severity])
     with torch.no_grad():
         for A_log in weights_named(model, "A_log", "A_logs"):  # as the advice says
             A_log.copy_(torch.empty_like(A_log).uniform_(1, 16).log() if heads else initial_A_log(*A_log.shape))
-    assert not about(mn.diagnose(model, batch).findings, "A")
+    assert not about(clinic.diagnose(model, batch).findings, "A")
 
 
 @pytest.mark.parametrize("name", MIXERS)
@@ -212,12 +214,12 @@ def test_a_step_size_that_an_outer_initialization_has_set_is_told_and_mended(nam
     biases = weights_named(model, "dt_proj.bias", "dt_bias", "dt_projs_bias")
     for bias in biases:
         spoil(bias)
-    (found,) = about(mn.diagnose(model, batch).findings, "Δ from its bias")
+    (found,) = about(clinic.diagnose(model, batch).findings, "Δ from its bias")
     assert f"in {len(biases)} layers" in found.found
     assert ("0.693 in every channel" in found.found) == (spoil is nn.init.zeros_)
     for bias in biases:
         init_dt_bias(bias)
-    assert not about(mn.diagnose(model, batch).findings, "Δ")
+    assert not about(clinic.diagnose(model, batch).findings, "Δ")
 
 
 def test_a_trained_model_is_silent_and_adapters_hide_no_parameters():
@@ -228,11 +230,11 @@ def test_a_trained_model_is_silent_and_adapters_hide_no_parameters():
         optimizer.zero_grad()
         next_id(model(ids), ids).backward()
         optimizer.step()
-    assert list(mn.diagnose(model, ids).findings) == []
+    assert list(clinic.diagnose(model, ids).findings) == []
     model = lora(theirs(), "in_proj", "dt_proj")
     for bias in weights_named(model, "dt_proj.base_layer.bias"):
         nn.init.zeros_(bias)
-    assert about(mn.diagnose(model, labelled(ids)).findings, "0.693 in every channel")
+    assert about(clinic.diagnose(model, labelled(ids)).findings, "0.693 in every channel")
 
 
 # ------------------------------------------------------------------------------------------ what sees what
@@ -268,13 +270,13 @@ def test_a_language_model_whose_earlier_logits_see_the_last_id_is_told():
     for model, severity in (
         (TinyCausalLM(nn.GroupNorm(1, 8)), "serious"), (Tiny(nn.GroupNorm(1, 8)), "warning"), (sick, "serious"),
     ):  # fmt: skip
-        (found,) = about(mn.check_model(model, text()), "when the last id changes")
+        (found,) = about(clinic.check_model(model, text()), "when the last id changes")
         assert (found.severity, "masked model" in found.found) == (severity, severity == "warning")
     for model, batch in (
         (TinyMaskedLM(nn.GroupNorm(1, 8)), text()), (TinyCausalLM(), text()), (ours(), text()),
         (theirs(), labelled(text())), (TinyCausalLM(nn.Dropout()), IDS),
     ):  # fmt: skip
-        assert not about(mn.check_model(model, batch), "when the last id changes")
+        assert not about(clinic.check_model(model, batch), "when the last id changes")
 
 
 # ------------------------------------------------------------------------------------------ optimizers
@@ -285,7 +287,7 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
     model = ours()
     with (
         pytest.warns(UserWarning, match=r"weight decay \(0.01\) acts on 2. parameters") as told,
-        mn.watch(model, torch.optim.AdamW(model.parameters()), folder=tmp_path) as seen,
+        clinic.watch(model, torch.optim.AdamW(model.parameters()), folder=tmp_path) as seen,
     ):
         (found,) = seen.findings
     assert len(told) == 1
@@ -296,7 +298,7 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
     }
     assert names["spared"] == spared
     for optimizer in (names["optimizer"], torch.optim.AdamW(model.parameters(), weight_decay=0)):
-        with warnings.catch_warnings(), mn.watch(model, optimizer, folder=tmp_path) as seen:
+        with warnings.catch_warnings(), clinic.watch(model, optimizer, folder=tmp_path) as seen:
             warnings.simplefilter("error")
         assert list(seen.findings) == []
 
@@ -338,13 +340,13 @@ def test_a_gradient_that_a_closure_computes_is_checked_before_the_weights_move(n
         loss.backward()
         return loss
 
-    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+    with clinic.watch(model, optimizer, folder=tmp_path) as seen:
         for _ in range(3):
             optimizer.step(closure)
         assert seen.step == 3
         assert seen.steps.loss.notna().all()
         before = [p.detach().clone() for p in plain.parameters()]
-        with pytest.raises(mn.NonFinite, match="step 4 is not finite: loss inf"):
+        with pytest.raises(clinic.NonFinite, match="step 4 is not finite: loss inf"):
             optimizer.step(lambda: closure(math.inf))
         assert all(torch.equal(p, kept) for p, kept in zip(plain.parameters(), before, strict=True))
         optimizer.step(closure)  # a loop that catches the error is watched on
@@ -367,7 +369,7 @@ def test_a_watched_closure_trains_to_the_same_bit_and_a_foreign_optimizer_is_ref
             return loss
 
         if watching:
-            with mn.watch(model, optimizer, folder=tmp_path):
+            with clinic.watch(model, optimizer, folder=tmp_path):
                 optimizer.step(closure)
         else:
             optimizer.step(closure)
@@ -375,7 +377,7 @@ def test_a_watched_closure_trains_to_the_same_bit_and_a_foreign_optimizer_is_ref
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
     for other in (Lightning(Lightning(optimizer)), object()):
         with pytest.raises(TypeError, match=r"or have one as \.optimizer, got .*: give the optimizer that it wraps"):
-            mn.watch(model, other, folder=tmp_path)
+            clinic.watch(model, other, folder=tmp_path)
 
 
 # ------------------------------------------------------------------------------------------ norms, by what they do
@@ -413,19 +415,19 @@ def with_norm(norm: nn.Module) -> nn.Module:
 def test_a_frozen_batch_norm_learns_from_no_batch_and_no_change_of_0_percent_is_told():
     """facebookresearch/maskrcnn-benchmark#267: FrozenBatchNorm2d in pre-trained detectors, with batches of 2."""
     model = with_norm(FrozenBatchNorm(8))
-    assert list(mn.check_model(model, IMAGES[:2])) == []
-    assert list(mn.check_model(model, IMAGES, evaluating=True)) == []
+    assert list(clinic.check_model(model, IMAGES[:2])) == []
+    assert list(clinic.check_model(model, IMAGES, evaluating=True)) == []
     unused = nn.Sequential(with_norm(nn.BatchNorm2d(8)))
     nn.init.zeros_(unused[0][3].weight)
-    assert not [one for one in mn.check_model(unused, IMAGES, evaluating=True) if " 0 %" in one.found]
+    assert not [one for one in clinic.check_model(unused, IMAGES, evaluating=True) if " 0 %" in one.found]
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, BatchNormAct, nn.SyncBatchNorm])
 def test_subclasses_of_batch_norm_have_the_findings_of_batch_norm(norm):
     """huggingface/pytorch-image-models#1254 and pytorch/pytorch#187298: BatchNormAct2d is passed by."""
-    (small,) = found_by(mn.check_model(with_norm(norm(8)), IMAGES[:2]), "check 1")
+    (small,) = found_by(clinic.check_model(with_norm(norm(8)), IMAGES[:2]), "check 1")
     assert small.severity == "serious"
-    (forgotten,) = found_by(mn.check_model(with_norm(norm(8)), IMAGES, evaluating=True), "check 7")
+    (forgotten,) = found_by(clinic.check_model(with_norm(norm(8)), IMAGES, evaluating=True), "check 7")
     assert "the same row's output changes by" in forgotten.found
 
 
@@ -439,14 +441,14 @@ CONSTANT = {
 def test_a_norm_whose_output_is_the_same_whatever_comes_in_is_serious(name):
     """pytorch/pytorch#19250 and #45687: InstanceNorm of one element is silently 0."""
     make, x = CONSTANT[name]
-    (found,) = about(mn.check_model(make(), x), "the same whatever comes in")
+    (found,) = about(clinic.check_model(make(), x), "the same whatever comes in")
     assert found.severity == "serious"
     for sound in (nn.LayerNorm(8), nn.RMSNorm(8), nn.LayerNorm(2)):
         width = sound.normalized_shape[0]
         model = nn.Sequential(nn.Linear(8, width), sound, nn.Linear(width, 3))
-        assert not about(mn.check_model(model, ROWS), "whatever comes in")
+        assert not about(clinic.check_model(model, ROWS), "whatever comes in")
         nn.init.zeros_(sound.weight)  # a residual branch that begins at 0
-        assert not about(mn.check_model(model, ROWS), "whatever comes in")
+        assert not about(clinic.check_model(model, ROWS), "whatever comes in")
 
 
 # ------------------------------------------------------------------------------------- the five mistakes of the guide
@@ -486,16 +488,16 @@ StyleGenerator = type("StyleGenerator", (Generator,), {})
     [
         (BadLSTM, STEPS, 2, "warning"),
         (lambda: BadLSTM(nn.GRU), STEPS, 2, "warning"),
-        (lambda: mn.advice.blocks.SequenceNet(8, 3, norm="BN"), STEPS, 2, "warning"),
+        (lambda: study.advice.blocks.SequenceNet(8, 3, norm="BN"), STEPS, 2, "warning"),
         (lambda: post_norm(24), STEPS, 4, "warning"),
-        (lambda: mn.TransformerClassifier(3, in_features=8, d_model=16, n_layers=24), STEPS, 4, "warning"),
+        (lambda: study.TransformerClassifier(3, in_features=8, d_model=16, n_layers=24), STEPS, 4, "warning"),
         (StyleGenerator, IMAGES, 5, "warning"),
         (Generator, IMAGES, 5, "note"),
     ],
 )
 def test_the_guides_mistakes_2_4_and_5_are_found(make, x, mistake, severity):
     """Found by our audit: check_model found two of the five."""
-    found = [one for one in mn.check_model(make(), x) if f"mistake {mistake}" in one.check]
+    found = [one for one in clinic.check_model(make(), x) if f"mistake {mistake}" in one.check]
     assert found
     assert {one.severity for one in found} == {severity}
 
@@ -510,19 +512,19 @@ def test_what_only_looks_like_one_of_these_mistakes_is_none():
         (lambda: Generator(nn.InstanceNorm2d), IMAGES),
         (lambda: Generator(FrozenBatchNorm), IMAGES),
     ):
-        assert not [one for one in mn.check_model(make(), x) if "mistake" in one.check]
+        assert not [one for one in clinic.check_model(make(), x) if "mistake" in one.check]
 
 
 def test_a_fresh_model_of_images_has_no_vanishing_gradients():
     """The matrices of Δ, B and C have small gradients on any model: they are no layers on the way back."""
     for seed in range(6):
         torch.manual_seed(seed)
-        model = mn.ImageClassifier(3, in_channels=1, d_model=8, n_layers=2, d_state=4)
-        assert "vanish" not in repr(mn.diagnose(model, torch.randn(1, 4, 4, 1)).findings)
+        model = study.ImageClassifier(3, in_channels=1, d_model=8, n_layers=2, d_state=4)
+        assert "vanish" not in repr(clinic.diagnose(model, torch.randn(1, 4, 4, 1)).findings)
 
 
 def test_weights_of_a_wrapped_model_are_refused_by_name(tmp_path):
     path = tmp_path / "step.safetensors"
     path.write_bytes(safetensors.torch.save({"base_model.model.blocks.0.A_log": torch.ones(2, 2)}))
     with pytest.raises(ValueError, match="of a wrapped model"):
-        mn.load_model(path)
+        clinic.load_model(path)

@@ -8,24 +8,25 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm import advice, claims, figures
-from mambanorm.claims import CLAIMS, judge, needed
-from mambanorm.claims.evidence import Evidence, tasks_of
-from mambanorm.claims.other_sources import CAUSAL_NORMS
-from mambanorm.claims.pages import describe
-from mambanorm.claims.plan import FURTHER_TEST_SEEDS, TEST_SEEDS
-from mambanorm.cli import recording
-from mambanorm.cli.printing import print_run
-from mambanorm.models.build import build_model
-from mambanorm.runs.evaluation import accuracy, predict
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.presets import LANGUAGE_TASKS, kind_of
-from mambanorm.runs.regimen import Lesson, loss_of
-from mambanorm.runs.run import train
-from mambanorm.runs.store import load_runs, save_run, stored_run
-from mambanorm.study.experiments import lr_grid, study
-from mambanorm.study.plan import plan, shape_of_data
-from mambanorm.tasks import TASKS, BadData, Split, TaskData, pydoc
+import mambanorm_study as study
+from mambanorm_study import advice, claims, figures
+from mambanorm_study.claims import CLAIMS, judge, needed
+from mambanorm_study.claims.evidence import Evidence, tasks_of
+from mambanorm_study.claims.other_sources import CAUSAL_NORMS
+from mambanorm_study.claims.pages import describe
+from mambanorm_study.claims.plan import FURTHER_TEST_SEEDS, TEST_SEEDS
+from mambanorm_study.cli import recording
+from mambanorm_study.cli.printing import print_run
+from mambanorm_study.runs.build import build_model
+from mambanorm_study.runs.evaluation import accuracy, predict
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.presets import LANGUAGE_TASKS, kind_of
+from mambanorm_study.runs.regimen import Lesson, loss_of
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import load_runs, save_run, stored_run
+from mambanorm_study.tables.experiments import lr_grid, notebook_runs
+from mambanorm_study.tables.plan import plan, shape_of_data
+from mambanorm_study.tasks import TASKS, BadData, Split, TaskData, pydoc
 from tests import planted
 
 LANGUAGE = ("H1l", "H3l", "H8l")
@@ -42,7 +43,7 @@ def text_of(split):
 
 @pytest.mark.parametrize("scale", ["smoke", "evening"])
 def test_rows_are_windows_whose_labels_are_the_next_characters(scale):
-    data, length = mn.load_task("pydoc", scale, 0), pydoc.LENGTHS[scale]
+    data, length = study.load_task("pydoc", scale, 0), pydoc.LENGTHS[scale]
     for split in (data.train, data.val, data.test):
         assert split.inputs.shape == split.labels.shape == (len(split), length)
         assert torch.equal(split.inputs[:, 1:].long(), split.labels[:, :-1])
@@ -54,7 +55,7 @@ def test_rows_are_windows_whose_labels_are_the_next_characters(scale):
 
 
 def test_the_splits_are_consecutive_parts_of_the_text_and_the_same_for_every_seed():
-    data, other = (mn.load_task("pydoc", "evening", seed) for seed in (0, 7))
+    data, other = (study.load_task("pydoc", "evening", seed) for seed in (0, 7))
     whole = pydoc.distinct(pydoc.load_text())
     places = [whole.index(text_of(split)) for split in (data.train, data.val, data.test)]
     assert places == [0, round(0.8 * len(whole)), round(0.9 * len(whole))]
@@ -77,7 +78,7 @@ def test_no_paragraph_stands_in_two_splits():
 
 
 def test_its_shape_is_told_and_planned_as_it_is():
-    told, real = TASKS["pydoc"].shape("smoke"), mn.load_task("pydoc", "smoke", 0)
+    told, real = TASKS["pydoc"].shape("smoke"), study.load_task("pydoc", "smoke", 0)
     found = shape_of_data(real)
     for name in ("n_classes", "length", "vocab_size", "held_out", "per_position"):
         assert getattr(told, name) == getattr(found, name), name
@@ -168,8 +169,8 @@ def test_chance_is_guessing_by_the_frequency_of_the_training_characters():
     p = [6 / 12, 3 / 12, 2 / 12, 1 / 12]  # each counted once more
     assert data.chance_loss == pytest.approx(-(2 * math.log(p[0]) + math.log(p[1]) + math.log(p[3])) / 4)
     assert data.chance == 0.5
-    assert mn.load_task("digits", "smoke", 0).chance_loss is None
-    real = mn.load_task("pydoc", "evening", 0)
+    assert study.load_task("digits", "smoke", 0).chance_loss is None
+    real = study.load_task("pydoc", "evening", 0)
     entropy = pydoc.unigram_entropy(real.test.labels.flatten())
     assert 0 <= real.chance_loss / math.log(2) - entropy < 0.1  # the price of the training part's frequencies
 
@@ -187,7 +188,7 @@ def test_a_run_is_a_language_model_in_the_studys_loop_and_store(store, capsys):
     assert result.test_loss == pytest.approx(result.predictions["loss"].mean())
     assert result.test_loss < math.log(96)
     assert result.parameters == sum(
-        p.numel() for p in build_model(config, mn.load_task("pydoc", "smoke", 0)).parameters()
+        p.numel() for p in build_model(config, study.load_task("pydoc", "smoke", 0)).parameters()
     )
     save_run(result)
     run = stored_run(config.run_id)
@@ -200,15 +201,15 @@ def test_a_run_is_a_language_model_in_the_studys_loop_and_store(store, capsys):
 def test_a_run_that_diverged_counts_as_guessing_by_frequency():
     result = train(base_config("pydoc", "smoke", lr=1e30, steps=20, warmup_steps=0))
     assert result.status == "diverged"
-    assert result.test_loss == result.chance_loss == mn.load_task("pydoc", "smoke", 0).chance_loss
+    assert result.test_loss == result.chance_loss == study.load_task("pydoc", "smoke", 0).chance_loss
     assert result.test_accuracy == result.chance
 
 
 def test_a_language_model_is_trained_if_its_last_tenth_is_worth_less_than_the_smallest_effect(store):
-    configs = mn.grid(["LN>SSM>None", ORIGINAL], ["pydoc"], scale="smoke", seeds=2, steps=20, eval_every=1)
+    configs = study.grid(["LN>SSM>None", ORIGINAL], ["pydoc"], scale="smoke", seeds=2, steps=20, eval_every=1)
     for config in configs:
         save_run(train(config))
-    frame = mn.with_summaries(load_runs())
+    frame = study.with_summaries(load_runs())
     losses = stored_run(configs[0].run_id).curves.val_loss
     gain = (losses[:18].min() - losses.min()) / math.log(2)
     assert frame.set_index("run_id").late_gain[configs[0].run_id] == pytest.approx(gain)
@@ -264,7 +265,7 @@ def test_language_models_are_a_kind_of_task_of_their_own():
     for name in CLAIMS:
         asked = tasks_of(CLAIMS[name], ["digits", "pydoc", "digits_images"], "quick")
         assert (asked == ["pydoc"]) == (name in LANGUAGE) == ("pydoc" in asked)
-    for asked in (study("smoke", ["digits", "pydoc"]), study("quick")):
+    for asked in (notebook_runs("smoke", ["digits", "pydoc"]), notebook_runs("quick")):
         having = {name for name, runs in asked.items() if "pydoc" in {config.task for config in runs}}
         assert having == {"13_beyond"}
 

@@ -6,20 +6,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import mambanorm as mn
+import mambanorm_study as study
 from benchmarks import replay
 from benchmarks.replay import ELSEWHERE
-from mambanorm import claims
-from mambanorm.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
-from mambanorm.claims.plan import arm_runs
-from mambanorm.cli import recording
-from mambanorm.cli.main import main
-from mambanorm.config import RunConfig
-from mambanorm.runs import recorded_results as recorded
-from mambanorm.runs.run import train
-from mambanorm.runs.store import load_runs
-from mambanorm.runs.sweep import sweep
-from mambanorm.study.experiments import growth_runs, study
+from mambanorm_study import claims
+from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
+from mambanorm_study.claims.plan import arm_runs
+from mambanorm_study.cli import recording
+from mambanorm_study.cli.main import main
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs import recorded_results as recorded
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import load_runs
+from mambanorm_study.runs.sweep import sweep
+from mambanorm_study.tables.experiments import growth_runs, notebook_runs
 
 ENGINE = dict(workers=0, progress=False)
 
@@ -58,7 +58,7 @@ def test_what_is_recorded_of_trained_models_is_whole_parts_of_the_plan_and_the_t
 
 
 def test_the_recorded_results_of_the_fast_scale_hold_the_runs_of_every_notebook(frame):
-    asked = study("quick", source="recorded")
+    asked = notebook_runs("quick", source="recorded")
     assert {config.run_id for runs in asked.values() for config in runs} <= set(frame.run_id)
     assert set(frame.seed) == set(range(8))  # which tune
     verdicts = {(one.claim.id, one.task): one for one in claims.verdicts(frame, claims.CLAIMS)}
@@ -99,7 +99,7 @@ def test_the_sample_that_is_trained_anew_has_every_task_of_every_scale_and_is_th
 
 
 def test_a_row_that_trains_to_something_else_is_found_and_trained_again_with_its_rate_moved_by_millionths(store):
-    configs = mn.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=1)
+    configs = study.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=1)
     frame = sweep(configs, workers=0, progress=False).assign(config=[config.to_json() for config in configs])
     frame.loc[0, "test_accuracy"] += 0.1
     found = replay.replay(frame, workers=0, progress=False)
@@ -111,7 +111,7 @@ def test_a_row_that_trains_to_something_else_is_found_and_trained_again_with_its
 
 
 def test_a_lesson_reads_recorded_results_and_says_so(results, store, capsys, monkeypatch):
-    configs = mn.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=1)
+    configs = study.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=1)
     trained = sweep(configs, workers=0, progress=False)
     recorded.write_recorded(trained, configs, recorded.recorded_path("smoke"))
     for run in store.iterdir():
@@ -123,7 +123,7 @@ def test_a_lesson_reads_recorded_results_and_says_so(results, store, capsys, mon
     monkeypatch.setenv("MAMBANORM_SOURCE", "recorded")
     assert len(sweep(configs, source=None)) == 2
     with pytest.raises(ValueError, match=r"1 of 3 runs are not in the recorded results, the first: GN>SSM>GN"):
-        sweep([*configs, *mn.grid(["GN>SSM>GN"], scale="smoke", seeds=1)], source="recorded")
+        sweep([*configs, *study.grid(["GN>SSM>GN"], scale="smoke", seeds=1)], source="recorded")
 
 
 def of_parts(monkeypatch, *parts) -> None:
@@ -149,7 +149,7 @@ def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_i
     inside = recorded.recorded_inside(recorded.recorded_path("smoke"))
     assert set(inside) == {config.run_id for config in few}
     for config in few:
-        kept, own = inside[config.run_id], mn.find_run(config).diagnostics
+        kept, own = inside[config.run_id], study.find_run(config).diagnostics
         assert ("singular_values" in kept) == (config.seed == 52)
         for name, values in kept.items():
             np.testing.assert_allclose(values, own[name], rtol=1e-6)
@@ -161,7 +161,7 @@ def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_i
 
 
 def test_a_file_that_was_changed_since_it_was_recorded_is_refused(results, store, tmp_path):
-    configs = mn.grid(["RMSN>SSM>None"], scale="smoke", seeds=1)
+    configs = study.grid(["RMSN>SSM>None"], scale="smoke", seeds=1)
     path = recorded.recorded_path("smoke")
     recorded.write_recorded(sweep(configs, workers=0, progress=False), configs, path)
     assert (results / "SHA256SUMS").read_text().endswith("  smoke.parquet\n")
@@ -184,15 +184,15 @@ def test_a_file_that_was_changed_since_it_was_recorded_is_refused(results, store
 
 
 def test_a_part_is_recorded_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
-    runs = [mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[seed]) for seed in (52, 53, 54)]
-    bad = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[55], norm_options={"groups": 3})
+    runs = [study.grid(["GN>SSM>GN"], scale="smoke", seeds=[seed]) for seed in (52, 53, 54)]
+    bad = study.grid(["GN>SSM>GN"], scale="smoke", seeds=[55], norm_options={"groups": 3})
     path, where = tmp_path / "frame.parquet", dict(runs_dir=tmp_path / "runs", **ENGINE)
 
     def record(*parts) -> None:
         of_parts(monkeypatch, *parts)
         recording.record_results("smoke", path=path, **where)
 
-    mn.sweep(runs[2], **where)  # which no part needs yet
+    study.sweep(runs[2], **where)  # which no part needs yet
     said = "1 run could not be trained: 'part b' is not recorded"
     with pytest.warns(UserWarning, match="groups may be one of"), pytest.raises(RuntimeError, match=said):
         record(runs[0], [*bad, *runs[1]], runs[2])
@@ -230,7 +230,7 @@ def test_tuning_runs_are_recorded_too_also_after_an_interruption(tmp_path, monke
 
 
 def test_recorded_rows_name_the_protocol_and_its_commit_and_earlier_rows_keep_theirs(results, store, monkeypatch):
-    few = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[52])
+    few = study.grid(["GN>SSM>GN"], scale="smoke", seeds=[52])
     of_parts(monkeypatch, few)
     path = recording.record_results("smoke", **ENGINE)
     (row,) = recorded.read_results(path).itertuples()
@@ -245,7 +245,7 @@ def test_recorded_rows_name_the_protocol_and_its_commit_and_earlier_rows_keep_th
 
 
 def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(results, store, monkeypatch):
-    few = mn.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=[52])
+    few = study.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=[52])
     of_parts(monkeypatch, few)
     path = recording.record_results("smoke", **ENGINE)
     before = recorded.recorded("smoke")
@@ -272,7 +272,7 @@ def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(res
 def test_record_refuses_a_file_that_it_would_spoil_before_anything_is_trained(
     change, why, results, store, tmp_path, monkeypatch
 ):
-    of_parts(monkeypatch, mn.grid(["RMSN>SSM>None"], scale="smoke", seeds=[52]))
+    of_parts(monkeypatch, study.grid(["RMSN>SSM>None"], scale="smoke", seeds=[52]))
     path = recording.record_results("smoke", path=tmp_path / "mine.parquet", **ENGINE)
     change(recorded.read_results(path)).to_parquet(path, index=False)
     content = path.read_bytes()
@@ -287,13 +287,13 @@ def test_what_is_not_recorded_is_refused_with_what_there_is(results):
     with pytest.raises(ValueError, match="no recorded results of scale 'lab' .recorded: none at all"):
         recorded.recorded("lab")
     with pytest.raises(ValueError, match="unknown source 'record'.*trained, recorded.*did you mean 'recorded'"):
-        mn.check_source("record")
+        study.check_source("record")
 
 
 def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
     results, store, tmp_path, capsys, monkeypatch
 ):
-    few = mn.grid(["None>SSM>BN"], scale="smoke", seeds=[52])
+    few = study.grid(["None>SSM>BN"], scale="smoke", seeds=[52])
     of_parts(monkeypatch, few)
     asked = ["record", "--scale", "smoke", "--workers", "0", "--out"]
     assert main([*asked, str(tmp_path / "mine.parquet")]) == 0
@@ -308,7 +308,7 @@ def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
 
 
 def test_a_dry_run_tells_how_far_the_recording_is(results, store, capsys, monkeypatch):
-    few = mn.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=[52])
+    few = study.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=[52])
     of_parts(monkeypatch, few)
     path = recording.record_results("smoke", **ENGINE)
     few.append(few[0].but(seed=53))

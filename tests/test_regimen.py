@@ -8,16 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mambanorm.basics.settings import ROOT
-from mambanorm.config import RunConfig
-from mambanorm.models.build import build_model
-from mambanorm.runs.evaluation import accuracy
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.observers import Average, Best
-from mambanorm.runs.regimen import Lesson, loss_of, mixed
-from mambanorm.runs.run import train
-from mambanorm.runs.store import save_run, stored_run
-from mambanorm.tasks import load_task
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs.build import build_model
+from mambanorm_study.runs.evaluation import accuracy
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.observers import Average, Best
+from mambanorm_study.runs.regimen import Lesson, loss_of, mixed
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import save_run, stored_run
+from mambanorm_study.tasks import load_task
 
 DIGITS = base_config("digits", "smoke", arm="LN>SSM>None")
 EVERYTHING = dict(drop_path=0.3, mixup=0.4, cutmix=1.0, label_smoothing=0.1, ema=0.5)
@@ -217,7 +217,7 @@ def test_another_tasks_head_is_left_where_it_starts(store):
         train(other, runs_dir=store)
     base = base_config("digits_images", "smoke")
     save_run(train(base), store)
-    from mambanorm.tasks import TASKS, register_task
+    from mambanorm_study.tasks import TASKS, register_task
 
     @register_task("twice", title="digits again", source="this test", kind="image")
     def twice(scale, seed):

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import mambanorm as mn
-from mambanorm import answers
-from mambanorm.runs import recorded_results
-from mambanorm.runs.recorded_results import at_own_rates, own_rate, recorded
-from mambanorm.study import experiments, replication
-from mambanorm.study.experiments import RECORDED_TASKS
+import mambanorm_study as study
+from mambanorm_study import answers
+from mambanorm_study.runs import recorded_results
+from mambanorm_study.runs.recorded_results import at_own_rates, own_rate, recorded
+from mambanorm_study.tables import experiments, replication
+from mambanorm_study.tables.experiments import RECORDED_TASKS
 
 
 def studies(rng: np.random.Generator, n: int, seeds: int, shift: float = 0.0):
@@ -74,7 +74,7 @@ def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
 
 
 def test_the_arms_of_type_position_and_normvary_are_replicated_and_of_the_grid_its_ends():
-    configs = mn.study("evening", RECORDED_TASKS[:1], source="auto")
+    configs = study.notebook_runs("evening", RECORDED_TASKS[:1], source="auto")
     assert {c.arm for c in replication.to_replicate(configs["03_type"])} == set(map(str, experiments.TYPE_ARMS))
     grid = configs["05_combination"]
     chosen = replication.to_replicate(grid)
@@ -82,11 +82,11 @@ def test_the_arms_of_type_position_and_normvary_are_replicated_and_of_the_grid_i
     assert {means.idxmax(), means.idxmin(), "RMSN>SSM>None"} <= {c.arm for c in chosen}
     assert len(chosen) == len({c.arm for c in chosen}) < len({c.arm for c in grid})
     assert replication.to_replicate(grid, "trained") == []
-    assert mn.replicate(grid, source="trained").empty
+    assert study.replicate(grid, source="trained").empty
 
 
 def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
-    asked = mn.study("evening", RECORDED_TASKS[:1], source="auto")["03_type"]
+    asked = study.notebook_runs("evening", RECORDED_TASKS[:1], source="auto")["03_type"]
     (seed,), recorded_seed = replication.fresh_seeds(tmp_path), asked[0].seed
     known = {config.run_id for config in asked}
     for config in replication.fresh_configs(asked, runs_dir=tmp_path):
@@ -98,7 +98,7 @@ def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
     frame = recorded("evening")
     for arm in ("GN>SSM>None", "BN>SSM>BN", "RMSN>SSM>IN"):
         lr, seeds = own_rate(RECORDED_TASKS[0], arm, "evening")
-        own = mn.base_config(RECORDED_TASKS[0], "evening", arm=arm)
+        own = study.base_config(RECORDED_TASKS[0], "evening", arm=arm)
         scores = {}
         for rate in frame.lr[(frame.task == RECORDED_TASKS[0]) & (frame.arm == arm)].unique():
             ids = [own.but(lr=float(rate), seed=seed).run_id for seed in seeds]
@@ -111,11 +111,11 @@ def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
 
 
 def test_what_is_recorded_is_read_and_the_rest_is_trained(tmp_path, capsys):
-    recorded_one = mn.study("evening", RECORDED_TASKS[1:2], source="auto")["09_vision"][0]
-    new = mn.grid(["LN>SSM>LN"], ["digits"], scale="smoke", seeds=1)
-    frame = mn.sweep([*new, recorded_one], runs_dir=tmp_path, workers=0, source="auto")
+    recorded_one = study.notebook_runs("evening", RECORDED_TASKS[1:2], source="auto")["09_vision"][0]
+    new = study.grid(["LN>SSM>LN"], ["digits"], scale="smoke", seeds=1)
+    frame = study.sweep([*new, recorded_one], runs_dir=tmp_path, workers=0, source="auto")
     assert frame.run_id.tolist() == [new[0].run_id, recorded_one.run_id]
-    assert mn.load_runs(tmp_path).run_id.tolist() == [new[0].run_id]
+    assert study.load_runs(tmp_path).run_id.tolist() == [new[0].run_id]
     assert "Recorded results, not trained here: 1 runs" in capsys.readouterr().out
 
 
@@ -131,8 +131,8 @@ def test_at_evening_unrecorded_arms_are_left_out_unless_all_is_trained():
 
 def test_recorded_runs_as_the_only_source_refuse_what_is_not_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("MAMBANORM_SOURCE", "recorded")
-    asked = mn.grid(["LN>SSM>LN"], ["digits"], scale="evening", seeds=1)
+    asked = study.grid(["LN>SSM>LN"], ["digits"], scale="evening", seeds=1)
     with pytest.raises(ValueError, match="not in the recorded results"):
         replication.trained_here(asked, tmp_path)
-    small = mn.grid(["LN>SSM>LN"], ["level"], scale="quick", seeds=1)
+    small = study.grid(["LN>SSM>LN"], ["level"], scale="quick", seeds=1)
     assert replication.trained_here(small, tmp_path) == small

@@ -16,16 +16,16 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
-import mambanorm as mn
-from mambanorm import base_config
-from mambanorm.advice.first_page import findings
-from mambanorm.report import execute as report
-from mambanorm.report import study as whole_study
-from mambanorm.report.execute import Kernels, run_notebook
-from mambanorm.report.notebook_page import rendered, to_html
-from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
-from mambanorm.report.page import key_lines, markdown
-from mambanorm.report.study import exit_code, run_study, write_index
+import mambanorm_study as study
+from mambanorm_study import base_config
+from mambanorm_study.advice.first_page import findings
+from mambanorm_study.report import execute as report
+from mambanorm_study.report import study as whole_study
+from mambanorm_study.report.execute import Kernels, run_notebook
+from mambanorm_study.report.notebook_page import rendered, to_html
+from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
+from mambanorm_study.report.page import key_lines, markdown
+from mambanorm_study.report.study import exit_code, run_study, write_index
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PARAMETERS = """\
@@ -52,7 +52,7 @@ def notebooks(tmp_path, monkeypatch):
     """Writes tiny notebooks into a folder that stands for the study's: `notebooks("01_a", cell, …)`."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    monkeypatch.setattr("mambanorm.report.notebooks.NOTEBOOKS", folder)
+    monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOKS", folder)
 
     def write(name, *cells):
         opening = new_markdown_cell(f"# Title of {name}\n\n**Question.** Does {name}\nwork?\n\nMore text.")
@@ -124,7 +124,7 @@ def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
 
 def asks_for(monkeypatch, study):
     """The study is this one."""
-    monkeypatch.setattr("mambanorm.report.notebooks.study", study)
+    monkeypatch.setattr("mambanorm_study.report.notebooks.study", study)
 
 
 @pytest.fixture
@@ -342,15 +342,13 @@ def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
 def test_of_a_text_html_is_obeyed_of_an_answer_shown_and_a_file_of_the_checkout_becomes_its_name():
     """What a store says stands in answers; a notebook's own text may hold HTML."""
     answer = shows("text/markdown", "**LN** <img src=x onerror=alert(1)>")
-    links = (
-        "see [the protocol](../mambanorm/claims/PROTOCOL.md#rule), [next](01_a.ipynb), [it](https://arxiv.org/abs/2)"
-    )
+    links = "see [the protocol](../mambanorm_study/claims/PROTOCOL.md#rule), [next](01_a.ipynb), [it](https://arxiv.org/abs/2)"
     cells = [new_markdown_cell("<details>folded</details>"), new_markdown_cell(links)]
     page = as_page(*cells, new_code_cell("answer()", outputs=[answer]))
     assert "<strong>LN</strong> &lt;img" in page
     assert "<img" not in page
     assert "<details>folded" in page
-    assert "the protocol (<code>mambanorm/claims/PROTOCOL.md</code>)" in page
+    assert "the protocol (<code>mambanorm_study/claims/PROTOCOL.md</code>)" in page
     assert 'href="../' not in page
     assert 'href="01_a.html"' in page
     assert 'href="https://arxiv.org/abs/2"' in page  # a link is followed only by who clicks on it
@@ -417,7 +415,7 @@ def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):
     assert "digits" in outcome.answer
     assert "listops" not in outcome.answer
     stored = {path.name for path in (tmp_path / "runs").iterdir()}
-    assert {config.run_id for config in mn.study("smoke", ["digits"], 1)["03_type"]} <= stored
-    runs = mn.load_runs(tmp_path / "runs")
+    assert {config.run_id for config in study.notebook_runs("smoke", ["digits"], 1)["03_type"]} <= stored
+    runs = study.load_runs(tmp_path / "runs")
     assert set(runs.seed) == {0}
     assert set(runs.task) == {"digits", "level"}  # that of the notebook's own experiment, and no other

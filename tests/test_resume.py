@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-import mambanorm as mn
+import mambanorm_study as study
 from mambanorm.loop import OPTIMIZERS
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.observers import CHECKPOINT
-from mambanorm.runs.run import train
-from mambanorm.runs.store import find_run, load_runs, resume_dir, save_run
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.observers import CHECKPOINT
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import find_run, load_runs, resume_dir, save_run
 
-run_module = import_module("mambanorm.runs.run")
+run_module = import_module("mambanorm_study.runs.run")
 
 
 class Killed(Exception):
@@ -144,7 +144,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(tmp_path):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_run_with_an_optimizer_of_ones_own_goes_on_too(tmp_path, monkeypatch, momentum):
     """Plain SGD keeps nothing from step to step, or None."""
-    sgd = lambda groups, config: torch.optim.SGD(groups, lr=config.lr, momentum=momentum)  # noqa: E731
+    sgd = lambda groups, config: torch.optim.SGD(groups, lr=config.lr, momentum=momentum)
     monkeypatch.setitem(OPTIMIZERS, "sgd", sgd)
     config = smoke(optimizer="sgd")
     kill(config, 4, tmp_path)
@@ -165,9 +165,9 @@ def test_a_sweep_goes_on_from_a_checkpoint_and_deletes_it_when_the_run_is_stored
     def watched(config, **options):
         return train(config, on_step=lambda step, *_: steps.append(step), **options)
 
-    monkeypatch.setattr(import_module("mambanorm.runs.worker"), "train", watched)
+    monkeypatch.setattr(import_module("mambanorm_study.runs.worker"), "train", watched)
     assert len(load_runs()) == 0  # what is under way is no run yet
-    frame = mn.sweep([config], workers=0, progress=False)
+    frame = study.sweep([config], workers=0, progress=False)
     assert list(frame.status) == ["ok"]
     assert steps == [4, 5, 6]
     assert [path.name for path in store.iterdir()] == [config.run_id]

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 import torch
 
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.run import train
-from mambanorm.runs.store import save_run
-from mambanorm.study import robustness
-from mambanorm.study.robustness import (
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import save_run
+from mambanorm_study.tables import robustness
+from mambanorm_study.tables.robustness import (
     against,
     corrupted,
     kinds_of,
@@ -18,7 +18,7 @@ from mambanorm.study.robustness import (
     robustness_table,
     rotated,
 )
-from mambanorm.tasks import Split, load_task
+from mambanorm_study.tasks import Split, load_task
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 5, 1), (2, 6, 6, 3)])

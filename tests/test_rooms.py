@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mambanorm.basics.settings import ROOT
+from mambanorm_study.basics.settings import ROOT
 
 FLOORS = """
 __main__

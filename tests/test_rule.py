@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mambanorm.claims import rule
-from mambanorm.claims.plan import PROTOCOL
-from mambanorm.claims.rule import CANNOT_TELL, NO_GAIN, NO_WORD, OPPOSITE, SUPPORTED
-from mambanorm.claims.verdict import failure_word
-from mambanorm.runs.recorded_results import best_rate
-from mambanorm.study import intervals
+from mambanorm_study.claims import rule
+from mambanorm_study.claims.plan import PROTOCOL
+from mambanorm_study.claims.rule import CANNOT_TELL, NO_GAIN, NO_WORD, OPPOSITE, SUPPORTED
+from mambanorm_study.claims.verdict import failure_word
+from mambanorm_study.runs.recorded_results import best_rate
+from mambanorm_study.tables import intervals
 
 T7 = 2.364624  # Student's t with 7 degrees of freedom, two-sided 95 %, from a printed table
 

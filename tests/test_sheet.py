@@ -8,9 +8,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Polygon, Rectangle
 
-from mambanorm import NORMS, figures
-from mambanorm.cli.main import main
-from mambanorm.figures.diagrams import equation, moving_cells
+from mambanorm import NORMS
+from mambanorm_study import figures
+from mambanorm_study.cli.main import main
+from mambanorm_study.figures.diagrams import equation, moving_cells
 
 
 @pytest.fixture(scope="module")

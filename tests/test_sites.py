@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 
+import pandas as pd
 import pytest
 import torch
 
 import mambanorm as mn
+import mambanorm_study as study
 from mambanorm.arms import MORE_SITES, PRESETS, SITES, Arm, further_norms
 from mambanorm.block import MambaBlock
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.language import LanguageModel
-from mambanorm.models.vision import VSSBlock
 from mambanorm.norms import NORMS
-from mambanorm.runs.grid import base_config
+from mambanorm_study.models.vision import VSSBlock
+from mambanorm_study.runs.grid import base_config
 from tests.twins import assert_twins, results
 
 D, SIZES = 24, dict(d_state=8, dt_rank=4)  # four groups divide every width: 24, 48, 8 and 4
@@ -135,7 +137,9 @@ def test_options_of_a_site_go_through_every_model():
     options = {"B": {"affine": False}, "eps": 1e-4}
     arm = "RMSN>SSM>None+B:RMSN"
     language = LanguageModel(11, d_model=D, n_layers=1, arm=arm, norm_options=options)
-    vision = mn.ImageClassifier(3, in_channels=1, d_model=D, n_layers=1, arm=arm, norm_options=options, final_norm="LN")
+    vision = study.ImageClassifier(
+        3, in_channels=1, d_model=D, n_layers=1, arm=arm, norm_options=options, final_norm="LN"
+    )
     for block in (language.backbone.layers[0], vision.blocks[0]):
         assert block.more["B"].weight is None
         assert block.n1.eps == 1e-4
@@ -185,8 +189,8 @@ def test_the_vision_block_has_every_site(site, norm):
 
 def test_what_is_recorded_behind_a_norm_is_its_output():
     block = made(MambaBlock, "RMSN", "None", {"gated": "RMSN"}, norm_options={"gated": {"affine": False}})
-    with mn.record(block) as seen:
+    with mn.record_sites(block) as seen:
         block(torch.randn(2, 9, D))
-    rms = seen.frame().set_index("site").rms
+    rms = pd.DataFrame(seen.rows()).set_index("site").rms
     assert rms["gated"] == pytest.approx(1, abs=0.02)
     assert list(rms.index) == list(SITES)

@@ -7,8 +7,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from mambanorm.cli.main import main
-from mambanorm.report.slides import make_slides, slides_of
+from mambanorm_study.cli.main import main
+from mambanorm_study.report.slides import make_slides, slides_of
 
 ANSWER = "**Answer** (3 seeds: a sketch). Yes."
 PNG = base64.b64encode(b"a picture").decode()
@@ -35,7 +35,7 @@ def notebooks(tmp_path, monkeypatch):
     folder.mkdir()
     nbformat.write(new_notebook(cells=cells), folder / "01_one.ipynb")
     nbformat.write(new_notebook(cells=cells[:1]), folder / "02_two.ipynb")
-    monkeypatch.setattr("mambanorm.report.notebooks.NOTEBOOKS", folder)
+    monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOKS", folder)
     return folder
 
 

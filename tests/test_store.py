@@ -12,15 +12,15 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-import mambanorm as mn
-from mambanorm.basics import atomic as whole
-from mambanorm.cli.main import main
-from mambanorm.config import run_id_of
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.observers import CHECKPOINT
-from mambanorm.runs.result import MANIFEST, WRITTEN
-from mambanorm.runs.run import train
-from mambanorm.runs.store import (
+import mambanorm_study as study
+from mambanorm_study.basics import atomic as whole
+from mambanorm_study.cli.main import main
+from mambanorm_study.config import run_id_of
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.observers import CHECKPOINT
+from mambanorm_study.runs.result import MANIFEST, WRITTEN
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import (
     check_runs,
     check_store,
     load_runs,
@@ -115,7 +115,7 @@ def test_a_copy_is_not_taken_for_the_real_run_and_one_of_another_schema_not_for_
     shutil.copytree(folder, folder.with_name("copy"))
     with pytest.warns(UserWarning, match="copy is damaged: its config is that of run .*, or of an older SCHEMA"):
         assert load_runs().run_id.tolist() == [folder.name]
-    monkeypatch.setattr("mambanorm.config.SCHEMA", 2**20)
+    monkeypatch.setattr("mambanorm_study.config.SCHEMA", 2**20)
     with pytest.warns(UserWarning, match="edited, copied, or of an older SCHEMA"):
         assert stored_run(folder.name) is None
 
@@ -215,7 +215,7 @@ def test_a_bad_place_is_told_before_the_first_step(command, store, tmp_path, cap
     def no_step(*_, **__):
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr(import_module("mambanorm.runs.run"), "build_model", no_step)
+    monkeypatch.setattr(import_module("mambanorm_study.runs.run"), "build_model", no_step)
     (tmp_path / "file").write_text("mine")
     assert main([*command, str(tmp_path / "file" / "below")]) in (1, 2)
     said = capsys.readouterr().err
@@ -231,7 +231,7 @@ def test_what_a_kill_left_of_a_stored_run_is_removed_by_a_sweep_with_nothing_to_
         (store / f".unfinished-{name}-0123abcd").mkdir()
         (store / f".resume-{name}").mkdir()
         (store / f".lease-{name}").touch()
-    mn.sweep([result.config], progress=False)
+    study.sweep([result.config], progress=False)
     assert {path.name.split("-")[1] for path in store.glob(".*")} == {damaged.name, "a" * 16}
     assert len(list(store.glob(".*"))) == 6
     assert wrong_with(folder) == ""
@@ -241,14 +241,14 @@ def test_a_killed_save_leaves_what_the_next_sweep_removes(store, result):
     script = """
 import os, sys
 import mambanorm as mn
-from mambanorm.runs import store
+from mambanorm_study.runs import store
 store._write = lambda result, folder: os.kill(os.getpid(), 9)
-store.save_run(mn.train(mn.RunConfig.from_json(sys.argv[1])), sys.argv[2])
+store.save_run(study.train(study.RunConfig.from_json(sys.argv[1])), sys.argv[2])
 """
     arguments = [sys.executable, "-c", script, result.config.to_json(), str(store)]
     assert subprocess.run(arguments, timeout=300).returncode == -9
     assert len(list(store.glob(".unfinished-*"))) == 1
-    mn.sweep([result.config], workers=0, progress=False)
+    study.sweep([result.config], workers=0, progress=False)
     assert [path.name for path in store.iterdir()] == [result.config.run_id]
 
 

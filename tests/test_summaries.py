@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 import torch
 
-import mambanorm as mn
-from mambanorm.look import growth
-from mambanorm.models.build import build_model
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.store import find_run, save_run
-from mambanorm.runs.sweep import sweep
-from mambanorm.study import experiments, summaries
-from mambanorm.study.experiments import deep_runs, failing_runs, growth_runs
-from mambanorm.study.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
+import mambanorm_study as study
+from mambanorm_study.runs.build import build_model
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.store import find_run, save_run
+from mambanorm_study.runs.sweep import sweep
+from mambanorm_study.tables import experiments, summaries
+from mambanorm_study.tables.experiments import deep_runs, failing_runs, growth_runs
+from mambanorm_study.tables.growth import growth
+from mambanorm_study.tables.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
 
 SCALE, NONE = "smoke", "None>SSM>None"
 
@@ -82,10 +82,10 @@ def test_a_run_that_lacks_its_diagnostics_is_damaged_and_gives_nan_and_a_warning
 
 
 def test_a_frame_without_such_runs_has_the_columns_and_no_warning(store):
-    save_run(mn.train(base_config("digits", SCALE)))
+    save_run(study.train(base_config("digits", SCALE)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for frame in (mn.load_runs(), mn.load_runs(task="listops")):
+        for frame in (study.load_runs(), study.load_runs(task="listops")):
             assert with_summaries(frame)[list(summaries.COLUMNS)].isna().all(axis=None)
 
 
@@ -174,7 +174,7 @@ def test_without_a_failure_there_is_nothing_to_look_back_on():
 
 def test_near_a_failure_the_entropy_and_the_weight_of_the_deep_blocks_are_what_they_say(monkeypatch):
     config = base_config("digits", SCALE, arm=NONE, n_layers=4)
-    data = mn.load_task("digits", SCALE, 0)
+    data = study.load_task("digits", SCALE, 0)
     model = build_model(config, data)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     entropy, _ = summaries.near_failure(model, config)

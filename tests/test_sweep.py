@@ -21,20 +21,20 @@ import torch
 from dask.distributed import Client
 from filelock import Timeout
 
-import mambanorm as mn
-from mambanorm.cli import main as cli
+import mambanorm_study as study
 from mambanorm.kernels.warm import warm_up
-from mambanorm.runs import cluster
-from mambanorm.runs import worker as worker_module
-from mambanorm.runs.cluster import count_workers, local_cluster, worker_environment
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.run import train
-from mambanorm.runs.store import LEASE, find_run, load_runs, missing_runs, save_run
-from mambanorm.runs.sweep import sweep
-from mambanorm.runs.worker import Outcome, lease, run_one, train_and_store
-from mambanorm.study import estimate
+from mambanorm_study.cli import main as cli
+from mambanorm_study.runs import cluster
+from mambanorm_study.runs import worker as worker_module
+from mambanorm_study.runs.cluster import count_workers, local_cluster, worker_environment
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import LEASE, find_run, load_runs, missing_runs, save_run
+from mambanorm_study.runs.sweep import sweep
+from mambanorm_study.runs.worker import Outcome, lease, run_one, train_and_store
+from mambanorm_study.tables import estimate
 
-sweeping = import_module("mambanorm.runs.sweep")  # mn.sweep is the function
+sweeping = import_module("mambanorm_study.runs.sweep")  # study.sweep is the function
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_last_missing_run_has_the_result_it_has_among_others(two_workers, tm
 def test_kernels_are_compiled_and_runs_timed_whatever_the_caller_has_set():
     with torch.no_grad(), torch.device("meta"):
         warm_up()
-        assert mn.plan(smoke())["hours"] > 0
+        assert study.plan(smoke())["hours"] > 0
 
 
 def test_as_many_workers_as_the_cores_hold_of_the_widest_run(monkeypatch):
@@ -153,7 +153,7 @@ def test_as_many_workers_as_the_cores_hold_of_the_widest_run(monkeypatch):
 
 
 def test_a_run_is_timed_with_its_own_threads(store, monkeypatch):
-    plan = import_module("mambanorm.study.plan")
+    plan = import_module("mambanorm_study.tables.plan")
     seen = []
     monkeypatch.setattr(plan, "_median_s", lambda *_: seen.append(torch.get_num_threads()) or 1.0)
     before = torch.get_num_threads()
@@ -161,7 +161,7 @@ def test_a_run_is_timed_with_its_own_threads(store, monkeypatch):
     estimate.estimate([smoke(steps=2)], 1)
     assert set(seen) == {1}
     with pytest.raises(ValueError, match="NUMBA_NUM_THREADS=4096"):
-        mn.plan(smoke(threads=4096))
+        study.plan(smoke(threads=4096))
     estimate.estimate([smoke(threads=4096)], 1)  # with as many as there are: it is an estimate
     assert torch.get_num_threads() == before
 
@@ -214,9 +214,9 @@ DYING = """
 import os, pathlib, sys
 import dask.distributed  # with its configuration, which is changed below
 import mambanorm as mn
-from mambanorm.tasks import TASKS
+from mambanorm_study.tasks import TASKS
 
-@mn.register_task("suicide", title="kills its first worker", source="a test")
+@study.register_task("suicide", title="kills its first worker", source="a test")
 def load(scale, seed):
     mark = pathlib.Path(sys.argv[1])
     if not mark.exists():
@@ -224,12 +224,12 @@ def load(scale, seed):
         os._exit(1)
     return TASKS["digits"].load(scale, seed)
 
-mn.register_task("deadly", title="kills every worker", source="a test")(lambda scale, seed: os._exit(1))
+study.register_task("deadly", title="kills every worker", source="a test")(lambda scale, seed: os._exit(1))
 
 if __name__ == "__main__":
     for task, allowed in (("suicide", 3), ("deadly", 0)):
         with dask.config.set({"distributed.scheduler.allowed-failures": allowed}):
-            frame = mn.sweep([mn.base_config("digits", "smoke").but(task=task)], workers=1, progress=False)
+            frame = study.sweep([study.base_config("digits", "smoke").but(task=task)], workers=1, progress=False)
         print(list(frame.status), frame.error[0])
 """
 
@@ -248,7 +248,7 @@ def test_a_dying_worker_costs_nothing_but_time_and_a_run_that_kills_every_worker
 def test_a_script_that_sweeps_while_its_workers_import_it_is_told_what_to_do(store):
     path = store.parent / "unguarded.py"
     path.write_text(
-        "import mambanorm as mn\nmn.sweep([mn.base_config('digits', 'smoke')], workers=1, progress=False)\n"
+        "import mambanorm as mn\nmn.sweep([study.base_config('digits', 'smoke')], workers=1, progress=False)\n"
     )
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
@@ -265,7 +265,7 @@ def test_a_full_disk_ends_the_sweep_in_one_sentence(store, monkeypatch, capsys):
 
     trained = []
     monkeypatch.setattr(worker_module, "save_run", full_disk)
-    monkeypatch.setattr(worker_module, "train", lambda c, **k: trained.append(c) or mn.train(c, **k))
+    monkeypatch.setattr(worker_module, "train", lambda c, **k: trained.append(c) or study.train(c, **k))
     capsys.readouterr()
     assert cli.main(argv) == 1
     ours = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mambanorm:")]
@@ -313,7 +313,7 @@ def test_a_run_is_trained_by_one_process_at_a_time_and_a_dead_one_holds_nothing(
 def test_a_run_whose_process_died_is_trained_here_at_last(store, monkeypatch, look_often):
     first, second = smoke(), smoke(seed=1)
     order = []
-    monkeypatch.setattr(worker_module, "train", lambda c, **k: order.append(c.run_id) or mn.train(c, **k))
+    monkeypatch.setattr(worker_module, "train", lambda c, **k: order.append(c.run_id) or study.train(c, **k))
     with held(store, first) as other, ThreadPoolExecutor() as pool:
         waiting = pool.submit(sweep, [first, second], workers=0, progress=False)
         until(lambda: find_run(second) is not None, "the other run", 60)
@@ -331,7 +331,7 @@ def test_what_another_process_stores_meanwhile_is_not_trained_again(store, monke
         monkeypatch.setattr(worker_module, "train", lambda *_, **__: pytest.fail("it is trained elsewhere"))
         both = [pool.submit(sweep, [config], workers=0, progress=False), pool.submit(train_and_store, config, store)]
         until(lambda: all(task.running() for task in both), "both to start", 60)
-        mn.save_run(mn.train(config))
+        study.save_run(study.train(config))
         other.kill()  # its lease ends with it
         assert list(both[0].result(60).status) == ["ok"]
         assert both[1].result(60) is None
@@ -403,7 +403,7 @@ from importlib import import_module
 from pathlib import Path
 
 def dask_setup(_worker):
-    worker = import_module("mambanorm.runs.worker")
+    worker = import_module("mambanorm_study.runs.worker")
     save_run = worker.save_run
     worker.save_run = lambda result, store: save_run(result, Path(store).with_name("elsewhere"))
 """
@@ -435,7 +435,7 @@ def test_a_scheduler_that_dies_ends_the_sweep(store, tmp_path):
     with scheduler(tmp_path) as (started, address), ThreadPoolExecutor() as pool:
         waiting = pool.submit(sweep, [smoke()], scheduler=address, progress=False)
         with Client(address, set_as_default=False) as other:
-            count = lambda dask_scheduler: len(dask_scheduler.tasks)  # noqa: E731
+            count = lambda dask_scheduler: len(dask_scheduler.tasks)
             until(lambda: other.run_on_scheduler(count), "the run to arrive")
         started.kill()
         with pytest.raises(ConnectionError, match="is gone. 0 of 1 run are in the store"):

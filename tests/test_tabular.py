@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 import torch
 
-from mambanorm.runs.evaluation import accuracy, errors
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.run import train
-from mambanorm.runs.store import load_runs, save_run, stored_run
-from mambanorm.tasks import BadData, Split, TaskData, load_task
-from mambanorm.tasks.tabular import SLOTS, table_splits
+from mambanorm_study.runs.evaluation import accuracy, errors
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.run import train
+from mambanorm_study.runs.store import load_runs, save_run, stored_run
+from mambanorm_study.tasks import BadData, Split, TaskData, load_task
+from mambanorm_study.tasks.tabular import SLOTS, table_splits
 
 TARGETS = ("load, kWh/m²", "price, $")
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from mambanorm.basics.settings import SCALES
-from mambanorm.tasks import TASKS, Split, TaskData, files, listops, load_task, register_task, registry, small
-from mambanorm.tasks.listops import SETTINGS, draw, evaluate, read_tsv, tokenise
+from mambanorm_study.basics.settings import SCALES
+from mambanorm_study.tasks import TASKS, Split, TaskData, files, listops, load_task, register_task, registry, small
+from mambanorm_study.tasks.listops import SETTINGS, draw, evaluate, read_tsv, tokenise
 
 LONG = (
     "( ( ( ( ( ( ( ( ( [MAX ( ( ( [MED 7 ) 6 ) ] ) ) 0 ) 6 ) 4 ) 7 ) 1 ) 2 ) "

@@ -14,22 +14,24 @@ import pytest
 import torch
 
 import mambanorm as mn
+import mambanorm_study as study
 from mambanorm.arms import NORM_CHOICES
-from mambanorm.basics.settings import ROOT
-from mambanorm.basics.text import spell
-from mambanorm.config import SCALES, SCHEMA, RunConfig
+from mambanorm.inside import record_sites
 from mambanorm.kernels.threads import set_threads
-from mambanorm.look import WeightLog, record_sites
-from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate, micro_batches
-from mambanorm.models.build import build_model
-from mambanorm.runs.evaluation import accuracy, answers, errors, evaluate, predict
-from mambanorm.runs.grid import base_config, check_seeds, relative_cost
-from mambanorm.runs.recorded_results import recorded_ids
-from mambanorm.runs.regimen import Loss
-from mambanorm.runs.result import FILES
-from mambanorm.runs.run import train
-from mambanorm.runs.store import COLUMNS, find_run, load_runs, save_run
-from mambanorm.study.experiments import (
+from mambanorm.loop import batch_order, fit, micro_batches
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.basics.text import spell
+from mambanorm_study.config import SCALES, SCHEMA, RunConfig
+from mambanorm_study.runs.build import build_model
+from mambanorm_study.runs.evaluation import accuracy, answers, errors, evaluate, predict
+from mambanorm_study.runs.grid import base_config, check_seeds, relative_cost
+from mambanorm_study.runs.recorded_results import recorded_ids
+from mambanorm_study.runs.regimen import Loss
+from mambanorm_study.runs.result import FILES
+from mambanorm_study.runs.run import lr_at, optimizer_of, train
+from mambanorm_study.runs.store import COLUMNS, find_run, load_runs, save_run
+from mambanorm_study.runs.weight_log import WeightLog
+from mambanorm_study.tables.experiments import (
     CROSSING_ARMS,
     EDGE_LRS,
     GATED_ARMS,
@@ -39,11 +41,11 @@ from mambanorm.study.experiments import (
     failure_runs,
     growth_runs,
     inside_task,
+    notebook_runs,
     site_runs,
-    study,
 )
-from mambanorm.tasks import Split, load_task, registry
-from mambanorm.tasks.base import Units
+from mambanorm_study.tasks import Split, load_task, registry
+from mambanorm_study.tasks.base import Units
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -64,7 +66,7 @@ def test_a_config_survives_json_and_its_id_depends_on_every_field_and_not_on_spe
     others = [config.but(**{key: value}) for key, value in changed.items()]
     assert len({one.run_id for one in (config, *others)}) == len(changed) + 1
     for one in others:
-        assert (again := mn.RunConfig.from_json(one.to_json())) == one
+        assert (again := study.RunConfig.from_json(one.to_json())) == one
         assert again.run_id == one.run_id
     first = [field.name for field in fields(RunConfig) if not field.metadata["since"]]
     assert RunConfig.from_dict({name: getattr(config, name) for name in first}).run_id == config.run_id
@@ -95,7 +97,7 @@ def test_seed_roles_are_disjoint_and_costs_grow_with_the_work():
 
 
 def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
-    runs = study("quick", source="trained")
+    runs = notebook_runs("quick", source="trained")
     of = {"05_combination": ("digits", 36), "03_type": ("listops", 6), "04_position": ("listops", 11)}
     of |= {"09_vision": ("digits_images", 44), "06_normvary": ("listops", 5), "08_validation": ("listops", 7)}
     for notebook, (task, arms) in of.items():
@@ -115,11 +117,11 @@ def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
     ],
 )
 def test_a_notebook_runs_those_of_its_tasks_that_are_asked_for(scale, tasks, name, found):
-    assert {config.task for config in study(scale, tasks)[name]} == found
+    assert {config.task for config in notebook_runs(scale, tasks)[name]} == found
 
 
 def test_at_evening_the_notebooks_ask_for_what_is_recorded_at_one_rate_where_there_is_one():
-    plan = study("evening")
+    plan = notebook_runs("evening")
     held = recorded_ids(["quick", "evening"])
     for name in ("07_diagnostics", "10_autonorm", "13_beyond"):
         assert {c.run_id for c in plan[name]} <= held
@@ -157,8 +159,8 @@ def line_fit(targets, **options):
     """A line fitted to targets, one a step: the weight after it, the curve and what the loop returned."""
     model, curve = torch.nn.Linear(1, 1, bias=False), []
     torch.nn.init.zeros_(model.weight)
-    options = dict(rate=lambda step: 0.1 * step, curve=curve) | options
-    loss_of = lambda model, target, step: [((model(torch.ones(1, 1)) - target) ** 2).sum()]  # noqa: E731
+    options = dict(lr_of=lambda step: 0.1 * step, curve=curve) | options
+    loss_of = lambda model, target, step: [((model(torch.ones(1, 1)) - target) ** 2).sum()]
     lost = fit(model, torch.optim.SGD(model.parameters(), 1.0), targets, loss_of, **options)
     return model.weight.item(), options["curve"], lost
 
@@ -177,14 +179,14 @@ def test_the_loop_is_the_optimizers_steps_at_the_rates_of_the_steps():
 @pytest.mark.parametrize("target", [float("nan"), 1e30])  # a loss that is not finite
 def test_the_loop_returns_the_batch_that_it_diverged_on_and_makes_no_step_on_it(target):
     seen = []
-    weight, curve, lost = line_fit([1.0, target, 1.0], observers=[seen.append])
+    weight, curve, lost = line_fit([1.0, target, 1.0], callbacks=[seen.append])
     assert (weight, len(curve), seen) == (pytest.approx(0.2), 2, [1])
     assert lost is target
 
 
 def test_an_observer_ends_the_loop_after_the_others_have_seen_the_step():
     seen = []
-    _, curve, lost = line_fit([1.0] * 5, observers=[lambda step: step == 3, seen.append])
+    _, curve, lost = line_fit([1.0] * 5, callbacks=[lambda step: step == 3, seen.append])
     assert (len(curve), seen, lost) == (3, [1, 2, 3], None)
 
 
@@ -208,10 +210,10 @@ def test_between_two_parts_of_a_loss_and_after_an_error_nothing_of_the_step_is_o
 
 def test_arms_of_a_seed_share_split_batches_and_schedule():
     configs = [base_config("digits", "smoke", arm=arm) for arm in ("None>SSM>None", "NormVary>SSM>BN")]
-    orders = [torch.stack(list(batch_order(config, 100))) for config in configs]
+    orders = [torch.stack(list(batch_order(config.seed, 100, config.batch_size, config.steps))) for config in configs]
     assert torch.equal(*orders)
     assert orders[0].shape == (configs[0].steps, configs[0].batch_size)
-    assert not torch.equal(orders[0], torch.stack(list(batch_order(configs[0].but(seed=1), 100))))
+    assert not torch.equal(orders[0], torch.stack(list(batch_order(1, 100, configs[0].batch_size, configs[0].steps))))
     labels = [train(config).predictions["label"] for config in configs]
     assert np.array_equal(*labels)
 
@@ -283,7 +285,7 @@ def test_result_holds_what_the_contract_names_bit_for_bit_each_time(result):
     for precision, lowered in (("float32", False), ("bf16", True)):
         seen = []
         model.register_forward_pre_hook(
-            lambda m, _: seen.append((m.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))  # noqa: B023
+            lambda m, _: seen.append((m.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
         )
         found = evaluate(model, data.val, result.config.but(precision=precision), torch.device("cpu"))
         assert set(seen) == {(False, False, lowered)}
@@ -396,7 +398,7 @@ def test_of_numbers_the_accuracy_is_the_share_of_the_squared_error_taken_away_fr
 def test_no_weight_decay_on_a_log_d_biases_and_norm_parameters():
     config = base_config("digits", "smoke", arm="NormVary>SSM>GN", final_norm="LN", weight_decay=0.3)
     model = build_model(config, load_task("digits", "smoke", 0))
-    decay, keep = build_optimizer(model, config).param_groups
+    decay, keep = optimizer_of(model, config).param_groups
     name_of = {id(p): name for name, p in model.named_parameters()}
     decayed = {name_of[id(p)] for p in decay["params"]}
     assert (decay["weight_decay"], keep["weight_decay"]) == (0.3, 0.0)
@@ -410,15 +412,13 @@ def test_no_weight_decay_on_a_log_d_biases_and_norm_parameters():
 
 def test_schedules_warm_up_and_end_as_named():
     config = base_config("digits", "smoke", lr=1.0, steps=100, warmup_steps=10)
-    cosine, constant = (
-        partial(learning_rate, config.but(schedule=f"{name}_warmup")) for name in ("cosine", "constant")
-    )
+    cosine, constant = (partial(lr_at, config.but(schedule=f"{name}_warmup")) for name in ("cosine", "constant"))
     assert [cosine(step) for step in (1, 10)] == [0.1, 1.0]
     assert cosine(55) == pytest.approx(0.5)
     assert cosine(100) == pytest.approx(0.0, abs=1e-12)
     assert {constant(step) for step in range(10, 101)} == {1.0}
     for warmup, first, last in ((0, 0.99975, 0.0), (99, 1 / 99, 0.0), (100, 0.01, 1.0)):
-        rates = [learning_rate(config.but(warmup_steps=warmup), step) for step in (1, 100)]
+        rates = [lr_at(config.but(warmup_steps=warmup), step) for step in (1, 100)]
         assert rates == pytest.approx([first, last], abs=1e-5)
 
 

@@ -3,16 +3,17 @@
 import math
 from functools import partial
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 
 import mambanorm as mn
-from mambanorm.arms import AUTONORM, AttentionArm
-from mambanorm.look import WeightLog, selector_weights
 from mambanorm.models.parts import DropPath, drop_rates
-from mambanorm.models.transformer import Attention, SqueezeExcite, TransformerBlock, TransformerClassifier
-from mambanorm.tasks import Split
+from mambanorm_study.models.attention_arms import AUTONORM, AttentionArm
+from mambanorm_study.models.transformer import Attention, SqueezeExcite, TransformerBlock, TransformerClassifier
+from mambanorm_study.runs.weight_log import WeightLog, selector_weights
+from mambanorm_study.tasks import Split
 from tests import twins
 
 B, L, D, H = 3, 7, 8, 2
@@ -158,7 +159,7 @@ def test_diagnostics_see_the_selectors_of_a_transformer():
     model = TransformerClassifier(4, in_features=2, d_model=D, n_layers=2, n_heads=H)
     with mn.record_sites(model) as seen:
         model(torch.randn(B, L, 2))
-    frame = seen.frame()
+    frame = pd.DataFrame(seen.rows())
     sites = ["x", "attention", "selector", "n1", "feed_forward", "selector", "n2", "residual"]
     assert frame.site.tolist() == sites * 2
     assert frame.block[frame.site == "selector"].tolist() == [f"blocks.{i}.{n}" for i in (0, 1) for n in ("n1", "n2")]

@@ -11,16 +11,16 @@ import pytest
 from bs4 import BeautifulSoup
 from markupsafe import escape
 
-import mambanorm as mn
-from mambanorm import answers, claims, figures
-from mambanorm.basics.settings import ROOT, study_scale
-from mambanorm.claims import CLAIMS, TRAINED_TASKS, VERSION, WORDS, judge, pages
-from mambanorm.cli.arguments import seeds as read_seeds
-from mambanorm.cli.main import main
-from mambanorm.figures.verdicts import WORD_COLOURS
-from mambanorm.report.verdict_page import verdict_html
-from mambanorm.runs import recorded_results as recorded
-from mambanorm.study.scores import of_test_seeds, runs_to_judge
+import mambanorm_study as study
+from mambanorm_study import answers, claims, figures
+from mambanorm_study.basics.settings import ROOT, study_scale
+from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, VERSION, WORDS, judge, pages
+from mambanorm_study.cli.arguments import seeds as read_seeds
+from mambanorm_study.cli.main import main
+from mambanorm_study.figures.verdicts import WORD_COLOURS
+from mambanorm_study.report.verdict_page import verdict_html
+from mambanorm_study.runs import recorded_results as recorded
+from mambanorm_study.tables.scores import of_test_seeds, runs_to_judge
 from tests import planted
 from tests.test_colours import contrast
 
@@ -263,7 +263,7 @@ def test_the_command_tunes_and_tests_what_a_claim_lacks_and_judges_added_seeds_a
     assert out.startswith(f"Protocol {VERSION}, scale smoke; the rule in words: ")
     assert "H4v  no word" in out
     assert "1 pair of runs, and 6 are needed" in out
-    assert len(mn.load_runs()) == 26  # and a test run of each arm
+    assert len(study.load_runs()) == 26  # and a test run of each arm
     assert main([*asked, "60-61"]) == 0
     assert "2 seeds" in capsys.readouterr().out  # not 3
     assert main([*asked, "8-9"]) == 2

@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 import mambanorm as mn
-from mambanorm import tasks
-from mambanorm.look import part_norms, spectrum_spread
-from mambanorm.loop import build_optimizer
-from mambanorm.models.build import build_model
-from mambanorm.models.vision import PatchMerging
+import mambanorm_study as study
 from mambanorm.operations import conv_silu
-from mambanorm.runs.grid import base_config
-from mambanorm.runs.run import positions, train
-from mambanorm.tasks import load_task
+from mambanorm_study import tasks
+from mambanorm_study.models.vision import PatchMerging
+from mambanorm_study.runs.build import build_model
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.runs.run import optimizer_of, positions, train
+from mambanorm_study.runs.weight_log import part_norms, spectrum_spread
+from mambanorm_study.tasks import load_task
 
 B, D, H, W = 3, 8, 5, 7
 ARMS = ("LN>SSM>LN", "None>SSM>None", "RMSN>SSM>GN", "BN>SSM>IN", "NormVary>SSM>LN-DL", "GN-token>SSM>NormVary")
@@ -66,7 +66,7 @@ def block_by_hand(block, x):
 @pytest.mark.parametrize("size", [(5, 7), (1, 4), (3, 1), (1, 1)])
 def test_cross_scan_meets_the_pixels_by_rows_by_columns_and_from_the_end(size):
     x = sample(2, 3, *size)
-    four = mn.cross_scan(x)
+    four = study.cross_scan(x)
     assert four.shape == (2, 4, 3, size[0] * size[1])
     for g, path in enumerate(paths(*size)):
         assert torch.equal(four[:, g], torch.stack([x[:, :, row, column] for row, column in path], -1))
@@ -75,10 +75,10 @@ def test_cross_scan_meets_the_pixels_by_rows_by_columns_and_from_the_end(size):
 @pytest.mark.parametrize("size", [(5, 7), (1, 4), (3, 1)])
 def test_merge_is_the_adjoint_of_scan(size):
     x, y = sample(2, 3, *size).double(), sample(2, 4, 3, size[0] * size[1], seed=1).double()
-    torch.testing.assert_close((mn.cross_scan(x) * y).sum(), (x * mn.cross_merge(y, *size)).sum())
-    torch.testing.assert_close(mn.cross_merge(mn.cross_scan(x), *size), 4 * x)
-    assert torch.autograd.gradcheck(mn.cross_scan, x.requires_grad_())
-    assert torch.autograd.gradcheck(lambda y: mn.cross_merge(y, *size), y.requires_grad_())
+    torch.testing.assert_close((study.cross_scan(x) * y).sum(), (x * study.cross_merge(y, *size)).sum())
+    torch.testing.assert_close(study.cross_merge(study.cross_scan(x), *size), 4 * x)
+    assert torch.autograd.gradcheck(study.cross_scan, x.requires_grad_())
+    assert torch.autograd.gradcheck(lambda y: study.cross_merge(y, *size), y.requires_grad_())
 
 
 @pytest.mark.parametrize(("height", "width", "channels", "taps"), [(5, 7, 6, 3), (1, 2, 65, 5), (8, 8, 64, 3)])
@@ -106,7 +106,7 @@ def test_fused_convolution_equals_torch_s_forward_and_backward(height, width, ch
 
 @pytest.mark.parametrize(("arm", "training"), [*zip(ARMS, [True, False] * 3, strict=True), ("BN>SSM>IN", True)])
 def test_block_equals_the_equations_written_by_hand_forward_and_backward(arm, training):
-    block = mn.VSSBlock(D, *mn.Arm.parse(arm), d_state=3, scan_backend="reference").double().train(training)
+    block = study.VSSBlock(D, *mn.Arm.parse(arm), d_state=3, scan_backend="reference").double().train(training)
     x, weight = sample(B, H, W, D).double().requires_grad_(), sample(B, H, W, D, seed=1).double()
     leaves = [x, *block.parameters()]
     found = [(y, *torch.autograd.grad((y * weight).sum(), leaves)) for y in (block(x), block_by_hand(block, x))]
@@ -128,7 +128,7 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
     try:
         for dtype, backend in ((torch.float32, "auto"), (torch.float32, "reference"), (torch.float64, "auto")):
             torch.manual_seed(0)
-            block = mn.VSSBlock(shape[3], *mn.Arm.parse(arm), **sizes, scan_backend=backend).to(dtype)
+            block = study.VSSBlock(shape[3], *mn.Arm.parse(arm), **sizes, scan_backend=backend).to(dtype)
             x = sample(*shape).to(dtype).requires_grad_()
             y = block(x)
             loss = (y * sample(*shape, seed=1).to(dtype)).sum()
@@ -140,7 +140,7 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
         assert error <= max(2e-5 * max(1.0, exact.abs().max()), 1.5 * rounding), (arm, error, rounding)
 
 
-@pytest.mark.parametrize(("kind", "shape"), [(mn.VSSBlock, (B, H, W, D)), (mn.MambaBlock, (B, H, D))])
+@pytest.mark.parametrize(("kind", "shape"), [(study.VSSBlock, (B, H, W, D)), (mn.MambaBlock, (B, H, D))])
 def test_a_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative(kind, shape):
     block, x = kind(D), sample(*shape).requires_grad_()
     first, second = (torch.autograd.grad(block(x).square().sum(), [x, *block.parameters()]) for _ in range(2))
@@ -150,7 +150,7 @@ def test_a_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative
 
 
 def test_a_vmamba_v0_block_loads_strictly():
-    block, layer = mn.VSSBlock(16, d_state=5), {}
+    block, layer = study.VSSBlock(16, d_state=5), {}
     for name, value in block.state_dict().items():
         inner = f"self_attention.{name.replace('n2.', 'out_norm.')}"
         layer[name.replace("n1.", "ln_1.") if name.startswith("n1.") else inner] = sample(*value.shape)
@@ -169,7 +169,7 @@ def test_a_vmamba_v0_block_loads_strictly():
 
 def test_initial_values_are_vmamba_s_in_every_direction():
     torch.manual_seed(0)
-    block = mn.VSSBlock(64)
+    block = study.VSSBlock(64)
     torch.testing.assert_close(block.A_logs.exp(), torch.arange(1.0, 17).repeat(512, 1))
     assert torch.equal(block.Ds, torch.ones(512))
     dt = F.softplus(block.dt_projs_bias)
@@ -184,13 +184,13 @@ def test_initial_values_are_vmamba_s_in_every_direction():
 
 
 def model_of(**changes):
-    return mn.ImageClassifier(4, **(dict(in_channels=3, d_model=8, n_layers=2, d_state=2) | changes))
+    return study.ImageClassifier(4, **(dict(in_channels=3, d_model=8, n_layers=2, d_state=2) | changes))
 
 
 def test_a_patch_becomes_one_position_and_the_head_sees_their_mean():
     model = model_of(patch=2, arm="None>SSM>None", n_layers=1).eval()
     x = sample(2, 6, 10, 3)
-    with mn.record(model) as seen:
+    with mn.record_sites(model) as seen:
         logits = model(x)
     cell = x[:, 2:4, 4:6].permute(0, 3, 1, 2).flatten(1)
     stem = model.stem.weight.flatten(1)
@@ -219,7 +219,7 @@ def test_positions_of_an_image_are_those_of_its_pixels_whatever_its_size(kind):
 
 def test_down_sampling_halves_the_image_doubles_the_width_and_has_no_norm_unless_asked():
     model = model_of(n_layers=3, down_sample=(1,))
-    with mn.record(model) as seen:
+    with mn.record_sites(model) as seen:
         model(sample(2, 4, 6, 3))
     assert [tuple(x.shape) for x in seen.tensors("x")] == [(2, 24, 8), (2, 6, 16), (2, 6, 16)]
     assert type(model.merging["1"].norm).__name__ == "NoNorm"
@@ -268,7 +268,7 @@ def test_a_run_on_images_leaves_what_every_run_leaves():
 
 def test_no_weight_decay_on_a_logs_ds_biases_and_norm_parameters_and_part_norms_are_of_all_but_the_norms(data):
     model = build_model(base_config("digits_images", "smoke", arm="NormVary>SSM>GN", weight_decay=0.3), data)
-    decay, keep = build_optimizer(model, base_config("digits_images", "smoke")).param_groups
+    decay, keep = optimizer_of(model, base_config("digits_images", "smoke")).param_groups
     name_of = {id(p): name for name, p in model.named_parameters()}
     ends = ("proj.weight", "x_proj_weight", "dt_projs_weight", "conv2d.weight", "stem.weight", "head.weight")
     assert {name_of[id(p)] for p in decay["params"]} == {name for name in name_of.values() if name.endswith(ends)}

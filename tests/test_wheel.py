@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from mambanorm.basics.settings import ROOT
+from mambanorm_study.basics.settings import ROOT
 
 COMMITTED = ("mambanorm", "notebooks", "data/results")
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "data/README.md")

@@ -11,21 +11,21 @@ import torch
 from PIL import Image
 from test_figures import assert_labelled
 
-from mambanorm import widgets
 from mambanorm.arms import MORE_SITES, PRESETS
 from mambanorm.block import MambaBlock
-from mambanorm.cli.main import main
-from mambanorm.figures.colours import BEST
-from mambanorm.figures.diagrams import moving_cells
-from mambanorm.figures.lessons import example_batch
-from mambanorm.figures.style import StudyFigure
-from mambanorm.lessons.invariance import FELT, felt, prepared_norm
-from mambanorm.runs.grid import base_config
-from mambanorm.study.inside import INPUTS, scan_by_hand
-from mambanorm.study.norm_catalog import arm_facts
-from mambanorm.widgets import page
-from mambanorm.widgets.block import COLUMNS, NAMED, OWN, recorded_arm, recorded_cell
-from mambanorm.widgets.explorer import Explorer, choice
+from mambanorm_study import widgets
+from mambanorm_study.cli.main import main
+from mambanorm_study.figures.colours import BEST
+from mambanorm_study.figures.diagrams import moving_cells
+from mambanorm_study.figures.lessons import example_batch
+from mambanorm_study.figures.style import StudyFigure
+from mambanorm_study.lessons.invariance import FELT, felt, prepared_norm
+from mambanorm_study.runs.grid import base_config
+from mambanorm_study.tables.inside import INPUTS, scan_by_hand
+from mambanorm_study.tables.norm_catalog import arm_facts
+from mambanorm_study.widgets import page
+from mambanorm_study.widgets.block import COLUMNS, NAMED, OWN, recorded_arm, recorded_cell
+from mambanorm_study.widgets.explorer import Explorer, choice
 
 # what all explorers share
 
@@ -116,7 +116,7 @@ def test_the_parameters_of_every_place_add_up_to_the_model():
 
 
 def test_recorded_accuracies_are_those_of_the_recorded_rows():
-    from mambanorm.runs.recorded_results import recorded
+    from mambanorm_study.runs.recorded_results import recorded
 
     cell = recorded_cell("quick", "digits", "RMSN>SSM>GN")
     rows = recorded("quick").set_index("run_id").loc[cell.run_id]

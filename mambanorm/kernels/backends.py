@@ -17,11 +17,12 @@ and mamba-ssm take seconds to import.
 import functools
 import importlib
 import math
+import warnings
 
 import torch
 
-from mambanorm.basics.checks import check_tensor, is_ordinary
-from mambanorm.basics.errors import unknown
+from mambanorm.checks import check_tensor, is_ordinary
+from mambanorm.errors import unknown
 
 BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
 _FASTEST = {"cpu": ("cpu",), "cuda": ("mamba_ssm", "triton")}
@@ -42,7 +43,21 @@ def scan_backend(tensor):
 def fused_on_cpu(*tensors):
     """Return True if the fused loops can take these tensors: ordinary float32 tensors on the CPU. None is no tensor."""
     fits = all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
-    return fits and is_ordinary(*tensors)
+    return fits and is_ordinary(*tensors) and numba_works()
+
+
+@functools.cache
+def numba_works():
+    """Return True if Numba can be imported (tried once). If not, warn that plain torch computes, slowly."""
+    try:
+        importlib.import_module("numba")
+    except Exception as error:  # a Numba for another NumPy raises more than ImportError
+        warnings.warn(
+            f"numba cannot be imported ({error}): the CPU uses slow plain torch instead. pip install numba",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def runs_triton(u):
@@ -99,7 +114,9 @@ def _obstacle(backend, u, state, vary):
     if backend == "triton":
         return triton_obstacle(u.device.type)
     if backend == "cpu":
-        return None if u.device.type == "cpu" else "runs on the CPU"
+        if u.device.type != "cpu":
+            return "runs on the CPU"
+        return None if numba_works() else "needs the package numba, which cannot be imported"
     if u.device.type != "cuda":
         return "runs on CUDA"
     if state > _MAMBA_SSM_STATES:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mambanorm.basics.checks import check_shapes
+from mambanorm.checks import check_shapes
 from mambanorm.kernels import backward_once
 from mambanorm.kernels.runtime import (
     EMPTY,

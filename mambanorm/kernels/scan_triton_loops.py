@@ -250,7 +250,7 @@ def forward_kernel(
             SOFTPLUS, PADDED, N, R, RANKS,
         )  # fmt: skip
         c = load_columns(C, row, first // cut.per_c, t, n, there[:, None] & (n < N)[None, :], PADDED)
-        if states is not None:  # noqa: SIM102, one is decided by the compiler, the other by the device
+        if states is not None:
             if tile % cut.chunk == 0:
                 chunk = row * ((cut.tiles + cut.chunk - 1) // cut.chunk) + tile // cut.chunk
                 store(states + (chunk * N + n[:, None]) * cut.channels + d[None, :], h, cells, PADDED)

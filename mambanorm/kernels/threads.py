@@ -13,7 +13,7 @@ from numbers import Integral
 import numba
 import torch
 
-from mambanorm.basics.checks import shown
+from mambanorm.checks import shown
 
 _PID = os.getpid()
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.block import BlockCache, check_arm_options, common_options, options_of_blocks
+from mambanorm.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.models.padding import back_to_their_places, to_the_front
 from mambanorm.models.parts import EMBEDDING_STD, keeps_arguments, make_blocks, start_branches, weight_of
 from mambanorm.norms import check_causal, create_norm, known_options
@@ -162,7 +162,9 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator | None
     """Return the next ids (B, 1) from logits (B, V): the likeliest at temperature 0, else drawn. ValueError unless each
     row's largest logit is finite."""
     if not bool(logits.amax(-1).isfinite().all()):
-        raise ValueError("the model's logits are not finite: its weights or the prompt's states are not (mn.diagnose)")
+        raise ValueError(
+            "the model's logits are not finite: its weights or the prompt's states are not (clinic.diagnose)"
+        )
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
     ahead = logits - logits.amax(-1, keepdim=True)  # ≤ 0, so that no temperature makes it infinite

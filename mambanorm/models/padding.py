@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mambanorm.basics.checks import check_tensor, is_ordinary
+from mambanorm.checks import check_tensor, is_ordinary
 
 
 def to_the_front(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -27,13 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.basics.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor, shown
-from mambanorm.basics.errors import unknown
 from mambanorm.block import MambaBlock
-from mambanorm.models.mamba2 import Mamba2Block
+from mambanorm.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor, shown
+from mambanorm.errors import unknown
 from mambanorm.norms import create_norm, known_options
 
-BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock, "mamba2": Mamba2Block}
+BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock}
+"""`model` of SequenceClassifier and LanguageModel → the class of its blocks. Other packages add to it."""
 
 
 def keeps_arguments(init: Callable[..., None]) -> Callable[..., None]:

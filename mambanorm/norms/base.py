@@ -5,15 +5,13 @@
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import (
+from mambanorm.checks import (
     check_beside,
     check_flag,
     check_lengths,
@@ -24,16 +22,6 @@ from mambanorm.basics.checks import (
 )
 from mambanorm.kernels.backends import fused_on_cpu
 from mambanorm.norms.masked_moments import blank_padding, standardize
-
-
-@contextmanager
-def fresh_numbers() -> Iterator[None]:
-    """Random numbers of their own for what is made inside. The stream outside moves by one number, whatever is drawn;
-    so what follows starts the same beside any norm, and repeats nothing."""
-    seed = int(torch.randint(2**62, (), device="cpu"))  # also where models are built on meta
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 class Norm(nn.Module):

@@ -15,7 +15,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import REAL
+from mambanorm.checks import REAL
 
 ROWS, POSITIONS, CHANNELS = 3, 6, 8
 PUSHES = (-3.0, 4.0)

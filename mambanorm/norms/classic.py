@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.basics.checks import check_flag, is_ordinary
+from mambanorm.checks import check_flag, is_ordinary
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
 from mambanorm.norms.masked_moments import channel_moments, follow, is_recomputed, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm

@@ -18,7 +18,7 @@ more.py.
 import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.errors import unknown
+from mambanorm.errors import unknown
 from mambanorm.kernels.backends import fused_on_cpu
 from mambanorm.norms.base import SequenceNorm, check_groups, check_values
 from mambanorm.norms.classic import batch_count

@@ -7,14 +7,16 @@ the tests and the plot legends are all made from it.
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 from torch import nn
 
-from mambanorm.basics.checks import check_flag
-from mambanorm.basics.errors import NotRegistered, check_word, shown, unknown
-from mambanorm.basics.extensions import load_imports
+from mambanorm.checks import check_flag
+from mambanorm.errors import NotRegistered, check_word, shown, unknown
 from mambanorm.norms.base import check_values
 from mambanorm.norms.behaviour import CHANNELS, contradiction, measured
 
@@ -47,12 +49,29 @@ class NormEntry:
         return tuple(dict.fromkeys([*COMMON_OPTIONS, *self.own]))
 
     @property
+    def built_in(self) -> bool:
+        """True for a norm of this distribution, False for one of yours."""
+        return comes_with_the_kit(self.factory)
+
+    @property
     def own(self) -> tuple[str, ...]:
         """Names of the options that its factory takes, after the number of channels."""
         return tuple(inspect.signature(self.factory).parameters)[1:]
 
 
 NORMS: dict[str, NormEntry] = {}
+
+
+@cache
+def load_plugins() -> None:
+    """Import what installed packages list under the entry point `mambanorm.norms`, once."""
+    for plugin in entry_points(group="mambanorm.norms"):
+        with suppress(ImportError):  # its dependencies are not installed
+            plugin.load()
+
+
+LATE_REGISTRATION: list[Callable[[], object]] = [load_plugins]
+"""Called before a name is refused as unknown: they import modules that may register it."""
 
 
 def register_norm(
@@ -83,7 +102,7 @@ def register_norm(
         if not callable(factory) or not inspect.signature(factory).parameters:
             raise ValueError(f"norm {name!r} needs a class or function of d, got {shown(factory)}")
         entry = NormEntry(name, factory, equation, source, tuple(axes), causal, learnable, use)
-        if not getattr(factory, "__module__", "").startswith("mambanorm."):  # ours are tried by the tests
+        if not comes_with_the_kit(factory):  # the tests try those
             entry = replace(entry, doubt=_doubt(entry))
         if entry.doubt and check:
             raise ValueError(
@@ -94,6 +113,12 @@ def register_norm(
         return factory
 
     return enter
+
+
+def comes_with_the_kit(factory: Callable[..., nn.Module]) -> bool:
+    """Return True for a norm of this distribution's packages, False for one of yours."""
+    package = getattr(factory, "__module__", "").partition(".")[0]
+    return package.partition("_")[0] == __name__.partition(".")[0]
 
 
 def _doubt(entry: NormEntry) -> str:
@@ -111,7 +136,8 @@ def norm_name(name: str | None) -> str:
     if not isinstance(name, str):
         raise unknown("norm", name, NORMS)
     if name not in NORMS:
-        load_imports()  # it may be one of yours
+        for register in LATE_REGISTRATION:
+            register()
     if name not in NORMS:
         raise NotRegistered("norm", name, NORMS)
     return name

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import shown
+from mambanorm.checks import shown
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@
     scan.py        selective_scan, mamba-ssm's; low_rank_scan, which projects Δ itself
     conv_gate.py   conv_silu, the convolution with its SiLU; gated, y·SiLU(z)
     layers.py      a block's layers: fused if they are torch's own, called if LoRA or a hook must be noticed
-    cross.py       cross_scan and cross_merge: an image in four directions, and back
     reference.py   the scan's equations as a loop to read
 
 Each chooses its back end by device and dtype: loops of mambanorm/kernels for float32 on the CPU, Triton or mamba-ssm on
@@ -17,7 +16,14 @@ Source: Gu & Dao 2023, "Mamba", section 3; state-spaces/mamba `ops/selective_sca
 """
 
 from mambanorm.kernels.backends import BACKENDS, scan_backend
-from mambanorm.kernels.threads import set_threads
 from mambanorm.operations.conv_gate import conv_silu, gated
-from mambanorm.operations.cross import cross_merge, cross_scan
 from mambanorm.operations.scan import low_rank_scan, selective_scan
+
+__all__ = [
+    "BACKENDS",
+    "conv_silu",
+    "gated",
+    "low_rank_scan",
+    "scan_backend",
+    "selective_scan",
+]

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.basics.checks import check_real, check_shapes, check_together
+from mambanorm.checks import check_real, check_shapes, check_together
 from mambanorm.kernels.backends import fused_on_cpu, runs_triton
 
 

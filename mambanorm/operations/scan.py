@@ -6,7 +6,7 @@ Glossary: see `mambanorm/operations/__init__.py`.
 import torch
 import torch.nn.functional as F
 
-from mambanorm.basics.checks import check_real, check_shapes, check_together
+from mambanorm.checks import check_real, check_shapes, check_together
 from mambanorm.kernels.backends import choose, kernel, low_rank_kernel
 from mambanorm.operations.conv_gate import gated
 from mambanorm.operations.reference import scan_reference

@@ -6,7 +6,7 @@ import urllib.request
 import pytest
 from browser.visit import free_port, play, server
 
-from mambanorm.widgets import EXPLORERS
+from mambanorm_study.widgets import EXPLORERS
 
 pytestmark = pytest.mark.browser
 

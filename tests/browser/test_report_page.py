@@ -7,7 +7,7 @@ import pytest
 import test_report
 from PIL import Image
 
-from mambanorm.basics.settings import ROOT
+from mambanorm_study.basics.settings import ROOT
 
 pytestmark = pytest.mark.browser
 

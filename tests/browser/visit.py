@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mambanorm.basics.settings import ROOT
+from mambanorm_study.basics.settings import ROOT
 
 CONTROLS = ".widget-slider, .widget-dropdown, .widget-toggle-buttons, .widget-text"
 PICTURE = "img.mambanorm-picture"

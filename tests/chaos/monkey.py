@@ -19,8 +19,8 @@ from pathlib import Path
 
 from chaos.process import FOLDER, SLOT, run
 
-from mambanorm.basics.settings import ROOT
-from mambanorm.runs.store import RESUME, UNFINISHED
+from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.runs.store import RESUME, UNFINISHED
 
 PROCESS = Path(__file__).with_name("process.py")
 ARMS = "RMSN>SSM>None,NormVary>SSM>BN,None>SSM>GN,BN>SSM>LN,LN>SSM>IN"

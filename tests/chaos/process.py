@@ -22,7 +22,7 @@ def note(event: str, what: str) -> None:
 
 
 def install() -> None:
-    worker = import_module("mambanorm.runs.worker")
+    worker = import_module("mambanorm_study.runs.worker")
     worker.POLL_S = 0.2
     trace_training(worker)
 
@@ -55,5 +55,5 @@ def run(command: str, arguments: list[str], log: Path, environment: dict[str, st
             os.dup2(file.fileno(), handle)
     if command == "mambanorm":
         install()
-        sys.exit(import_module("mambanorm.cli.main").main(arguments))
+        sys.exit(import_module("mambanorm_study.cli.main").main(arguments))
     import_module(f"distributed.cli.{command}").main(arguments)

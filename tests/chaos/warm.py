@@ -7,8 +7,8 @@ import gc
 import distributed.cli.dask_scheduler
 import distributed.cli.dask_worker  # noqa: F401
 
-import mambanorm as mn
-import mambanorm.cli.main
+import mambanorm_study as study
+import mambanorm_study.cli.main
 
-mn.train(mn.base_config("digits", "smoke", steps=2))  # loads the kernels; on one thread, so that it can be forked
+study.train(study.base_config("digits", "smoke", steps=2))  # loads the kernels; on one thread, so that it can be forked
 gc.freeze()  # as a sweep's workers do: each training calls the collector

@@ -1,0 +1,275 @@
+"""The command `mambanorm record`: the parts of the recorded results of a scale, in their order, and writing them.
+
+PROTOCOL.md has the plan. A part is whole in data/results or not there; its runs are kept in the run store, so that a
+recording which is stopped continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mambanorm_study.basics.atomic import writable_folder
+from mambanorm_study.basics.settings import CHECKOUT, KIT, check_scale, default_scale
+from mambanorm_study.basics.text import plural
+from mambanorm_study.claims.claim import pair
+from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
+from mambanorm_study.claims.hypotheses import CLAIMS, find_claim
+from mambanorm_study.claims.plan import (
+    FIXED_SEEDS,
+    FURTHER_TEST_SEEDS,
+    OFTENER,
+    PROTOCOL,
+    TEST_SEEDS,
+    VERDICT_SEEDS,
+    arm_runs,
+    check_test_seeds,
+    tuned_arms,
+    verdict_runs,
+)
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs.grid import check_names, grid, unique
+from mambanorm_study.runs.recorded_results import (
+    read_results,
+    recorded,
+    recorded_inside,
+    recorded_path,
+    write_inside,
+    write_recorded,
+)
+from mambanorm_study.runs.rounds import Ask, train_asked
+from mambanorm_study.runs.store import load_runs, stored_run
+from mambanorm_study.tables.experiments import (
+    POSITION_ARMS,
+    STUDY_TASKS,
+    at_budget,
+    failing_runs,
+    fixed_runs,
+    growth_runs,
+    inside_task,
+    lr_grid,
+    notebook_runs,
+)
+from mambanorm_study.tables.summaries import with_summaries
+
+KINDS = {"curves": "curves", "glyphs_images": "images of letters and digits", "pydoc": "text"}
+"""The tasks on which every arm is recorded, and their names."""
+
+DEEP_ARMS = tuple(
+    pair(*norms.split())
+    for norms in ("None None", "RMSN None", "None GN", "None BN", "RMSN BN", "LN BN", "LN LN", "GN GN")
+)
+DEEP, DEEP_TUNING, DEEP_SEEDS = dict(n_layers=8), tuple(range(40, 44)), tuple(range(52, 60))
+
+STEPS, STEPS_SEEDS = (0.5, 2.0, 4.0), tuple(range(52, 58))
+"""Shares of the steps of `curves` at which the arms of Table 1 are tested once more: 300, 1,200 and 2,400 steps."""
+
+SEEDS_OF_PART = 3
+"""A part has so many seeds at most, so that a recording that ends early has whole parts."""
+
+RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the recorded results, which is whole or not there."""
+
+    name: str
+    seeds: tuple[int, ...]
+    ask: Ask
+
+
+def parts(
+    scale: str | None = None, seeds: int | Iterable[int] | None = None, tasks: str | Iterable[str] | None = None
+) -> list[Part]:
+    """Return the parts of a scale in the order in which they are recorded, of all tasks or of some.
+
+    seeds: other test seeds than the planned ones.
+    """
+    scale = default_scale() if scale is None else check_scale(scale)
+    own = None if seeds is None else check_test_seeds(seeds)
+    tasks = None if tasks is None else check_names("tasks", tasks)
+    if scale != "evening":
+        return _other_scale(scale, own, tasks)
+    found = []
+
+    def add(name: str, task: str, arms: Iterable[str], planned: tuple[int, ...], **how: Any) -> None:
+        """Add the part, a few seeds at a time."""
+        arms, used = tuple(arms), own or planned
+        if tasks is not None and task not in tasks:
+            return
+        for some in np.array_split(used, -(-len(used) // SEEDS_OF_PART)):
+            some = tuple(some.tolist())
+            found.append(Part(name, some, partial(_arms_of_part, arms, task, some, scale, **how)))
+
+    for task, name in KINDS.items():
+        add(f"{name}, every arm", task, tuned_arms(task), TEST_SEEDS)
+    add("curves, 8 blocks", "curves", DEEP_ARMS, DEEP_SEEDS, changes=DEEP, tuning=DEEP_TUNING)
+    for task, name in KINDS.items():
+        add(f"{name}, the arms of H4 and H8 once more", task, tuned_arms(task, only=OFTENER), FURTHER_TEST_SEEDS)
+    add("ListOps", "listops", tuned_arms("listops"), TEST_SEEDS)
+    for share in STEPS:
+        changes = at_budget("curves", scale, share)
+        add(f"curves, {changes['steps']:,} steps", "curves", map(str, POSITION_ARMS), STEPS_SEEDS, changes=changes)
+    add("letters and digits as sequences", "glyphs", tuned_arms("glyphs"), TEST_SEEDS)
+    if tasks is None or inside_task(scale) in tasks:
+        for name, planned in FIXED_SEEDS.items():
+            used = own or planned
+            found.append(Part(f"mnist1d, {name}", used, partial(_fixed_of_part, name, used, scale)))
+    return found
+
+
+def _arms_of_part(
+    arms: tuple[str, ...],
+    task: str,
+    seeds: tuple[int, ...],
+    scale: str,
+    frame: pd.DataFrame,
+    changes: Mapping[str, Any] | None = None,
+    tuning: tuple[int, ...] = (),
+) -> list[RunConfig]:
+    tuned = [
+        config
+        for lr in (lr_grid(task, scale) if tuning else ())
+        for config in grid(arms, [task], scale=scale, seeds=tuning, lr=lr, **changes or {})
+    ]
+    if {config.run_id for config in tuned} <= (set(frame.run_id) if len(frame) else set()):
+        tuned += arm_runs(arms, task, seeds, Evidence(frame, scale, changes=changes))
+    return tuned
+
+
+def _fixed_of_part(claim: str, seeds: tuple[int, ...], scale: str, frame: pd.DataFrame) -> list[RunConfig]:
+    claim = find_claim(claim)
+    return fixed_runs(claim.runs, claim.arms, scale, seeds)
+
+
+def _other_scale(scale: str, seeds: tuple[int, ...] | None, tasks: list[str] | None) -> list[Part]:
+    """Return a part for each task's claims, and one for the runs of the notebooks."""
+    tasks, found = list(STUDY_TASKS) if tasks is None else tasks, []
+    used = seeds or check_test_seeds(VERDICT_SEEDS)
+    for task in tasks:
+        if claims := [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]:
+            ask = partial(verdict_runs, claims, seeds=used, tasks=[task], scale=scale)
+            found.append(Part(f"verdicts, {task}", used, ask))
+    runs = [config for runs in notebook_runs(scale, tasks, source="trained").values() for config in runs]
+    return [*found, Part("the notebooks", used, lambda frame: unique(runs))]
+
+
+def manifest(
+    frame: pd.DataFrame,
+    scale: str | None = None,
+    seeds: int | Iterable[int] | None = None,
+    tasks: str | Iterable[str] | None = None,
+) -> pd.DataFrame:
+    """Return how many runs each part needs, and how many of them the frame has."""
+    has, rows = set(frame.run_id) if len(frame) else set(), []
+    for part in parts(scale, seeds, tasks):
+        ids = [config.run_id for config in unique(part.ask(frame))]
+        rows.append((part.name, f"{part.seeds[0]}–{part.seeds[-1]}", len(ids), sum(name in has for name in ids)))
+    return pd.DataFrame(rows, columns=["part", "seeds", "needed", "there"])
+
+
+def commit_in_force() -> str:
+    """Return the commit that last changed PROTOCOL.md, with ", changed since" if it was edited since."""
+    git = ["git", "-C", str(PROTOCOL.parent)]
+    try:
+        log = subprocess.run([*git, "log", "-1", "--format=%h", "--", PROTOCOL.name], capture_output=True, text=True)
+        dirty = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", PROTOCOL.name], capture_output=True)
+    except OSError:
+        return "unknown"
+    commit = log.stdout.strip()
+    return f"{commit}, changed since" if commit and dirty.returncode else commit or "unknown"
+
+
+def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None:
+    """Return the rows that the file holds already; None = there is no file yet.
+
+    ValueError for a file that is no recorded frame of the scale, which recording would spoil, and OSError for a folder
+    that cannot be written to.
+    """
+    path = (recorded_path(scale) if path is None else path).resolve()
+    if not CHECKOUT and KIT in path.parents:
+        raise ValueError("the kit's results are recorded in a checkout of the project: name another file with --out")
+    writable_folder(path.parent, "the recorded results")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file: name another one with --out")
+    if not path.is_file():
+        return None
+    frame = read_results(path)
+    lacks = [f"the column {name}" for name in RECORDED_COLUMNS if name not in frame]
+    if lacks or set(frame.scale) - {scale} or not frame.protocol.between(2, VERSION).all():
+        what = f"lacks {lacks[0]}" if lacks else "holds runs of another scale or protocol"
+        raise ValueError(f"{path} {what}: move it away, or record into another file with --out")
+    return frame
+
+
+def record_results(
+    scale: str | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    tasks: Iterable[str] | None = None,
+    runs_dir: str | Path | None = None,
+    path: str | Path | None = None,
+    **engine: Any,
+) -> Path:
+    """Train the parts one after the other and write the recorded results of a scale; return their path.
+
+    The file is written anew after each part; called again, recording goes on. Runs that the file or the kit has are not
+    trained again. Each new row names the version of the protocol and its commit. `engine`: sweep's scheduler, workers,
+    client, progress. RuntimeError if a run could not be trained: its part is not recorded. The file is checked as in
+    `recorded_before` before anything is trained.
+    """
+    scale, commit = default_scale() if scale is None else scale, commit_in_force()
+    path = (recorded_path(scale) if path is None else Path(path)).resolve()
+    recorded_before(scale, path)  # an unusable file is refused before anything is trained
+    asked = parts(scale, seeds, tasks)
+    for number, part in enumerate(asked, start=1):
+        print(f"part {number} of {len(asked)}: {part.name}, seeds {part.seeds[0]} to {part.seeds[-1]}")
+        trained = train_asked(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
+        if failed := len(trained.failed):
+            raise RuntimeError(f"{plural(failed, 'run')} could not be trained: {part.name!r} is not recorded")
+        _write(trained.asked, commit, path, runs_dir)
+    return path
+
+
+def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None) -> None:
+    """Add the stored runs among these configs to the file; rows that it or the kit has keep what they say. RuntimeError
+    if a run is not there."""
+    before = recorded_before(configs[0].scale, path)  # read again, for another recording may have written to it
+    known = set() if before is None else set(before.run_id)
+    if recorded_path(configs[0].scale).is_file():
+        known |= set(recorded(configs[0].scale).run_id)
+    configs = [config for config in configs if config.run_id not in known]
+    if not configs:
+        return
+    rows = load_runs(runs_dir, configs=configs)
+    if len(rows) < len(configs):
+        raise RuntimeError(
+            f"the store lacks {plural(len(configs) - len(rows), 'run')} of this part, which is not recorded"
+        )
+    rows = with_summaries(rows, runs_dir, again=True).assign(protocol=VERSION, protocol_commit=commit)
+    write_inside(recorded_inside(path) | _inside(configs, runs_dir), path)  # first: a frame without it would be final
+    write_recorded(rows if before is None else pd.concat([before, rows], ignore_index=True), configs, path)
+
+
+def _inside(configs: list[RunConfig], runs_dir: str | Path | None) -> dict[str, dict[str, np.ndarray]]:
+    """Return what the runs of Figures 9 and 10 keep of their inside; singular values, which are many, of one seed."""
+    scale, seeds = configs[0].scale, sorted({config.seed for config in configs})
+    drawn = {config.run_id for config in (*growth_runs(scale, seeds=seeds), *failing_runs(scale, seeds))}
+    found = {}
+    for config in configs:
+        run = stored_run(config.run_id, runs_dir) if config.run_id in drawn else None
+        if run is not None and (run.path / "diagnostics.npz").is_file():
+            found[config.run_id] = {
+                name: values
+                for name, values in run.diagnostics.items()
+                if config.seed == seeds[0] or not name.endswith("singular_values")
+            }
+    return found

@@ -1,0 +1,54 @@
+"""The registry of models: what `RunConfig.model` may name.
+
+A model is built from the config fields that its class and its block take as arguments of the same
+name (runs/build.py), so a new model needs no list of fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from mambanorm.block import MambaBlock
+from mambanorm.models.parts import BLOCKS
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A model that a config can name.
+
+    mixer: what stands between the norms in its arms, "SSM" or "MHA". block: the class of its blocks
+    for sequences. check(config): raises ValueError for fields that do not fit together. classifier:
+    the model class, if it is not SequenceClassifier, ImageClassifier or LanguageModel.
+    """
+
+    name: str
+    mixer: str
+    block: type[nn.Module]
+    check: Callable[[Any], None]
+    classifier: type[nn.Module] | None = None
+
+
+MODELS: dict[str, ModelEntry] = {}
+
+
+def register_model(
+    name: str,
+    block: type[nn.Module],
+    *,
+    mixer: str = "SSM",
+    check: Callable[[Any], None] = lambda config: None,
+    classifier: type[nn.Module] | None = None,
+) -> None:
+    """Enter a model into MODELS. Raise ValueError if the name is taken."""
+    if name in MODELS:
+        raise ValueError(f"model {name!r} is registered already (taken: {', '.join(MODELS)})")
+    MODELS[name] = ModelEntry(name, mixer, block, check, classifier)
+    if classifier is None:
+        BLOCKS[name] = block
+
+
+register_model("mamba", MambaBlock)
