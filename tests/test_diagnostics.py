@@ -131,7 +131,7 @@ def test_what_the_diagnostics_cannot_take_is_refused_in_words():
             lambda: mn.record_sites(transformer, "scan").__enter__(),
             "site of TransformerClassifier 'scan': valid are x",
         ),
-        (lambda: mn.record_sites(blocks, ["x", "scann"]).__enter__(), "unknown site 'scann'.*did you mean 'scan'"),
+        (lambda: mn.record_sites(blocks, ["x", "scann"]).__enter__(), "unknown site of Sequential 'scann'.*did you mean 'scan'"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

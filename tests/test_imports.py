@@ -11,6 +11,7 @@ from importlib import import_module
 import pytest
 
 import mambanorm as mn
+import mambanorm_clinic as clinic
 import mambanorm_study as study
 from mambanorm_study.basics import extensions
 from mambanorm_study.basics.atomic import sha256
@@ -21,7 +22,7 @@ from mambanorm_study.runs.result import MANIFEST, WRITTEN
 
 PEAK = """
 import mambanorm as mn
-from mambanorm import grid, sweep
+from mambanorm_study import grid, sweep
 from torch import nn
 
 
@@ -76,7 +77,7 @@ print("imported", [name for name in {HEAVY} if name in sys.modules])
 
 
 def test_every_module_can_be_the_first_that_is_imported():
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(ROOT.glob("mambanorm/**/*.py"))]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(ROOT.glob("mambanorm*/**/*.py"))]
     code = f"""
 import os, torch, pandas, numba, dask.distributed, matplotlib.pyplot, seaborn, papermill, nbconvert
 from importlib import import_module
@@ -108,10 +109,9 @@ print(torch.get_num_threads())
 
 
 def test_every_public_name_is_there_and_listed():
-    assert set(mn.__all__) | {"config", "figures"} <= set(dir(mn))
-    assert all(getattr(mn, name) is not None for name in mn.__all__)
-    for name, module in mn.PLACES.items():
-        assert getattr(mn, name) is getattr(import_module(f"mambanorm.{module}"), name)
+    for package in (mn, study, clinic):
+        assert set(package.__all__) <= set(dir(package))
+        assert all(getattr(package, name) is not None for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'sweeep'"):
         mn.sweeep
     assert not hasattr(mn, "_nothing")

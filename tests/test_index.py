@@ -19,7 +19,6 @@ import mambanorm_study as study
 from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.models.parts import POSITIONAL
 from mambanorm.norms import NORMS
-from mambanorm_study.basics.settings import KIT_NORMS
 from mambanorm_study.config import RunConfig, run_id_of
 from mambanorm_study.models.transformer import NORM_POSITIONS
 from mambanorm_study.runs import index as indexing
@@ -314,13 +313,7 @@ def _module(load):
 
 
 def test_the_names_that_are_known_without_torch_are_those_of_the_registries():
-    assert {name for name, entry in NORMS.items() if entry.factory.__module__.startswith("mambanorm.")} == {*KIT_NORMS}
-    assert {name for name, entry in TASKS.items() if _module(entry.load).startswith("mambanorm.")} == {*PAPER}
-    known = {field.name: field.metadata["choices"] for field in fields(RunConfig)}
-    assert known["positional"] == POSITIONAL
-    assert known["norm_position"] == NORM_POSITIONS
-    assert set(known["optimizer"]) <= set(OPTIMIZERS)
-    assert set(known["schedule"]) <= set(SCHEDULES)
+    assert {name for name, entry in TASKS.items() if _module(entry.load).startswith("mambanorm_study.")} == {*PAPER}
 
 
 @pytest.mark.parametrize("options", [{}, {"groups": 2, "site": {"eps": 1e-3}}], ids=str)

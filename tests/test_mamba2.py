@@ -218,7 +218,7 @@ def test_a_run_of_mamba_2_differs_in_one_field_and_trains_alike_each_time():
     earlier = {name: value for name, value in values.items() if name not in ("head_dim", "n_groups")}
     assert run_id_of(earlier) == config.but(model="mamba").run_id  # the ids of earlier runs are as they were
     assert train(base_config("pydoc", "smoke", arm="RMSN>SSM>RMSN", model="mamba2", steps=3, eval_every=3)).steps == 3
-    with pytest.raises(ValueError, match="model='mamba2' is no part of a Mamba of images, and digits_images needs one"):
+    with pytest.raises(ValueError, match="model='mamba2' has no effect on the ImageClassifier that digits_images needs"):
         train(base_config("digits_images", "smoke", arm="RMSN>SSM>None", model="mamba2"))
 
 

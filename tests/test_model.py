@@ -15,7 +15,7 @@ import mambanorm_study as study
 from mambanorm.arms import MORE_SITES
 from mambanorm.operations import conv_silu
 from mambanorm.operations.conv_gate import causal_conv
-from mambanorm_clinic import FLAT
+from mambanorm_study.basics.settings import FLAT
 from mambanorm_study.claims import claim
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config

@@ -34,7 +34,7 @@ TRAINED = """
 import json, sys
 from pathlib import Path
 import torch
-import mambanorm as mn, mambanorm.block as block
+import mambanorm as mn, mambanorm_study as study, mambanorm.block as block
 
 old, new = sys.argv[1:]
 if old:  # a copy of the block's file, in which one line is another
@@ -48,7 +48,7 @@ for kind in ("MambaBlock", "Mamba2Block", "VSSBlock"):
         for dtype in (torch.float32, torch.float64):
             torch.manual_seed(0)
             sizes = dict(d_state=4, head_dim=4) if kind == "Mamba2Block" else dict(d_state=4)
-            model = getattr(mn, kind)(8, "RMSN", n2, **sizes).to(dtype)
+            model = getattr(mn if kind == "MambaBlock" else study, kind)(8, "RMSN", n2, **sizes).to(dtype)
             x = torch.randn(3, 2, 3, 8, dtype=dtype) if kind == "VSSBlock" else torch.randn(3, 6, 8, dtype=dtype)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
             for _ in range(10):

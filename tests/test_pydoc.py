@@ -232,9 +232,9 @@ def test_norms_that_see_the_future_are_refused_by_name(arm):
 )
 def test_what_a_language_model_has_not_is_refused(field):
     (name,) = field
-    with pytest.raises(ValueError, match=f"{name}=.* is no part of a language model, and pydoc needs one"):
+    with pytest.raises(ValueError, match=f"{name}=.* has no effect on the LanguageModel that pydoc needs"):
         train(base_config("pydoc", "smoke", **field))
-    with pytest.raises(ValueError, match="model='transformer' is no part of a language model"):
+    with pytest.raises(ValueError, match="there is none of 'transformer'"):
         train(base_config("pydoc", "smoke", arm="AutoNorm", squeeze_excite=False))
 
 

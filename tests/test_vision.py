@@ -287,5 +287,5 @@ def test_a_run_may_halve_its_images_and_keeps_spectra_of_unequal_blocks():
     assert np.isfinite(sigma[:, 0, :8]).all()
     assert np.isfinite(sigma[:, 1]).all()
     assert all(np.isfinite(value) for value in spectrum_spread(sigma[-1]).values())
-    with pytest.raises(ValueError, match=r"down_sample=\(1,\) is no part of a Mamba of seq"):
+    with pytest.raises(ValueError, match=r"down_sample=\(1,\) has no effect on the SequenceClassifier"):
         train(base_config("digits", "smoke", down_sample=(1,)))

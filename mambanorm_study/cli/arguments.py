@@ -125,12 +125,12 @@ SPAN = r"([0-9]{1,15})(?:-([0-9]{1,15}))?"
 
 def seeds(text: str) -> int | list[int]:
     """`8` → 8, which stands for 0…7; `0,3,200` → those; `8-15` → 8…15, in a list too."""
-    from mambanorm_study.runs.grid import check_seeds
-
     spans = [re.fullmatch(SPAN, part.strip()) for part in text.removesuffix(",").split(",")]
     bounds = [(int(one[1]), int(one[2] or one[1])) for one in spans if one]
     if len(bounds) < len(spans) or any(last < first for first, last in bounds):
         raise _refused(text, "is neither a number of seeds nor a list such as 0,3,200 or 8-15")
+    from mambanorm_study.runs.grid import check_seeds
+
     if text.isdigit():
         check_seeds(int(text), "smoke")
         return int(text)

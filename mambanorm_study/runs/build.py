@@ -87,11 +87,15 @@ def _fields_of_models() -> frozenset[str]:
 
 
 def _check_fields(config: RunConfig, kind: type[nn.Module], names: frozenset[str]) -> None:
-    known = names if kind is LanguageModel else {*names, *TRAINED_LATER}
+    known = set(names)
+    if kind is not LanguageModel:
+        known.update(TRAINED_LATER)
+    if kind is MODELS[config.model].classifier:
+        known.add("model")
     for name in NAMES:
         given, default = getattr(config, name), getattr(DEFAULTS, name)
         if name in _fields_of_models() and name not in known and given != default:
             raise ValueError(
-                f"{name}={given!r} is no part of a {kind.__name__}, and {config.task} needs one: "
+                f"{name}={given!r} has no effect on the {kind.__name__} that {config.task} needs: "
                 f"leave it at {default!r}"
             )
