@@ -1,4 +1,5 @@
-"""pytest runs at scale smoke and in a temporary run store, unless MAMBANORM_SCALE and MAMBANORM_RUNS_DIR say otherwise.
+"""pytest runs at scale smoke and in a temporary run store, unless MAMBANORM_SCALE and
+MAMBANORM_RUNS_DIR say otherwise.
 
 This holds for `pytest --nbval-lax notebooks`, too; tests/conftest.py sets more for the tests.
 """

@@ -1,4 +1,5 @@
-"""What pyproject.toml cannot say: a wheel holds notebooks and recorded results inside mambanorm_study, not beside it."""
+"""What pyproject.toml cannot say: a wheel holds notebooks and recorded results inside
+mambanorm_study, not beside it."""
 
 from setuptools import find_namespace_packages, setup
 

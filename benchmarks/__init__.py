@@ -1,4 +1,5 @@
-"""Peers side by side: what a scan, a norm and a whole training step cost here, beside a floor and beside others.
+"""Peers side by side: what a scan, a norm and a whole training step cost here, beside a floor and
+beside others.
 
     cases → peers → timing (and memory, in child processes) → table → results/*.json, *.md, *.png
 

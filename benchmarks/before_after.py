@@ -3,10 +3,11 @@
     python -m benchmarks.before_after 30bb0ef
     python -m benchmarks.before_after 30bb0ef --blocks mamba2 vision --rounds 60
 
-Each of the two has a process of its own. They take turns, a step each, so that a busy moment of the machine meets both.
-What counts is the processor's time of a whole step (forward, backward, AdamW) on one thread, and its median; the table
-says this checkout's by the earlier one's. `floors` are the three sizes of cpu.md's targets, on two threads, by the
-clock. The earlier commit is unpacked into a temporary folder. Results go to benchmarks/results/before_after.md.
+Each of the two has a process of its own. They take turns, a step each, so that a busy moment of the
+machine meets both. What counts is the processor's time of a whole step (forward, backward, AdamW)
+on one thread, and its median; the table says this checkout's by the earlier one's. `floors` are the
+three sizes of cpu.md's targets, on two threads, by the clock. The earlier commit is unpacked into a
+temporary folder. Results go to benchmarks/results/before_after.md.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ ROUNDS, STEPS = 40, 3  # turns of each process, and steps a turn: the fastest of
 
 
 def step_of(block: str, arm: str, batch: int, length: int, width: int):
-    """A function that makes one training step of a classifier; by public names, which both checkouts have."""
+    """A function that makes one training step of a classifier; by public names, which both
+    checkouts have."""
     import torch
     import torch.nn.functional as F
 
@@ -49,10 +51,15 @@ def step_of(block: str, arm: str, batch: int, length: int, width: int):
     torch.manual_seed(0)
     if block == "vision":
         side = int(length**0.5)
-        model, x = study.ImageClassifier(10, in_channels=1, d_model=width, n_layers=LAYERS, arm=arm), (side, side, 1)
+        model, x = (
+            study.ImageClassifier(10, in_channels=1, d_model=width, n_layers=LAYERS, arm=arm),
+            (side, side, 1),
+        )
     else:
         model = "mamba" if block == "floors" else block
-        model = mn.SequenceClassifier(10, in_features=1, d_model=width, n_layers=LAYERS, arm=arm, model=model)
+        model = mn.SequenceClassifier(
+            10, in_features=1, d_model=width, n_layers=LAYERS, arm=arm, model=model
+        )
         x = length, 1
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x, labels = torch.randn(batch, *x), torch.randint(10, (batch,))
@@ -66,7 +73,8 @@ def step_of(block: str, arm: str, batch: int, length: int, width: int):
 
 
 def serve() -> None:
-    """The process of one checkout: a line in, [block, arm, B, L, D, steps]; a line out, seconds of the fastest step."""
+    """The process of one checkout: a line in, [block, arm, B, L, D, steps]; a line out, seconds of
+    the fastest step."""
     import time
 
     ready = {}
@@ -113,9 +121,19 @@ def compare(earlier: Path, blocks: list[str], arms: list[str], rounds: int) -> p
                         found.append(asked(process, block, arm, *size, STEPS))
                 before, after = (1000 * statistics.median(found) for found in seconds)
                 sign = "(" + ", ".join(map(str, size)) + ")"
-                rows.append(dict(block=block, size=sign, arm=arm, before=before, after=after, ratio=after / before))
+                rows.append(
+                    dict(
+                        block=block,
+                        size=sign,
+                        arm=arm,
+                        before=before,
+                        after=after,
+                        ratio=after / before,
+                    )
+                )
                 print(
-                    f"{block:8} {sign:16} {arm:20} {before:8.2f} ms {after:8.2f} ms {after / before:6.3f}", flush=True
+                    f"{block:8} {sign:16} {arm:20} {before:8.2f} ms {after:8.2f} ms {after / before:6.3f}",
+                    flush=True,
                 )
     for process in processes:
         process.stdin.close()
@@ -124,7 +142,9 @@ def compare(earlier: Path, blocks: list[str], arms: list[str], rounds: int) -> p
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("earlier", help="the earlier commit, or the folder of its checkout")
     parser.add_argument("--blocks", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
@@ -134,11 +154,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkout = Path(earlier)
         if not checkout.is_dir():
-            archive = subprocess.run(["git", "archive", earlier], cwd=ROOT, check=True, capture_output=True)
+            archive = subprocess.run(
+                ["git", "archive", earlier], cwd=ROOT, check=True, capture_output=True
+            )
             subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
             checkout = Path(folder)
         else:
-            said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True)
+            said = subprocess.run(
+                ["git", "rev-parse", "--short", "HEAD"],
+                cwd=checkout,
+                capture_output=True,
+                text=True,
+            )
             earlier = said.stdout.strip()
         table = compare(checkout.resolve(), options.blocks, options.arms, options.rounds)
     text = report(table, earlier, options.rounds)
@@ -161,8 +188,14 @@ def report(table: pd.DataFrame, earlier: str, rounds: int) -> str:
     lines += [f"- {name}: {fact}" for name, fact in facts.items()]
     lines += ["", "| blocks | median | largest | cases |", "| --- | ---: | ---: | ---: |"]
     for block, rows in table.groupby("block", sort=False):
-        lines.append(f"| {block} | {rows.ratio.median():.3f}× | {rows.ratio.max():.3f}× | {len(rows)} |")
-    lines += ["", "| blocks | (B, L, D) | arm | before, ms | after, ms | after ÷ before |", "|" + " --- |" * 6]
+        lines.append(
+            f"| {block} | {rows.ratio.median():.3f}× | {rows.ratio.max():.3f}× | {len(rows)} |"
+        )
+    lines += [
+        "",
+        "| blocks | (B, L, D) | arm | before, ms | after, ms | after ÷ before |",
+        "|" + " --- |" * 6,
+    ]
     for row in table.itertuples():
         lines.append(
             f"| {row.block} | {row.size} | {row.arm} | {row.before:.2f} | {row.after:.2f} | {row.ratio:.3f}× |"

@@ -1,4 +1,5 @@
-"""What is measured: each section is a list of groups, each group a list of cases that are timed in turn.
+"""What is measured: each section is a list of groups, each group a list of cases that are timed in
+turn.
 
 scan      the selective scan alone, forward and with its backward pass
 step      a whole training step: forward, backward, AdamW; 4 layers
@@ -56,7 +57,8 @@ class Case:
 
     @property
     def may_be_slow(self) -> bool:
-        """True if it is judged before it is timed; our own cases are always timed as often as asked for."""
+        """True if it is judged before it is timed; our own cases are always timed as often as asked
+        for."""
         return self.is_peer or self.name == "reference"
 
     @property
@@ -67,7 +69,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Group:
-    """Cases that are timed in turn, so that a busy moment meets all of them; with one number of threads."""
+    """Cases that are timed in turn, so that a busy moment meets all of them; with one number of
+    threads."""
 
     section: str
     title: str
@@ -76,7 +79,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a run, (B, L, D) unless said otherwise. The defaults are what the targets are about."""
+    """The sizes of a run, (B, L, D) unless said otherwise. The defaults are what the targets are
+    about."""
 
     scan: tuple = ((16, 256, 128), (8, 1024, 128))
     step: tuple = ((64, 64, 32), (32, 256, 64), (16, 512, 128))
@@ -87,7 +91,11 @@ class Sizes:
     width: int = 64  # its D
     states: tuple = (16, 32, 64)
     middle: tuple = (32, 256, 64)  # of the sections state and threads
-    mamba2: tuple = ((32, 256, 64, 16), (8, 1024, 64, 16), (4, 512, 128, 128))  # (B, L, D, N), the last upstream's N
+    mamba2: tuple = (
+        (32, 256, 64, 16),
+        (8, 1024, 64, 16),
+        (4, 512, 128, 128),
+    )  # (B, L, D, N), the last upstream's N
     layers: int = 4
     runs: tuple = ("digits", "mnist1d", "listops")
     scale: str = "evening"
@@ -108,14 +116,17 @@ def step(sizes: Sizes, threads: int) -> list[Group]:
     common = dict(layers=sizes.layers, threads=threads)
     return [
         Group(
-            "step", sign(shape), tuple(Case("step", name, *shape, **common) for name in ("floor", "ours", *STEP_PEERS))
+            "step",
+            sign(shape),
+            tuple(Case("step", name, *shape, **common) for name in ("floor", "ours", *STEP_PEERS)),
         )
         for shape in sizes.step
     ]
 
 
 def norms(sizes: Sizes, threads: int) -> list[Group]:
-    """The arm is the notation here too: `GN>SSM>None` is GN before the SSM, `None>SSM>GN` behind it."""
+    """The arm is the notation here too: `GN>SSM>None` is GN before the SSM, `None>SSM>GN` behind
+    it."""
     some = [name for name in NORMS if name != "None"]
     places = {"before the SSM": "{}>SSM>None", "after the SSM": "None>SSM>{}"}
     groups = []
@@ -124,19 +135,34 @@ def norms(sizes: Sizes, threads: int) -> list[Group]:
         cases = tuple(Case("block", name, *sizes.block, threads=threads) for name in arms)
         groups.append(Group("norms", f"one block, norm {place}, {sign(sizes.block)}", cases))
     for name in AT_SITES:
-        arms = ["None>SSM>None", f"None>SSM>{name}", *(f"None>SSM>None+{site}:{name}" for site in MORE_SITES)]
+        arms = [
+            "None>SSM>None",
+            f"None>SSM>{name}",
+            *(f"None>SSM>None+{site}:{name}" for site in MORE_SITES),
+        ]
         cases = tuple(Case("block", arm, *sizes.block, threads=threads) for arm in arms)
-        groups.append(Group("norms", f"one block, {name} at every site, {sign(sizes.block)}", cases))
+        groups.append(
+            Group("norms", f"one block, {name} at every site, {sign(sizes.block)}", cases)
+        )
     alone = tuple(Case("norm", name, *sizes.norm, threads=threads) for name in (*some, NAIVE))
     return [*groups, Group("norms", f"the norm alone, {sign(sizes.norm)}", alone)]
 
 
 def length(sizes: Sizes, threads: int) -> list[Group]:
     """All lengths of a row are one group: they are compared with one another."""
-    rows = {f"{sizes.tokens:,} tokens a batch": lambda n: max(1, sizes.tokens // n), "one row": lambda n: 1}
+    rows = {
+        f"{sizes.tokens:,} tokens a batch": lambda n: max(1, sizes.tokens // n),
+        "one row": lambda n: 1,
+    }
     common = dict(layers=sizes.layers, threads=threads)
     return [
-        Group("length", title, tuple(Case("step", "ours", rows_at(n), n, sizes.width, **common) for n in sizes.lengths))
+        Group(
+            "length",
+            title,
+            tuple(
+                Case("step", "ours", rows_at(n), n, sizes.width, **common) for n in sizes.lengths
+            ),
+        )
         for title, rows_at in rows.items()
     ]
 
@@ -159,19 +185,26 @@ def threads(sizes: Sizes, most: int) -> list[Group]:
         Group(
             "threads",
             sign(sizes.middle),
-            tuple(Case("step", name, *sizes.middle, layers=sizes.layers, threads=n) for name in names),
+            tuple(
+                Case("step", name, *sizes.middle, layers=sizes.layers, threads=n) for name in names
+            ),
         )
         for n in sorted({1, most})
     ]
 
 
 def mamba2(sizes: Sizes, threads: int) -> list[Group]:
-    """One block each. What the selective scan loses on a Mamba-2: it reads Δ and A once a channel, where a head has one
-    of each, and takes an exponential a channel and state, where a head has one; the chunked form makes matrix products
-    of it instead, and keeps T² numbers a head for each chunk of T positions. Mamba's own block stands beside them."""
+    """One block each. What the selective scan loses on a Mamba-2: it reads Δ and A once a channel,
+    where a head has one of each, and takes an exponential a channel and state, where a head has
+    one; the chunked form makes matrix products of it instead, and keeps T² numbers a head for each
+    chunk of T positions. Mamba's own block stands beside them."""
     names = ("ours", "chunked", "Mamba-1")
     return [
-        Group("mamba2", f"one block, {sign(shape)}", tuple(Case("mamba2", n, *shape, threads=threads) for n in names))
+        Group(
+            "mamba2",
+            f"one block, {sign(shape)}",
+            tuple(Case("mamba2", n, *shape, threads=threads) for n in names),
+        )
         for shape in sizes.mamba2
     ]
 
@@ -185,7 +218,11 @@ def watch(sizes: Sizes, threads: int) -> list[Group]:
 def runs(sizes: Sizes, cores: int) -> list[Group]:
     """A group a task: tasks are not compared with one another."""
     return [
-        Group("runs", f"{task} at scale {sizes.scale}, {cores} at a time", (_run(task, sizes.scale, cores),))
+        Group(
+            "runs",
+            f"{task} at scale {sizes.scale}, {cores} at a time",
+            (_run(task, sizes.scale, cores),),
+        )
         for task in sizes.runs
     ]
 
@@ -198,7 +235,8 @@ def _run(task: str, scale: str, cores: int) -> Case:
 
 
 def config_of(task: str, scale: str) -> RunConfig:
-    """The run that stands for a task's runs: a norm of each kind, one before the SSM and one after."""
+    """The run that stands for a task's runs: a norm of each kind, one before the SSM and one
+    after."""
     return base_config(task, scale, arm="RMSN>SSM>GN", threads=1)
 
 
@@ -216,7 +254,8 @@ SECTIONS: dict[str, Callable[[Sizes, int], list[Group]]] = {
 
 
 def groups(only: Iterable[str] | None, sizes: Sizes, threads: int) -> list[Group]:
-    """The groups of the sections asked for, or of all. ValueError for an unknown one, with the nearest."""
+    """The groups of the sections asked for, or of all. ValueError for an unknown one, with the
+    nearest."""
     wanted = list(SECTIONS if only is None else dict.fromkeys(only))
     for name in wanted:
         if name not in SECTIONS:

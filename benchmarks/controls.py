@@ -1,14 +1,16 @@
-"""Are the verdicts wrong no more often than they say? A second, independent look: python -m benchmarks.controls
+"""Are the verdicts wrong no more often than they say? A second, independent look: python -m
+benchmarks.controls
 
-Frames of made-up accuracies are built from what `mambanorm.needed` asks for and judged by `mambanorm.judge`; nothing
-else of the package is used but the paper's numbers. `mambanorm calibrate` has the whole table; this is its twin, short
-enough to be read in a minute.
+Frames of made-up accuracies are built from what `mambanorm.needed` asks for and judged by
+`mambanorm.judge`; nothing else of the package is used but the paper's numbers. `mambanorm
+calibrate` has the whole table; this is its twin, short enough to be read in a minute.
 
-    positive control    the paper's printed means, sd 0.5 points, arms that it does not print in its favour
+    positive control    the paper's printed means, sd 0.5 points, arms that it does not print in its
+                        favour
     negative control    all arms equal
-    boundaries          a proposal exactly at a mark, 0 or +1 point (H8s), calm, or diverging in 5 or 10 % of its test
-                        runs and so much better in the others that its mean, with chance where it diverged, is at the
-                        mark
+    boundaries          a proposal exactly at a mark, 0 or +1 point (H8s), calm, or diverging in 5
+                        or 10 % of its test runs and so much better in the others that its mean,
+                        with chance where it diverged, is at the mark
 """
 
 from __future__ import annotations
@@ -38,14 +40,23 @@ def runs_of(claim: str, seeds: int) -> pd.DataFrame:
     return runs
 
 
-def made_up(runs: pd.DataFrame, mean: dict[str, float], sd: float, rng: np.random.Generator, diverges=None):
-    """Accuracies in points: the arm's mean + what the seed gives to all + noise; the middle rate is 4 points better."""
+def made_up(
+    runs: pd.DataFrame, mean: dict[str, float], sd: float, rng: np.random.Generator, diverges=None
+):
+    """Accuracies in points: the arm's mean + what the seed gives to all + noise; the middle rate is
+    4 points better."""
     place = runs.lr.rank(method="dense").to_numpy()
-    level = runs.arm.map(mean).to_numpy() - 4 * (place != 2) + 2 * rng.standard_normal(200)[runs.seed]
+    level = (
+        runs.arm.map(mean).to_numpy() - 4 * (place != 2) + 2 * rng.standard_normal(200)[runs.seed]
+    )
     test, validation = np.clip((level + sd * rng.standard_normal((2, len(runs)))) / 100, 0.0, 1.0)
-    p = np.where(runs.seed < 100, runs.arm.map(diverges or {}).fillna(0.0), 0.0)  # tuning runs are calm
+    p = np.where(
+        runs.seed < 100, runs.arm.map(diverges or {}).fillna(0.0), 0.0
+    )  # tuning runs are calm
     status = np.where(rng.random(len(runs)) < p, "diverged", "ok")
-    return runs.assign(status=status, test_accuracy=test, best_val_accuracy=validation, chance=CHANCE)
+    return runs.assign(
+        status=status, test_accuracy=test, best_val_accuracy=validation, chance=CHANCE
+    )
 
 
 def verdicts(claim: str, frames) -> Counter:
@@ -53,17 +64,26 @@ def verdicts(claim: str, frames) -> Counter:
 
 
 def told(name: str, found: Counter) -> None:
-    print(f"{name:<44}" + ", ".join(f"{word} {100 * n / found.total():.1f} %" for word, n in found.most_common()))
+    print(
+        f"{name:<44}"
+        + ", ".join(f"{word} {100 * n / found.total():.1f} %" for word, n in found.most_common())
+    )
 
 
 def paper_means(claim: str) -> dict[str, float]:
-    """What the paper prints for the claim's arms, per cent; the others 5 points beyond it, in the claim's favour."""
+    """What the paper prints for the claim's arms, per cent; the others 5 points beyond it, in the
+    claim's favour."""
     hypothesis, kind = study.CLAIMS[claim], "sequence" if claim.endswith("s") else "vision"
     values = paper_values(kind).drop_duplicates("arm").set_index("arm").accuracy * 100
     known = values[values.index.isin(hypothesis.arms)]
-    better = {arm: sum(c.weights.get(arm, 0) for c in hypothesis.comparisons if c.decides) for arm in hypothesis.arms}
+    better = {
+        arm: sum(c.weights.get(arm, 0) for c in hypothesis.comparisons if c.decides)
+        for arm in hypothesis.arms
+    }
     return {
-        arm: known.get(arm, min(known.max() + 5, 95.0) if better[arm] > 0 else max(known.min() - 5, 5.0))
+        arm: known.get(
+            arm, min(known.max() + 5, 95.0) if better[arm] > 0 else max(known.min() - 5, 5.0)
+        )
         for arm in hypothesis.arms
     }
 
@@ -79,7 +99,10 @@ def main() -> None:
             told(f"{claim} the paper's numbers, {seeds} seeds", verdicts(claim, frames))
     for claim in [*PRINTED, "H6s", "H7s", "H8s"]:
         runs, mean = runs_of(claim, 8), dict.fromkeys(study.CLAIMS[claim].arms, 50.0)
-        told(f"{claim} all arms equal", verdicts(claim, (made_up(runs, mean, 1.4, rng) for _ in range(studies // 10))))
+        told(
+            f"{claim} all arms equal",
+            verdicts(claim, (made_up(runs, mean, 1.4, rng) for _ in range(studies // 10))),
+        )
     proposal, runs = "NormVary>SSM>GN", runs_of("H8s", 8)
     for mark, p in ((mark, p) for mark in (0.0, 1.0) for p in (0.0, 0.05, 0.10)):
         converged = (50.0 + mark - 100 * CHANCE * p) / (1 - p)

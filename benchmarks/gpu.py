@@ -1,20 +1,23 @@
-"""`python -m benchmarks.gpu`: whether the kernels for a GPU are right on this one, and how long they and a step take.
+"""`python -m benchmarks.gpu`: whether the kernels for a GPU are right on this one, and how long
+they and a step take.
 
-It needs no network and no installation: a checkout, and a Python with torch, triton, numpy, pandas, numba,
-scikit-learn, safetensors and tqdm. `mambanorm bench --device cuda` is the same.
+It needs no network and no installation: a checkout, and a Python with torch, triton, numpy, pandas,
+numba, scikit-learn, safetensors and tqdm. `mambanorm bench --device cuda` is the same.
 
 Four parts; each case is a row, whether it worked or not:
 
-    correctness   scan, convolution and blocks of them against float64 on the CPU: results and gradients
-    scan          scan and convolution alone, beside the bytes they must move and mamba-ssm
-    step          a training step at the paper's settings; hours of a paper run
-    runs          digits and mnist1d at `evening`
+    correctness   scan, convolution and blocks of them against float64 on the CPU: results and
+    gradients scan          scan and convolution alone, beside the bytes they must move and
+    mamba-ssm step          a training step at the paper's settings; hours of a paper run runs
+    digits and mnist1d at `evening`
 
-In float32 the error is judged by itself. In bfloat16, whose inputs alone are off by a part in 256, it is judged by the
-readable twin's: the same block, or the plain scan or convolution, in bfloat16 on the same device. `gpu.json` and
-`gpu.md` are written anew after each row: what a machine that is taken away had measured, is there.
+In float32 the error is judged by itself. In bfloat16, whose inputs alone are off by a part in 256,
+it is judged by the readable twin's: the same block, or the plain scan or convolution, in bfloat16
+on the same device. `gpu.json` and `gpu.md` are written anew after each row: what a machine that is
+taken away had measured, is there.
 
-Glossary: B rows, L positions, D or E channels, N state size, K taps; times in ms are medians of several runs.
+Glossary: B rows, L positions, D or E channels, N state size, K taps; times in ms are medians of
+several runs.
 """
 
 from __future__ import annotations
@@ -49,11 +52,23 @@ from mambanorm_study.runs.run import train
 from mambanorm_study.tables.plan import plan, shape_of
 
 SECONDS = 530  # of nine minutes: no case begins after them
-ODD = ((1, 1, 3, 4), (2, 37, 40, 16), (3, 130, 24, 5), (2, 257, 96, 64))  # (B, L, D, N) of the correctness
+ODD = (
+    (1, 1, 3, 4),
+    (2, 37, 40, 16),
+    (3, 130, 24, 5),
+    (2, 257, 96, 64),
+)  # (B, L, D, N) of the correctness
 TAPS = ((1, 1, 3, 4), (2, 37, 40, 4), (3, 301, 67, 3))  # (B, L, E, K)
-TIMED = ((32, 2048, 256, 64), (64, 1024, 128, 16), (8, 8192, 256, 16))  # (B, L, D, N); the first is ListOps's at paper
+TIMED = (
+    (32, 2048, 256, 64),
+    (64, 1024, 128, 16),
+    (8, 8192, 256, 16),
+)  # (B, L, D, N); the first is ListOps's at paper
 COPIED = 2**30  # bytes of the copy that tells the memory's speed
-CACHE, AHEAD_CYCLES = 2**28, 2_000_000  # bytes that are more than a GPU's cache holds; about a millisecond
+CACHE, AHEAD_CYCLES = (
+    2**28,
+    2_000_000,
+)  # bytes that are more than a GPU's cache holds; about a millisecond
 ARMS = (
     "None>SSM>None", "RMSN>SSM>GN", "RMSN>SSM>RMSN+B:RMSN+C:RMSN+delta:RMSN", "RMSN>SSM>None+conv:LN+z:RMSN"
 )  # fmt: skip
@@ -71,19 +86,26 @@ class Wrong(AssertionError):
         self.row = row
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the kernels
 
 
 def scan_inputs(shape: tuple, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What a block hands to the scan: u and delta (B, L, D), B and C (B, L, N), A (D, N), D and bias."""
+    """What a block hands to the scan: u and delta (B, L, D), B and C (B, L, N), A (D, N), D and
+    bias."""
     batch, length, channels, size = shape
     torch.manual_seed(0)
     widths = dict(u=channels, delta=channels, B=size, C=size)
-    rows = {name: torch.randn(batch, length, width, device=device).to(dtype) for name, width in widths.items()}
+    rows = {
+        name: torch.randn(batch, length, width, device=device).to(dtype)
+        for name, width in widths.items()
+    }
     A = -torch.rand(channels, size, device=device) * size - 0.5
     D, bias = (torch.randn(channels, device=device) for _ in range(2))
-    return {name: value.requires_grad_() for name, value in (rows | dict(A=A, D=D, delta_bias=bias - 2)).items()}
+    return {
+        name: value.requires_grad_()
+        for name, value in (rows | dict(A=A, D=D, delta_bias=bias - 2)).items()
+    }
 
 
 def scan(leaves: dict[str, Tensor], backend: str) -> Tensor:
@@ -93,17 +115,22 @@ def scan(leaves: dict[str, Tensor], backend: str) -> Tensor:
 
 
 def conv_inputs(shape: tuple, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-    """u (B, L, E) as a block hands it over, the first half of a wider tensor; weight (E, 1, K) and bias (E,)."""
+    """u (B, L, E) as a block hands it over, the first half of a wider tensor; weight (E, 1, K) and
+    bias (E,)."""
     batch, length, channels, taps = shape
     torch.manual_seed(0)
     both = torch.randn(batch, length, 2 * channels, device=device).to(dtype)
-    weight, bias = torch.randn(channels, 1, taps, device=device), torch.randn(channels, device=device)
+    weight, bias = (
+        torch.randn(channels, 1, taps, device=device),
+        torch.randn(channels, device=device),
+    )
     leaves = {"u": both[..., :channels], "weight": weight, "bias": bias}
     return {name: value.detach().requires_grad_() for name, value in leaves.items()}
 
 
 def conv(leaves: dict[str, Tensor], backend: str) -> Tensor:
-    """SiLU of the causal convolution, (B, L, E): by Triton, by torch's own convolution, or plain ("reference")."""
+    """SiLU of the causal convolution, (B, L, E): by Triton, by torch's own convolution, or plain
+    ("reference")."""
     u, weight, bias = leaves["u"], leaves["weight"], leaves["bias"]
     if backend == "triton":
         from mambanorm.kernels.conv_triton import conv_silu_triton  # here: only where Triton is
@@ -111,21 +138,24 @@ def conv(leaves: dict[str, Tensor], backend: str) -> Tensor:
         return conv_silu_triton(u, weight, bias)
     if backend == "torch":
         weight, bias, taps = weight.to(u), bias.to(u), weight.shape[-1]
-        y = F.conv1d(u.transpose(1, 2), weight, bias, groups=u.shape[2], padding=taps - 1)[..., : u.shape[1]]
+        y = F.conv1d(u.transpose(1, 2), weight, bias, groups=u.shape[2], padding=taps - 1)[
+            ..., : u.shape[1]
+        ]
         return F.silu(y).transpose(1, 2)
     return F.silu(causal_conv(u, weight, bias))
 
 
 def bytes_moved(shape: tuple, size: int) -> int:
-    """The fewest bytes of a scan and its backward pass: each input read once, each result written once; then inputs and
-    dout read, and du, dΔ, dB, dC written."""
+    """The fewest bytes of a scan and its backward pass: each input read once, each result written
+    once; then inputs and dout read, and du, dΔ, dB, dC written."""
     batch, length, channels, states = shape
     row, steps = batch * length * channels * size, batch * length * states * size
     return (3 * row + 2 * steps) + (5 * row + 4 * steps)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# the parts: each yields (case, work) pairs; `work()` measures one case and returns the columns of its row
+# --------------------------------------------------------------------------------------------------
+# the parts: each yields (case, work) pairs; `work()` measures one case and returns the columns of
+# its row
 
 
 def correctness(device: torch.device, tiny: bool) -> Cases:
@@ -139,7 +169,9 @@ def correctness(device: torch.device, tiny: bool) -> Cases:
                     functools.partial(_kernel_error, function, leaves),
                 )
     width, shape = (8, (2, 5)) if tiny else (40, (2, 37))
-    blocks = [(MambaBlock, {}, arm) for arm in ARMS] + [(Mamba2Block, dict(head_dim=width // 2), "RMSN>SSM>None")]
+    blocks = [(MambaBlock, {}, arm) for arm in ARMS] + [
+        (Mamba2Block, dict(head_dim=width // 2), "RMSN>SSM>None")
+    ]
     for kind, own, arm in blocks:
         for dtype in (torch.float32, torch.bfloat16):
             block = functools.partial(kind, width, *Arm.parse(arm), **own)
@@ -147,14 +179,25 @@ def correctness(device: torch.device, tiny: bool) -> Cases:
             yield f"{kind.__name__} {arm}, {_short(dtype)}", work
 
 
-def errors_of(out: Tensor, leaves: list[Tensor], other: Tensor, others: list[Tensor]) -> list[float]:
-    """‖a − b‖ / ‖b‖ of the result and of each gradient along one random direction; b in float64 on the CPU."""
-    direction = torch.randn(other.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+def errors_of(
+    out: Tensor, leaves: list[Tensor], other: Tensor, others: list[Tensor]
+) -> list[float]:
+    """‖a − b‖ / ‖b‖ of the result and of each gradient along one random direction; b in float64 on
+    the CPU."""
+    direction = torch.randn(
+        other.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
     pairs = [(out, other)]
     ours = torch.autograd.grad(out, leaves, direction.to(out), allow_unused=True)
     theirs = torch.autograd.grad(other, others, direction, allow_unused=True)
-    pairs += [pair for pair in zip(ours, theirs, strict=True) if pair[1] is not None and pair[1].norm() > 0]
-    return [float((a.detach().cpu().double() - b.detach()).norm() / b.detach().norm()) for a, b in pairs]
+    pairs += [
+        pair
+        for pair in zip(ours, theirs, strict=True)
+        if pair[1] is not None and pair[1].norm() > 0
+    ]
+    return [
+        float((a.detach().cpu().double() - b.detach()).norm() / b.detach().norm()) for a, b in pairs
+    ]
 
 
 def _kernel_error(function: Callable[..., Tensor], inputs: Callable[[], dict[str, Tensor]]) -> dict:
@@ -162,14 +205,22 @@ def _kernel_error(function: Callable[..., Tensor], inputs: Callable[[], dict[str
     leaves = inputs()
 
     def errors(backend: str) -> list[float]:
-        twin = {name: value.detach().cpu().double().requires_grad_() for name, value in leaves.items()}
+        twin = {
+            name: value.detach().cpu().double().requires_grad_() for name, value in leaves.items()
+        }
         exact = function(twin, "reference")
-        return errors_of(function(leaves, backend), list(leaves.values()), exact, list(twin.values()))
+        return errors_of(
+            function(leaves, backend), list(leaves.values()), exact, list(twin.values())
+        )
 
-    return judged(errors("triton"), None if leaves["u"].dtype == torch.float32 else errors("reference"))
+    return judged(
+        errors("triton"), None if leaves["u"].dtype == torch.float32 else errors("reference")
+    )
 
 
-def _block_error(made: Callable[..., nn.Module], x: Tensor, device: torch.device, precision: torch.dtype) -> dict:
+def _block_error(
+    made: Callable[..., nn.Module], x: Tensor, device: torch.device, precision: torch.dtype
+) -> dict:
     """A block as it trains, its parameters in float32; bfloat16 by autocast."""
     torch.manual_seed(0)
     exact = made(scan_backend="reference")
@@ -186,10 +237,14 @@ def _block_error(made: Callable[..., nn.Module], x: Tensor, device: torch.device
 
 
 def judged(errors: list[float], twin: list[float] | None = None) -> dict:
-    """The row of a case. Without a twin, in float32, the largest error counts; with one, in bfloat16, the root of the
-    mean square of all of them, because a single one of a few dozen numbers is chance. Raises Wrong above the limit."""
+    """The row of a case. Without a twin, in float32, the largest error counts; with one, in
+    bfloat16, the root of the mean square of all of them, because a single one of a few dozen
+    numbers is chance. Raises Wrong above the limit."""
     if twin is None:
-        row = {"error": max(errors, key=lambda e: math.inf if math.isnan(e) else e), "allowed": LIMIT}
+        row = {
+            "error": max(errors, key=lambda e: math.inf if math.isnan(e) else e),
+            "allowed": LIMIT,
+        }
     else:
         own, others = (math.sqrt(statistics.fmean(e**2 for e in some)) for some in (errors, twin))
         row = {"error": own, "allowed": max(SLACK * others, UNITS * 2.0**-8), "twin_error": others}
@@ -199,7 +254,8 @@ def judged(errors: list[float], twin: list[float] | None = None) -> dict:
 
 
 def scan_part(device: torch.device, tiny: bool) -> Cases:
-    """First the copy that all shares are of; then each size with its backward pass, beside its peers."""
+    """First the copy that all shares are of; then each size with its backward pass, beside its
+    peers."""
     speed: dict[str, float] = {}
     copied = 2**16 if tiny else COPIED
 
@@ -214,7 +270,10 @@ def scan_part(device: torch.device, tiny: bool) -> Cases:
             import_module("mamba_ssm.ops.selective_scan_interface")  # missing: said so
         leaves = inputs()
         direction = torch.randn_like(leaves["u"])
-        found = timed(device, lambda: torch.autograd.grad(function(leaves, name), list(leaves.values()), direction))
+        found = timed(
+            device,
+            lambda: torch.autograd.grad(function(leaves, name), list(leaves.values()), direction),
+        )
         share = least / found["ms"] / speed["bytes_per_ms"] if speed else ""
         return found | {"mb_moved": least / 1e6, "share_of_copy": share}
 
@@ -223,9 +282,14 @@ def scan_part(device: torch.device, tiny: bool) -> Cases:
         for dtype in (torch.bfloat16, torch.float32):
             for name in ("triton", "mamba_ssm"):
                 inputs = functools.partial(scan_inputs, shape, device, dtype)
-                work = functools.partial(row, scan, inputs, name, bytes_moved(shape, dtype.itemsize))
+                work = functools.partial(
+                    row, scan, inputs, name, bytes_moved(shape, dtype.itemsize)
+                )
                 yield f"scan by {name} {shape}, {_short(dtype)}", work
-        size = (*shape[:3], 4)  # u is read and the result written; then u and its gradient are read and du written
+        size = (
+            *shape[:3],
+            4,
+        )  # u is read and the result written; then u and its gradient are read and du written
         for name in ("triton", "torch"):
             inputs = functools.partial(conv_inputs, size, device, torch.bfloat16)
             yield (
@@ -238,14 +302,20 @@ def step(device: torch.device, tiny: bool) -> Cases:
     """A step of the paper's runs, on random data of their shape."""
     for task in ("listops",) if tiny else ("listops", "cifar10", "pathfinder64"):
         for precision in ("bf16", "float32"):
-            config = base_config(task, "smoke" if tiny else "paper", precision=precision, device=device.type)
+            config = base_config(
+                task, "smoke" if tiny else "paper", precision=precision, device=device.type
+            )
             yield f"{task}, {precision}", functools.partial(_step_row, config)
 
 
 def _step_row(config) -> dict:
     found, tokens = plan(config), config.batch_size * shape_of(config).length
     per_step = found["seconds_per_step"]
-    return {"ms": 1e3 * per_step, "tokens_per_s": tokens / per_step, "hours_of_a_run": found["hours"]}
+    return {
+        "ms": 1e3 * per_step,
+        "tokens_per_s": tokens / per_step,
+        "hours_of_a_run": found["hours"],
+    }
 
 
 def runs(device: torch.device, tiny: bool) -> Cases:
@@ -258,7 +328,12 @@ def runs(device: torch.device, tiny: bool) -> Cases:
 def _run_row(config) -> dict:
     start, result = time.perf_counter(), train(config)
     took = time.perf_counter() - start
-    return {"seconds": took, "steps": config.steps, "test_accuracy": result.test_accuracy, "chance": result.chance}
+    return {
+        "seconds": took,
+        "steps": config.steps,
+        "test_accuracy": result.test_accuracy,
+        "chance": result.chance,
+    }
 
 
 PARTS: dict[str, Callable[[torch.device, bool], Cases]] = {
@@ -280,8 +355,8 @@ MEANING = {
 
 
 def timed(device: torch.device, run: Callable[[], object], seconds: float = 1.0) -> dict:
-    """Median and quartiles in ms of as many runs as fit, at least three, after three that warm up: of a GPU's time
-    alone, its cache emptied and the host a millisecond ahead."""
+    """Median and quartiles in ms of as many runs as fit, at least three, after three that warm up:
+    of a GPU's time alone, its cache emptied and the host a millisecond ahead."""
     cuda = device.type == "cuda"
 
     def once() -> float:
@@ -305,20 +380,38 @@ def timed(device: torch.device, run: Callable[[], object], seconds: float = 1.0)
     return {"ms": middle, "low_ms": low, "high_ms": high, "repeats": len(times)}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the command
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", metavar="PART", help=f"only these parts: {', '.join(PARTS)}")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"no case begins later (default: {SECONDS})")
-    parser.add_argument("--out", type=Path, help="where gpu.json and gpu.md go (default: benchmarks/results)")
-    parser.add_argument("--device", default="cuda", help="cuda (default), or cpu for Triton's interpreter")
-    parser.add_argument("--tiny", action="store_true", help="sizes to try the command itself; nothing is learned")
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.gpu", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="PART", help=f"only these parts: {', '.join(PARTS)}"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"no case begins later (default: {SECONDS})"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="where gpu.json and gpu.md go (default: benchmarks/results)"
+    )
+    parser.add_argument(
+        "--device", default="cuda", help="cuda (default), or cpu for Triton's interpreter"
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="sizes to try the command itself; nothing is learned"
+    )
     given = parser.parse_args(argv)
     try:
-        return bench_gpu(given.only, seconds=given.seconds, out_dir=given.out, device=given.device, tiny=given.tiny)
+        return bench_gpu(
+            given.only,
+            seconds=given.seconds,
+            out_dir=given.out,
+            device=given.device,
+            tiny=given.tiny,
+        )
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -332,7 +425,8 @@ def bench_gpu(
     device: str = "cuda",
     tiny: bool = False,
 ) -> int:
-    """Measures the parts (None = all) and writes each row as it is found; 0, or 1 if something failed.
+    """Measures the parts (None = all) and writes each row as it is found; 0, or 1 if something
+    failed.
 
     Raises ValueError for an unknown part and for a device that is not there.
     """
@@ -342,18 +436,35 @@ def bench_gpu(
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a peer may look for kernels to download
     parts, start = [name for name in PARTS if only is None or name in only], time.monotonic()
     place = machine.pick_device(device)
-    what = ["gpu" if place.type == "cuda" else "interpreter", *(parts if only else []), *["tiny"] * tiny]
-    path, rows = writable_folder(Path(out_dir or ROOT / "benchmarks" / "results"), "the results") / "-".join(what), []
+    what = [
+        "gpu" if place.type == "cuda" else "interpreter",
+        *(parts if only else []),
+        *["tiny"] * tiny,
+    ]
+    path, rows = (
+        writable_folder(Path(out_dir or ROOT / "benchmarks" / "results"), "the results")
+        / "-".join(what),
+        [],
+    )
     for name in parts:
         for case, work in PARTS[name](place, tiny):
             began = time.monotonic()
-            found = attempt(work) if began - start < seconds else {"status": "skipped", "note": "no time was left"}
+            found = (
+                attempt(work)
+                if began - start < seconds
+                else {"status": "skipped", "note": "no time was left"}
+            )
             row = {"part": name, "case": case} | found | {"took_s": time.monotonic() - began}
             rows.append(row)
             print("  ".join(cell(value) for value in row.values()), flush=True)
             _write(path, place, rows, "no: cut off, or still under way")
     skipped = sum(row["status"] == "skipped" for row in rows)
-    _write(path, place, rows, f"no: {plural(skipped, 'case')} left out for lack of time" if skipped else "yes")
+    _write(
+        path,
+        place,
+        rows,
+        f"no: {plural(skipped, 'case')} left out for lack of time" if skipped else "yes",
+    )
     print(f"\n{path}.json and .md written")
     return int(any(row["status"] == "failed" for row in rows))
 
@@ -365,9 +476,14 @@ def attempt(work: Callable[[], dict]) -> dict:
     except Wrong as error:
         return {"status": "failed", "note": str(error)} | error.row
     except Exception as error:  # one case must not take the others with it
-        line = next(iter(str(error).strip().splitlines()), "")[:300]  # a compiler may follow it with a page
+        line = next(iter(str(error).strip().splitlines()), "")[
+            :300
+        ]  # a compiler may follow it with a page
         status = "missing" if isinstance(error, ImportError) else "failed"
-        return {"status": status, "note": line if status == "missing" else f"{type(error).__name__}: {line}"}
+        return {
+            "status": status,
+            "note": line if status == "missing" else f"{type(error).__name__}: {line}",
+        }
 
 
 def _write(path: Path, device: torch.device, rows: list[dict], complete: str) -> None:
@@ -377,9 +493,13 @@ def _write(path: Path, device: torch.device, rows: list[dict], complete: str) ->
         "complete": complete,
         "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "machine": machine.machine(),
-        "device": torch.cuda.get_device_name(device) if on_gpu else "no GPU: the CPU, Triton's interpreter",
+        "device": torch.cuda.get_device_name(device)
+        if on_gpu
+        else "no GPU: the CPU, Triton's interpreter",
         "commit": machine.git_commit() or "unknown",
-        "versions": ", ".join([machine.versions(), f"triton {getattr(triton, '__version__', 'missing')}"]),
+        "versions": ", ".join(
+            [machine.versions(), f"triton {getattr(triton, '__version__', 'missing')}"]
+        ),
     }
     write_text(path.with_suffix(".json"), json.dumps({"head": head, "rows": rows}, indent=1))
     write_text(path.with_suffix(".md"), markdown(head, rows))
@@ -387,12 +507,24 @@ def _write(path: Path, device: torch.device, rows: list[dict], complete: str) ->
 
 def markdown(head: dict, rows: list[dict]) -> str:
     """Head and one table a part; the columns are what its rows have."""
-    lines = ["# A GPU, measured", "", *(f"- **{name}**: {value}" for name, value in head.items()), ""]
+    lines = [
+        "# A GPU, measured",
+        "",
+        *(f"- **{name}**: {value}" for name, value in head.items()),
+        "",
+    ]
     for part in dict.fromkeys(row["part"] for row in rows):
         mine = [row for row in rows if row["part"] == part]
         failed = sum(row["status"] == "failed" for row in mine)
-        columns = [name for name in dict.fromkeys(key for row in mine for key in row) if name != "part"]
-        lines += [f"## {part}", "", f"{plural(len(mine), 'case')}, {failed} failed. {MEANING[part]}", ""]
+        columns = [
+            name for name in dict.fromkeys(key for row in mine for key in row) if name != "part"
+        ]
+        lines += [
+            f"## {part}",
+            "",
+            f"{plural(len(mine), 'case')}, {failed} failed. {MEANING[part]}",
+            "",
+        ]
         lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
         lines += [f"| {' | '.join(cell(row.get(name, '')) for name in columns)} |" for row in mine]
         lines.append("")
@@ -404,7 +536,11 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|").replace("\n", " ")
+    return (
+        f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value).replace("|", "\\|").replace("\n", " ")
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""What one case takes in memory: the growth of the peak during one run, in a process of its own; and how long it took.
+"""What one case takes in memory: the growth of the peak during one run, in a process of its own;
+and how long it took.
 
-    python -m benchmarks.memory '{"kind": "step", "name": "ours", "batch": 32, "length": 256, "width": 64}'
+    python -m benchmarks.memory '{"kind": "step", "name": "ours", "batch": 32, "length": 256,
+    "width": 64}'
 
-Weights, compiled kernels and one warm-up at a tiny size come first and are not counted; gradients are.
+Weights, compiled kernels and one warm-up at a tiny size come first and are not counted; gradients
+are.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ TINY = 16  # positions of the warm-up
 
 
 def weigh(case: Case) -> tuple[float, float]:
-    """Growth of resident memory during one run of a case, at its highest, in MB (10⁶ bytes), and the run's seconds."""
+    """Growth of resident memory during one run of a case, at its highest, in MB (10⁶ bytes), and
+    the run's seconds."""
     set_threads(case.threads)
     warm_up()
     bind = prepare(case)
@@ -39,7 +43,8 @@ def weigh(case: Case) -> tuple[float, float]:
 
 
 def lifetime_peak() -> int:
-    """The highest resident memory of this process ever, in bytes, where the kernel's mark cannot be set back."""
+    """The highest resident memory of this process ever, in bytes, where the kernel's mark cannot be
+    set back."""
     info = psutil.Process().memory_info()
     if hasattr(info, "peak_wset"):  # Windows
         return info.peak_wset

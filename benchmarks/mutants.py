@@ -1,14 +1,16 @@
-"""Would a room's tests notice a change of its code? Small changes drawn at random, each judged by these tests alone.
+"""Would a room's tests notice a change of its code? Small changes drawn at random, each judged by
+these tests alone.
 
-    python -m benchmarks.mutants                      # 80 with seed 35, of twelve rooms: half an hour
-    python -m benchmarks.mutants --again              # those that survived, once more: after tests were added
-    python -m benchmarks.mutants --claims --mutations 40    # of claims/ alone: ten minutes
-    python -m benchmarks.mutants --seed 36 --mutations 24
+    python -m benchmarks.mutants                      # 80 with seed 35, of twelve rooms: half an
+    hour python -m benchmarks.mutants --again              # those that survived, once more: after
+    tests were added python -m benchmarks.mutants --claims --mutations 40    # of claims/ alone: ten
+    minutes python -m benchmarks.mutants --seed 36 --mutations 24
 
-A mutation swaps an operator or the sides of a choice, changes a number or a truth value, takes a `not` or a minus away,
-drops an argument or a statement; not in texts, annotations and what is raised. In a copy of the checkout the room's
-tests run, the quick ones first, until one fails: it is killed. Each is written at once to results/mutants.json and .md
-(another seed's to `mutants-<seed>`). Why one survives is written into the JSON by hand, as `reason`, and stays there.
+A mutation swaps an operator or the sides of a choice, changes a number or a truth value, takes a
+`not` or a minus away, drops an argument or a statement; not in texts, annotations and what is
+raised. In a copy of the checkout the room's tests run, the quick ones first, until one fails: it is
+killed. Each is written at once to results/mutants.json and .md (another seed's to
+`mutants-<seed>`). Why one survives is written into the JSON by hand, as `reason`, and stays there.
 """
 
 from __future__ import annotations
@@ -39,16 +41,29 @@ from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.settings import ROOT
 
 RESULTS = Path(__file__).with_name("results")
-LEASES = "lease or died or one_process or user or dies or line or shown_to or full_disk or goes_on_from"
+LEASES = (
+    "lease or died or one_process or user or dies or line or shown_to or full_disk or goes_on_from"
+)
 ROOMS = {
     "norms": (
         "mambanorm/norms/*.py",
-        ("tests/test_norms.py", "tests/test_conditional.py", "tests/test_behaviour.py", "tests/test_bad_input.py"),
+        (
+            "tests/test_norms.py",
+            "tests/test_conditional.py",
+            "tests/test_behaviour.py",
+            "tests/test_bad_input.py",
+        ),
     ),
-    "block": ("mambanorm/block.py", ("tests/test_model.py", "tests/test_sites.py", "tests/test_bad_input.py")),
+    "block": (
+        "mambanorm/block.py",
+        ("tests/test_model.py", "tests/test_sites.py", "tests/test_bad_input.py"),
+    ),
     "store": ("mambanorm_study/runs/store.py", ("tests/test_store.py",)),
     "stored run": ("mambanorm_study/runs/result.py", ("tests/test_store.py",)),
-    "leases": ("mambanorm_study/runs/worker.py", ("tests/test_sweep.py", "tests/test_resume.py", f"-k={LEASES}")),
+    "leases": (
+        "mambanorm_study/runs/worker.py",
+        ("tests/test_sweep.py", "tests/test_resume.py", f"-k={LEASES}"),
+    ),
     "rule": ("mambanorm_study/claims/rule.py", ("tests/test_rule.py", "tests/test_claims.py")),
     "rows": (
         "mambanorm_study/claims/rows.py",
@@ -63,18 +78,39 @@ ROOMS = {
     "schedule": ("mambanorm/loop.py", ("tests/test_train.py",)),
     "loop": ("mambanorm/loop.py", ("tests/test_train.py",)),
 }
-"""Room → its code, and the tests that judge it and nothing else. Of loop.py, SCHEDULE is a room of its own."""
-OF_CLAIMS = ("rule", "claims", "evidence", "protocol", "budget", "verdict_pages", "summaries", "compare", "beyond")
+"""Room → its code, and the tests that judge it and nothing else. Of loop.py, SCHEDULE is a room of
+its own."""
+OF_CLAIMS = (
+    "rule",
+    "claims",
+    "evidence",
+    "protocol",
+    "budget",
+    "verdict_pages",
+    "summaries",
+    "compare",
+    "beyond",
+)
 SCHEDULE = {"SCHEDULES", "learning_rate"}
 
-PAIRS = [(ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
+PAIRS = [
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+]
 PAIRS += [(ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.BitAnd, ast.BitOr), (ast.And, ast.Or)]
-SWAPPED = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])} | {ast.Pow: ast.Mult, ast.FloorDiv: ast.Mult}
+SWAPPED = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])} | {
+    ast.Pow: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+}
 
 
 @dataclass
 class Mutant:
-    """One changed place, and what became of it: the test that killed it at first, and now; "" for a survivor."""
+    """One changed place, and what became of it: the test that killed it at first, and now; "" for a
+    survivor."""
 
     room: str
     where: str
@@ -91,7 +127,9 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
     but = partial(type(node), **vars(node))
     match node:
         case ast.Compare(ops=ops):
-            yield from (but(ops=[*ops[:i], SWAPPED[type(op)](), *ops[i + 1 :]]) for i, op in enumerate(ops))
+            yield from (
+                but(ops=[*ops[:i], SWAPPED[type(op)](), *ops[i + 1 :]]) for i, op in enumerate(ops)
+            )
         case ast.BinOp(op=op) | ast.BoolOp(op=op) if type(op) in SWAPPED:
             yield but(op=SWAPPED[type(op)]())
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
@@ -99,24 +137,41 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
         case ast.IfExp(body=body, orelse=orelse):
             yield but(body=orelse, orelse=body)
         case ast.Constant(value=bool() | int() | float() as v):
-            yield but(value=not v if isinstance(v, bool) else v + 1 if isinstance(v, int) or not v else v * 2)
+            yield but(
+                value=not v
+                if isinstance(v, bool)
+                else v + 1
+                if isinstance(v, int) or not v
+                else v * 2
+            )
         case ast.Call(args=args, keywords=keywords):
-            yield from (but(keywords=keywords[:i] + keywords[i + 1 :]) for i, k in enumerate(keywords) if k.arg)
+            yield from (
+                but(keywords=keywords[:i] + keywords[i + 1 :])
+                for i, k in enumerate(keywords)
+                if k.arg
+            )
             if len(args) > 1:
                 yield but(args=args[:-1])
-        case ast.Expr(value=ast.Call()) | ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.AugAssign():
+        case (
+            ast.Expr(value=ast.Call())
+            | ast.Assign(targets=[ast.Attribute() | ast.Subscript()])
+            | ast.AugAssign()
+        ):
             yield ast.Pass()
         case ast.Raise() | ast.Return(value=None) | ast.Break():
             yield ast.Pass()
 
 
 def places(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below one that may be changed: no text, no annotation, no decorator, and nothing of what is said."""
+    """The nodes below one that may be changed: no text, no annotation, no decorator, and nothing of
+    what is said."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
         return
     yield node
     for name, value in ast.iter_fields(node):
-        if name not in ("annotation", "returns", "decorator_list") and not isinstance(node, ast.Raise | ast.JoinedStr):
+        if name not in ("annotation", "returns", "decorator_list") and not isinstance(
+            node, ast.Raise | ast.JoinedStr
+        ):
             for child in value if isinstance(value, list) else [value]:
                 yield from places(child) if isinstance(child, ast.AST) else ()
 
@@ -128,22 +183,32 @@ def candidates(room: str) -> list[Mutant]:
         source = path.read_bytes()
         lines = [0, *(at.end() for at in re.finditer(b"\n", source))]  # columns count bytes
         for top in ast.parse(source).body:
-            scheduling = bool({getattr(top, "name", ""), getattr(getattr(top, "target", 0), "id", "")} & SCHEDULE)
+            scheduling = bool(
+                {getattr(top, "name", ""), getattr(getattr(top, "target", 0), "id", "")} & SCHEDULE
+            )
             if path.name == "loop.py" and scheduling != (room == "schedule"):
                 continue
             for node in places(top):
                 for changed in changes(node):
-                    span = [lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset]
+                    span = [
+                        lines[node.lineno - 1] + node.col_offset,
+                        lines[node.end_lineno - 1] + node.end_col_offset,
+                    ]
                     where = f"{path.relative_to(ROOT)}:{node.lineno}"
                     found.append(Mutant(room, where, ast.unparse(node), ast.unparse(changed), span))
     return found
 
 
 def sample(seed: int, n: int) -> list[Mutant]:
-    """`n` mutations, of each room as many; the rooms that stand first have one more if it does not come out even."""
+    """`n` mutations, of each room as many; the rooms that stand first have one more if it does not
+    come out even."""
     generator = random.Random(seed)
     sizes = [n // len(ROOMS) + (i < n % len(ROOMS)) for i in range(len(ROOMS))]
-    return [one for room, size in zip(ROOMS, sizes, strict=True) for one in generator.sample(candidates(room), size)]
+    return [
+        one
+        for room, size in zip(ROOMS, sizes, strict=True)
+        for one in generator.sample(candidates(room), size)
+    ]
 
 
 def ignored(folder: str, names: list[str]) -> set[str]:
@@ -161,9 +226,22 @@ def altered(mutant: Mutant) -> bytes:
 def run_tests(root: Path, *arguments: str, limit_s: float) -> tuple[int | None, str]:
     """Exit code of pytest in a copy, None if it took too long, and what it said."""
     env = os.environ | dict(PYTHONPATH=str(root), OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-rfE",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        *arguments,
+    ]
     with tempfile.TemporaryFile("w+") as said:
-        run = subprocess.Popen(command, cwd=root, env=env, stdout=said, stderr=said, start_new_session=True)
+        run = subprocess.Popen(
+            command, cwd=root, env=env, stdout=said, stderr=said, start_new_session=True
+        )
         with suppress(subprocess.TimeoutExpired):
             run.wait(limit_s)
         code = run.poll()
@@ -176,15 +254,20 @@ def run_tests(root: Path, *arguments: str, limit_s: float) -> tuple[int | None, 
 
 @cache
 def unchanged(root: Path, tests: tuple[str, ...]) -> tuple[str, float]:
-    """The tests of a room on code as it is, all of which pass: a file that names them, quick ones first; seconds."""
+    """The tests of a room on code as it is, all of which pass: a file that names them, quick ones
+    first; seconds."""
     start, took = time.monotonic(), {}
     code, said = run_tests(root, *tests, "--durations=0", "--durations-min=0", limit_s=3600)
     if code != 0:
         raise SystemExit(f"the tests {tests} fail without any mutation:\n{said[-2000:]}")
-    for seconds, name in re.findall(r"^([\d.]+)s (?:setup|call|teardown) +(\S.*?) *$", said, re.MULTILINE):
+    for seconds, name in re.findall(
+        r"^([\d.]+)s (?:setup|call|teardown) +(\S.*?) *$", said, re.MULTILINE
+    ):
         took[name] = took.get(name, 0.0) + float(seconds)
     (root / "order").write_text("\n".join(sorted(took, key=took.get)))
-    return (root / "order").rename(root / f"{Path(tests[0]).stem}.order").name, time.monotonic() - start
+    return (root / "order").rename(
+        root / f"{Path(tests[0]).stem}.order"
+    ).name, time.monotonic() - start
 
 
 def judge(root: Path, mutant: Mutant) -> str:
@@ -202,7 +285,11 @@ def page(head: dict, mutants: list[Mutant]) -> str:
     """The results as Markdown."""
 
     def code(text: str) -> str:
-        return "`" + textwrap.shorten(text, 90, placeholder="…").replace("|", "\\|").replace("`", "'") + "`"
+        return (
+            "`"
+            + textwrap.shorten(text, 90, placeholder="…").replace("|", "\\|").replace("`", "'")
+            + "`"
+        )
 
     def fate(m: Mutant) -> str:
         if not m.now:
@@ -215,14 +302,24 @@ def page(head: dict, mutants: list[Mutant]) -> str:
         cells = (len(some), sum(bool(m.first) for m in some), sum(bool(m.now) for m in some))
         counts.append([room, *map(str, cells), ", ".join(tests).replace("tests/", "")])
     lines = [["where", "is", "becomes", "killed by"]]
-    lines += [[m.where.removeprefix("mambanorm/"), code(m.before), code(m.after), fate(m)] for m in mutants]
+    lines += [
+        [m.where.removeprefix("mambanorm/"), code(m.before), code(m.after), fate(m)]
+        for m in mutants
+    ]
     facts = "\n".join(f"- {name}: {value}" for name, value in head.items())
-    parts = ["# Code changed at random, and the tests that notice", facts, as_markdown(counts), as_markdown(lines)]
+    parts = [
+        "# Code changed at random, and the tests that notice",
+        facts,
+        as_markdown(counts),
+        as_markdown(lines),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=35)
     parser.add_argument("--mutations", type=int, default=80)
     parser.add_argument("--workers", type=int, default=1, help="so many rooms at a time")
@@ -233,21 +330,35 @@ def main() -> None:
     stem = "mutants-claims" if options.claims else "mutants"
     if options.claims:
         ROOMS.clear()
-        ROOMS["claims"] = ("mambanorm_study/claims/*.py", tuple(f"tests/test_{name}.py" for name in OF_CLAIMS))
+        ROOMS["claims"] = (
+            "mambanorm_study/claims/*.py",
+            tuple(f"tests/test_{name}.py" for name in OF_CLAIMS),
+        )
         options.rooms = ["claims"]
-    stored = RESULTS / f"{stem}.json" if options.seed == 35 else RESULTS / f"{stem}-{options.seed}.json"
+    stored = (
+        RESULTS / f"{stem}.json" if options.seed == 35 else RESULTS / f"{stem}-{options.seed}.json"
+    )
     known = [Mutant(**facts) for facts in json.loads(stored.read_text())] if stored.exists() else []
     mutants = sample(options.seed, options.mutations)
-    mutants = [next((k for k in known if (k.where, k.span, k.after) == (m.where, m.span, m.after)), m) for m in mutants]
+    mutants = [
+        next((k for k in known if (k.where, k.span, k.after) == (m.where, m.span, m.after)), m)
+        for m in mutants
+    ]
     command = "--claims" if options.claims else f"--seed {options.seed}"
     head = made(f"python -m benchmarks.mutants {command} --mutations {options.mutations}")
 
     def write() -> None:
-        write_text(stored, json.dumps([asdict(m) for m in mutants], indent=1, ensure_ascii=False) + "\n")
+        write_text(
+            stored, json.dumps([asdict(m) for m in mutants], indent=1, ensure_ascii=False) + "\n"
+        )
         write_text(stored.with_suffix(".md"), page(head, mutants))
 
     def judge_room(room: str) -> None:
-        todo = [m for m in mutants if m.room == room and (m.first is None or (options.again and not m.now))]
+        todo = [
+            m
+            for m in mutants
+            if m.room == room and (m.first is None or (options.again and not m.now))
+        ]
         with tempfile.TemporaryDirectory() as folder:
             if todo:
                 root = shutil.copytree(ROOT, Path(folder) / "kit", ignore=ignored)
@@ -255,7 +366,10 @@ def main() -> None:
                 mutant.now = judge(root, mutant)
                 mutant.first = mutant.now if mutant.first is None else mutant.first
                 write()
-                print(f"{mutant.where}: {mutant.before} → {mutant.after}: {mutant.now or 'SURVIVES'}", flush=True)
+                print(
+                    f"{mutant.where}: {mutant.before} → {mutant.after}: {mutant.now or 'SURVIVES'}",
+                    flush=True,
+                )
 
     with ThreadPoolExecutor(options.workers) as pool:
         list(pool.map(judge_room, options.rooms))

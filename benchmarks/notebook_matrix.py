@@ -1,8 +1,10 @@
-"""Does every notebook take a task of every kind, or refuse it by name? python -m benchmarks.notebook_matrix
+"""Does every notebook take a task of every kind, or refuse it by name? python -m
+benchmarks.notebook_matrix
 
-Each notebook that reads `tasks` is executed at scale smoke with one task of each kind. It must run through, or stop in
-the cell behind its parameters with one line that names the tasks it takes. Anything else is a fault, and the command
-then exits with 1. Notebooks that do not read their parameter `tasks` are listed and not executed.
+Each notebook that reads `tasks` is executed at scale smoke with one task of each kind. It must run
+through, or stop in the cell behind its parameters with one line that names the tasks it takes.
+Anything else is a fault, and the command then exits with 1. Notebooks that do not read their
+parameter `tasks` are listed and not executed.
 
     python -m benchmarks.notebook_matrix --notebooks 03,08 --kinds text,table
 """
@@ -37,8 +39,13 @@ REFUSAL = re.compile(r"cell \[(\d+)\]: ValueError: notebook \S+ takes .+")
 
 
 def code_cells(path: Path) -> list[nbformat.NotebookNode]:
-    """Return the code cells of a notebook that are not empty, in the order in which their errors are numbered."""
-    return [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code" and c.source.strip()]
+    """Return the code cells of a notebook that are not empty, in the order in which their errors
+    are numbered."""
+    return [
+        c
+        for c in nbformat.read(path, as_version=4).cells
+        if c.cell_type == "code" and c.source.strip()
+    ]
 
 
 def reads_tasks(path: Path) -> bool:
@@ -61,7 +68,8 @@ def verdict(outcome: NotebookOutcome) -> str:
 
 
 def run_matrix(paths: Sequence[Path], kinds: Sequence[str], folder: Path) -> list[str]:
-    """Execute the notebooks with each kind of task, print a line for each, and return the faults."""
+    """Execute the notebooks with each kind of task, print a line for each, and return the
+    faults."""
     faults = []
     for path in paths:
         if not reads_tasks(path):

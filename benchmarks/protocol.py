@@ -18,8 +18,8 @@ from mambanorm_study.runs.recorded_results import RESULTS, recorded
 from mambanorm_study.tables.tables import label
 
 PREDICTIONS = RESULTS / "predictions.csv"
-"""Each claim and task: the word of version 11, and the word of version 12 on the tuning seeds, which is the prediction
-for the test seeds. Written before the first test seed was run."""
+"""Each claim and task: the word of version 11, and the word of version 12 on the tuning seeds,
+which is the prediction for the test seeds. Written before the first test seed was run."""
 
 START, END = "<!-- {}: written by python -m benchmarks.protocol -->\n", "<!-- end of {} -->\n"
 
@@ -32,13 +32,24 @@ def span(seeds: Iterable[int]) -> str:
 
 def claims_table() -> str:
     """Return every claim with its unit, its marks and its planned seeds, as a Markdown table."""
-    lines = ["| claim | in words | what must lie above 0 | unit | marks | seeds |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| claim | in words | what must lie above 0 | unit | marks | seeds |",
+        "|---|---|---|---|---|---|",
+    ]
     for claim in (*CLAIMS.values(), *BEYOND.values()):
         marks = dict.fromkeys(f"{claim.smallest_of(group[0]):g}" for group in claim.deciding)
-        marks = "50 %" if claim.runs == "failure" else " / ".join(f"0 and {mark}" for mark in marks) or "none"
-        units = ", ".join(dict.fromkeys(c.unit for c in claim.comparisons if c.decides or claim.measured))
+        marks = (
+            "50 %"
+            if claim.runs == "failure"
+            else " / ".join(f"0 and {mark}" for mark in marks) or "none"
+        )
+        units = ", ".join(
+            dict.fromkeys(c.unit for c in claim.comparisons if c.decides or claim.measured)
+        )
         units = "% of runs" if claim.runs == "failure" else units
-        seeds = span(planned_seeds(claim, "evening")) + (" (not fresh)" if claim.runs != "tuned" else "")
+        seeds = span(planned_seeds(claim, "evening")) + (
+            " (not fresh)" if claim.runs != "tuned" else ""
+        )
         lines.append(f"| {claim.id} | {claim.words} | {claim.asks} | {units} | {marks} | {seeds} |")
     return "\n".join(lines) + "\n"
 
@@ -52,19 +63,28 @@ def predictions_table() -> str:
     for row in pd.read_csv(PREDICTIONS, keep_default_na=False).itertuples():
         rates = f" ({row.rates})" if row.rates else ""
         compared = f"{row.comparison}{rates}: {row.amount}, n = {row.n}"
-        lines.append(f"| {row.claim} | {row.task} | {compared} | {row.version_11} | {row.prediction} | – |")
+        lines.append(
+            f"| {row.claim} | {row.task} | {compared} | {row.version_11} | {row.prediction} | – |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def predict(frame: pd.DataFrame, tasks: Iterable[tuple[str, str]]) -> pd.DataFrame:
-    """Return the predictions for pairs of claim and task: the words of this version on the tuning seeds."""
+    """Return the predictions for pairs of claim and task: the words of this version on the tuning
+    seeds."""
     evidence, rows = Evidence(frame, STUDY_SCALE, tuning=True), []
     for claim, task in tasks:
         verdict = judge(claim, evidence, task=task, tuning=True)
         row = verdict.turns_on
         rates = ", ".join(f"{label(arm)} {rate:g}" for arm, rate in (row.rates or {}).items())
         named = rates if len(row.rates or {}) <= 2 else ""
-        told = dict(comparison=row.comparison, rates=named, amount=row.amount, n=row.n, prediction=verdict.said)
+        told = dict(
+            comparison=row.comparison,
+            rates=named,
+            amount=row.amount,
+            n=row.n,
+            prediction=verdict.said,
+        )
         rows.append(dict(claim=claim, task=task) | told)
     return pd.DataFrame(rows)
 
@@ -82,7 +102,11 @@ def rates_text(frame: pd.DataFrame) -> str:
 
 def with_tables(document: str, frame: pd.DataFrame) -> str:
     """Return PROTOCOL.md with its tables written anew."""
-    tables = {"claims": claims_table(), "predictions": predictions_table(), "learning rates": rates_text(frame)}
+    tables = {
+        "claims": claims_table(),
+        "predictions": predictions_table(),
+        "learning rates": rates_text(frame),
+    }
     for name, table in tables.items():
         start, end = START.format(name), END.format(name)
         before, after = document.split(start)[0], document.split(end)[1]

@@ -1,8 +1,9 @@
-"""`mambanorm bench`: measures section by section, prints each table as it is finished, writes them all at the end.
+"""`mambanorm bench`: measures section by section, prints each table as it is finished, writes them
+all at the end.
 
-Written into the folder of results, whole or not at all: `cpu.json` (head, verdicts on the targets, one row a case),
-`cpu.md` (the same as tables) and two pictures. A run of some sections only is named after them (`cpu-step.json`), so
-that it never takes the place of a whole one.
+Written into the folder of results, whole or not at all: `cpu.json` (head, verdicts on the targets,
+one row a case), `cpu.md` (the same as tables) and two pictures. A run of some sections only is
+named after them (`cpu-step.json`), so that it never takes the place of a whole one.
 """
 
 from __future__ import annotations
@@ -44,12 +45,15 @@ def bench(
 ) -> int:
     """Measures the sections (None = all) and writes the results; 0, or 1 if a peer failed.
 
-    A peer that is missing or skipped is shown as that and is no failure. `threads`: None = THREADS, or one core.
-    Raises ValueError for an unknown section, and for more threads than there are cores.
+    A peer that is missing or skipped is shown as that and is no failure. `threads`: None = THREADS,
+    or one core. Raises ValueError for an unknown section, and for more threads than there are
+    cores.
     """
     limits, start, cores = limits or Limits(), time.monotonic(), machine.cores()
     if threads is not None and threads > cores:
-        raise ValueError(f"--threads {shown(threads)}: this machine has {plural(cores, 'core')}, give at most as many")
+        raise ValueError(
+            f"--threads {shown(threads)}: this machine has {plural(cores, 'core')}, give at most as many"
+        )
     threads, before = threads or min(THREADS, cores), torch.get_num_threads()
     asked = groups(only, sizes or Sizes(), threads)
     sections = list(dict.fromkeys(group.section for group in asked))
@@ -71,7 +75,10 @@ def bench(
 
 def head(sections: list[str], limits: Limits, threads: int, wall_s: float) -> dict:
     """What the numbers depend on: how they were made, when, on what, of which code."""
-    command = ["mambanorm bench", *(["--only", ",".join(sections)] if sections != list(SECTIONS) else [])]
+    command = [
+        "mambanorm bench",
+        *(["--only", ",".join(sections)] if sections != list(SECTIONS) else []),
+    ]
     command += ["--repeats", limits.repeats, "--budget", f"{limits.budget:g}", "--threads", threads]
     command += ["--full"] * limits.full
     facts = made(" ".join(map(str, command)))
@@ -102,12 +109,21 @@ def write(folder: Path, stem: str, facts: dict, rows: list[dict]) -> None:
     found = verdicts(rows)
     if found:
         print(f"\n{as_text(target_table(found))}")
-    pictures = draw(rows, caption=f"{facts['machine']} · {facts['threads']} threads · {facts['date']}")
+    pictures = draw(
+        rows, caption=f"{facts['machine']} · {facts['threads']} threads · {facts['date']}"
+    )
     for name, fig in pictures.items():
         write_bytes(folder / f"{stem}-{name}.png", fig._repr_png_())
-    write_text(folder / f"{stem}.json", json.dumps({"head": facts, "targets": found, "rows": rows}, indent=1) + "\n")
-    write_text(folder / f"{stem}.md", report(facts, rows, [f"{stem}-{name}.png" for name in pictures]))
-    print(f"\n{folder / stem}.json, .md{', .png' if pictures else ''} written, after {facts['took']}")
+    write_text(
+        folder / f"{stem}.json",
+        json.dumps({"head": facts, "targets": found, "rows": rows}, indent=1) + "\n",
+    )
+    write_text(
+        folder / f"{stem}.md", report(facts, rows, [f"{stem}-{name}.png" for name in pictures])
+    )
+    print(
+        f"\n{folder / stem}.json, .md{', .png' if pictures else ''} written, after {facts['took']}"
+    )
 
 
 def draw(rows: list[dict], caption: str) -> dict:
@@ -115,4 +131,6 @@ def draw(rows: list[dict], caption: str) -> dict:
     frame = pd.DataFrame(rows)
     timed = set(frame.section[frame.median_ms.notna()])
     makers = {"speed": ("step", fig_speed), "scaling": ("length", fig_scaling)}
-    return {name: make(frame, caption) for name, (section, make) in makers.items() if section in timed}
+    return {
+        name: make(frame, caption) for name, (section, make) in makers.items() if section in timed
+    }

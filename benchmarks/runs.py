@@ -1,9 +1,11 @@
-"""How many runs of the study a machine trains in an hour, task by task; a whole run is judged by two short ones.
+"""How many runs of the study a machine trains in an hour, task by task; a whole run is judged by
+two short ones.
 
-One process a core trains with one thread, all at the same time, as a sweep's workers do. Each trains a run of one
-period (its steps up to and with the first evaluation) and one of three. What the two further periods took is taken as
-often as a whole run has periods. What is left of the short run is added once: model and optimizer, the test split, what
-a run keeps. Data are loaded before and nothing is stored: a sweep does both for many runs, or in a moment.
+One process a core trains with one thread, all at the same time, as a sweep's workers do. Each
+trains a run of one period (its steps up to and with the first evaluation) and one of three. What
+the two further periods took is taken as often as a whole run has periods. What is left of the short
+run is added once: model and optimizer, the test split, what a run keeps. Data are loaded before and
+nothing is stored: a sweep does both for many runs, or in a moment.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _start = None  # in a child: where the processes wait for one another
 def whole_runs(case: Case, rounds: int) -> list[float]:
     """Seconds of a whole run of the case's task and scale: of each round of each process."""
     config = config_of(case.name, case.scale)
-    load_task(config.task, config.scale, config.seed)  # what has to be drawn or downloaded is there for all processes
+    load_task(
+        config.task, config.scale, config.seed
+    )  # what has to be drawn or downloaded is there for all processes
     context = multiprocessing.get_context("spawn")
     with context.Pool(case.processes, _begin, (context.Barrier(case.processes),)) as pool:
         found = pool.starmap(_time, [(config, rounds)] * case.processes, chunksize=1)
@@ -33,7 +37,8 @@ def whole_runs(case: Case, rounds: int) -> list[float]:
 
 
 def of_a_whole_run(short_s: float, longer_s: float, periods: float) -> float:
-    """Seconds of a run of so many periods, from those of a run with SHORT and of one with LONGER."""
+    """Seconds of a run of so many periods, from those of a run with SHORT and of one with
+    LONGER."""
     period = (longer_s - short_s) / (LONGER - SHORT)
     return short_s + period * (periods - SHORT)
 
@@ -51,7 +56,9 @@ def _time(config: RunConfig, rounds: int) -> list[float]:
     found = []
     for _ in range(rounds):
         _start.wait()
-        found.append(of_a_whole_run(*(seconds_of(lambda part=part: train(part)) for part in parts), periods))
+        found.append(
+            of_a_whole_run(*(seconds_of(lambda part=part: train(part)) for part in parts), periods)
+        )
     return found
 
 

@@ -1,21 +1,24 @@
-"""What a store of many runs costs: generates one, then times loading it and every command that looks at all of it.
+"""What a store of many runs costs: generates one, then times loading it and every command that
+looks at all of it.
 
-    python -m benchmarks.store                      50,000 runs, in a temporary folder that is deleted at the end
-    python -m benchmarks.store --runs 20000
+    python -m benchmarks.store                      50,000 runs, in a temporary folder that is
+    deleted at the end python -m benchmarks.store --runs 20000
 
-The runs are generated: one real run of scale smoke, copied file by file, each copy with another config, its own run_id
-and the checksums of its files. They are those of `mambanorm study`, of `mambanorm verdicts` and, for the rest, of the
-grid of 36 arms on two tasks, at scale quick. So every command finds all that it asks for, and trains nothing, and
-fewer runs than the study and the verdicts ask for cannot be had. Their files are as small as a smoke run's, which makes
-no difference here: only their sizes are looked at.
+The runs are generated: one real run of scale smoke, copied file by file, each copy with another
+config, its own run_id and the checksums of its files. They are those of `mambanorm study`, of
+`mambanorm verdicts` and, for the rest, of the grid of 36 arms on two tasks, at scale quick. So
+every command finds all that it asks for, and trains nothing, and fewer runs than the study and the
+verdicts ask for cannot be had. Their files are as small as a smoke run's, which makes no difference
+here: only their sizes are looked at.
 
 They are no results, though they look like some: their back end is "generated".
 
-Times are those of a clock, and of all processors together (`cpu`): on a machine that others use too, compare the
-second. What was read a moment ago is in the machine's memory; the first look after its start waits for the disk.
+Times are those of a clock, and of all processors together (`cpu`): on a machine that others use
+too, compare the second. What was read a moment ago is in the machine's memory; the first look after
+its start waits for the disk.
 
-Written into the folder of results: `store.json` (head, one row a measurement) and `store.md`, the same as a table; of
-another number of runs than 50,000 as `store-<number>`.
+Written into the folder of results: `store.json` (head, one row a measurement) and `store.md`, the
+same as a table; of another number of runs than 50,000 as `store-<number>`.
 """
 
 from __future__ import annotations
@@ -53,16 +56,19 @@ RUNS, REPEATS = 50_000, 3
 
 
 def configs_for(n: int) -> tuple[list[RunConfig], int]:
-    """n configs: those of the study and of the verdicts, filled up from the grid; and its number of seeds."""
+    """n configs: those of the study and of the verdicts, filled up from the grid; and its number of
+    seeds."""
     asked = [config for configs in notebook_runs(SCALE).values() for config in configs]
-    asked += verdict_runs(scale=SCALE, runs_dir="nowhere")  # whatever is stored here: no run asks for further rates
+    asked += verdict_runs(
+        scale=SCALE, runs_dir="nowhere"
+    )  # whatever is stored here: no run asks for further rates
     seeds = max(1, (n - len(unique(asked))) // (len(GRID_ARMS) * len(TASKS)))
     return unique([*asked, *grid(GRID_ARMS, TASKS, scale=SCALE, seeds=range(seeds))]), seeds
 
 
 def generate(configs: list[RunConfig], store: Path) -> None:
-    """A stored run for each config: copies of the files of one smoke run; config, result and manifest its own. The
-    manifest is written last: a run that has none was not finished."""
+    """A stored run for each config: copies of the files of one smoke run; config, result and
+    manifest its own. The manifest is written last: a run that has none was not finished."""
     with tempfile.TemporaryDirectory() as folder:
         template = save_run(train(base_config("digits", "smoke")), folder)
         content = {path.name: path.read_bytes() for path in template.iterdir()}
@@ -84,7 +90,8 @@ def generate(configs: list[RunConfig], store: Path) -> None:
 
 
 def seconds_of(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds by the clock, and of all processors for this process and those that it started and waited for."""
+    """Seconds by the clock, and of all processors for this process and those that it started and
+    waited for."""
     start, before = time.perf_counter(), os.times()
     work()
     return time.perf_counter() - start, sum(os.times()[:4]) - sum(before[:4])
@@ -92,15 +99,24 @@ def seconds_of(work: Callable[[], object]) -> tuple[float, float]:
 
 def command(store: Path, *arguments: str) -> Callable[[], object]:
     """A command of the shell, in a process of its own; RuntimeError if it fails."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "MAMBANORM_SCALE": SCALE, "MAMBANORM_RUNS_DIR": str(store)}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "MAMBANORM_SCALE": SCALE,
+        "MAMBANORM_RUNS_DIR": str(store),
+    }
     environment |= {"MAMBANORM_FRESH": "0"}  # else the study asks for a seed that nobody has
 
     def call() -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "mambanorm_study", *arguments], env=environment, capture_output=True, text=True
+            [sys.executable, "-m", "mambanorm_study", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         if done.returncode or "Training takes" in done.stdout:
-            raise RuntimeError(f"mambanorm {' '.join(arguments)}: {done.stdout[-500:]}{done.stderr[-500:]}")
+            raise RuntimeError(
+                f"mambanorm {' '.join(arguments)}: {done.stdout[-500:]}{done.stderr[-500:]}"
+            )
 
     return call
 
@@ -121,7 +137,8 @@ def measure(store: Path, seeds: int, repeats: int) -> list[dict]:
     some_run = next(store.glob("[!.]*")) / "result.json"
 
     def one_more() -> None:
-        """A run that has been written anew since the last look: other times of its files, the same content."""
+        """A run that has been written anew since the last look: other times of its files, the same
+        content."""
         some_run.write_bytes(some_run.read_bytes())
         load_runs(store)
 
@@ -157,9 +174,18 @@ def report(head: dict, rows: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=int, default=RUNS, help=f"about how many runs to generate (default: {RUNS:,})")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help=f"times each is timed (default: {REPEATS})")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.store", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=RUNS,
+        help=f"about how many runs to generate (default: {RUNS:,})",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=REPEATS, help=f"times each is timed (default: {REPEATS})"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go")
     options = parser.parse_args()
     out = writable_folder(options.out, "the results")

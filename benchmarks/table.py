@@ -1,7 +1,8 @@
-"""Rows → tables and verdicts: what is printed, what stands in the Markdown file, which target is reached.
+"""Rows → tables and verdicts: what is printed, what stands in the Markdown file, which target is
+reached.
 
-A ratio is a row's median by the median of another row of its group: `÷ floor` 2.3 is 2.3 times the floor, and a peer's
-`÷ ours` 20 is 20 times as slow as ours.
+A ratio is a row's median by the median of another row of its group: `÷ floor` 2.3 is 2.3 times the
+floor, and a peer's `÷ ours` 20 is 20 times as slow as ours.
 """
 
 from __future__ import annotations
@@ -35,12 +36,19 @@ class Target:
         return {"target": self.text, "wanted": wanted, "measured": measured, "reached": reached}
 
 
-def ratio(section: str, name: str, base: str, *shape: int, threads: int = 2, group: str = "") -> Callable:
+def ratio(
+    section: str, name: str, base: str, *shape: int, threads: int = 2, group: str = ""
+) -> Callable:
     """The ratio of two rows of one shape, None where it was not measured."""
 
     def find(rows: list[dict]) -> float | None:
         for row in rows:
-            same = (row["section"], row["name"], tuple(row["shape"]), row["threads"]) == (section, name, shape, threads)
+            same = (row["section"], row["name"], tuple(row["shape"]), row["threads"]) == (
+                section,
+                name,
+                shape,
+                threads,
+            )
             if same and row["group"].startswith(group):
                 return row["ratios"].get(base)
         return None
@@ -49,10 +57,13 @@ def ratio(section: str, name: str, base: str, *shape: int, threads: int = 2, gro
 
 
 def variation(column: str, group: str = "", first: int = 512, last: int = 8192) -> Callable:
-    """Highest by lowest value per token among the lengths first…last; None unless both ends are there."""
+    """Highest by lowest value per token among the lengths first…last; None unless both ends are
+    there."""
 
     def find(rows: list[dict]) -> float | None:
-        lengths = [row for row in rows if row["section"] == "length" and row["group"].endswith(group)]
+        lengths = [
+            row for row in rows if row["section"] == "length" and row["group"].endswith(group)
+        ]
         at = {row["shape"][1]: row[column] for row in lengths if first <= row["shape"][1] <= last}
         found = [value for value in at.values() if value]
         return max(found) / min(found) if at.get(first) and at.get(last) else None
@@ -66,30 +77,73 @@ TARGETS = (
     Target(f"step by its floor, {sign(SMALL[:3])}", ratio("step", "ours", "floor", *SMALL), 3.5),
     Target(f"step by its floor, {sign(MIDDLE[:3])}", ratio("step", "ours", "floor", *MIDDLE), 2.4),
     Target(f"step by its floor, {sign(LARGE[:3])}", ratio("step", "ours", "floor", *LARGE), 2.0),
-    Target(f"mambapy's step by ours, {sign(SMALL[:3])}", ratio("step", "mambapy", "ours", *SMALL), 15, True),
-    Target(f"mambapy's step by ours, {sign(MIDDLE[:3])}", ratio("step", "mambapy", "ours", *MIDDLE), 20, True),
-    Target(f"mambapy's step by ours, {sign(LARGE[:3])}", ratio("step", "mambapy", "ours", *LARGE), 30, True),
+    Target(
+        f"mambapy's step by ours, {sign(SMALL[:3])}",
+        ratio("step", "mambapy", "ours", *SMALL),
+        15,
+        True,
+    ),
+    Target(
+        f"mambapy's step by ours, {sign(MIDDLE[:3])}",
+        ratio("step", "mambapy", "ours", *MIDDLE),
+        20,
+        True,
+    ),
+    Target(
+        f"mambapy's step by ours, {sign(LARGE[:3])}",
+        ratio("step", "mambapy", "ours", *LARGE),
+        30,
+        True,
+    ),
     Target(
         f"mambapy's scan by ours, forward + backward, {sign(SCAN)}",
         ratio("scan", "mambapy", "ours", *SCAN, group="forward + backward"),
         30,
         True,
     ),
-    Target("time per token from length 512 to 8192, tokens fixed", variation("us_per_token", "a batch"), 1.5),
-    Target("time per token from length 512 to 8192, one row", variation("us_per_token", "one row"), 1.5),
-    Target("peak memory per token from length 512 to 8192, tokens fixed", variation("kb_per_token", "a batch"), 1.5),
-    Target("peak memory per token from length 512 to 8192, one row", variation("kb_per_token", "one row"), 1.5),
+    Target(
+        "time per token from length 512 to 8192, tokens fixed",
+        variation("us_per_token", "a batch"),
+        1.5,
+    ),
+    Target(
+        "time per token from length 512 to 8192, one row", variation("us_per_token", "one row"), 1.5
+    ),
+    Target(
+        "peak memory per token from length 512 to 8192, tokens fixed",
+        variation("kb_per_token", "a batch"),
+        1.5,
+    ),
+    Target(
+        "peak memory per token from length 512 to 8192, one row",
+        variation("kb_per_token", "one row"),
+        1.5,
+    ),
     *(
         Target(
             f"one block with {norm} at {site} by one with it after the SSM, {sign(BLOCK[:3])}",
-            ratio("norms", f"None>SSM>None+{site}:{norm}", f"None>SSM>{norm}", *BLOCK, group=f"one block, {norm} at"),
+            ratio(
+                "norms",
+                f"None>SSM>None+{site}:{norm}",
+                f"None>SSM>{norm}",
+                *BLOCK,
+                group=f"one block, {norm} at",
+            ),
             1.2,
         )
         for norm in ("RMSN", "IN")
         for site in ("gated", "B", "C", "delta", "branch")
     ),
-    Target(f"step under watch by itself, {sign(MIDDLE[:3])}", ratio("watch", "watched", "ours", *MIDDLE), 1.03),
-    Target(f"NormVary by LN, forward + backward, {sign(NORM[:3])}", ratio("norms", "NormVary", "LN", *NORM), 2.0),
+    Target(
+        f"step under watch by itself, {sign(MIDDLE[:3])}",
+        ratio("watch", "watched", "ours", *MIDDLE),
+        1.03,
+    ),
+    Target(
+        f"NormVary by LN, forward + backward, {sign(NORM[:3])}",
+        ratio("norms", "NormVary", "LN", *NORM),
+        2.0,
+    ),
 )
 
 
@@ -99,7 +153,7 @@ def verdicts(rows: list[dict]) -> list[dict]:
     return [verdict for verdict in found if verdict["measured"] is not None]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # tables as lists of lines of cells, the header first
 
 
@@ -113,16 +167,20 @@ def groups_of(rows: Iterable[dict]) -> list[tuple[str, list[dict]]]:
 
 
 def table(rows: Sequence[dict]) -> list[list[str]]:
-    """One group as cells: name, median, quartiles, ratios to the rows that others are set against, memory, repeats."""
+    """One group as cells: name, median, quartiles, ratios to the rows that others are set against,
+    memory, repeats."""
     if rows[0]["section"] == "length":
         return _length_table(rows)
     if rows[0]["section"] == "runs":
         return _runs_table(rows)
-    bases = [name for name in BASES if any(row["name"] == name for row in rows) and _compares(name, rows)]
+    bases = [
+        name for name in BASES if any(row["name"] == name for row in rows) and _compares(name, rows)
+    ]
     lines = [["", "ms", "quartiles", *(f"÷ {base}" for base in bases), "peak MB", "runs"]]
     for row in rows:
         ratios = [
-            _times(1.0 if row["name"] == base and row["median_ms"] else row["ratios"].get(base)) for base in bases
+            _times(1.0 if row["name"] == base and row["median_ms"] else row["ratios"].get(base))
+            for base in bases
         ]
         lines.append([row["name"], *_time_cells(row), *ratios, _number(row["peak_mb"]), _runs(row)])
     return lines
@@ -134,24 +192,37 @@ def _compares(base: str, rows: Sequence[dict]) -> bool:
 
 
 def _length_table(rows: Sequence[dict]) -> list[list[str]]:
-    lines = [["rows × length", "ms", "quartiles", "µs per token", "peak MB", "kB per token", "runs"]]
+    lines = [
+        ["rows × length", "ms", "quartiles", "µs per token", "peak MB", "kB per token", "runs"]
+    ]
     for row in rows:
         size = f"{row['shape'][0]:,} × {row['shape'][1]:,}"
-        per_token = [_number(row["us_per_token"]), _number(row["peak_mb"]), _number(row["kb_per_token"])]
+        per_token = [
+            _number(row["us_per_token"]),
+            _number(row["peak_mb"]),
+            _number(row["kb_per_token"]),
+        ]
         lines.append([size, *_time_cells(row), *per_token, _runs(row)])
     return lines
 
 
 def _runs_table(rows: Sequence[dict]) -> list[list[str]]:
     lines = [["", "ms a run", "quartiles", "runs an hour", "judged by"]]
-    return lines + [[row["name"], *_time_cells(row), _number(row["runs_per_hour"]), _runs(row)] for row in rows]
+    return lines + [
+        [row["name"], *_time_cells(row), _number(row["runs_per_hour"]), _runs(row)] for row in rows
+    ]
 
 
 def target_table(found: Sequence[dict]) -> list[list[str]]:
     lines = [["target", "wanted", "measured", ""]]
     for one in found:
         lines.append(
-            [one["target"], one["wanted"], _times(one["measured"]), "reached" if one["reached"] else "NOT YET"]
+            [
+                one["target"],
+                one["wanted"],
+                _times(one["measured"]),
+                "reached" if one["reached"] else "NOT YET",
+            ]
         )
     return lines
 
@@ -170,7 +241,9 @@ def _number(value: float | None) -> str:
     """Three digits or so; nothing for what was not measured."""
     if value is None:
         return ""
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    return (
+        f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    )
 
 
 def _times(value: float | None) -> str:

@@ -1,4 +1,5 @@
-"""A command of mambanorm on SLURM. This process is Dask's scheduler, and SLURM's jobs bring the workers.
+"""A command of mambanorm on SLURM. This process is Dask's scheduler, and SLURM's jobs bring the
+workers.
 
 docs/clusters.md says how it is used.
 """
@@ -14,24 +15,48 @@ from dask_jobqueue import SLURMCluster
 from mambanorm_study.cli.main import main as mambanorm
 from mambanorm_study.runs.cluster import worker_environment
 
-LEAVE_MINUTES = 5  # so long before a job's time limit its workers leave, so that no run counts as lost
+LEAVE_MINUTES = (
+    5  # so long before a job's time limit its workers leave, so that no run counts as lost
+)
 
 
 def read_options(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--jobs", type=int, default=4, help="at most so many jobs at a time (default: 4)")
-    parser.add_argument("--minutes", type=int, default=240, help="the time limit of a job, above 5 (default: 240)")
-    parser.add_argument("--workers", type=int, default=1, help="runs that train side by side in a job (default: 1)")
-    parser.add_argument("--threads", type=int, default=1, help="cores of a run, as in --set threads=4 (default: 1)")
     parser.add_argument(
-        "--memory", help="of one run; a job asks for --workers times as much (default: 4GB, 8GB with --gpu)"
+        "--jobs", type=int, default=4, help="at most so many jobs at a time (default: 4)"
     )
-    parser.add_argument("--gpu", action="store_true", help="one GPU a job; several --workers share it")
-    parser.add_argument("--interface", help="the network that all nodes share, as `ip address` names it: ib0")
-    parser.add_argument("--sbatch", action="append", default=[], help="for sbatch: --sbatch=--account=me, and so on")
-    parser.add_argument("command", nargs="+", help="after --, the command: sweep, study, record, verdicts or train")
+    parser.add_argument(
+        "--minutes", type=int, default=240, help="the time limit of a job, above 5 (default: 240)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="runs that train side by side in a job (default: 1)"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=1, help="cores of a run, as in --set threads=4 (default: 1)"
+    )
+    parser.add_argument(
+        "--memory",
+        help="of one run; a job asks for --workers times as much (default: 4GB, 8GB with --gpu)",
+    )
+    parser.add_argument(
+        "--gpu", action="store_true", help="one GPU a job; several --workers share it"
+    )
+    parser.add_argument(
+        "--interface", help="the network that all nodes share, as `ip address` names it: ib0"
+    )
+    parser.add_argument(
+        "--sbatch", action="append", default=[], help="for sbatch: --sbatch=--account=me, and so on"
+    )
+    parser.add_argument(
+        "command", nargs="+", help="after --, the command: sweep, study, record, verdicts or train"
+    )
     options = parser.parse_args(argv)
-    for name, least in {"jobs": 1, "minutes": LEAVE_MINUTES + 1, "workers": 1, "threads": 1}.items():
+    for name, least in {
+        "jobs": 1,
+        "minutes": LEAVE_MINUTES + 1,
+        "workers": 1,
+        "threads": 1,
+    }.items():
         if (given := getattr(options, name)) < least:
             parser.error(f"--{name} {given}: at least {least}")
     options.memory = options.memory or ("8GB" if options.gpu else "4GB")
@@ -45,7 +70,8 @@ def read_options(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def start(options: argparse.Namespace) -> SLURMCluster:
-    """The scheduler, here. It asks SLURM for jobs as long as runs wait and gives back those that have none."""
+    """The scheduler, here. It asks SLURM for jobs as long as runs wait and gives back those that
+    have none."""
     # of a run nothing is known before one is done: so Dask asks for all the jobs at once
     dask.config.set({"distributed.scheduler.unknown-task-duration": "1h"})
     environment = worker_environment(options.threads)

@@ -23,7 +23,8 @@ PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 
 
 class Site(NamedTuple):
-    """A place in a block. `width`: of which size its values are, of a block's `widths`; "" = no norm stands there."""
+    """A place in a block. `width`: of which size its values are, of a block's `widths`; "" = no
+    norm stands there."""
 
     width: str
     what: str
@@ -45,21 +46,27 @@ SITES = {
     "branch": Site("D", "the block's output, before the residual is added"),
     "residual": Site("D", "the residual stream, after the sum"),
 }
-"""Every place of a block, in the order of computation. Each is shown to the observer; behind its norm, if it has one.
-Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank."""
+"""Every place of a block, in the order of computation. Each is shown to the observer; behind its
+norm, if it has one. Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank."""
 
-MORE_SITES = {name: site.what for name, site in SITES.items() if site.width and name not in ("n1", "n2")}
+MORE_SITES = {
+    name: site.what for name, site in SITES.items() if site.width and name not in ("n1", "n2")
+}
 """Where a norm can stand besides N1 and N2."""
 SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
 
 
 class Arm(NamedTuple("Arm", [("n1", str), ("n2", str), ("more", tuple[tuple[str, str], ...])])):
-    """The norm before the SSM (Eq. 1: N1, feeding both branches) and the one after it (N2, before the gate).
+    """The norm before the SSM (Eq. 1: N1, feeding both branches) and the one after it (N2, before
+    the gate).
 
-    more: (site, norm) pairs of MORE_SITES, or a dict; kept in their order, without "None". ValueError for all else.
+    more: (site, norm) pairs of MORE_SITES, or a dict; kept in their order, without "None".
+    ValueError for all else.
     """
 
-    def __new__(cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Arm:
+    def __new__(
+        cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()
+    ) -> Arm:
         return super().__new__(cls, norm_name(n1), norm_name(n2), further_norms(more))
 
     mixer = "SSM"
@@ -138,7 +145,9 @@ def _site_and_norm(text: str) -> tuple[str, str]:
     return site, norm
 
 
-def further_norms(more: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def further_norms(
+    more: Mapping[str, str] | Iterable[tuple[str, str]],
+) -> tuple[tuple[str, str], ...]:
     """The norms at further sites, in the order of MORE_SITES and without those that are "None".
 
     ValueError for a site that is none or stands there twice, and for an unknown norm.
@@ -146,11 +155,15 @@ def further_norms(more: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[
     found: dict[str, str] = {}
     for site, norm in more.items() if isinstance(more, Mapping) else more:
         if site in ("n1", "n2", "x", "scan"):
-            raise ValueError(f"{site!r} is no further site: an arm names what stands around the SSM as N1>SSM>N2")
+            raise ValueError(
+                f"{site!r} is no further site: an arm names what stands around the SSM as N1>SSM>N2"
+            )
         if site not in MORE_SITES:
             raise unknown("site", site, MORE_SITES)
         if site in found:
-            raise ValueError(f"site {site!r} stands there twice, with {found[site]} and {norm}: name it once")
+            raise ValueError(
+                f"site {site!r} stands there twice, with {found[site]} and {norm}: name it once"
+            )
         found[site] = norm_name(norm)
     return tuple((site, found[site]) for site in MORE_SITES if found.get(site, "None") != "None")
 
@@ -160,7 +173,9 @@ def arms(*texts: str) -> list[Arm]:
     return [Arm.parse(text) for text in texts]
 
 
-PRESETS = {name: variant._replace(arm=Arm.parse(variant.arm)) for name, variant in PUBLISHED.items()}
+PRESETS = {
+    name: variant._replace(arm=Arm.parse(variant.arm)) for name, variant in PUBLISHED.items()
+}
 """Published variants by name, see published.py; `arm` is an Arm."""
 
 
@@ -172,9 +187,18 @@ def preset(name: str) -> Arm:
 
 
 def preset_options(text: object) -> dict[str, dict[str, object]]:
-    """The norm options that belong to an arm by its name, `"preset:Falcon-Mamba"`; {} for any other arm."""
-    name = text.removeprefix("preset:").strip() if isinstance(text, str) and text.startswith("preset:") else ""
-    return {site: dict(options) for site, options in PRESETS[name].options.items()} if name in PRESETS else {}
+    """The norm options that belong to an arm by its name, `"preset:Falcon-Mamba"`; {} for any other
+    arm."""
+    name = (
+        text.removeprefix("preset:").strip()
+        if isinstance(text, str) and text.startswith("preset:")
+        else ""
+    )
+    return (
+        {site: dict(options) for site, options in PRESETS[name].options.items()}
+        if name in PRESETS
+        else {}
+    )
 
 
 NORM_CHOICES = PAPER_NORMS[1:]  # without None, in the order of Table 1

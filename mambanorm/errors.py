@@ -15,8 +15,11 @@ def nearest(given: object, valid: Iterable[str]) -> str | None:
     return folded[match[0]] if match else None
 
 
-def unknown(kind: str, given: object, valid: Iterable[str], error: type[Exception] = ValueError) -> Exception:
-    """The exception to raise for an unknown name; `kind` says what was named ("task", "norm", …)."""
+def unknown(
+    kind: str, given: object, valid: Iterable[str], error: type[Exception] = ValueError
+) -> Exception:
+    """The exception to raise for an unknown name; `kind` says what was named ("task", "norm",
+    …)."""
     valid = [str(name) for name in valid]
     text = f"unknown {kind} {brief(given)}: valid are {', '.join(valid)}"
     guess = nearest(given, valid)
@@ -42,23 +45,30 @@ WORD = r"\w[\w.-]{0,63}"
 def check_word(what: str, value: object) -> None:
     """Raises ValueError unless a name is a word."""
     if not isinstance(value, str) or not re.fullmatch(WORD, value):
-        raise ValueError(f"{what} must be a word of at most 64 letters, digits and _ . -, got {shown(value)}")
+        raise ValueError(
+            f"{what} must be a word of at most 64 letters, digits and _ . -, got {shown(value)}"
+        )
 
 
 def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
     """Raises TypeError unless a value is of its kind; `made_by` names what makes one."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, as {made_by} makes it, got {shown(value)}")
+        raise TypeError(
+            f"{name} must be a {kind.__name__}, as {made_by} makes it, got {shown(value)}"
+        )
 
 
 class ImportFailed(ValueError):
-    """A file that --import or the environment names cannot be imported. No run is damaged by that."""
+    """A file that --import or the environment names cannot be imported. No run is damaged by
+    that."""
 
 
 class NotRegistered(ValueError):
-    """A norm, a task or another name that is not registered in this process. What names it, such as a stored run, is
-    not damaged."""
+    """A norm, a task or another name that is not registered in this process. What names it, such as
+    a stored run, is not damaged."""
 
     def __init__(self, kind: str, given: object, valid: Iterable[str]):
-        super().__init__(f"{unknown(kind, given, valid)}; one of your own needs --import FILE, or {VARIABLE}=FILE")
+        super().__init__(
+            f"{unknown(kind, given, valid)}; one of your own needs --import FILE, or {VARIABLE}=FILE"
+        )
         self.kind, self.given = kind, given

@@ -39,7 +39,9 @@ def blocks_of(model: nn.Module) -> list[tuple[str, ObservedBlock]]:
 
 
 @contextmanager
-def observe_sites(model: nn.Module, on_site: Callable[[str, int, str, Tensor], None]) -> Iterator[None]:
+def observe_sites(
+    model: nn.Module, on_site: Callable[[str, int, str, Tensor], None]
+) -> Iterator[None]:
     """Call `on_site(block name, depth, site, value)` at every site of every block, while open.
 
     Depth counts blocks from 1. Earlier observers are put back afterwards.
@@ -164,7 +166,9 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> dict[str, np.ndarray]:
+def token_norms(
+    model: nn.Module, x: Tensor, lengths: Tensor | None = None
+) -> dict[str, np.ndarray]:
     """Return ‖y‖₂ of each valid token by depth (Figure 9): columns depth, site and l2.
 
     x: the model's input, ids or values (B, L, …) or images (B, H, W, C). Sites: those of OUTPUTS

@@ -4,8 +4,8 @@ A package lists its names in the stub beside it, `__init__.pyi`:
 
     from mambanorm.block import MambaBlock as MambaBlock
 
-Type checkers and editors read the same stub (Scientific Python's SPEC 1). So one list serves both, and
-`import mambanorm` costs nothing until a name is used.
+Type checkers and editors read the same stub (Scientific Python's SPEC 1). So one list serves both,
+and `import mambanorm` costs nothing until a name is used.
 """
 
 import ast
@@ -20,7 +20,8 @@ Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
 def attach(package: str, init_file: str) -> Attached:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside `init_file`."""
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside
+    `init_file`."""
     modules = {}
     for node in ast.parse(Path(init_file).with_suffix(".pyi").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom):

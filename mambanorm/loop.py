@@ -153,7 +153,9 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 schedule here."""
 
 
-def learning_rate(step: int, *, lr: float, steps: int, warmup_steps: int = 0, schedule: str = "cosine_warmup") -> float:
+def learning_rate(
+    step: int, *, lr: float, steps: int, warmup_steps: int = 0, schedule: str = "cosine_warmup"
+) -> float:
     """Return the learning rate of a step, 1…steps: a linear warm-up, then one of SCHEDULES."""
     if step <= warmup_steps:
         return lr * (step / warmup_steps)

@@ -1,4 +1,5 @@
-"""Published variants of Mamba and the norms that they have: the paper's survey (§2.3, §3.2), and what came after it.
+"""Published variants of Mamba and the norms that they have: the paper's survey (§2.3, §3.2), and
+what came after it.
 
 A table of names, read by arms.py, which makes arms of it.
 """
@@ -11,8 +12,8 @@ from typing import NamedTuple
 
 
 class Published(NamedTuple):
-    """A published variant: its arm, what it works on, where the paper says so ("" = it does not), and the norm
-    options that belong to it, by site (`norm_options` of the models)."""
+    """A published variant: its arm, what it works on, where the paper says so ("" = it does not),
+    and the norm options that belong to it, by site (`norm_options` of the models)."""
 
     arm: str
     domain: str

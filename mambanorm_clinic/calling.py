@@ -30,19 +30,27 @@ def inspected(
     entered: Callable[[str, nn.Module, list], None] | None = None,
     left: Callable[[str, nn.Module, object], None] | None = None,
 ) -> Iterator[None]:
-    """While open, the model tells what it computes. All that looks into a model, here and in the clinic, looks by this.
+    """While open, the model tells what it computes. All that looks into a model, here and in the
+    clinic, looks by this.
 
-    at(block, depth, site, value): each site of each block of this kit, and "selector" of each NormSelector in it, by
-    the observer that blocks have; what observed before is back afterwards. entered(path, module, given): before any
-    module runs, with its positional and keyword arguments; left(path, module, output): after it.
+    at(block, depth, site, value): each site of each block of this kit, and "selector" of each
+    NormSelector in it, by the observer that blocks have; what observed before is back afterwards.
+    entered(path, module, given): before any module runs, with its positional and keyword arguments;
+    left(path, module, output): after it.
     """
     hooks = []
     for path, module in model.named_modules():
         if entered is not None:
-            hook = lambda module, args, named, path=path: entered(path, module, [*args, *named.values()])
+            hook = lambda module, args, named, path=path: entered(
+                path, module, [*args, *named.values()]
+            )
             hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         if left is not None:
-            hooks.append(module.register_forward_hook(lambda module, _args, out, path=path: left(path, module, out)))
+            hooks.append(
+                module.register_forward_hook(
+                    lambda module, _args, out, path=path: left(path, module, out)
+                )
+            )
     try:
         with nullcontext() if at is None else observe_sites(model, at):
             yield
@@ -57,12 +65,13 @@ def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.linalg.vector_norm(value, dtype=dtype or (torch.float32 if narrow else None))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # any model on a batch, without a trace
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """The tensors of a value: itself, or of a tuple, list, dict or dataclass, in order and whatever the depth."""
+    """The tensors of a value: itself, or of a tuple, list, dict or dataclass, in order and whatever
+    the depth."""
     if isinstance(value, Tensor):
         yield value
         return
@@ -106,18 +115,24 @@ def call(model: nn.Module, batch: object) -> object:
 
 
 def run(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
-    """The model's output for a batch; a dict goes in with its targets if asked. ValueError if the model refuses it."""
+    """The model's output for a batch; a dict goes in with its targets if asked. ValueError if the
+    model refuses it."""
     try:
         with eagerly():
-            return model(**batch) if with_targets and isinstance(batch, dict) else call(model, batch)
+            return (
+                model(**batch) if with_targets and isinstance(batch, dict) else call(model, batch)
+            )
     except Exception as error:  # whatever the model's code raises
-        given = ", ".join(f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch)) or shown(batch)
+        given = ", ".join(
+            f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch)
+        ) or shown(batch)
         why = f"{type(error).__name__}: {error}"
         raise ValueError(f"{type(model).__name__} refuses this batch ({given}): {why}") from error
 
 
 def eagerly() -> AbstractContextManager:
-    """While open, compiled models run as they are written, for hooks do not run in what torch.compile has compiled."""
+    """While open, compiled models run as they are written, for hooks do not run in what
+    torch.compile has compiled."""
     compiles = "torch._dynamo" in sys.modules  # importing it takes seconds
     return torch.compiler.set_stance("force_eager") if compiles else nullcontext()
 

@@ -1,6 +1,8 @@
-"""What a norm does, measured: the checks of a card beyond those of registration (norms/behaviour.py).
+"""What a norm does, measured: the checks of a card beyond those of registration
+(norms/behaviour.py).
 
-All of it is tried on made-up numbers, in under a second for an ordinary norm. A question that fails says with what.
+All of it is tried on made-up numbers, in under a second for an ordinary norm. A question that fails
+says with what.
 """
 
 from __future__ import annotations
@@ -45,7 +47,12 @@ def checks_of(name: str) -> pd.DataFrame:
     """One row a question: group, question, found, told (good, bad, or "" where it is neither)."""
     name, rows = norm_name(name), []
     looks, feels = _behaviour(name)
-    groups = {"what it looks at": looks, "what it does not feel": feels, "at the edges": EDGES, "in models": MODELS}
+    groups = {
+        "what it looks at": looks,
+        "what it does not feel": feels,
+        "at the edges": EDGES,
+        "in models": MODELS,
+    }
     questions = [(group, *pair) for group, asked in groups.items() for pair in asked.items()]
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -59,12 +66,14 @@ def checks_of(name: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-# ------------------------------------------------------------------------------------------- what it looks at
+# --------------------------------------------------------------------------------- what it looks at
 
 
-def _behaviour(name: str) -> tuple[dict[str, Callable[[str], Found]], dict[str, Callable[[str], Found]]]:
-    """What it looks at, the questions of registration, all answered by one trial, gradient and batch-mates; and what it
-    does not feel."""
+def _behaviour(
+    name: str,
+) -> tuple[dict[str, Callable[[str], Found]], dict[str, Callable[[str], Found]]]:
+    """What it looks at, the questions of registration, all answered by one trial, gradient and
+    batch-mates; and what it does not feel."""
     entry = NORMS[name]
 
     @cache
@@ -79,7 +88,11 @@ def _behaviour(name: str) -> tuple[dict[str, Callable[[str], Found]], dict[str, 
     def axes(_: str) -> Found:
         said = " · ".join(found().axes) or "no axis"
         same = set(found().axes) == set(entry.axes)
-        return (f"{said}, as declared", "good") if same else (f"{said}; declared: {' · '.join(entry.axes)}", "bad")
+        return (
+            (f"{said}, as declared", "good")
+            if same
+            else (f"{said}; declared: {' · '.join(entry.axes)}", "bad")
+        )
 
     def padding(_: str) -> Found:
         if (moved := found().padding) is None:
@@ -87,21 +100,34 @@ def _behaviour(name: str) -> tuple[dict[str, Callable[[str], Found]], dict[str, 
         return f"behind the end of row {moved[0]} it moves position {moved[1]}", "bad"
 
     def kept(_: str) -> Found:
-        return ("not all of it is in the state dict", "bad") if found().hidden else ("gives the same outputs", "good")
+        return (
+            ("not all of it is in the state dict", "bad")
+            if found().hidden
+            else ("gives the same outputs", "good")
+        )
 
     looks = {
         "over which axes its statistics are": axes,
         "does a later position change an earlier output": ahead,
         "… and its gradient": _gradient_ahead,
-        "does another row of the batch, in training": lambda _: ("yes" if "B" in found().axes else "no", ""),
+        "does another row of the batch, in training": lambda _: (
+            "yes" if "B" in found().axes else "no",
+            "",
+        ),
         "… in evaluation": _mates,
         "does padding, when lengths are given": padding,
-        "two passes of one input": lambda _: ("differ: it draws at random" if found().random else "are equal", ""),
+        "two passes of one input": lambda _: (
+            "differ: it draws at random" if found().random else "are equal",
+            "",
+        ),
         "state dict there and back": kept,
         "training and evaluation": _modes,
     }
     feels = {change: partial(_felt, change=change) for change in list(CHANGES)[:4]}
-    feels |= {f"{what} in another order": partial(_order, axis=i) for i, what in ((1, "positions"), (2, "channels"))}
+    feels |= {
+        f"{what} in another order": partial(_order, axis=i)
+        for i, what in ((1, "positions"), (2, "channels"))
+    }
     return looks, feels
 
 
@@ -109,17 +135,29 @@ def _gradient_ahead(name: str) -> Found:
     x = sample(3, 6, CHANNELS).requires_grad_()
     y = prepared_norm(name, x.detach())(x, None)
     for early in range(x.shape[1] - 1):
-        (slope,) = torch.autograd.grad(y[:, early].square().sum(), x, retain_graph=True, allow_unused=True)
-        felt_at = [] if slope is None else torch.nonzero(slope[:, early + 1 :].abs().amax((0, 2)) > 1e-12).flatten()
+        (slope,) = torch.autograd.grad(
+            y[:, early].square().sum(), x, retain_graph=True, allow_unused=True
+        )
+        felt_at = (
+            []
+            if slope is None
+            else torch.nonzero(slope[:, early + 1 :].abs().amax((0, 2)) > 1e-12).flatten()
+        )
         if len(felt_at):
             late = early + 1 + int(felt_at[0])
-            return f"position {early} passes a gradient to position {late}", "bad" if NORMS[name].causal else ""
+            return f"position {early} passes a gradient to position {late}", "bad" if NORMS[
+                name
+            ].causal else ""
     return "no", "good"
 
 
 def _mates(name: str) -> Found:
     x = sample()
-    return ("no", "good") if felt(prepared_norm(name, x, training=False), "other rows", x) < 1e-9 else ("yes", "bad")
+    return (
+        ("no", "good")
+        if felt(prepared_norm(name, x, training=False), "other rows", x) < 1e-9
+        else ("yes", "bad")
+    )
 
 
 def _modes(name: str) -> Found:
@@ -142,10 +180,14 @@ def _order(name: str, axis: int) -> Found:
     with torch.no_grad():
         y, other = (_passed(norm, inputs) for inputs in (x, x.index_select(axis, turned)))
     gap = _gap(other, y.index_select(axis, turned))
-    return ("the outputs move along", "") if gap < FELT else (f"the outputs change by {_percent(gap)}", "")
+    return (
+        ("the outputs move along", "")
+        if gap < FELT
+        else (f"the outputs change by {_percent(gap)}", "")
+    )
 
 
-# ----------------------------------------------------------------------------------------------------- the edges
+# ---------------------------------------------------------------------------------------- the edges
 
 
 def _passed(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -163,7 +205,8 @@ def _percent(share: float) -> str:
 
 
 def _on(x: Tensor) -> Callable[[str], Found]:
-    """Whether output and gradient of these float32 numbers are finite, and something of the input is left."""
+    """Whether output and gradient of these float32 numbers are finite, and something of the input
+    is left."""
 
     def ask(name: str) -> Found:
         own = x.clone().requires_grad_()
@@ -183,8 +226,8 @@ def _on(x: Tensor) -> Callable[[str], Found]:
 
 
 def _against_float64(x: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Callable[[str], Found]:
-    """Return the question how far a narrower type, which the output must have too, is from float64 on the same
-    numbers."""
+    """Return the question how far a narrower type, which the output must have too, is from float64
+    on the same numbers."""
 
     def ask(name: str) -> Found:
         given = (factor * x).to(dtype)
@@ -203,19 +246,25 @@ def _against_float64(x: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Call
 
 
 def _ordinary() -> Tensor:
-    return torch.randn(4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return torch.randn(
+        4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+    )
 
 
 def _gradient(name: str, lengths: Tensor | None = None) -> Found:
     error = gradient_error(*prepared(lambda: create_norm(name, CHANNELS)), lengths)
     if not math.isfinite(error):
         return "the gradient is not finite", "bad"
-    return (f"agree to {error:.1g}", "good") if error < WRONG else (f"differ by {_percent(error)}", "bad")
+    return (
+        (f"agree to {error:.1g}", "good")
+        if error < WRONG
+        else (f"differ by {_percent(error)}", "bad")
+    )
 
 
 def _device(name: str) -> Found:
-    """Whether all that a norm holds moves with it. Without a GPU it is tried on `meta`, which has shapes and no
-    numbers: a norm that looks at numbers cannot be tried there."""
+    """Whether all that a norm holds moves with it. Without a GPU it is tried on `meta`, which has
+    shapes and no numbers: a norm that looks at numbers cannot be tried there."""
     device = "cuda" if torch.cuda.is_available() else "meta"
     norm = create_norm(name, CHANNELS).to(device)
     try:
@@ -236,7 +285,10 @@ EDGES: dict[str, Callable[[str], Found]] = {
     "a mean of 3,000, in float32": _against_float64(_ordinary() + 3_000, torch.float32),
     "float16": _against_float64(_ordinary(), torch.float16),
     # a square of 300 leaves float16: said, and no fault
-    "float16, values of 300": lambda name: (_against_float64(_ordinary(), torch.float16, 300.0)(name)[0], ""),
+    "float16, values of 300": lambda name: (
+        _against_float64(_ordinary(), torch.float16, 300.0)(name)[0],
+        "",
+    ),
     "bfloat16": _against_float64(_ordinary(), torch.bfloat16),
     "gradients against finite differences": _gradient,
     "… where lengths are given": partial(_gradient, lengths=LENGTHS),
@@ -244,7 +296,7 @@ EDGES: dict[str, Callable[[str], Found]] = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------- in models
+# ---------------------------------------------------------------------------------------- in models
 
 
 def _in(block: Callable[[str], nn.Module], *shape: int) -> Callable[[str], Found]:
@@ -254,7 +306,11 @@ def _in(block: Callable[[str], nn.Module], *shape: int) -> Callable[[str], Found
         model, x = block(name), torch.randn(shape)
         loss = model(x).square().mean()
         loss.backward()
-        lost = [key for key, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+        lost = [
+            key
+            for key, p in model.named_parameters()
+            if p.grad is not None and not p.grad.isfinite().all()
+        ]
         fine = loss.isfinite() and not lost
         return ("runs, finite forward and backward", "good") if fine else ("not finite", "bad")
 
@@ -269,7 +325,11 @@ def _step_by_step(name: str) -> Found:
         whole, (y, cache) = block(x), block.prefill(x[:, :4])
         later = [block.step(x[:, i], cache) for i in range(4, 7)]
     gap = _gap(torch.cat([y, torch.stack(later, 1)], 1), whole)
-    return ("gives what one pass gives", "good") if gap < 1e-4 else (f"differs from one pass by {_percent(gap)}", "bad")
+    return (
+        ("gives what one pass gives", "good")
+        if gap < 1e-4
+        else (f"differs from one pass by {_percent(gap)}", "bad")
+    )
 
 
 MODELS: dict[str, Callable[[str], Found]] = {
@@ -280,12 +340,12 @@ MODELS: dict[str, Callable[[str], Found]] = {
 }
 
 
-# --------------------------------------------------------------------------------------- which norm is it really?
+# ------------------------------------------------------------------------- which norm is it really?
 
 
 def twin(name: str) -> str:
-    """The norm of the kit that it is, to SAME, or "": the same outputs in training and in evaluation, of ragged rows
-    too, wherever the parameters stand."""
+    """The norm of the kit that it is, to SAME, or "": the same outputs in training and in
+    evaluation, of ragged rows too, wherever the parameters stand."""
     x, lengths = sample(3, 6, CHANNELS), torch.tensor([6, 4, 3])
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -305,7 +365,10 @@ def _alike(norm: nn.Module, other: nn.Module, x: Tensor, lengths: Tensor) -> boo
         for mode in (True, False):
             for given in (None, lengths):
                 ends = [_valid(_passed(one.train(mode), x, given), given) for one in (norm, other)]
-                if ends[0].shape != ends[1].shape or not float((ends[0] - ends[1]).abs().max()) < SAME:
+                if (
+                    ends[0].shape != ends[1].shape
+                    or not float((ends[0] - ends[1]).abs().max()) < SAME
+                ):
                     return False
     except Exception:  # a norm that fails is like none
         return False

@@ -20,18 +20,33 @@ if TYPE_CHECKING:
 
 def add_card(command: Parser) -> None:
     command.add_argument(
-        "which", metavar="FILE", help="my_norm.py, which registers a norm; or a norm's name, such as LN"
+        "which",
+        metavar="FILE",
+        help="my_norm.py, which registers a norm; or a norm's name, such as LN",
     )
-    command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="other arm (default: RMSN>SSM>None)")
-    command.add_argument("--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)")
+    command.add_argument(
+        "--against",
+        default="RMSN>SSM>None",
+        metavar="ARM",
+        help="other arm (default: RMSN>SSM>None)",
+    )
+    command.add_argument(
+        "--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)"
+    )
     recorded = "so many of the seeds at which --against is recorded (default: 8, of images 6); or a list: 76-83"
     arg.add_common(command, seeds_help=recorded, usual=f"MAMBANORM_SCALE, else {STUDY_SCALE}")
     arg.add_training(command)
 
 
-@arg.command(add_card, "my_norm.py", "LN --tasks curves,pydoc", "my_norm.py --seeds 3 --out /tmp/card --dry-run")
+@arg.command(
+    add_card,
+    "my_norm.py",
+    "LN --tasks curves,pydoc",
+    "my_norm.py --seeds 3 --out /tmp/card --dry-run",
+)
 def card(options: argparse.Namespace) -> int:
-    """Say all about a norm on one page: what it does and costs, whether it trains, whether it is better."""
+    """Say all about a norm on one page: what it does and costs, whether it trains, whether it is
+    better."""
     from mambanorm_clinic.card import LIMIT_S, card_runs, later_runs, norm_card
     from mambanorm_study.basics.settings import WORK
     from mambanorm_study.runs.rounds import known_runs
@@ -42,11 +57,15 @@ def card(options: argparse.Namespace) -> int:
         empty = norm_card(options.which, train=False, runs_dir=options.runs_dir, **asked)
         known = known_runs(empty.scale, options.runs_dir)
         lacking = [] if empty.same else [*card_runs(empty, known), *later_runs(empty, known)]
-        print_dry_run(lacking, options) if lacking else print("nothing to train: all runs are there")
+        print_dry_run(lacking, options) if lacking else print(
+            "nothing to train: all runs are there"
+        )
         return 0
     out = options.out or WORK / "reports" / "cards"
     how = dict(runs_dir=options.runs_dir, out=out, limit_s=None if options.yes else LIMIT_S)
-    how |= dict(scheduler=options.scheduler) | ({} if options.workers == "auto" else dict(workers=options.workers))
+    how |= dict(scheduler=options.scheduler) | (
+        {} if options.workers == "auto" else dict(workers=options.workers)
+    )
     found = norm_card(options.which, **asked, **how)
     print(found)
     print(f"The card is at {out}/{found.name}.html")
@@ -58,15 +77,26 @@ BYTES = 256
 
 def add_diagnose(command: Parser) -> None:
     help_text = "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or .pt, or the "
-    help_text += (
-        "folder of a download; config.json beside it says which; or a file of clinic.watch, or the folder of a run"
-    )
+    help_text += "folder of a download; config.json beside it says which; or a file of clinic.watch, or the folder of a run"
     command.add_argument("checkpoint", metavar="CHECKPOINT", help=help_text)
     help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, else by characters or bytes"
     command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
-    command.add_argument("--length", type=arg.whole(1), default=256, metavar="L", help="positions a row (default: 256)")
-    command.add_argument("--rows", type=arg.whole(1), default=4, metavar="B", help="rows of the batch (default: 4)")
-    command.add_argument("--html", type=arg.file, metavar="FILE", help="write a page with the picture and all numbers")
+    command.add_argument(
+        "--length",
+        type=arg.whole(1),
+        default=256,
+        metavar="L",
+        help="positions a row (default: 256)",
+    )
+    command.add_argument(
+        "--rows", type=arg.whole(1), default=4, metavar="B", help="rows of the batch (default: 4)"
+    )
+    command.add_argument(
+        "--html",
+        type=arg.file,
+        metavar="FILE",
+        help="write a page with the picture and all numbers",
+    )
 
 
 @arg.command(
@@ -88,13 +118,19 @@ def diagnose(options: argparse.Namespace) -> int:
     from mambanorm_study.tasks.pydoc import windows
 
     if options.html and not options.html.endswith(".html"):
-        raise ValueError(f"--html writes a page over what is there: give a name that ends in .html, got {options.html}")
+        raise ValueError(
+            f"--html writes a page over what is there: give a name that ends in .html, got {options.html}"
+        )
     checkpoint = Path(checkpoint_in(options.checkpoint))
     model = load_model(checkpoint)
     if not isinstance(model, LanguageModel):
         how = "in Python clinic.diagnose(clinic.load_model(path), batch) looks into it"
-        raise ValueError(f"{checkpoint} holds a {type(model).__name__}, which cannot be run on a text: {how}")
-    ids = ids_of(read_text(Path(options.text)), model.vocab_size, checkpoint.with_name("tokenizer.json"))
+        raise ValueError(
+            f"{checkpoint} holds a {type(model).__name__}, which cannot be run on a text: {how}"
+        )
+    ids = ids_of(
+        read_text(Path(options.text)), model.vocab_size, checkpoint.with_name("tokenizer.json")
+    )
     if len(ids) < 2:
         raise ValueError(
             f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one to predict"
@@ -113,8 +149,9 @@ def diagnose(options: argparse.Namespace) -> int:
 
 
 def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
-    """Text → ids (n,) as the model reads them: by its tokenizer where there is a file of it; else by the characters of
-    this kit's models or by bytes, if the vocabulary has that size. ValueError where none of them fits."""
+    """Text → ids (n,) as the model reads them: by its tokenizer where there is a file of it; else
+    by the characters of this kit's models or by bytes, if the vocabulary has that size. ValueError
+    where none of them fits."""
     import torch
 
     from mambanorm_study.tasks.pydoc import ALPHABET, encode

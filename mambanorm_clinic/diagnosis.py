@@ -1,4 +1,5 @@
-"""`diagnose`: one batch forward and backward through a model; every site and every weight in numbers, then in words."""
+"""`diagnose`: one batch forward and backward through a model; every site and every weight in
+numbers, then in words."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from mambanorm_clinic.surgery import sites_for_norms
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.basics.text import plural
 
-pictures = Later("mambanorm_clinic.figures")  # of what is found, drawn by a room above where they are asked for
+pictures = Later(
+    "mambanorm_clinic.figures"
+)  # of what is found, drawn by a room above where they are asked for
 
 WEIGHTS = ("weight", "shape", "rms", "nonfinite", "grad_to_weight")
 SHOWN = 4
@@ -37,11 +40,12 @@ NO_LOSS = "the mean square of the output: no loss was given, and the model retur
 class Diagnosis:
     """What a pass has shown.
 
-    table: one row a site, layer and call, in the order of execution: depth (from 1), site, layer, where; rms, max_abs,
-    p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction), room_float16 and room_bfloat16 (doublings
-    until the largest magnitude leaves the type, below 0 it has), grad_rms, grad_max_abs, grad_nonfinite.
-    weights: one row a parameter: rms, nonfinite, grad_to_weight (‖gradient‖/‖W‖).
-    first, first_gradient: the first non-finite value forward and backward. modules: how many were run and looked at.
+    table: one row a site, layer and call, in the order of execution: depth (from 1), site, layer,
+    where; rms, max_abs, p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction),
+    room_float16 and room_bfloat16 (doublings until the largest magnitude leaves the type, below 0
+    it has), grad_rms, grad_max_abs, grad_nonfinite. weights: one row a parameter: rms, nonfinite,
+    grad_to_weight (‖gradient‖/‖W‖). first, first_gradient: the first non-finite value forward and
+    backward. modules: how many were run and looked at.
     """
 
     name: str
@@ -87,18 +91,21 @@ def diagnose(
     loss: Callable[[object, object], Tensor] | None = None,
     sites: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """What a model's activations, gradients and weights look like on one batch, and what is wrong with them.
+    """What a model's activations, gradients and weights look like on one batch, and what is wrong
+    with them.
 
-    model: any module, in its own mode. Sites are known (look/sites.py) of this kit's models, transformers' Mamba,
-    Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's; of another model every module without submodules is a site,
-    unless `sites` maps names to patterns of module names: {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input"
-    for what goes in. Whatever the sites, every module is looked at for magnitudes and non-finite values.
-    batch: a tensor, a tuple (input, targets), or a dict of keyword arguments. loss(output, targets); None = the loss
-    that the model returns, as transformers' does when given labels, else the mean square of its output.
+    model: any module, in its own mode. Sites are known (look/sites.py) of this kit's models,
+    transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's; of another model every
+    module without submodules is a site, unless `sites` maps names to patterns of module names:
+    {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input" for what goes in. Whatever the
+    sites, every module is looked at for magnitudes and non-finite values. batch: a tensor, a tuple
+    (input, targets), or a dict of keyword arguments. loss(output, targets); None = the loss that
+    the model returns, as transformers' does when given labels, else the mean square of its output.
 
-    The model is run once by hooks, a compiled one as it is written; weights, `.grad`, mode, buffers and random states
-    stay as they are. ValueError for a pattern without a match, a site of `sites` without a called module, a batch that
-    the model refuses, and a loss that is not one number; TypeError if the model is no module.
+    The model is run once by hooks, a compiled one as it is written; weights, `.grad`, mode, buffers
+    and random states stay as they are. ValueError for a pattern without a match, a site of `sites`
+    without a called module, a batch that the model refuses, and a loss that is not one number;
+    TypeError if the model is no module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -112,9 +119,14 @@ def diagnose(
         seen.end_forward(number)
         grads, skipped = _gradients(value, learn)
     table = pd.DataFrame(seen.rows, columns=COLUMNS)
-    weights = [describe_weight(name, weight, grads.get(name)) for name, weight in model.named_parameters()]
+    weights = [
+        describe_weight(name, weight, grads.get(name)) for name, weight in model.named_parameters()
+    ]
     weights = pd.DataFrame(weights, columns=WEIGHTS)
-    skipped, seats = [*skipped, *_unseen(places, table, type(model).__name__, sites or ())], sites_for_norms(model)
+    skipped, seats = (
+        [*skipped, *_unseen(places, table, type(model).__name__, sites or ())],
+        sites_for_norms(model),
+    )
     found = findings_of(
         table, weights, seen.first, seen.first_gradient, number, skipped, seats, seen.largest, spoilt,
         parameters=suspicious(model), float16=not in_bfloat16(model),
@@ -125,7 +137,8 @@ def diagnose(
 
 
 def _is_spoilt(name: str, buffer: Tensor) -> bool:
-    """Whether a buffer is not finite by accident: a mask holds −∞, and a lowest value begins with ∞."""
+    """Whether a buffer is not finite by accident: a mask holds −∞, and a lowest value begins with
+    ∞."""
     running = name.rpartition(".")[2].startswith("running_")
     return bool(buffer.isnan().any()) or (running and not buffer.isfinite().all())
 
@@ -142,7 +155,9 @@ def _loss_of(model: nn.Module, batch: object, loss: Callable | None) -> tuple[Te
         first = first_tensor(output, real=True)
         if first is None or not first.is_floating_point():
             given = type(output).__name__
-            raise ValueError(f"the model puts out {given}, in which no tensor of real numbers was found: give a loss")
+            raise ValueError(
+                f"the model puts out {given}, in which no tensor of real numbers was found: give a loss"
+            )
         value, loss_is = first.float().square().mean(), NO_LOSS
     check_loss(value)
     return value, loss_is
@@ -156,12 +171,15 @@ def check_loss(value: object) -> None:
 
 
 def _gradients(value: Tensor, learn: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """The gradient of each weight that has one, by name, and why there is none. The weights' own `.grad` stays."""
+    """The gradient of each weight that has one, by name, and why there is none. The weights' own
+    `.grad` stays."""
     if not learn or not value.requires_grad:
         return {}, ["gradients: " + ("no weight learns" if not learn else "the loss has no graph")]
     try:
         grads = torch.autograd.grad(value.sum(), list(learn.values()), allow_unused=True)
-    except RuntimeError as error:  # reentrant checkpointing, or an operation without a backward pass
+    except (
+        RuntimeError
+    ) as error:  # reentrant checkpointing, or an operation without a backward pass
         return {}, [f"gradients: the backward pass fails with {error}"]
     return {name: grad for name, grad in zip(learn, grads, strict=True) if grad is not None}, []
 
@@ -176,8 +194,11 @@ def in_bfloat16(model: nn.Module) -> bool:
     return casts or weight.dtype == torch.bfloat16
 
 
-def _unseen(places: list[Place], table: pd.DataFrame, model: str, asked: Iterable[str]) -> list[str]:
-    """Return a line for each site of which some or all modules were not called; a fused kernel hides its parts.
+def _unseen(
+    places: list[Place], table: pd.DataFrame, model: str, asked: Iterable[str]
+) -> list[str]:
+    """Return a line for each site of which some or all modules were not called; a fused kernel
+    hides its parts.
 
     asked: the sites that the caller named. ValueError if no module of such a site was called."""
     seen, whole, skipped = set(table["where"]), [], []
@@ -187,12 +208,18 @@ def _unseen(places: list[Place], table: pd.DataFrame, model: str, asked: Iterabl
         names = ", ".join([*missing[:SHOWN], *["…"] * (len(missing) > SHOWN)])
         if missing == every and site in asked:
             why = "the model leaves them out, hands them no numbers, or reads their weights without a call"
-            what = "name modules that are called, as diagnose without `sites` lists them in its table"
-            raise ValueError(f"site {site!r}: none of its modules was called in this pass ({names}): {why}; {what}")
+            what = (
+                "name modules that are called, as diagnose without `sites` lists them in its table"
+            )
+            raise ValueError(
+                f"site {site!r}: none of its modules was called in this pass ({names}): {why}; {what}"
+            )
         if missing == every:
             whole.append(site)
         elif missing:
-            skipped.append(f"site {site}: {len(missing)} of {len(every)} modules were not called ({names})")
+            skipped.append(
+                f"site {site}: {len(missing)} of {len(every)} modules were not called ({names})"
+            )
     why = "their modules were not called; a fused kernel or torch.compile hides what it computes"
     return [*([f"sites {', '.join(whole)} of {model}: {why}"] if whole else []), *skipped]
 
@@ -208,7 +235,7 @@ def describe_weight(name: str, weight: Tensor, grad: Tensor | None) -> dict:
     return row
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # a training step that is not finite
 
 
@@ -216,9 +243,10 @@ def describe_weight(name: str, weight: Tensor, grad: Tensor | None) -> dict:
 class Report:
     """What was seen when a step was not finite.
 
-    step: the optimizer's step, from 1, that was about to be made. first: the first non-finite value when the batch is
-    run again, None if it was not met again; backward: it is a gradient. steps: step, loss, grad_norm; layers: step,
-    depth, layer, rms, grad_rms. checkpoint: the weights of the last finite step, None where these are lost.
+    step: the optimizer's step, from 1, that was about to be made. first: the first non-finite value
+    when the batch is run again, None if it was not met again; backward: it is a gradient. steps:
+    step, loss, grad_norm; layers: step, depth, layer, rms, grad_rms. checkpoint: the weights of the
+    last finite step, None where these are lost.
     """
 
     step: int
@@ -237,10 +265,14 @@ class Report:
 
     def __str__(self) -> str:
         now = self.steps.iloc[-1]
-        lines = [f"step {self.step} is not finite: loss {now.loss:.4g}, norm of the gradients {now.grad_norm:.4g}"]
+        lines = [
+            f"step {self.step} is not finite: loss {now.loss:.4g}, norm of the gradients {now.grad_norm:.4g}"
+        ]
         if self.first is not None:
             what = "the gradient of " if self.backward else ""
-            lines.append(f"first: {what}{named(self.first.site, self.first.depth, self.first.where)}")
+            lines.append(
+                f"first: {what}{named(self.first.site, self.first.depth, self.first.where)}"
+            )
         norms = " → ".join(f"{norm:.3g}" for norm in self.steps.grad_norm.iloc[-BEFORE - 1 :])
         lines.append(f"norm of the gradients in the last steps: {norms}")
         if self.checkpoint is not None:
@@ -249,7 +281,8 @@ class Report:
 
 
 class NonFinite(FloatingPointError):
-    """Raised in place of an optimizer's step that would spread a non-finite gradient; `report` says where it began."""
+    """Raised in place of an optimizer's step that would spread a non-finite gradient; `report` says
+    where it began."""
 
     def __init__(self, report: Report):
         super().__init__(str(report))

@@ -35,9 +35,15 @@ def fig_clinic(table: pd.DataFrame, title: str) -> Figure:
     for ax in panels[len(shown) :]:
         ax.set_axis_off()
     if shown:
-        fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=len(LINES))
+        fig.legend(
+            *axes[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=len(LINES)
+        )
     left_out = f"{len(shown)} of {len(sites)} sites" if len(shown) < len(sites) else ""
-    notes = ("one batch, one pass", "grey line: float16's largest, 65,504", "red ground: values that are not finite")
+    notes = (
+        "one batch, one pass",
+        "grey line: float16's largest, 65,504",
+        "red ground: values that are not finite",
+    )
     return finish(fig, title, *notes, left_out)
 
 
@@ -59,19 +65,29 @@ def _depth_panel(ax: Axes, rows: pd.DataFrame, site: str) -> None:
 
 @styled
 def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: str = "") -> Figure:
-    """The steps before a failure. steps: step, loss, grad_norm; layers: step, depth, rms, grad_rms (long form)."""
+    """The steps before a failure. steps: step, loss, grad_norm; layers: step, depth, rms, grad_rms
+    (long form)."""
     fig, axes = new_figure(1, 4, height=2.9)
-    for ax, column, label in zip(axes[0], ("loss", "grad_norm"), ("loss", "norm of all gradients"), strict=False):
+    for ax, column, label in zip(
+        axes[0], ("loss", "grad_norm"), ("loss", "norm of all gradients"), strict=False
+    ):
         finite = steps[column].where(np.isfinite(steps[column]))
         ax.plot(steps.step, finite, color=COMBINATION, marker="o", markersize=2.5)
         _mark_non_finite(ax, steps.step[~np.isfinite(steps[column])])
         ax.set_ylabel(label)
-    for ax, column, label in zip(axes[0, 2:], ("rms", "grad_rms"), ("RMS of a layer's output", "RMS of its gradient")):
+    for ax, column, label in zip(
+        axes[0, 2:], ("rms", "grad_rms"), ("RMS of a layer's output", "RMS of its gradient")
+    ):
         depths = sorted(layers.depth.unique())
         for depth in (depths[i] for i in some_of(len(depths), 5)):
             mine = layers[layers.depth == depth]
             grey = str(0.8 - 0.7 * depth / max(depths))
-            ax.plot(mine.step, mine[column].where(np.isfinite(mine[column])), color=grey, label=f"layer {depth}")
+            ax.plot(
+                mine.step,
+                mine[column].where(np.isfinite(mine[column])),
+                color=grey,
+                label=f"layer {depth}",
+            )
         bad = layers.groupby("step")[column].apply(lambda values: bool(np.isinf(values).any()))
         _mark_non_finite(ax, bad.index[bad])
         ax.set_ylabel(label)
@@ -98,9 +114,13 @@ def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: st
     """
     label = "training loss (bits a character)"
     runs = ends[["treatment", "seed", "failed"]]
-    curves = runs.merge(curves[["treatment", "seed", "step", "bits"]], how="left").rename(columns={"bits": label})
+    curves = runs.merge(curves[["treatment", "seed", "step", "bits"]], how="left").rename(
+        columns={"bits": label}
+    )
     curves = curves.assign(run="seed " + curves.seed.astype(str))
-    fig, axes = line_panels(curves, "step", label, "run", panel="treatment", across=COLUMNS, row=2.7, linewidth=1.2)
+    fig, axes = line_panels(
+        curves, "step", label, "run", panel="treatment", across=COLUMNS, row=2.7, linewidth=1.2
+    )
     for ax, (treatment, mine) in zip(axes, ends.groupby("treatment", sort=False), strict=True):
         last = curves[(curves.treatment == treatment) & curves.failed].groupby("seed").last()
         ax.plot(last.step, last[label], "X", color=NO_NORM, markersize=7, zorder=4)

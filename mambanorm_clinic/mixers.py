@@ -1,8 +1,9 @@
 """Mamba mixers, whoever wrote them: where their sites are, and what their own parameters say.
 
-A mixer is known by its parts: Mamba-1 (transformers' Mamba, Falcon-Mamba and Jamba, mamba-ssm's) has in_proj, x_proj,
-dt_proj and out_proj; Mamba-2 in_proj, norm and out_proj. A part may be wrapped or replaced (LoRA, quantization), so no
-width is read off its weight. transformers and mamba-ssm read dt_proj.weight where there is one, past an adapter on it.
+A mixer is known by its parts: Mamba-1 (transformers' Mamba, Falcon-Mamba and Jamba, mamba-ssm's)
+has in_proj, x_proj, dt_proj and out_proj; Mamba-2 in_proj, norm and out_proj. A part may be wrapped
+or replaced (LoRA, quantization), so no width is read off its weight. transformers and mamba-ssm
+read dt_proj.weight where there is one, past an adapter on it.
 """
 
 from __future__ import annotations
@@ -26,15 +27,21 @@ GROUPS = (
 )
 """The parameter groups that leave these alone."""
 SLOW = 1e-2
-"""−A below which no state forgets in reasonable time: at Δ = 0.1 a state is halved after 700 positions or more."""
+"""−A below which no state forgets in reasonable time: at Δ = 0.1 a state is halved after 700
+positions or more."""
 SLACK = 2.0
 """How far beyond DT_MIN…DT_MAX Δ may lie: training moves it."""
 
 
 def mixers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Names and mixers by depth, of the families that are known by their parts; none of this kit's own blocks."""
+    """Names and mixers by depth, of the families that are known by their parts; none of this kit's
+    own blocks."""
     own = tuple(block for _, block in blocks_of(model))
-    return [(path, module) for path, module in model.named_modules() if module not in own and version_of(module)]
+    return [
+        (path, module)
+        for path, module in model.named_modules()
+        if module not in own and version_of(module)
+    ]
 
 
 def version_of(module: nn.Module) -> int:
@@ -42,11 +49,20 @@ def version_of(module: nn.Module) -> int:
     if (A_log := A_log_of(module)) is None:
         return 0
     parts = set(module._modules)
-    return 1 if parts >= MAMBA_1 and A_log.dim() == 2 else 2 if parts >= MAMBA_2 and A_log.dim() == 1 else 0
+    return (
+        1
+        if parts >= MAMBA_1 and A_log.dim() == 2
+        else 2
+        if parts >= MAMBA_2 and A_log.dim() == 1
+        else 0
+    )
 
 
-def parts_of(mixer: nn.Module) -> dict[str, tuple[str, str, int, tuple[int | None, int | None] | None]]:
-    """Site → module of the mixer, side, index and channels (None = all), counted from the end where they are last."""
+def parts_of(
+    mixer: nn.Module,
+) -> dict[str, tuple[str, str, int, tuple[int | None, int | None] | None]]:
+    """Site → module of the mixer, side, index and channels (None = all), counted from the end where
+    they are last."""
     gated = {"gated": ("out_proj", "input", 0, None)}
     if version_of(mixer) == 2:
         dt = {"dt": ("in_proj", "output", 0, (-len(mixer.A_log), None))}
@@ -55,25 +71,33 @@ def parts_of(mixer: nn.Module) -> dict[str, tuple[str, str, int, tuple[int | Non
     found = {"z": ("in_proj", "output", 0, (E, None)), "conv": ("x_proj", "input", 0, None)}
     for site, channels in {"dt": (0, -2 * N), "B": (-2 * N, -N), "C": (-N, None)}.items():
         found[site] = ("x_proj", "output", 0, channels)
-    found |= {site: (part, "output", 0, None) for part, site in INNER_NORMS.items() if part in mixer._modules}
+    found |= {
+        site: (part, "output", 0, None)
+        for part, site in INNER_NORMS.items()
+        if part in mixer._modules
+    }
     return found | gated
 
 
 @torch.no_grad()
 def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
-    """Return Δ as a mixer of another library computes it: by dt_proj's weight, or by calling a dt_proj without one."""
+    """Return Δ as a mixer of another library computes it: by dt_proj's weight, or by calling a
+    dt_proj without one."""
     if version_of(mixer) == 2:
         return F.softplus(dt + mixer.dt_bias)
     weight = getattr(mixer.dt_proj, "weight", None)
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         return F.softplus(mixer.dt_proj(dt))
     bias = delta_bias_of(mixer)
-    return F.softplus(F.linear(dt, weight.to(dt.dtype), None if bias is None else bias.to(dt.dtype)))
+    return F.softplus(
+        F.linear(dt, weight.to(dt.dtype), None if bias is None else bias.to(dt.dtype))
+    )
 
 
 def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
-    """exp(ΔA) of the state that forgets most slowly, in Δ's shape (…, L, channels): of N states never more than one
-    stands in memory. In float32 at least. Of an image block Δ holds its four directions one after the other."""
+    """exp(ΔA) of the state that forgets most slowly, in Δ's shape (…, L, channels): of N states
+    never more than one stands in memory. In float32 at least. Of an image block Δ holds its four
+    directions one after the other."""
     A_log = A_log_of(mixer)
     wide = torch.promote_types(delta.dtype, torch.float32)
     slowest = A_log.detach().to(wide).exp()
@@ -82,15 +106,21 @@ def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
     return torch.exp(-groups * slowest).flatten(0, 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the parameters
 
 
 def A_log_of(module: nn.Module) -> Tensor | None:
-    """Return log(−A) of a mixer or of one of this kit's blocks; None for another module, also for one that hands on the
-    attributes of what it wraps."""
-    own = {**module._parameters, **module._buffers, **dict(module._modules.get("parametrizations", {}))}
-    return next((getattr(module, name) for name in ("A_log", "A_logs") if own.get(name) is not None), None)
+    """Return log(−A) of a mixer or of one of this kit's blocks; None for another module, also for
+    one that hands on the attributes of what it wraps."""
+    own = {
+        **module._parameters,
+        **module._buffers,
+        **dict(module._modules.get("parametrizations", {})),
+    }
+    return next(
+        (getattr(module, name) for name in ("A_log", "A_logs") if own.get(name) is not None), None
+    )
 
 
 def delta_bias_of(module: nn.Module) -> Tensor | None:
@@ -104,8 +134,9 @@ def delta_bias_of(module: nn.Module) -> Tensor | None:
 
 @torch.no_grad()
 def suspicious(model: nn.Module) -> list[Symptom]:
-    """Return what is wrong with A_log and Δ's bias in a model whose values are finite: one symptom a fault, with its
-    first layer. Layers with parameters that are not finite are left to other rules."""
+    """Return what is wrong with A_log and Δ's bias in a model whose values are finite: one symptom
+    a fault, with its first layer. Layers with parameters that are not finite are left to other
+    rules."""
     faults: dict[str, list[tuple[str, str]]] = {}
     for path, module in model.named_modules():
         A_log, bias = A_log_of(module), delta_bias_of(module)
@@ -116,19 +147,21 @@ def suspicious(model: nn.Module) -> list[Symptom]:
         ):
             continue
         delta = torch.tensor([DT_MAX]) if bias is None else F.softplus(bias.double()).flatten()
-        for fault, found in (("A", _fault_of_A(A_log, max(DT_MAX, float(delta.max())))), ("Δ", _fault_of_delta(delta))):
+        for fault, found in (
+            ("A", _fault_of_A(A_log, max(DT_MAX, float(delta.max())))),
+            ("Δ", _fault_of_delta(delta)),
+        ):
             if found:
                 faults.setdefault(fault, []).append((path, found))
     return [_symptom(fault, layers) for fault, layers in faults.items()]
 
 
 def _fault_of_A(A_log: Tensor, delta: float) -> str:
-    """Return what is wrong with A, "" if nothing is. delta: a large Δ; at a small one any state lasts."""
+    """Return what is wrong with A, "" if nothing is. delta: a large Δ; at a small one any state
+    lasts."""
     fastest = float(A_log.double().exp().max())
     if fastest * delta < NOTHING:
-        return (
-            f"exp(ΔA) is 1 in every state (−A is at most {fastest:.2g}): the scan sums up its input and never forgets"
-        )
+        return f"exp(ΔA) is 1 in every state (−A is at most {fastest:.2g}): the scan sums up its input and never forgets"
     if fastest < SLOW:
         return f"−A is at most {fastest:.2g}, so that hardly any state ever forgets"
     if A_log.dim() > 1 and A_log.shape[-1] > 1 and bool((A_log == A_log[..., :1]).all()):
@@ -137,7 +170,8 @@ def _fault_of_A(A_log: Tensor, delta: float) -> str:
 
 
 def _fault_of_delta(delta: Tensor) -> str:
-    """Return what is wrong with Δ, "" if nothing is. delta: softplus of the bias, all channels or heads."""
+    """Return what is wrong with Δ, "" if nothing is. delta: softplus of the bias, all channels or
+    heads."""
     low, high = float(delta.min()), float(delta.max())
     if len(delta) > 1 and high - low <= 1e-6 * high:
         return f"Δ from its bias is {low:.3g} in every channel"
@@ -159,16 +193,25 @@ def _symptom(fault: str, layers: list[tuple[str, str]]) -> Symptom:
 
 
 def undecayed(name: str, weight: Tensor) -> bool:
-    """Return True if weight decay should leave a parameter alone: A_log, D, the weights of norms, and biases."""
-    return weight.dim() < 2 or "A_log" in name or name.endswith("bias") or getattr(weight, "_no_weight_decay", False)
+    """Return True if weight decay should leave a parameter alone: A_log, D, the weights of norms,
+    and biases."""
+    return (
+        weight.dim() < 2
+        or "A_log" in name
+        or name.endswith("bias")
+        or getattr(weight, "_no_weight_decay", False)
+    )
 
 
 def decayed(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Symptom]:
-    """Return a symptom if weight decay acts on parameters that it should leave alone, else an empty list."""
+    """Return a symptom if weight decay acts on parameters that it should leave alone, else an empty
+    list."""
     groups = [group for group in optimizer.param_groups if group.get("weight_decay")]
     in_decay = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
     names = [
-        name for name, p in model.named_parameters() if p.requires_grad and id(p) in in_decay and undecayed(name, p)
+        name
+        for name, p in model.named_parameters()
+        if p.requires_grad and id(p) in in_decay and undecayed(name, p)
     ]
     if not names:
         return []

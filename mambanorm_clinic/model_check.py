@@ -1,10 +1,12 @@
-"""`check_model`: the guide's checklist (S4) on a real model: what `diagnose` finds, and what is wrong with the norms.
+"""`check_model`: the guide's checklist (S4) on a real model: what `diagnose` finds, and what is
+wrong with the norms.
 
-Lines 2, 3 and 10 of the checklist ask what one means to build: `recommend` answers them. What stands before a norm is
-known where it is a module whose output arrives unchanged or as a view; behind F.relu, .contiguous() or
-pad_packed_sequence it is not. Norms are found by their classes, and judged by what they do: each is run again on its
-input beside other rows, and on other inputs. That a model is to transfer style cannot be seen: mistake 5 is a note on
-every model from image to image, and a warning only where its class is named so.
+Lines 2, 3 and 10 of the checklist ask what one means to build: `recommend` answers them. What
+stands before a norm is known where it is a module whose output arrives unchanged or as a view;
+behind F.relu, .contiguous() or pad_packed_sequence it is not. Norms are found by their classes, and
+judged by what they do: each is run again on its input beside other rows, and on other inputs. That
+a model is to transfer style cannot be seen: mistake 5 is a note on every model from image to image,
+and a warning only where its class is named so.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from mambanorm_clinic.findings import Symptom, Symptoms
 from mambanorm_study.basics.settings import SMALL_BATCH
 from mambanorm_study.basics.text import plural
 
-BY_NAME = {"BatchNorm": "BN", "InstanceNorm": "IN", "GroupNorm": "GN", "LayerNorm": "LN", "RMSNorm": "RMSN"}
+BY_NAME = {
+    "BatchNorm": "BN",
+    "InstanceNorm": "IN",
+    "GroupNorm": "GN",
+    "LayerNorm": "LN",
+    "RMSNorm": "RMSN",
+}
 TORCHS = (batchnorm._NormBase, instancenorm._InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 DROPOUTS = nn.modules.dropout._DropoutNd
 SEEN_THROUGH = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
@@ -42,13 +50,18 @@ OTHERS = "its second half replaced by copies of its first row"
 
 
 def norm_kind(module: nn.Module) -> str:
-    """BN, IN, GN, LN, RMSN or the class of another norm of this kit; "" for what is none. Norms of other houses are
-    known by the name of their class; those that are torch's may have modules inside, as timm's with an activation."""
+    """BN, IN, GN, LN, RMSN or the class of another norm of this kit; "" for what is none. Norms of
+    other houses are known by the name of their class; those that are torch's may have modules
+    inside, as timm's with an activation."""
     own = type(module).__name__
     if isinstance(module, Norm):
         return "" if own in ("NoNorm", "Scale") else BY_NAME.get(own, own)
     found = re.search("|".join(BY_NAME), " ".join(kind.__name__ for kind in type(module).__mro__))
-    return BY_NAME[found[0]] if found and (isinstance(module, TORCHS) or not list(module.children())) else ""
+    return (
+        BY_NAME[found[0]]
+        if found and (isinstance(module, TORCHS) or not list(module.children()))
+        else ""
+    )
 
 
 @dataclass
@@ -71,12 +84,16 @@ class Made:
 
 @torch.no_grad()
 def of_batch(norm: Made, training: bool | None = None) -> bool:
-    """Return True if a row's output depends on the other rows of the batch, in the norm's mode or in another."""
+    """Return True if a row's output depends on the other rows of the batch, in the norm's mode or
+    in another."""
     mode = norm.module.training
     try:
         norm.module.train(mode if training is None else training)
         return differ(norm.again(norm.given), norm.again(beside(norm.given)))
-    except (ValueError, RuntimeError):  # one that takes no further rows, or no single one in training
+    except (
+        ValueError,
+        RuntimeError,
+    ):  # one that takes no further rows, or no single one in training
         return False
     finally:
         norm.module.train(mode)
@@ -84,23 +101,28 @@ def of_batch(norm: Made, training: bool | None = None) -> bool:
 
 def differ(one: Tensor, other: Tensor) -> bool:
     """Return True if two outputs differ by more than rounding, in the rows that both have."""
-    return float((other[: len(one)] - one).abs().max()) > MOVED * float(one.abs().max().clamp(min=1e-3))
+    return float((other[: len(one)] - one).abs().max()) > MOVED * float(
+        one.abs().max().clamp(min=1e-3)
+    )
 
 
 def beside(given: object) -> object:
-    """Return the input with as many further rows behind it, of other values if they are real numbers."""
+    """Return the input with as many further rows behind it, of other values if they are real
+    numbers."""
     if isinstance(given, Tensor) and given.dim():
         return torch.cat([given, 1.7 * given.flip(0) + 0.3 if given.is_floating_point() else given])
     return type(given)(map(beside, given)) if isinstance(given, tuple | list) else given
 
 
 class Seen:
-    """What one pass has shown. norms: every norm as it ran; last: the module that made the output; post: the paths of
-    layers with attention whose output comes straight from a norm in them."""
+    """What one pass has shown. norms: every norm as it ran; last: the module that made the output;
+    post: the paths of layers with attention whose output comes straight from a norm in them."""
 
     def __init__(self, model: nn.Module, batch: object):
         self.norms, self.post, self._inside, self._kept = [], [], [], []
-        self._made: dict[int, Made] = {}  # by the memory of what came out, so that a view is known as well
+        self._made: dict[
+            int, Made
+        ] = {}  # by the memory of what came out, so that a view is known as well
         with inspected(model, entered=self._entered, left=self._left), torch.no_grad():
             self.output = first_tensor(call(model, batch))
         self.last = self._made.get(memory(self.output))
@@ -120,7 +142,10 @@ class Seen:
             if where:
                 self._made[where] = this.behind if isinstance(module, SEEN_THROUGH) else this
             return
-        maker, attends = self._made.get(where), any("Attention" in type(part).__name__ for part in module.modules())
+        maker, attends = (
+            self._made.get(where),
+            any("Attention" in type(part).__name__ for part in module.modules()),
+        )
         if maker is not None and norm_kind(maker.module) and attends:
             self.post.append(path)
 
@@ -132,15 +157,25 @@ def memory(value: Tensor | None) -> int:
 
 
 def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) -> Symptoms:
-    """What is wrong with a model on one batch, the worst first: what `diagnose` finds, and the guide's checks of its
-    norms. batch and errors: as of `diagnose`. evaluating: whether the model is about to predict. It stays as it is."""
+    """What is wrong with a model on one batch, the worst first: what `diagnose` finds, and the
+    guide's checks of its norms. batch and errors: as of `diagnose`. evaluating: whether the model
+    is about to predict. It stays as it is."""
     found, told = diagnose(model, batch).findings, [*fresh_statistics(model, evaluating)]
     with preserve_random_state(), preserve_state(model):
         seen = Seen(model, batch)
         if model.training and not evaluating:
             told += [*small_batches(seen.norms), *post_norm(seen.post)]
-        told += [*placement(seen.norms), *groups(seen.norms), *constant(seen.norms), *recurrent(seen.norms)]
-        told += [*on_the_output(seen.last, seen.output), *style(model, batch, seen), *looks_ahead(model, batch)]
+        told += [
+            *placement(seen.norms),
+            *groups(seen.norms),
+            *constant(seen.norms),
+            *recurrent(seen.norms),
+        ]
+        told += [
+            *on_the_output(seen.last, seen.output),
+            *style(model, batch, seen),
+            *looks_ahead(model, batch),
+        ]
         told += forgotten_eval(model, batch, seen.norms) if evaluating else []
     return Symptoms([*found, *told], found.skipped)
 
@@ -151,15 +186,23 @@ def small_batches(norms: list[Made]) -> Iterator[Symptom]:
     if small:
         n = small[0].shape[0]
         found = f"BatchNorm learns from batches of {n} ({plural(len(small), 'such norm')})"
-        mend = "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model"
-        yield Symptom("serious" if n <= 2 else "warning", small[0].path, found, mend, "check 1, mistake 1")
+        mend = (
+            "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model"
+        )
+        yield Symptom(
+            "serious" if n <= 2 else "warning", small[0].path, found, mend, "check 1, mistake 1"
+        )
 
 
 def recurrent(norms: list[Made]) -> Iterator[Symptom]:
     """Mistake 2: BatchNorm takes in all time steps of an LSTM, a GRU or an RNN."""
     for norm in norms:
         behind = norm.behind and norm.behind.module
-        if isinstance(behind, nn.RNNBase) and len(norm.shape) == 3 and of_batch(norm, training=True):
+        if (
+            isinstance(behind, nn.RNNBase)
+            and len(norm.shape) == 3
+            and of_batch(norm, training=True)
+        ):
             found = f"BatchNorm stands behind an {type(behind).__name__}: its statistics mix rows and time steps, so "
             found += "that those of other lengths do not fit"
             yield Symptom("warning", norm.path, found, "LayerNorm over each time step", "mistake 2")
@@ -177,7 +220,10 @@ def post_norm(paths: list[str]) -> Iterator[Symptom]:
 
 def style(model: nn.Module, batch: object, seen: Seen) -> Iterator[Symptom]:
     """Mistake 5: BatchNorm in a model from image to image, where it is to transfer style."""
-    x, named = first_tensor(split(batch)[0]), bool(re.search("style", type(model).__name__, re.IGNORECASE))
+    x, named = (
+        first_tensor(split(batch)[0]),
+        bool(re.search("style", type(model).__name__, re.IGNORECASE)),
+    )
     if x is None or x.dim() != 4 or seen.output.shape != x.shape:
         return
     if norm := next((norm for norm in seen.norms if of_batch(norm, training=True)), None):
@@ -188,14 +234,15 @@ def style(model: nn.Module, batch: object, seen: Seen) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def constant(norms: list[Made]) -> Iterator[Symptom]:
-    """A norm whose output is the same whatever comes in, as its statistics are taken over one value. Not one whose gain
-    begins at 0; torch's GroupNorm is told by `groups`."""
+    """A norm whose output is the same whatever comes in, as its statistics are taken over one
+    value. Not one whose gain begins at 0; torch's GroupNorm is told by `groups`."""
     for norm in norms:
         gain = getattr(norm.module, "weight", None)
         if isinstance(norm.module, nn.GroupNorm) or (isinstance(gain, Tensor) and not gain.any()):
             continue
         if not any(
-            differ(norm.again(norm.given), norm.again(given)) for given in (turned(norm.given), drawn(norm.given))
+            differ(norm.again(norm.given), norm.again(given))
+            for given in (turned(norm.given), drawn(norm.given))
         ):
             found = f"{norm_kind(norm.module)} of {norm.shape} puts out the same whatever comes in"
             mend = "no norm here, or one whose statistics are taken over more values (positions, channels)"
@@ -204,10 +251,17 @@ def constant(norms: list[Made]) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def looks_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
-    """Earlier logits of a token model, ids (B, L) → (B, L, V), that move when the last id of each row does."""
+    """Earlier logits of a token model, ids (B, L) → (B, L, V), that move when the last id of each
+    row does."""
     names = " ".join(kind.__name__ for kind in type(model).__mro__)
     ids = first_tensor(split(batch)[0])
-    if ids is None or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] < 2 or "MaskedLM" in names:
+    if (
+        ids is None
+        or ids.dim() != 2
+        or ids.is_floating_point()
+        or ids.shape[1] < 2
+        or "MaskedLM" in names
+    ):
         return
     low, high, last = ids.min(), ids.max(), ids[:, -1]
     changed = torch.cat([ids[:, :-1], torch.where(last == low, high, low)[:, None]], dim=1)
@@ -219,10 +273,14 @@ def looks_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
             return
         outputs.append(y[:, :-1].double())
     if differ(*outputs):
-        causal = re.search("CausalLM|LMHead", names) or any(isinstance(m, LanguageModel) for m in model.modules())
+        causal = re.search("CausalLM|LMHead", names) or any(
+            isinstance(m, LanguageModel) for m in model.modules()
+        )
         change = float((outputs[1] - outputs[0]).abs().max() / outputs[0].abs().max())
         found = f"the logits of earlier positions move by {100 * change:.2g} % when the last id changes: what is to be "
-        found += "predicted is seen" + ("" if causal else ", which is fine for a masked model or a tagger only")
+        found += "predicted is seen" + (
+            "" if causal else ", which is fine for a masked model or a tagger only"
+        )
         mend = "norms of each token (LN, RMSN) and causal layers; statistics or sums over L only up to each position"
         yield Symptom("serious" if causal else "warning", "", found, mend, "measured here")
 
@@ -230,27 +288,45 @@ def looks_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
 def replaced(batch: object, ids: Tensor, value: Tensor) -> object:
     """Return the batch's input with other ids."""
     given, _ = split(batch)
-    return {k: value if part is ids else part for k, part in given.items()} if isinstance(given, dict) else value
+    return (
+        {k: value if part is ids else part for k, part in given.items()}
+        if isinstance(given, dict)
+        else value
+    )
 
 
 def placement(norms: list[Made]) -> Iterator[Symptom]:
     """Check 4: convolution → activation → norm, where norm → activation is meant."""
     for norm in norms:
         activation = norm.behind
-        if norm_kind(norm.module) not in ("BN", "IN", "GN") or activation is None or activation.behind is None:
+        if (
+            norm_kind(norm.module) not in ("BN", "IN", "GN")
+            or activation is None
+            or activation.behind is None
+        ):
             continue
         name = type(activation.module).__name__
         if ACTIVATIONS.search(name) and isinstance(activation.behind.module, WEIGHTED):
-            found = f"the norm stands behind the activation ({name}), and that behind the convolution"
-            mend = "convolution, norm, activation; or, in residual nets, norm, activation, convolution"
+            found = (
+                f"the norm stands behind the activation ({name}), and that behind the convolution"
+            )
+            mend = (
+                "convolution, norm, activation; or, in residual nets, norm, activation, convolution"
+            )
             yield Symptom("note", norm.path, found, mend, "check 4")
 
 
 def fresh_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
     """Check 6: running statistics that no batch has updated, of a norm that uses them."""
-    tracked = {path: m for path, m in model.named_modules() if getattr(m, "running_mean", None) is not None}
-    used = {path: m for path, m in tracked.items() if evaluating or (model.training and not m.training)}
-    if fresh := [path for path, m in used.items() if not m.running_mean.any() and (m.running_var == 1).all()]:
+    tracked = {
+        path: m for path, m in model.named_modules() if getattr(m, "running_mean", None) is not None
+    }
+    used = {
+        path: m for path, m in tracked.items() if evaluating or (model.training and not m.training)
+    }
+    if fresh := [
+        path for path, m in used.items() if not m.running_mean.any() and (m.running_var == 1).all()
+    ]:
         found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
         mend = "train first, load the buffers with the weights, or run some batches in train mode"
         yield Symptom("serious", fresh[0], found, mend, "check 6")
@@ -258,8 +334,11 @@ def fresh_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def forgotten_eval(model: nn.Module, batch: object, ran: list[Made]) -> list[Symptom]:
-    """Check 7: a model that is to predict depends on who else is in the batch, or draws at random."""
-    random = [path for path, m in model.named_modules() if isinstance(m, DROPOUTS) and m.p and m.training]
+    """Check 7: a model that is to predict depends on who else is in the batch, or draws at
+    random."""
+    random = [
+        path for path, m in model.named_modules() if isinstance(m, DROPOUTS) and m.p and m.training
+    ]
     change = 0.0
     if norms := list(dict.fromkeys(norm.path for norm in ran if of_batch(norm))):
         outputs = []
@@ -275,7 +354,10 @@ def forgotten_eval(model: nn.Module, batch: object, ran: list[Made]) -> list[Sym
     if not model.training:
         mode, where = "the model is in eval mode, this part is not", (norms + random)[0]
         if norms and not model.get_submodule(where).training:
-            mode, mend = "eval mode, but without running statistics", "track_running_stats=True, or GroupNorm"
+            mode, mend = (
+                "eval mode, but without running statistics",
+                "track_running_stats=True, or GroupNorm",
+            )
     found = f"{plural(len(random), 'dropout layer')} on"
     if norms:
         found = f"with other rows in its batch ({OTHERS}) the same row's output changes by {100 * change:.2g} %"
@@ -289,7 +371,9 @@ def turned(given: object) -> list:
 
 def drawn(given: object) -> list:
     """Return the input with its real numbers drawn at random."""
-    return [torch.randn_like(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
+    return [
+        torch.randn_like(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given
+    ]
 
 
 def with_mates(batch: object) -> object:
@@ -303,22 +387,34 @@ def with_mates(batch: object) -> object:
 
 
 def on_the_output(last: Made | None, output: Tensor | None) -> Iterator[Symptom]:
-    """When not to normalize, case 1: a norm makes the (B, classes) that the model puts out. Features may end in one."""
+    """When not to normalize, case 1: a norm makes the (B, classes) that the model puts out.
+    Features may end in one."""
     if last is not None and norm_kind(last.module) and output.dim() == 2:
         found = f"the output {tuple(output.shape)} comes straight from a norm, so its scale is fixed: fine for "
         found += "features, not for logits or what is regressed"
-        yield Symptom("warning", last.path, found, "no norm behind the last linear layer", "when not to, 1")
+        yield Symptom(
+            "warning", last.path, found, "no norm behind the last linear layer", "when not to, 1"
+        )
 
 
 def groups(norms: list[Made]) -> Iterator[Symptom]:
-    """torch's GroupNorm with a statistic over one or two values, or with one channel in each group."""
+    """torch's GroupNorm with a statistic over one or two values, or with one channel in each
+    group."""
     for norm in norms:
         if isinstance(norm.module, nn.GroupNorm):
             g, c = norm.module.num_groups, norm.module.num_channels
             values = c // g * math.prod(norm.shape[2:])
             if values <= 2:
                 found = f"each statistic is taken over {plural(values, 'value')}: hardly anything is left of the input"
-                yield Symptom("serious", norm.path, found, "fewer groups, or a norm over all channels", "GroupNorm")
+                yield Symptom(
+                    "serious",
+                    norm.path,
+                    found,
+                    "fewer groups, or a norm over all channels",
+                    "GroupNorm",
+                )
             elif g > 1 and g == c:
                 found = f"{g} groups of one channel each: this is InstanceNorm"
-                yield Symptom("note", norm.path, found, "fewer groups, or say InstanceNorm", "GroupNorm")
+                yield Symptom(
+                    "note", norm.path, found, "fewer groups, or say InstanceNorm", "GroupNorm"
+                )

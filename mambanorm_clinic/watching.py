@@ -1,17 +1,19 @@
-"""`watch`: a training loop under observation; `trainer_callback`: the same for Hugging Face's Trainer.
+"""`watch`: a training loop under observation; `trainer_callback`: the same for Hugging Face's
+Trainer.
 
 with clinic.watch(model, optimizer) as watched:
     for x, y in loader:
         loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-It looks just before the optimizer's step. So when a gradient is not finite the weights still are. The batch has left
-its traces in the buffers (a BN's running statistics), and these are put back; then both are written as they stand: the
-last finite step, at no cost. Only where the step before made the weights themselves infinite is nothing left to write.
-A loop may catch NonFinite and go on: the step was not made, and the next is watched.
+It looks just before the optimizer's step. So when a gradient is not finite the weights still are.
+The batch has left its traces in the buffers (a BN's running statistics), and these are put back;
+then both are written as they stand: the last finite step, at no cost. Only where the step before
+made the weights themselves infinite is nothing left to write. A loop may catch NonFinite and go on:
+the step was not made, and the next is watched.
 
-What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, a copy of the
-buffers, and one wait for the device.
+What it costs a step: one norm of each layer's output and of its gradient, one norm of all
+gradients, a copy of the buffers, and one wait for the device.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ from torch import Tensor, nn
 
 from mambanorm.checks import check_size, shown
 from mambanorm.inside import preserve_state
-from mambanorm_clinic.calling import eagerly, first_tensor, norm_of, preserve_random_state, tensors_in
+from mambanorm_clinic.calling import (
+    eagerly,
+    first_tensor,
+    norm_of,
+    preserve_random_state,
+    tensors_in,
+)
 from mambanorm_clinic.checkpoints import metadata_of
 from mambanorm_clinic.diagnosis import WEIGHTS, NonFinite, Report, check_loss, in_bfloat16
 from mambanorm_clinic.findings import First, Symptoms, findings_of, named
@@ -40,7 +48,9 @@ from mambanorm_study.basics.atomic import writable_folder, write_bytes
 from mambanorm_study.basics.settings import Later
 
 safetensors_torch = Later("safetensors.torch")
-pictures = Later("mambanorm_clinic.figures")  # of what is found, drawn by a room above where they are asked for
+pictures = Later(
+    "mambanorm_clinic.figures"
+)  # of what is found, drawn by a room above where they are asked for
 
 NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
 
@@ -54,28 +64,35 @@ def watch(
 ) -> Watched:
     """A context manager that watches every step of `optimizer` while it is open.
 
-    When the loss or a gradient is not finite it writes the weights of the last finite step (`step-<n>.safetensors`) and
-    a picture of the steps before (`step-<n>.png`) into `folder`, and raises NonFinite in place of the optimizer's step:
-    the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
-    GradScaler it sees the scaled gradients of the steps that the scaler makes, and nothing of those that it skips. Of
-    accumulated gradients all are looked at, and the last batch alone is run again to find where the failure began.
-    optimizer.step(closure), as Lightning and LBFGS call it, is checked behind each call of the closure and before the
-    weights move. Weight decay on A_log, D, norms or biases is warned of when the watch opens (`findings` has it, too).
+    When the loss or a gradient is not finite it writes the weights of the last finite step
+    (`step-<n>.safetensors`) and a picture of the steps before (`step-<n>.png`) into `folder`, and
+    raises NonFinite in place of the optimizer's step: the model keeps its finite weights and
+    buffers, `error.report` has the first non-finite site and the frames. With a GradScaler it sees
+    the scaled gradients of the steps that the scaler makes, and nothing of those that it skips. Of
+    accumulated gradients all are looked at, and the last batch alone is run again to find where the
+    failure began. optimizer.step(closure), as Lightning and LBFGS call it, is checked behind each
+    call of the closure and before the weights move. Weight decay on A_log, D, norms or biases is
+    warned of when the watch opens (`findings` has it, too).
 
-    optimizer: of torch, or a wrapper with the real one as `.optimizer` (accelerate's, Lightning's). ring: steps that
-    are remembered. TypeError for what is no module or optimizer; ValueError for an optimizer of another model, and for
-    a size that cannot be.
+    optimizer: of torch, or a wrapper with the real one as `.optimizer` (accelerate's, Lightning's).
+    ring: steps that are remembered. TypeError for what is no module or optimizer; ValueError for an
+    optimizer of another model, and for a size that cannot be.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
     optimizer = unwrapped(optimizer)
-    if not {id(p) for group in optimizer.param_groups for p in group["params"]} & set(map(id, model.parameters())):
-        raise ValueError("the optimizer steps no parameter of the model: give the optimizer that trains it")
+    if not {id(p) for group in optimizer.param_groups for p in group["params"]} & set(
+        map(id, model.parameters())
+    ):
+        raise ValueError(
+            "the optimizer steps no parameter of the model: give the optimizer that trains it"
+        )
     return Watched(model, optimizer, ring, folder)
 
 
 def unwrapped(optimizer: object) -> torch.optim.Optimizer:
-    """Return the torch optimizer inside any wrappers: it has the hooks around `step`. TypeError if there is none."""
+    """Return the torch optimizer inside any wrappers: it has the hooks around `step`. TypeError if
+    there is none."""
     inner = optimizer
     while isinstance(deeper := getattr(inner, "optimizer", None), torch.optim.Optimizer):
         inner = deeper
@@ -90,8 +107,9 @@ def unwrapped(optimizer: object) -> torch.optim.Optimizer:
 def trainer_callback(*, ring: int = 64, folder: str | Path = "clinic"):
     """`watch` for Hugging Face: Trainer(…, callbacks=[clinic.trainer_callback()]).
 
-    At the first step that is not finite it prints the report, drops that step's gradients, so that the model keeps its
-    finite weights, and ends the training. `callback.report` is None until then. Needs transformers.
+    At the first step that is not finite it prints the report, drops that step's gradients, so that
+    the model keeps its finite weights, and ends the training. `callback.report` is None until then.
+    Needs transformers.
     """
     from transformers import TrainerCallback
 
@@ -120,8 +138,8 @@ def trainer_callback(*, ring: int = 64, folder: str | Path = "clinic"):
 
 
 class Watched:
-    """See `watch`. report: the last one, None while all is finite. findings: what is wrong with the optimizer's groups.
-    Without an optimizer `check` is called by hand."""
+    """See `watch`. report: the last one, None while all is finite. findings: what is wrong with the
+    optimizer's groups. Without an optimizer `check` is called by hand."""
 
     def __init__(self, model: nn.Module, optimizer, ring: int, folder: str | Path):
         check_size("ring", ring)
@@ -134,11 +152,16 @@ class Watched:
         self.step = 0
         self._hooks: list = []
         self._buffers: dict[str, Tensor] = {}
-        self._between, self._again = True, False  # before the first batch of a step; while a batch is run again
+        self._between, self._again = (
+            True,
+            False,
+        )  # before the first batch of a step; while a batch is run again
         self._forget()
 
     def _forget(self) -> None:
-        self._call: tuple[tuple, dict, Tensor, dict] | None = None  # arguments, random state, autocast
+        self._call: tuple[tuple, dict, Tensor, dict] | None = (
+            None  # arguments, random state, autocast
+        )
         self._seed = self._loss = None
         self._seen = Pass()
         self._outputs: dict[int, tuple[Tensor, int]] = {}
@@ -147,7 +170,10 @@ class Watched:
     def __enter__(self) -> Watched:
         hooks = self._hooks
         hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
-        hooks += [layer.register_forward_hook(self._layer_hook(i)) for i, (_, layer) in enumerate(self.layers)]
+        hooks += [
+            layer.register_forward_hook(self._layer_hook(i))
+            for i, (_, layer) in enumerate(self.layers)
+        ]
         hooks.append(self.model.register_forward_hook(self._end))
         if self.optimizer is not None:
             hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
@@ -163,14 +189,17 @@ class Watched:
         self._buffers = {}
 
     def warn_of_decay(self, optimizer: object) -> None:
-        """Warn, and keep in `findings`, that weight decay acts on parameters that it should leave alone."""
+        """Warn, and keep in `findings`, that weight decay acts on parameters that it should leave
+        alone."""
         self.findings = Symptoms([] if optimizer is None else decayed(self.model, optimizer))
         if self.findings:
-            warnings.warn(f"{self.findings[0].found}; instead: {self.findings[0].try_this}", stacklevel=3)
+            warnings.warn(
+                f"{self.findings[0].found}; instead: {self.findings[0].try_this}", stacklevel=3
+            )
 
     def loss(self, value: Tensor) -> Tensor:
-        """Takes note of the loss and gives it back. Needed only if the model does not return it as `.loss`. ValueError
-        for what is no tensor of one number."""
+        """Takes note of the loss and gives it back. Needed only if the model does not return it as
+        `.loss`. ValueError for what is no tensor of one number."""
         check_loss(value)
         self._loss = value.detach()
         return value
@@ -180,20 +209,32 @@ class Watched:
             return
         self._forget()
         kind = next((weight.device.type for weight in self.model.parameters()), "cpu")
-        casts = dict(device_type=kind, enabled=torch.is_autocast_enabled(kind), dtype=torch.get_autocast_dtype(kind))
+        casts = dict(
+            device_type=kind,
+            enabled=torch.is_autocast_enabled(kind),
+            dtype=torch.get_autocast_dtype(kind),
+        )
         self._call = args, kwargs, torch.get_rng_state(), casts
         if self._between:  # all buffers, since torch's BN writes without a trace
-            self._buffers = {name: value.detach().clone() for name, value in self.model.named_buffers()}
+            self._buffers = {
+                name: value.detach().clone() for name, value in self.model.named_buffers()
+            }
             self._between = False
 
     def _layer_hook(self, i: int):
         def see(_layer, _args, output) -> None:
             value = first_tensor(output)
-            if self._again or value is None or not value.requires_grad:  # or an evaluation in between, or frozen
+            if (
+                self._again or value is None or not value.requires_grad
+            ):  # or an evaluation in between, or frozen
                 return
             self._outputs[i] = norm_of(value.detach()), value.numel()
             if not value.is_leaf:  # a layer that hands out a weight: the hook would stay on it
-                value.register_hook(lambda grad: None if grad is None else self._gradients.update({i: norm_of(grad)}))
+                value.register_hook(
+                    lambda grad: (
+                        None if grad is None else self._gradients.update({i: norm_of(grad)})
+                    )
+                )
 
         return see
 
@@ -208,7 +249,8 @@ class Watched:
             seen.register_hook(lambda grad: setattr(self, "_seed", grad))
 
     def _before_step(self, _optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        """Checks the gradients; where a closure is yet to compute them, hands on one that checks behind it."""
+        """Checks the gradients; where a closure is yet to compute them, hands on one that checks
+        behind it."""
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._checking(kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):  # args[0] is the optimizer
@@ -216,7 +258,8 @@ class Watched:
         return self._check_or_raise()
 
     def _checking(self, closure: Callable) -> Callable:
-        """Return the closure with a check after each call; several calls in one step (LBFGS) count as one step."""
+        """Return the closure with a check after each call; several calls in one step (LBFGS) count
+        as one step."""
         step = self.step
 
         def checked():
@@ -230,20 +273,26 @@ class Watched:
         return checked
 
     def _check_or_raise(self) -> None:
-        skips = getattr(self.optimizer, "found_inf", None)  # a fused optimizer makes no step that its GradScaler skips
+        skips = getattr(
+            self.optimizer, "found_inf", None
+        )  # a fused optimizer makes no step that its GradScaler skips
         if (skips is None or not float(skips)) and (report := self.check()) is not None:
             raise NonFinite(report)
 
     def check(self) -> Report | None:
-        """To be called between backward and the optimizer's step, which does so by itself where it was given one.
-        The report of this step, None if it is finite."""
+        """To be called between backward and the optimizer's step, which does so by itself where it
+        was given one. The report of this step, None if it is finite."""
         self.step, self._between = self.step + 1, True
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
-        sizes = [norm_of(grad, torch.float64) for grad in grads]  # in float64, where no square of float32 overflows
+        sizes = [
+            norm_of(grad, torch.float64) for grad in grads
+        ]  # in float64, where no square of float32 overflows
         told = torch.tensor(math.nan) if self._loss is None else self._loss
         where = next((size.device for size in sizes), None)
-        numbers = torch.stack([number.reshape(()).to(where, torch.float64) for number in [*sizes, told]])
+        numbers = torch.stack(
+            [number.reshape(()).to(where, torch.float64) for number in [*sizes, told]]
+        )
         *norms, loss = numbers.tolist()  # one wait for all
         grad_norm = math.hypot(*norms)
         seen = dict(outputs=self._outputs, gradients=self._gradients)
@@ -257,7 +306,9 @@ class Watched:
     @property
     def steps(self) -> pd.DataFrame:
         """step, loss (NaN where none was told), grad_norm of the steps in the ring."""
-        return pd.DataFrame([{key: one[key] for key in ("step", "loss", "grad_norm")} for one in self.ring])
+        return pd.DataFrame(
+            [{key: one[key] for key in ("step", "loss", "grad_norm")} for one in self.ring]
+        )
 
     @property
     def by_layer(self) -> pd.DataFrame:
@@ -275,21 +326,36 @@ class Watched:
         for name, value in self.model.named_buffers():
             if name in self._buffers and self._buffers[name].shape == value.shape:
                 value.copy_(self._buffers[name])
-        lost = [name for name, weight in self.model.named_parameters() if not weight.isfinite().all()]
+        lost = [
+            name for name, weight in self.model.named_parameters() if not weight.isfinite().all()
+        ]
         self._seen, checkpoint = Pass(), None
         why, first = ("", First(lost[0])) if lost else (self._run_again(), self._first)
         if not lost:  # tied weights under each of their names, so that it loads as it is
             state, whole = self.model.state_dict(), dict(memory_format=torch.contiguous_format)
-            state = {name: value for name, value in state.items() if isinstance(value, Tensor)}  # modules may keep more
+            state = {
+                name: value for name, value in state.items() if isinstance(value, Tensor)
+            }  # modules may keep more
             checkpoint = self.folder / f"step-{self.step:06d}.safetensors"
             state = {name: value.detach().cpu().clone(**whole) for name, value in state.items()}
             write_bytes(checkpoint, safetensors_torch.save(state, metadata_of(self.model)))
-        steps, layers, picture = self.steps, self.by_layer, self.folder / f"step-{self.step:06d}.png"
-        where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
+        steps, layers, picture = (
+            self.steps,
+            self.by_layer,
+            self.folder / f"step-{self.step:06d}.png",
+        )
+        where = (
+            f"first: {named('', 0, first.where)}"
+            if first
+            else "no site is not finite when the batch runs again"
+        )
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
         write_bytes(picture, pictures.fig_failure(steps, layers, title, where)._repr_png_())
         seen, weights = self._seen, [dict(weight=name, shape=(), nonfinite=1.0) for name in lost]
-        frames = (pd.DataFrame(seen.rows if first else [], columns=COLUMNS), pd.DataFrame(weights, columns=WEIGHTS))
+        frames = (
+            pd.DataFrame(seen.rows if first else [], columns=COLUMNS),
+            pd.DataFrame(weights, columns=WEIGHTS),
+        )
         findings = findings_of(
             *frames, seen.first, seen.first_gradient,
             0.0 if lost or why else self._told, [why] * bool(why), sites_for_norms(self.model), seen.largest,
@@ -309,12 +375,17 @@ class Watched:
         return 0.0 if self._loss is None else float(self._loss)
 
     def _run_again(self) -> str:
-        """Looks at the last batch as `diagnose` does, with the same weights, autocast and dropout masks (those of the
-        CPU; on a GPU dropout draws anew). Returns why where it began is not known, or "". The weights are to be saved
-        whatever the model's code raises."""
+        """Looks at the last batch as `diagnose` does, with the same weights, autocast and dropout
+        masks (those of the CPU; on a GPU dropout draws anew). Returns why where it began is not
+        known, or "". The weights are to be saved whatever the model's code raises."""
         self._again, self._seen = True, Pass(places_of(self.model), own=True)
         try:
-            with preserve_random_state(), preserve_state(self.model), self._seen.open(self.model), torch.enable_grad():
+            with (
+                preserve_random_state(),
+                preserve_state(self.model),
+                self._seen.open(self.model),
+                torch.enable_grad(),
+            ):
                 self._both_ways()
         except Exception as error:
             self._seen = Pass()
@@ -324,7 +395,8 @@ class Watched:
         return NOT_MET if self._first is None and math.isfinite(self._told) else ""
 
     def _both_ways(self) -> None:
-        """Forward, and backward from the gradient that the output had, which tells nothing where the loss is lost."""
+        """Forward, and backward from the gradient that the output had, which tells nothing where
+        the loss is lost."""
         args, kwargs, random, casts = self._call
         torch.set_rng_state(random)
         with torch.autocast(**casts), eagerly():

@@ -1,4 +1,5 @@
-"""The command `mambanorm`, also `python -m mambanorm`. Ctrl-C ends it with one line of text, even during imports."""
+"""The command `mambanorm`, also `python -m mambanorm`. Ctrl-C ends it with one line of text, even
+during imports."""
 
 import sys
 

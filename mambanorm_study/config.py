@@ -1,9 +1,9 @@
-"""What a run is: `RunConfig`, flat. Each field says its default, what it may be and since when it is there; the comment
-beside it says why.
+"""What a run is: `RunConfig`, flat. Each field says its default, what it may be and since when it
+is there; the comment beside it says why.
 
-A field is added by its line here and nowhere else. It needs `since`: while it has its default, it is not part of the
-run_id, so that runs that were stored before keep theirs. Configs are made from a task, a scale, arms and seeds in
-`runs/grid.py`.
+A field is added by its line here and nowhere else. It needs `since`: while it has its default, it
+is not part of the run_id, so that runs that were stored before keep theirs. Configs are made from a
+task, a scale, arms and seeds in `runs/grid.py`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,24 @@ from mambanorm.errors import WORD, brief, unknown
 from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.models.parts import POSITIONAL
 from mambanorm.norms import NORMS, norm_name
-from mambanorm_study.basics.fields import checked, choice, count, flag, keep_checked, number, options, several, text
+from mambanorm_study.basics.fields import (
+    checked,
+    choice,
+    count,
+    flag,
+    keep_checked,
+    number,
+    options,
+    several,
+    text,
+)
 from mambanorm_study.basics.settings import SCALES
 from mambanorm_study.models import MODELS
 from mambanorm_study.models.transformer import NORM_POSITIONS
 
 SCHEMA = 1
-"""A version number. It goes up by 1 when the same config would give other results (a golden test tells when). Part of
-every run_id."""
+"""A version number. It goes up by 1 when the same config would give other results (a golden test
+tells when). Part of every run_id."""
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "cuda:1")
 
@@ -50,19 +60,24 @@ def run_named(*, since: str) -> Any:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: each setting is a field. Raises ValueError for an unknown or impossible value, at construction."""
+    """One run: each setting is a field. Raises ValueError for an unknown or impossible value, at
+    construction."""
 
     task: str = text("digits", "the name of one: a word such as 'digits'", WORD)
     arm: str = checked("RMSN>SSM>None", choices=NORMS)  # the original Mamba (§4.5)
     scale: str = choice("quick", SCALES)
-    seed: int = checked(0, keep=check_seed)  # initial weights, batch order and, on the small tasks, the split
+    seed: int = checked(
+        0, keep=check_seed
+    )  # initial weights, batch order and, on the small tasks, the split
     d_model: int = count(32, most=65_536)
     n_layers: int = count(4, most=1_000)  # App. C: 4 layers on ListOps, IMDB and CIFAR
     d_state: int = count(16, most=512)  # mamba-ssm's default
     expand: int = count(2, most=16)  # App. C
     d_conv: int = count(4, most=1_024)  # App. C
-    norm_options: Mapping[str, Any] = checked(  # groups, eps, statistics, …; under the name of a site its own
-        {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, dict), options
+    norm_options: Mapping[str, Any] = (
+        checked(  # groups, eps, statistics, …; under the name of a site its own
+            {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, dict), options
+        )
     )
     stem_norm: str = norm()  # off, so that an arm is exactly what it says (I6)
     final_norm: str = norm()
@@ -70,7 +85,11 @@ class RunConfig:
     weight_decay: float = number(0.01)
     optimizer: str = choice("adamw", OPTIMIZERS, since="2026-11-22")
     betas: tuple[float, float] = several(  # AdamW's β₁ and β₂: PyTorch's
-        (0.9, 0.999), number(0, below=1), "two numbers from 0 to below 1 such as [0.9, 0.95]", n=2, since="2026-11-22"
+        (0.9, 0.999),
+        number(0, below=1),
+        "two numbers from 0 to below 1 such as [0.9, 0.95]",
+        n=2,
+        since="2026-11-22",
     )
     schedule: str = choice("cosine_warmup", SCHEDULES)
     warmup_steps: int = count(20, least=0)
@@ -79,11 +98,16 @@ class RunConfig:
     steps: int = count(200)
     eval_every: int = count(25)
     precision: str = choice("float32", ("float32", "bf16"))
-    device: str = text("auto", "", "auto|cpu|mps|cuda(:[0-9]+)?", choices=DEVICES)  # CUDA if there is one, else the CPU
-    threads: int = count(1, most=4_096, since="2026-11-21")  # on the CPU; each number rounds otherwise
+    device: str = text(
+        "auto", "", "auto|cpu|mps|cuda(:[0-9]+)?", choices=DEVICES
+    )  # CUDA if there is one, else the CPU
+    threads: int = count(
+        1, most=4_096, since="2026-11-21"
+    )  # on the CPU; each number rounds otherwise
     # rows of one forward pass, all that BN sees; gradients are summed. 0 = the whole batch
     micro_batch: int = count(0, least=0, since="2026-11-20")
-    # images: the blocks, from 1, after which they are halved and the width doubled; the norm of a halving
+    # images: the blocks, from 1, after which they are halved and the width doubled; the norm of a
+    # halving
     down_sample: tuple[int, ...] = several(
         (), count(1), "a list of blocks, counted from 1, such as [2, 4]", since="2026-11-20"
     )
@@ -92,24 +116,50 @@ class RunConfig:
     positional: str = choice("none", POSITIONAL, since="2026-11-21")
     # a Transformer's arm is N1>MHA>N2, and its d_state and d_conv do nothing
     model: str = choice("mamba", MODELS, since="2026-11-22")
-    head_dim: int = count(16, since="2026-11-23")  # of a Mamba-2: channels that share Δ and A; 64 would leave one head
+    head_dim: int = count(
+        16, since="2026-11-23"
+    )  # of a Mamba-2: channels that share Δ and A; 64 would leave one head
     n_groups: int = count(1, since="2026-11-23")  # of a Mamba-2: groups of heads that share B and C
     n_heads: int = count(4, since="2026-11-22")  # of a Transformer's attention
     # of a Transformer: behind the residual sum as in S2, or before each branch
     norm_position: str = choice("after", NORM_POSITIONS, since="2026-11-22")
-    squeeze_excite: bool = flag(False, since="2026-11-22")  # of a Transformer: SE on the feed-forward branch (S2)
+    squeeze_excite: bool = flag(
+        False, since="2026-11-22"
+    )  # of a Transformer: SE on the feed-forward branch (S2)
     # the regimen (S2, §IV.C.3; runs/regimen.py), all of it off
-    drop_path: float = number(0.0, below=1, since="2026-11-22")  # share of rows that skip the last branch; grows from 0
-    mixup: float = number(0.0, since="2026-11-22")  # α of the Beta that mixes two rows and labels (Zhang et al. 2018)
-    cutmix: float = number(0.0, since="2026-11-22")  # α of the Beta: how much of a row is another's (Yun et al. 2019)
-    label_smoothing: float = number(0.0, below=1, since="2026-11-22")  # share of a label for all classes alike
-    ema: float = number(0.0, below=1, since="2026-11-22")  # decay of the averaged weights, which are then tested
-    patience: int = count(0, least=0, since="2026-11-22")  # stop after so many evaluations without a better; 0 = never
-    teacher: str = run_named(since="2026-11-22")  # whose outputs are learned as well (Hinton et al. 2015)
-    teacher_weight: float = number(0.5, most=1, since="2026-11-22")  # share of the loss that the teacher has
-    temperature: float = number(2.0, above=0, since="2026-11-22")  # at which both outputs are compared
-    start: str = run_named(since="2026-11-22")  # whose weights are taken over, the head only if it fits the same task
-    head_steps: int = count(0, least=0, since="2026-11-22")  # of these weights, train only the head so long, then all
+    drop_path: float = number(
+        0.0, below=1, since="2026-11-22"
+    )  # share of rows that skip the last branch; grows from 0
+    mixup: float = number(
+        0.0, since="2026-11-22"
+    )  # α of the Beta that mixes two rows and labels (Zhang et al. 2018)
+    cutmix: float = number(
+        0.0, since="2026-11-22"
+    )  # α of the Beta: how much of a row is another's (Yun et al. 2019)
+    label_smoothing: float = number(
+        0.0, below=1, since="2026-11-22"
+    )  # share of a label for all classes alike
+    ema: float = number(
+        0.0, below=1, since="2026-11-22"
+    )  # decay of the averaged weights, which are then tested
+    patience: int = count(
+        0, least=0, since="2026-11-22"
+    )  # stop after so many evaluations without a better; 0 = never
+    teacher: str = run_named(
+        since="2026-11-22"
+    )  # whose outputs are learned as well (Hinton et al. 2015)
+    teacher_weight: float = number(
+        0.5, most=1, since="2026-11-22"
+    )  # share of the loss that the teacher has
+    temperature: float = number(
+        2.0, above=0, since="2026-11-22"
+    )  # at which both outputs are compared
+    start: str = run_named(
+        since="2026-11-22"
+    )  # whose weights are taken over, the head only if it fits the same task
+    head_steps: int = count(
+        0, least=0, since="2026-11-22"
+    )  # of these weights, train only the head so long, then all
 
     def __post_init__(self) -> None:
         arm = Arm.parse(self.arm)
@@ -131,9 +181,13 @@ class RunConfig:
         """Raise ValueError for values that are possible alone, but not with one another."""
         MODELS[self.model].check(self)
         if self.head_steps and not self.start:
-            raise ValueError(f"head_steps={self.head_steps} without start: say which run's weights are to be kept")
+            raise ValueError(
+                f"head_steps={self.head_steps} without start: say which run's weights are to be kept"
+            )
         if self.down_norm != "None" and not self.down_sample:
-            raise ValueError(f"down_norm={self.down_norm!r} without down_sample: say behind which blocks to halve")
+            raise ValueError(
+                f"down_norm={self.down_norm!r} without down_sample: say behind which blocks to halve"
+            )
 
     def __hash__(self) -> int:
         return hash(self.run_id)
@@ -145,7 +199,8 @@ class RunConfig:
 
     @property
     def role(self) -> str:
-        """What the seed is for: tune (100…199), select (200…299) or test (0…99 and the rest, such as the paper's)."""
+        """What the seed is for: tune (100…199), select (200…299) or test (0…99 and the rest, such
+        as the paper's)."""
         return {1: "tune", 2: "select"}.get(self.seed // 100, "test")
 
     def _values(self) -> dict[str, Any]:
@@ -156,7 +211,8 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
-        """The config that `to_json` wrote. ValueError if the text is no config, TypeError for an unknown field."""
+        """The config that `to_json` wrote. ValueError if the text is no config, TypeError for an
+        unknown field."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
@@ -182,18 +238,25 @@ class RunConfig:
 
 NAMES = [one.name for one in fields(RunConfig)]
 ADDABLE = [one.name for one in fields(RunConfig) if isinstance(one.metadata["choices"], Mapping)]
-"""Fields that name what a file of yours may add. A stored run that names what is unknown here is not damaged."""
+"""Fields that name what a file of yours may add. A stored run that names what is unknown here is
+not damaged."""
 DEFAULTS = RunConfig()
 ADDED = {one.name: getattr(DEFAULTS, one.name) for one in fields(DEFAULTS) if one.metadata["since"]}
 """Fields added after the first runs were recorded, with their defaults."""
 
 
 def run_id_of(values: dict[str, Any]) -> str:
-    """The run_id of a config's values, also as read from JSON. The norms that they name need not be registered here.
+    """The run_id of a config's values, also as read from JSON. The norms that they name need not be
+    registered here.
 
-    It is the hash of the values in JSON, without later fields that have their default, and with the SCHEMA.
+    It is the hash of the values in JSON, without later fields that have their default, and with the
+    SCHEMA.
     """
-    kept = {name: value for name, value in values.items() if name not in ADDED or _differs(value, ADDED[name])}
+    kept = {
+        name: value
+        for name, value in values.items()
+        if name not in ADDED or _differs(value, ADDED[name])
+    }
     canonical = json.dumps({"schema": SCHEMA, **kept}, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

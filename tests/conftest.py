@@ -1,4 +1,5 @@
-"""Tests and notebooks under test work at scale smoke and in a run store of their own: no run of yours is touched."""
+"""Tests and notebooks under test work at scale smoke and in a run store of their own: no run of
+yours is touched."""
 
 import gc
 import os
@@ -11,7 +12,9 @@ import torch
 import mambanorm_study.models  # noqa: F401 (registers every norm and model)
 
 os.environ["MAMBANORM_SCALE"] = "smoke"
-if not torch.cuda.is_available():  # before triton is imported: its kernels then run in NumPy, on the CPU
+if (
+    not torch.cuda.is_available()
+):  # before triton is imported: its kernels then run in NumPy, on the CPU
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # test processes side by side share one store: what one notebook has trained, the next need not
 os.environ.setdefault("MAMBANORM_TEST_RUNS", tempfile.mkdtemp(prefix="mambanorm-test-runs-"))
@@ -26,12 +29,17 @@ chaos recorded sweep clusters power_cut notebook_tasks wheel explore triton repo
 def pytest_collection_modifyitems(items):
     """The long files first, so that none of them is left alone at the end."""
     names = LONG.split()
-    items.sort(key=lambda item: next((i for i, name in enumerate(names) if name in item.path.stem), len(names)))
+    items.sort(
+        key=lambda item: next(
+            (i for i, name in enumerate(names) if name in item.path.stem), len(names)
+        )
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")
 def settled():
-    """As a sweep's workers do: each training calls the collector, which then need not look at every import again."""
+    """As a sweep's workers do: each training calls the collector, which then need not look at every
+    import again."""
     gc.collect()
     gc.freeze()
 

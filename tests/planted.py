@@ -21,9 +21,15 @@ NAMES = ("run_id", "task", "arm", "seed", "scale", "lr", "n_layers", "train_rows
 
 
 def tuned_and_tested(
-    arms: Iterable[str], task: str, seeds=8, scale: str = "smoke", tuning=NEW_TUNING_SEEDS, **changes
+    arms: Iterable[str],
+    task: str,
+    seeds=8,
+    scale: str = "smoke",
+    tuning=NEW_TUNING_SEEDS,
+    **changes,
 ) -> list[RunConfig]:
-    """Return the configs of each arm at three rates on the tuning seeds, and at the middle one on the test seeds."""
+    """Return the configs of each arm at three rates on the tuning seeds, and at the middle one on
+    the test seeds."""
     configs, how = [], dict(scale=scale, **changes)
     for arm in arms:
         rates = lr_grid(task, scale, model_of([arm]))
@@ -35,7 +41,8 @@ def tuned_and_tested(
 
 @lru_cache(maxsize=128)
 def skeleton(claim_id: str, seeds=8, scale: str = "smoke", task: str = "") -> pd.DataFrame:
-    """Return the runs that a claim needs, without results. seeds: 8 = 52…59, or a tuple of test seeds."""
+    """Return the runs that a claim needs, without results. seeds: 8 = 52…59, or a tuple of test
+    seeds."""
     claim = find_claim(claim_id)
     if claim.runs == "tuned":
         return rows_of(tuned_and_tested(claim.arms, task or TASK[claim.kind], seeds, scale))
@@ -45,7 +52,9 @@ def skeleton(claim_id: str, seeds=8, scale: str = "smoke", task: str = "") -> pd
 def rows_of(configs: Iterable[RunConfig]) -> pd.DataFrame:
     """Return one row a config, with the fields that verdicts read."""
     frame = pd.DataFrame([{name: getattr(config, name) for name in NAMES} for config in configs])
-    return frame.astype({name: object for name in ("run_id", "task", "arm", "scale", "role")})  # plain text is faster
+    return frame.astype(
+        {name: object for name in ("run_id", "task", "arm", "scale", "role")}
+    )  # plain text is faster
 
 
 def planted_frame(
@@ -60,20 +69,27 @@ def planted_frame(
 ) -> pd.DataFrame:
     """Return the frame with results, in points.
 
-    An arm has `base` + its effect + what `curve` gives its rate (of the task's rates, the smallest first) + noise of
-    standard deviation `sd` for each run and `shared` for each seed, which all arms have.
+    An arm has `base` + its effect + what `curve` gives its rate (of the task's rates, the smallest
+    first) + noise of standard deviation `sd` for each run and `shared` for each seed, which all
+    arms have.
     """
     draw, effects = np.random.default_rng(rng), effects or {}
     rate = frame.groupby("task").lr.rank(method="dense").astype(int).to_numpy() - 1
     seed = np.unique(frame.seed.to_numpy(), return_inverse=True)[1]
-    expected = base + frame.arm.map(lambda arm: effects.get(arm, 0.0)).to_numpy() + np.array(curve)[rate]
+    expected = (
+        base + frame.arm.map(lambda arm: effects.get(arm, 0.0)).to_numpy() + np.array(curve)[rate]
+    )
     expected = expected + shared * draw.standard_normal(seed.max() + 1)[seed]
-    test, validation = np.clip((expected + sd * draw.standard_normal((2, len(frame)))) / 100, 0.0, 1.0)
+    test, validation = np.clip(
+        (expected + sd * draw.standard_normal((2, len(frame)))) / 100, 0.0, 1.0
+    )
     status = pd.Series("ok", index=frame.index, dtype=object)
     return frame.assign(status=status, test_accuracy=test, best_val_accuracy=validation, chance=0.1)
 
 
-def made_up(claim_id: str, effects=None, *, seeds=8, scale: str = "smoke", task: str = "", **how) -> pd.DataFrame:
+def made_up(
+    claim_id: str, effects=None, *, seeds=8, scale: str = "smoke", task: str = "", **how
+) -> pd.DataFrame:
     """Return `study` of all runs of a claim."""
     return planted_frame(skeleton(claim_id, seeds, scale, task), effects, **how)
 

@@ -1,7 +1,8 @@
-"""Claims about the advice: every decision step, mistake and number of the guide (S4) has its function or demo, and what
-`recommend` says goes not beyond the runs it names.
+"""Claims about the advice: every decision step, mistake and number of the guide (S4) has its
+function or demo, and what `recommend` says goes not beyond the runs it names.
 
-The guide's words stand in the parameters of the tests. What a check of a model says is in test_check_model.py.
+The guide's words stand in the parameters of the tests. What a check of a model says is in
+test_check_model.py.
 """
 
 import re
@@ -28,10 +29,12 @@ SEEDS = 2
 def runs(tmp_path_factory):
     """Every experiment at scale smoke, two seeds, in a store of its own."""
     folder = tmp_path_factory.mktemp("advice-runs")
-    return folder, {name: advice.measure(name, "smoke", SEEDS, folder) for name in advice.EXPERIMENTS}
+    return folder, {
+        name: advice.measure(name, "smoke", SEEDS, folder) for name in advice.EXPERIMENTS
+    }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the decision framework
 
 STEPS = {
@@ -59,11 +62,15 @@ STEPS = {
     "LayerNorm: batch_size 1 is common in RL": (dict(architecture="mlp", task="reinforcement_learning"), "LN", ""),
     "A causal CNN may not see the future": (dict(architecture="cnn", causal=True), "LN", "each position"),
 }  # fmt: skip
-NAMES = dict(nn=nn, channels=64, features=64, hidden_size=64, d_model=64, d=64, n_out=3, mambanorm=mn)
+NAMES = dict(
+    nn=nn, channels=64, features=64, hidden_size=64, d_model=64, d=64, n_out=3, mambanorm=mn
+)
 
 
 @pytest.mark.parametrize("words", STEPS)
-def test_every_decision_step_of_the_guide_has_its_branch_and_a_line_of_code_that_makes_a_module(words):
+def test_every_decision_step_of_the_guide_has_its_branch_and_a_line_of_code_that_makes_a_module(
+    words,
+):
     question, norm, place = STEPS[words]
     found = study.recommend(**question)
     assert found.norm == norm
@@ -114,7 +121,7 @@ def test_bad_values_are_answered_with_the_valid_ones(question, words):
         study.recommend(**question)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Mamba: from the recorded runs alone
 
 
@@ -148,8 +155,15 @@ def test_mamba_cites_the_recorded_verdicts_word_by_word_and_only_a_supported_one
 
 
 def test_the_readme_and_notebooks_11_and_12_name_the_same_arms():
-    pages = [(ROOT / "notebooks" / f"{name}.ipynb").read_text() for name in ("11_choosing", "12_verdicts")]
-    for task, reader in (("classification", "sequence"), ("detection", "vision"), ("language_model", "language")):
+    pages = [
+        (ROOT / "notebooks" / f"{name}.ipynb").read_text()
+        for name in ("11_choosing", "12_verdicts")
+    ]
+    for task, reader in (
+        ("classification", "sequence"),
+        ("detection", "vision"),
+        ("language_model", "language"),
+    ):
         found = study.recommend("mamba", task=task)
         (sentence,) = [one for one in advice.what_to_do() if READERS[reader] in one]
         taken = re.search(r"take ([^\s:]+)", sentence).group(1)
@@ -158,7 +172,7 @@ def test_the_readme_and_notebooks_11_and_12_name_the_same_arms():
         assert all(taken in page for page in pages)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # experiments and mistakes
 
 
@@ -174,7 +188,9 @@ def test_an_experiment_depends_on_its_seed_alone(runs, tmp_path):
 
 def test_what_is_stored_is_read_and_changed_code_measures_anew(runs, monkeypatch):
     folder, frames = runs
-    monkeypatch.setitem(experiments.EXPERIMENTS, "style", lambda scale, seed: [dict(norm="new", seed=seed)])
+    monkeypatch.setitem(
+        experiments.EXPERIMENTS, "style", lambda scale, seed: [dict(norm="new", seed=seed)]
+    )
     assert advice.measure("style", "smoke", SEEDS, folder).equals(frames["style"])
     monkeypatch.setattr(experiments, "_digest", lambda: "other")
     assert set(advice.measure("style", "smoke", 1, folder).norm) == {"new"}
@@ -190,10 +206,15 @@ GUIDES_MISTAKES = (
 
 
 def test_every_mistake_has_a_demo_and_a_twin_that_shares_its_seeds(runs):
-    assert {number: mistake.words for number, mistake in MISTAKES.items()} == dict(enumerate(GUIDES_MISTAKES, 1))
+    assert {number: mistake.words for number, mistake in MISTAKES.items()} == dict(
+        enumerate(GUIDES_MISTAKES, 1)
+    )
     for number in MISTAKES:
         found = mistake_runs(number, "smoke", SEEDS, runs[0])
-        assert found.groupby("twin").seed.apply(list).to_dict() == {"right": [0, 1], "wrong": [0, 1]}
+        assert found.groupby("twin").seed.apply(list).to_dict() == {
+            "right": [0, 1],
+            "wrong": [0, 1],
+        }
         assert found.label.nunique() == 2
         assert found.losses.map(len).min() > 1
 
@@ -216,7 +237,9 @@ def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares
     assert all(words in said for words in GUIDES_MISTAKES)
     for words in ("linear layers", "sorted rows", "four lengths", "unseen contrasts", "24 layers"):
         assert words in said
-    ahead = frames["dense"].assign(accuracy=lambda f: f.seed / 100 + (f.norm == "BN") * (0.1 - 0.2 * (f.batch == 4)))
+    ahead = frames["dense"].assign(
+        accuracy=lambda f: f.seed / 100 + (f.norm == "BN") * (0.1 - 0.2 * (f.batch == 4))
+    )
     guesses = advice.guesses_tested(table, frames | {"dense": ahead})
     assert [line[:2] for line in guesses.splitlines()] == ["1.", "2.", "3."]
     assert "a net of linear layers: 4 of" in guesses
@@ -224,7 +247,8 @@ def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares
 
 
 @pytest.mark.parametrize(
-    ("other", "told"), [(1.2, "clearly above zero"), (3.0, "clearly below zero"), (1.7, "we cannot tell")]
+    ("other", "told"),
+    [(1.2, "clearly above zero"), (3.0, "clearly below zero"), (1.7, "we cannot tell")],
 )
 def test_a_gap_is_paired_by_seed(other, told):
     noise = [0.0, 0.3, -0.3] if other == 1.7 else [0.0, 0.0, 0.0]
@@ -238,12 +262,14 @@ def test_a_gap_is_paired_by_seed(other, told):
 def test_instance_norm_leaves_no_style_to_read_and_batch_norm_does():
     torch.manual_seed(0)
     x = experiments.digits("quick", 0)["test"][0]
-    left = {norm: experiments._style_survives(blocks.StyleNet(norm=norm), x, 0) for norm in ("IN", "BN")}
+    left = {
+        norm: experiments._style_survives(blocks.StyleNet(norm=norm), x, 0) for norm in ("IN", "BN")
+    }
     assert left["IN"] < 0.2
     assert left["BN"] > 0.8
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the guide's numbers
 
 
@@ -254,5 +280,9 @@ def test_numbers_of_the_guide_have_their_measured_neighbours(runs):
         assert len(rows), text
         assert rows.here.str.contains(r"\d").all(), text
     means = runs[1]["batch_size"].query("batch == 2").groupby("norm").accuracy.mean()
-    assert table.here["BN / GN at batch 2"].startswith(f"{means.BN:.1f} / {means.GN:.1f} % (BN − GN: ")
-    assert table.setting["BN / GN at batch 2"] == "a small CNN, digits, smoke scale, 2 seeds: a sketch"
+    assert table.here["BN / GN at batch 2"].startswith(
+        f"{means.BN:.1f} / {means.GN:.1f} % (BN − GN: "
+    )
+    assert (
+        table.setting["BN / GN at batch 2"] == "a small CNN, digits, smoke scale, 2 seeds: a sketch"
+    )

@@ -1,4 +1,5 @@
-"""The sentences of answer cells follow their frames: who is ahead, what an interval says, what one seed cannot tell."""
+"""The sentences of answer cells follow their frames: who is ahead, what an interval says, what one
+seed cannot tell."""
 
 import re
 
@@ -14,13 +15,24 @@ RIPPLE = (0.0, 0.01, -0.01)
 
 
 def planted(accuracy, task="digits", seeds=3, scale="quick", each=None, **columns):
-    """A run frame: arm → its mean accuracy. `each`: arm → by seed what it has besides, so that differences vary."""
+    """A run frame: arm → its mean accuracy. `each`: arm → by seed what it has besides, so that
+    differences vary."""
     rows = []
     for arm, mean in accuracy.items():
         n1, n2 = arm.split(">SSM>")
         for seed in range(seeds):
             test = mean + RIPPLE[seed % 3] + (each or {}).get(arm, (0, 0, 0))[seed % 3]
-            rows.append(dict(task=task, arm=arm, n1=n1, n2=n2, seed=seed, test_accuracy=test, best_val_accuracy=test))
+            rows.append(
+                dict(
+                    task=task,
+                    arm=arm,
+                    n1=n1,
+                    n2=n2,
+                    seed=seed,
+                    test_accuracy=test,
+                    best_val_accuracy=test,
+                )
+            )
     return pd.DataFrame(rows).assign(scale=scale, status="ok", chance=0.1, **columns)
 
 
@@ -30,7 +42,8 @@ def of_type(best, mean=0.8, **options):
     return planted(means | {best: mean}, **options)
 
 
-# 03 ------------------------------------------------------------------------------------------------------------------
+# 03
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def test_the_answer_on_type_names_the_leader_its_gain_and_the_baseline():
@@ -47,17 +60,29 @@ def test_the_answer_on_type_names_the_leader_its_gain_and_the_baseline():
 
 def test_a_difference_is_told_with_what_its_interval_says():
     gain = tables.paired(of_type("IN>SSM>IN"), "IN>SSM>IN", "None>SSM>None")
-    assert answers.difference(gain) == "- IN→IN − None→None on digits: +50.0 points [50.0, 50.0]: clearly above zero."
+    assert (
+        answers.difference(gain)
+        == "- IN→IN − None→None on digits: +50.0 points [50.0, 50.0]: clearly above zero."
+    )
 
 
 def test_the_settings_of_the_runs_stand_in_a_row_with_the_arms_that_have_them():
-    runs = pd.concat([planted({"GN>SSM>GN": 0.5, "IN>SSM>IN": 0.5}, lr=0.015), planted({"BN>SSM>BN": 0.5}, lr=0.006)])
+    runs = pd.concat(
+        [
+            planted({"GN>SSM>GN": 0.5, "IN>SSM>IN": 0.5}, lr=0.015),
+            planted({"BN>SSM>BN": 0.5}, lr=0.006),
+        ]
+    )
     rows = tables.how_trained(runs.assign(n_layers=4, d_model=32, steps=400)).splitlines()
     assert rows[0] == "| task | blocks | width | steps | learning rate | arms |"
-    assert rows[2:] == ["| digits | 4 | 32 | 400 | 0.015 | GN→GN, IN→IN |", "| digits | 4 | 32 | 400 | 0.006 | BN→BN |"]
+    assert rows[2:] == [
+        "| digits | 4 | 32 | 400 | 0.015 | GN→GN, IN→IN |",
+        "| digits | 4 | 32 | 400 | 0.006 | BN→BN |",
+    ]
 
 
-# 04 ------------------------------------------------------------------------------------------------------------------
+# 04
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def places(after=0.7, before=0.5, **options):
@@ -68,14 +93,18 @@ def places(after=0.7, before=0.5, **options):
 
 
 def after_before(runs):
-    return pd.concat([tables.paired(runs, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS], ignore_index=True)
+    return pd.concat(
+        [tables.paired(runs, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS], ignore_index=True
+    )
 
 
 PRINTED = pd.DataFrame({"Breakfast": [0.0, -3.9, 2.0, 1.8, 49.6]}, index=NORMS)
 
 
 def gate_sizes(after=100.0, before=1.0):
-    index = pd.MultiIndex.from_product([["None>SSM>RMSN", "RMSN>SSM>None"], [1, 100]], names=["arm", "factor"])
+    index = pd.MultiIndex.from_product(
+        [["None>SSM>RMSN", "RMSN>SSM>None"], [1, 100]], names=["arm", "factor"]
+    )
     return pd.DataFrame(dict(n2=1.0, z=[0.5, 0.5 * after, 0.5, 0.5 * before], branch=1.0), index)
 
 
@@ -95,11 +124,15 @@ def test_the_answer_on_position_counts_signs_and_rivals_names_the_largest_of_eit
         "- The paper's own Table 1: after is ahead for 3 of 5 on Breakfast."
     )
     turned = place_answer(places({"RMSN": 0.1}), gate_sizes(after=1.0))
-    assert "ahead for 4 of 5 norms, clearly for 4, clearly behind for 1. The place matters most for RMSN (−40" in turned
+    assert (
+        "ahead for 4 of 5 norms, clearly for 4, clearly behind for 1. The place matters most for RMSN (−40"
+        in turned
+    )
     assert "holds the gate's input too" in turned
 
 
-# 05 ------------------------------------------------------------------------------------------------------------------
+# 05
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def grid(best="LN>SSM>IN", normvary=0.6, **options):
@@ -135,14 +168,17 @@ def test_the_guesses_on_pairs_tell_columns_from_rows_the_diagonal_and_the_rank()
     assert "1. The columns (N₂) differ more." in said
     assert "2. The best cell, LN→IN, lies off the diagonal." in said
     assert re.search(r"3\. RMSN→None has rank 31 of 36\.", said)
-    turned = planted({f"{b}>SSM>{a}": 0.1 * i for i, b in enumerate(NORMS) for a in NORMS} | {"GN>SSM>GN": 0.9})
+    turned = planted(
+        {f"{b}>SSM>{a}": 0.1 * i for i, b in enumerate(NORMS) for a in NORMS} | {"GN>SSM>GN": 0.9}
+    )
     said = answers.guesses_on_pairs(turned)
     assert "The rows (N₁) differ more" in said
     assert "GN→GN, lies on the diagonal" in said
     assert "RMSN→None was not run" in said
 
 
-# 06 ------------------------------------------------------------------------------------------------------------------
+# 06
+# ------------------------------------------------------------------------------------------------------------------
 
 STEPS = {
     "both": ("NormVary>SSM>GN", "RMSN>SSM>None"),
@@ -167,21 +203,30 @@ def learning_answer(runs, moved=MOVED):
 
 def test_the_answer_on_normvary_follows_the_weights_the_steps_and_the_interval():
     said = learning_answer(planted(NORMVARY))
-    assert "1. The weights move by at most 0.080 from 0.2 on digits (possible: about 0.250)." in said
+    assert (
+        "1. The weights move by at most 0.080 from 0.2 on digits (possible: about 0.250)." in said
+    )
     assert (
         "2. On digits both steps bring +20.0 points [20.0, 20.0]. N1 alone brings +5.0 points [5.0, 5.0], N2 alone "
         "+10.0 points [10.0, 10.0]. Once N2 is there, N1 adds +10.0 points [10.0, 10.0], clearly above zero. 3 seeds, "
         "not corrected for several comparisons: a sketch.\n"
     ) in said
-    assert "3. On digits learning the weights brings +0.0 points [0.0, 0.0], we cannot tell.\n" in said
-    assert said.endswith("The paper's row (Table 2): +2.4 points on ListOps, for both steps at once.")
-    assert "[10.0, 10.0], clearly above zero.\n" in learning_answer(planted(NORMVARY | {"NormVary>SSM>GN": 0.8}))
+    assert (
+        "3. On digits learning the weights brings +0.0 points [0.0, 0.0], we cannot tell.\n" in said
+    )
+    assert said.endswith(
+        "The paper's row (Table 2): +2.4 points on ListOps, for both steps at once."
+    )
+    assert "[10.0, 10.0], clearly above zero.\n" in learning_answer(
+        planted(NORMVARY | {"NormVary>SSM>GN": 0.8})
+    )
     single = learning_answer(planted(NORMVARY, seeds=1), MOVED.iloc[:0])
     assert "1. No run of NormVary→GN is stored here.\n" in single
     assert "(one seed: no interval), one seed cannot tell.\n" in single
 
 
-# 08 ------------------------------------------------------------------------------------------------------------------
+# 08
+# ------------------------------------------------------------------------------------------------------------------
 
 TABLE_2_STEPS = {
     "NormVary→GN": ("NormVary>SSM>GN", "RMSN>SSM>None"),
@@ -220,13 +265,17 @@ def test_the_answer_on_validation_names_the_larger_step_the_interaction_the_prop
         "- The paper's Table 2, in points: ListOps +2.4, IMDB +2.4. Not run here: imdb. Notebook 12 has the verdict on "
         "the proposal (H8)."
     )
-    turned = proposal(SIX | {"NormVary>SSM>None": 0.39, "RMSN>SSM>GN": 0.38, "NormVary>SSM>GN": 0.35})
+    turned = proposal(
+        SIX | {"NormVary>SSM>None": 0.39, "RMSN>SSM>GN": 0.38, "NormVary>SSM>GN": 0.35}
+    )
     assert "NormVary before the SSM costs less" in turned
     assert "sum of the two is −2.0 points [−2.0, −2.0], clearly below zero." in turned
 
 
 def test_the_answer_on_validation_leaves_out_what_was_not_run_and_says_what_one_seed_cannot_tell():
-    said = proposal({arm: mean for arm, mean in SIX.items() if arm != "NormVary>SSM>LN"}, not_run=(), seeds=1)
+    said = proposal(
+        {arm: mean for arm, mean in SIX.items() if arm != "NormVary>SSM>LN"}, not_run=(), seeds=1
+    )
     assert "NormVary→LN" not in said
     assert "NormVary→GN brings +10.0 points (one seed: no interval): one seed cannot tell" in said
     assert "sum of the two is +3.0 points (one seed: no interval), one seed cannot tell." in said
@@ -234,7 +283,9 @@ def test_the_answer_on_validation_leaves_out_what_was_not_run_and_says_what_one_
     bare = proposal({arm: mean for arm, mean in SIX.items() if not arm.startswith("NormVary")})
     assert "Only one of the two steps was run: GN alone +5.0 points [5.0, 5.0]." in bare
     assert "The four arms of the interaction were not all run." in bare
-    assert "no proposal was run" in proposal({arm: mean for arm, mean in SIX.items() if arm[-2:] not in ("GN", "LN")})
+    assert "no proposal was run" in proposal(
+        {arm: mean for arm, mean in SIX.items() if arm[-2:] not in ("GN", "LN")}
+    )
     little = proposal(SIX | {"NormVary-fixed>SSM>GN": 0.495})
     assert "brings +0.5 points [0.5, 0.5]: less than the one point that counts" in little
     noise = {"RMSN>SSM>GN": (0.3, -0.3, 0.0)}

@@ -1,4 +1,5 @@
-"""The sentences of notebooks 07, 09 and 12, and the tables that they read: planted frames in which they must change."""
+"""The sentences of notebooks 07, 09 and 12, and the tables that they read: planted frames in which
+they must change."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -27,7 +28,11 @@ def said_of(name: str, word: str, task: str = "curves") -> SimpleNamespace:
 
 
 def test_the_answer_counts_each_word_and_names_the_task_of_a_claim_that_has_several():
-    found = [said_of("H1s", "supported"), said_of("H2s", "supported"), said_of("H2s", "opposite", "glyphs")]
+    found = [
+        said_of("H1s", "supported"),
+        said_of("H2s", "supported"),
+        said_of("H2s", "opposite", "glyphs"),
+    ]
     text = answers.what_holds(found, WORDS, "protocol 12")
     assert text.startswith("**Answer** (protocol 12).\n\n- 2 **supported**: H1s, H2s (curves)\n")
     assert text.endswith("- 1 **opposite**: H2s (glyphs)")
@@ -43,13 +48,27 @@ def test_a_larger_smallest_effect_turns_a_word():
 
 
 def grown(**of: tuple[float, float, float, float]) -> pd.DataFrame:
-    """`residual_growth` of made-up models: arm → log₁₀ of the median and the largest token, first and last block."""
+    """`residual_growth` of made-up models: arm → log₁₀ of the median and the largest token, first
+    and last block."""
     rows = []
     for name, (a, b, c, d) in of.items():
         slope = 8 * (b - a) / 7
-        law = "flat" if abs(slope) <= 0.25 else "exponential (log y ~ l)" if np.isfinite(b) else "explodes (non-finite)"
+        law = (
+            "flat"
+            if abs(slope) <= 0.25
+            else "exponential (log y ~ l)"
+            if np.isfinite(b)
+            else "explodes (non-finite)"
+        )
         ends = dict(median_first=a, median_last=b, largest_first=c, largest_last=d)
-        facts = dict(task="digits", phase="initial", arm=name.replace("_", "→"), mode="train", n_layers=8, law=law)
+        facts = dict(
+            task="digits",
+            phase="initial",
+            arm=name.replace("_", "→"),
+            mode="train",
+            n_layers=8,
+            law=law,
+        )
         rows.append(facts | ends | dict(decades_per_8=slope, r2=np.nan, nonfinite=0.0))
     return pd.DataFrame(rows)
 
@@ -59,8 +78,13 @@ ENDLESS = (1.0, np.inf, 1.2, np.inf)
 
 
 def test_the_guesses_on_growth_follow_the_tables():
-    calm, loud = grown(None_None=FLAT), grown(None_None=ENDLESS, None_BN=RISES, BN_None=FLAT, BN_BN=FLAT)
-    first, second, third = answers.guesses_on_growth(calm, grown(None_None=RISES), loud).splitlines()
+    calm, loud = (
+        grown(None_None=FLAT),
+        grown(None_None=ENDLESS, None_BN=RISES, BN_None=FLAT, BN_BN=FLAT),
+    )
+    first, second, third = answers.guesses_on_growth(
+        calm, grown(None_None=RISES), loud
+    ).splitlines()
     assert "median token × 1.26, largest × 1.26" in first
     assert "median token × 1,000" in second
     assert "With larger weights: explodes (non-finite)." in second
@@ -93,7 +117,9 @@ def test_a_run_that_is_watched_is_the_same_run_with_its_spectra_at_every_step():
 def ended(arm: str, steps: list[float]) -> pd.DataFrame:
     """Runs of an arm that diverged at these steps; NaN = it did not."""
     status = ["ok" if step != step else "diverged" for step in steps]
-    facts = dict(arm=arm, lr=0.01, first_nonfinite_step=steps, status=status, test_accuracy=0.5, chance=0.1)
+    facts = dict(
+        arm=arm, lr=0.01, first_nonfinite_step=steps, status=status, test_accuracy=0.5, chance=0.1
+    )
     return pd.DataFrame(facts)
 
 
@@ -104,11 +130,19 @@ def test_failures_are_counted_arm_by_arm_with_their_steps():
     assert table.loc[(0.01, "None→None"), "at step (median)"] == "8"
     assert table.loc[(0.01, "RMSN→RMSN"), "at step (median)"] == "–"
     runs = runs.assign(
-        task="mnist1d", scale="evening", seed=[0, 1, 2, 0, 1, 2], growth=[1.0, 2.0, 3.0, 0.5, 0.5, np.nan]
+        task="mnist1d",
+        scale="evening",
+        seed=[0, 1, 2, 0, 1, 2],
+        growth=[1.0, 2.0, 3.0, 0.5, 0.5, np.nan],
     )
     text = answers.why_it_works(runs, runs[:5], "went on", "It moved.")
-    assert "in 8 blocks, at the last finite step: None→None 2.0 ± 1.0, RMSN→RMSN 0.5 ± 0.0.\n" in text
-    assert "At lr 0.01 ended non-finite: None→None 2 of 3, RMSN→RMSN 0 of 3. One of those without norms" in text
+    assert (
+        "in 8 blocks, at the last finite step: None→None 2.0 ± 1.0, RMSN→RMSN 0.5 ± 0.0.\n" in text
+    )
+    assert (
+        "At lr 0.01 ended non-finite: None→None 2 of 3, RMSN→RMSN 0 of 3. One of those without norms"
+        in text
+    )
     assert "trained here once more, went on. It moved.\n" in text
 
 
@@ -116,10 +150,18 @@ def test_failures_are_counted_arm_by_arm_with_their_steps():
 
 
 def pictures(seeds: int = 3, **gain: float) -> pd.DataFrame:
-    """The grid, NormVary and its control on images: every arm at 80 % ± seeds, plus the gain of its N₂ in points."""
+    """The grid, NormVary and its control on images: every arm at 80 % ± seeds, plus the gain of its
+    N₂ in points."""
     arms = [*map(str, GRID_ARMS), "NormVary>SSM>LN", "NormVary-fixed>SSM>LN"]
     rows = [
-        dict(task="digits_images", arm=arm, n1=Arm.parse(arm).n1, n2=Arm.parse(arm).n2, seed=seed, scale="quick")
+        dict(
+            task="digits_images",
+            arm=arm,
+            n1=Arm.parse(arm).n1,
+            n2=Arm.parse(arm).n2,
+            seed=seed,
+            scale="quick",
+        )
         | dict(test_accuracy=(80 + seed + gain.get(Arm.parse(arm).n2, 0) + i / 100) / 100)
         for i, arm in enumerate(arms)
         for seed in range(seeds)
@@ -135,7 +177,9 @@ STEPS = {
 
 
 def answered(runs: pd.DataFrame) -> str:
-    return answers.does_it_hold(runs, runs[runs.arm.isin(map(str, GRID_ARMS))], paired_steps(runs, STEPS))
+    return answers.does_it_hold(
+        runs, runs[runs.arm.isin(map(str, GRID_ARMS))], paired_steps(runs, STEPS)
+    )
 
 
 def test_the_answer_on_images_follows_the_better_norm_after_the_ssm():
@@ -157,17 +201,38 @@ CHOSEN = pd.DataFrame(
 
 
 def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_and_rivals():
-    gap = dict(corrupted=50.0, change=-20.0, accuracy_gap=pd.Series([-12.0]), change_gap=pd.Series([3.0]))
-    held = pd.DataFrame([dict(task="digits_images", kind="noise", arm=arm, **gap) for arm in ("FrozenDyT", "FrozenLN")])
-    blends = pd.DataFrame([dict(step="learned − random", task="digits_images", difference=8.0, low=5.0, high=11.0)])
-    runs = pd.DataFrame([dict(task="digits_images", arm="AutoNorm", seed=0, scale="quick", status="ok")])
+    gap = dict(
+        corrupted=50.0, change=-20.0, accuracy_gap=pd.Series([-12.0]), change_gap=pd.Series([3.0])
+    )
+    held = pd.DataFrame(
+        [
+            dict(task="digits_images", kind="noise", arm=arm, **gap)
+            for arm in ("FrozenDyT", "FrozenLN")
+        ]
+    )
+    blends = pd.DataFrame(
+        [dict(step="learned − random", task="digits_images", difference=8.0, low=5.0, high=11.0)]
+    )
+    runs = pd.DataFrame(
+        [dict(task="digits_images", arm="AutoNorm", seed=0, scale="quick", status="ok")]
+    )
     how = dict(weights=CHOSEN, held=held, ratios={"diabetes": 1.5})
-    _, _, *lines = answers.is_choice_better(runs, blends[:0], blends, blends[:0], **how).splitlines()
-    assert "ended at 0.21 (blocks.0.n1) and 0.71 (blocks.0.n2): not the same in every layer" in lines[0]
-    assert lines[1] == "- **learned − random** on digits_images: +8.0 points [5.0, 11.0], clearly above zero"
+    _, _, *lines = answers.is_choice_better(
+        runs, blends[:0], blends, blends[:0], **how
+    ).splitlines()
+    assert (
+        "ended at 0.21 (blocks.0.n1) and 0.71 (blocks.0.n2): not the same in every layer"
+        in lines[0]
+    )
+    assert (
+        lines[1]
+        == "- **learned − random** on digits_images: +8.0 points [5.0, 11.0], clearly above zero"
+    )
     assert lines[2].startswith("- **Under noise**, FrozenDyT against FrozenLN: −12.0")
     assert "what noise changes: +3.0" in lines[2]
-    assert lines[3:] == ["- **diabetes**: the best on validation has 1.50 × the RMSE of boosted trees"]
+    assert lines[3:] == [
+        "- **diabetes**: the best on validation has 1.50 × the RMSE of boosted trees"
+    ]
     nothing = dict(weights=CHOSEN[:0], held=held[:0], ratios={})
     empty = answers.is_choice_better(runs, blends[:0], blends[:0], blends[:0], **nothing)
     assert empty.endswith("- **What is chosen**: No selector was watched.")
@@ -175,13 +240,23 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
 
 def test_selectors_of_a_trained_model_are_drawn_by_class():
     (ax, bar) = figures.fig_selector(CHOSEN, "one run").axes
-    assert (ax.get_xlabel(), ax.get_title(loc="left"), bar.get_ylabel()) == ("class", "by class", "w₀: 0 = LN, 1 = DyT")
+    assert (ax.get_xlabel(), ax.get_title(loc="left"), bar.get_ylabel()) == (
+        "class",
+        "by class",
+        "w₀: 0 = LN, 1 = DyT",
+    )
 
 
 # notebook 14
 
 ENDS = pd.DataFrame(
-    dict(treatment=name, seed=seed, failed=bits is None, step=steps, bits=np.nan if bits is None else bits)
+    dict(
+        treatment=name,
+        seed=seed,
+        failed=bits is None,
+        step=steps,
+        bits=np.nan if bits is None else bits,
+    )
     for name, steps, values in (
         ("as it is", 9, (None, None)),
         ("norm", 60, (3.0, 3.2)),
@@ -198,9 +273,14 @@ def test_the_answer_on_cures_tells_where_it_began_and_failed_finite_and_learned_
     assert "- First not finite: `a.out_proj`.\n" in text
     assert "- **as it is**: 2 of 2 fail, the first after 9 steps.\n" in text
     assert "- **norm**: 0 of 2 fail, 3.10 bits ± 0.14.\n" in text
-    assert "- **clipped**: 1 of 2 fail, the first after 20 steps; the others reach 4.00 bits.\n" in text
+    assert (
+        "- **clipped**: 1 of 2 fail, the first after 20 steps; the others reach 4.00 bits.\n"
+        in text
+    )
     assert "- Finite in every seed: norm and slow. Of these norm learned most." in text
     assert text.endswith("Staying finite is not learning: slow ended no lower than the 4.50 bits of a model that knows "
                          "only how common each character is.")  # fmt: skip
     assert answers.what_cures(ENDS, "quick", 5.0, "").endswith("norm learned most.")
-    assert answers.what_cures(ENDS[ENDS.failed], "quick", 5.0, "").endswith("Finite in every seed: none.")
+    assert answers.what_cures(ENDS[ENDS.failed], "quick", 5.0, "").endswith(
+        "Finite in every seed: none."
+    )

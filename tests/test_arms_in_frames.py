@@ -1,6 +1,8 @@
-"""Arms with and without further sites in one run frame: none is pooled with another, and all can be told apart.
+"""Arms with and without further sites in one run frame: none is pooled with another, and all can be
+told apart.
 
-Every arm with further sites has an accuracy that no arm without them has, so that a mean over both would show.
+Every arm with further sites has an accuracy that no arm without them has, so that a mean over both
+would show.
 """
 
 import numpy as np
@@ -20,7 +22,11 @@ from mambanorm_study.runs.result import config_row
 from mambanorm_study.tables import contrasts, procedure, tables
 
 PLAIN = [f"{n1}>SSM>{n2}" for n1 in (*PAPER_NORMS, "NormVary") for n2 in PAPER_NORMS]
-FURTHER = [f"{arm}+{site}" for arm in PLAIN for site in ("gated:RMSN", "B:RMSN+C:RMSN+delta:RMSN", "branch:LN")]
+FURTHER = [
+    f"{arm}+{site}"
+    for arm in PLAIN
+    for site in ("gated:RMSN", "B:RMSN+C:RMSN+delta:RMSN", "branch:LN")
+]
 SEEDS = range(3)
 CAPTION = "smoke scale"
 
@@ -31,8 +37,12 @@ def runs_of(arms, task="digits", level=0.3, spread=0.4, **changes):
     for i, arm in enumerate(arms):
         for seed in SEEDS:
             accuracy = level + spread * (7 * i % len(arms)) / len(arms) + 0.002 * (seed * (i % 5))
-            facts = dict(test_accuracy=accuracy, best_val_accuracy=accuracy, chance=0.1, status="ok")
-            rows.append(config_row(base_config(task, "smoke", arm=arm, seed=seed, **changes)) | facts)
+            facts = dict(
+                test_accuracy=accuracy, best_val_accuracy=accuracy, chance=0.1, status="ok"
+            )
+            rows.append(
+                config_row(base_config(task, "smoke", arm=arm, seed=seed, **changes)) | facts
+            )
     return pd.DataFrame(rows)
 
 
@@ -49,9 +59,12 @@ def mixed(plain):
 
 
 def settled(value):
-    """A result in an order of its own, so that the order of the frame's rows makes no difference."""
+    """A result in an order of its own, so that the order of the frame's rows makes no
+    difference."""
     if isinstance(value, pd.DataFrame):
-        value = value.assign(**{name: value[name].map(str) for name in value if value[name].dtype == object})
+        value = value.assign(
+            **{name: value[name].map(str) for name in value if value[name].dtype == object}
+        )
         return value.sort_values(list(value), ignore_index=True)
     return value.sort_index() if isinstance(value, pd.Series) else value
 
@@ -72,12 +85,16 @@ OF_PAIRS = {
     "the N2 on images": by_n2,
     "how often after is ahead": place_counts,
     "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
-    "the interaction": lambda runs: contrasts.difference_of_differences(runs, contrasts.interaction()),
+    "the interaction": lambda runs: contrasts.difference_of_differences(
+        runs, contrasts.interaction()
+    ),
     "the place against others": lambda runs: contrasts.difference_of_differences(
         runs, contrasts.place_against("GN", ["LN", "IN"])
     ),
     "a pair of arms": lambda runs: tables.paired(runs, "RMSN>SSM>None", "None>SSM>None"),
-    "named pairs of arms": lambda runs: tables.paired_steps(runs, {"a": ("RMSN>SSM>GN", "RMSN>SSM>None")}),
+    "named pairs of arms": lambda runs: tables.paired_steps(
+        runs, {"a": ("RMSN>SSM>GN", "RMSN>SSM>None")}
+    ),
     "the best combination": lambda runs: best_combination(runs, "digits", "GN"),
     "the paper's numbers": tables.beside_paper,
     "a choice among some": lambda runs: tables.choose(runs, "digits", ["LN>SSM>GN", "GN>SSM>GN"]),
@@ -89,9 +106,11 @@ OF_PAIRS = {
 def test_what_is_told_of_pairs_is_the_same_with_further_sites_in_the_frame(name, plain, mixed):
     told, alone = (settled(OF_PAIRS[name](frame)) for frame in (mixed, plain))
     if isinstance(told, pd.DataFrame | pd.Series):
-        (pd.testing.assert_frame_equal if isinstance(told, pd.DataFrame) else pd.testing.assert_series_equal)(
-            told, alone
-        )
+        (
+            pd.testing.assert_frame_equal
+            if isinstance(told, pd.DataFrame)
+            else pd.testing.assert_series_equal
+        )(told, alone)
     else:
         assert told == alone
 
@@ -100,7 +119,11 @@ def drawn(figure):
     """Bars, lines and words of a figure, but for the caption's."""
     found = []
     for ax in figure.axes:
-        found += [tuple(np.round(bar.get_bbox().extents, 6)) for bar in ax.patches if hasattr(bar, "get_bbox")]
+        found += [
+            tuple(np.round(bar.get_bbox().extents, 6))
+            for bar in ax.patches
+            if hasattr(bar, "get_bbox")
+        ]
         found += [tuple(np.round(np.asarray(line.get_ydata(), float), 6)) for line in ax.lines]
         found += [text.get_text() for text in ax.texts]
     return sorted(map(str, found))
@@ -116,14 +139,17 @@ FIGURES = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # arms that the text of an arm does not tell apart
 
 
 def test_a_mean_over_runs_with_several_norm_options_is_refused_and_they_can_be_told_apart(capsys):
     """Jamba and Falcon-Mamba have one arm: they differ in the norms' options."""
     both = pd.concat(
-        [runs_of([f"preset:{name}"], level=level) for name, level in (("Jamba", 0.3), ("Falcon-Mamba", 0.6))]
+        [
+            runs_of([f"preset:{name}"], level=level)
+            for name, level in (("Jamba", 0.3), ("Falcon-Mamba", 0.6))
+        ]
     )
     assert both.arm.nunique() == 1
     with pytest.raises(ValueError, match=r"differ in norm_options.*told_apart"):
@@ -155,7 +181,7 @@ def test_a_mean_by_n1_and_n2_over_further_sites_is_refused(mixed):
         tables.summarize(mixed, ["task", "n1", "n2"])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # labels and looks
 
 MANY = [
@@ -170,11 +196,13 @@ def test_no_two_lines_look_alike_and_hollow_markers_are_those_of_further_sites()
     styles = arm_styles(list(dict.fromkeys(MANY)))
     looks = [(to_hex(look["color"]), look["marker"], look["linestyle"]) for look in styles.values()]
     assert len(set(looks)) == len(looks)
-    assert {arm for arm, look in styles.items() if "markerfacecolor" in look} == {arm for arm in MANY if "+" in arm}
+    assert {arm for arm, look in styles.items() if "markerfacecolor" in look} == {
+        arm for arm in MANY if "+" in arm
+    }
     assert styles["None>SSM>None+B:LN"]["marker"] == styles["LN>SSM>None"]["marker"]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # claims, plan, command line
 
 
@@ -185,6 +213,8 @@ def test_a_verdict_does_not_see_runs_of_further_sites(claim):
     more = frame[frame.arm.isin(PLAIN)].assign(test_accuracy=1.0, best_val_accuracy=1.0)
     ids = [f"further-{run_id}" for run_id in more.run_id]
     more = more.assign(arm=more.arm + "+gated:RMSN", run_id=ids)
-    alone, among = (claims.judge(claim, runs, scale="quick") for runs in (frame, pd.concat([frame, more])))
+    alone, among = (
+        claims.judge(claim, runs, scale="quick") for runs in (frame, pd.concat([frame, more]))
+    )
     assert (among.word, among.brief, among.n) == (alone.word, alone.brief, alone.n)
     assert alone.n

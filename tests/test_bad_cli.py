@@ -1,4 +1,5 @@
-"""Claims about bad input, on the command line and in the lists of runs: one line says what is wrong, exit code 2."""
+"""Claims about bad input, on the command line and in the lists of runs: one line says what is
+wrong, exit code 2."""
 
 from __future__ import annotations
 
@@ -40,14 +41,23 @@ COMMANDS = [  # one or two a rule
     (["study", "--notebooks", "99"], "unknown notebook '99'"),
     (["verdicts", "--claims", "H1s,,H3s"], "lacks a name"),
     (["verdicts", "--claims", "H33s"], "did you mean 'H3s'"),
-    (["verdicts", "--claims", "H1s", "--seeds", "40-43", "--dry-run"], "test seeds are 52 to 99, got 40, 41, 42, 43"),
+    (
+        ["verdicts", "--claims", "H1s", "--seeds", "40-43", "--dry-run"],
+        "test seeds are 52 to 99, got 40, 41, 42, 43",
+    ),
     (["tasks", "--scale", ""], "unknown scale ''"),
     (["bench", "--only", "scn"], "did you mean 'scan'"),
     # files and folders
     (["runs", "--export", ""], "'' is no name of a file"),
     (["study", "--out", "FILE"], "is no name of a folder"),
-    (["record", "--dry-run", "--out", "/dev/null"], "/dev/null is not a file: name another one with --out"),
-    (["slides", "--from", "EMPTY"], "EMPTY has none of these notebooks: name a folder such as reports/evening"),
+    (
+        ["record", "--dry-run", "--out", "/dev/null"],
+        "/dev/null is not a file: name another one with --out",
+    ),
+    (
+        ["slides", "--from", "EMPTY"],
+        "EMPTY has none of these notebooks: name a folder such as reports/evening",
+    ),
     (["runs", "--check", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
     (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
     (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
@@ -59,12 +69,27 @@ COMMANDS = [  # one or two a rule
     ([*setting("lr=1e-3"), "--set", "lr=2e-3"], "--set 'lr' is given twice"),
     (setting("steps="), "steps must be a whole number of at least 1, got ''"),
     (setting("steps=" + DIGITS), "steps must be a whole number of at least 1, got '111"),
-    (setting("d_model=1000000000"), "d_model must be a whole number of at least 1 and at most 65,536, got 1000000000"),
-    ([*setting("n_layers=1000000"), "--dry-run"], "n_layers must be a whole number of at least 1 and at most 1,000"),
-    (["plan", "--scale", "smoke", "--set", "d_model=65536", "--set", "n_layers=50"], "no step can be timed here"),
+    (
+        setting("d_model=1000000000"),
+        "d_model must be a whole number of at least 1 and at most 65,536, got 1000000000",
+    ),
+    (
+        [*setting("n_layers=1000000"), "--dry-run"],
+        "n_layers must be a whole number of at least 1 and at most 1,000",
+    ),
+    (
+        ["plan", "--scale", "smoke", "--set", "d_model=65536", "--set", "n_layers=50"],
+        "no step can be timed here",
+    ),
     (setting("lr=nan"), "lr must be a finite number of at least 0, got 'nan'"),
-    (setting("down_sample=" + "[" * 50_000 + "]" * 50_000), "down_sample must be a list of blocks, counted from 1"),
-    (setting('norm_options={"a": ' + "[" * 100_000), "norm_options must be a dict such as {'groups': 8}, got"),
+    (
+        setting("down_sample=" + "[" * 50_000 + "]" * 50_000),
+        "down_sample must be a list of blocks, counted from 1",
+    ),
+    (
+        setting('norm_options={"a": ' + "[" * 100_000),
+        "norm_options must be a dict such as {'groups': 8}, got",
+    ),
     (setting("device=gpu"), "did you mean 'cpu'"),
     # parts beyond their whole
     (setting("warmup_steps=5"), "warmup_steps=5 is beyond steps=4"),
@@ -86,7 +111,9 @@ COMMANDS = [  # one or two a rule
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"), COMMANDS, ids=lambda part: " ".join(part)[:80] if isinstance(part, list) else ""
+    ("argv", "said"),
+    COMMANDS,
+    ids=lambda part: " ".join(part)[:80] if isinstance(part, list) else "",
 )
 def test_nonsense_is_one_line_and_exit_code_2(argv, said, capsys, tmp_path, monkeypatch):
     monkeypatch.delenv("MAMBANORM_DEBUG", raising=False)
@@ -117,18 +144,49 @@ class Fails(nn.Module):
 @pytest.mark.parametrize(
     ("arguments", "body", "said"),
     [
-        (", lengths=None", "raise TypeError('unhashable')", "unexpected TypeError: unhashable; --debug shows where"),
+        (
+            ", lengths=None",
+            "raise TypeError('unhashable')",
+            "unexpected TypeError: unhashable; --debug shows where",
+        ),
         (", lengths=None", "return torch.cat(x, 3.5)", "unexpected TypeError: cat()"),
-        (", lengths=None", "raise ValueError('not 2')", "unexpected ValueError: not 2; --debug shows where"),
-        (", lengths=None", "return x @ x", "unexpected RuntimeError: Expected size for first two dimensions of batch2"),
-        ("", "return x", "unexpected TypeError: Fails.forward() takes 2 positional arguments but 3 were given; -"),
+        (
+            ", lengths=None",
+            "raise ValueError('not 2')",
+            "unexpected ValueError: not 2; --debug shows where",
+        ),
+        (
+            ", lengths=None",
+            "return x @ x",
+            "unexpected RuntimeError: Expected size for first two dimensions of batch2",
+        ),
+        (
+            "",
+            "return x",
+            "unexpected TypeError: Fails.forward() takes 2 positional arguments but 3 were given; -",
+        ),
     ],
 )
-def test_an_error_in_a_norm_of_ones_own_is_no_mistake_in_the_arguments(arguments, body, said, capsys, tmp_path):
+def test_an_error_in_a_norm_of_ones_own_is_no_mistake_in_the_arguments(
+    arguments, body, said, capsys, tmp_path
+):
     """It was told as one of the command line, without where it comes from."""
     (tmp_path / "fails.py").write_text(OWN_NORM.format(arguments=arguments, body=body))
-    argv = ["--import", str(tmp_path / "fails.py"), "train", "--arm", "Fails>SSM>None", "--scale", "smoke"]
-    done = subprocess.run([sys.executable, "-m", "mambanorm_study", *argv], capture_output=True, text=True, check=False)
+    argv = [
+        "--import",
+        str(tmp_path / "fails.py"),
+        "train",
+        "--arm",
+        "Fails>SSM>None",
+        "--scale",
+        "smoke",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "mambanorm_study", *argv],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stderr.splitlines()[-1].startswith(f"mambanorm: {said}")
     assert "--debug shows where" in done.stderr
     assert done.returncode == 1
@@ -153,22 +211,49 @@ CALLS = {  # one a rule
         lambda: study.notebook_runs("smoke", seeds=[1.7]),
         "a seed is a whole number from 0 to 2³² − 1, got 1.7",
     ),
-    "seeds=[2**32]": (lambda: study.grid(["LN>SSM>LN"], seeds=[2**32]), "from 0 to 2³² − 1, got 4294967296"),
+    "seeds=[2**32]": (
+        lambda: study.grid(["LN>SSM>LN"], seeds=[2**32]),
+        "from 0 to 2³² − 1, got 4294967296",
+    ),
     "seeds=-2": (
         lambda: study.grid(["LN>SSM>LN"], seeds=-2),
         "the number of seeds must be a whole number from 1 to 100",
     ),
-    "seeds=range(10**9)": (lambda: study.grid(["LN>SSM>LN"], seeds=range(10**9)), "more than 1,000 seeds"),
+    "seeds=range(10**9)": (
+        lambda: study.grid(["LN>SSM>LN"], seeds=range(10**9)),
+        "more than 1,000 seeds",
+    ),
     "device=cpu:7": (lambda: study.RunConfig(device="cpu:7"), "unknown device 'cpu:7'"),
     "task=5": (lambda: study.RunConfig(task=5), "task must be the name of one"),
-    "a field that is none": (lambda: study.base_config(lrr=1), "unknown field of RunConfig 'lrr': valid are task, arm"),
+    "a field that is none": (
+        lambda: study.base_config(lrr=1),
+        "unknown field of RunConfig 'lrr': valid are task, arm",
+    ),
     "a config of a list": (lambda: study.RunConfig.from_json("[1]"), "a config is a JSON object"),
-    "warmup": (lambda: study.base_config("digits", "quick", steps=10), "warmup_steps=20 is beyond steps=10"),
-    "study(tasks=[])": (lambda: study.notebook_runs("smoke", tasks=[]), "tasks must be a list of names, got []"),
-    "train({})": (lambda: study.train({}), "config must be a RunConfig, as base_config makes it, got a dict"),
-    "sweep('abc')": (lambda: study.sweep("abc"), "each of configs must be a RunConfig, as grid makes it, got 'abc'"),
-    "judge('H1s', 3)": (lambda: study.judge("H1s", 3), "frame must be a DataFrame, as load_runs makes it, got 3"),
-    "grid([])": (lambda: study.grid([]), "arms must be a list of arms such as ['RMSN>SSM>GN'], got []"),
+    "warmup": (
+        lambda: study.base_config("digits", "quick", steps=10),
+        "warmup_steps=20 is beyond steps=10",
+    ),
+    "study(tasks=[])": (
+        lambda: study.notebook_runs("smoke", tasks=[]),
+        "tasks must be a list of names, got []",
+    ),
+    "train({})": (
+        lambda: study.train({}),
+        "config must be a RunConfig, as base_config makes it, got a dict",
+    ),
+    "sweep('abc')": (
+        lambda: study.sweep("abc"),
+        "each of configs must be a RunConfig, as grid makes it, got 'abc'",
+    ),
+    "judge('H1s', 3)": (
+        lambda: study.judge("H1s", 3),
+        "frame must be a DataFrame, as load_runs makes it, got 3",
+    ),
+    "grid([])": (
+        lambda: study.grid([]),
+        "arms must be a list of arms such as ['RMSN>SSM>GN'], got []",
+    ),
     "Arm at no site": (lambda: mn.Arm("LN", "LN", {"q": "LN"}), "unknown site 'q'"),
     "load_runs('')": (lambda: study.load_runs(""), "the run store '' names no folder"),
     "load_runs(a file)": (lambda: study.load_runs(__file__), "is a file: needed is a folder"),
@@ -191,9 +276,13 @@ def test_a_single_name_stands_for_itself():
     assert {one.task for one in alone["03_type"]} == {"digits"}
     asked = dict(seeds=1, scale="smoke")
     assert (
-        ids(study.needed("H1s", tasks="digits", **asked)) == ids(study.needed("H1s", tasks=["digits"], **asked)) != []
+        ids(study.needed("H1s", tasks="digits", **asked))
+        == ids(study.needed("H1s", tasks=["digits"], **asked))
+        != []
     )
-    assert ids(study.grid("LN>SSM>LN", "digits", **asked)) == ids(study.grid(["LN>SSM>LN"], ["digits"], **asked))
+    assert ids(study.grid("LN>SSM>LN", "digits", **asked)) == ids(
+        study.grid(["LN>SSM>LN"], ["digits"], **asked)
+    )
     assert experiments.validation_tasks("smoke", "listops") == ["listops"]
 
 

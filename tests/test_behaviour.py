@@ -1,4 +1,5 @@
-"""What a norm does is measured: those of the kit are what they declare, and one of your own that is not is refused."""
+"""What a norm does is measured: those of the kit are what they declare, and one of your own that is
+not is refused."""
 
 import pytest
 import torch
@@ -105,7 +106,9 @@ class WrongBesidePadding(Spread):
 
 class WrongWeight(Spread):
     def forward(self, x, lengths=None):
-        return torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-5) * (2 * self.weight.detach() - self.weight)
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-5) * (
+            2 * self.weight.detach() - self.weight
+        )
 
 
 class NoGraph(Spread):
@@ -117,7 +120,9 @@ class In32(Spread):
     """An honest norm that computes in float32, as many do, and returns the dtype of x."""
 
     def forward(self, x, lengths=None):
-        return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], self.weight.float()).to(x.dtype)
+        return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], self.weight.float()).to(
+            x.dtype
+        )
 
 
 class Returns32(Spread):
@@ -147,7 +152,13 @@ def register(monkeypatch):
 
     def enter(cls, axes=("D",), causal=True, **options):
         return mn.register_norm(
-            cls.__name__, equation="", source="a test", axes=axes, causal=causal, learnable="γ", **options
+            cls.__name__,
+            equation="",
+            source="a test",
+            axes=axes,
+            causal=causal,
+            learnable="γ",
+            **options,
         )(cls)
 
     yield enter
@@ -155,7 +166,9 @@ def register(monkeypatch):
     mn.NORMS.update(known)
 
 
-@pytest.mark.parametrize(("cls", "axes"), [(Spread, ("D",)), (Draws, ()), (In32, ("D",)), (NotInHalf, ("D",))])
+@pytest.mark.parametrize(
+    ("cls", "axes"), [(Spread, ("D",)), (Draws, ()), (In32, ("D",)), (NotInHalf, ("D",))]
+)
 def test_an_honest_norm_is_registered(register, cls, axes):
     register(cls, axes)
     assert measured(lambda: cls(CHANNELS)).random == (cls is Draws)
@@ -177,16 +190,32 @@ def test_an_honest_norm_is_registered(register, cls, axes):
         (Spread, dict(axes=("L", "D"), causal=False), "over L · D, but its outputs look over D"),
         (Cut, {}, r"it makes \(3, 5, 8\), 0 not finite"),
         (Blank, {}, r"it makes \(3, 6, 8\), 144 not finite"),
-        (WrongBackward, {}, r"its backward is wrong: the gradient is [\d.]+ % off finite differences\."),
-        (WrongBesidePadding, {}, r"the gradient is [\d.]+ % off finite differences where lengths are given"),
-        (WrongWeight, {}, r"its backward is wrong: the gradient is [\d.]+ % off finite differences\."),
+        (
+            WrongBackward,
+            {},
+            r"its backward is wrong: the gradient is [\d.]+ % off finite differences\.",
+        ),
+        (
+            WrongBesidePadding,
+            {},
+            r"the gradient is [\d.]+ % off finite differences where lengths are given",
+        ),
+        (
+            WrongWeight,
+            {},
+            r"its backward is wrong: the gradient is [\d.]+ % off finite differences\.",
+        ),
         (NoGraph, {}, "its backward is wrong: the gradient is 100 % off"),
         (
             Returns32,
             {},
             r"another dtype than x, float32 for float64, float32 for bfloat16, float32 for float16: return",
         ),
-        (Widens, {}, r"another dtype than x, float32 for bfloat16, float32 for float16: return y\.to\(x\.dtype\)"),
+        (
+            Widens,
+            {},
+            r"another dtype than x, float32 for bfloat16, float32 for float16: return y\.to\(x\.dtype\)",
+        ),
     ],
 )
 def test_one_that_is_not_what_it_declares_is_refused_or_marked(register, cls, declared, said):
@@ -196,7 +225,9 @@ def test_one_that_is_not_what_it_declares_is_refused_or_marked(register, cls, de
     register(cls, **declared, check=False)
     assert mn.NORMS[cls.__name__].doubt
     assert "not what it declares" in norm_table().loc[cls.__name__, "source"]
-    assert study_facts("quick", "auto", [], [])[f"Norm {cls.__name__}"].startswith("not what it declares")
+    assert study_facts("quick", "auto", [], [])[f"Norm {cls.__name__}"].startswith(
+        "not what it declares"
+    )
 
 
 def test_the_callers_random_numbers_stay_where_they_were():

@@ -1,4 +1,5 @@
-"""Claims about the benchmarks: they build and count what they say, and say what is missing. Nothing is timed here."""
+"""Claims about the benchmarks: they build and count what they say, and say what is missing. Nothing
+is timed here."""
 
 import json
 
@@ -37,18 +38,26 @@ def same_threads():
     mn.operations.set_threads(before)
 
 
-# ------------------------------------------------------------------------------------------------------------ the peers
+# ---------------------------------------------------------------------------------------- the peers
 
 
 def as_ours(state, prefix):
     """A peer's weights under our names: its layers.i become blocks.i, stem and head keep theirs."""
-    blocks = {f"blocks.{key.removeprefix(prefix)}": value for key, value in state.items() if key.startswith(prefix)}
-    return blocks | {key: value for key, value in state.items() if key.startswith(("stem.", "head."))}
+    blocks = {
+        f"blocks.{key.removeprefix(prefix)}": value
+        for key, value in state.items()
+        if key.startswith(prefix)
+    }
+    return blocks | {
+        key: value for key, value in state.items() if key.startswith(("stem.", "head."))
+    }
 
 
 @pytest.mark.parametrize("name", cases.STEP_PEERS)
 def test_a_peer_with_our_weights_gives_our_logits(name):
-    for package in {"mambapy": ("mambapy",), "transformers": ("transformers",)}.get(name, ("mambapy", "transformers")):
+    for package in {"mambapy": ("mambapy",), "transformers": ("transformers",)}.get(
+        name, ("mambapy", "transformers")
+    ):
         pytest.importorskip(package, reason=f"{package} is in the bench extra")
     case = Case("step", name, 2, 16, 32, 4, layers=2)
     torch.manual_seed(1)
@@ -63,7 +72,7 @@ def test_a_peer_with_our_weights_gives_our_logits(name):
     torch.testing.assert_close(peer(x), ours(x), rtol=1e-4, atol=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------------------ the rows
+# ----------------------------------------------------------------------------------------- the rows
 
 
 def planted(monkeypatch, group, seconds):
@@ -75,7 +84,9 @@ def planted(monkeypatch, group, seconds):
 
 
 def test_medians_quartiles_and_ratios_of_planted_times(monkeypatch):
-    group = Group("step", "g", tuple(Case("step", name, 32, 256, 64) for name in ("floor", "ours", "mambapy")))
+    group = Group(
+        "step", "g", tuple(Case("step", name, 32, 256, 64) for name in ("floor", "ours", "mambapy"))
+    )
     rows = planted(monkeypatch, group, [[0.040] * 5, [0.09, 0.08, 0.10, 0.07, 0.30], [1.8]])
     _, ours, peer = rows
     assert ours["median_ms"] == pytest.approx(90)
@@ -97,15 +108,28 @@ def test_medians_quartiles_and_ratios_of_planted_times(monkeypatch):
     assert [one["reached"] for one in table.verdicts(slower)] == [False]
 
 
-# ------------------------------------------------------------------------------------------------------------ the run
+# ------------------------------------------------------------------------------------------ the run
 
 
 def test_a_whole_run_writes_rows_tables_and_pictures(tmp_path, capsys):
     code = run.bench(limits=QUICK, threads=1, out_dir=tmp_path, sizes=TINY)
     assert code == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"cpu.json", "cpu.md", "cpu-speed.png", "cpu-scaling.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "cpu.json",
+        "cpu.md",
+        "cpu-speed.png",
+        "cpu-scaling.png",
+    }
     result = json.loads((tmp_path / "cpu.json").read_text())
-    assert set(result["head"]) == {"command", "date", "machine", "threads", "commit", "versions", "took"}
+    assert set(result["head"]) == {
+        "command",
+        "date",
+        "machine",
+        "threads",
+        "commit",
+        "versions",
+        "took",
+    }
     assert f"torch {torch.__version__.split('+')[0]}" in result["head"]["versions"]
     assert "mambapy" in result["head"]["versions"]
     frame = pd.DataFrame(result["rows"])
@@ -116,7 +140,10 @@ def test_a_whole_run_writes_rows_tables_and_pictures(tmp_path, capsys):
     assert (own.median_ms > 0).all()
     assert (frame.threads == 1).all()
     page, printed = (tmp_path / "cpu.md").read_text(), capsys.readouterr().out
-    for heading in ("step · (2, 8, 16) · 1 thread", "norms · one block, norm before the SSM, (2, 8, 16) · 1 thread"):
+    for heading in (
+        "step · (2, 8, 16) · 1 thread",
+        "norms · one block, norm before the SSM, (2, 8, 16) · 1 thread",
+    ):
         assert heading in page
         assert heading in printed
     for picture in ("cpu-speed.png", "cpu-scaling.png"):
@@ -124,4 +151,4 @@ def test_a_whole_run_writes_rows_tables_and_pictures(tmp_path, capsys):
         assert Image.open(tmp_path / picture).width > 900
 
 
-# ----------------------------------------------------------------------------------------------------- the command line
+# --------------------------------------------------------------------------------- the command line

@@ -1,4 +1,5 @@
-"""The command for a GPU machine works before there is a GPU: Triton's kernels in their interpreter, at tiny sizes."""
+"""The command for a GPU machine works before there is a GPU: Triton's kernels in their interpreter,
+at tiny sizes."""
 
 import functools
 import json
@@ -36,10 +37,27 @@ def rows_of(folder: Path) -> list[dict]:
 
 
 def test_all_of_it_runs_with_little_beside_torch(tmp_path):
-    """No plotting, no Parquet, no Dask: what is absent is never imported, or its case says that it is missing."""
-    command = [sys.executable, "-c", BLOCKED, "--device", "cpu", "--tiny", "--seconds", "900", "--out", str(tmp_path)]
+    """No plotting, no Parquet, no Dask: what is absent is never imported, or its case says that it
+    is missing."""
+    command = [
+        sys.executable,
+        "-c",
+        BLOCKED,
+        "--device",
+        "cpu",
+        "--tiny",
+        "--seconds",
+        "900",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=900
+        command,
+        cwd=ROOT,
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = rows_of(tmp_path)
@@ -58,7 +76,11 @@ def test_all_of_it_runs_with_little_beside_torch(tmp_path):
 def test_a_wrong_kernel_is_found(name, dtype):
     """The errors that are judged come from the kernels themselves."""
     right = getattr(gpu, name)
-    inputs = functools.partial(getattr(gpu, f"{name}_inputs"), (2, 5, 3, 4), torch.device("cpu"), dtype)
+    inputs = functools.partial(
+        getattr(gpu, f"{name}_inputs"), (2, 5, 3, 4), torch.device("cpu"), dtype
+    )
     assert gpu._kernel_error(right, inputs)["error"] > 0
     with pytest.raises(AssertionError, match=r"the error is 0.0[45]\d*, allowed is"):
-        gpu._kernel_error(lambda leaves, by: right(leaves, by) * (1.05 if by == "triton" else 1.0), inputs)
+        gpu._kernel_error(
+            lambda leaves, by: right(leaves, by) * (1.05 if by == "triton" else 1.0), inputs
+        )

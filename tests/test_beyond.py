@@ -1,4 +1,5 @@
-"""E1 to E4, the hypotheses about later models: planted truth, the ladder of rates, and the scan's head-room."""
+"""E1 to E4, the hypotheses about later models: planted truth, the ladder of rates, and the scan's
+head-room."""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ def test_they_stand_apart_from_the_claims_of_the_sources():
     assert list(BEYOND) == ["E1s", "E2s", "E3s", "E4s", "E3l", "E4l"]
     assert not set(BEYOND) & set(CLAIMS)
     assert claims.find_claim("E2s") is BEYOND["E2s"]
-    assert {config.arm for config in claims.verdict_runs(CLAIMS, pd.DataFrame(), tasks=["digits"], scale=SCALE)} == {
-        arm for claim in CLAIMS.values() if claim.kind == "sequence" for arm in claim.arms
-    }
+    assert {
+        config.arm
+        for config in claims.verdict_runs(CLAIMS, pd.DataFrame(), tasks=["digits"], scale=SCALE)
+    } == {arm for claim in CLAIMS.values() if claim.kind == "sequence" for arm in claim.arms}
     with pytest.raises(ValueError, match="unknown claim 'E5s'"):
         claims.find_claim("E5s")
     assert all(claim.printed_on == "" for claim in BEYOND.values())
@@ -38,15 +40,19 @@ def test_they_stand_apart_from_the_claims_of_the_sources():
 
 
 def climbed(plain: float, normed: float, *, best: float = 0.8, noise: float = 0.03) -> pd.DataFrame:
-    """Return a ladder on which accuracy falls from `best` to chance around a rate, log₁₀ of multiples of the task's."""
+    """Return a ladder on which accuracy falls from `best` to chance around a rate, log₁₀ of
+    multiples of the task's."""
     rng, frame = np.random.default_rng(1), planted.skeleton("E2s", 8, SCALE)
     centre = frame.arm.map({MAMBA: plain, JAMBA: normed}) + noise * rng.standard_normal(len(frame))
     share = 1 / (1 + np.exp(8 * (np.log10(frame.lr / OWN) - centre)))
-    return frame.assign(test_accuracy=0.1 + (best - 0.1) * share, best_val_accuracy=0.5, chance=0.1, status="ok")
+    return frame.assign(
+        test_accuracy=0.1 + (best - 0.1) * share, best_val_accuracy=0.5, chance=0.1, status="ok"
+    )
 
 
 @pytest.mark.parametrize(
-    ("plain", "normed", "word"), [(0.4, 1.0, "supported"), (0.7, 0.7, "no gain"), (1.0, 0.4, "opposite")]
+    ("plain", "normed", "word"),
+    [(0.4, 1.0, "supported"), (0.7, 0.7, "no gain"), (1.0, 0.4, "opposite")],
 )
 def test_a_higher_rate_is_told(plain, normed, word):
     verdict = judge("E2s", climbed(plain, normed))
@@ -58,7 +64,9 @@ def test_a_higher_rate_is_told(plain, normed, word):
 def test_a_run_that_diverged_does_not_train_and_models_at_chance_have_no_word():
     frame = climbed(0.4, 1.0)
     high = frame.lr > 5 * OWN
-    failed = frame.assign(status=np.where(high, "diverged", "ok"), test_accuracy=frame.test_accuracy.where(~high, 0.9))
+    failed = frame.assign(
+        status=np.where(high, "diverged", "ok"), test_accuracy=frame.test_accuracy.where(~high, 0.9)
+    )
     assert abs(judge("E2s", failed).turns_on.effect) < judge("E2s", frame).turns_on.effect / 2
     lost = judge("E2s", frame.assign(test_accuracy=0.1))
     assert (lost.word, lost.reason) == ("no word", "both sides' accuracy may be chance")
@@ -89,11 +97,19 @@ def test_head_room_is_measured_and_has_no_word():
 
 def test_head_room_is_that_of_the_largest_output_of_the_scan(tmp_path):
     config = next(c for c in claims.needed("E1s", 1, scale=SCALE) if c.arm == AFTER)
-    frame = summaries.with_summaries(study.sweep([config], runs_dir=tmp_path, workers=0, progress=False), tmp_path)
-    model, data = robustness.trained_model(config, tmp_path), study.load_task("digits", SCALE, config.seed)
+    frame = summaries.with_summaries(
+        study.sweep([config], runs_dir=tmp_path, workers=0, progress=False), tmp_path
+    )
+    model, data = (
+        robustness.trained_model(config, tmp_path),
+        study.load_task("digits", SCALE, config.seed),
+    )
     inputs, lengths, _ = data.test.batch(slice(0, summaries.ROWS))
     seen = []
-    handles = [block.n2.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for block in model.blocks]
+    handles = [
+        block.n2.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        for block in model.blocks
+    ]
     with torch.no_grad():
         model(inputs, lengths)
     assert len(seen) == len(handles) == config.n_layers

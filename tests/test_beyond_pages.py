@@ -19,15 +19,20 @@ WORTH = {"RMSN at B": 0.10, "LN at residual": -0.20, "Scale at B": 0.02}
 
 
 def frame(task: str = "digits", seeds: int = 6, norms=SITE_NORMS) -> pd.DataFrame:
-    """Runs of every site: Mamba's own arm at 50 %, the arms of WORTH better or worse, all else equal; 0.01 of noise."""
+    """Runs of every site: Mamba's own arm at 50 %, the arms of WORTH better or worse, all else
+    equal; 0.01 of noise."""
     rng, rows = np.random.default_rng(0), []
     for arm in site_arms(norms):
         gain = WORTH.get(arm.label.removeprefix("RMSN→None + "), 0.0)
         for seed in range(seeds):
             accuracy = 0.5 + gain + 0.01 * rng.standard_normal()
             loss = math.log(2) * (2.0 - gain)
-            rows.append(dict(task=task, arm=str(arm), seed=seed, test_accuracy=accuracy, test_loss=loss))
-    facts = dict(status="ok", scale="quick", chance=0.1, chance_loss=3.0, best_val_accuracy=0.5, lr=0.01)
+            rows.append(
+                dict(task=task, arm=str(arm), seed=seed, test_accuracy=accuracy, test_loss=loss)
+            )
+    facts = dict(
+        status="ok", scale="quick", chance=0.1, chance_loss=3.0, best_val_accuracy=0.5, lr=0.01
+    )
     return pd.DataFrame(rows).assign(**facts)
 
 
@@ -51,7 +56,9 @@ def test_gains_are_paired_by_seed_and_a_diverged_run_counts_as_chance():
     mine = runs[runs.arm == f"{OWN}+B:RMSN"].set_index("seed").test_accuracy
     assert table.per_seed["RMSN", "B"] == pytest.approx((100 * (mine - own)).tolist())
     lost = runs.assign(status=np.where(runs.arm == f"{OWN}+B:RMSN", "diverged", "ok"))
-    assert site_gains(lost).set_index(["norm", "site"]).gain["RMSN", "B"] == pytest.approx(-40, abs=1)
+    assert site_gains(lost).set_index(["norm", "site"]).gain["RMSN", "B"] == pytest.approx(
+        -40, abs=1
+    )
     with pytest.raises(ValueError, match="has no run on task"):
         site_gains(runs[runs.arm != str(OWN)])
 
@@ -73,37 +80,61 @@ def test_the_figures_say_what_they_rest_on():
     fresh = frame(seeds=1, norms=["RMSN"]).assign(seed=10_007)
     gains = site_gains(frame())
     fig = figures.fig_site_gains(gains[gains.site == "B"], fresh=fresh)
-    (diamond,) = [line for line in fig.axes[0].get_lines() if line.get_marker() == "D" and len(line.get_xdata())]
+    (diamond,) = [
+        line
+        for line in fig.axes[0].get_lines()
+        if line.get_marker() == "D" and len(line.get_xdata())
+    ]
     assert list(diamond.get_xdata()) == site_gains(fresh).set_index("site").per_seed["B"]
 
 
 def test_the_answers_are_those_of_the_runs():
     table = site_gains(frame())
-    verdicts = [judge("E2s", climbed(0.4, 1.0)), judge("E3s", climbed(0.4, 1.0).iloc[:0], scale="smoke")]
+    verdicts = [
+        judge("E2s", climbed(0.4, 1.0)),
+        judge("E3s", climbed(0.4, 1.0).iloc[:0], scale="smoke"),
+    ]
     said = answers.what_a_site_brings(frame(), table, verdicts)
     assert "- **digits**, the largest mean: RMSN at B (+9" in said
     assert "clearly better: RMSN at B" in said
     assert "LN at residual (−" in said.split("clearly worse:")[1]
     assert "- **E2s** " in said
-    told = answers.what_a_site_brings(frame(), table, verdicts, table[(table.site == "B") & (table.norm != "LN")])
+    told = answers.what_a_site_brings(
+        frame(), table, verdicts, table[(table.site == "B") & (table.norm != "LN")]
+    )
     assert "- **digits**, trained: RMSN at B +" in told
     assert told.split("trained: RMSN at B")[1].splitlines()[0].endswith(": clearly better")
-    assert "- **digits**, in the first epochs (6 seeds, one learning rate for all), the largest mean: " in told
+    assert (
+        "- **digits**, in the first epochs (6 seeds, one learning rate for all), the largest mean: "
+        in told
+    )
     authors = answers.authors_and_runs(verdicts)
     assert "**E2s: supported, by more than 0.1 decades of the rate.**" in authors
     assert BEYOND["E3s"].quote in authors
     assert "not run yet" in authors.split("**E3s: no word.**")[1]
-    assert answers.what_a_site_brings(frame(), table.iloc[:0], []).endswith("- The gain alone was not run.")
+    assert answers.what_a_site_brings(frame(), table.iloc[:0], []).endswith(
+        "- The gain alone was not run."
+    )
 
 
 def test_the_room_of_each_arm_is_told_and_failed_runs_apart():
     frame = planted.skeleton("E1s")
     without = frame.arm == "None>SSM>None"
     room = without.map({True: 2.0, False: -3.0})
-    runs = frame.assign(headroom=room, status=np.where(without & (frame.seed < 57), "diverged", "ok"))
-    none, after = answers.room_said(runs, ["None>SSM>None", "None>SSM>LN", "GN>SSM>GN"]).splitlines()
-    assert (
-        none == "- **None→None**: 5 runs non-finite; 3 of 3 that ended finite lie within float16; median +2.0 decades"
+    runs = frame.assign(
+        headroom=room, status=np.where(without & (frame.seed < 57), "diverged", "ok")
     )
-    assert after == "- **None→LN**: 0 runs non-finite; 0 of 8 that ended finite lie within float16; median −3.0 decades"
-    assert answers.room_said(frame.drop(columns="lr"), ["None>SSM>None"]) == "No run of E1 is there."
+    none, after = answers.room_said(
+        runs, ["None>SSM>None", "None>SSM>LN", "GN>SSM>GN"]
+    ).splitlines()
+    assert (
+        none
+        == "- **None→None**: 5 runs non-finite; 3 of 3 that ended finite lie within float16; median +2.0 decades"
+    )
+    assert (
+        after
+        == "- **None→LN**: 0 runs non-finite; 0 of 8 that ended finite lie within float16; median −3.0 decades"
+    )
+    assert (
+        answers.room_said(frame.drop(columns="lr"), ["None>SSM>None"]) == "No run of E1 is there."
+    )

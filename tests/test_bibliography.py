@@ -22,8 +22,9 @@ CITED = re.compile(r"([A-Z][\w’-]+(?: & [A-Z][\w’-]+| et al\.))(?:,? |, )\(?
 
 
 def cited(text: str) -> list[str]:
-    """The sources that a text names as `Wu & He 2018` or `Ba et al. (2016)`, each once, in the order of the text. A
-    single author is found only if the bibliography has one of that name and year, for `October 2025` looks the same."""
+    """The sources that a text names as `Wu & He 2018` or `Ba et al. (2016)`, each once, in the
+    order of the text. A single author is found only if the bibliography has one of that name and
+    year, for `October 2025` looks the same."""
     found = {match.start(): " ".join(match.groups()) for match in CITED.finditer(text)}
     for label in bibliography().label[lambda labels: ~labels.str.contains(" & | et al")]:
         who, year = label.rsplit(" ", 1)
@@ -34,15 +35,28 @@ def cited(text: str) -> list[str]:
 
 def texts() -> dict[str, str]:
     """What the kit says: the package, the notebooks' text, the READMEs, the protocol."""
-    files = [*ROOT.glob("mambanorm/**/*.py"), *ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("mambanorm/**/*.md")]
-    said = {str(path.relative_to(ROOT)): path.read_text() for path in files if ".venv" not in path.parts}
+    files = [
+        *ROOT.glob("mambanorm/**/*.py"),
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*/*.md"),
+        *ROOT.glob("mambanorm/**/*.md"),
+    ]
+    said = {
+        str(path.relative_to(ROOT)): path.read_text() for path in files if ".venv" not in path.parts
+    }
     for path in ROOT.glob("notebooks/*.ipynb"):
-        said[path.name] = "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+        said[path.name] = "\n".join(
+            "".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]
+        )
     return said
 
 
 def test_every_source_that_the_kit_names_is_in_the_bibliography():
-    named = {(place, label) for place, text in texts().items() for label in cited(re.sub(r"\n[#> ]*", " ", text))}
+    named = {
+        (place, label)
+        for place, text in texts().items()
+        for label in cited(re.sub(r"\n[#> ]*", " ", text))
+    }
     assert len(named) > 60
     assert not {(place, label) for place, label in named if label not in LABELS}
 
@@ -74,21 +88,30 @@ def test_authors_and_labels_are_read_as_bibtex_means_them():
     cut = read_bibtex(ENTRY.replace("He, Kaiming", "others")).loc["key"]
     assert (cut.label, cut.authors) == ("Wu et al. 2018", "Yuxin Wu and others")
     three = read_bibtex(ENTRY.replace("{Wu", "{Ba, Jimmy Lei and Wu")).loc["key"]
-    assert (three.label, three.authors) == ("Ba et al. 2018", "Jimmy Lei Ba, Yuxin Wu and Kaiming He")
-    body = read_bibtex(ENTRY.replace("Wu, Yuxin and He, Kaiming", "{The and Company}".replace(" and ", " & "))).loc[
-        "key"
-    ]
+    assert (three.label, three.authors) == (
+        "Ba et al. 2018",
+        "Jimmy Lei Ba, Yuxin Wu and Kaiming He",
+    )
+    body = read_bibtex(
+        ENTRY.replace("Wu, Yuxin and He, Kaiming", "{The and Company}".replace(" and ", " & "))
+    ).loc["key"]
     assert body.label == "The & Company 2018"
 
 
 def test_names_of_sources_are_found_in_a_text_and_months_are_not():
-    text = (
-        "As Wu & He (2018), Ba et al. 2016; Krizhevsky (2009), Figure 2015, in October 2025 and Nadeau & Bengio 2003a."
-    )
-    assert cited(text) == ["Wu & He 2018", "Ba et al. 2016", "Krizhevsky 2009", "Nadeau & Bengio 2003"]
+    text = "As Wu & He (2018), Ba et al. 2016; Krizhevsky (2009), Figure 2015, in October 2025 and Nadeau & Bengio 2003a."
+    assert cited(text) == [
+        "Wu & He 2018",
+        "Ba et al. 2016",
+        "Krizhevsky 2009",
+        "Nadeau & Bengio 2003",
+    ]
     assert cited("nobody, 2024") == []
 
 
 def test_the_table_has_a_row_a_source():
     assert len(references()) == len(bibliography()) == FILE.read_text().count("\n@")
-    assert list(references("S4", "ioffe2015batch").index) == ["Morrissey 2025", "Ioffe & Szegedy 2015"]
+    assert list(references("S4", "ioffe2015batch").index) == [
+        "Morrissey 2025",
+        "Ioffe & Szegedy 2015",
+    ]

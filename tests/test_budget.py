@@ -1,4 +1,5 @@
-"""Claims over the training budget, which runs a claim needs, and the parts of a recording; planted truth."""
+"""Claims over the training budget, which runs a claim needs, and the parts of a recording; planted
+truth."""
 
 import pandas as pd
 import pytest
@@ -34,7 +35,10 @@ def frame() -> pd.DataFrame:
     """Ahead by 12 points early, by 6 later and by none at the end."""
     effects = zip((12.0, 6.0, 0.0), SHARES, strict=True)
     return pd.concat(
-        [made_up(effect, i, **at_budget(CURVES, SCALE, share)) for i, (effect, share) in enumerate(effects)],
+        [
+            made_up(effect, i, **at_budget(CURVES, SCALE, share))
+            for i, (effect, share) in enumerate(effects)
+        ],
         ignore_index=True,
     )
 
@@ -56,7 +60,9 @@ def test_an_effect_that_goes_away_is_called_so(frame):
     table = over_budget(frame)
     table = table[table.claim == "H8s"]
     assert table.share.tolist() == list(SHARES)
-    assert table.steps.tolist() == [round(base_config(CURVES, SCALE).steps * share) for share in SHARES]
+    assert table.steps.tolist() == [
+        round(base_config(CURVES, SCALE).steps * share) for share in SHARES
+    ]
     assert table.word.tolist() == ["supported", "supported", "no gain"]
     assert table.effect.tolist() == pytest.approx([12, 6, 0], abs=1)
     assert ((table.low < table.effect) & (table.effect < table.high)).all()
@@ -83,7 +89,10 @@ def test_the_runs_of_one_setting_say_nothing_of_another():
 
 def test_the_planned_runs_of_a_claim_are_the_test_runs_of_its_recorded_arms():
     known = recorded(SCALE)
-    for claim, task, seeds in (("H2s", CURVES, TEST_SEEDS), ("H4v", IMAGES, TEST_SEEDS + FURTHER_TEST_SEEDS)):
+    for claim, task, seeds in (
+        ("H2s", CURVES, TEST_SEEDS),
+        ("H4v", IMAGES, TEST_SEEDS + FURTHER_TEST_SEEDS),
+    ):
         configs = needed(claim, tasks=[task], scale=SCALE, frame=known)
         evidence = Evidence(known, SCALE)
         assert {(config.arm, config.seed, config.lr) for config in configs} == {
@@ -101,9 +110,13 @@ def test_a_claim_is_asked_on_the_tasks_of_the_plan():
     assert tasks("H3v") == {IMAGES}
     assert tasks("H1l") == {TEXT}
     assert tasks("H9s") == tasks("E2s") == {inside_task(SCALE)}
-    assert {config.task for config in needed("H3s", 1, ["digits"], SCALE)} == {"digits"}  # where it is asked for
+    assert {config.task for config in needed("H3s", 1, ["digits"], SCALE)} == {
+        "digits"
+    }  # where it is asked for
     assert needed("H1l", tasks=[CURVES], scale=SCALE) == []
-    with pytest.raises(ValueError, match="nothing to train: none of these claims is about these tasks"):
+    with pytest.raises(
+        ValueError, match="nothing to train: none of these claims is about these tasks"
+    ):
         claims.train_verdicts(["H1l"], tasks=[CURVES], scale=SCALE, workers=0)
 
 
@@ -147,7 +160,9 @@ def test_the_parts_have_the_arms_and_seeds_of_the_protocol():
     for name, number, often in named:
         assert len(arms[f"{name}, every arm"]) == number
         assert seeds[f"{name}, every arm"] == list(TEST_SEEDS)
-        assert arms[f"{name}, the arms of H4 and H8 once more"] == {a for claim in often for a in CLAIMS[claim].arms}
+        assert arms[f"{name}, the arms of H4 and H8 once more"] == {
+            a for claim in often for a in CLAIMS[claim].arms
+        }
         assert seeds[f"{name}, the arms of H4 and H8 once more"] == list(FURTHER_TEST_SEEDS)
     assert arms["ListOps"] == set(CLAIMS["H8s"].arms)
     assert len(arms["letters and digits as sequences"]) == 6
@@ -156,13 +171,22 @@ def test_the_parts_have_the_arms_and_seeds_of_the_protocol():
 
 
 def test_a_part_needs_three_seeds_at_most():
-    assert max(len(part.seeds) for part in recording.parts(SCALE) if not part.name.startswith("mnist1d")) == 3
+    assert (
+        max(
+            len(part.seeds)
+            for part in recording.parts(SCALE)
+            if not part.name.startswith("mnist1d")
+        )
+        == 3
+    )
 
 
 def test_deep_models_are_tuned_first_and_tested_at_the_rates_of_deep_models():
     part = next(part for part in recording.parts(SCALE) if part.name == "curves, 8 blocks")
     tuning = part.ask(pd.DataFrame())
-    assert {(config.n_layers, config.seed) for config in tuning} == {(8, seed) for seed in DEEP_TUNING}
+    assert {(config.n_layers, config.seed) for config in tuning} == {
+        (8, seed) for seed in DEEP_TUNING
+    }
     assert {config.arm for config in tuning} == set(DEEP_ARMS)
     low = planted.study(planted.rows_of(tuning), curve=(0.0, -9.0, -9.0), sd=0.1)
     assert part.ask(low.iloc[1:]) == tuning  # one run is missing
@@ -173,7 +197,10 @@ def test_deep_models_are_tuned_first_and_tested_at_the_rates_of_deep_models():
 
 
 def test_other_seeds_tasks_and_scales_have_parts_too():
-    assert {part.seeds for part in recording.parts(SCALE, seeds=6, tasks=[CURVES])} == {(52, 53, 54), (55, 56, 57)}
+    assert {part.seeds for part in recording.parts(SCALE, seeds=6, tasks=[CURVES])} == {
+        (52, 53, 54),
+        (55, 56, 57),
+    }
     assert {part.name for part in recording.parts(SCALE, tasks=TEXT)} == {
         "text, every arm",
         "text, the arms of H4 and H8 once more",
@@ -192,7 +219,9 @@ def test_the_manifest_says_which_runs_are_there(frame):
     assert table.loc["curves, every arm"].tolist()[0] == 44 * 12
     own = Evidence(recorded(SCALE), SCALE)
     at_their_rate = frame[(frame.seed < 100) & (frame.steps == base_config(CURVES, SCALE).steps)]
-    at_their_rate = at_their_rate[at_their_rate.lr == at_their_rate.arm.map(lambda arm: own.rate(arm, CURVES))]
+    at_their_rate = at_their_rate[
+        at_their_rate.lr == at_their_rate.arm.map(lambda arm: own.rate(arm, CURVES))
+    ]
     new = set(at_their_rate.run_id) - set(recorded(SCALE).run_id)
     before = recording.manifest(recorded(SCALE), SCALE).groupby("part").there.sum()
     assert table.there["curves, every arm"] - before["curves, every arm"] == len(new)

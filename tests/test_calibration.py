@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from mambanorm_study.claims import calibration, rule
-from mambanorm_study.claims.calibration import STRUCTURES, UNSEEN, WRONG, calibrate, calibration_text, draw, simulate
+from mambanorm_study.claims.calibration import (
+    STRUCTURES,
+    UNSEEN,
+    WRONG,
+    calibrate,
+    calibration_text,
+    draw,
+    simulate,
+)
 from mambanorm_study.cli.main import main
 
 
@@ -40,7 +48,8 @@ def test_large_effects_are_found_and_no_effect_is_told_with_little_noise(monkeyp
 
 
 def test_the_recorded_text_keeps_what_the_protocol_promises():
-    """At most 3 % wrong words in the first three scenarios, at most 5 % in the worst one that a sample can show."""
+    """At most 3 % wrong words in the first three scenarios, at most 5 % in the worst one that a
+    sample can show."""
     text = calibration.RECORDED.read_text("utf-8")
     table, unseen = text.split("## What no rule sees")
     for row in table.splitlines():

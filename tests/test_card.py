@@ -1,4 +1,5 @@
-"""A card for a norm: what it does is measured, a copy of a known norm is recognised, and the rule compares it."""
+"""A card for a norm: what it does is measured, a copy of a known norm is recognised, and the rule
+compares it."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def register(monkeypatch):
 
 @pytest.fixture
 def norm_file(register, tmp_path):
-    """Writes a file of norms: their code, or the names under which one honest norm is registered."""
+    """Writes a file of norms: their code, or the names under which one honest norm is
+    registered."""
 
     def write(*names, code=""):
         made = "from torch import nn\nimport mambanorm as mn\n" + code
@@ -76,7 +78,7 @@ def found(table, question):
     return table.set_index("question").found[question]
 
 
-# ------------------------------------------------------------------------------------------------ five norms told apart
+# ---------------------------------------------------------------------------- five norms told apart
 
 
 class Scaled(mn.create_norm("RMSN", 4).__class__):
@@ -88,9 +90,15 @@ class Scaled(mn.create_norm("RMSN", 4).__class__):
 
 @pytest.mark.parametrize(
     ("cls", "said"),
-    [(Ahead, "position 0 sees position 1"), (Padded, "padding"), (Remembers, "from batch to batch")],
+    [
+        (Ahead, "position 0 sees position 1"),
+        (Padded, "padding"),
+        (Remembers, "from batch to batch"),
+    ],
 )
-def test_a_norm_that_is_not_what_it_declares_is_refused_and_its_card_says_so_all_the_same(register, cls, said):
+def test_a_norm_that_is_not_what_it_declares_is_refused_and_its_card_says_so_all_the_same(
+    register, cls, said
+):
     declared = dict(axes=("L",), causal=False) if cls is Padded else {}
     with pytest.raises(ValueError, match=said):
         register(cls, **declared)
@@ -122,7 +130,9 @@ def as_planted(register, monkeypatch):
         arms = arms_of(name)
         frame = planted.rows_of(planted.tuned_and_tested([*arms.values(), OWN], "digits", 8))
         frame = planted.study(frame, {arms[place]: lead for place, lead in leads.items()}, **how)
-        frame = planted.where(frame, frame.arm.isin(arms.values()) & frame.seed.isin(lost), status="diverged")
+        frame = planted.where(
+            frame, frame.arm.isin(arms.values()) & frame.seed.isin(lost), status="diverged"
+        )
         monkeypatch.setattr(card, "known_runs", lambda *_: frame)
         return norm_card(name, train=False, tasks="digits", scale="smoke", runs_dir="nowhere")
 
@@ -139,9 +149,16 @@ def test_an_honest_norm_is_compared_place_by_place(as_planted):
     assert words["before the block"] in ("about the same", "cannot tell")
     assert (words["after the scan"], words["on both sides"]) == ("better", "worse")
     assert made.verdicts.fresh.all()
-    assert made.words[1].startswith("On digits, after the scan, None→Spread is better than RMSN→None: +")
-    assert made.words[2].startswith("On digits, on both sides, Spread→Spread is worse than RMSN→None: −")
-    assert made.words[3] == "The seeds on digits share one pool of rows: the comparisons speak about it alone."
+    assert made.words[1].startswith(
+        "On digits, after the scan, None→Spread is better than RMSN→None: +"
+    )
+    assert made.words[2].startswith(
+        "On digits, on both sides, Spread→Spread is worse than RMSN→None: −"
+    )
+    assert (
+        made.words[3]
+        == "The seeds on digits share one pool of rows: the comparisons speak about it alone."
+    )
     assert "8 seeds" in made.basis
     assert not made.checks.told.eq("bad").any()
     assert "What is wrong" not in str(made)
@@ -150,14 +167,22 @@ def test_an_honest_norm_is_compared_place_by_place(as_planted):
 def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_without_a_word(register, monkeypatch):
     register(Spread)
     arms = arms_of("Spread")
-    asked = norm_card("Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere")
+    asked = norm_card(
+        "Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere"
+    )
     configs = card.card_runs(asked, study.load_runs("nowhere"))
     known = own_rate("digits", OWN, "quick")
-    assert {c.lr for c in configs} == {known[0] if known else study.base_config("digits", "quick").lr}
+    assert {c.lr for c in configs} == {
+        known[0] if known else study.base_config("digits", "quick").lr
+    }
     assert len(configs) == 4 * 3  # three places and the arm beside which they stand
-    frame = planted.study(planted.rows_of(dict.fromkeys(configs)), {arms["after the scan"]: 5.0}, sd=0.3)
+    frame = planted.study(
+        planted.rows_of(dict.fromkeys(configs)), {arms["after the scan"]: 5.0}, sd=0.3
+    )
     monkeypatch.setattr(card, "known_runs", lambda *_: frame)
-    made = norm_card("Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere")
+    made = norm_card(
+        "Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere"
+    )
     assert not card.card_runs(made, frame)
     pair = [OWN, arms["after the scan"]]
     scores = frame[frame.arm.isin(pair)].pivot(index="seed", columns="arm", values="test_accuracy")
@@ -185,10 +210,14 @@ def test_the_arms_of_a_new_norm_are_tuned_first_and_then_tested(register):
     known = study.load_runs("nowhere")
     tuning = [config for config in card.card_runs(made, known) if config.seed >= 100]
     assert {config.seed for config in tuning} == {100, 101, 102, 103}
-    assert len(tuning) == (3 + 1) * 3 * 4  # three places and RMSN→None, which is not recorded at this scale
+    assert (
+        len(tuning) == (3 + 1) * 3 * 4
+    )  # three places and RMSN→None, which is not recorded at this scale
     assert len(card.later_runs(made, known)) == 3 * 8
     frame = planted.study(planted.rows_of(dict.fromkeys(tuning)), sd=0.3)
-    tested = [config for config in card.card_runs(made, frame) if config.seed > 53]  # 52 and 53 have the ladder as well
+    tested = [
+        config for config in card.card_runs(made, frame) if config.seed > 53
+    ]  # 52 and 53 have the ladder as well
     assert {config.seed for config in tested} == set(range(54, 60))
     assert len(tested) == (3 + 1) * 6
     assert not card.later_runs(made, frame)
@@ -209,14 +238,16 @@ def test_the_card_of_ln_as_if_it_were_new_says_what_is_recorded_against_no_norm(
     (claimed,) = [row for row in verdict.rows if row.comparison == "LN→LN − None→None"]
     row = made.verdicts[~made.verdicts.best].set_index("place").loc["on both sides"]
     assert (row.word, claimed.word) == ("better", "supported")
-    assert (row.effect, row.low, row.high) == pytest.approx((claimed.effect, claimed.low, claimed.high))
+    assert (row.effect, row.low, row.high) == pytest.approx(
+        (claimed.effect, claimed.low, claimed.high)
+    )
     assert (row.n, row.fresh) == (claimed.n, claimed.fresh)
     assert any("not fresh" in line for line in made.words) == (not row.fresh)
     assert made.verdicts.best.sum() == 3
     assert not made.verdicts.against[made.verdicts.best].str.contains("LN").any()
 
 
-# ----------------------------------------------------------------------------------------------------- what is measured
+# --------------------------------------------------------------------------------- what is measured
 
 
 @pytest.mark.parametrize("name", mn.NORMS)
@@ -230,8 +261,18 @@ def test_nothing_is_wrong_with_the_kits_norms(name):
 
 def test_what_a_norm_feels_is_what_its_equation_says():
     ln, rmsn, none, bn = (card_checks.checks_of(name) for name in ("LN", "RMSN", "None", "BN"))
-    assert [found(t, "all + 3") == "not felt" for t in (ln, rmsn, none, bn)] == [True, False, False, True]
-    assert [found(t, "all × 3") == "not felt" for t in (ln, rmsn, none, bn)] == [True, True, False, True]
+    assert [found(t, "all + 3") == "not felt" for t in (ln, rmsn, none, bn)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert [found(t, "all × 3") == "not felt" for t in (ln, rmsn, none, bn)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
     assert [found(t, "training and evaluation") == "are equal" for t in (ln, rmsn, none, bn)] == [
         True,
         True,
@@ -262,15 +303,27 @@ class Stuck(Spread):
 
 class Squares(Spread):
     def statistic(self, x):
-        return (x.square().mean(-1, keepdim=True) - x.mean(-1, keepdim=True).square()).clamp(min=0).sqrt()
+        return (
+            (x.square().mean(-1, keepdim=True) - x.mean(-1, keepdim=True).square())
+            .clamp(min=0)
+            .sqrt()
+        )
 
 
 @pytest.mark.parametrize(
     ("cls", "question", "said"),
     [
         (Detached, "gradients against finite differences", r"differ by \d+ %"),
-        (WrongBackward, "gradients against finite differences", r"differ by \d+ %"),  # it said "differ"
-        (WrongBesidePadding, "… where lengths are given", r"differ by [\d.]+ %"),  # which were never passed
+        (
+            WrongBackward,
+            "gradients against finite differences",
+            r"differ by \d+ %",
+        ),  # it said "differ"
+        (
+            WrongBesidePadding,
+            "… where lengths are given",
+            r"differ by [\d.]+ %",
+        ),  # which were never passed
         (Widens, "float16", "returns float32 for float16"),  # "relative error 7.8e-08, good"
         (Widens, "bfloat16", "returns float32 for bfloat16"),
         (Roots, "zeros", "is not finite"),
@@ -288,7 +341,7 @@ def test_what_is_wrong_is_found(register, cls, question, said):
     assert row.told == "bad"
 
 
-# ------------------------------------------------------------------------------------------------------- page and files
+# ----------------------------------------------------------------------------------- page and files
 
 
 def test_the_page_opens_offline_and_its_numbers_are_in_the_json(as_planted, tmp_path):
@@ -308,9 +361,16 @@ def test_the_page_opens_offline_and_its_numbers_are_in_the_json(as_planted, tmp_
 
 def test_a_name_that_is_html_stays_text(register):
     with pytest.raises(ValueError, match="a norm's name"):
-        mn.register_norm("<b>", equation="", source="", axes=("D",), causal=True, learnable="")(Spread)
-    mn.register_norm("Odd", equation="", source="<script>", axes=("D",), causal=True, learnable="<i>")(Spread)
-    assert "<script>" not in norm_card("Odd", train=False, scale="smoke", runs_dir="nowhere")._repr_html_()
+        mn.register_norm("<b>", equation="", source="", axes=("D",), causal=True, learnable="")(
+            Spread
+        )
+    mn.register_norm(
+        "Odd", equation="", source="<script>", axes=("D",), causal=True, learnable="<i>"
+    )(Spread)
+    assert (
+        "<script>"
+        not in norm_card("Odd", train=False, scale="smoke", runs_dir="nowhere")._repr_html_()
+    )
 
 
 def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
@@ -332,10 +392,12 @@ def test_the_kits_cards_are_read_from_what_is_recorded():
     assert dyt.words[0].startswith("Whether it is better is not known")
 
 
-# --------------------------------------------------------------------------------------------------------- the command
+# -------------------------------------------------------------------------------------- the command
 
 
-def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tmp_path, capsys, monkeypatch):
+def test_the_command_trains_the_norms_own_runs_and_writes_the_card(
+    norm_file, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(card.rule, "FEWEST", 1)  # a whole card, no sketch, of one seed
     asked = "--scale smoke --tasks digits --seeds 1 --against None>SSM>None"
     call = ["card", norm_file("Peak"), *asked.split()]
@@ -350,7 +412,9 @@ def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tm
     assert set(runs.arm) == {"Peak>SSM>None", "None>SSM>Peak", "Peak>SSM>Peak", "None>SSM>None"}
     training = json.loads((tmp_path / "out" / "Peak.json").read_text())["training"]
     assert all(math.isfinite(row["headroom"]) and math.isfinite(row["start"]) for row in training)
-    assert all(len(row["diverged"]) == 6 and row["rate"] is None for row in training)  # three rates, and the ladder's
+    assert all(
+        len(row["diverged"]) == 6 and row["rate"] is None for row in training
+    )  # three rates, and the ladder's
     before = len(runs)
     assert main(call) == 0
     assert len(study.load_runs(tmp_path / "runs")) == before
@@ -366,30 +430,52 @@ def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tm
         (("One",), "", ["--tasks", "digit"], "did you mean 'digits'"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_trained(norm_file, tmp_path, capsys, names, code, options, said):
-    call = ["card", norm_file(*names, code=code), "--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+def test_bad_input_is_one_line_and_nothing_is_trained(
+    norm_file, tmp_path, capsys, names, code, options, said
+):
+    call = [
+        "card",
+        norm_file(*names, code=code),
+        "--runs-dir",
+        str(tmp_path / "runs"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main([*call, *options]) == 2
     assert said in (err := capsys.readouterr().err)
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_only_what_is_not_trained_makes_the_command_fail_whatever_the_words_are(monkeypatch, tmp_path):
+def test_only_what_is_not_trained_makes_the_command_fail_whatever_the_words_are(
+    monkeypatch, tmp_path
+):
     """A trained card with the note "Its costs could not be measured" had exit code 1."""
     made = card._measured(card_page.NormCard("LN", "smoke", ("digits",), {"digits": [0]}))
     made = replace(made, notes=("Its costs could not be measured: Not trained.",))
     for untrained, code in ((), 0), (("2 runs diverged in another language.",), 1):
-        monkeypatch.setattr(card, "norm_card", lambda *_, told=untrained, **__: replace(made, untrained=told))
+        monkeypatch.setattr(
+            card, "norm_card", lambda *_, told=untrained, **__: replace(made, untrained=told)
+        )
         assert main(["card", "LN", "--scale", "smoke", "--out", str(tmp_path)]) == code
         assert replace(made, untrained=untrained).said["notes"] == [*made.notes, *untrained]
 
 
 @pytest.mark.parametrize("cls", [Cut, Blank])
-def test_a_norm_that_fails_at_once_keeps_what_was_measured_and_is_not_trained(register, cls, tmp_path):
+def test_a_norm_that_fails_at_once_keeps_what_was_measured_and_is_not_trained(
+    register, cls, tmp_path
+):
     register(cls, check=False)
-    made = norm_card(cls.__name__, scale="smoke", tasks="digits", runs_dir=tmp_path / "runs", out=tmp_path / "out")
+    made = norm_card(
+        cls.__name__,
+        scale="smoke",
+        tasks="digits",
+        runs_dir=tmp_path / "runs",
+        out=tmp_path / "out",
+    )
     assert any(
-        line.startswith("Not trained: trying it ended in ValueError: of (3, 6, 8) finite") for line in made.words
+        line.startswith("Not trained: trying it ended in ValueError: of (3, 6, 8) finite")
+        for line in made.words
     )
     assert len(made.checks) == 31
     assert (tmp_path / "out" / f"{cls.__name__}.html").is_file()
@@ -415,5 +501,7 @@ def test_a_long_training_is_left_out(register, tmp_path):
     assert not list(tmp_path.iterdir())
     assert found(made.checks, "two passes of one input") == "differ: it draws at random"
     runs = card.card_runs(made, study.load_runs("nowhere"))
-    quick, slow = (card.replace(made, costs=made.costs.assign(ms=ms, over_rmsn=1e5)) for ms in (0.0, 60_000.0))
+    quick, slow = (
+        card.replace(made, costs=made.costs.assign(ms=ms, over_rmsn=1e5)) for ms in (0.0, 60_000.0)
+    )
     assert card.seconds_of(slow, runs, {}) > 1e3 * card.seconds_of(quick, runs, {})

@@ -1,5 +1,5 @@
-"""Whatever is killed or paused: no run is lost, torn, trained twice without need, or different from what it is
-in a sweep that nobody disturbs.
+"""Whatever is killed or paused: no run is lost, torn, trained twice without need, or different from
+what it is in a sweep that nobody disturbs.
 
 Here one seed; more, one after another:
 
@@ -18,15 +18,16 @@ from mambanorm_study.runs.store import check_runs
 
 SEEDS = int(os.environ.get("MAMBANORM_CHAOS_SEEDS", "1"))
 MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb", "git_commit")
-"""What differs between two trainings of the same run. The commit, if somebody commits while the test runs."""
+"""What differs between two trainings of the same run. The commit, if somebody commits while the
+test runs."""
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
 @contextmanager
 def swept(folder, acts):
-    """A cluster after the sweep with these acts of the monkey, and after one sweep more, which tidies up when all
-    workers are gone."""
+    """A cluster after the sweep with these acts of the monkey, and after one sweep more, which
+    tidies up when all workers are gone."""
     cluster = Cluster(folder)
     try:
         unleash(acts, cluster)
@@ -59,9 +60,13 @@ def assert_same(store, unkilled):
         for name in ("predictions", "diagnostics"):
             arrays, others = getattr(one, name), getattr(other, name)
             assert set(arrays) == set(others)
-            assert all(value.tobytes() == others[key].tobytes() for key, value in arrays.items()), name
+            assert all(value.tobytes() == others[key].tobytes() for key, value in arrays.items()), (
+                name
+            )
         assert set(one.checkpoint) == set(other.checkpoint)
-        assert all(torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items())
+        assert all(
+            torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items()
+        )
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -71,4 +76,6 @@ def test_a_sweep_survives_the_monkey(seed, unkilled, tmp_path):
         assert list(check_runs(cluster.store).values()) == [""] * RUNS
         assert_same(cluster.store, unkilled)
         assert cluster.needless() == []
-    print(f"\nseed {seed}: {cluster.starts()} trainings of {RUNS} runs, sweeps ended: {', '.join(cluster.ends)}")
+    print(
+        f"\nseed {seed}: {cluster.starts()} trainings of {RUNS} runs, sweeps ended: {', '.join(cluster.ends)}"
+    )

@@ -1,4 +1,5 @@
-"""Claims about check_model: each check speaks on a sick model, is silent on a sound one, and leaves the model alone."""
+"""Claims about check_model: each check speaks on a sick model, is silent on a sound one, and leaves
+the model alone."""
 
 from __future__ import annotations
 
@@ -58,7 +59,12 @@ class PreActivationBlock(BasicBlock):
 
 
 def resnet(block=BasicBlock, depth=4) -> nn.Module:
-    stem = [nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+    stem = [
+        nn.Conv2d(1, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+    ]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)]
     return nn.Sequential(*stem, *(block(8) for _ in range(depth)), *head)
 
@@ -118,7 +124,9 @@ def frozen_but_fresh():
 
 def deep(zero: int | None = None) -> nn.Module:
     torch.manual_seed(0)
-    model = nn.Sequential(*(part for _ in range(9) for part in (nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU())))
+    model = nn.Sequential(
+        *(part for _ in range(9) for part in (nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU()))
+    )
     model.append(nn.Linear(8, 3))
     if zero is not None:
         nn.init.zeros_(model[zero].weight)
@@ -189,7 +197,7 @@ def test_a_trained_model_in_eval_mode_and_a_frozen_norm_have_no_findings():
     assert not found_by(clinic.check_model(model, ROWS[:2]), "check 1")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # gradients, and what is not finite
 
 
@@ -226,7 +234,7 @@ def test_what_is_not_finite_is_told_as_diagnose_tells_it(own):
     assert found[0].where == told.first.where == "gate:input"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what is the caller's stays as it is
 
 
@@ -235,7 +243,10 @@ def test_the_model_and_every_random_state_are_left_as_they_were():
     model[0][1].eval()
     F.cross_entropy(model(IMAGES), LABELS).backward()
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    grads, modes = [p.grad.clone() for p in model.parameters()], [m.training for m in model.modules()]
+    grads, modes = (
+        [p.grad.clone() for p in model.parameters()],
+        [m.training for m in model.modules()],
+    )
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
     clinic.check_model(model, (IMAGES, LABELS), evaluating=True)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -250,12 +261,14 @@ def test_the_model_and_every_random_state_are_left_as_they_were():
     assert torch.equal(torch.get_rng_state(), states[0])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # input, and what comes back
 
 
 def test_findings_come_the_worst_first_and_show_themselves():
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3)
+    )
     found = clinic.check_model(model.append(nn.LayerNorm(3)), IMAGES[:2])
     assert [finding.severity for finding in found] == ["serious", "warning", "note"]
     assert found._repr_html_().count("<tr") == 4
@@ -264,7 +277,9 @@ def test_findings_come_the_worst_first_and_show_themselves():
 
 def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():
     block = mn.MambaBlock(8, "Scale", "SwitchNorm")
-    assert {path: norm_kind(m) for path, m in block.named_modules() if norm_kind(m)} == {"n2": "SwitchNorm"}
+    assert {path: norm_kind(m) for path, m in block.named_modules() if norm_kind(m)} == {
+        "n2": "SwitchNorm"
+    }
     assert of_batch(Made("n2", block.n2, [torch.randn(4, 6, 16)], None))
     assert not of_batch(Made("n2", block.n2, [torch.randn(4, 6, 16)], None), training=False)
 
@@ -272,5 +287,7 @@ def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():
 def test_bad_input_is_answered_in_one_clear_line():
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module"):
         clinic.check_model("model", ROWS)
-    with pytest.raises(ValueError, match=r"Sequential refuses this batch \(torch.float32 \(16, 1, 8, 8\)"):
+    with pytest.raises(
+        ValueError, match=r"Sequential refuses this batch \(torch.float32 \(16, 1, 8, 8\)"
+    ):
         clinic.check_model(mlp(nn.BatchNorm1d(8)), IMAGES)

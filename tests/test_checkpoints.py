@@ -1,5 +1,5 @@
-"""Checkpoints of Mamba-1, Mamba-2 and Falcon-Mamba give transformers' logits, a block with Jamba's arm its mixer's
-outputs; any other checkpoint is refused by its name."""
+"""Checkpoints of Mamba-1, Mamba-2 and Falcon-Mamba give transformers' logits, a block with Jamba's
+arm its mixer's outputs; any other checkpoint is refused by its name."""
 
 import os
 import warnings
@@ -17,18 +17,54 @@ B, L, V = 3, 13, 40
 CONFIGS = {
     "mamba": [
         dict(hidden_size=24),
-        dict(hidden_size=20, expand=3, conv_kernel=2, state_size=5, tie_word_embeddings=False, layer_norm_epsilon=0.5),
+        dict(
+            hidden_size=20,
+            expand=3,
+            conv_kernel=2,
+            state_size=5,
+            tie_word_embeddings=False,
+            layer_norm_epsilon=0.5,
+        ),
         dict(hidden_size=33, state_size=1, time_step_rank=7, conv_kernel=6),
     ],
     "mamba2": [
         dict(hidden_size=24, num_heads=6, head_dim=8, n_groups=1, state_size=5, chunk_size=4),
-        dict(hidden_size=24, num_heads=8, head_dim=6, n_groups=2, state_size=7, chunk_size=8, layer_norm_epsilon=0.5),
-        dict(hidden_size=12, num_heads=3, head_dim=12, expand=3, n_groups=3, state_size=1, conv_kernel=2),
-        dict(hidden_size=16, num_heads=32, head_dim=1, n_groups=4, state_size=3, tie_word_embeddings=True),
+        dict(
+            hidden_size=24,
+            num_heads=8,
+            head_dim=6,
+            n_groups=2,
+            state_size=7,
+            chunk_size=8,
+            layer_norm_epsilon=0.5,
+        ),
+        dict(
+            hidden_size=12,
+            num_heads=3,
+            head_dim=12,
+            expand=3,
+            n_groups=3,
+            state_size=1,
+            conv_kernel=2,
+        ),
+        dict(
+            hidden_size=16,
+            num_heads=32,
+            head_dim=1,
+            n_groups=4,
+            state_size=3,
+            tie_word_embeddings=True,
+        ),
     ],
     "falcon_mamba": [
         dict(hidden_size=24),
-        dict(hidden_size=20, state_size=5, layer_norm_epsilon=0.5, mixer_rms_eps=0.3, tie_word_embeddings=False),
+        dict(
+            hidden_size=20,
+            state_size=5,
+            layer_norm_epsilon=0.5,
+            mixer_rms_eps=0.3,
+            tie_word_embeddings=False,
+        ),
     ],
 }
 CLASSES = {"mamba": "Mamba", "mamba2": "Mamba2", "falcon_mamba": "FalconMamba"}
@@ -36,7 +72,9 @@ CASES = [(family, config) for family, configs in CONFIGS.items() for config in c
 
 
 def transformers():
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read on import: it may look for kernels to download
+    os.environ.setdefault(
+        "HF_HUB_OFFLINE", "1"
+    )  # read on import: it may look for kernels to download
     module = pytest.importorskip("transformers", reason="transformers is in the dev extra")
     module.logging.set_verbosity_error()  # that there is no fast path is known
     return module
@@ -63,7 +101,9 @@ def test_logits_and_greedy_text_are_those_of_transformers(family, config):
         ours = clinic.load_mamba_checkpoint(theirs.state_dict(), hf_config=theirs.config)
     assert error(ours(ids), theirs(ids).logits) <= 1e-5
     assert ours.tie == theirs.config.tie_word_embeddings
-    written = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)
+    written = theirs.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False
+    )
     assert torch.equal(ours.generate(ids, 6), written)
 
 
@@ -72,24 +112,38 @@ def test_a_block_with_the_arm_of_jamba_is_its_mixer():
     from transformers.models.jamba.modeling_jamba import JambaConfig, JambaMambaMixer, JambaRMSNorm
 
     d, sizes = 20, dict(d_state=5, dt_rank=3, d_conv=3, expand=2)
-    attention = dict(num_attention_heads=2, num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1)
+    attention = dict(
+        num_attention_heads=2, num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1
+    )
     mamba = {f"mamba_{name}": size for name, size in sizes.items()}
-    config = JambaConfig(hidden_size=d, num_hidden_layers=2, num_experts=1, rms_norm_eps=1e-2, **attention, **mamba)
-    theirs = scrambled(torch.nn.ModuleDict({"n1": JambaRMSNorm(d, 1e-2), "mixer": JambaMambaMixer(config, 0)}))
-    ours, names = mn.MambaBlock(d, *Arm.parse("preset:Jamba"), norm_options={"eps": 1e-2}, **sizes), {"mixer.": ""}
+    config = JambaConfig(
+        hidden_size=d, num_hidden_layers=2, num_experts=1, rms_norm_eps=1e-2, **attention, **mamba
+    )
+    theirs = scrambled(
+        torch.nn.ModuleDict({"n1": JambaRMSNorm(d, 1e-2), "mixer": JambaMambaMixer(config, 0)})
+    )
+    ours, names = (
+        mn.MambaBlock(d, *Arm.parse("preset:Jamba"), norm_options={"eps": 1e-2}, **sizes),
+        {"mixer.": ""},
+    )
     names |= {"dt_layernorm": "more.delta", "b_layernorm": "more.B", "c_layernorm": "more.C"}
     state = theirs.state_dict()
     for told, own in names.items():
         state = {name.replace(told, own): tensor for name, tensor in state.items()}
     ours.load_state_dict(state)
     x = sample(B, L, d)
-    assert_twins(results(ours, x)[:2], results(lambda x: x + theirs["mixer"](theirs["n1"](x)), x), 1e-5)
+    assert_twins(
+        results(ours, x)[:2], results(lambda x: x + theirs["mixer"](theirs["n1"](x)), x), 1e-5
+    )
 
 
 @torch.no_grad()
 def test_half_precision_and_mamba_ssms_names_load_the_same_mamba_2():
     theirs = model_of("mamba2", **CONFIGS["mamba2"][1]).bfloat16()
-    state = {name.replace("embeddings", "embedding"): tensor for name, tensor in theirs.state_dict().items()}
+    state = {
+        name.replace("embeddings", "embedding"): tensor
+        for name, tensor in theirs.state_dict().items()
+    }
     ours = clinic.load_mamba_checkpoint(state, n_groups=2, norm_options={"eps": 0.5})
     assert {p.dtype for p in ours.parameters()} == {torch.float32}
     assert all(isinstance(block, Mamba2Block) for block in ours.backbone.layers)
@@ -99,7 +153,11 @@ def test_half_precision_and_mamba_ssms_names_load_the_same_mamba_2():
 @torch.no_grad()
 def test_a_mamba_2_without_a_norm_behind_its_gate_has_none():
     theirs = model_of("mamba2", **CONFIGS["mamba2"][0])
-    state = {name: tensor for name, tensor in theirs.state_dict().items() if not name.endswith("mixer.norm.weight")}
+    state = {
+        name: tensor
+        for name, tensor in theirs.state_dict().items()
+        if not name.endswith("mixer.norm.weight")
+    }
     ours = clinic.load_mamba_checkpoint(state, n_groups=1)
     assert str(ours.arm) == "RMSN>SSM>None"
     assert len(ours.backbone.layers[0].more) == 0
@@ -112,31 +170,47 @@ def test_a_mamba_2_without_a_norm_behind_its_gate_has_none():
 def test_a_config_comes_as_an_object_a_dict_a_file_a_folder_or_mamba_ssms(tmp_path):
     theirs = model_of("mamba2", **CONFIGS["mamba2"][1])
     theirs.config.save_pretrained(tmp_path)
-    assert "Infinity" in (tmp_path / "config.json").read_text()  # of time_step_limit, as JSON has no infinity
+    assert (
+        "Infinity" in (tmp_path / "config.json").read_text()
+    )  # of time_step_limit, as JSON has no infinity
     ssm = {"layer": "Mamba2", "d_state": 7, "headdim": 6, "ngroups": 2, "chunk_size": 8}
     upstream = {"d_model": 24, "n_layer": 2, "vocab_size": V, "ssm_cfg": ssm, "rms_norm": True}
     expected = theirs(IDS).logits
     for config in (theirs.config, theirs.config.to_dict(), tmp_path, str(tmp_path / "config.json")):
-        assert error(clinic.load_mamba_checkpoint(theirs.state_dict(), hf_config=config)(IDS), expected) <= 1e-5
-    ours = clinic.load_mamba_checkpoint(theirs.state_dict(), hf_config=upstream, norm_options={"eps": 0.5})
+        assert (
+            error(
+                clinic.load_mamba_checkpoint(theirs.state_dict(), hf_config=config)(IDS), expected
+            )
+            <= 1e-5
+        )
+    ours = clinic.load_mamba_checkpoint(
+        theirs.state_dict(), hf_config=upstream, norm_options={"eps": 0.5}
+    )
     assert error(ours(IDS), expected) <= 1e-5
 
 
 def test_without_a_config_what_no_tensor_shows_is_asked_for_or_warned_of():
-    mamba, mamba2 = (model_of(family, **CONFIGS[family][0]).state_dict() for family in ("mamba", "mamba2"))
+    mamba, mamba2 = (
+        model_of(family, **CONFIGS[family][0]).state_dict() for family in ("mamba", "mamba2")
+    )
     with pytest.warns(UserWarning, match="taken for Mamba-1: a Falcon-Mamba has the same tensors"):
         clinic.load_mamba_checkpoint(mamba)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         clinic.load_mamba_checkpoint(mamba, arm="RMSN>SSM>None")
-        with pytest.raises(ValueError, match=r"n_groups · d_state = 5, not how many groups.*hf_config= or n_groups="):
+        with pytest.raises(
+            ValueError,
+            match=r"n_groups · d_state = 5, not how many groups.*hf_config= or n_groups=",
+        ):
             clinic.load_mamba_checkpoint(mamba2)
 
 
 def changed(config=None, state=None):
     """Loads a sound Mamba-2 whose config or tensors are changed; None takes one out."""
     theirs = model_of("mamba2", **CONFIGS["mamba2"][0])
-    tensors = theirs.state_dict() | {f"backbone.layers.0.mixer.{name}": x for name, x in (state or {}).items()}
+    tensors = theirs.state_dict() | {
+        f"backbone.layers.0.mixer.{name}": x for name, x in (state or {}).items()
+    }
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     return clinic.load_mamba_checkpoint(tensors, hf_config=theirs.config.to_dict() | (config or {}))
 
@@ -146,7 +220,10 @@ def changed(config=None, state=None):
     [
         (dict(hidden_act="gelu"), "hidden_act='gelu' in hf_config is not carried, only 'silu'"),
         (dict(time_step_limit=[0.01, {"__float__": "Infinity"}]), "time_step_limit="),
-        (dict(model_type="jamba"), "model_type 'jamba', which is not carried: carried are .*Mamba-2"),
+        (
+            dict(model_type="jamba"),
+            "model_type 'jamba', which is not carried: carried are .*Mamba-2",
+        ),
         (dict(model_type="mamba"), "hf_config is of Mamba-1, but the tensors are of Mamba-2"),
         (dict(n_groups=2), r"size mismatch for .*in_proj\.weight"),
     ],
@@ -172,7 +249,11 @@ def test_a_mamba_2_that_does_not_fit_says_what_was_expected(state, message):
 def test_what_is_no_config_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("<html>")
     state = model_of("mamba", hidden_size=8).state_dict()
-    for config, message in ((tmp_path, "is no config"), (3, "must be a config.*got 3"), ({}, "model_type None")):
+    for config, message in (
+        (tmp_path, "is no config"),
+        (3, "must be a config.*got 3"),
+        ({}, "model_type None"),
+    ):
         with pytest.raises(ValueError, match=message):
             clinic.load_mamba_checkpoint(state, hf_config=config)
     with pytest.raises(FileNotFoundError):
@@ -181,22 +262,34 @@ def test_what_is_no_config_is_refused(tmp_path):
 
 def test_another_architecture_is_refused_by_the_names_of_its_tensors():
     name = "transformer.h.0.attn.c_attn.weight"
-    with pytest.raises(ValueError, match=rf"missing: .*given: {name}.*whole language model of Mamba-1"):
+    with pytest.raises(
+        ValueError, match=rf"missing: .*given: {name}.*whole language model of Mamba-1"
+    ):
         clinic.load_mamba_checkpoint({name: torch.ones(1)}, arm="RMSN>SSM>None")
 
 
 def test_a_lost_head_a_head_that_contradicts_its_config_and_quantized_weights_are_refused():
     sizes = dict(d_model=8, n_layers=1, scan_backend="reference")
     state = {
-        name.replace(".n1.", ".norm.").replace("layers.0.", "layers.0.mixer.").replace("mixer.norm", "norm"): tensor
+        name.replace(".n1.", ".norm.")
+        .replace("layers.0.", "layers.0.mixer.")
+        .replace("mixer.norm", "norm"): tensor
         for name, tensor in mn.LanguageModel(20, tie=False, **sizes).state_dict().items()
     }
     config = {"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 1}
     headless = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
-    assert not clinic.load_mamba_checkpoint(state, hf_config=config | {"tie_word_embeddings": False}).tie
-    assert clinic.load_mamba_checkpoint(headless, hf_config=config | {"tie_word_embeddings": True}).tie
-    with pytest.raises(ValueError, match="missing: lm_head.weight, which hf_config says is not tied"):
+    assert not clinic.load_mamba_checkpoint(
+        state, hf_config=config | {"tie_word_embeddings": False}
+    ).tie
+    assert clinic.load_mamba_checkpoint(
+        headless, hf_config=config | {"tie_word_embeddings": True}
+    ).tie
+    with pytest.raises(
+        ValueError, match="missing: lm_head.weight, which hf_config says is not tied"
+    ):
         clinic.load_mamba_checkpoint(headless, hf_config=config | {"tie_word_embeddings": False})
     narrow = state | {"lm_head.weight": (100 * state["lm_head.weight"]).to(torch.int8)}
-    with pytest.raises(ValueError, match="lm_head.weight is torch.int8: quantized weights are not carried"):
+    with pytest.raises(
+        ValueError, match="lm_head.weight is torch.int8: quantized weights are not carried"
+    ):
         clinic.load_mamba_checkpoint(narrow, hf_config=config)

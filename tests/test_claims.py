@@ -1,4 +1,5 @@
-"""The claims on planted truth: run frames whose effects are known, and the words that must come out."""
+"""The claims on planted truth: run frames whose effects are known, and the words that must come
+out."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from mambanorm_study.claims.verdict import compare_arms
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.tables import intervals
 from mambanorm_study.tasks import load_task
-from tests.planted import made_up, planted_frame, rows_of, skeleton, table_of, tuned_and_tested, where
+from tests.planted import (
+    made_up,
+    planted_frame,
+    rows_of,
+    skeleton,
+    table_of,
+    tuned_and_tested,
+    where,
+)
 
 SCALE = "smoke"
 GN, NONE = "GN>SSM>GN", "None>SSM>None"
@@ -32,10 +41,13 @@ ACCURACY = [
 
 
 def effects_of(claim_id: str, points: float) -> dict[str, float]:
-    """Return effects of the arms with which every deciding comparison on accuracy is so many points."""
+    """Return effects of the arms with which every deciding comparison on accuracy is so many
+    points."""
     claim = CLAIMS[claim_id]
     deciding = [comparison for comparison in claim.comparisons if comparison.decides]
-    weights = np.array([[comparison.weights.get(arm, 0.0) for arm in claim.arms] for comparison in deciding])
+    weights = np.array(
+        [[comparison.weights.get(arm, 0.0) for arm in claim.arms] for comparison in deciding]
+    )
     found = np.linalg.pinv(weights) @ np.full(len(deciding), points)
     assert weights @ found == pytest.approx(points)
     return dict(zip(claim.arms, found, strict=True))
@@ -49,7 +61,10 @@ def test_large_effects_are_found_either_way(claim_id):
     for points, word in ((9.0, "supported"), (-9.0, "opposite")):
         verdict = judge(claim_id, made_up(claim_id, effects_of(claim_id, points)))
         assert (verdict.word, verdict.n, verdict.turns_on.fresh) == (word, 8, True)
-    assert judge(claim_id, made_up(claim_id, effects_of(claim_id, 9.0))).said == "supported, by more than a point"
+    assert (
+        judge(claim_id, made_up(claim_id, effects_of(claim_id, 9.0))).said
+        == "supported, by more than a point"
+    )
 
 
 def test_corrupted_rows_are_compared_as_accuracies():
@@ -83,7 +98,10 @@ def test_the_independent_controls_agree(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["controls", "--studies", "10"])
     controls.main()
     lines = capsys.readouterr().out.splitlines()
-    paper, equal = ([line for line in lines if text in line] for text in ("the paper's numbers", "all arms equal"))
+    paper, equal = (
+        [line for line in lines if text in line]
+        for text in ("the paper's numbers", "all arms equal")
+    )
     assert len(paper) == 20
     assert len(equal) == 13
     assert not [line for line in paper if "opposite" in line]
@@ -106,8 +124,11 @@ def test_the_best_single_type_must_beat_every_other():
     assert (verdict.word, verdict.turns_on.comparison) == ("opposite", "LN→LN − GN→GN")
 
 
-def exactly(claim_id: str, arm: str, mean: float, half: float, others: dict[str, float]) -> pd.DataFrame:
-    """Return a frame in which an arm leads the others' 50 % by mean ± half (the plain 95 % interval), without noise."""
+def exactly(
+    claim_id: str, arm: str, mean: float, half: float, others: dict[str, float]
+) -> pd.DataFrame:
+    """Return a frame in which an arm leads the others' 50 % by mean ± half (the plain 95 %
+    interval), without noise."""
     frame = made_up(claim_id, others, sd=0.0, shared=0.0)
     tests = (frame.arm == arm) & (frame.seed < 100)
     pattern = np.linspace(-1, 1, tests.sum())
@@ -123,7 +144,9 @@ def test_the_correction_for_several_comparisons_changes_a_word_and_never_the_int
     row = verdict.turns_on
     assert (row.effect, row.low, row.high) == pytest.approx((1.0, 0.05, 1.95))
     assert judge("H1s", exactly("H1s", GN, 1.0, 0.3, others)).said == "supported"
-    one = judge("H8s", exactly("H8s", PROPOSAL, 1.0, 0.95, {}))  # what stands beside it costs nothing
+    one = judge(
+        "H8s", exactly("H8s", PROPOSAL, 1.0, 0.95, {})
+    )  # what stands beside it costs nothing
     assert (one.said, [row.decides for row in one.rows]) == ("supported", [True] + [False] * 4)
 
 
@@ -132,7 +155,9 @@ def test_the_mean_over_norms_decides_and_each_norm_stands_beside():
     verdict = judge("H3s", made_up("H3s", after | {"IN>SSM>None": 19.0}, sd=0.3))
     assert verdict.word == "supported"
     assert verdict.turns_on.effect == pytest.approx((60 - 19) / 5, abs=0.5)
-    assert [row.decides for row in verdict.rows] == [True] + [False] * 10  # each norm, and the mean without each
+    assert [row.decides for row in verdict.rows] == [True] + [
+        False
+    ] * 10  # each norm, and the mean without each
     words = {row.comparison: row.word for row in verdict.rows}
     assert words["None→BN − BN→None"] == "supported"
     assert words["None→GN − GN→None"] == "no gain"
@@ -152,7 +177,8 @@ def test_the_best_of_a_group_is_chosen_by_validation_on_the_tuning_seeds_alone()
 
 
 def test_ranges_are_measured_and_have_no_word():
-    """H7: seed by seed, the largest minus the smallest accuracy of an N2 over the norms before it."""
+    """H7: seed by seed, the largest minus the smallest accuracy of an N2 over the norms before
+    it."""
     wide = {f"{n1}>SSM>BN": 8.0 * i for i, n1 in enumerate(NORM_CHOICES)}
     verdict = judge("H7s", made_up("H7s", wide, sd=0.1))
     effects = {row.comparison: row.effect for row in verdict.rows}
@@ -190,7 +216,12 @@ def test_runs_that_all_fail_score_chance_and_have_no_word():
 def test_an_empty_frame_and_a_task_that_no_run_has_give_no_word():
     for name in (*CLAIMS, *BEYOND):
         (verdict,) = verdicts(pd.DataFrame(), [name], scale=SCALE)
-        assert (verdict.word, verdict.n, verdict.reason, verdict.brief) == ("no word", 0, "not run", "not run")
+        assert (verdict.word, verdict.n, verdict.reason, verdict.brief) == (
+            "no word",
+            0,
+            "not run",
+            "not run",
+        )
     verdict = judge("H1v", made_up("H1s"))
     assert (verdict.word, verdict.n, verdict.reason) == ("no word", 0, "not run")
 
@@ -200,14 +231,19 @@ def test_an_empty_frame_and_a_task_that_no_run_has_give_no_word():
 
 def test_words_of_different_tasks_are_not_merged():
     lead = {"digits": 30.0, "listops": -30.0}
-    frame = pd.concat([made_up("H8s", {PROPOSAL: points}, task=task) for task, points in lead.items()])
+    frame = pd.concat(
+        [made_up("H8s", {PROPOSAL: points}, task=task) for task, points in lead.items()]
+    )
     found = verdicts(frame, ["H8s", "H8v"])
     assert [(v.claim.id, v.task, v.word) for v in found] == [
         ("H8s", "digits", "supported"),
         ("H8s", "listops", "opposite"),
         ("H8v", "", "no word"),
     ]
-    for alone in (judge("H8s", frame[frame.task == "listops"]), judge("H8s", frame, task="listops")):
+    for alone in (
+        judge("H8s", frame[frame.task == "listops"]),
+        judge("H8s", frame, task="listops"),
+    ):
         pd.testing.assert_frame_equal(table_of(alone), table_of(found[1]))
     assert [v.task for v in verdicts(frame, ["H8s"], tasks=["listops"])] == ["listops"]
 
@@ -220,7 +256,8 @@ def test_two_norms_bear_a_higher_rate_than_one_norm_twice():
     mixed, rates = frame.arm.isin(["LN>SSM>GN", "GN>SSM>LN"]), sorted(frame.lr.unique())
 
     def judged(of_pairs: float, of_others: float):
-        """Judge accuracies such that the pairs train up to one rate and the others up to another."""
+        """Judge accuracies such that the pairs train up to one rate and the others up to
+        another."""
         trains = frame.lr <= np.where(mixed, of_pairs, of_others)
         noise = 0.02 * np.random.default_rng(0).random(len(frame))
         return judge("H13s", frame.assign(test_accuracy=np.where(trains, 0.9, 0.2) + noise))
@@ -233,9 +270,11 @@ def test_two_norms_bear_a_higher_rate_than_one_norm_twice():
 # H9: how often training fails
 
 
-def failures(probability: float | dict, control: float = 0.0, *, seeds: int = 8, rng: int = 0) -> pd.DataFrame:
-    """Return the runs of H9: None→None diverges with that probability (or that of its depth), the control with its
-    own."""
+def failures(
+    probability: float | dict, control: float = 0.0, *, seeds: int = 8, rng: int = 0
+) -> pd.DataFrame:
+    """Return the runs of H9: None→None diverges with that probability (or that of its depth), the
+    control with its own."""
     frame = skeleton("H9s", seeds, SCALE)
     p = frame.n_layers.map(probability) if isinstance(probability, dict) else probability
     failed = np.random.default_rng(rng).random(len(frame)) < np.where(frame.arm == NONE, p, control)
@@ -263,7 +302,12 @@ def test_failures_of_few_runs_cannot_be_told():
 
 def test_a_setting_counts_the_seeds_that_both_models_have():
     frame = failures(1.0)
-    gone = (frame.arm == NONE) & (frame.n_layers == 1) & (frame.lr == frame.lr.min()) & (frame.seed == 54)
+    gone = (
+        (frame.arm == NONE)
+        & (frame.n_layers == 1)
+        & (frame.lr == frame.lr.min())
+        & (frame.seed == 54)
+    )
     rows = judge("H9s", frame[~gone]).rows
     assert sorted(row.n for row in rows) == [7, 8, 8, 8]
     for row in rows:
@@ -275,14 +319,19 @@ def test_a_setting_counts_the_seeds_that_both_models_have():
 def test_a_failure_rate_has_an_exact_interval():
     row = judge("H9s", failures(1.0)).rows[0]
     assert (row.effect, row.per_seed) == (100.0, (100.0,) * 8)
-    assert (row.low, row.high) == pytest.approx([100 * end for end in intervals.clopper_pearson(8, 8)])
+    assert (row.low, row.high) == pytest.approx(
+        [100 * end for end in intervals.clopper_pearson(8, 8)]
+    )
 
 
 # H10 to H12: the inside of models
 
 
-def inside(claim_id: str, columns: dict[str, dict[str, float]], *, noise=0.02, rng=0) -> pd.DataFrame:
-    """Return a skeleton with summary columns: column → arm → mean; None→None fails if the claim looks back on that."""
+def inside(
+    claim_id: str, columns: dict[str, dict[str, float]], *, noise=0.02, rng=0
+) -> pd.DataFrame:
+    """Return a skeleton with summary columns: column → arm → mean; None→None fails if the claim
+    looks back on that."""
     generator, frame = np.random.default_rng(rng), skeleton(claim_id, 8, SCALE)
     for name, means in columns.items():
         values = frame.arm.map(means).astype(float) + noise * generator.standard_normal(len(frame))
@@ -294,7 +343,10 @@ def inside(claim_id: str, columns: dict[str, dict[str, float]], *, noise=0.02, r
 
 def grown(none: float, before: float, after: float, both: float, law: float = 9.0) -> dict:
     arms = (NONE, "BN>SSM>None", "None>SSM>BN", "BN>SSM>BN")
-    return {"growth": dict(zip(arms, (none, before, after, both), strict=True)), "law": dict.fromkeys(arms, law)}
+    return {
+        "growth": dict(zip(arms, (none, before, after, both), strict=True)),
+        "law": dict.fromkeys(arms, law),
+    }
 
 
 @pytest.mark.parametrize(
@@ -317,14 +369,23 @@ def test_growth_is_read_of_the_seeds_on_which_the_model_without_norms_fails():
     calm = judge("H10s", where(frame, frame.seed > 56, status="ok"))
     assert (calm.word, calm.n) == ("no word", 5)
     never = judge("H10s", frame.assign(status="ok"))
-    assert (never.word, never.n, never.reason) == ("no word", 0, "the failure did not occur in any seed")
+    assert (never.word, never.n, never.reason) == (
+        "no word",
+        0,
+        "the failure did not occur in any seed",
+    )
 
 
 def test_a_rise_of_the_spectrum_counts_only_beyond_its_control():
     def word(rise: float, control: float, trend: float) -> str:
         arms = (NONE, ORIGINAL)
-        rises, trends = dict(zip(arms, (rise, control), strict=True)), dict(zip(arms, (trend, 0.0), strict=True))
-        return judge("H11s", inside("H11s", {"sigma_rise": rises, "sigma_trend": trends}, noise=0.005)).word
+        rises, trends = (
+            dict(zip(arms, (rise, control), strict=True)),
+            dict(zip(arms, (trend, 0.0), strict=True)),
+        )
+        return judge(
+            "H11s", inside("H11s", {"sigma_rise": rises, "sigma_trend": trends}, noise=0.005)
+        ).word
 
     assert word(0.5, 0.0, 0.5) == "supported"
     assert word(0.0, 0.5, 0.5) == "opposite"
@@ -339,7 +400,10 @@ def test_one_norm_after_the_ssm_that_evens_out_weight_norms_is_enough():
     assert (verdict.word, verdict.turns_on.comparison) == ("supported", "None→None − None→IN")
     lost = judge("H12s", where(frame, (frame.arm == NONE) & (frame.seed < 55), status="diverged"))
     assert (lost.word, lost.n) == ("no word", 5)  # read of runs that finish
-    assert judge("H12s", inside("H12s", {"unevenness": after | {NONE: 0.02}}, noise=0.002)).word == "opposite"
+    assert (
+        judge("H12s", inside("H12s", {"unevenness": after | {NONE: 0.02}}, noise=0.002)).word
+        == "opposite"
+    )
 
 
 # what the verdict must not depend on
@@ -375,7 +439,9 @@ def test_mixed_scales_are_refused_and_a_run_counts_once():
     frame = made_up("H2s")
     with pytest.raises(ValueError, match="mixes the scales quick and smoke"):
         judge("H2s", pd.concat([frame, frame.iloc[:1].assign(scale="quick", run_id="other")]))
-    pd.testing.assert_frame_equal(table_of(judge("H2s", pd.concat([frame, frame]))), table_of(judge("H2s", frame)))
+    pd.testing.assert_frame_equal(
+        table_of(judge("H2s", pd.concat([frame, frame]))), table_of(judge("H2s", frame))
+    )
     with pytest.raises(ValueError, match="unknown claim 'H2'.*did you mean 'H2"):
         judge("H2", frame)
     with pytest.raises(ValueError, match="lacks the columns lr"):
@@ -385,7 +451,9 @@ def test_mixed_scales_are_refused_and_a_run_counts_once():
 # two arms without a claim
 
 
-@pytest.mark.parametrize(("points", "word"), [(9.0, "better"), (-9.0, "worse"), (0.0, "about the same")])
+@pytest.mark.parametrize(
+    ("points", "word"), [(9.0, "better"), (-9.0, "worse"), (0.0, "about the same")]
+)
 def test_two_arms_are_compared_by_the_same_two_marks(points, word):
     configs = tuned_and_tested([PROPOSAL, ORIGINAL], "digits", 16)
     frame = planted_frame(rows_of(configs), {PROPOSAL: points}, sd=0.4)
@@ -400,7 +468,9 @@ def test_two_arms_are_compared_by_the_same_two_marks(points, word):
 def test_a_verdict_prints_its_effect_and_what_it_rests_on():
     verdict = judge("H8s", made_up("H8s", {PROPOSAL: 12.0}))
     row = verdict.turns_on
-    assert verdict.brief == f"supported, by more than a point (NormVary→GN − RMSN→None: {row.amount})"
+    assert (
+        verdict.brief == f"supported, by more than a point (NormVary→GN − RMSN→None: {row.amount})"
+    )
     assert row.amount == f"+{row.effect:.1f} points [{row.low:.1f}, {row.high:.1f}]"
     assert verdict.basis == "protocol 12, smoke scale, digits, not the paper's ListOps"
 
@@ -424,7 +494,11 @@ def test_the_runs_behind_a_word_are_those_it_was_made_of():
     frame = made_up("H8s", {PROPOSAL: 12.0})
     row = judge("H8s", frame).turns_on
     runs = frame[frame.run_id.isin(row.run_ids)]
-    assert (len(runs), set(runs.arm), set(runs.seed)) == (16, {PROPOSAL, ORIGINAL}, set(range(52, 60)))
+    assert (len(runs), set(runs.arm), set(runs.seed)) == (
+        16,
+        {PROPOSAL, ORIGINAL},
+        set(range(52, 60)),
+    )
     assert row.rates == dict(zip(runs.arm, runs.lr, strict=True))
     by_arm = 100 * runs.pivot(index="seed", columns="arm", values="test_accuracy")
     assert row.per_seed == pytest.approx(by_arm[PROPOSAL] - by_arm[ORIGINAL])
@@ -434,7 +508,11 @@ def test_the_runs_behind_a_word_are_those_it_was_made_of():
 
 
 def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
-    asked = [f"H{i}{kind}" for kind, n in (("s", 12), ("v", 8)) for i in range(1, n + 1)] + ["A1v", "A2v", "A3v"]
+    asked = [f"H{i}{kind}" for kind, n in (("s", 12), ("v", 8)) for i in range(1, n + 1)] + [
+        "A1v",
+        "A2v",
+        "A3v",
+    ]
     assert list(CLAIMS) == [*asked, "H13s", "H14s", "H15v", "H16s", "H1l", "H3l", "H8l"]
     for claim in (CLAIMS | BEYOND).values():
         assert all((claim.words, claim.quote, claim.where, claim.quantity, claim.paper, claim.asks))
@@ -446,7 +524,9 @@ def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
         sums = {round(sum(comparison.weights.values()), 9) for comparison in claim.comparisons}
         differences = claim.runs in ("tuned", "failing", "ladder") and claim.id[:-1] != "H7"
         assert sums <= ({0.0} if differences else {-1.0, 0.0, 1.0}), claim.id
-        assert claim.kind != "language" or {comparison.column for comparison in claim.comparisons} == {"bits"}
+        assert claim.kind != "language" or {
+            comparison.column for comparison in claim.comparisons
+        } == {"bits"}
     assert len(WORDS) == 5
 
 
@@ -458,12 +538,18 @@ def test_means_are_over_the_same_norms_and_the_sources_own_form_comes_first():
     (without,) = [one for one in CLAIMS["H3s"].comparisons if "without BN" in one.name]
     assert not without.decides
     assert not any("BN" in arm for arm in without.weights)
-    assert [one.name for one in CLAIMS["A1v"].comparisons if one.decides] == ["AutoNorm_Linear − FrozenLN"]
+    assert [one.name for one in CLAIMS["A1v"].comparisons if one.decides] == [
+        "AutoNorm_Linear − FrozenLN"
+    ]
 
 
-@pytest.mark.parametrize(("task", "claim"), [("curves", "H14s"), ("glyphs_images", "A2v"), ("glyphs_images", "H15v")])
+@pytest.mark.parametrize(
+    ("task", "claim"), [("curves", "H14s"), ("glyphs_images", "A2v"), ("glyphs_images", "H15v")]
+)
 def test_what_is_said_in_passing_can_be_trained(task, claim):
-    configs = study.needed(claim, tasks=[task], scale="evening")  # no run is known: the tuning runs come first
+    configs = study.needed(
+        claim, tasks=[task], scale="evening"
+    )  # no run is known: the tuning runs come first
     assert {config.arm for config in configs} == set(CLAIMS[claim].arms)
     assert len(configs) == 3 * 4 * len(CLAIMS[claim].arms)
     model = build_model(configs[0], load_task(task, "smoke", 0))
@@ -471,7 +557,9 @@ def test_what_is_said_in_passing_can_be_trained(task, claim):
 
 
 def test_constant_delta_b_and_c_take_the_selection_out_of_a_block():
-    blind = mn.MambaBlock(8, "None", "None", {"B": "Constant", "C": "Constant", "delta": "Constant"})
+    blind = mn.MambaBlock(
+        8, "None", "None", {"B": "Constant", "C": "Constant", "delta": "Constant"}
+    )
     seen = {}
     with torch.no_grad():
         for factor in (1.0, 2.0):

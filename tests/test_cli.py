@@ -1,4 +1,5 @@
-"""Claims about the command line: it helps, it refuses with the nearest name, it counts, it reuses what it has."""
+"""Claims about the command line: it helps, it refuses with the nearest name, it counts, it reuses
+what it has."""
 
 from __future__ import annotations
 
@@ -54,14 +55,36 @@ def test_values_are_read_by_the_type_of_the_field():
     assert parse_changes(["squeeze_excite=True"]) == {"squeeze_excite": True}
     with pytest.raises(ValueError, match="squeeze_excite must be True or False, got 'yes'"):
         base_config(**parse_changes(["squeeze_excite=yes"]))
-    assert parse_changes(["lr=0.5", "teacher=1234567890123456"]) == {"lr": 0.5, "teacher": "1234567890123456"}
-    changes = parse_changes(["lr=1e-3", "n_layers=8", "schedule=constant_warmup", 'norm_options={"groups": 2}'])
-    assert changes == {"lr": 1e-3, "n_layers": 8, "schedule": "constant_warmup", "norm_options": {"groups": 2}}
+    assert parse_changes(["lr=0.5", "teacher=1234567890123456"]) == {
+        "lr": 0.5,
+        "teacher": "1234567890123456",
+    }
+    changes = parse_changes(
+        ["lr=1e-3", "n_layers=8", "schedule=constant_warmup", 'norm_options={"groups": 2}']
+    )
+    assert changes == {
+        "lr": 1e-3,
+        "n_layers": 8,
+        "schedule": "constant_warmup",
+        "norm_options": {"groups": 2},
+    }
     assert base_config(**changes).n_layers == 8
 
 
 def test_train_stores_a_run_and_a_second_call_reuses_it(capsys, monkeypatch, store):
-    argv = ["train", "--arm", "RMSN→SSM→GN", "--scale", "smoke", "--seed", "3", "--set", "steps=2", "--workers", "0"]
+    argv = [
+        "train",
+        "--arm",
+        "RMSN→SSM→GN",
+        "--scale",
+        "smoke",
+        "--seed",
+        "3",
+        "--set",
+        "steps=2",
+        "--workers",
+        "0",
+    ]
     code, out, _ = call(capsys, *argv)
     assert code == 0
     assert "RMSN>SSM>GN on digits, seed 3" in out
@@ -76,7 +99,16 @@ def test_train_stores_a_run_and_a_second_call_reuses_it(capsys, monkeypatch, sto
 
 
 def test_a_run_that_diverges_is_a_result(capsys):
-    arguments = ["--scale", "smoke", "--set", "lr=1e30", "--set", "warmup_steps=0", "--set", "weight_decay=0"]
+    arguments = [
+        "--scale",
+        "smoke",
+        "--set",
+        "lr=1e30",
+        "--set",
+        "warmup_steps=0",
+        "--set",
+        "weight_decay=0",
+    ]
     code, out, _ = call(capsys, "train", "--arm", "None>SSM>None", *arguments)
     assert code == 0
     assert "diverged        at step 2, first in" in out
@@ -84,11 +116,32 @@ def test_a_run_that_diverges_is_a_result(capsys):
 
 def test_sweep_prints_a_row_an_arm_and_trains_nothing_twice(capsys, monkeypatch):
     arms = "RMSN>SSM>None,preset:VMamba"
-    argv = ["sweep", "--arms", arms, "--scale", "smoke", "--seeds", "0,3", "--workers", "0", "--set", "steps=2"]
+    argv = [
+        "sweep",
+        "--arms",
+        arms,
+        "--scale",
+        "smoke",
+        "--seeds",
+        "0,3",
+        "--workers",
+        "0",
+        "--set",
+        "steps=2",
+    ]
     code, out, _ = call(capsys, *argv)
     assert code == 0
     *rows, last = [line.split() for line in out.splitlines() if ">SSM>" in line]
-    asked = ["compare", '"LN>SSM>LN"', "--against", '"RMSN>SSM>None"', "--scale", "smoke", "--tasks", "digits"]
+    asked = [
+        "compare",
+        '"LN>SSM>LN"',
+        "--against",
+        '"RMSN>SSM>None"',
+        "--scale",
+        "smoke",
+        "--tasks",
+        "digits",
+    ]
     assert last[-8:] == asked
     assert [row[0] for row in rows] == ["RMSN>SSM>None", "LN>SSM>LN"]
     assert all(row[2] == "±" and row[-2:] == ["(2", "runs)"] for row in rows)
@@ -121,8 +174,14 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
         (["--set", 'norm_options={"eps": NaN}'], "eps must be above 0, got nan"),
         (["--set", "teacher=0123456789abcdef"], "the store holds no such run"),
         (["--set", "batch_size=121"], "batch_size=121 is beyond the 120 training rows of digits"),
-        (["--set", "mixup=0.2", "--tasks", "listops"], "mixup and cutmix mix numbers, and listops has token ids"),
-        (["--set", "mixup=0.2", "--tasks", "level"], "mixup and cutmix mix rows of one length, and level has padding"),
+        (
+            ["--set", "mixup=0.2", "--tasks", "listops"],
+            "mixup and cutmix mix numbers, and listops has token ids",
+        ),
+        (
+            ["--set", "mixup=0.2", "--tasks", "level"],
+            "mixup and cutmix mix rows of one length, and level has padding",
+        ),
         (["--set", "label_smoothing=0.1", "--tasks", "energy"], "energy is a regression"),
         (["--set", "down_sample=[1]"], "no part of a Mamba of sequences, and digits needs"),
         (["--runs-dir", "FILE/below"], "below cannot hold the run store: Not a directory"),
@@ -134,7 +193,10 @@ def test_a_dry_run_refuses_what_training_refuses(option, said, capsys, tmp_path,
     monkeypatch.setitem(TASKS, "level", padded)
     (tmp_path / "file").write_text("")
     option = [part.replace("FILE", str(tmp_path / "file")) for part in option]
-    for argv in (["train", "--arm", "LN>SSM>LN"], ["sweep", "--arms", "LN>SSM>LN", "--workers", "0"]):
+    for argv in (
+        ["train", "--arm", "LN>SSM>LN"],
+        ["sweep", "--arms", "LN>SSM>LN", "--workers", "0"],
+    ):
         code, out, err = call(capsys, *argv, "--scale", "smoke", *option, "--dry-run")
         assert said in err
         assert (code in (1, 2), out, err.count("\n")) == (True, "", 1)
@@ -154,7 +216,13 @@ def test_a_dry_run_knows_of_a_teacher_that_the_same_runs_train_first(store):
 def test_a_dry_run_refuses_a_place_that_nothing_can_be_written_to(argv, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     code, out, err = call(
-        capsys, *argv, "--scale", "smoke", "--dry-run", "--out", str(tmp_path / "file" / "below" / "x")
+        capsys,
+        *argv,
+        "--scale",
+        "smoke",
+        "--dry-run",
+        "--out",
+        str(tmp_path / "file" / "below" / "x"),
     )
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "below" in err
@@ -171,7 +239,9 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_training_of_hours_is_told_first_and_at_a_terminal_asked_about(name, capsys, monkeypatch, tmp_path):
+def test_a_training_of_hours_is_told_first_and_at_a_terminal_asked_about(
+    name, capsys, monkeypatch, tmp_path
+):
     class Begun(Exception):
         pass
 
@@ -180,7 +250,11 @@ def test_a_training_of_hours_is_told_first_and_at_a_terminal_asked_about(name, c
 
     monkeypatch.setattr(estimate, "estimate", lambda *_: 7300.0)
     places = {train_command: "_train", sweep_module: "sweep", report: "run_study"}
-    for module, trains in [*places.items(), (claims, "train_verdicts"), (recording, "record_results")]:
+    for module, trains in [
+        *places.items(),
+        (claims, "train_verdicts"),
+        (recording, "record_results"),
+    ]:
         monkeypatch.setattr(module, trains, begin)
     argv = LONG[name] + (["--out", str(tmp_path / "out.parquet")] if name == "record" else [])
     code, out, err = call(capsys, *argv)
@@ -188,9 +262,15 @@ def test_a_training_of_hours_is_told_first_and_at_a_terminal_asked_about(name, c
     assert (code, "Go on?" in out) == (1, False)  # a script goes on
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     for answer, expected in (("", 130), ("yes", 1)):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True, readline=lambda said=answer: said))
+        monkeypatch.setattr(
+            sys, "stdin", SimpleNamespace(isatty=lambda: True, readline=lambda said=answer: said)
+        )
         code, out, err = call(capsys, *argv)
-        assert (code, "Go on?" in out, "nothing was trained" in err) == (expected, True, expected == 130)
+        assert (code, "Go on?" in out, "nothing was trained" in err) == (
+            expected,
+            True,
+            expected == 130,
+        )
     assert "Go on?" not in call(capsys, *argv, "--yes")[1]
 
 
@@ -203,19 +283,47 @@ def test_a_regression_is_told_in_the_units_of_its_target(capsys, store):
     assert main(["train", "--arm", "AutoNorm", "--task", "diabetes"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(r"test R² .* test RMSE \d+\.\d+ \(of predicting the training mean: \d+", out)
-    assert main(["sweep", "--arms", "AutoNorm", "--tasks", "diabetes", "--seeds", "1", "--workers", "0"]) == 0
-    assert re.search(r"diabetes: R² on test.*\(RMSE \d+\.\d+, 1 run", " ".join(capsys.readouterr().out.split()))
+    assert (
+        main(
+            ["sweep", "--arms", "AutoNorm", "--tasks", "diabetes", "--seeds", "1", "--workers", "0"]
+        )
+        == 0
+    )
+    assert re.search(
+        r"diabetes: R² on test.*\(RMSE \d+\.\d+, 1 run", " ".join(capsys.readouterr().out.split())
+    )
 
 
-def test_a_dry_run_needs_no_data_and_that_of_the_study_counts_the_runs_of_the_notebooks(capsys, notebook_folder):
+def test_a_dry_run_needs_no_data_and_that_of_the_study_counts_the_runs_of_the_notebooks(
+    capsys, notebook_folder
+):
     """Neither IMDB nor Pathfinder's pictures are there."""
     code, out, _ = call(
-        capsys, "sweep", "--arms", "RMSN>SSM>None", "--tasks", "imdb,pathfinder32", "--scale", "quick", "--dry-run"
+        capsys,
+        "sweep",
+        "--arms",
+        "RMSN>SSM>None",
+        "--tasks",
+        "imdb,pathfinder32",
+        "--scale",
+        "quick",
+        "--dry-run",
     )
     assert code == 0
     assert "6 runs asked for" in out
     assert "a few steps of one run on imdb, pathfinder32, timed just now" in out
-    argv = ["study", "--dry-run", "--scale", "smoke", "--tasks", "digits", "--seeds", "2", "--notebooks", "03"]
+    argv = [
+        "study",
+        "--dry-run",
+        "--scale",
+        "smoke",
+        "--tasks",
+        "digits",
+        "--seeds",
+        "2",
+        "--notebooks",
+        "03",
+    ]
     code, out, _ = call(capsys, *argv)
     assert code == 0
     assert "12 runs asked for" in out
@@ -237,7 +345,8 @@ def test_a_store_that_is_not_there_is_told_apart_from_an_empty_one(capsys, store
         code, out, err = call(capsys, *argv)
         assert (code, out) == (2, "")
         assert (
-            err == f"mambanorm: there is no run store {store}: the first training makes one, --runs-dir names another\n"
+            err
+            == f"mambanorm: there is no run store {store}: the first training makes one, --runs-dir names another\n"
         )
     store.mkdir()
     for argv in (["runs"], ["runs", "--check"]):
@@ -257,7 +366,9 @@ def test_runs_are_listed_and_written_to_a_file(capsys, tmp_path):
     frame = pd.read_csv(csv, keep_default_na=False)
     assert frame[["arm", "n2"]].values.tolist() == [["LN>SSM>None", "None"]]
     pd.testing.assert_frame_equal(pd.read_parquet(parquet), load_runs(), check_dtype=False)
-    assert "writes .csv or .parquet" in call(capsys, "runs", "--export", str(tmp_path / "runs.txt"))[2]
+    assert (
+        "writes .csv or .parquet" in call(capsys, "runs", "--export", str(tmp_path / "runs.txt"))[2]
+    )
 
 
 def test_tasks_lists_titles_sources_and_scales(capsys):

@@ -1,4 +1,5 @@
-"""Claims about diagnose: its numbers are those of slow twins, its first site is that of a search, sound models pass."""
+"""Claims about diagnose: its numbers are those of slow twins, its first site is that of a search,
+sound models pass."""
 
 from __future__ import annotations
 
@@ -45,8 +46,12 @@ def theirs(family: str = "Mamba") -> nn.Module:
     torch.manual_seed(0)
     config = getattr(transformers, f"{family}Config")
     heads = dict(num_heads=8, head_dim=8, n_groups=2, chunk_size=8)
-    jamba = dict(vocab_size=V, hidden_size=32, num_hidden_layers=4, mamba_d_state=8, intermediate_size=64)
-    jamba |= dict(num_attention_heads=4, num_key_value_heads=2, attn_layer_period=4, attn_layer_offset=2)
+    jamba = dict(
+        vocab_size=V, hidden_size=32, num_hidden_layers=4, mamba_d_state=8, intermediate_size=64
+    )
+    jamba |= dict(
+        num_attention_heads=4, num_key_value_heads=2, attn_layer_period=4, attn_layer_offset=2
+    )
     sizes = {"Mamba2": SIZES | heads, "Jamba": jamba | dict(num_experts=2, use_mamba_kernels=False)}
     return getattr(transformers, f"{family}ForCausalLM")(config(**sizes.get(family, SIZES)))
 
@@ -61,39 +66,54 @@ def next_id(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def trained_until_it_fails(model, optimizer, folder, loss=None, steps=80, half=False) -> NonFinite:
-    """Trains on one text under `watch`, which stops before a non-finite gradient reaches the weights."""
+    """Trains on one text under `watch`, which stops before a non-finite gradient reaches the
+    weights."""
 
     def train() -> None:
         ids = text()
         with clinic.watch(model, optimizer, folder=folder) as watched:
             for _ in range(steps):
                 with torch.autocast("cpu", torch.float16, enabled=half):
-                    value = model(**labelled(ids)).loss if loss is None else watched.loss(loss(model(ids), ids))
+                    value = (
+                        model(**labelled(ids)).loss
+                        if loss is None
+                        else watched.loss(loss(model(ids), ids))
+                    )
                 optimizer.zero_grad()
                 value.backward()
                 optimizer.step()
 
     with pytest.raises(NonFinite) as stopped:
         train()
-    assert all(weight.isfinite().all() for weight in model.parameters()), "the weights are those before the failure"
+    assert all(weight.isfinite().all() for weight in model.parameters()), (
+        "the weights are those before the failure"
+    )
     return stopped.value
 
 
-# ------------------------------------------------------------------------------------------- the first non-finite value
+# ----------------------------------------------------------------------- the first non-finite value
 
 
 def first_by_search(model: nn.Module, batch: dict) -> str:
-    """Brute force: hooks on all modules that keep every tensor; the first module with a non-finite one."""
+    """Brute force: hooks on all modules that keep every tensor; the first module with a non-finite
+    one."""
     kept, hooks = [], []
 
     def note(where: str, values) -> None:
-        tensors = (value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point())
+        tensors = (
+            value
+            for value in values
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+        )
         kept.extend((where, tensor.detach().clone()) for tensor in tensors)
 
     for name, module in model.named_modules():
         hooks.append(
             module.register_forward_pre_hook(
-                lambda _m, args, kwargs, name=name: note(f"{name}:input", [*args, *kwargs.values()]), with_kwargs=True
+                lambda _m, args, kwargs, name=name: note(
+                    f"{name}:input", [*args, *kwargs.values()]
+                ),
+                with_kwargs=True,
             )
         )
         hooks.append(module.register_forward_hook(
@@ -121,9 +141,12 @@ def test_the_first_site_is_that_of_a_search_over_all_modules(tmp_path):
 
 
 def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_into_it(tmp_path):
-    """AdamW in float16's range: what the scan hands on is finite in float32, and out_proj takes it in float16."""
+    """AdamW in float16's range: what the scan hands on is finite in float32, and out_proj takes it
+    in float16."""
     model, ids = theirs(), text()
-    error = trained_until_it_fails(model, torch.optim.AdamW(model.parameters(), lr=0.1), tmp_path, half=True)
+    error = trained_until_it_fails(
+        model, torch.optim.AdamW(model.parameters(), lr=0.1), tmp_path, half=True
+    )
     with torch.autocast("cpu", torch.float16):
         found = clinic.diagnose(model, labelled(ids))
         assert first_by_search(model, labelled(ids)) == found.first.where
@@ -133,12 +156,17 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     assert sites.LARGEST["float16"] < found.first.before_max < math.inf
     assert found.first.half
     assert "bfloat16 or float32 there" in found.findings[0].try_this
-    assert "clinic.insert_norm(model, 'C', 'RMSN', batch), keep the values as they are" in found.findings[0].try_this
+    assert (
+        "clinic.insert_norm(model, 'C', 'RMSN', batch), keep the values as they are"
+        in found.findings[0].try_this
+    )
     with torch.autocast("cpu", torch.bfloat16):
         assert list(clinic.diagnose(model, labelled(ids)).findings) == []
 
 
-@pytest.mark.parametrize(("where", "site"), [("blocks.3.scan", "scan"), ("a.out_proj:input", "gated")])
+@pytest.mark.parametrize(
+    ("where", "site"), [("blocks.3.scan", "scan"), ("a.out_proj:input", "gated")]
+)
 def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site):
     first = First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "step_size")
 
@@ -186,7 +214,7 @@ def test_weights_that_are_lost_already_are_said_to_be_lost():
     assert sum("first non-finite value" in finding.found for finding in findings) == 0
 
 
-# -------------------------------------------------------------------------------------------------------------- numbers
+# ------------------------------------------------------------------------------------------ numbers
 
 
 def test_a_tensor_is_described_by_its_finite_values():
@@ -214,11 +242,15 @@ def test_gradients_are_those_of_backward_and_weights_are_described():
     model(**labelled(ids)).loss.backward()
     hook.remove()
     (row,) = found.table[(found.table.site == "gated") & (found.table.depth == 3)].itertuples()
-    assert row.grad_rms == pytest.approx(float(site["grad"].double().square().mean().sqrt()), rel=1e-6)
+    assert row.grad_rms == pytest.approx(
+        float(site["grad"].double().square().mean().sqrt()), rel=1e-6
+    )
     for name, weight in model.named_parameters():
         (row,) = found.weights[found.weights.weight == name].itertuples()
         if weight.norm() > 0:
-            assert row.grad_to_weight == pytest.approx(float(weight.grad.norm() / weight.norm()), rel=1e-5)
+            assert row.grad_to_weight == pytest.approx(
+                float(weight.grad.norm() / weight.norm()), rel=1e-5
+            )
 
 
 def test_the_sites_of_this_kits_blocks_are_those_of_the_recorder():
@@ -226,10 +258,15 @@ def test_the_sites_of_this_kits_blocks_are_those_of_the_recorder():
     table = clinic.diagnose(model, ids).table
     with torch.no_grad(), record_sites(model) as seen:
         model(ids)
-    frame, table = pd.DataFrame(seen.rows()), table[table.site != "decay"]  # the clinic alone makes it, from step_size
+    frame, table = (
+        pd.DataFrame(seen.rows()),
+        table[table.site != "decay"],
+    )  # the clinic alone makes it, from step_size
     assert list(zip(table.depth, table.site)) == list(zip(frame.depth, frame.site))
     for name in ("rms", "max_abs", "p999", "kurtosis", "nonfinite"):
-        np.testing.assert_allclose(table[name], frame[name], rtol=1e-6)  # under hooks no layer is fused
+        np.testing.assert_allclose(
+            table[name], frame[name], rtol=1e-6
+        )  # under hooks no layer is fused
 
 
 MAMBA_1 = ("x", "n1", "z", "conv", "dt", "B", "C")
@@ -243,13 +280,17 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_has_no_finding(family):
+def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_has_no_finding(
+    family,
+):
     model = theirs(family).train(family in ("Mamba", "Jamba"))
     found = clinic.diagnose(model, labelled(text()))
     assert tuple(dict.fromkeys(found.table.site)) == FAMILIES[family]
     assert found.table.depth.max() == len(layers_of(model)) == (3 if family == "Jamba" else 4)
     assert found.table[~found.table.site.isin(MADE)].grad_rms.gt(0).all()
-    assert [finding.found[:31] for finding in found.findings] == ["Δ from its bias is 0.693 in every"[:31]] * (
+    assert [finding.found[:31] for finding in found.findings] == [
+        "Δ from its bias is 0.693 in every"[:31]
+    ] * (
         family == "Jamba"  # which transformers makes with a bias of 0
     )
     assert found.findings.skipped == ()
@@ -258,7 +299,9 @@ def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_
 def test_parts_of_a_projection_are_the_tensors_that_the_mixer_splits_and_takes():
     def row(table, site, value):
         (found,) = table[(table.site == site) & (table.depth == 2)].itertuples()
-        assert found.rms == pytest.approx(float(value.detach().double().square().mean().sqrt())), site
+        assert found.rms == pytest.approx(float(value.detach().double().square().mean().sqrt())), (
+            site
+        )
 
     model, outputs, given = theirs().eval(), [], []
     mixer = model.backbone.layers[1].mixer
@@ -268,7 +311,9 @@ def test_parts_of_a_projection_are_the_tensors_that_the_mixer_splits_and_takes()
     for site, value in zip(("dt", "B", "C"), outputs[0].split(sizes, dim=-1), strict=True):
         row(table, site, value)
     model = theirs("Mamba2").eval()
-    model.backbone.layers[1].mixer.norm.register_forward_pre_hook(lambda _m, args: given.extend(args))
+    model.backbone.layers[1].mixer.norm.register_forward_pre_hook(
+        lambda _m, args: given.extend(args)
+    )
     table = clinic.diagnose(model, labelled(text())).table
     for site, value in zip(("scan", "z"), given):
         row(table, site, value)
@@ -312,13 +357,15 @@ def test_the_step_size_of_other_families_is_what_their_softplus_puts_out(family,
         assert row.rms == pytest.approx(float(delta.double().square().mean().sqrt()), rel=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------------ one's own model
+# ---------------------------------------------------------------------------------- one's own model
 
 
 class Own(nn.Module):
     def __init__(self, depth=3):
         super().__init__()
-        layers = (nn.ModuleDict({"norm": nn.LayerNorm(8), "mix": nn.Linear(8, 8)}) for _ in range(depth))
+        layers = (
+            nn.ModuleDict({"norm": nn.LayerNorm(8), "mix": nn.Linear(8, 8)}) for _ in range(depth)
+        )
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x):
@@ -328,21 +375,33 @@ class Own(nn.Module):
 
 
 def test_a_map_names_the_sites_and_without_one_every_module_that_has_none_inside_is_one():
-    table = clinic.diagnose(Own(), X, sites={"before": "layers.*.norm:input", "behind": "mix"}).table
-    assert list(zip(table.site, table.depth)) == [(s, d) for d in (1, 2, 3) for s in ("before", "behind")]
+    table = clinic.diagnose(
+        Own(), X, sites={"before": "layers.*.norm:input", "behind": "mix"}
+    ).table
+    assert list(zip(table.site, table.depth)) == [
+        (s, d) for d in (1, 2, 3) for s in ("before", "behind")
+    ]
     assert table["where"].iloc[0] == "layers.0.norm:input"
     assert table.rms.iloc[0] == pytest.approx(float(X.double().square().mean().sqrt()))
     for pattern in ("mixer", "backbone.layers.*.mixer.x_proj"):
         assert len(places_of(theirs(), {"a": pattern})) == 4
     table = clinic.diagnose(Own(), X).table
     assert list(dict.fromkeys(table.site)) == ["layers.*.norm", "layers.*.mix"]
-    assert list(zip(table.site, table.depth))[:3] == [("layers.*.norm", 1), ("layers.*.mix", 1), ("layers.*.norm", 2)]
+    assert list(zip(table.site, table.depth))[:3] == [
+        ("layers.*.norm", 1),
+        ("layers.*.mix", 1),
+        ("layers.*.norm", 2),
+    ]
     assert table["where"].iloc[0] == "layers.0.norm"
-    assert table.rms.iloc[0] == pytest.approx(float(F.layer_norm(X, (8,)).double().square().mean().sqrt()))
+    assert table.rms.iloc[0] == pytest.approx(
+        float(F.layer_norm(X, (8,)).double().square().mean().sqrt())
+    )
 
 
 def test_the_model_is_left_alone():
-    model = mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=2, arm="BN>SSM>None", scan_backend="reference")
+    model = mn.SequenceClassifier(
+        3, in_features=8, d_model=16, n_layers=2, arm="BN>SSM>None", scan_backend="reference"
+    )
     model.head.weight.grad = torch.ones_like(model.head.weight)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random, observers = torch.get_rng_state(), [block.observer for block in model.blocks]
@@ -362,7 +421,7 @@ def test_it_shows_itself_with_findings_picture_and_tables():
     assert page.count("<details>") == 2
 
 
-# ------------------------------------------------------------------------------------------------------------- findings
+# ----------------------------------------------------------------------------------------- findings
 
 
 def found_in(frame: dict, weights=()) -> list:
@@ -379,36 +438,59 @@ EIGHT = np.arange(1, 9)
 def test_growth_over_depth_is_told_and_a_sum_of_branches_is_not():
     assert found_in(dict(depth=EIGHT, rms=np.sqrt(EIGHT))) == []
     (finding,) = found_in(dict(depth=EIGHT, rms=2.0**EIGHT, max_abs=4 * 2.0**EIGHT))
-    assert "grows by 2.1 decades over 8 layers, from 2 in layer 1 to 256 in layer 8" in finding.found
+    assert (
+        "grows by 2.1 decades over 8 layers, from 2 in layer 1 to 256 in layer 8" in finding.found
+    )
     assert "H10" in finding.check
-    assert found_in(dict(depth=EIGHT[:5], rms=[0.1, 1e-3, 1e-2, 0.09, 0.1], max_abs=0.1)) == []  # not between its ends
+    assert (
+        found_in(dict(depth=EIGHT[:5], rms=[0.1, 1e-3, 1e-2, 0.09, 0.1], max_abs=0.1)) == []
+    )  # not between its ends
 
 
 def test_magnitudes_beyond_float16_outliers_and_vanishing_gradients_are_told():
     assert found_in(dict(max_abs=[4.0, 6e4], rms=[1.0, 3e4])) == []
     for frame, said in (
-        (dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]), "reaches 7e+04, the first of 1 place beyond float16's 65,504"),
+        (
+            dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]),
+            "reaches 7e+04, the first of 1 place beyond float16's 65,504",
+        ),
         (dict(max_abs=[4.0, 400.0]), "400 times its RMS"),
     ):
         (finding,) = found_in(frame)
         assert said in finding.found
         assert "insert_norm" not in finding.try_this
-    weights = [dict(weight=f"{i}.weight", shape=(8, 8), rms=0.5, grad_to_weight=10.0**-i) for i in range(8)]
+    weights = [
+        dict(weight=f"{i}.weight", shape=(8, 8), rms=0.5, grad_to_weight=10.0**-i) for i in range(8)
+    ]
     (finding,) = found_in({"depth": [1]}, weights)
-    assert (finding.where, "gradients explode: the first layers' (RMS 2.8e-01)" in finding.found) == ("0.weight", True)
     assert (
-        found_in({"depth": [1]}, [*weights, dict(weight="head.weight", shape=(8, 3), rms=0.0)]) == []
+        finding.where,
+        "gradients explode: the first layers' (RMS 2.8e-01)" in finding.found,
+    ) == ("0.weight", True)
+    assert (
+        found_in({"depth": [1]}, [*weights, dict(weight="head.weight", shape=(8, 3), rms=0.0)])
+        == []
     )  # as heads begin
 
 
-DEAD = [(ours, 1e6), (ours, -60.0), (theirs, 60.0), (partial(theirs, "Jamba"), 1e6), (partial(ours, **HEADS), 60.0)]
+DEAD = [
+    (ours, 1e6),
+    (ours, -60.0),
+    (theirs, 60.0),
+    (partial(theirs, "Jamba"), 1e6),
+    (partial(ours, **HEADS), 60.0),
+]
 
 
 @pytest.mark.parametrize(("make", "bias"), DEAD)
-def test_a_step_size_that_leaves_no_state_is_named_with_its_layer_and_nothing_behind_it_is_blamed(make, bias):
+def test_a_step_size_that_leaves_no_state_is_named_with_its_layer_and_nothing_behind_it_is_blamed(
+    make, bias
+):
     model = make()
     depth = 3 if len(layers_of(model)) > 3 else 2  # Jamba has three Mamba layers
-    weights = [p for name, p in model.named_parameters() if name.endswith(("dt_proj.bias", "dt_bias"))]
+    weights = [
+        p for name, p in model.named_parameters() if name.endswith(("dt_proj.bias", "dt_bias"))
+    ]
     with torch.no_grad():
         weights[depth - 1] += bias
     own = isinstance(model, mn.LanguageModel)
@@ -439,7 +521,7 @@ def test_what_a_fused_kernel_hides_is_said():
     assert set(found.table.site) == {"x", "n1", "branch", "residual"}
 
 
-# -------------------------------------------------------------------------------- models that it does not expect
+# ------------------------------------------------------------------- models that it does not expect
 
 
 def net() -> nn.Sequential:
@@ -466,12 +548,18 @@ def test_a_mask_is_neither_a_first_value_nor_a_large_magnitude():
             super().__init__()
             self.mask = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
 
-    for model, x in ((Attention(), X), (Finite(), X), (nn.Softmax(-1), Finite().mask[:4] + X[0, :4, :6])):
+    for model, x in (
+        (Attention(), X),
+        (Finite(), X),
+        (nn.Softmax(-1), Finite().mask[:4] + X[0, :4, :6]),
+    ):
         found = clinic.diagnose(model, x)
         assert found.table.nonfinite.max() == 0  # of q and of the softmax
         assert found.first is None
         assert list(found.findings) == []
-    assert clinic.diagnose(Attention(behind=math.inf), X).first.where == ""  # what comes behind it is still found
+    assert (
+        clinic.diagnose(Attention(behind=math.inf), X).first.where == ""
+    )  # what comes behind it is still found
 
 
 def test_minus_infinity_that_spreads_is_the_first_value():
@@ -503,7 +591,9 @@ def test_what_a_checkpointed_layer_computes_again_is_no_second_call():
 def test_a_compiled_model_is_looked_at_as_it_is_written():
     plain, compiled = net(), torch.compile(net(), backend="eager")
     columns = ["rms", "max_abs", "grad_rms"]
-    assert clinic.diagnose(compiled, X).table[columns].equals(clinic.diagnose(plain, X).table[columns])
+    assert (
+        clinic.diagnose(compiled, X).table[columns].equals(clinic.diagnose(plain, X).table[columns])
+    )
 
 
 def test_a_dataclass_is_looked_into_and_a_bare_block_names_its_sites_plainly():
@@ -541,14 +631,17 @@ class OwnBlock(nn.Module):
 
 
 def stack(**own) -> nn.Sequential:
-    """Five blocks of one's own, between an embedding and a head; `three` is the function of block 3."""
+    """Five blocks of one's own, between an embedding and a head; `three` is the function of block
+    3."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), *(OwnBlock(own.get("three", lambda h: h)) if i == 3 else OwnBlock()
                                             for i in range(1, 6)), nn.Linear(8, 8))  # fmt: skip
 
 
 def test_what_overflows_is_not_taken_for_a_logarithm():
-    assert "log" not in clinic.diagnose(stack(three=lambda h: 1e38 * h * 1e3), X).findings[0].try_this
+    assert (
+        "log" not in clinic.diagnose(stack(three=lambda h: 1e38 * h * 1e3), X).findings[0].try_this
+    )
 
 
 def test_a_mask_does_not_hide_that_values_are_small_and_an_input_that_is_nan_is_the_datas():
@@ -581,7 +674,9 @@ def test_what_leaves_float16_is_told_in_a_module_of_ones_own():
     assert "3.own" in set(found.table["where"])
     assert f"{len(list(model.modules()))} modules" in repr(found)
     assert list(clinic.diagnose(stack(), X).findings) == []
-    mapped = clinic.diagnose(model, X, sites={"norm": "*.norm", "mixer": "*.mixer"})  # a map hides no module
+    mapped = clinic.diagnose(
+        model, X, sites={"norm": "*.norm", "mixer": "*.mixer"}
+    )  # a map hides no module
     assert set(mapped.table.site) == {"norm", "mixer"}
     assert mapped.findings[0].where == "3.own"
 
@@ -608,20 +703,36 @@ def test_a_buffer_of_a_mask_or_of_a_lowest_value_that_no_pass_has_set_is_no_find
     assert finding.where == "3"
 
 
-# ------------------------------------------------------------------------------------------------------------ bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 
 def test_bad_input_is_refused_in_words():
     with pytest.raises(TypeError, match="torch.nn.Module, got 'mamba'"):
         clinic.diagnose("mamba", labelled(text()))
     for given, options, words in [
-        ((theirs(), X), dict(sites={"scan": "layers.*.scan"}), r"no module.*'layers.\*.scan'.*layers.\*"),
-        ((theirs(), X), dict(sites={"a": "ixer"}), "no module"),  # it matches the end of a path, part by part
+        (
+            (theirs(), X),
+            dict(sites={"scan": "layers.*.scan"}),
+            r"no module.*'layers.\*.scan'.*layers.\*",
+        ),
+        (
+            (theirs(), X),
+            dict(sites={"a": "ixer"}),
+            "no module",
+        ),  # it matches the end of a path, part by part
         ((theirs(), X), dict(sites={"scan": "out_proj:in"}), r"side.*'in'.*input"),
         ((theirs(), X), dict(sites={"a": 3}), r"pattern of site 'a' must be text .*, got 3"),
-        ((theirs(), X), {}, r"MambaForCausalLM refuses this batch \(torch.float32 \(4, 6, 8\) on cpu\): "),
+        (
+            (theirs(), X),
+            {},
+            r"MambaForCausalLM refuses this batch \(torch.float32 \(4, 6, 8\) on cpu\): ",
+        ),
         ((ours(), text()), dict(loss=next_id), "needs targets, and the batch has none"),
-        ((ours(), (text(), text())), dict(loss=lambda out, _: out), r"a tensor of one number, got \(4, 24, 50\)"),
+        (
+            (ours(), (text(), text())),
+            dict(loss=lambda out, _: out),
+            r"a tensor of one number, got \(4, 24, 50\)",
+        ),
     ]:
         with pytest.raises(ValueError, match=words):
             clinic.diagnose(*given, **options)

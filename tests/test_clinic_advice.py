@@ -1,5 +1,5 @@
-"""Each piece of advice of `diagnose` cures its own symptom on the model that shows it, and what it says that a fix does
-not do, the fix does not do."""
+"""Each piece of advice of `diagnose` cures its own symptom on the model that shows it, and what it
+says that a fix does not do, the fix does not do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def told(model: nn.Module, word: str, batch=X, **options) -> list:
 
 def classifier(n_layers: int = 8, arm: str = "RMSN>SSM>None") -> mn.SequenceClassifier:
     torch.manual_seed(0)
-    return mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=n_layers, arm=arm, scan_backend="reference")
+    return mn.SequenceClassifier(
+        3, in_features=8, d_model=16, n_layers=n_layers, arm=arm, scan_backend="reference"
+    )
 
 
 @torch.no_grad()
@@ -37,7 +39,7 @@ def scaled(model: nn.Module, factors, part: str = "out_proj") -> nn.Module:
     return model
 
 
-# ----------------------------------------------------------------------------------------------------- out of range
+# ------------------------------------------------------------------------------------- out of range
 
 
 def large_scan() -> nn.Module:
@@ -57,7 +59,9 @@ def test_beyond_float16_the_wider_type_helps_and_a_norm_behind_the_scan_comes_to
     clinic.insert_norm(model, "n2", "RMSN", X)
     assert told(model, "beyond float16")
     with torch.autocast("cpu", torch.float16):
-        assert not torch.isfinite(model.head(torch.full((1, 16), 7e4)))[0].all()  # what is meant by the symptom
+        assert not torch.isfinite(model.head(torch.full((1, 16), 7e4)))[
+            0
+        ].all()  # what is meant by the symptom
     with torch.autocast("cpu", torch.bfloat16):
         assert not told(model, "beyond float16")
     assert not told(large_scan().bfloat16(), "beyond float16", X.bfloat16())
@@ -76,12 +80,16 @@ def trained(model: nn.Module, optimizer, steps: int = 4, clip: float = math.inf)
 
 
 def failed(tmp_path, rate: float) -> tuple:
-    """A training that fails: its report, the model with the weights that `watch` wrote, and with earlier ones."""
+    """A training that fails: its report, the model with the weights that `watch` wrote, and with
+    earlier ones."""
     from safetensors.torch import load_file
 
     model = theirs()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    with pytest.raises(clinic.NonFinite) as stopped, clinic.watch(model, optimizer, folder=tmp_path):
+    with (
+        pytest.raises(clinic.NonFinite) as stopped,
+        clinic.watch(model, optimizer, folder=tmp_path),
+    ):
         trained(model, optimizer, 80)
     model.load_state_dict(load_file(stopped.value.report.checkpoint))
     return stopped.value.report, model, theirs()
@@ -171,7 +179,7 @@ def test_a_loss_of_log_0_and_code_that_makes_nan_of_small_values_are_mended_by_a
     assert list(clinic.diagnose(Log(1e-3), X).findings) == []
 
 
-# --------------------------------------------------------------------------------------------- weights and buffers
+# ------------------------------------------------------------------------------ weights and buffers
 
 
 def test_lost_weights_are_mended_by_a_checkpoint_and_lost_statistics_by_batches():
@@ -218,18 +226,21 @@ def test_a_dead_state_of_large_weights_is_mended_by_smaller_ones():
     assert not told(model, "dead state", IDS)
 
 
-# ---------------------------------------------------------------------------------------------------- growth and flow
+# ---------------------------------------------------------------------------------- growth and flow
 
 
 class Bidirectional(nn.Module):
-    """Two directions whose blocks each contain their input, in lists of their own or side by side."""
+    """Two directions whose blocks each contain their input, in lists of their own or side by
+    side."""
 
     def __init__(self, share: float, lists: bool):
         super().__init__()
         torch.manual_seed(0)
         blocks = [mn.MambaBlock(8, scan_backend="reference") for _ in range(16)]
         pairs = list(zip(blocks[::2], blocks[1::2], strict=True))
-        self.layers = nn.ModuleList(nn.ModuleList(part) for part in (zip(*pairs, strict=True) if lists else pairs))
+        self.layers = nn.ModuleList(
+            nn.ModuleList(part) for part in (zip(*pairs, strict=True) if lists else pairs)
+        )
         self.share, self.lists = share, lists
 
     def forward(self, x):
@@ -251,12 +262,18 @@ def test_growth_of_a_sum_of_two_directions_is_mended_by_half_the_sum_and_by_no_n
 
 @pytest.mark.parametrize(
     ("make", "batch"),
-    [(classifier, X), (lambda: theirs().float(), {"input_ids": IDS}), (lambda: theirs("Mamba2"), {"input_ids": IDS})],
+    [
+        (classifier, X),
+        (lambda: theirs().float(), {"input_ids": IDS}),
+        (lambda: theirs("Mamba2"), {"input_ids": IDS}),
+    ],
 )
 def test_growth_within_the_blocks_is_mended_by_a_norm_of_each_branch_with_unit_gain(make, batch):
     model = make()
     with torch.no_grad():
-        for depth, layer in enumerate(m for name, m in model.named_modules() if name.endswith("out_proj")):
+        for depth, layer in enumerate(
+            m for name, m in model.named_modules() if name.endswith("out_proj")
+        ):
             layer.weight.mul_(40.0 ** (1 + depth))
     (found,) = told(model, "decades", batch)
     assert "since as it is put in it keeps the growth" in found.try_this
@@ -314,7 +331,10 @@ def he(weight):
         (dict(), dict(residual=True)),
         (dict(act=nn.ReLU), dict(act=nn.ReLU, init=he)),
         (dict(act=nn.ReLU), dict(act=nn.ReLU, norm=True)),
-        (dict(act=nn.Tanh, init=lambda w: nn.init.normal_(w, std=0.05)), dict(act=nn.Tanh, norm=True)),
+        (
+            dict(act=nn.Tanh, init=lambda w: nn.init.normal_(w, std=0.05)),
+            dict(act=nn.Tanh, norm=True),
+        ),
     ],
 )
 def test_vanishing_gradients_are_mended_by_norms_residual_paths_or_he(sick, mended):

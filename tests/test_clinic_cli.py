@@ -1,4 +1,5 @@
-"""Claims about `mambanorm diagnose`: it reads a checkpoint and a text as the model does, and refuses what it cannot."""
+"""Claims about `mambanorm diagnose`: it reads a checkpoint and a text as the model does, and
+refuses what it cannot."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def call(capsys, *argv: str) -> tuple[int, str, str]:
 def test_a_sound_checkpoint_has_no_finding_and_its_page_is_written(tmp_path, capsys):
     path, text = checkpoint(tmp_path)
     page = tmp_path / "page.html"
-    code, out, err = call(capsys, path, "--text", text, "--length", "16", "--rows", "2", "--html", str(page))
+    code, out, err = call(
+        capsys, path, "--text", text, "--length", "16", "--rows", "2", "--html", str(page)
+    )
     assert (code, err) == (0, "")
     assert out.startswith("LanguageModel: ")
     assert "nothing found" in out
@@ -81,13 +84,18 @@ def test_the_config_beside_a_checkpoint_tells_a_falcon_mamba_from_a_mamba(tmp_pa
 def test_the_folder_of_a_download_is_diagnosed_and_the_page_that_shows_it_says_that_its_weights_are_random(
     tmp_path, capsys, monkeypatch
 ):
-    """docs/pretrained.py, at two layers: a folder of transformers' own files, under the names that a download has."""
+    """docs/pretrained.py, at two layers: a folder of transformers' own files, under the names that
+    a download has."""
     pytest.importorskip("transformers")
     folder, page = tmp_path / "mamba-tiny-random", (ROOT / "docs" / "pretrained.md").read_text()
-    monkeypatch.setattr("sys.argv", ["pretrained.py", str(folder), "--layers", "2", "--width", "32"])
+    monkeypatch.setattr(
+        "sys.argv", ["pretrained.py", str(folder), "--layers", "2", "--width", "32"]
+    )
     runpy.run_path(str(ROOT / "docs" / "pretrained.py"), run_name="__main__")
     capsys.readouterr()
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        path.name for path in folder.iterdir()
+    }
     text = str(ROOT / "LICENSE")
     code, out, _ = call(capsys, str(folder), "--text", text, "--length", "16", "--rows", "2")
     first = r"LanguageModel: \d+ sites in \d+ layers, \d+ modules, \d+ weights; loss [\d.]+ \(the loss given\)"
@@ -96,7 +104,9 @@ def test_the_folder_of_a_download_is_diagnosed_and_the_page_that_shows_it_says_t
     (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     assert re.match(first, shown)
     assert "sites in 24 layers" in shown
-    assert "drawn at random" in page.split("```text")[0].rsplit("\n\n", 2)[-2]  # said right above it
+    assert (
+        "drawn at random" in page.split("```text")[0].rsplit("\n\n", 2)[-2]
+    )  # said right above it
 
 
 def test_a_sick_checkpoint_is_told_where(tmp_path, capsys):
@@ -107,25 +117,40 @@ def test_a_sick_checkpoint_is_told_where(tmp_path, capsys):
     assert "try:" in out
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what the kit has written
 
 IDS, VALUES, IMAGES = torch.arange(18).view(2, 9), torch.randn(2, 9, 4), torch.randn(2, 8, 8, 1)
 SIZES = dict(d_model=16, n_layers=2)
 MADE = {
     "LN and GN, which have the same tensors": (
-        lambda: mn.LanguageModel(96, **SIZES, arm="LN>SSM>GN-token", norm_options={"groups": 2, "eps": 1e-3}),
+        lambda: mn.LanguageModel(
+            96, **SIZES, arm="LN>SSM>GN-token", norm_options={"groups": 2, "eps": 1e-3}
+        ),
         IDS,
     ),
-    "Mamba-2": (lambda: mn.LanguageModel(96, **SIZES, arm=mn.Arm("RMSN", None), model="mamba2", head_dim=8), IDS),
-    "an untied head": (lambda: mn.LanguageModel(vocab_size=96, tie=False, final_norm="LN", **SIZES), IDS),
-    "a classifier": (lambda: mn.SequenceClassifier(3, in_features=4, arm="IN>SSM>BN", **SIZES), VALUES),
+    "Mamba-2": (
+        lambda: mn.LanguageModel(96, **SIZES, arm=mn.Arm("RMSN", None), model="mamba2", head_dim=8),
+        IDS,
+    ),
+    "an untied head": (
+        lambda: mn.LanguageModel(vocab_size=96, tie=False, final_norm="LN", **SIZES),
+        IDS,
+    ),
+    "a classifier": (
+        lambda: mn.SequenceClassifier(3, in_features=4, arm="IN>SSM>BN", **SIZES),
+        VALUES,
+    ),
     "positions": (
-        lambda: mn.SequenceClassifier(3, vocab_size=96, positional="learned", positions=(9,), **SIZES),
+        lambda: mn.SequenceClassifier(
+            3, vocab_size=96, positional="learned", positions=(9,), **SIZES
+        ),
         IDS,
     ),
     "images": (
-        lambda: study.ImageClassifier(3, in_channels=1, patch=2, down_sample=(1,), down_norm="LN", **SIZES),
+        lambda: study.ImageClassifier(
+            3, in_channels=1, patch=2, down_sample=(1,), down_norm="LN", **SIZES
+        ),
         IMAGES,
     ),
     "a Transformer": (lambda: study.TransformerClassifier(3, vocab_size=96, **SIZES), IDS),
@@ -157,11 +182,19 @@ def test_what_watch_wrote_of_a_model_of_the_kit_is_that_model_again(kind, tmp_pa
 def test_diagnose_runs_a_language_model_that_watch_wrote_and_names_another_model(tmp_path, capsys):
     """It said: missing: backbone.layers.0.mixer.A_log."""
     _, text = checkpoint(tmp_path)
-    for kind, said in (("Mamba-2", ""), ("a classifier", "SequenceClassifier"), ("images", "ImageClassifier")):
+    for kind, said in (
+        ("Mamba-2", ""),
+        ("a classifier", "SequenceClassifier"),
+        ("images", "ImageClassifier"),
+    ):
         path = written_by_watch(MADE[kind][0](), MADE[kind][1], tmp_path / kind)
         code, out, err = call(capsys, str(path), "--text", text, "--length", "16")
         assert code == (2 if said else 0)
-        assert f"step-000001.safetensors holds a {said}, which cannot be run on a text: in Python" in err or not said
+        assert (
+            f"step-000001.safetensors holds a {said}, which cannot be run on a text: in Python"
+            in err
+            or not said
+        )
         assert out.startswith("LanguageModel: ") or said
 
 
@@ -174,7 +207,10 @@ def test_a_norm_inserted_in_every_block_is_read_again_and_another_change_is_name
     assert torch.equal(read(IDS), model(IDS))
     model.backbone.layers[1].n1 = mn.create_norm("LN", 16)
     path = written_by_watch(model, IDS, tmp_path / "changed")
-    with pytest.raises(ValueError, match=r"000001\.safetensors holds a 'LanguageModel' that was changed after it was"):
+    with pytest.raises(
+        ValueError,
+        match=r"000001\.safetensors holds a 'LanguageModel' that was changed after it was",
+    ):
         clinic.load_model(path)
     model.load_state_dict(clinic.read_checkpoint(path))
 
@@ -184,11 +220,16 @@ def test_the_file_of_another_model_and_tensors_without_a_word_of_their_norms_are
     with pytest.raises(ValueError, match=r"missing: backbone\.embedding\.weight"):
         clinic.load_model(path)
     save_file(mn.LanguageModel(96, tie=False, **SIZES).state_dict(), tmp_path / "mine.safetensors")
-    with pytest.raises(ValueError, match="tensors of this kit's LanguageModel, which do not show its norms: make the"):
+    with pytest.raises(
+        ValueError,
+        match="tensors of this kit's LanguageModel, which do not show its norms: make the",
+    ):
         clinic.load_model(tmp_path / "mine.safetensors")
     made = dict(model="LanguageModel", arguments=dict(vocab_size=9, d_model=4, n_layers=1))
     save_file({"a": torch.ones(1)}, path, {"mambanorm": json.dumps(made)})
-    with pytest.raises(ValueError, match=r"000001\.safetensors does not fit the model that it names: Missing key"):
+    with pytest.raises(
+        ValueError, match=r"000001\.safetensors does not fit the model that it names: Missing key"
+    ):
         clinic.load_model(path)
 
 
@@ -201,7 +242,9 @@ def test_a_stored_run_is_its_model_again(task, tmp_path, store, capsys):
     assert sorted(read.state_dict()) == sorted(study.find_run(config).checkpoint)
     assert torch.isfinite(read(data.test.batch([0])[0])).all()
     (tmp_path / "text.txt").write_text(TEXT)
-    code, out, err = call(capsys, str(folder), "--text", str(tmp_path / "text.txt"), "--length", "16")
+    code, out, err = call(
+        capsys, str(folder), "--text", str(tmp_path / "text.txt"), "--length", "16"
+    )
     assert (code, "LanguageModel: " in out, "holds a SequenceClassifier" in err) == (
         (0, True, False) if task == "pydoc" else (2, False, True)
     )
@@ -214,7 +257,9 @@ def test_text_is_read_by_tokenizer_characters_or_bytes(tmp_path):
     with pytest.raises(ValueError, match=r"knows 50,280 tokens.*tokenizer.json"):
         ids_of(TEXT, 50280, none)
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers comes with transformers")
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"scan": 5, "fox": 7, "?": 0}, unk_token="?"))
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"scan": 5, "fox": 7, "?": 0}, unk_token="?")
+    )
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.save(str(none))
     assert ids_of("fox scan dog", 50280, none).tolist() == [7, 5, 0]

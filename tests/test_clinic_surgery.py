@@ -1,4 +1,5 @@
-"""Claims about insert_norm: γ and β are those of least squares, the record tells the change, undo leaves no trace."""
+"""Claims about insert_norm: γ and β are those of least squares, the record tells the change, undo
+leaves no trace."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ CASES = [
 def classifier(arm="RMSN>SSM>None") -> mn.SequenceClassifier:
     torch.manual_seed(0)
     sizes = dict(d_model=16, n_layers=3, dt_rank=3)
-    return mn.SequenceClassifier(3, in_features=8, **sizes, arm=arm, scan_backend="reference").eval()
+    return mn.SequenceClassifier(
+        3, in_features=8, **sizes, arm=arm, scan_backend="reference"
+    ).eval()
 
 
 def state(model: nn.Module) -> dict:
@@ -66,7 +69,9 @@ def test_the_record_tells_the_change_and_undo_leaves_no_trace(family, site):
 def test_gamma_and_beta_are_those_of_least_squares_in_every_channel(norm):
     model, batch = theirs().eval(), {"input_ids": text()}
     mixer, before = model.backbone.layers[0].mixer, []
-    hook = mixer.out_proj.register_forward_pre_hook(lambda _m, args: before.append(args[0].detach().double()))
+    hook = mixer.out_proj.register_forward_pre_hook(
+        lambda _m, args: before.append(args[0].detach().double())
+    )
     logits(model, batch)
     hook.remove()
     done = clinic.insert_norm(model, "gated", norm, batch)
@@ -88,8 +93,11 @@ def test_gamma_and_beta_are_those_of_least_squares_in_every_channel(norm):
     [("Mamba", "dt", "x_proj", slice(2)), ("Mamba", "B", "x_proj", slice(2, 10)),
      ("Mamba2", "dt", "in_proj", slice(-8, None))],
 )  # fmt: skip
-def test_only_the_sites_own_channels_are_normalized_and_dt_is_another_name_for_delta(family, site, part, there):
-    """dt: R = 2 numbers of x_proj's output in Mamba, the last of in_proj's, one for each of 8 heads, in Mamba-2."""
+def test_only_the_sites_own_channels_are_normalized_and_dt_is_another_name_for_delta(
+    family, site, part, there
+):
+    """dt: R = 2 numbers of x_proj's output in Mamba, the last of in_proj's, one for each of 8
+    heads, in Mamba-2."""
     model, batch, seen = theirs(family).eval(), {"input_ids": text()}, {}
     module = model.backbone.layers[1].mixer.get_submodule(part)
     hook = module.register_forward_hook(lambda _m, args, out: seen.update(given=args[0], plain=out))
@@ -109,13 +117,17 @@ def test_only_the_sites_own_channels_are_normalized_and_dt_is_another_name_for_d
 
 
 @pytest.mark.parametrize(
-    ("family", "site"), [("Mamba", "delta"), ("Mamba", "gated"), ("Mamba2", "delta"), ("Mamba2", "branch")]
+    ("family", "site"),
+    [("Mamba", "delta"), ("Mamba", "gated"), ("Mamba2", "delta"), ("Mamba2", "branch")],
 )
 def test_the_same_weights_get_the_same_norm_in_transformers_model_and_in_this_kits(family, site):
     model, batch = theirs(family).eval(), {"input_ids": text()}
     own = clinic.load_mamba_checkpoint(model.state_dict(), hf_config=model.config).eval()
     torch.testing.assert_close(logits(own, text()), logits(model, batch))
-    norms = [clinic.insert_norm(one, site, "LN", given).norms for one, given in ((model, batch), (own, text()))]
+    norms = [
+        clinic.insert_norm(one, site, "LN", given).norms
+        for one, given in ((model, batch), (own, text()))
+    ]
     torch.testing.assert_close(logits(own, text()), logits(model, batch), rtol=1e-4, atol=1e-5)
     for his, mine in zip(*norms, strict=True):
         torch.testing.assert_close(his.weight, mine.weight, rtol=1e-3, atol=1e-5)
@@ -191,11 +203,29 @@ def test_of_a_block_that_runs_twice_the_change_is_that_of_its_first_run():
 
 IDS = {"input_ids": text()}
 REFUSED = [
-    (theirs, "gate", "RMSN", IDS, r"unknown site for a norm in MambaForCausalLM 'gate'.*did you mean 'gated'"),
-    (lambda: theirs("Mamba2"), "B", "RMSN", IDS, r"unknown site for a norm in Mamba2ForCausalLM 'B'"),
+    (
+        theirs,
+        "gate",
+        "RMSN",
+        IDS,
+        r"unknown site for a norm in MambaForCausalLM 'gate'.*did you mean 'gated'",
+    ),
+    (
+        lambda: theirs("Mamba2"),
+        "B",
+        "RMSN",
+        IDS,
+        r"unknown site for a norm in Mamba2ForCausalLM 'B'",
+    ),
     (theirs, "gated", "RMS", IDS, r"unknown norm 'RMS'.*did you mean 'RMSN'"),
     (theirs, "gated", None, IDS, "'None' is no norm to insert"),
-    (lambda: nn.Sequential(nn.Linear(8, 8)), "gated", "RMSN", X, "Sequential is of no family that surgery knows"),
+    (
+        lambda: nn.Sequential(nn.Linear(8, 8)),
+        "gated",
+        "RMSN",
+        X,
+        "Sequential is of no family that surgery knows",
+    ),
     (theirs, "gated", "IN", IDS, "norm 'IN' sees the future"),
     (ours, "n2", "BN", text(), "norm 'BN' sees the future"),
     (lambda: nn.Sequential(ours()), "n2", "IN", text(), "norm 'IN' sees the future"),
@@ -233,7 +263,10 @@ def test_a_mixer_that_a_fused_kernel_computes_is_refused():
 def test_the_models_arm_is_the_one_that_stands_there(make):
     model = make()
     batch = X if make is classifier else text()
-    n2, gated = clinic.insert_norm(model, "n2", "LN", batch), clinic.insert_norm(model, "gated", "RMSN", batch)
+    n2, gated = (
+        clinic.insert_norm(model, "n2", "LN", batch),
+        clinic.insert_norm(model, "gated", "RMSN", batch),
+    )
     assert str(model.arm) == "RMSN>SSM>LN+gated:RMSN"
     assert str(copy.deepcopy(model).arm) == str(model.arm)
     n2.undo()

@@ -1,4 +1,5 @@
-"""Claims about watch: it changes no training, keeps the last finite weights, and says what came before the failure."""
+"""Claims about watch: it changes no training, keeps the last finite weights, and says what came
+before the failure."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def step(model: nn.Module, optimizer, scale: float = 1.0, loss=lambda value: value, x=X) -> torch.Tensor:
+def step(
+    model: nn.Module, optimizer, scale: float = 1.0, loss=lambda value: value, x=X
+) -> torch.Tensor:
     value = loss(scale * model(x).square().mean())
     optimizer.zero_grad()
     value.backward()
@@ -34,7 +37,8 @@ def step(model: nn.Module, optimizer, scale: float = 1.0, loss=lambda value: val
 
 
 def failing(model: nn.Module, optimizer, make_step, steps: int = 60, **options) -> tuple:
-    """Trains under `watch` until it raises; returns the error's report and the weights before each step."""
+    """Trains under `watch` until it raises; returns the error's report and the weights before each
+    step."""
     states = []
 
     def train() -> None:
@@ -50,7 +54,8 @@ def failing(model: nn.Module, optimizer, make_step, steps: int = 60, **options) 
 
 
 class Line(nn.Module):
-    """Two factors: gradient descent at too high a rate doubles them faster and faster, until they overflow."""
+    """Two factors: gradient descent at too high a rate doubles them faster and faster, until they
+    overflow."""
 
     def __init__(self):
         super().__init__()
@@ -80,7 +85,9 @@ def test_a_watched_training_is_the_same_to_the_bit(tmp_path):
     with clinic.watch(watched, other, folder=tmp_path) as seen:
         again = [step(watched, other, loss=seen.loss) for _ in range(5)]
     assert losses == again
-    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True)
+    )
     assert seen.report is None
     assert not list(tmp_path.iterdir())
     assert not [m for m in watched.modules() if m._forward_hooks or m._forward_pre_hooks]
@@ -107,7 +114,9 @@ def test_its_numbers_are_the_gradients_norm_the_loss_and_each_layers_rms(tmp_pat
         assert seen.by_layer[column].tolist() == pytest.approx(expected)
 
 
-def test_the_ring_keeps_the_last_steps_only_and_large_gradients_whose_squares_overflow_are_finite(tmp_path):
+def test_the_ring_keeps_the_last_steps_only_and_large_gradients_whose_squares_overflow_are_finite(
+    tmp_path,
+):
     model = Line()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with clinic.watch(model, optimizer, ring=3, folder=tmp_path) as seen:
@@ -125,7 +134,9 @@ def test_the_ring_keeps_the_last_steps_only_and_large_gradients_whose_squares_ov
 def test_when_training_fails_the_weights_before_the_failure_are_written_and_kept(tmp_path):
     model = Line()
     optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
-    report, states = failing(model, optimizer, lambda _, seen: step(model, optimizer, loss=seen.loss), folder=tmp_path)
+    report, states = failing(
+        model, optimizer, lambda _, seen: step(model, optimizer, loss=seen.loss), folder=tmp_path
+    )
     assert report.step == len(states)
     saved = load_file(report.checkpoint)
     last = states[report.step - 1]
@@ -145,7 +156,9 @@ def test_weights_that_a_step_itself_made_infinite_are_told_and_not_written(tmp_p
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def leap(i: int, _) -> None:
-        optimizer.param_groups[0]["lr"] = 3e38 if i == 3 else 1e-3  # a finite gradient, an infinite step
+        optimizer.param_groups[0]["lr"] = (
+            3e38 if i == 3 else 1e-3
+        )  # a finite gradient, an infinite step
         step(model, optimizer, scale=1e3 if i == 3 else 1.0)
 
     report, _ = failing(model, optimizer, leap, folder=tmp_path)
@@ -196,7 +209,12 @@ def test_bad_input_is_refused_in_words(tmp_path):
     for given, options, error, words in (
         ((mine, model), {}, TypeError, "torch.nn.Module"),
         ((model, "adam"), {}, TypeError, "torch.optim.Optimizer, .* got 'adam'"),
-        ((net(), mine), {}, ValueError, "steps no parameter of the model: give the optimizer that trains it"),
+        (
+            (net(), mine),
+            {},
+            ValueError,
+            "steps no parameter of the model: give the optimizer that trains it",
+        ),
         ((model, mine), dict(ring=0), ValueError, "ring must be a positive whole number, got 0"),
         ((model, mine), dict(folder=tmp_path / "file"), OSError, "file"),
     ):
@@ -204,13 +222,17 @@ def test_bad_input_is_refused_in_words(tmp_path):
             clinic.watch(*given, **dict(folder=tmp_path) | options)
 
 
-# ------------------------------------------------------------------------ loops and models that it does not expect
+# --------------------------------------------------------- loops and models that it does not expect
 
 
 class HandsOutWeights(nn.Module):
     def __init__(self):
         super().__init__()
-        self.position, self.same, self.mix = nn.Parameter(torch.ones(6, 8)), nn.Identity(), nn.Linear(8, 8)
+        self.position, self.same, self.mix = (
+            nn.Parameter(torch.ones(6, 8)),
+            nn.Identity(),
+            nn.Linear(8, 8),
+        )
 
     def forward(self, x):
         return self.mix(x + self.same(self.position))
@@ -318,7 +340,8 @@ def test_sparse_gradients_and_losses_beyond_float16_are_watched(tmp_path):
 
 
 def report_of(model: nn.Module, folder, before=lambda step: None, steps=60):
-    """The report of `watch` on a training that calls before(step) at each step; None if it raises nothing."""
+    """The report of `watch` on a training that calls before(step) at each step; None if it raises
+    nothing."""
     optimizer = sgd(model)
     with clinic.watch(model, optimizer, folder=folder) as seen, contextlib.suppress(NonFinite):
         for i in range(1, steps + 1):
@@ -338,7 +361,9 @@ def test_what_turns_nan_at_small_values_is_looked_for_in_the_modules_own_code(tm
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_scaler_that_looks_for_its_scale_and_gradients_that_are_accumulated_are_no_failure(tmp_path, fused):
+def test_a_scaler_that_looks_for_its_scale_and_gradients_that_are_accumulated_are_no_failure(
+    tmp_path, fused
+):
     """A fused optimizer is called also where the scaler skips."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=fused)
@@ -367,16 +392,20 @@ def test_a_layer_that_masks_its_output_is_no_failure(tmp_path):
     assert report_of(model, tmp_path, steps=12) is None
 
 
-# --------------------------------------------------------------------------------------------------------- Hugging Face
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_callback_ends_a_training_and_keeps_the_weights(tmp_path, capsys):
-    """Called as Trainer calls its callbacks; Trainer itself needs accelerate, which is no dependency."""
+    """Called as Trainer calls its callbacks; Trainer itself needs accelerate, which is no
+    dependency."""
     transformers = pytest.importorskip("transformers", reason="transformers is in the dev extra")
     from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 
     model = Line()
-    optimizer, callback = torch.optim.SGD(model.parameters(), lr=10.0), clinic.trainer_callback(folder=tmp_path)
+    optimizer, callback = (
+        torch.optim.SGD(model.parameters(), lr=10.0),
+        clinic.trainer_callback(folder=tmp_path),
+    )
     assert isinstance(callback, transformers.TrainerCallback)
     handler = CallbackHandler([callback], model, None, optimizer, None)
     state, control = TrainerState(), TrainerControl()

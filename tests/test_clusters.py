@@ -1,7 +1,9 @@
-"""The scripts and commands of docs/clusters.md do what the page says, as far as that can be tried on one machine.
+"""The scripts and commands of docs/clusters.md do what the page says, as far as that can be tried
+on one machine.
 
-SLURM is stood in for by an `sbatch` and a `scancel` that start and kill the job scripts here. Of kubernetes.yaml the
-commands of scheduler, worker and sweep are run as they stand there, with the environment that stands there.
+SLURM is stood in for by an `sbatch` and a `scancel` that start and kill the job scripts here. Of
+kubernetes.yaml the commands of scheduler, worker and sweep are run as they stand there, with the
+environment that stands there.
 """
 
 import json
@@ -32,8 +34,12 @@ PAGE = (ROOT / "docs" / "clusters.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 SHELL = "".join(code for language, code in BLOCKS if language == "bash").replace("\\\n", " ")
 COMMANDS = SHELL.splitlines()
-needs_lo = pytest.mark.skipif("lo" not in dict(map(reversed, socket.if_nameindex())), reason="needs the network lo")
-needs_jobqueue = pytest.mark.skipif(find_spec("dask_jobqueue") is None, reason="needs dask-jobqueue")
+needs_lo = pytest.mark.skipif(
+    "lo" not in dict(map(reversed, socket.if_nameindex())), reason="needs the network lo"
+)
+needs_jobqueue = pytest.mark.skipif(
+    find_spec("dask_jobqueue") is None, reason="needs dask-jobqueue"
+)
 
 
 def block(language):
@@ -53,7 +59,9 @@ def until(true, what, seconds=240):
 def process(*command, log, **options):
     """A process whose output goes to a file; killed at the end."""
     with open(log, "w") as file:
-        started = subprocess.Popen([*map(str, command)], stdout=file, stderr=subprocess.STDOUT, **options)
+        started = subprocess.Popen(
+            [*map(str, command)], stdout=file, stderr=subprocess.STDOUT, **options
+        )
         try:
             yield started
         finally:
@@ -64,7 +72,9 @@ def process(*command, log, **options):
 # the page
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if re.search(r"slurm\.py | -- mambanorm ", line)])
+@pytest.mark.parametrize(
+    "line", [line for line in COMMANDS if re.search(r"slurm\.py | -- mambanorm ", line)]
+)
 def test_commands_that_jobs_run_are_understood(line):
     """Those of a line of their own are tested with the README's."""
     words = shlex.split(line, comments=True)
@@ -76,22 +86,43 @@ def test_commands_that_jobs_run_are_understood(line):
 def test_every_command_that_trains_takes_a_scheduler():
     named = re.search(r"Every command that trains \((.*?)\)", PAGE)[1]
     for name in re.findall("`([a-z]+)`", named):
-        given = ["--arms", "LN>SSM>LN"] if name == "sweep" else ["--arm", "LN>SSM>LN"] if name == "train" else []
-        assert cli._parse([name, *given, "--scheduler", "tls://10.0.0.1:8786"]).scheduler == "tls://10.0.0.1:8786"
+        given = (
+            ["--arms", "LN>SSM>LN"]
+            if name == "sweep"
+            else ["--arm", "LN>SSM>LN"]
+            if name == "train"
+            else []
+        )
+        assert (
+            cli._parse([name, *given, "--scheduler", "tls://10.0.0.1:8786"]).scheduler
+            == "tls://10.0.0.1:8786"
+        )
 
 
 def test_the_environment_on_the_page_is_the_one_of_our_own_workers():
-    exported = dict(pair.split("=") for line in COMMANDS if line.startswith("export ") for pair in line.split()[1:])
+    exported = dict(
+        pair.split("=")
+        for line in COMMANDS
+        if line.startswith("export ")
+        for pair in line.split()[1:]
+    )
     assert exported == {name: str(value) for name, value in worker_environment(1).items()}
 
 
 def test_an_address_with_tls_and_no_key_is_one_line(capsys, store):
-    none = dict.fromkeys(f"distributed.comm.tls.{name}" for name in ("ca-file", "client.cert", "client.key"))
+    none = dict.fromkeys(
+        f"distributed.comm.tls.{name}" for name in ("ca-file", "client.cert", "client.key")
+    )
     with dask.config.set(none):
-        code = cli.main(["sweep", "--arms", "LN>SSM>LN", "--scale", "smoke", "--scheduler", "tls://127.0.0.1:1"])
+        code = cli.main(
+            ["sweep", "--arms", "LN>SSM>LN", "--scale", "smoke", "--scheduler", "tls://127.0.0.1:1"]
+        )
     assert code == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "at tls://127.0.0.1:1: is it running, is that its address, and does it want a key (docs/clusters.md" in line
+    assert (
+        "at tls://127.0.0.1:1: is it running, is that its address, and does it want a key (docs/clusters.md"
+        in line
+    )
 
 
 # SLURM
@@ -144,9 +175,22 @@ def slurm(tmp_path):
 
 
 def run_slurm(slurm, *options, command, log, **environment):
-    """slurm.py on this machine's own network, with the options that the page gives it and some of its own."""
-    words = [*page_words("slurm.py")[1:], "--interface", "lo", "--jobs", "2", *options, "--", *command]
-    env = os.environ | {"PATH": f"{slurm.folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    """slurm.py on this machine's own network, with the options that the page gives it and some of
+    its own."""
+    words = [
+        *page_words("slurm.py")[1:],
+        "--interface",
+        "lo",
+        "--jobs",
+        "2",
+        *options,
+        "--",
+        *command,
+    ]
+    env = os.environ | {
+        "PATH": f"{slurm.folder}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
     if given := os.environ.get("PYTHONPATH"):
         env["PYTHONPATH"] += os.pathsep + given
     return process(sys.executable, *words, log=log, cwd=ROOT, env=env | environment)
@@ -162,20 +206,31 @@ def page_words(script, *, after=False):
 @needs_jobqueue
 @needs_lo
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-def test_slurms_jobs_train_the_sweep_of_the_page_and_one_that_is_killed_is_replaced(slurm, store, tmp_path):
+def test_slurms_jobs_train_the_sweep_of_the_page_and_one_that_is_killed_is_replaced(
+    slurm, store, tmp_path
+):
     """Under TLS, with the key and the configuration of the page; the jobs are given back."""
     for line in [line for line in COMMANDS if "dask.pem" in line]:
-        line = line.replace("~/.config/dask/", "key.pem").replace("rsa:4096", "rsa:2048")  # a minute on a slow machine
+        line = line.replace("~/.config/dask/", "key.pem").replace(
+            "rsa:4096", "rsa:2048"
+        )  # a minute on a slow machine
         subprocess.run(line, shell=True, check=True, cwd=tmp_path, capture_output=True)
     assert (tmp_path / "key.pem").stat().st_mode & 0o077 == 0
     config = tmp_path / "config" / "mambanorm.yaml"
     config.parent.mkdir()
-    config.write_text(block("yaml").replace("/home/me/.config/dask/dask.pem", str(tmp_path / "key.pem")))
-    page = [str(store) if word == "/shared/runs" else word for word in page_words("slurm.py", after=True)]
+    config.write_text(
+        block("yaml").replace("/home/me/.config/dask/dask.pem", str(tmp_path / "key.pem"))
+    )
+    page = [
+        str(store) if word == "/shared/runs" else word
+        for word in page_words("slurm.py", after=True)
+    ]
     command = [*page, "--scale", "smoke", "--seeds", "1", "--set", "steps=60"]
     log = tmp_path / "log"
     options = ["--jobs", "1", "--threads", "2"]
-    with run_slurm(slurm, *options, command=command, log=log, DASK_CONFIG=str(config.parent)) as started:
+    with run_slurm(
+        slurm, *options, command=command, log=log, DASK_CONFIG=str(config.parent)
+    ) as started:
         until(lambda: len(list(store.glob("*/result.json"))) > 0, "the first run", 400)
         slurm.kill()
         assert started.wait(500) == 0, log.read_text() + slurm.log()
@@ -189,13 +244,28 @@ def test_slurms_jobs_train_the_sweep_of_the_page_and_one_that_is_killed_is_repla
     for script in slurm.scripts():
         assert "tls://127.0.0.1:" in script
         asked = set(re.findall("^#SBATCH (.*)$", script, re.MULTILINE))
-        assert asked >= {"--gres=gpu:1", "--account=me", "--cpus-per-task=2", "-t 240", "--mem=8G", "-n 1"}
+        assert asked >= {
+            "--gres=gpu:1",
+            "--account=me",
+            "--cpus-per-task=2",
+            "-t 240",
+            "--mem=8G",
+            "-n 1",
+        }
         exported = dict(re.findall("^export (.*)=(.*)$", script, re.MULTILINE))
         assert exported == {name: str(value) for name, value in worker_environment(2).items()}
         (worker,) = re.findall("^.* -m distributed.cli.dask_worker .*$", script, re.MULTILINE)
         words = shlex.split(worker)
-        given = {name: words[len(words) - words[::-1].index(name)] for name in words if name.startswith("--")}
-        assert (given["--nthreads"], given["--memory-limit"], given["--lifetime"]) == ("1", "0", "235m")
+        given = {
+            name: words[len(words) - words[::-1].index(name)]
+            for name in words
+            if name.startswith("--")
+        }
+        assert (given["--nthreads"], given["--memory-limit"], given["--lifetime"]) == (
+            "1",
+            "0",
+            "235m",
+        )
 
 
 def slurm_options(*words):
@@ -207,7 +277,9 @@ def slurm_options(*words):
 
 @needs_jobqueue
 def test_a_job_asks_for_the_memory_of_all_its_runs():
-    (said,) = re.findall(r"`--memory (\d+GB)`: of one run, so `--workers (\d+)` asks for (\d+) GB", PAGE)
+    (said,) = re.findall(
+        r"`--memory (\d+GB)`: of one run, so `--workers (\d+)` asks for (\d+) GB", PAGE
+    )
     assert slurm_options("--workers", said[1]).memory == said[0]
     assert slurm_options("--workers", said[1]).job_memory == int(said[2]) * 10**9
     assert slurm_options("--gpu").job_memory == 8 * 10**9
@@ -252,22 +324,36 @@ def container(name):
 
 
 def test_parts_of_the_manifest_name_each_other():
-    cluster, sweep = one("DaskCluster")["metadata"]["name"], one("Job")["spec"]["template"]["metadata"]["labels"]
+    cluster, sweep = (
+        one("DaskCluster")["metadata"]["name"],
+        one("Job")["spec"]["template"]["metadata"]["labels"],
+    )
     assert one("DaskAutoscaler")["spec"]["cluster"] == cluster
-    assert f"--scheduler=tcp://{cluster}-scheduler:8786" in container("sweep")["args"]  # the operator's name for it
+    assert (
+        f"--scheduler=tcp://{cluster}-scheduler:8786" in container("sweep")["args"]
+    )  # the operator's name for it
     assert {port["name"]: port["containerPort"] for port in container("scheduler")["ports"]} == {
         port["targetPort"]: port["port"] for port in CLUSTER["scheduler"]["service"]["ports"]
     }
-    files, claim = one("Pod", STORAGE)["spec"], one("PersistentVolumeClaim", STORAGE)["metadata"]["name"]
+    files, claim = (
+        one("Pod", STORAGE)["spec"],
+        one("PersistentVolumeClaim", STORAGE)["metadata"]["name"],
+    )
     assert len({container(name)["image"] for name in PODS} | {files["containers"][0]["image"]}) == 1
-    for pod in (PODS["worker"], PODS["sweep"], files):  # the volume is at one path for all, and of one user
+    for pod in (
+        PODS["worker"],
+        PODS["sweep"],
+        files,
+    ):  # the volume is at one path for all, and of one user
         (volume,), (mount,) = pod["volumes"], pod["containers"][0]["volumeMounts"]
         assert volume["persistentVolumeClaim"]["claimName"] == claim
         assert (mount["name"], mount["mountPath"]) == (volume["name"], "/shared")
         assert pod["securityContext"] == {"runAsUser": 1000, "fsGroup": 1000}
     ours = {name: str(value) for name, value in worker_environment(1).items()}
     assert ours.items() <= SETTINGS.items()
-    assert {SETTINGS[f"MAMBANORM_{name}_DIR"].split("/")[1] for name in ("RUNS", "DATA")} == {"shared"}
+    assert {SETTINGS[f"MAMBANORM_{name}_DIR"].split("/")[1] for name in ("RUNS", "DATA")} == {
+        "shared"
+    }
     policy = one("NetworkPolicy")["spec"]  # only these pods reach Dask's port
     pods, operator = policy["ingress"]
     assert [source["podSelector"]["matchLabels"] for source in pods["from"]] == [
@@ -279,21 +365,34 @@ def test_parts_of_the_manifest_name_each_other():
 
 
 def test_the_manifests_commands_train_a_sweep(store, tmp_path):
-    """Scheduler, worker and sweep as they stand there, on this machine: only addresses and folders differ, and the
-    size of the sweep."""
+    """Scheduler, worker and sweep as they stand there, on this machine: only addresses and folders
+    differ, and the size of the sweep."""
     file, page = tmp_path / "scheduler.json", f"127.0.0.1:{free_port()}"
     here = ["--host", "127.0.0.1"]
     ports = ["--port", "0", "--dashboard-address", page, "--scheduler-file", str(file)]
     with start("scheduler", *here, *ports, folder=tmp_path):
         until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler")
-        injected = {"DASK_WORKER_NAME": "worker-1", "DASK_SCHEDULER_ADDRESS": json.loads(file.read_text())["address"]}
+        injected = {
+            "DASK_WORKER_NAME": "worker-1",
+            "DASK_SCHEDULER_ADDRESS": json.loads(file.read_text())["address"],
+        }
         with start("worker", *here, folder=tmp_path, **injected):
-            small = ["--scale=smoke", "--seeds=1", "--set=steps=4", f"--scheduler={injected['DASK_SCHEDULER_ADDRESS']}"]
+            small = [
+                "--scale=smoke",
+                "--seeds=1",
+                "--set=steps=4",
+                f"--scheduler={injected['DASK_SCHEDULER_ADDRESS']}",
+            ]
             with start("sweep", *small, folder=tmp_path) as sweep:
-                assert sweep.wait(500) == 0, "\n".join(path.read_text() for path in tmp_path.glob("*.log"))
+                assert sweep.wait(500) == 0, "\n".join(
+                    path.read_text() for path in tmp_path.glob("*.log")
+                )
         assert status(page, "health") == 200  # of the readiness probe
         assert status(page, "api/v1/adaptive_target") == 200  # of the operator
-        assert {status(page, name) for name in ("info/main/workers.html", "json/identity.json", "status")} == {404}
+        assert {
+            status(page, name)
+            for name in ("info/main/workers.html", "json/identity.json", "status")
+        } == {404}
     assert "worker-1" in (tmp_path / "worker.log").read_text()
     frame = load_runs(tmp_path / "shared" / "runs")
     assert len(frame) > 5
@@ -302,12 +401,20 @@ def test_the_manifests_commands_train_a_sweep(store, tmp_path):
 
 def start(name, *more, folder, **injected):
     """The command of a container with its environment; /shared is a folder here."""
-    words = [injected.get(word[2:-1], word) if word.startswith("$(") else word for word in container(name)["args"]]
-    elsewhere = {"HOME", "NUMBA_CACHE_DIR"}  # kernels that are compiled already need not be compiled again
+    words = [
+        injected.get(word[2:-1], word) if word.startswith("$(") else word
+        for word in container(name)["args"]
+    ]
+    elsewhere = {
+        "HOME",
+        "NUMBA_CACHE_DIR",
+    }  # kernels that are compiled already need not be compiled again
     given = {key: value for key, value in SETTINGS.items() if key not in elsewhere}
     given = {key: value.replace("/shared", str(folder / "shared")) for key, value in given.items()}
     command = [sys.executable, "-m", *words, *more]
-    return process(*command, log=folder / f"{name}.log", env=os.environ | given | injected, cwd=ROOT)
+    return process(
+        *command, log=folder / f"{name}.log", env=os.environ | given | injected, cwd=ROOT
+    )
 
 
 def free_port():

@@ -1,4 +1,5 @@
-"""Claims about colour: any two norms can be told apart by colour-blind readers, and nothing is told by colour alone."""
+"""Claims about colour: any two norms can be told apart by colour-blind readers, and nothing is told
+by colour alone."""
 
 import itertools
 import re
@@ -16,13 +17,26 @@ from mambanorm_study.report.page import TEMPLATES
 
 VISION = {
     "normal": np.eye(3),
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 """What a dichromat sees, as a matrix on linear RGB: Machado et al. 2009, severity 1."""
 TOLD_APART = 10.0
-"""CIEDE2000. A difference of 1 can just be seen side by side; 10 is seen at a glance, in two places of a figure."""
+"""CIEDE2000. A difference of 1 can just be seen side by side; 10 is seen at a glance, in two places
+of a figure."""
 
 
 def lab(colour: str, vision: str = "normal") -> np.ndarray:
@@ -30,7 +44,11 @@ def lab(colour: str, vision: str = "normal") -> np.ndarray:
     rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     to_xyz = np.array(
-        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]]
+        [
+            [0.4124564, 0.3575761, 0.1804375],
+            [0.2126729, 0.7151522, 0.072175],
+            [0.0193339, 0.119192, 0.9503041],
+        ]
     )
     xyz = to_xyz @ np.clip(np.array(VISION[vision]) @ linear, 0, 1) / to_xyz.sum(1)
     x, y, z = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
@@ -38,7 +56,8 @@ def lab(colour: str, vision: str = "normal") -> np.ndarray:
 
 
 def ciede2000(one: np.ndarray, two: np.ndarray) -> float:
-    """The colour difference ΔE₀₀ of two L*a*b* triples, with all weights 1 (Sharma et al. 2005, Eq. 2–22)."""
+    """The colour difference ΔE₀₀ of two L*a*b* triples, with all weights 1 (Sharma et al. 2005, Eq.
+    2–22)."""
     chroma = (np.hypot(*one[1:]) + np.hypot(*two[1:])) / 2
     stretch = 1.5 - 0.5 * np.sqrt(chroma**7 / (chroma**7 + 25**7))
     (l1, a1, b1), (l2, a2, b2) = one, two
@@ -48,7 +67,13 @@ def ciede2000(one: np.ndarray, two: np.ndarray) -> float:
     lightness, chroma = (l1 + l2) / 2, (c1 + c2) / 2
     hue = (h1 + turn / 2) % 360 if c1 * c2 else h1 + h2
     cos = lambda degrees: np.cos(np.radians(degrees))
-    t = 1 - 0.17 * cos(hue - 30) + 0.24 * cos(2 * hue) + 0.32 * cos(3 * hue + 6) - 0.2 * cos(4 * hue - 63)
+    t = (
+        1
+        - 0.17 * cos(hue - 30)
+        + 0.24 * cos(2 * hue)
+        + 0.32 * cos(3 * hue + 6)
+        - 0.2 * cos(4 * hue - 63)
+    )
     dl = (l2 - l1) / (1 + 0.015 * (lightness - 50) ** 2 / np.sqrt(20 + (lightness - 50) ** 2))
     dc = (c2 - c1) / (1 + 0.045 * chroma)
     dh = 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2)) / (1 + 0.015 * chroma * t)
@@ -94,14 +119,21 @@ def test_words_on_a_norms_colour_can_be_read():
         assert contrast(colour, ink) > 3.5, name  # WCAG 2 asks for 3 in large type
 
 
-# ------------------------------------------------------------------------------------------------ never colour alone
+# ------------------------------------------------------------------------------- never colour alone
 
 
 def without_colour(handle) -> tuple:
     """What is left of a legend's handle for a reader who sees no colour."""
     if hasattr(handle, "get_marker"):
-        face = handle.get_marker() not in ("None", "", " ") and same_color(handle.get_markerfacecolor(), "white")
-        return handle.get_marker(), str(handle._unscaled_dash_pattern), round(handle.get_linewidth(), 1), face
+        face = handle.get_marker() not in ("None", "", " ") and same_color(
+            handle.get_markerfacecolor(), "white"
+        )
+        return (
+            handle.get_marker(),
+            str(handle._unscaled_dash_pattern),
+            round(handle.get_linewidth(), 1),
+            face,
+        )
     return handle.get_hatch(), round(to_rgba(handle.get_facecolor())[3], 1)
 
 
@@ -110,9 +142,13 @@ def legends(fig):
 
 
 def assert_told_without_colour(fig):
-    """For every legend: no two entries look the same in black and white. True if there was one to look at."""
+    """For every legend: no two entries look the same in black and white. True if there was one to
+    look at."""
     for legend in legends(fig):
-        looks = {text.get_text(): without_colour(h) for text, h in zip(legend.get_texts(), legend.legend_handles)}
+        looks = {
+            text.get_text(): without_colour(h)
+            for text, h in zip(legend.get_texts(), legend.legend_handles)
+        }
         assert len(set(looks.values())) == len(looks), looks
     return bool(legends(fig))
 
@@ -126,19 +162,25 @@ ARMS = [
 def lines_figure():
     rows = itertools.product(ARMS, range(2), ("noise", "rotation"), (0.0, 0.1))
     table = pd.DataFrame(rows, columns=["arm", "seed", "kind", "severity"])
-    return figures.fig_over(table.assign(accuracy=50 + table.seed), "severity", "arm", "Corrupted", panel="kind")
+    return figures.fig_over(
+        table.assign(accuracy=50 + table.seed), "severity", "arm", "Corrupted", panel="kind"
+    )
 
 
 @pytest.mark.parametrize("name", [*DRAW_FRAME, *DRAW_ARRAYS, "lines"])
-def test_no_legend_tells_two_things_by_colour_alone_and_the_ground_is_white_on_a_dark_page_too(name, frame):
+def test_no_legend_tells_two_things_by_colour_alone_and_the_ground_is_white_on_a_dark_page_too(
+    name, frame
+):
     draw = {**DRAW_FRAME, **{key: lambda _, key=key: DRAW_ARRAYS[key]("") for key in DRAW_ARRAYS}}
     fig = lines_figure() if name == "lines" else draw[name](frame)
-    assert assert_told_without_colour(fig) == (name not in {"headline", "type", "grid", "pairs", "sigma1"})
+    assert assert_told_without_colour(fig) == (
+        name not in {"headline", "type", "grid", "pairs", "sigma1"}
+    )
     assert to_rgba(fig.get_facecolor()) == (1, 1, 1, 1)
     assert all(to_rgba(ax.get_facecolor())[3] == 1 for ax in fig.axes)
 
 
-# ------------------------------------------------------------------------------------------------------ light and dark
+# ----------------------------------------------------------------------------------- light and dark
 
 
 def schemes() -> dict[str, dict[str, str]]:
@@ -146,7 +188,10 @@ def schemes() -> dict[str, dict[str, str]]:
     found = re.findall(r":root \{(.*?)\}", (TEMPLATES / "look.css").read_text(), re.DOTALL)
     light, dark = (dict(re.findall(r"--([\w-]+): (#\w{3,6})\b", block)) for block in found)
     full = lambda c: c if len(c) == 7 else "#" + "".join(2 * digit for digit in c[1:])
-    return {"light": {n: full(c) for n, c in light.items()}, "dark": {n: full(c) for n, c in (light | dark).items()}}
+    return {
+        "light": {n: full(c) for n, c in light.items()},
+        "dark": {n: full(c) for n, c in (light | dark).items()},
+    }
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,4 +1,5 @@
-"""Which arm to take, and any arm compared with any other: by the rule of the verdicts, with an answer in words."""
+"""Which arm to take, and any arm compared with any other: by the rule of the verdicts, with an
+answer in words."""
 
 import numpy as np
 import pandas as pd
@@ -34,7 +35,7 @@ def made_up(monkeypatch):
     return answer
 
 
-# ----------------------------------------------------------------------------------------------------------- two arms
+# ----------------------------------------------------------------------------------------- two arms
 
 
 @pytest.mark.parametrize(
@@ -53,13 +54,23 @@ def test_the_answer_is_said_in_words(made_up, lead, sd, said):
     assert row.fresh
     assert abs(row.effect - lead) < 2 * sd
     assert row.low < row.effect < row.high
-    assert row.said == f"{row.brief}; the seeds share one pool of rows, and this speaks about it alone"
-    assert ("new seeds would tell" in row.brief) == (row.word == rule.CANNOT_TELL) == (row.new_seeds is not None)
+    assert (
+        row.said == f"{row.brief}; the seeds share one pool of rows, and this speaks about it alone"
+    )
+    assert (
+        ("new seeds would tell" in row.brief)
+        == (row.word == rule.CANNOT_TELL)
+        == (row.new_seeds is not None)
+    )
 
 
 def test_the_number_of_new_seeds_does_not_depend_on_which_arm_is_named_first():
-    frame = planted.study(planted.rows_of(planted.tuned_and_tested([ARM, OTHER], "digits")), {ARM: 0.8}, sd=3.0)
-    rows = [which_arm.answer(*pair, "digits", frame, "smoke") for pair in ((ARM, OTHER), (OTHER, ARM))]
+    frame = planted.study(
+        planted.rows_of(planted.tuned_and_tested([ARM, OTHER], "digits")), {ARM: 0.8}, sd=3.0
+    )
+    rows = [
+        which_arm.answer(*pair, "digits", frame, "smoke") for pair in ((ARM, OTHER), (OTHER, ARM))
+    ]
     assert [row["word"] for row in rows] == [rule.CANNOT_TELL] * 2
     assert rows[0]["new_seeds"] == rows[1]["new_seeds"] > 8
 
@@ -92,11 +103,18 @@ def test_the_recorded_seeds_of_the_other_arm_are_taken_unless_more_are_asked_for
 
 
 def test_a_new_arm_is_tuned_on_new_seeds_and_tested_where_the_other_is_recorded():
-    """The other arm has no test seeds yet: the comparison is made on its tuning seeds, and is not fresh."""
+    """The other arm has no test seeds yet: the comparison is made on its tuning seeds, and is not
+    fresh."""
     rates = lr_grid("digits", "smoke")
-    configs = [config for lr in rates for config in grid([OTHER], ["digits"], scale="smoke", seeds=RECORDED, lr=lr)]
+    configs = [
+        config
+        for lr in rates
+        for config in grid([OTHER], ["digits"], scale="smoke", seeds=RECORDED, lr=lr)
+    ]
     seeds = list(RECORDED[:8])
-    for round_, expected in enumerate([(NEW_TUNING_SEEDS, rates), (tuple(seeds), rates[1:2]), ((), ())]):
+    for round_, expected in enumerate(
+        [(NEW_TUNING_SEEDS, rates), (tuple(seeds), rates[1:2]), ((), ())]
+    ):
         frame = planted.study(planted.rows_of(configs), {ARM: 5.0}, sd=0.3)
         lacking = which_arm.duel_runs(ARM, OTHER, "digits", seeds, "smoke", frame)
         assert {config.arm for config in lacking} == ({ARM} if round_ < 2 else set())
@@ -114,9 +132,22 @@ def test_a_new_arm_is_tuned_on_new_seeds_and_tested_where_the_other_is_recorded(
 
 
 def test_the_command_trains_the_missing_runs_and_prints_a_line_a_task(tmp_path, capsys):
-    call = ["compare", ARM, "--scale", "smoke", "--tasks", "digits", "--seeds", "6", "--runs-dir", str(tmp_path)]
+    call = [
+        "compare",
+        ARM,
+        "--scale",
+        "smoke",
+        "--tasks",
+        "digits",
+        "--seeds",
+        "6",
+        "--runs-dir",
+        str(tmp_path),
+    ]
     assert main([*call, "--dry-run"]) == 0
-    assert "24 runs asked for, 0 in the store" in capsys.readouterr().out  # both arms are tuned first
+    assert (
+        "24 runs asked for, 0 in the store" in capsys.readouterr().out
+    )  # both arms are tuned first
     assert main([*call, "--workers", "0"]) == 0
     assert capsys.readouterr().out.strip().startswith("digits: ")
     assert 24 < len(study.load_runs(tmp_path)) <= 24 + 2 * 6
@@ -139,7 +170,7 @@ def test_bad_input_is_one_line_and_nothing_is_trained(arm, options, said, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-# ------------------------------------------------------------------------------------------------------ choosing an arm
+# ---------------------------------------------------------------------------------- choosing an arm
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +190,9 @@ def test_the_arm_to_take_is_chosen_by_validation_on_the_tuning_seeds(many):
     assert advice.ranking(many.assign(**columns), "digits").arm.iloc[0] == "None>SSM>BN"
     tuned = (many.arm == "IN>SSM>IN") & ~tests
     better = many.best_val_accuracy + 0.3 * tuned
-    assert advice.ranking(many.assign(best_val_accuracy=better), "digits").arm.iloc[0] == "IN>SSM>IN"
+    assert (
+        advice.ranking(many.assign(best_val_accuracy=better), "digits").arm.iloc[0] == "IN>SSM>IN"
+    )
     with pytest.raises(ValueError, match="no arm is tuned and tested on task 'listops'"):
         advice.ranking(many, "listops")
 
@@ -168,7 +201,9 @@ def test_every_other_arm_is_compared_with_the_chosen_one_on_the_test_seeds(many)
     table = advice.ranking(many, "digits").set_index("arm")
     found = table.loc[PROPOSAL]
     assert (found.who, found.told, found.n, found.fresh) == ("the paper's", "behind", 8, True)
-    rows = many[many.seed.map(is_test_seed)].pivot(index="seed", columns="arm", values="test_accuracy")
+    rows = many[many.seed.map(is_test_seed)].pivot(
+        index="seed", columns="arm", values="test_accuracy"
+    )
     gap = 100 * (rows["None>SSM>BN"] - rows[PROPOSAL])
     assert found.per_seed == pytest.approx(gap.tolist())
     assert (found.low, found.high) == pytest.approx(rule.interval(gap))
@@ -190,7 +225,11 @@ def test_the_first_arms_and_those_that_somebody_recommends_are_shown(many):
     table = advice.ranking(many, "digits")
     shown = advice.leading(table)
     assert shown["mean"].tolist() == [round(x, 1) for x in table["mean"][shown.index]]
-    assert set(table.index[:8]) <= set(shown.index) <= {*table.index[:8], *table.index[table.who != ""]}
+    assert (
+        set(table.index[:8])
+        <= set(shown.index)
+        <= {*table.index[:8], *table.index[table.who != ""]}
+    )
     pairs = advice.against_chosen(table, "digits")
     assert set(pairs.b) == {PROPOSAL, "BN>SSM>LN", OTHER}
     assert np.isfinite(pairs[["difference", "low", "high"]].to_numpy()).all()

@@ -38,7 +38,9 @@ def test_adaln_equals_its_equation_forward_and_gradient(zero):
     leaves = [x, c, *norm.parameters()]
     for ours, equation in ((norm(x, c), y), (norm.residual(x, branch, c), block)):
         torch.testing.assert_close(ours, equation, rtol=1e-12, atol=1e-12)
-        grads = (torch.autograd.grad(v.pow(3).sum(), leaves, retain_graph=True) for v in (ours, equation))
+        grads = (
+            torch.autograd.grad(v.pow(3).sum(), leaves, retain_graph=True) for v in (ours, equation)
+        )
         for mine, theirs in zip(*grads, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
@@ -50,7 +52,9 @@ def test_adaln_zero_starts_as_the_identity_and_as_plain_ln_and_still_learns():
     torch.testing.assert_close(norm(x, c), mn.create_norm("LN", D)(x))
     norm.residual(x, branch, c).pow(2).sum().backward()
     assert norm.map.weight.grad.abs().sum() > 0
-    assert study.AdaLN(D, C)(x, c).sub(norm(x, c)).abs().max() > 1e-3  # without zero the condition counts at once
+    assert (
+        study.AdaLN(D, C)(x, c).sub(norm(x, c)).abs().max() > 1e-3
+    )  # without zero the condition counts at once
 
 
 def test_adaln_gives_each_row_the_scale_and_shift_of_its_own_condition():
@@ -66,7 +70,10 @@ def test_adaln_gives_each_row_the_scale_and_shift_of_its_own_condition():
     [
         (lambda: study.AdaLN(D, 2.5), "d_condition must be a positive whole number"),
         (lambda: study.AdaLN(D, C, zero="yes"), "zero must be True or False"),
-        (lambda: study.AdaLN(D, C)(torch.zeros(B, L, D), torch.zeros(B, L, C)), r"\(B, d_condition\) = \(3, 6\)"),
+        (
+            lambda: study.AdaLN(D, C)(torch.zeros(B, L, D), torch.zeros(B, L, C)),
+            r"\(B, d_condition\) = \(3, 6\)",
+        ),
         (lambda: study.AdaLN(D, C)(torch.zeros(B, L, D + 1), torch.zeros(B, C)), "D = 8"),
     ],
 )
@@ -75,7 +82,11 @@ def test_what_adaln_cannot_use_is_refused(call, told):
         call()
 
 
-LAYERS = {"linear": lambda: nn.Linear(7, 4), "conv": lambda: nn.Conv2d(3, 4, 3), "conv 1d": lambda: nn.Conv1d(6, 4, 2)}
+LAYERS = {
+    "linear": lambda: nn.Linear(7, 4),
+    "conv": lambda: nn.Conv2d(3, 4, 3),
+    "conv 1d": lambda: nn.Conv1d(6, 4, 2),
+}
 INPUT = {"linear": (2, 7), "conv": (2, 3, 5, 5), "conv 1d": (2, 6, 9)}
 APPLY = {"linear": F.linear, "conv": F.conv2d, "conv 1d": F.conv1d}
 

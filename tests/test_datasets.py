@@ -1,6 +1,8 @@
-"""Claims about the paper's own data sets: what is read, what is refused, what the user is told to do.
+"""Claims about the paper's own data sets: what is read, what is refused, what the user is told to
+do.
 
-Files are the real ones of MAMBANORM_REAL_DATA where they are, and otherwise made here in the identical layout.
+Files are the real ones of MAMBANORM_REAL_DATA where they are, and otherwise made here in the
+identical layout.
 """
 
 from __future__ import annotations
@@ -61,7 +63,10 @@ def forget():
 def data(monkeypatch, tmp_path):
     """An empty data folder of the test's own, and nothing remembered."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
-    for name in ("mnist", "fashion_mnist"):  # idx files of the test's own, under the published names
+    for name in (
+        "mnist",
+        "fashion_mnist",
+    ):  # idx files of the test's own, under the published names
         one = images.SETS[name]
         monkeypatch.setitem(images.SETS, name, replace(one, files=dict.fromkeys(one.files, "")))
     forget()
@@ -99,7 +104,7 @@ def png(rng, edge, mode="RGB"):
     return encoded(rng.integers(0, 256, shape, np.uint8))
 
 
-# ---------------------------------------------------------------------------------------------- registry
+# ----------------------------------------------------------------------------------------- registry
 
 
 TO_BRING = ["imdb", "mnist", "svhn", "cifar100_images", "breakfast", "imagenet100", "imagenet1k"]
@@ -107,7 +112,9 @@ TO_BRING = ["imdb", "mnist", "svhn", "cifar100_images", "breakfast", "imagenet10
 
 @pytest.mark.parametrize("name", TO_BRING)
 def test_absent_data_are_an_error_that_says_what_and_what_to_do(data, name):
-    with pytest.raises(ValueError, match=f"{name.removesuffix('_images')}.* are missing: no .*README") as error:
+    with pytest.raises(
+        ValueError, match=f"{name.removesuffix('_images')}.* are missing: no .*README"
+    ) as error:
         load_task(name, "smoke", 0)
     assert str(data) in str(error.value)
     assert any(way in str(error.value) for way in ("--prepare", "Download", "Get ILSVRC"))
@@ -121,7 +128,7 @@ def test_images_kept_as_bytes_are_minus_one_to_one_in_a_batch_and_lazy_inputs_an
         assert torch.equal(lazy[rows], stored[rows])
 
 
-# ---------------------------------------------------------------------------------------------- downloads
+# ---------------------------------------------------------------------------------------- downloads
 
 
 CONTENT = np.random.default_rng(0).bytes(3_000_001)
@@ -204,7 +211,9 @@ def test_an_altered_download_is_refused_with_both_checksums_and_not_kept(data, s
         fetch(f"{address}/a", GOOD, data)
     assert list(data.iterdir()) == []
     (data / "a").write_bytes(handler.content)
-    with pytest.raises(ValueError, match=rf"{data / 'a'} \(3,000,001 bytes\) is truncated or altered: .*delete"):
+    with pytest.raises(
+        ValueError, match=rf"{data / 'a'} \(3,000,001 bytes\) is truncated or altered: .*delete"
+    ):
         fetch(f"{address}/a", GOOD, data)  # it may have been altered later
     with pytest.raises(OSError, match=f"404.*put the file into {data} yourself, as nothing"):
         fetch(f"{address}/nothing", GOOD, data)
@@ -214,10 +223,15 @@ def test_prepare_downloads_what_a_task_then_reads(data, server, monkeypatch):
     address, handler = server
     handler.content = content = encoded_rows(np.random.default_rng(0), 120, "img", "fine_label", 32)
     digest = "sha256:" + hashlib.sha256(content).hexdigest()
-    one = replace(images.SETS["cifar100"], address=address, files={images.TRAIN: digest, images.TEST: digest})
+    one = replace(
+        images.SETS["cifar100"], address=address, files={images.TRAIN: digest, images.TEST: digest}
+    )
     monkeypatch.setitem(images.SETS, "cifar100", one)
     assert len(tasks.prepare_task("cifar100", "smoke").train) == 64
-    assert sorted(path.name for path in (data / "cifar100").iterdir()) == [images.TEST, images.TRAIN]
+    assert sorted(path.name for path in (data / "cifar100").iterdir()) == [
+        images.TEST,
+        images.TRAIN,
+    ]
     assert len(tasks.prepare_task("cifar100_images", "smoke").test) == 32
     assert len(handler.asked) == 2
 
@@ -229,17 +243,20 @@ def test_a_checksum_that_is_not_written_down_is_the_one_that_the_hub_states(serv
         images._stated_digest(f"{address}/gone.parquet")
 
 
-# ---------------------------------------------------------------------------------------------- pathfinder
+# --------------------------------------------------------------------------------------- pathfinder
 
 
 def put_lra(root, window=32):
-    """LRA's folder as it is released, three batches of 20; labels alternate, picture i has the grey value i."""
+    """LRA's folder as it is released, three batches of 20; labels alternate, picture i has the grey
+    value i."""
     (root / pathfinder.LRA / "metadata").mkdir(parents=True)
     for k, batch in enumerate((0, 2, 10)):
         place, rows = root / pathfinder.LRA / "imgs" / str(batch), []
         place.mkdir(parents=True)
         for i in range(20):
-            (place / f"sample_{i}.png").write_bytes(encoded(np.full((window, window), 20 * k + i, np.uint8)))
+            (place / f"sample_{i}.png").write_bytes(
+                encoded(np.full((window, window), 20 * k + i, np.uint8))
+            )
             rows.append(f"imgs/{batch} sample_{i}.png {i} {i % 2} 1.0 14 4 2 0.5 1 1\n")
         (root / pathfinder.LRA / "metadata" / f"{batch}.npy").write_text("".join(rows))
 
@@ -248,7 +265,11 @@ def test_lras_pictures_are_drawn_by_the_runs_seed_and_averaged_at_smoke(data, mo
     refused("pathfinder32", "the data of task 'pathfinder32' are missing")
     put_lra(data / "pathfinder32")
     refused("pathfinder32", "pathfinder32's pool has 60 rows, needed are 64 [+] 32 [+] 32")
-    monkeypatch.setitem(pathfinder.SETTINGS, "smoke", replace(pathfinder.SETTINGS["smoke"], train=32, val=16, test=8))
+    monkeypatch.setitem(
+        pathfinder.SETTINGS,
+        "smoke",
+        replace(pathfinder.SETTINGS["smoke"], train=32, val=16, test=8),
+    )
     made, other = (load_task("pathfinder32", "smoke", seed) for seed in (0, 1))
     assert made.train.inputs.shape == (32, 256, 1)
     assert not torch.equal(made.train.labels, other.train.labels)
@@ -266,18 +287,23 @@ def test_at_paper_lras_pictures_have_s4s_split(data, monkeypatch):
     loaded = load_task("pathfinder64", "paper", 0)
     assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [48, 6, 6]
     order = torch.randperm(60, generator=torch.Generator().manual_seed(42))
-    assert torch.equal((loaded.test.batch(slice(None))[0][:, 7, 0] * 255).round().long(), order[54:])
+    assert torch.equal(
+        (loaded.test.batch(slice(None))[0][:, 7, 0] * 255).round().long(), order[54:]
+    )
     assert torch.equal(loaded.train.labels, order[:48] % 2)
     assert loaded.train.inputs.shape == (48, 4096, 1)
 
 
 @pytest.mark.parametrize("kind", [str, bytes], ids=["Python 3", "Python 2"])
 def test_pathfinders_metadata_are_read_as_its_generator_writes_them(data, kind):
-    """snakes2.py saves rows of text and numbers with np.save; LRA's release has them as text under the same names."""
+    """snakes2.py saves rows of text and numbers with np.save; LRA's release has them as text under
+    the same names."""
     put_lra(data / "pathfinder32")
     text = pathfinder.read_lra(data / "pathfinder32")
     for file in (data / "pathfinder32" / pathfinder.LRA / "metadata").iterdir():
-        np.save(file, np.array([line.split() for line in file.read_text().splitlines()]).astype(kind))
+        np.save(
+            file, np.array([line.split() for line in file.read_text().splitlines()]).astype(kind)
+        )
     assert list(pathfinder.read_lra(data / "pathfinder32").items()) == list(text.items())
     assert len(text) == 60
 
@@ -285,15 +311,33 @@ def test_pathfinders_metadata_are_read_as_its_generator_writes_them(data, kind):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("2", b"\x93NUMPY\x01\x00cut", r"2\.npy cannot be read .*needed are rows of subpath.*bring this file again"),
+        (
+            "2",
+            b"\x93NUMPY\x01\x00cut",
+            r"2\.npy cannot be read .*needed are rows of subpath.*bring this file again",
+        ),
         ("2", b"\xff\xfe", r"2\.npy is no text in UTF-8"),
         ("2", b"imgs/2 sample_0.png 0\n", r"2\.npy cannot be read \(list index"),
-        ("2", b"imgs/2 seg/2 sample_0.png 7 1.8\n", r"2\.npy cannot be read \(.*row 1: label 7, allowed are 0 to 1"),
-        ("2", np.array([["imgs/2", None]], object), r"2\.npy cannot be read \(Object arrays cannot be loaded"),
-        ("combined", b"", r"combined\.npy is not the metadata of one batch, <number>\.npy: move it"),
+        (
+            "2",
+            b"imgs/2 seg/2 sample_0.png 7 1.8\n",
+            r"2\.npy cannot be read \(.*row 1: label 7, allowed are 0 to 1",
+        ),
+        (
+            "2",
+            np.array([["imgs/2", None]], object),
+            r"2\.npy cannot be read \(Object arrays cannot be loaded",
+        ),
+        (
+            "combined",
+            b"",
+            r"combined\.npy is not the metadata of one batch, <number>\.npy: move it",
+        ),
     ],
 )
-def test_metadata_of_pathfinder_that_cannot_be_read_are_refused_by_their_name(data, name, content, said):
+def test_metadata_of_pathfinder_that_cannot_be_read_are_refused_by_their_name(
+    data, name, content, said
+):
     put_lra(data / "pathfinder32")
     file = data / "pathfinder32" / pathfinder.LRA / "metadata" / f"{name}.npy"
     file.write_bytes(content) if isinstance(content, bytes) else np.save(file, content)
@@ -310,7 +354,9 @@ def test_a_text_in_another_encoding_is_refused_by_its_name(data):
         with pytest.raises(ValueError, match=rf"a\.txt {said} .*0x93"):
             read(data / "a.txt")
     (data / "a.txt").write_text("P03_cam01_P03_soup.txt")
-    with pytest.raises(ValueError, match=r"a\.txt: 'P03_cam01_P03_soup' ends in none of cereals, coffee"):
+    with pytest.raises(
+        ValueError, match=r"a\.txt: 'P03_cam01_P03_soup' ends in none of cereals, coffee"
+    ):
         breakfast.read_bundle(data / "a.txt")
 
 
@@ -328,11 +374,12 @@ def test_a_picture_of_lras_that_is_wrong_is_refused_by_its_name(data, content, s
     refused("pathfinder32", said, "paper")
 
 
-# ---------------------------------------------------------------------------------------------- pictures
+# ----------------------------------------------------------------------------------------- pictures
 
 
 def encoded_rows(rng, n, picture, label, edge, mode="RGB", n_classes=10):
-    """A Parquet file's content as in a Hugging Face repository: a struct {bytes, path} and a label."""
+    """A Parquet file's content as in a Hugging Face repository: a struct {bytes, path} and a
+    label."""
     rows = [{"bytes": png(rng, edge, mode), "path": f"{i}.png"} for i in range(n)]
     table = pa.table({picture: rows, label: rng.integers(0, n_classes, n)})
     if label == "fine_label":
@@ -345,7 +392,9 @@ def put_parquet(data, name, split, n, seed=0, file=None):
     """A split's Parquet file."""
     one = images.SETS[name]
     mode = "L" if "mnist" in name else "RGB"
-    content = encoded_rows(np.random.default_rng(seed), n, *one.columns, one.edge, mode, one.n_classes)
+    content = encoded_rows(
+        np.random.default_rng(seed), n, *one.columns, one.edge, mode, one.n_classes
+    )
     path = data / name / (file or f"{split}.parquet")
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
@@ -356,7 +405,9 @@ def put_idx(folder, split, pictures, labels):
     """A pair of idx files."""
     folder.mkdir(exist_ok=True)
     for name, array in zip(images.IDX[split], (pictures, labels), strict=True):
-        head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+        head = bytes([0, 0, 8, array.ndim]) + b"".join(
+            size.to_bytes(4, "big") for size in array.shape
+        )
         (folder / name).write_bytes(gzip.compress(head + array.tobytes(), 1))
 
 
@@ -372,7 +423,12 @@ def test_idx_files_give_back_their_array_and_damaged_ones_are_refused_by_name(da
         published.setitem(images.SETS, "mnist", replace(images.SETS["mnist"], files=altered))
         refused("mnist", f"{images_path.name} .* truncated or altered: its md5 .*{'0' * 32}")
     whole = images_path.read_bytes()
-    for damaged in (whole[:-30], b"<html>", gzip.compress(b"\x00\x00\x08"), gzip.compress(gzip.decompress(whole)[:-1])):
+    for damaged in (
+        whole[:-30],
+        b"<html>",
+        gzip.compress(b"\x00\x00\x08"),
+        gzip.compress(gzip.decompress(whole)[:-1]),
+    ):
         images_path.write_bytes(damaged)
         with pytest.raises(ValueError, match=f"{images_path.name} is no whole idx file"):
             read_idx(images_path)
@@ -381,7 +437,11 @@ def test_idx_files_give_back_their_array_and_damaged_ones_are_refused_by_name(da
 @pytest.mark.parametrize(
     ("pictures", "labels", "said"),
     [
-        ((200, 28, 28), np.zeros(199), r"holds \(200, 28, 28\), .*labels-.* \(199,\): needed is one label for each"),
+        (
+            (200, 28, 28),
+            np.zeros(199),
+            r"holds \(200, 28, 28\), .*labels-.* \(199,\): needed is one label for each",
+        ),
         ((200, 28, 27), np.zeros(200), r"holds \(200, 28, 27\), .*needed is .* 28×28 pixels"),
         ((200, 28, 28), np.full(200, 10), "row 1: label 10, allowed are 0 to 9"),
     ],
@@ -437,7 +497,10 @@ def test_cifar_at_paper_is_s4s_grey_sequence_and_split(data, monkeypatch):
     order = torch.randperm(30, generator=torch.Generator().manual_seed(42))
     rows = pq.read_table(train_file).to_pylist()
     for place, row in ((0, order[0]), (26, order[26])):
-        grey = np.asarray(Image.open(io.BytesIO(rows[row]["img"]["bytes"])).convert("L"), np.float64) / 255
+        grey = (
+            np.asarray(Image.open(io.BytesIO(rows[row]["img"]["bytes"])).convert("L"), np.float64)
+            / 255
+        )
         expected = ((grey - 122.6 / 255) / (61 / 255)).reshape(1024, 1)
         x, _, label = loaded.train.batch([place])
         assert np.allclose(x[0], expected, atol=1e-5)
@@ -451,8 +514,15 @@ def test_cifar_as_images_is_colour_in_minus_one_to_one(data, monkeypatch):
     x, lengths, labels = loaded.test.batch([4, 2])
     row = torch.randperm(100, generator=torch.Generator().manual_seed(42))[4]
     one = pq.read_table(test_file).to_pylist()[row]
-    assert np.allclose(x[0], np.asarray(Image.open(io.BytesIO(one["img"]["bytes"]))) / 127.5 - 1, atol=1e-6)
-    assert (x.shape, x.dtype, lengths, labels[0].item()) == ((2, 32, 32, 3), torch.float32, None, one["fine_label"])
+    assert np.allclose(
+        x[0], np.asarray(Image.open(io.BytesIO(one["img"]["bytes"]))) / 127.5 - 1, atol=1e-6
+    )
+    assert (x.shape, x.dtype, lengths, labels[0].item()) == (
+        (2, 32, 32, 3),
+        torch.float32,
+        None,
+        one["fine_label"],
+    )
     assert (loaded.in_channels, loaded.n_classes) == (3, 100)
     trains("cifar100_images")
 
@@ -460,8 +530,13 @@ def test_cifar_as_images_is_colour_in_minus_one_to_one(data, monkeypatch):
 def test_a_published_file_that_was_altered_is_refused_with_both_checksums(data):
     path = put_parquet(data, "cifar10", "train", 3, file=images.TRAIN)
     put_parquet(data, "cifar10", "test", 3)
-    found, expected = hashlib.sha256(path.read_bytes()).hexdigest(), images.SETS["cifar10"].files[images.TRAIN][7:]
-    with pytest.raises(ValueError, match=f"{path.name}.*truncated or altered.*{expected} and is {found}; delete"):
+    found, expected = (
+        hashlib.sha256(path.read_bytes()).hexdigest(),
+        images.SETS["cifar10"].files[images.TRAIN][7:],
+    )
+    with pytest.raises(
+        ValueError, match=f"{path.name}.*truncated or altered.*{expected} and is {found}; delete"
+    ):
         load_task("cifar10", "smoke", 0)
 
 
@@ -507,14 +582,16 @@ def test_a_picture_that_is_wrong_is_refused_with_its_row(content, said):
         decode(rows, [1, 0, 2], 32, "L", "svhn's train")
 
 
-# ---------------------------------------------------------------------------------------------- imdb
+# --------------------------------------------------------------------------------------------- imdb
 
 
 def put_imdb(data, train_rows, test_rows):
     (data / "imdb").mkdir(exist_ok=True)
     for split, rows in (("train", train_rows), ("test", test_rows)):
         texts, labels = zip(*rows, strict=True)
-        pq.write_table(pa.table({"text": texts, "label": labels}), data / "imdb" / f"{split}.parquet")
+        pq.write_table(
+            pa.table({"text": texts, "label": labels}), data / "imdb" / f"{split}.parquet"
+        )
 
 
 def sentences():
@@ -532,7 +609,9 @@ def test_real_sentences_are_read_character_by_character_and_train(data):
     names = {i: token for token, i in ids.items()}
     rows_read = zip(loaded.test.inputs.tolist(), loaded.test.lengths.tolist(), strict=True)
     decoded = {"".join(names[i] for i in row[: length - 1]) for row, length in rows_read}
-    expected = {"".join(char if char in ids else "<unk>" for char in text[:63]) for text, _ in rows[700:]}
+    expected = {
+        "".join(char if char in ids else "<unk>" for char in text[:63]) for text, _ in rows[700:]
+    }
     assert len(decoded) >= 30
     assert decoded <= expected
     trains("imdb")
@@ -559,7 +638,11 @@ def test_imdb_at_paper_follows_s4(data, monkeypatch):
     [
         (["fine", ""], [1, 0], ".* is no review"),
         (["fine", None], [1, 0], ".* is no review"),
-        (["fine", "odd"], [1, -1], "label -1, allowed are 0 to 1"),  # as the unlabelled reviews have it
+        (
+            ["fine", "odd"],
+            [1, -1],
+            "label -1, allowed are 0 to 1",
+        ),  # as the unlabelled reviews have it
     ],
 )
 def test_a_review_without_text_or_label_is_refused_with_its_row(data, texts, labels, said):
@@ -568,7 +651,7 @@ def test_a_review_without_text_or_label_is_refused_with_its_row(data, texts, lab
     refused("imdb", f"imdb's train, row 2: {said}")
 
 
-# ---------------------------------------------------------------------------------------------- breakfast
+# ---------------------------------------------------------------------------------------- breakfast
 
 
 def put_breakfast(data, lengths, train, test):
@@ -577,10 +660,14 @@ def put_breakfast(data, lengths, train, test):
     for name in ("features", "splits"):
         (folder / name).mkdir(parents=True)
     for video, length in lengths.items():
-        np.save(folder / "features" / f"{video}.npy", rng.standard_normal((2048, length), np.float32))
+        np.save(
+            folder / "features" / f"{video}.npy", rng.standard_normal((2048, length), np.float32)
+        )
     for split in (1, 2, 3, 4):
         for part, videos in (("train", train), ("test", test)):
-            (folder / "splits" / f"{part}.split{split}.bundle").write_text("".join(f"{v}.txt\n" for v in videos))
+            (folder / "splits" / f"{part}.split{split}.bundle").write_text(
+                "".join(f"{v}.txt\n" for v in videos)
+            )
     return folder
 
 
@@ -591,7 +678,10 @@ def made_videos(people, kinds=("cereals", "coffee", "tea", "salat")):
 @pytest.fixture
 def few(data):
     """Two dozen made videos of a few frames."""
-    train_videos, test_videos = made_videos(["P16", "P17", "P18", "P19"]), made_videos(["P03", "P04"])
+    train_videos, test_videos = (
+        made_videos(["P16", "P17", "P18", "P19"]),
+        made_videos(["P03", "P04"]),
+    )
     lengths = {video: 5 + i for i, video in enumerate(train_videos + test_videos)}
     return put_breakfast(data, lengths, train_videos, test_videos)
 
@@ -600,10 +690,13 @@ def test_real_bundles_are_the_four_published_splits():
     sizes, everyone = [], set()
     for split in (1, 2, 3, 4):
         train_videos, test_videos = (
-            breakfast.read_bundle(real(f"breakfast/splits/{part}.split{split}.bundle")) for part in ("train", "test")
+            breakfast.read_bundle(real(f"breakfast/splits/{part}.split{split}.bundle"))
+            for part in ("train", "test")
         )
         sizes.append((len(train_videos), len(test_videos)))
-        assert not {breakfast.person(v) for v in train_videos} & {breakfast.person(v) for v in test_videos}
+        assert not {breakfast.person(v) for v in train_videos} & {
+            breakfast.person(v) for v in test_videos
+        }
         everyone |= {*train_videos, *test_videos}
     assert sizes == [(1460, 252), (1261, 451), (1279, 433), (1136, 576)]
     assert len(everyone) == 1712
@@ -613,7 +706,9 @@ def test_activities_are_numbered_as_vis4mer_numbers_them():
     for part in ("train", "test"):
         for line in real(f"breakfast/vis4mer_{part}.csv").read_text().splitlines()[1:]:
             name, _, _, number = line.split(",")
-            assert breakfast.activity(name.removesuffix("_ch0")) == int(number)  # the camera's channel
+            assert breakfast.activity(name.removesuffix("_ch0")) == int(
+                number
+            )  # the camera's channel
 
 
 def test_breakfast_trains_and_its_frames_once_taken_are_read_from_their_file(few, monkeypatch):
@@ -624,11 +719,17 @@ def test_breakfast_trains_and_its_frames_once_taken_are_read_from_their_file(few
     with monkeypatch.context() as without:
         without.setattr(breakfast, "frames", None)
         assert torch.equal(load_task("breakfast", "quick", 0).test.batch([1])[0], made)
-    refused("breakfast", r"split 1 in .* holds 16 \+ 8 rows, lab needs 1,460 \+ 252: bring all", "lab")
+    refused(
+        "breakfast", r"split 1 in .* holds 16 \+ 8 rows, lab needs 1,460 \+ 252: bring all", "lab"
+    )
 
 
-def test_a_large_cache_of_breakfast_is_announced_and_one_that_does_not_fit_is_not_begun(few, monkeypatch):
-    with pytest.warns(UserWarning, match=r"7\.2 GB will be written to .*frames.npy, once: a smaller scale"):
+def test_a_large_cache_of_breakfast_is_announced_and_one_that_does_not_fit_is_not_begun(
+    few, monkeypatch
+):
+    with pytest.warns(
+        UserWarning, match=r"7\.2 GB will be written to .*frames.npy, once: a smaller scale"
+    ):
         breakfast._announce(few / "frames.npy", 4 * 1712 * 512 * 2048)
     monkeypatch.setattr(breakfast, "LARGE", 0)
     with pytest.warns(UserWarning, match=r"0\.0 GB will be written to .*frames16"):
@@ -654,7 +755,8 @@ def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_o
     out = breakfast.held_out_people(made_videos(["P16", "P17", "P18", "P19"]), 1)
     video = made_videos(sorted(out))[2]
     assert torch.equal(
-        loaded.val.batch([2])[0][0], torch.from_numpy(breakfast.frames(few / "features" / f"{video}.npy", 64))
+        loaded.val.batch([2])[0][0],
+        torch.from_numpy(breakfast.frames(few / "features" / f"{video}.npy", 64)),
     )
     assert loaded.val.labels.tolist() == [0, 1, 2, 9]
 
@@ -689,7 +791,7 @@ def test_a_video_to_train_on_and_to_test_and_a_bundle_with_one_person_alone_are_
     refused("breakfast", "validation needs another person's", "quick")
 
 
-# ---------------------------------------------------------------------------------------------- imagenet
+# ----------------------------------------------------------------------------------------- imagenet
 
 
 WNIDS = ("n01440764", "n02123045", "n02123394")
@@ -703,7 +805,9 @@ def put_imagenet(data, name="imagenet1k", n=40, classes=WNIDS):
             for i in range(n):
                 picture = np.zeros((40 + i, 60, 3), np.uint8)
                 picture[..., label % 3] = 200
-                (data / name / split / wnid / f"{wnid}_{i}.JPEG").write_bytes(encoded(picture, "JPEG"))
+                (data / name / split / wnid / f"{wnid}_{i}.JPEG").write_bytes(
+                    encoded(picture, "JPEG")
+                )
     return data / name
 
 
@@ -711,7 +815,9 @@ def test_imagenet_is_read_from_class_folders_when_a_batch_asks(data, monkeypatch
     put_imagenet(data)
     opened = []
     photograph = imagenet.photograph
-    monkeypatch.setattr(imagenet, "photograph", lambda path, edge: opened.append(path) or photograph(path, edge))
+    monkeypatch.setattr(
+        imagenet, "photograph", lambda path, edge: opened.append(path) or photograph(path, edge)
+    )
     loaded = load_task("imagenet1k", "smoke", 0)
     assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [64, 32, 32]
     assert (loaded.n_classes, loaded.in_channels, opened) == (3, 3, [])
@@ -735,7 +841,9 @@ def test_a_picture_is_resized_and_cut_from_its_centre(tmp_path):
 
 def test_imagenet_100_takes_the_classes_of_its_list_from_the_large_set(data):
     put_imagenet(data, n=50)
-    with pytest.raises(ValueError, match="no .*imagenet100.txt. Say `mambanorm tasks --prepare imagenet100`"):
+    with pytest.raises(
+        ValueError, match="no .*imagenet100.txt. Say `mambanorm tasks --prepare imagenet100`"
+    ):
         load_task("imagenet100", "smoke", 0)
     (data / "imagenet100").mkdir()
     (data / "imagenet100" / "imagenet100.txt").write_text(f"{WNIDS[2]}\n{WNIDS[0]}\n")
@@ -748,7 +856,9 @@ def test_imagenet_100_is_the_published_hundred_from_lab_on(data):
     (data / "imagenet100").mkdir()
     path = data / "imagenet100" / "imagenet100.txt"
     path.write_text("\n".join(WNIDS))
-    with pytest.raises(ValueError, match=r"imagenet100\.txt .* is truncated or altered: its sha256 should be 79f3"):
+    with pytest.raises(
+        ValueError, match=r"imagenet100\.txt .* is truncated or altered: its sha256 should be 79f3"
+    ):
         load_task("imagenet100", "lab", 0)
     files.verify(published := real("imagenet100/imagenet100_CMC.txt"), imagenet.LIST_DIGEST)
     path.write_bytes(published.read_bytes())
@@ -762,7 +872,10 @@ def test_a_class_without_pictures_and_a_picture_that_is_none_are_refused_by_name
     refused("imagenet1k", "holds 3 classes, paper needs 1,000", "paper")
     for path in (folder / "train" / WNIDS[1]).iterdir():
         path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ValueError, match=r"n02123045_\d+\.JPEG is no picture that can be read .*bring this file again"):
+    with pytest.raises(
+        ValueError,
+        match=r"n02123045_\d+\.JPEG is no picture that can be read .*bring this file again",
+    ):
         load_task("imagenet1k", "smoke", 0).train.batch(slice(None))
     for path in (folder / "val" / WNIDS[1]).iterdir():
         path.rename(path.with_suffix(".webp"))

@@ -1,4 +1,5 @@
-"""Every model of the kit can be recorded and measured by depth, and what cannot be is refused in words."""
+"""Every model of the kit can be recorded and measured by depth, and what cannot be is refused in
+words."""
 
 from __future__ import annotations
 
@@ -21,15 +22,27 @@ OF_MAMBA = dict(d_model=8, n_layers=2, arm="RMSN>SSM>GN-token")
 OF_TRANSFORMER = dict(d_model=8, n_layers=2, n_heads=2)
 EVERY_MODEL = {  # name → the model, its input, whether it takes lengths
     "classifier of ids": (lambda: mn.SequenceClassifier(4, vocab_size=5, **OF_MAMBA), IDS, True),
-    "classifier of values": (lambda: mn.SequenceClassifier(4, in_features=2, **OF_MAMBA), sample(2, 7, 2), True),
+    "classifier of values": (
+        lambda: mn.SequenceClassifier(4, in_features=2, **OF_MAMBA),
+        sample(2, 7, 2),
+        True,
+    ),
     "language model": (lambda: mn.LanguageModel(5, **OF_MAMBA), IDS, True),
-    "images": (lambda: study.ImageClassifier(3, in_channels=1, **OF_MAMBA), sample(2, 4, 6, 1), False),
+    "images": (
+        lambda: study.ImageClassifier(3, in_channels=1, **OF_MAMBA),
+        sample(2, 4, 6, 1),
+        False,
+    ),
     "halved images": (
         lambda: study.ImageClassifier(3, in_channels=1, patch=2, down_sample=(1,), **OF_MAMBA),
         sample(2, 8, 8, 1),
         False,
     ),
-    "Transformer of ids": (lambda: TransformerClassifier(4, vocab_size=5, **OF_TRANSFORMER), IDS, True),
+    "Transformer of ids": (
+        lambda: TransformerClassifier(4, vocab_size=5, **OF_TRANSFORMER),
+        IDS,
+        True,
+    ),
     "Transformer of values": (
         lambda: TransformerClassifier(4, in_features=2, arm="LN>MHA>LN", **OF_TRANSFORMER),
         sample(2, 7, 2),
@@ -40,12 +53,17 @@ EVERY_MODEL = {  # name → the model, its input, whether it takes lengths
         sample(2, 4, 6, 1),
         False,
     ),
-    "blocks in a row": (lambda: torch.nn.Sequential(mn.MambaBlock(8), mn.MambaBlock(8)), sample(2, 7, 8), False),
+    "blocks in a row": (
+        lambda: torch.nn.Sequential(mn.MambaBlock(8), mn.MambaBlock(8)),
+        sample(2, 7, 8),
+        False,
+    ),
 }
 
 
 def outputs_by_hooks(model, x, lengths):
-    """(depth, site) → what the blocks and their branches gave, (B, L, D), seen by torch's hooks, without a recorder."""
+    """(depth, site) → what the blocks and their branches gave, (B, L, D), seen by torch's hooks,
+    without a recorder."""
     found, hooks = {}, []
     for depth, (_, block) in enumerate(blocks_of(model), start=1):
         for site in ("attention", "feed_forward"):
@@ -76,11 +94,16 @@ def test_token_norms_are_those_of_the_blocks_outputs_in_every_model_of_the_kit(n
         with pytest.raises((TypeError, ValueError)):
             mn.token_norms(model, x, lengths)
         return
-    frame, outputs = pd.DataFrame(mn.token_norms(model, x, lengths)), outputs_by_hooks(model, x, lengths)
+    frame, outputs = (
+        pd.DataFrame(mn.token_norms(model, x, lengths)),
+        outputs_by_hooks(model, x, lengths),
+    )
     assert set(map(tuple, frame[["depth", "site"]].to_numpy())) == set(outputs)
     for (depth, site), y in outputs.items():
         l2 = y.double().norm(dim=-1)
-        expected = l2.flatten() if lengths is None else torch.cat([row[:n] for row, n in zip(l2, lengths)])
+        expected = (
+            l2.flatten() if lengths is None else torch.cat([row[:n] for row, n in zip(l2, lengths)])
+        )
         found = frame[(frame.depth == depth) & (frame.site == site)].l2.to_numpy()
         np.testing.assert_allclose(found, expected.numpy(), rtol=1e-3, atol=1e-5)
     table = norms_by_depth({"it": model}, x, lengths)
@@ -101,10 +124,16 @@ def test_recording_shows_every_site_of_every_model_and_leaves_its_output(name):
     frame = pd.DataFrame(seen.rows())
     for _, block in blocks_of(model):
         assert block.observer is None
-    sites = set(TRANSFORMER_SITES if "Transformer" in name else SITES) | ({"selector"} & set(frame.site))
+    sites = set(TRANSFORMER_SITES if "Transformer" in name else SITES) | (
+        {"selector"} & set(frame.site)
+    )
     assert [set(rows.site) for _, rows in frame.groupby("depth")] == [sites, sites]
     assert not frame.nonfinite.any()
-    by_direction = ("B", "C", "delta", "delta_after", "step_size") if name in ("images", "halved images") else ()
+    by_direction = (
+        ("B", "C", "delta", "delta_after", "step_size")
+        if name in ("images", "halved images")
+        else ()
+    )
     for _, _, site, value in seen.seen:
         assert value.dim() == 3
         assert len(value) == (8 if site in by_direction else 2), site
@@ -113,7 +142,8 @@ def test_recording_shows_every_site_of_every_model_and_leaves_its_output(name):
 def test_a_language_models_padding_is_left_out_of_the_rows_and_changes_no_other():
     language = EVERY_MODEL["language model"][0]()
     whole, short = (
-        pd.DataFrame(mn.token_norms(language, IDS, n)).query("site == 'residual' and depth == 1") for n in (None, SHORT)
+        pd.DataFrame(mn.token_norms(language, IDS, n)).query("site == 'residual' and depth == 1")
+        for n in (None, SHORT)
     )
     first = whole.l2.to_numpy().reshape(2, 7)
     assert np.array_equal(short.l2.to_numpy(), np.concatenate([first[0], first[1, :3]]))
@@ -121,17 +151,32 @@ def test_a_language_models_padding_is_left_out_of_the_rows_and_changes_no_other(
 
 def test_what_the_diagnostics_cannot_take_is_refused_in_words():
     language, x = EVERY_MODEL["language model"][0](), EVERY_MODEL["blocks in a row"][1]
-    blocks, transformer = EVERY_MODEL["blocks in a row"][0](), EVERY_MODEL["Transformer of ids"][0]()
+    blocks, transformer = (
+        EVERY_MODEL["blocks in a row"][0](),
+        EVERY_MODEL["Transformer of ids"][0](),
+    )
     for call, message in [
-        (lambda: mn.token_norms(language, IDS, torch.tensor([7, 8])), r"lengths must lie in 1\.\.7"),
-        (lambda: mn.token_norms(language, IDS.tolist()), "x is .*; a tensor of the model's inputs is needed"),
-        (lambda: mn.token_norms(torch.nn.Linear(8, 8), x), "Linear holds none of this kit's blocks"),
+        (
+            lambda: mn.token_norms(language, IDS, torch.tensor([7, 8])),
+            r"lengths must lie in 1\.\.7",
+        ),
+        (
+            lambda: mn.token_norms(language, IDS.tolist()),
+            "x is .*; a tensor of the model's inputs is needed",
+        ),
+        (
+            lambda: mn.token_norms(torch.nn.Linear(8, 8), x),
+            "Linear holds none of this kit's blocks",
+        ),
         (lambda: mn.token_norms(None, x), "a model is a torch.nn.Module, got None"),
         (
             lambda: mn.record_sites(transformer, "scan").__enter__(),
             "site of TransformerClassifier 'scan': valid are x",
         ),
-        (lambda: mn.record_sites(blocks, ["x", "scann"]).__enter__(), "unknown site of Sequential 'scann'.*did you mean 'scan'"),
+        (
+            lambda: mn.record_sites(blocks, ["x", "scann"]).__enter__(),
+            "unknown site of Sequential 'scann'.*did you mean 'scan'",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

@@ -1,4 +1,5 @@
-"""A run frame as verdicts read it: rates from the tuning seeds, comparisons on the test seeds, and what is missing."""
+"""A run frame as verdicts read it: rates from the tuning seeds, comparisons on the test seeds, and
+what is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 PAIR = (PROPOSAL, ORIGINAL)
 
 
-def of_pair(effect: float = 12.0, *, seeds=8, tuning=NEW_TUNING_SEEDS, changes=None, **how) -> pd.DataFrame:
+def of_pair(
+    effect: float = 12.0, *, seeds=8, tuning=NEW_TUNING_SEEDS, changes=None, **how
+) -> pd.DataFrame:
     """Return the runs of the two arms of H8s, the proposal so many points ahead."""
     configs = tuned_and_tested(PAIR, "digits", seeds, SCALE, tuning, **changes or {})
     return planted_frame(rows_of(configs), {PROPOSAL: effect}, **{"sd": 0.3, **how})
@@ -58,7 +61,9 @@ def test_the_rate_is_chosen_on_tuning_seeds_by_validation_alone():
     assert rate(frame) == MIDDLE
     tests = frame.seed.between(52, 99)
     spoilt = where(frame, tests, best_val_accuracy=0.01)  # validation of test seeds must not choose
-    spoilt = where(spoilt, of(spoilt, PROPOSAL, LOW), test_accuracy=0.99)  # nor the test accuracy of any seed
+    spoilt = where(
+        spoilt, of(spoilt, PROPOSAL, LOW), test_accuracy=0.99
+    )  # nor the test accuracy of any seed
     assert rate(spoilt) == MIDDLE
     assert rate(where(frame, of(frame, PROPOSAL, LOW), best_val_accuracy=0.99)) == LOW
     assert rate(frame[~tests]) == MIDDLE
@@ -73,12 +78,17 @@ def test_the_second_best_rate_has_rank_1():
 def test_a_diverged_run_counts_as_chance_where_the_rate_is_chosen():
     frame = of_pair(sd=0.1, curve=(0.5, 0.0, -4.0))
     assert rate(frame) == LOW
-    once = where(frame, of(frame, PROPOSAL, LOW, [102]), status="diverged")  # its accuracies must not be read
+    once = where(
+        frame, of(frame, PROPOSAL, LOW, [102]), status="diverged"
+    )  # its accuracies must not be read
     assert (rate(once), rate(once, ORIGINAL)) == (MIDDLE, LOW)
 
 
 def test_recorded_tuning_seeds_win_over_new_ones():
-    old, new = of_pair(tuning=range(40, 44), curve=(0.0, 2.0, -4.0)), of_pair(curve=(9.0, 0.0, -4.0))
+    old, new = (
+        of_pair(tuning=range(40, 44), curve=(0.0, 2.0, -4.0)),
+        of_pair(curve=(9.0, 0.0, -4.0)),
+    )
     both = pd.concat([old, new]).drop_duplicates("run_id", ignore_index=True)
     assert (rate(old), rate(new), rate(both)) == (MIDDLE, LOW, MIDDLE)
 
@@ -93,9 +103,13 @@ def test_a_seed_tunes_if_it_has_every_rate_of_the_grid():
 
 def test_a_rate_beyond_the_grid_counts_if_all_tuning_seeds_have_it():
     frame, further = of_pair(curve=(-9.0, -4.0, 0.0)), all_rates("digits", SCALE)[5]
-    more = planted_frame(rows_of(tuned_and_tested(PAIR, "digits", 8, SCALE)), sd=0.0)  # for its columns
+    more = planted_frame(
+        rows_of(tuned_and_tested(PAIR, "digits", 8, SCALE)), sd=0.0
+    )  # for its columns
     more = more[of(more, PROPOSAL, HIGH)].assign(best_val_accuracy=0.9)
-    configs = [config for config in tuned_and_tested([PROPOSAL], "digits", 8, SCALE) if config.lr == HIGH]
+    configs = [
+        config for config in tuned_and_tested([PROPOSAL], "digits", 8, SCALE) if config.lr == HIGH
+    ]
     more = more.assign(run_id=[config.but(lr=further).run_id for config in configs], lr=further)
     grown = pd.concat([frame, more], ignore_index=True)
     assert rate(frame) == HIGH
@@ -120,13 +134,18 @@ def test_without_test_seeds_a_comparison_is_read_on_the_tuning_seeds_and_is_not_
     assert (verdict.word, verdict.n, verdict.turns_on.fresh) == ("supported", 8, False)
     assert verdict.footnotes[0] == "not fresh: earlier versions of the rule were read on these runs"
     fresh = judge("H8s", frame)
-    assert (fresh.n, fresh.turns_on.fresh, "not fresh" in "".join(fresh.footnotes)) == (8, True, False)
+    assert (fresh.n, fresh.turns_on.fresh, "not fresh" in "".join(fresh.footnotes)) == (
+        8,
+        True,
+        False,
+    )
     tuning = Evidence(frame, SCALE, tuning=True).of_arms(PAIR, "digits")
     assert (tuning.seeds, tuning.fresh) == (tuple(range(40, 48)), False)
 
 
 def test_runs_at_another_rate_than_the_chosen_one_are_not_compared():
-    """The proposal is tested at the middle rate; where tuning chooses another, its tuning seeds are what there is."""
+    """The proposal is tested at the middle rate; where tuning chooses another, its tuning seeds are
+    what there is."""
     frame = of_pair()
     moved = where(frame, of(frame, PROPOSAL, HIGH, NEW_TUNING_SEEDS), best_val_accuracy=0.99)
     runs = Evidence(moved, SCALE).of_arms(PAIR, "digits")
@@ -154,7 +173,9 @@ def test_runs_that_still_improve_and_the_second_best_rates_are_footnotes():
     (second,) = [note for note in notes if note.startswith("at the second-best")]
     expected = (frame[of(frame, arm, LOW)].test_accuracy.to_numpy() for arm in PAIR)
     difference = 100 * np.subtract(*expected).mean()
-    assert second.startswith(f"at the second-best learning rates, tuning seeds: +{difference:.1f} points [")
+    assert second.startswith(
+        f"at the second-best learning rates, tuning seeds: +{difference:.1f} points ["
+    )
 
 
 def test_changed_settings_fall_back_to_the_rate_of_the_scale_until_they_are_tuned():
@@ -212,7 +233,10 @@ def test_a_run_without_a_finite_number_is_a_missing_run(lost):
 
 
 def test_a_frame_of_two_scales_is_read_at_the_one_that_is_named():
-    smoke, quick = made_up("H8s", {PROPOSAL: 12.0}), made_up("H8s", {PROPOSAL: -12.0}, scale="quick")
+    smoke, quick = (
+        made_up("H8s", {PROPOSAL: 12.0}),
+        made_up("H8s", {PROPOSAL: -12.0}, scale="quick"),
+    )
     both = pd.concat([smoke, quick], ignore_index=True)
     with pytest.raises(ValueError, match="mixes the scales quick and smoke: name one with scale="):
         Evidence(both)
@@ -231,12 +255,15 @@ def test_runs_that_an_earlier_version_of_the_protocol_has_read_are_not_fresh():
 
 
 def test_language_models_of_different_texts_are_not_compared():
-    """Python's documentation changes with Python; the loss of guessing by frequency tells texts apart."""
+    """Python's documentation changes with Python; the loss of guessing by frequency tells texts
+    apart."""
     losses = dict(test_loss=1.5, best_val_loss=1.5, chance_loss=3.24)
     frame = made_up("H1l", sd=0.0).assign(**losses)
     assert judge("H1l", frame).n
     other = where(frame, frame.arm == "None>SSM>None", chance_loss=3.21)
-    with pytest.raises(ValueError, match=r"of different texts \(chance_loss 3.210000, 3.240000 nats\)"):
+    with pytest.raises(
+        ValueError, match=r"of different texts \(chance_loss 3.210000, 3.240000 nats\)"
+    ):
         judge("H1l", other)
 
 
@@ -262,7 +289,13 @@ def reach_by_hand(score: list[float], chance: float, rates: list[float]) -> floa
 
 @pytest.mark.parametrize(
     "score",
-    [[80, 90, 50, 10, 10], [90, 90, 90, 90, 90], [90, 10, 10, 10, 10], [30, 50, 90, 20, 89], [10, 10, 10, 10, 90]],
+    [
+        [80, 90, 50, 10, 10],
+        [90, 90, 90, 90, 90],
+        [90, 10, 10, 10, 10],
+        [30, 50, 90, 20, 89],
+        [10, 10, 10, 10, 90],
+    ],
 )
 def test_the_highest_rate_that_trains_is_read_between_the_rungs(score):
     rates = [0.01 * factor for factor in LADDER]
@@ -272,7 +305,9 @@ def test_the_highest_rate_that_trains_is_read_between_the_rungs(score):
 
 def test_a_seed_that_learns_at_no_rate_has_the_lowest():
     rates = [0.01 * factor for factor in LADDER]
-    assert highest_rate_that_trains(np.full(5, 12.0), 10.0, rates) == pytest.approx(math.log10(rates[0]))
+    assert highest_rate_that_trains(np.full(5, 12.0), 10.0, rates) == pytest.approx(
+        math.log10(rates[0])
+    )
 
 
 # what is needed next
@@ -294,7 +329,9 @@ def test_an_arm_is_tuned_first_and_then_tested_at_its_rate():
     assert len(tuning) == len(arms) * 12
     frame = planted_frame(rows_of(tuning), curve=(0.0, -4.0, -4.0), sd=0.1)
     tests = lacking(frame)
-    assert {(c.arm, c.lr, c.seed) for c in tests} == {(arm, LOW, seed) for arm in arms for seed in range(52, 60)}
+    assert {(c.arm, c.lr, c.seed) for c in tests} == {
+        (arm, LOW, seed) for arm in arms for seed in range(52, 60)
+    }
     assert {config.role for config in tests} == {"test"}
     whole = pd.concat([frame, planted_frame(rows_of(tests))], ignore_index=True)
     assert lacking(whole) == []
@@ -305,19 +342,26 @@ def test_a_tuning_that_was_broken_off_is_asked_for_what_it_lacks():
     frame = planted_frame(rows_of(lacking(None)), sd=0.1)
     begun = frame[~of(frame, PROPOSAL, seeds=[102, 103])]
     asked = [config for config in lacking(begun) if config.arm == PROPOSAL and config.seed >= 100]
-    assert {(c.lr, c.seed) for c in asked} == {(lr, seed) for lr in (LOW, MIDDLE, HIGH) for seed in (102, 103)}
+    assert {(c.lr, c.seed) for c in asked} == {
+        (lr, seed) for lr in (LOW, MIDDLE, HIGH) for seed in (102, 103)
+    }
 
 
 def test_arms_that_are_recorded_are_not_tuned_anew():
     frame = of_pair(tuning=range(40, 44))
-    assert not [c for c in needed("H8s", 8, ["digits"], SCALE, frame) if c.arm in PAIR and c.seed >= 100]
+    assert not [
+        c for c in needed("H8s", 8, ["digits"], SCALE, frame) if c.arm in PAIR and c.seed >= 100
+    ]
 
 
 def test_seeds_that_tune_are_refused_as_test_seeds():
     for seeds, wrong in (([0, 60], "0"), ([52, 100], "100"), (49, "100")):
         with pytest.raises(ValueError, match=f"test seeds are 52 to 99, got {wrong}: "):
             needed("H1s", seeds, scale=SCALE)
-    assert {config.seed for config in needed("H9s", [3, 4], scale=SCALE)} == {3, 4}  # its rates are fixed
+    assert {config.seed for config in needed("H9s", [3, 4], scale=SCALE)} == {
+        3,
+        4,
+    }  # its rates are fixed
 
 
 def test_evidence_on_the_tuning_seeds_stays_on_them_when_it_is_judged():

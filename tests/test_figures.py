@@ -1,4 +1,5 @@
-"""Claims about the figures, the tables behind them and the paper's numbers, on made-up runs of known structure."""
+"""Claims about the figures, the tables behind them and the paper's numbers, on made-up runs of
+known structure."""
 
 import io
 
@@ -34,15 +35,26 @@ BASE = {"digits": (0.46, 0.1), "listops": (0.30, 0.125)}
 def made_run(task, arm, seed, *, accuracy=None, status="ok", scale="quick"):
     base, chance = BASE[task]
     arm = Arm.parse(arm)
-    planted = base + max(GAIN[arm.n1] / 4, GAIN[arm.n2]) + 0.01 * seed if accuracy is None else accuracy
+    planted = (
+        base + max(GAIN[arm.n1] / 4, GAIN[arm.n2]) + 0.01 * seed if accuracy is None else accuracy
+    )
     test = {"ok": planted, "diverged": chance, "failed": np.nan}[status]
-    facts = dict(test_accuracy=test, val_accuracy=test, best_val_accuracy=planted, chance=chance, status=status)
-    return dict(task=task, arm=str(arm), n1=arm.n1, n2=arm.n2, seed=seed, role="test", scale=scale, **facts)
+    facts = dict(
+        test_accuracy=test,
+        val_accuracy=test,
+        best_val_accuracy=planted,
+        chance=chance,
+        status=status,
+    )
+    return dict(
+        task=task, arm=str(arm), n1=arm.n1, n2=arm.n2, seed=seed, role="test", scale=scale, **facts
+    )
 
 
 @pytest.fixture(scope="module")
 def frame():
-    """Both tasks, 6×6 arms, 3 seeds; IN→BN missing, one seed only of LN→LN, None→None diverged once."""
+    """Both tasks, 6×6 arms, 3 seeds; IN→BN missing, one seed only of LN→LN, None→None diverged
+    once."""
     runs = []
     for task in BASE:
         for arm in GRID_ARMS:
@@ -56,12 +68,22 @@ def curve(stop=100, fail=False):
     step = np.arange(1, stop + 1)
     loss = 2.3 * np.exp(-step / 40)
     loss[-1] = np.nan if fail else loss[-1]
-    return pd.DataFrame(dict(step=step, train_loss=loss, val_accuracy=np.where(step % 25 == 0, 0.5, np.nan)))
+    return pd.DataFrame(
+        dict(step=step, train_loss=loss, val_accuracy=np.where(step % 25 == 0, 0.5, np.nan))
+    )
 
 
 def token_frame():
     rows = [
-        dict(depth=d, site=site, l2=10.0**d if d < 5 else np.inf, arm=arm, mode=mode, phase="trained", n_layers=5)
+        dict(
+            depth=d,
+            site=site,
+            l2=10.0**d if d < 5 else np.inf,
+            arm=arm,
+            mode=mode,
+            phase="trained",
+            n_layers=5,
+        )
         for arm in ("None>SSM>None", "BN>SSM>BN")
         for mode in ("train", "eval")
         for site in ("branch", "residual")
@@ -81,9 +103,15 @@ LOG = dict(
     mixture=np.full((3, 8, 2, 5), 0.2),
 )
 
-OUTPUTS = dict(ring_step=np.array([8, 9]), ring_outputs=np.array([[1.0, 2.0, 3.0], [1.0, 10.0, np.inf]]))
+OUTPUTS = dict(
+    ring_step=np.array([8, 9]), ring_outputs=np.array([[1.0, 2.0, 3.0], [1.0, 10.0, np.inf]])
+)
 ENDED = pd.DataFrame(
-    dict(run_id=["a", "b", "c"], arm=["None>SSM>None", "BN>SSM>BN", "BN>SSM>BN"], status=["diverged", "ok", "ok"])
+    dict(
+        run_id=["a", "b", "c"],
+        arm=["None>SSM>None", "BN>SSM>BN", "BN>SSM>BN"],
+        status=["diverged", "ok", "ok"],
+    )
 ).assign(seed=0, scale="evening")
 
 
@@ -97,7 +125,9 @@ DRAW_FRAME = {
     "pairs": lambda frame: figures.fig_pairs(paired(frame, "None>SSM>GN", "GN>SSM>None")),
 }
 DRAW_ARRAYS = {
-    "curves": lambda text: figures.fig_curves({"RMSN>SSM>GN": curve(), "a": curve(60, fail=True)}, text),
+    "curves": lambda text: figures.fig_curves(
+        {"RMSN>SSM>GN": curve(), "a": curve(60, fail=True)}, text
+    ),
     "mixture": lambda text: figures.fig_mixture(LOG, text),
     "token_norms": lambda text: figures.fig_token_norms(token_frame(), caption=text),
     "singular_values": lambda text: figures.fig_singular_values(
@@ -109,12 +139,21 @@ DRAW_ARRAYS = {
 
 
 def assert_labelled(fig):
-    """Every panel that has data has both labels, unless the panel to its left or below shares its axis and has it."""
+    """Every panel that has data has both labels, unless the panel to its left or below shares its
+    axis and has it."""
     for ax in fig.axes:
         if not ax.axison or ax.get_label() == "<colorbar>" or not ax.has_data():
             continue
-        row = [other for other in fig.axes if other is ax or other.get_shared_y_axes().joined(ax, other)]
-        column = [other for other in fig.axes if other is ax or other.get_shared_x_axes().joined(ax, other)]
+        row = [
+            other
+            for other in fig.axes
+            if other is ax or other.get_shared_y_axes().joined(ax, other)
+        ]
+        column = [
+            other
+            for other in fig.axes
+            if other is ax or other.get_shared_x_axes().joined(ax, other)
+        ]
         assert any(other.get_ylabel() for other in row), ax
         assert any(other.get_xlabel() for other in column), ax
 
@@ -136,7 +175,9 @@ def test_a_figure_of_arrays_is_labelled_and_carries_its_caption(name):
     assert "1 seed: a sketch" in DRAW_ARRAYS[name]("").get_supxlabel()
 
 
-def test_a_figure_shows_itself_once_as_a_small_png_that_keeps_the_greys_and_nearly_all_other_colours(frame):
+def test_a_figure_shows_itself_once_as_a_small_png_that_keeps_the_greys_and_nearly_all_other_colours(
+    frame,
+):
     import matplotlib.pyplot as plt
 
     fig, drawn = figures.fig_grid(frame, "digits"), io.BytesIO()
@@ -144,7 +185,9 @@ def test_a_figure_shows_itself_once_as_a_small_png_that_keeps_the_greys_and_near
     assert list(data) == ["image/png"]
     assert metadata["image/png"]["alt"].startswith("Every pair on digits · quick scale · ")
     fig.savefig(drawn, format="png", dpi=150)
-    true, shown = (np.array(Image.open(f).convert("RGB"), int) for f in (drawn, io.BytesIO(data["image/png"])))
+    true, shown = (
+        np.array(Image.open(f).convert("RGB"), int) for f in (drawn, io.BytesIO(data["image/png"]))
+    )
     assert shown.shape[1] == 1.5 * metadata["image/png"]["width"] == 1230
     assert np.ptp(shown, axis=2)[np.ptp(true, axis=2) == 0].max() == 0
     assert np.mean(np.abs(true - shown).max(axis=2) > 8) < 0.005
@@ -161,12 +204,15 @@ def test_figures_refuse_what_they_cannot_draw(frame):
             draw()
 
 
-# ------------------------------------------------------------------------------------------------- what figures show
+# -------------------------------------------------------------------------------- what figures show
 
 
 def test_the_grid_writes_means_leaves_missing_cells_blank_and_marks_divergence(frame):
     fig = figures.fig_grid(frame, "digits")
-    texts = {tuple(int(place) for place in text.get_position()): text.get_text() for text in fig.axes[0].texts}
+    texts = {
+        tuple(int(place) for place in text.get_position()): text.get_text()
+        for text in fig.axes[0].texts
+    }
     assert not texts.get((1, 2))  # N1 = IN, N2 = BN
     assert len([text for text in texts.values() if text]) == 35
     assert "1 of 3 diverged" in texts[0, 0]
@@ -217,9 +263,14 @@ def test_position_and_type_show_the_paper_in_a_panel_of_its_own_and_name_another
 def test_a_bar_has_the_colour_of_its_norm_the_height_of_its_mean_and_the_sd_of_its_seeds(frame):
     ax = figures.fig_type(frame).axes[0]
     assert len(ax.patches) == len(PAPER_NORMS)
-    spreads = [segment[:, 1] for bars in ax.collections for segment in bars.get_segments() if len(segment)]
+    spreads = [
+        segment[:, 1] for bars in ax.collections for segment in bars.get_segments() if len(segment)
+    ]
     for x, norm in enumerate(PAPER_NORMS):
-        values = 100 * frame[(frame.task == "digits") & (frame.arm == f"{norm}>SSM>{norm}")].test_accuracy
+        values = (
+            100
+            * frame[(frame.task == "digits") & (frame.arm == f"{norm}>SSM>{norm}")].test_accuracy
+        )
         (bar,) = [one for one in ax.patches if one.get_x() < x < one.get_x() + one.get_width()]
         assert bar.get_height() == pytest.approx(values.mean())
         assert same_color(bar.get_facecolor()[:3], figures.PALETTE[norm])
@@ -232,7 +283,10 @@ def test_paired_differences_say_what_their_lines_are(frame):
     assert "large dots: means, lines: their intervals, small dots: seeds" in caption
     assert "not corrected for several comparisons" in caption
     table = paired(frame, "None>SSM>GN", "GN>SSM>None")
-    assert "not corrected" not in figures.fig_pairs(table, "simultaneous over 2 arms", corrected=True).get_supxlabel()
+    assert (
+        "not corrected"
+        not in figures.fig_pairs(table, "simultaneous over 2 arms", corrected=True).get_supxlabel()
+    )
     assert "their intervals" not in DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
 
 
@@ -243,7 +297,9 @@ def own_diamonds(fig):
 
 
 def test_fresh_runs_stand_in_the_picture_as_diamonds_and_the_caption_names_their_seed(frame):
-    fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(seed=12_345, test_accuracy=0.77)
+    fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(
+        seed=12_345, test_accuracy=0.77
+    )
     for name in ("headline", "type", "position", "single_vs_best", "validation"):
         draw = getattr(figures, f"fig_{name}")
         without = draw(frame, fresh=fresh.iloc[:0] if name == "type" else None)
@@ -252,12 +308,21 @@ def test_fresh_runs_stand_in_the_picture_as_diamonds_and_the_caption_names_their
         fig = draw(frame, fresh=fresh)
         assert set(own_diamonds(fig)) == {77.0}, name
         assert "diamonds: your own runs, seed 12,345" in " ".join(fig.get_label().split())
-    cells = [text.get_text() for text in figures.fig_grid(frame, "digits", fresh=fresh).axes[0].texts]
+    cells = [
+        text.get_text() for text in figures.fig_grid(frame, "digits", fresh=fresh).axes[0].texts
+    ]
     assert len([cell for cell in cells if cell.startswith("◇ 77.0\n")]) == fresh.arm.nunique()
 
 
 def test_an_interval_that_holds_zero_has_an_open_dot():
-    facts = dict(task="digits", a="None>SSM>GN", b="GN>SSM>None", n=3, scale="quick", per_seed=[1.0, 2.0, 3.0])
+    facts = dict(
+        task="digits",
+        a="None>SSM>GN",
+        b="GN>SSM>None",
+        n=3,
+        scale="quick",
+        per_seed=[1.0, 2.0, 3.0],
+    )
     bounds = [(1.0, 3.0), (-3.0, -1.0), (-108.0, 112.0)]
     table = pd.DataFrame([facts | dict(difference=sum(b) / 2, low=b[0], high=b[1]) for b in bounds])
     (ax,) = (fig := figures.fig_pairs(table)).axes
@@ -270,11 +335,15 @@ def test_an_interval_that_holds_zero_has_an_open_dot():
 def test_figure_9_shows_the_largest_token_beside_the_median_in_train_mode():
     """256 tokens of 1 and one that grows: the median is flat, and the figure must not be."""
     frame = token_frame().query("depth < 5 and mode == 'train'")
-    frame = pd.concat([frame.assign(l2=1.0)] * 32 + [frame.groupby(["arm", "site", "depth"]).head(1)])
+    frame = pd.concat(
+        [frame.assign(l2=1.0)] * 32 + [frame.groupby(["arm", "site", "depth"]).head(1)]
+    )
     frame = frame.assign(task="listops")
     fig = figures.fig_token_norms(pd.concat([frame, frame.assign(mode="eval", l2=1e9)]))
     for ax in fig.axes:
-        median, largest = (np.round(line.get_ydata(), 6).tolist() for line in ax.lines if line.get_marker() != "X")
+        median, largest = (
+            np.round(line.get_ydata(), 6).tolist() for line in ax.lines if line.get_marker() != "X"
+        )
         assert median == [0, 0, 0, 0]
         assert largest == [1, 2, 3, 4]
     assert "listops" in fig.get_suptitle()
@@ -288,27 +357,50 @@ def test_lost_tokens_end_the_line_and_leave_a_cross():
     ax = figures.fig_token_norms(token_frame()).axes[0]
     crosses = [line.get_xdata().round().tolist() for line in ax.lines if line.get_marker() == "X"]
     assert crosses == [[5]]
-    assert [line.get_xdata().tolist() for line in ax.lines if line.get_marker() != "X"] == [[1, 2, 3, 4]] * 2
+    assert [line.get_xdata().tolist() for line in ax.lines if line.get_marker() != "X"] == [
+        [1, 2, 3, 4]
+    ] * 2
 
 
 def test_a_line_over_rates_is_the_mean_of_its_seeds_and_the_band_is_the_t_interval():
     runs = pd.DataFrame(
-        [dict(lr=lr, seed=s, arm=arm, accuracy=50 + s) for lr in (0.1, 1) for s in range(6) for arm in "ab"]
+        [
+            dict(lr=lr, seed=s, arm=arm, accuracy=50 + s)
+            for lr in (0.1, 1)
+            for s in range(6)
+            for arm in "ab"
+        ]
     )
-    (ax,) = figures.fig_over(runs.assign(chance=10.0), "lr", "arm", "Rates", band="95 % t-intervals").axes
+    (ax,) = figures.fig_over(
+        runs.assign(chance=10.0), "lr", "arm", "Rates", band="95 % t-intervals"
+    ).axes
     assert ax.get_xscale() == "log"
-    assert [list(line.get_ydata()) for line in ax.lines if line.get_marker() in ("o", "s")] == [[52.5, 52.5]] * 2
+    assert [list(line.get_ydata()) for line in ax.lines if line.get_marker() in ("o", "s")] == [
+        [52.5, 52.5]
+    ] * 2
     low, high = stats.t.interval(0.95, 5, 52.5, stats.sem(range(6)))
-    assert [np.ptp(band.get_paths()[0].vertices[:, 1]) for band in ax.collections] == pytest.approx([high - low] * 2)
-    caption = figures.fig_over(runs[runs.seed == 0], "lr", "arm", "Rates", band="95 % t-intervals").get_supxlabel()
+    assert [np.ptp(band.get_paths()[0].vertices[:, 1]) for band in ax.collections] == pytest.approx(
+        [high - low] * 2
+    )
+    caption = figures.fig_over(
+        runs[runs.seed == 0], "lr", "arm", "Rates", band="95 % t-intervals"
+    ).get_supxlabel()
     assert "single runs" in caption
     assert "band" not in caption
 
 
 def test_of_the_cures_only_a_run_that_fails_ends_in_a_cross_at_its_last_finite_step():
-    ends = pd.DataFrame(dict(treatment=["none", "none", "cure"], seed=[0, 1, 0], failed=[True, False, False], step=9))
+    ends = pd.DataFrame(
+        dict(
+            treatment=["none", "none", "cure"], seed=[0, 1, 0], failed=[True, False, False], step=9
+        )
+    )
     curves = pd.DataFrame(
-        [dict(treatment=t, seed=s, step=n, bits=5.0) for t, s in ends.to_numpy()[:, :2] for n in (1, 2)]
+        [
+            dict(treatment=t, seed=s, step=n, bits=5.0)
+            for t, s in ends.to_numpy()[:, :2]
+            for n in (1, 2)
+        ]
     )
     none, cure = figures.fig_cures(curves.query("step < 2 or seed == 0"), ends, "Cures").axes
     assert [line.get_xdata().tolist() for line in none.lines if line.get_marker() == "X"] == [[2]]
@@ -322,15 +414,17 @@ def test_weights_by_depth_are_shown_against_step_0():
         assert [line.get_ydata().tolist() for line in ax.lines] == [[2.5] * 8] * 4
 
 
-# --------------------------------------------------------------------------------------------------------- diagrams
+# ----------------------------------------------------------------------------------------- diagrams
 
 
 def shared_cells(axes):
-    """The cells (B, L, D) that share one statistic with the first row's last channel at the last position, by the names
-    of the axes; "D/G" is the channel's group."""
+    """The cells (B, L, D) that share one statistic with the first row's last channel at the last
+    position, by the names of the axes; "D/G" is the channel's group."""
     cells, (_, L, D) = np.zeros(SHAPE, bool), SHAPE
     spans = {"B": slice(None), "L": slice(None), "D": slice(None), "D/G": slice(D - D // 2, D)}
-    own = {"B": slice(0, 1), "L": slice(L - 1, L), "D": slice(D - 1, D)} | {axis[0]: spans[axis] for axis in axes}
+    own = {"B": slice(0, 1), "L": slice(L - 1, L), "D": slice(D - 1, D)} | {
+        axis[0]: spans[axis] for axis in axes
+    }
     cells[own["B"], own["L"], own["D"]] = bool(axes)
     return cells
 
@@ -351,29 +445,41 @@ def test_figure_4_draws_the_arms_norms_and_dashes_none():
     assert stations["N1"].text == "RMSN"
     assert stations["N1"].colour == figures.PALETTE["RMSN"]
     assert stations["N2"].text == "–"
-    dashed = [patch for patch in figures.fig_block("RMSN>SSM>None").axes[0].patches if patch.get_linestyle() == "--"]
+    dashed = [
+        patch
+        for patch in figures.fig_block("RMSN>SSM>None").axes[0].patches
+        if patch.get_linestyle() == "--"
+    ]
     assert len(dashed) == 1
     assert "dashed: no norm" in figures.fig_block("RMSN>SSM>None").get_supxlabel()
     assert "dashed" not in figures.fig_block("RMSN>SSM>GN").get_supxlabel()
-    assert [ax.get_title("left") for ax in figures.fig_block("LN>SSM>None", "LN>SSM>LN").axes] == ["LN→None", "LN→LN"]
+    assert [ax.get_title("left") for ax in figures.fig_block("LN>SSM>None", "LN>SSM>LN").axes] == [
+        "LN→None",
+        "LN→LN",
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ tables and the paper
+# ----------------------------------------------------------------------------- tables and the paper
 
 
 def test_summaries_are_scipys():
     values = [0.5, 0.6, 0.8]
-    frame = pd.DataFrame([made_run("digits", "GN>SSM>GN", seed, accuracy=v) for seed, v in enumerate(values)])
+    frame = pd.DataFrame(
+        [made_run("digits", "GN>SSM>GN", seed, accuracy=v) for seed, v in enumerate(values)]
+    )
     row = summarize(frame).iloc[0]
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    assert (row["mean"], row.sd, row.n) == pytest.approx((np.mean(values), np.std(values, ddof=1), 3))
+    assert (row["mean"], row.sd, row.n) == pytest.approx(
+        (np.mean(values), np.std(values, ddof=1), 3)
+    )
     assert (row.low, row.high) == pytest.approx((low, high))
     assert np.isnan(summarize(frame[:1]).iloc[0].low)
 
 
 def test_a_diverged_run_counts_as_chance_and_a_failed_one_not_at_all():
     runs = [
-        made_run("digits", "GN>SSM>GN", s, accuracy=0.9, status=t) for s, t in enumerate(["ok", "diverged", "failed"])
+        made_run("digits", "GN>SSM>GN", s, accuracy=0.9, status=t)
+        for s, t in enumerate(["ok", "diverged", "failed"])
     ]
     row = summarize(pd.DataFrame(runs)).iloc[0]
     assert (row["mean"], row.n, row.diverged) == pytest.approx((0.5, 2, 1))
@@ -391,7 +497,9 @@ def test_paired_differences_are_scipys_on_the_shared_seeds():
     test = stats.ttest_rel([0.60, 0.65, 0.72], [0.50, 0.58, 0.60]).confidence_interval(0.95)
     assert row.per_seed == pytest.approx(differences)
     assert row.n == 3
-    assert (row.low, row.difference, row.high) == pytest.approx((100 * test.low, differences.mean(), 100 * test.high))
+    assert (row.low, row.difference, row.high) == pytest.approx(
+        (100 * test.low, differences.mean(), 100 * test.high)
+    )
 
 
 def test_paired_names_the_missing_arm_and_refuses_ambiguous_seeds(frame):
@@ -399,7 +507,10 @@ def test_paired_names_the_missing_arm_and_refuses_ambiguous_seeds(frame):
         paired(frame, "None>SSM>None", "IN>SSM>BN")
     with pytest.raises(ValueError, match="several runs of one seed"):
         paired(pd.concat([frame, frame.assign(scale="lab")]), "None>SSM>None", "GN>SSM>GN")
-    apart = frame[(frame.arm == "GN>SSM>GN") & (frame.seed == 0) | (frame.arm == "BN>SSM>BN") & (frame.seed == 1)]
+    apart = frame[
+        (frame.arm == "GN>SSM>GN") & (frame.seed == 0)
+        | (frame.arm == "BN>SSM>BN") & (frame.seed == 1)
+    ]
     with pytest.raises(ValueError, match="share no seed"):
         paired(apart, "GN>SSM>GN", "BN>SSM>BN")
 
@@ -412,7 +523,9 @@ def test_choice_reads_validation_and_scores_divergence_as_chance():
         choose(pd.DataFrame(runs), "digits", ["IN>SSM>GN"])
 
 
-@pytest.mark.parametrize(("seeds", "text"), [(3, "3 seeds: a sketch · mean ± sd"), (8, "8 seeds · mean ± sd")])
+@pytest.mark.parametrize(
+    ("seeds", "text"), [(3, "3 seeds: a sketch · mean ± sd"), (8, "8 seeds · mean ± sd")]
+)
 def test_a_caption_calls_few_seeds_a_sketch(seeds, text):
     frame = pd.DataFrame([made_run("digits", "GN>SSM>GN", seed) for seed in range(seeds)])
     assert describe_frame(frame) == f"quick scale · {text} · digits"
@@ -429,14 +542,19 @@ def test_a_caption_says_unequal_seeds_mixed_scales_and_numbers_in_words(frame):
 
 
 def test_the_papers_numbers_are_there_with_their_sections_and_the_first_ln_rows_are_in():
-    everything, values = paper_values(), paper_values("sequence").set_index(["source", "task", "arm"]).accuracy
+    everything, values = (
+        paper_values(),
+        paper_values("sequence").set_index(["source", "task", "arm"]).accuracy,
+    )
     table = everything.query("source == 'Table 1'")
     assert len(table) == 20
     assert not table.duplicated(["kind", "arm"]).any()
     relabelled = table[(table.arm.str.contains("IN"))]
     assert relabelled.printed.tolist() == ["LN→SSM→None", "None→SSM→LN"] * 2
     assert relabelled.accuracy.tolist() == [0.109, 0.070, 0.702, 0.838]
-    assert table.accuracy.mean() * 20 == pytest.approx((400.7 + 738.9) / 100)  # column sums of the printed table
+    assert table.accuracy.mean() * 20 == pytest.approx(
+        (400.7 + 738.9) / 100
+    )  # column sums of the printed table
     assert values["Figure 5", "Breakfast", "GN>SSM>GN"] == 0.688
     assert values["Figure 7", "Breakfast", "LN>SSM>BN"] == 0.521
     assert values["Table 2", "ListOps", "NormVary>SSM>GN"] == pytest.approx(0.4027)

@@ -7,7 +7,14 @@ import pytest
 
 from mambanorm.arms import Arm
 from mambanorm_study import advice
-from mambanorm_study.advice.first_page import FINDINGS, HOW_TO_READ, findings, findings_page, not_fresh, what_to_do
+from mambanorm_study.advice.first_page import (
+    FINDINGS,
+    HOW_TO_READ,
+    findings,
+    findings_page,
+    not_fresh,
+    what_to_do,
+)
 from mambanorm_study.claims import judge
 from mambanorm_study.claims.rule import WORDS
 from mambanorm_study.runs.recorded_results import recorded
@@ -57,7 +64,9 @@ def test_the_sentence_follows_the_word_of_the_verdict(curves):
         frame = curves.assign(test_accuracy=curves.test_accuracy.mask(proposal, changed))
         sentence = of(findings(frame), words)
         verdict = judge("H8s", frame, task="curves")
-        assert sentence.startswith(f"**On curves {words}.** NormVary→GN against RMSN→None, curves: ")
+        assert sentence.startswith(
+            f"**On curves {words}.** NormVary→GN against RMSN→None, curves: "
+        )
         assert verdict.turns_on.amount in sentence
     assert findings(curves.iloc[:0]) == what_to_do(curves.iloc[:0]) == []
 
@@ -84,20 +93,26 @@ def test_one_common_remark_names_the_tasks_that_are_not_fresh(curves):
 
 
 def test_what_to_do_follows_its_runs():
-    """If the chosen arm falls back, another one is named; if the original falls back, it lies behind."""
+    """If the chosen arm falls back, another one is named; if the original falls back, it lies
+    behind."""
     frame = recorded("evening")
     frame = frame[frame.task == "pydoc"]
 
     def advice_if_worse(arm: str) -> str:
         """Return the advice if its losses are one nat larger."""
         worse = frame.arm == arm
-        columns = {name: frame[name].mask(worse, frame[name] + 1) for name in ("test_loss", "best_val_loss")}
+        columns = {
+            name: frame[name].mask(worse, frame[name] + 1)
+            for name in ("test_loss", "best_val_loss")
+        }
         return what_to_do(frame.assign(**columns))[0]
 
     chosen = Arm.parse(advice.ranking(frame, "pydoc", scale="evening").arm[0])
     assert f"take {chosen.label}: " in what_to_do(frame)[0]
     assert f"take {chosen.label}: " not in advice_if_worse(str(chosen))
-    said = rf"take {chosen.label}: \+1\.4\d\d bits a character \[1\.4.*\] over RMSN→None, the original"
+    said = (
+        rf"take {chosen.label}: \+1\.4\d\d bits a character \[1\.4.*\] over RMSN→None, the original"
+    )
     assert re.search(said, advice_if_worse(ORIGINAL))
 
 

@@ -1,4 +1,5 @@
-"""Tasks that draw new rows for each seed: glyphs, curves with many rows to test, associative recall."""
+"""Tasks that draw new rows for each seed: glyphs, curves with many rows to test, associative
+recall."""
 
 import pytest
 import torch
@@ -26,7 +27,15 @@ def test_a_seed_decides_its_rows_and_no_two_seeds_share_one(name):
 def test_shapes_tell_the_data_without_making_them(name):
     shape, data = TASKS[name].shape("smoke"), study.load_task(name, "smoke", 0)
     assert (shape.train_rows, *shape.held_out) == tuple(map(len, (data.train, data.val, data.test)))
-    same = ("n_classes", "vocab_size", "in_features", "in_channels", "patch", "per_position", "positions")
+    same = (
+        "n_classes",
+        "vocab_size",
+        "in_features",
+        "in_channels",
+        "patch",
+        "per_position",
+        "positions",
+    )
     assert [getattr(shape, field) for field in same] == [getattr(data, field) for field in same]
     assert sum(TASKS[name].shape("evening").held_out) >= 3_000
 
@@ -57,11 +66,18 @@ def test_each_glyph_has_ink_and_each_face_draws_it_otherwise():
     assert len(ink.flatten(0, 1).unique(dim=0)) == ink.shape[0] * ink.shape[1]
 
 
-def test_rows_without_noise_are_told_by_the_nearest_master_far_more_often_than_by_chance(monkeypatch):
+def test_rows_without_noise_are_told_by_the_nearest_master_far_more_often_than_by_chance(
+    monkeypatch,
+):
     monkeypatch.setattr(glyphs, "NOISE", 0.0)
     rows, labels = glyphs.draw(400, seed=1)
-    means = torch.nn.functional.interpolate(glyphs.masters().mean(1, keepdim=True), rows.shape[1:], mode="area")[:, 0]
-    like = torch.nn.functional.normalize(rows.flatten(1)) @ torch.nn.functional.normalize(means.flatten(1)).T
+    means = torch.nn.functional.interpolate(
+        glyphs.masters().mean(1, keepdim=True), rows.shape[1:], mode="area"
+    )[:, 0]
+    like = (
+        torch.nn.functional.normalize(rows.flatten(1))
+        @ torch.nn.functional.normalize(means.flatten(1)).T
+    )
     assert (like.argmax(1) == labels).float().mean() > 0.3  # chance is 0.05
 
 

@@ -1,4 +1,5 @@
-"""IN taken apart: each half does what its name says, and a task that the mean alone tells is lost with the mean."""
+"""IN taken apart: each half does what its name says, and a task that the mean alone tells is lost
+with the mean."""
 
 import pytest
 import torch
@@ -17,11 +18,14 @@ def rows(dtype=torch.float64):
     return 5 * torch.randn(4, 9, 6, dtype=dtype) + torch.arange(6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # the readable twin and the fused one
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32]
+)  # the readable twin and the fused one
 def test_the_halves_of_in_centre_and_scale_and_make_in_together(dtype):
     x, close = rows(dtype), torch.testing.assert_close
     whole, centred, scaled = (
-        mn.create_norm("IN", 6, **options).to(dtype)(x) for options in ({}, dict(scale=False), dict(centre=False))
+        mn.create_norm("IN", 6, **options).to(dtype)(x)
+        for options in ({}, dict(scale=False), dict(centre=False))
     )
     std = x.var(1, unbiased=False, keepdim=True).add(1e-5).sqrt()
     close(centred, (x - x.mean(1, keepdim=True)) / (1 + 1e-5) ** 0.5)
@@ -30,7 +34,9 @@ def test_the_halves_of_in_centre_and_scale_and_make_in_together(dtype):
     assert torch.equal(mn.create_norm("IN", 6, centre=True, scale=True).to(dtype)(x), whole)
 
 
-@pytest.mark.parametrize("options", [dict(centre=False), dict(scale=False), dict(centre=False, scale=False)])
+@pytest.mark.parametrize(
+    "options", [dict(centre=False), dict(scale=False), dict(centre=False, scale=False)]
+)
 def test_the_gradient_of_a_half_is_right_and_padding_stays_out(options):
     norm, x = mn.create_norm("IN", 6, **options).double(), rows().requires_grad_()
     assert torch.autograd.gradcheck(norm, (x,))
@@ -67,7 +73,9 @@ def runs(tmp_path_factory):
 
 def test_every_part_has_its_runs_and_its_bar(runs):
     frame = halves.with_halves(runs.sample(frac=1, random_state=0))
-    assert frame.groupby("task").part.apply(list).to_dict() == {t: list(halves.HALVES) for t in halves.HALVES_TASKS}
+    assert frame.groupby("task").part.apply(list).to_dict() == {
+        t: list(halves.HALVES) for t in halves.HALVES_TASKS
+    }
     other = runs.assign(arm="LN>SSM>LN")
     assert halves.with_halves(other).empty
     figure = figures.fig_halves(frame)

@@ -1,4 +1,5 @@
-"""Claims about what is imported and when: the package only what is asked for, and norms and tasks of one's own."""
+"""Claims about what is imported and when: the package only what is asked for, and norms and tasks
+of one's own."""
 
 from __future__ import annotations
 
@@ -47,7 +48,17 @@ def load_parity(scale, seed):
     parts = [Split(bits[i::3, :, None].float(), bits[i::3].sum(1) % 2) for i in range(3)]
     return TaskData(*parts, n_classes=2, in_features=1)
 """
-HEAVY = ("torch", "numba", "numpy", "pandas", "dask", "distributed", "matplotlib", "sklearn", "papermill")
+HEAVY = (
+    "torch",
+    "numba",
+    "numpy",
+    "pandas",
+    "dask",
+    "distributed",
+    "matplotlib",
+    "sklearn",
+    "papermill",
+)
 
 
 def python(code: str, *argv: str, **environment: str) -> str:
@@ -64,7 +75,15 @@ def python(code: str, *argv: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "line", ["--help", "study --help", "stdy", "sweep --grid type --lr 1", "runs --scale x", "verdicts --seeds 1.5"]
+    "line",
+    [
+        "--help",
+        "study --help",
+        "stdy",
+        "sweep --grid type --lr 1",
+        "runs --scale x",
+        "verdicts --seeds 1.5",
+    ],
 )
 def test_neither_help_nor_a_mistake_in_the_arguments_imports_what_computes(line):
     code = f"""
@@ -77,7 +96,10 @@ print("imported", [name for name in {HEAVY} if name in sys.modules])
 
 
 def test_every_module_can_be_the_first_that_is_imported():
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(ROOT.glob("mambanorm*/**/*.py"))]
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sorted(ROOT.glob("mambanorm*/**/*.py"))
+    ]
     code = f"""
 import os, torch, pandas, numba, dask.distributed, matplotlib.pyplot, seaborn, papermill, nbconvert
 from importlib import import_module
@@ -117,7 +139,7 @@ def test_every_public_name_is_there_and_listed():
     assert not hasattr(mn, "_nothing")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # norms and tasks of one's own
 
 
@@ -128,9 +150,15 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_a_norm_and_a_task_of_ones_own_reach_a_worker_and_the_store_names_them_later(files, store, capsys, monkeypatch):
+def test_a_norm_and_a_task_of_ones_own_reach_a_worker_and_the_store_names_them_later(
+    files, store, capsys, monkeypatch
+):
     common = ["--scale", "smoke", "--seeds", "1"]
-    imports = [word for name in ("my_norm.py", "my_norm.py", "my_task.py") for word in ("--import", str(files / name))]
+    imports = [
+        word
+        for name in ("my_norm.py", "my_norm.py", "my_task.py")
+        for word in ("--import", str(files / name))
+    ]
     argv = [
         "-m",
         "mambanorm_study",
@@ -149,7 +177,10 @@ import mambanorm as mn
 print(list(study.load_runs().arm), mn.create_norm("Peak", 4), study.load_task("parity", "smoke", 0).n_classes)
 """
     places = os.pathsep.join(str(files / name) for name in ("my_norm.py", "my_task.py"))
-    assert python(kernel, MAMBANORM_IMPORT=places, MAMBANORM_RUNS_DIR=str(store)) == "['Peak>SSM>None'] PeakNorm() 2\n"
+    assert (
+        python(kernel, MAMBANORM_IMPORT=places, MAMBANORM_RUNS_DIR=str(store))
+        == "['Peak>SSM>None'] PeakNorm() 2\n"
+    )
 
     monkeypatch.delenv("MAMBANORM_IMPORT", raising=False)  # here nobody has registered them
     assert main(["runs"]) == 0
@@ -162,7 +193,9 @@ print(list(study.load_runs().arm), mn.create_norm("Peak", 4), study.load_task("p
 def stored_elsewhere(store, n: int) -> None:
     """Runs of a norm that is not registered here."""
     for seed in range(n):
-        values = json.loads(study.base_config("digits", "smoke", seed=seed).to_json()) | {"arm": "Peak>SSM>None"}
+        values = json.loads(study.base_config("digits", "smoke", seed=seed).to_json()) | {
+            "arm": "Peak>SSM>None"
+        }
         folder, files = store / run_id_of(values), {}
         folder.mkdir(parents=True)
         for name in WRITTEN:
@@ -174,7 +207,21 @@ def stored_elsewhere(store, n: int) -> None:
 def test_runs_of_a_norm_that_is_not_registered_here_are_named_once_a_command(store, capsys):
     stored_elsewhere(store, 3)
     assert (
-        main(["verdicts", "--claims", "H1s", "--tasks", "digits", "--scale", "smoke", "--seeds", "1", "--dry-run"]) == 0
+        main(
+            [
+                "verdicts",
+                "--claims",
+                "H1s",
+                "--tasks",
+                "digits",
+                "--scale",
+                "smoke",
+                "--seeds",
+                "1",
+                "--dry-run",
+            ]
+        )
+        == 0
     )
     said = "3 runs use the norm 'Peak', which is not registered here: --import the file that registers it"
     assert capsys.readouterr().err.count("Peak") == said.count("Peak")
@@ -185,13 +232,21 @@ def test_runs_of_a_norm_that_is_not_registered_here_are_named_once_a_command(sto
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("import torch\n\ntorch.zeros(2) + nothing\n", "line 3: NameError: name 'nothing' is not defined"),
+        (
+            "import torch\n\ntorch.zeros(2) + nothing\n",
+            "line 3: NameError: name 'nothing' is not defined",
+        ),
         ("x = 1\ndef f(:\n", "line 2: SyntaxError: invalid syntax"),
-        ("import mambanorm\nimport no_such_module\n", "line 2: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "import mambanorm\nimport no_such_module\n",
+            "line 2: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         ("raise SystemExit('enough')\n", "line 1: SystemExit: enough"),
     ],
 )
-def test_an_error_in_the_file_is_one_line_with_file_and_line(text, said, tmp_path, capsys, monkeypatch):
+def test_an_error_in_the_file_is_one_line_with_file_and_line(
+    text, said, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("MAMBANORM_IMPORT", "")
     (tmp_path / "mine.py").write_text(text)
     assert main(["--import", str(tmp_path / "mine.py"), "runs"]) == 2
@@ -211,4 +266,7 @@ def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, st
     found = extensions.load_imports({place: sha256(files / "plain.py")})
     (files / "plain.py").write_text("x = 2\n")
     assert extensions.load_imports(found) == found  # what runs is still what the sweep began with
-    assert "not the file that the sweep began with" in run_one(config, str(store), imports={place: "another"}).error
+    assert (
+        "not the file that the sweep began with"
+        in run_one(config, str(store), imports={place: "another"}).error
+    )

@@ -1,4 +1,5 @@
-"""The index of a store changes no row and hides no damage: it only spares reading what is as it was."""
+"""The index of a store changes no row and hides no damage: it only spares reading what is as it
+was."""
 
 import hashlib
 import json
@@ -40,15 +41,27 @@ def result():
 
 @pytest.fixture(scope="module")
 def template(result, tmp_path_factory):
-    """Runs of every kind, generated from one: other arms, tasks and seeds, of a regression, diverged."""
+    """Runs of every kind, generated from one: other arms, tasks and seeds, of a regression,
+    diverged."""
     store = tmp_path_factory.mktemp("template")
     source = save_run(result, store / "source")
-    configs = grid(["RMSN>SSM>GN", "RMSN>SSM>None+B:RMSN"], ["digits", "diabetes"], scale="smoke", seeds=range(3))
+    configs = grid(
+        ["RMSN>SSM>GN", "RMSN>SSM>None+B:RMSN"],
+        ["digits", "diabetes"],
+        scale="smoke",
+        seeds=range(3),
+    )
     configs += grid(["LN>MHA>LN"], scale="smoke", seeds=range(2), norm_options={"eps": 1e-3})
-    none = dict.fromkeys(("best_val_accuracy", "first_nonfinite_step", "first_nonfinite_site", "test_loss", "rmse"))
+    none = dict.fromkeys(
+        ("best_val_accuracy", "first_nonfinite_step", "first_nonfinite_site", "test_loss", "rmse")
+    )
     none |= dict.fromkeys(("mae", "chance_rmse", "best_val_loss", "chance_loss"))
     for i, config in enumerate(configs):
-        facts = json.loads((source / "result.json").read_text()) | none | {"steps": config.steps, "wall_s": i / 7}
+        facts = (
+            json.loads((source / "result.json").read_text())
+            | none
+            | {"steps": config.steps, "wall_s": i / 7}
+        )
         if config.task == "diabetes":
             facts |= {"rmse": 50.0 + i, "mae": 40.1, "chance_rmse": 75.0}
         if i % 5 == 1:
@@ -98,7 +111,11 @@ def reads(monkeypatch):
 
 def unindexed(store, names=None):
     """The run frame as it was made before there was an index: a dict a run."""
-    names = sorted(path.name for path in store.iterdir() if "." not in path.name) if names is None else names
+    names = (
+        sorted(path.name for path in store.iterdir() if "." not in path.name)
+        if names is None
+        else names
+    )
     return pd.DataFrame([read_run(store / name).row() for name in names]).reindex(columns=COLUMNS)
 
 
@@ -106,7 +123,7 @@ def any_run(store, at=0):
     return sorted(path for path in store.iterdir() if "." not in path.name)[at]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the same frame, with fewer reads
 
 
@@ -146,13 +163,17 @@ def test_what_is_asked_by_configs_comes_in_their_order_and_is_not_read_again(run
 def test_rows_of_the_index_and_rows_just_read_have_the_types_of_one_frame(few, runs, reads):
     """Also where one half has no value in a column: numbers, texts and None stay what they are."""
     expected = unindexed(runs)
-    for changed in (expected.run_id[expected.status == "diverged"].tolist(), expected.run_id[::3].tolist()):
+    for changed in (
+        expected.run_id[expected.status == "diverged"].tolist(),
+        expected.run_id[::3].tolist(),
+    ):
         load_runs()
         for name in changed:
             os.utime(runs / name)
         reads.clear()
         pd.testing.assert_frame_equal(
-            load_runs(configs=configs_of(runs, changed) if few else None), unindexed(runs, changed) if few else expected
+            load_runs(configs=configs_of(runs, changed) if few else None),
+            unindexed(runs, changed) if few else expected,
         )
         assert sorted(reads) == sorted(changed)
 
@@ -164,20 +185,34 @@ def configs_of(store, names):
 def test_a_filter_gives_the_rows_that_have_one_of_the_values(runs):
     frame = unindexed(runs)
     seeds = [range(1, 3), np.array([1, 2]), frozenset({1, 2}), pd.Series([1, 2]), {1: "", 2: ""}]
-    several = ({"task": "digits", "status": ["ok"]}, {"arm": "no such"}, *({"seed": given} for given in seeds))
+    several = (
+        {"task": "digits", "status": ["ok"]},
+        {"arm": "no such"},
+        *({"seed": given} for given in seeds),
+    )
     for where in ({"status": "diverged"}, *several):
         expected = frame
         for name, value in where.items():
-            expected = expected[expected[name].isin([value] if isinstance(value, str) else list(value))]
+            expected = expected[
+                expected[name].isin([value] if isinstance(value, str) else list(value))
+            ]
         pd.testing.assert_frame_equal(load_runs(**where), expected.reset_index(drop=True))
-    for none in (None, float("nan"), [None]):  # in a column of numbers, of texts and of nothing at all
+    for none in (
+        None,
+        float("nan"),
+        [None],
+    ):  # in a column of numbers, of texts and of nothing at all
         for name in ("rmse", "first_nonfinite_site", "error"):
-            assert load_runs(**{name: none}).run_id.tolist() == frame.run_id[frame[name].isna()].tolist() != []
+            assert (
+                load_runs(**{name: none}).run_id.tolist()
+                == frame.run_id[frame[name].isna()].tolist()
+                != []
+            )
         assert len(load_runs(task=none)) == 0
     assert len(load_runs(rmse=[None, *frame.rmse.dropna()])) == len(frame)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the folders are the truth
 
 
@@ -216,7 +251,9 @@ def test_a_file_that_is_gone_is_noticed_and_one_that_was_altered_when_it_is_read
 def test_a_damaged_run_warns_every_time_and_enters_no_index(runs):
     (any_run(runs) / "result.json").write_text("{}")
     for _ in range(3):
-        with pytest.warns(UserWarning, match=f"{any_run(runs).name} is damaged: result.json was altered"):
+        with pytest.warns(
+            UserWarning, match=f"{any_run(runs).name} is damaged: result.json was altered"
+        ):
             assert any_run(runs).name not in set(load_runs().run_id)
     assert any_run(runs).name not in Index(runs, "many of them").kept
 
@@ -229,23 +266,29 @@ def test_a_damaged_run_warns_every_time_and_enters_no_index(runs):
         ("norm", NORMS, "RMSN", dict(final_norm="mine")),
     ],
 )
-def test_a_run_of_what_is_not_registered_here_is_not_damaged(field, registry, like, what, runs, template, monkeypatch):
+def test_a_run_of_what_is_not_registered_here_is_not_damaged(
+    field, registry, like, what, runs, template, monkeypatch
+):
     """With an index, which must not show it, and without one."""
     monkeypatch.setitem(registry, "mine", registry[like])
     for config in grid(["RMSN>SSM>GN"], scale="smoke", seeds=2, **what):
-        facts = json.loads((any_run(template) / "result.json").read_text()) | {"steps": config.steps}
+        facts = json.loads((any_run(template) / "result.json").read_text()) | {
+            "steps": config.steps
+        }
         _write(any_run(template), runs / config.run_id, config, facts)
     n = len(load_runs())
     assert n == len(load_runs()) == len(unindexed(template)) + 2
     monkeypatch.delitem(registry, "mine")
     for _ in ("index", "none"):
-        with pytest.warns(UserWarning, match=f"2 runs use the {field} 'mine', which is not registered here") as said:
+        with pytest.warns(
+            UserWarning, match=f"2 runs use the {field} 'mine', which is not registered here"
+        ) as said:
             assert len(load_runs()) == n - 2
         assert len(said) == 1
         (runs / INDEX).unlink()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the file
 
 
@@ -258,7 +301,9 @@ def _flip(path):
 TAMPERED = {
     "lost": lambda store, _: (store / INDEX).unlink(),
     "torn": lambda store, _: (store / INDEX).write_bytes((store / INDEX).read_bytes()[:-100]),
-    "without its checksum": lambda store, _: (store / INDEX).write_bytes((store / INDEX).read_bytes()[65:]),
+    "without its checksum": lambda store, _: (store / INDEX).write_bytes(
+        (store / INDEX).read_bytes()[65:]
+    ),
     "of other code": lambda _, patch: patch.setattr(indexing, "SCHEMA", 2**20),
     "with a bit flipped": lambda store, _: _flip(store / INDEX),
 }
@@ -275,7 +320,9 @@ def test_an_index_that_is_not_what_was_written_is_rebuilt(tamper, runs, reads, m
     assert len(reads) == len(expected)
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")]
+)
 def test_a_store_that_cannot_be_written_is_read_all_the_same(error, runs, monkeypatch):
     def refuse(*_):
         raise error
@@ -304,7 +351,7 @@ def test_an_indexed_run_that_was_deleted_keeps_no_other_from_the_index(runs, rea
     assert Index(runs, "many of them").sound(names) == set(names)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what is known without reading, or without torch
 
 
@@ -313,7 +360,9 @@ def _module(load):
 
 
 def test_the_names_that_are_known_without_torch_are_those_of_the_registries():
-    assert {name for name, entry in TASKS.items() if _module(entry.load).startswith("mambanorm_study.")} == {*PAPER}
+    assert {
+        name for name, entry in TASKS.items() if _module(entry.load).startswith("mambanorm_study.")
+    } == {*PAPER}
 
 
 @pytest.mark.parametrize("options", [{}, {"groups": 2, "site": {"eps": 1e-3}}], ids=str)
@@ -336,19 +385,35 @@ def test_the_options_of_a_config_are_its_own():
     given = deepcopy(OPTIONS)
     config = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=given)
     given["n1"]["eps"] = given["n1"]["of"][0] = 5.0  # what the caller still holds is another dict
-    copies = (pickle.loads(pickle.dumps(config)), deepcopy(config), RunConfig.from_json(config.to_json()))
+    copies = (
+        pickle.loads(pickle.dumps(config)),
+        deepcopy(config),
+        RunConfig.from_json(config.to_json()),
+    )
     made = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=deepcopy(OPTIONS))
     kept = {"groups": 2, "n1": {"eps": 1e-3, "of": (1, 2)}}
-    assert all((one, one.run_id, one.norm_options) == (made, made.run_id, kept) for one in (config, *copies))
+    assert all(
+        (one, one.run_id, one.norm_options) == (made, made.run_id, kept)
+        for one in (config, *copies)
+    )
     assert len({one.to_json() for one in (config, *copies)}) == 1
     assert RunConfig(norm_options=config.norm_options | {"eps": 5.0}).norm_options["eps"] == 5.0
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(RunConfig)])
 def test_no_field_of_a_config_changes_once_its_run_id_is_taken(name):
-    """A run would be stored under the run_id of other options: `config.norm_options["groups"] = 8` was possible."""
-    config = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=OPTIONS, down_sample=(), betas=[0.9, 0.95])
-    copies = [config, deepcopy(config), pickle.loads(pickle.dumps(config)), config.with_seed(1), config.but(lr=1e-3)]
+    """A run would be stored under the run_id of other options: `config.norm_options["groups"] = 8`
+    was possible."""
+    config = base_config(
+        "digits", "smoke", arm="GN>SSM>GN", norm_options=OPTIONS, down_sample=(), betas=[0.9, 0.95]
+    )
+    copies = [
+        config,
+        deepcopy(config),
+        pickle.loads(pickle.dumps(config)),
+        config.with_seed(1),
+        config.but(lr=1e-3),
+    ]
     for one in copies:
         with pytest.raises(FrozenInstanceError):
             setattr(one, name, 1)
@@ -356,7 +421,8 @@ def test_no_field_of_a_config_changes_once_its_run_id_is_taken(name):
 
 
 def with_fixed_values(value):
-    """Assert that a value is one that never changes, or a dict that refuses each way of changing it."""
+    """Assert that a value is one that never changes, or a dict that refuses each way of changing
+    it."""
     if not isinstance(value, dict):
         assert isinstance(value, str | int | float | tuple)
         return [with_fixed_values(part) for part in value] if isinstance(value, tuple) else None
@@ -364,7 +430,9 @@ def with_fixed_values(value):
     ways += [lambda: value.setdefault("groups", 8), lambda: value.__setitem__("groups", 8)]
     ways += [lambda: value.__delitem__("groups"), lambda: value.__ior__({"groups": 8})]
     for change in ways:
-        with pytest.raises(TypeError, match="cannot change, its run_id is made from them: use config.but"):
+        with pytest.raises(
+            TypeError, match="cannot change, its run_id is made from them: use config.but"
+        ):
             change()
     return [with_fixed_values(part) for part in value.values()]
 
@@ -379,9 +447,15 @@ assert "torch" not in sys.modules, "torch was imported"
 
 @pytest.mark.parametrize(
     "command",
-    [["runs"], ["runs", "--tasks", "digits"], ["sweep", "--arms", "RMSN>SSM>GN", "--seeds", "3", "--scale", "smoke"]],
+    [
+        ["runs"],
+        ["runs", "--tasks", "digits"],
+        ["sweep", "--arms", "RMSN>SSM>GN", "--seeds", "3", "--scale", "smoke"],
+    ],
     ids=" ".join,
 )
 def test_a_command_that_only_looks_at_the_store_does_not_wait_for_torch(command, runs):
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *command], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *command], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr

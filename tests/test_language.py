@@ -1,4 +1,5 @@
-"""The language model is transformers' Mamba, takes its checkpoints, goes step by step, and sees no future."""
+"""The language model is transformers' Mamba, takes its checkpoints, goes step by step, and sees no
+future."""
 
 import copy
 import math
@@ -24,7 +25,11 @@ FIVE = {"groups": 5}  # divides D and 2·D
 
 def language_model(arm="RMSN>SSM>None", **options):
     torch.manual_seed(0)
-    return scrambled(mn.LanguageModel(V, **{"d_model": D, "n_layers": 2, "arm": arm, "norm_options": FIVE} | options))
+    return scrambled(
+        mn.LanguageModel(
+            V, **{"d_model": D, "n_layers": 2, "arm": arm, "norm_options": FIVE} | options
+        )
+    )
 
 
 # names and initial values
@@ -59,7 +64,9 @@ def as_mamba_ssm(model):
 
 @pytest.mark.parametrize(("arm", "tie"), [("RMSN>SSM>None", True), ("LN>SSM>None", False)])
 def test_mamba_ssm_naming_loads_strictly_with_every_size_read_off_the_tensors(arm, tie):
-    sizes = dict(d_model=18, n_layers=11, d_state=3, d_conv=5, expand=3, dt_rank=4)  # more than ten layers
+    sizes = dict(
+        d_model=18, n_layers=11, d_state=3, d_conv=5, expand=3, dt_rank=4
+    )  # more than ten layers
     model = language_model(arm, final_norm=arm.split(">")[0], tie=tie, norm_options=None, **sizes)
     state = torch.random.get_rng_state()
     loaded = clinic.load_mamba_checkpoint(as_mamba_ssm(model))
@@ -71,7 +78,11 @@ def test_mamba_ssm_naming_loads_strictly_with_every_size_read_off_the_tensors(ar
 
 def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_float32():
     model = language_model()
-    state = {name: tensor.bfloat16() for name, tensor in as_mamba_ssm(model).items() if name != "lm_head.weight"}
+    state = {
+        name: tensor.bfloat16()
+        for name, tensor in as_mamba_ssm(model).items()
+        if name != "lm_head.weight"
+    }
     loaded = clinic.load_mamba_checkpoint(state)
     assert loaded.tie
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
@@ -86,15 +97,27 @@ def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_flo
     [
         ("backbone.layers.1.mixer.D", None, {}, r"Missing key.*backbone\.layers\.1\.D.*Mamba-1"),
         ("backbone.layers.0.mixer.A_log", None, {}, r"missing: .*mixer\.A_log \(E, N\).*Mamba-1"),
-        ("backbone.norm_f.weight", torch.ones(14), {}, r"size mismatch for .*norm_f\.weight.*\[14\].*\[15\]"),
-        ("lm_head.weight", torch.ones(V, D), {"tie": True}, r"lm_head\.weight differs.*leave tie out"),
+        (
+            "backbone.norm_f.weight",
+            torch.ones(14),
+            {},
+            r"size mismatch for .*norm_f\.weight.*\[14\].*\[15\]",
+        ),
+        (
+            "lm_head.weight",
+            torch.ones(V, D),
+            {"tie": True},
+            r"lm_head\.weight differs.*leave tie out",
+        ),
         ("step", 3, {}, r"other things are under \['step'\]"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_says_what_was_expected(name, tensor, config, message):
     state = as_mamba_ssm(language_model()) | {name: tensor}
     with pytest.raises(ValueError, match=f"(?s){message}"):
-        clinic.load_mamba_checkpoint({key: x for key, x in state.items() if x is not None}, **config)
+        clinic.load_mamba_checkpoint(
+            {key: x for key, x in state.items() if x is not None}, **config
+        )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +136,9 @@ def test_a_file_gives_what_was_saved_and_a_damaged_one_is_refused_by_name(name, 
     assert read.keys() == state.keys()
     assert all(torch.equal(read[key], state[key]) for key in state)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=rf"{name} is (truncated, altered or no checkpoint|.*no checkpoint at all)"):
+    with pytest.raises(
+        ValueError, match=rf"{name} is (truncated, altered or no checkpoint|.*no checkpoint at all)"
+    ):
         clinic.read_checkpoint(path)
     path.unlink()
     with pytest.raises(FileNotFoundError):
@@ -141,7 +166,9 @@ def test_a_file_that_would_run_code_is_refused_unread(tmp_path, monkeypatch):
 SIZES = dict(d_state=3, dt_rank=2), dict(d_conv=1, d_state=1), dict(d_conv=7, expand=3, dt_rank=5)
 
 
-@pytest.mark.parametrize(("n1", "n2", "sizes"), list(zip(CAUSAL, CAUSAL[1:] + CAUSAL[:1], 4 * SIZES)))
+@pytest.mark.parametrize(
+    ("n1", "n2", "sizes"), list(zip(CAUSAL, CAUSAL[1:] + CAUSAL[:1], 4 * SIZES))
+)
 def test_step_by_step_equals_the_parallel_forward_for_every_causal_norm(n1, n2, sizes):
     model, ids = language_model(f"{n1}>SSM>{n2}", final_norm=n1, **sizes).double(), tokens(V, B, L)
     whole = model(ids)
@@ -157,7 +184,9 @@ def test_a_copied_cache_goes_its_own_way():
     model, ids = language_model(), tokens(V, B, L)
     _, cache = model.prefill(ids)
     model.step(ids[:, 0], [copy.copy(kept) for kept in cache])
-    assert error(model.step(ids[:, 3], cache), model(torch.cat([ids, ids[:, 3:4]], 1))[:, -1]) <= 1e-5
+    assert (
+        error(model.step(ids[:, 3], cache), model(torch.cat([ids, ids[:, 3:4]], 1))[:, -1]) <= 1e-5
+    )
 
 
 def test_a_step_carries_no_gradient_and_keeps_the_dtype_of_the_weights():
@@ -187,7 +216,9 @@ def test_greedy_text_is_what_the_whole_forward_finds_likeliest():
 def test_drawn_text_is_decided_by_the_seed_and_follows_the_probabilities():
     model = language_model()
     prompt = tokens(V, 1, 5).expand(4000, 5)
-    first, again, other = (model.generate(prompt, 2, temperature=2.0, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        model.generate(prompt, 2, temperature=2.0, seed=seed) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     p = (model(prompt[:1])[0, -1] / 2.0).softmax(-1)
@@ -205,12 +236,19 @@ def test_drawn_text_is_decided_by_the_seed_and_follows_the_probabilities():
 def test_a_norm_that_sees_the_future_is_refused_wherever_it_stands(norm):
     axes = " · ".join(mn.NORMS[norm].axes)
     why = rf"'{norm}' sees the future.*over {axes} hold later positions.*choose a causal norm: .*LN, RMSN.*GN-token"
-    arms = [f"{norm}>SSM>None", f"RMSN>SSM>{norm}", *(f"RMSN>SSM>None+{site}:{norm}" for site in MORE_SITES)]
+    arms = [
+        f"{norm}>SSM>None",
+        f"RMSN>SSM>{norm}",
+        *(f"RMSN>SSM>None+{site}:{norm}" for site in MORE_SITES),
+    ]
     for where in (*({"arm": arm} for arm in arms), {"final_norm": norm}):
         with pytest.raises(ValueError, match=why):
             mn.LanguageModel(V, d_model=16, n_layers=1, **where)
     for norms in ((norm, "None"), ("RMSN", norm)):
-        block, x = mn.MambaBlock(16, *norms).eval(), torch.zeros(B, L, 16)  # BN too, although its mode is eval
+        block, x = (
+            mn.MambaBlock(16, *norms).eval(),
+            torch.zeros(B, L, 16),
+        )  # BN too, although its mode is eval
         with pytest.raises(ValueError, match=why):
             block.step(x[:, 0], BlockCache(torch.zeros(B, 3, 32), torch.zeros(B, 32, 16)))
         with pytest.raises(ValueError, match=why):

@@ -25,8 +25,12 @@ from mambanorm_study.tasks.base import Split
 
 def test_features_are_scaled_as_scikit_learn_does():
     x = preprocessing.wines().to_numpy()
-    np.testing.assert_allclose(preprocessing.scaled(x, "min–max"), MinMaxScaler().fit_transform(x), atol=1e-12)
-    np.testing.assert_allclose(preprocessing.scaled(x, "standardised"), StandardScaler().fit_transform(x), atol=1e-12)
+    np.testing.assert_allclose(
+        preprocessing.scaled(x, "min–max"), MinMaxScaler().fit_transform(x), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        preprocessing.scaled(x, "standardised"), StandardScaler().fit_transform(x), atol=1e-12
+    )
     np.testing.assert_allclose(preprocessing.scaled(x, "raw").mean(0), 0, atol=1e-9)
 
 
@@ -36,9 +40,9 @@ def test_descent_finds_the_least_squares_weights_and_diverges_above_twice_the_sa
     assert path.loss.is_monotonic_decreasing
     assert path.left.iloc[-1] <= preprocessing.CLOSE < path.left.iloc[-2]
     best = np.linalg.lstsq(x, y, rcond=None)[0]
-    assert preprocessing.squared_error(x, y, path[["w0", "w1"]].iloc[-1].to_numpy()) == pytest.approx(
-        path.loss.iloc[-1]
-    )
+    assert preprocessing.squared_error(
+        x, y, path[["w0", "w1"]].iloc[-1].to_numpy()
+    ) == pytest.approx(path.loss.iloc[-1])
     assert np.abs(path[["w0", "w1"]].iloc[-1] - best).max() < 0.1
     edge = 2 / preprocessing.curvature(x)[-1]
     assert preprocessing.descend(x, y, rate=1.05 * edge).loss.iloc[-1] > 10 * path.loss.iloc[0]
@@ -54,7 +58,11 @@ def test_the_worse_the_condition_the_more_steps():
 
 def test_one_wrong_value_ruins_min_max_and_hardly_moves_the_quartiles():
     table, x = preprocessing.outlier_table(), preprocessing.wines()[["proline"]].to_numpy()
-    scalers = {"min–max": MinMaxScaler(), "standardised": StandardScaler(), "robust": RobustScaler()}
+    scalers = {
+        "min–max": MinMaxScaler(),
+        "standardised": StandardScaler(),
+        "robust": RobustScaler(),
+    }
     for how, scaler in scalers.items():
         wrong = x.copy()
         wrong[0] *= 100
@@ -87,7 +95,9 @@ def test_a_norm_does_not_feel_what_its_equation_cancels():
 
 def test_the_three_questions_are_answered_as_the_axes_say():
     table = invariance.trials()
-    assert set(table.index[~table.alone.astype(bool)]) == {n for n, e in mn.NORMS.items() if "B" in e.axes}
+    assert set(table.index[~table.alone.astype(bool)]) == {
+        n for n, e in mn.NORMS.items() if "B" in e.axes
+    }
     assert set(table.index[table["no future"].astype(bool)]) == {
         n for n, e in mn.NORMS.items() if e.causal and n != "Constant"
     }
@@ -115,13 +125,21 @@ def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off(tmp_
     frame = trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one")
     assert len(frame) == 2 * 3
     torch.rand(17)
-    assert frame.equals(trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "other"))
-    monkeypatch.setattr(trained, "small_vgg", None)  # what is kept is read, and the rest cannot be trained now
-    assert frame.equals(trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one"))
+    assert frame.equals(
+        trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "other")
+    )
+    monkeypatch.setattr(
+        trained, "small_vgg", None
+    )  # what is kept is read, and the rest cannot be trained now
+    assert frame.equals(
+        trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one")
+    )
     with pytest.raises(TypeError):
         trained.with_and_without("smoke", 3, rates=(0.02,), runs_dir=tmp_path / "one")
     assert "fails" in answers.batch_norm(frame.assign(train_accuracy=0.5))
-    ahead = frame.assign(train_accuracy=frame.arm.map({"none": 0.1, "none, He start": 0.8, "BN": 0.9}))
+    ahead = frame.assign(
+        train_accuracy=frame.arm.map({"none": 0.1, "none, He start": 0.8, "BN": 0.9})
+    )
     said = answers.batch_norm(ahead)
     assert "**The claim holds here**" in said
     assert "The start alone accounts for +70.0 points of the difference of +80.0 points" in said
@@ -142,7 +160,9 @@ def test_what_is_measured_is_kept_until_a_setting_a_line_or_a_file_changes(tmp_p
     assert frame.equals(measured(3, one_seed))
     assert asked == [0, 1]
     assert (set(frame.threads), frame.seed.tolist(), frame.value.nunique()) == ({1}, [0, 1], 2)
-    assert measured(4, one_seed).value.equals(frame.value)  # another setting: anew, by the same seeds
+    assert measured(4, one_seed).value.equals(
+        frame.value
+    )  # another setting: anew, by the same seeds
     code.write_text("first")
     measured(3, one_seed, code)
     code.write_text("second")
@@ -181,9 +201,14 @@ def test_the_parts_are_trained_on_both_tasks_and_told_seed_by_seed():
     frame = trained.parts_of_a_block("smoke", 1)
     assert len(frame) == 2 * 3
     assert set(frame.chance) == {0.5, 0.1}
-    planted = frame.assign(test_accuracy=frame.without.map({"nothing": 0.9, "conv": 0.6, "gate": 0.95}))
+    planted = frame.assign(
+        test_accuracy=frame.without.map({"nothing": 0.9, "conv": 0.6, "gate": 0.95})
+    )
     two = pd.concat([planted, planted.assign(seed=1, test_accuracy=0.5)])
-    assert "(chance 50.0 %): the whole block 90 and 50 %; without the conv 60 and 50 %;" in answers.parts(two)
+    assert (
+        "(chance 50.0 %): the whole block 90 and 50 %; without the conv 60 and 50 %;"
+        in answers.parts(two)
+    )
     with pytest.raises(ValueError, match="unknown task of this lesson"):
         trained.parts_of_a_block("smoke", 1, ["mnist"])
 
@@ -195,7 +220,9 @@ def test_zero_order_hold_is_the_differential_equation_and_mambas_gain_its_first_
     a, b, delta, u = -1.5, 0.7, 0.4, [1.0, -2.0, 0.5]
     exact, h = [], 0.0
     for value in u:
-        h = solve_ivp(lambda _, h, v=value: a * h + b * v, (0, delta), [h], rtol=1e-10, atol=1e-12).y[0, -1]
+        h = solve_ivp(
+            lambda _, h, v=value: a * h + b * v, (0, delta), [h], rtol=1e-10, atol=1e-12
+        ).y[0, -1]
         exact.append(h)
     np.testing.assert_allclose(state_space.run(u, delta, a, b, "zero-order hold"), exact, rtol=1e-7)
     decay, gain = state_space.coefficients(delta, a, b)
@@ -217,16 +244,23 @@ def test_the_recurrence_is_the_selective_scan_of_one_state():
 
 
 def two_runs(before, after):
-    facts = dict(task="digits", seed=0, scale="quick", status="ok", chance=0.1, wall_s=5.0, threads=1)
+    facts = dict(
+        task="digits", seed=0, scale="quick", status="ok", chance=0.1, wall_s=5.0, threads=1
+    )
     rows = [("RMSN>SSM>None", before), ("RMSN>SSM>GN", after)]
     return pd.DataFrame(rows, columns=["arm", "test_accuracy"]).assign(**facts)
 
 
 def test_the_first_answers_say_what_the_two_runs_reached():
     said = answers.start_here(two_runs(0.565, 0.7))
-    assert "The original Mamba passes 50 %, the norm after the SSM adds +13.5 points: RMSN→None 56.5 %; RMSN→GN" in said
+    assert (
+        "The original Mamba passes 50 %, the norm after the SSM adds +13.5 points: RMSN→None 56.5 %; RMSN→GN"
+        in said
+    )
     assert "RMSN→GN 70.0 %; chance is 10.0 %; 5 s a run on 1 thread(s)." in said
-    assert "does not pass 50 %, the norm after the SSM adds −5.0 points" in answers.start_here(two_runs(0.35, 0.3))
+    assert "does not pass 50 %, the norm after the SSM adds −5.0 points" in answers.start_here(
+        two_runs(0.35, 0.3)
+    )
 
 
 def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():
@@ -242,7 +276,9 @@ def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():
 
 def test_a_solution_is_folded_in_the_report_and_nothing_else_is():
     cells = [
-        nbformat.v4.new_markdown_cell("# T\n\n<details><summary>In words</summary>\n\nBecause **x**.\n\n</details>"),
+        nbformat.v4.new_markdown_cell(
+            "# T\n\n<details><summary>In words</summary>\n\nBecause **x**.\n\n</details>"
+        ),
         nbformat.v4.new_code_cell("1 + 1", metadata=dict(tags=["solution"])),
         nbformat.v4.new_code_cell("2 + 2"),
     ]

@@ -1,4 +1,5 @@
-"""The Mamba-2 block is the chunked form, is transformers', takes every norm at its sites, steps, and trains."""
+"""The Mamba-2 block is the chunked form, is transformers', takes every norm at its sites, steps,
+and trains."""
 
 import json
 import math
@@ -41,7 +42,10 @@ def block_of(n1="RMSN", n2="None", more=PUBLISHED, kind=Mamba2Block, **options):
 @pytest.mark.parametrize(("chunk", "groups"), [(1, 6), (4, 2), (13, 1), (64, 2)])
 def test_the_chunked_form_is_the_selective_scan(chunk, groups):
     heads, width, states = 6, 3, 5
-    u, delta = sample(B, L, heads, width, dtype=DOUBLE), sample(B, L, heads, seed=1, dtype=DOUBLE).abs()
+    u, delta = (
+        sample(B, L, heads, width, dtype=DOUBLE),
+        sample(B, L, heads, seed=1, dtype=DOUBLE).abs(),
+    )
     A, skip = -sample(heads, seed=2, dtype=DOUBLE).exp(), sample(heads, seed=3, dtype=DOUBLE)
     b, c = (sample(B, L, groups, states, seed=seed, dtype=DOUBLE) for seed in (4, 5))
     inputs = u, delta, A, b, c, skip
@@ -51,25 +55,41 @@ def test_the_chunked_form_is_the_selective_scan(chunk, groups):
         per_state = wide[1][:, None].expand(-1, states)
         b, c = (m.permute(0, 2, 3, 1) for m in (b, c))
         rows = u.flatten(2).transpose(1, 2), wide[0].transpose(1, 2)
-        return mn.selective_scan(*rows, per_state, b, c, wide[2]).transpose(1, 2).unflatten(-1, (heads, width))
+        return (
+            mn.selective_scan(*rows, per_state, b, c, wide[2])
+            .transpose(1, 2)
+            .unflatten(-1, (heads, width))
+        )
 
-    found = [results(scan, *inputs) for scan in (lambda *args: scan_chunked(*args, chunk), selective)]
+    found = [
+        results(scan, *inputs) for scan in (lambda *args: scan_chunked(*args, chunk), selective)
+    ]
     assert_twins(*found, 1e-12, at_least=0)
     assert error(found[0][0], found[1][0]) < 1e-13
 
 
 @pytest.mark.parametrize(
     ("sizes", "norms"),
-    list(zip(SIZES, [("None", PUBLISHED), ("LN", ()), ("GN", (("B", "RMSN"), ("z", "LN")))] * 2, strict=False)),
+    list(
+        zip(
+            SIZES,
+            [("None", PUBLISHED), ("LN", ()), ("GN", (("B", "RMSN"), ("z", "LN")))] * 2,
+            strict=False,
+        )
+    ),
     ids=str,
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [(DOUBLE, 1e-12), (torch.float32, 2e-5)])
 def test_the_block_is_its_chunked_twin_forward_and_backward(sizes, dtype, tolerance, norms):
     n2, more = norms
     options = sizes | {"norm_options": {"groups": 2}}
-    ours, twin = (block_of("LN", n2, more, kind, **options).to(dtype) for kind in (Mamba2Block, ChunkedMamba2))
+    ours, twin = (
+        block_of("LN", n2, more, kind, **options).to(dtype) for kind in (Mamba2Block, ChunkedMamba2)
+    )
     twin.chunk = 4  # L = 13 is no multiple
-    assert_twins(*(results(block, sample(B, L, D, dtype=dtype)) for block in (ours, twin)), tolerance)
+    assert_twins(
+        *(results(block, sample(B, L, D, dtype=dtype)) for block in (ours, twin)), tolerance
+    )
 
 
 class Largest(TorchDispatchMode):
@@ -89,7 +109,9 @@ def test_no_tensor_has_a_number_for_each_position_channel_and_state():
     block, x = Mamba2Block(16, d_state=64, head_dim=8), sample(4, 1000, 16).requires_grad_()
     with Largest() as seen:
         block(x).sum().backward()
-    assert 4 * 1000 * 32 <= seen.elements < 4 * 1000 * 32 * 64 / 4  # the kernel's buffers have a fixed size
+    assert (
+        4 * 1000 * 32 <= seen.elements < 4 * 1000 * 32 * 64 / 4
+    )  # the kernel's buffers have a fixed size
 
 
 # norms at the sites
@@ -101,16 +123,26 @@ def test_the_grouped_norm_divides_each_group_by_its_own_root_mean_square(dtype, 
     x = sample(B, L, 24, dtype=dtype) * torch.logspace(-2, 2, 24, dtype=dtype)
 
     def by_hand(x):
-        parts = [part / (part.square().mean(-1, keepdim=True) + 1e-3).sqrt() for part in x.chunk(groups, dim=-1)]
+        parts = [
+            part / (part.square().mean(-1, keepdim=True) + 1e-3).sqrt()
+            for part in x.chunk(groups, dim=-1)
+        ]
         return torch.cat(parts, dim=-1) * norm.weight
 
-    assert_twins(results(norm, x), results(by_hand, x, of=norm), 1e-5 if dtype == torch.float32 else 1e-12, at_least=0)
+    assert_twins(
+        results(norm, x),
+        results(by_hand, x, of=norm),
+        1e-5 if dtype == torch.float32 else 1e-12,
+        at_least=0,
+    )
 
 
 def test_the_norm_behind_the_gate_is_taken_over_groups_where_it_is_mamba_2s_own():
     assert isinstance(block_of(n_groups=2).more["gated"], GroupedRMSNorm)
     assert block_of(n_groups=2, norm_options={"eps": 0.1}).more["gated"].eps == 0.1
-    assert not isinstance(block_of(n_groups=2, more=(("gated", "LN"),)).more["gated"], GroupedRMSNorm)
+    assert not isinstance(
+        block_of(n_groups=2, more=(("gated", "LN"),)).more["gated"], GroupedRMSNorm
+    )
     assert not isinstance(block_of().more["gated"], GroupedRMSNorm)
 
 
@@ -121,7 +153,9 @@ def test_recording_changes_no_output_and_shows_every_site(more):
     with mn.record_sites(block) as seen:
         observed = block(x)
     assert torch.equal(observed, plain)
-    assert [site for _, _, site, _ in seen.seen] == [site for site in SITES if site != "delta_after"]
+    assert [site for _, _, site, _ in seen.seen] == [
+        site for site in SITES if site != "delta_after"
+    ]
     shapes = {site: tuple(value.shape[2:]) for _, _, site, value in seen.seen}
     assert shapes["B"] == shapes["C"] == (5,)
     assert shapes["delta"] == shapes["step_size"] == (6,)
@@ -171,7 +205,10 @@ def test_step_by_step_equals_forward_at_every_size(sizes, dtype, tolerance):
     [
         (dict(head_dim=7), r"head_dim=7 does not divide d_inner=48"),
         (dict(head_dim=8, n_groups=4), r"n_groups=4 does not divide the 6 heads"),
-        (dict(more=[("delta_after", "LN")]), "'delta_after': valid are conv, B, C, delta.*did you mean 'delta'"),
+        (
+            dict(more=[("delta_after", "LN")]),
+            "'delta_after': valid are conv, B, C, delta.*did you mean 'delta'",
+        ),
         (dict(more=[("gate", "LN")]), "'gate': valid are .*did you mean 'gated'"),
     ],
 )
@@ -190,11 +227,15 @@ def test_a_block_that_cannot_be_is_refused(options, message):
 def test_models_of_sequences_take_it_by_one_argument():
     ids = tokens(9, B, L)
     for model in (
-        mn.SequenceClassifier(4, vocab_size=9, d_model=D, n_layers=2, model="mamba2", head_dim=8, n_groups=2),
+        mn.SequenceClassifier(
+            4, vocab_size=9, d_model=D, n_layers=2, model="mamba2", head_dim=8, n_groups=2
+        ),
         mn.LanguageModel(9, d_model=D, n_layers=2, model="mamba2", head_dim=8, n_groups=2),
     ):
         blocks = [module for module in model.modules() if isinstance(module, Mamba2Block)]
-        assert [(block.head_dim, block.n_groups, block.d_state) for block in blocks] == [(8, 2, 16)] * 2
+        assert [(block.head_dim, block.n_groups, block.d_state) for block in blocks] == [
+            (8, 2, 16)
+        ] * 2
         model(ids).sum().backward()
         assert all(p.grad.isfinite().all() for p in model.parameters())
     with torch.no_grad():
@@ -215,16 +256,33 @@ def test_a_run_of_mamba_2_differs_in_one_field_and_trains_alike_each_time():
     assert (first.diagnostics["part_norms"] > 0).all()
     assert not math.isnan(first.diagnostics["ring_outputs"].sum())
     values = json.loads(config.but(model="mamba").to_json())
-    earlier = {name: value for name, value in values.items() if name not in ("head_dim", "n_groups")}
-    assert run_id_of(earlier) == config.but(model="mamba").run_id  # the ids of earlier runs are as they were
-    assert train(base_config("pydoc", "smoke", arm="RMSN>SSM>RMSN", model="mamba2", steps=3, eval_every=3)).steps == 3
-    with pytest.raises(ValueError, match="model='mamba2' has no effect on the ImageClassifier that digits_images needs"):
+    earlier = {
+        name: value for name, value in values.items() if name not in ("head_dim", "n_groups")
+    }
+    assert (
+        run_id_of(earlier) == config.but(model="mamba").run_id
+    )  # the ids of earlier runs are as they were
+    assert (
+        train(
+            base_config(
+                "pydoc", "smoke", arm="RMSN>SSM>RMSN", model="mamba2", steps=3, eval_every=3
+            )
+        ).steps
+        == 3
+    )
+    with pytest.raises(
+        ValueError,
+        match="model='mamba2' has no effect on the ImageClassifier that digits_images needs",
+    ):
         train(base_config("digits_images", "smoke", arm="RMSN>SSM>None", model="mamba2"))
 
 
 def test_the_grid_of_the_study_takes_it_on_the_command_line(store, capsys):
     common = ["--set", "model=mamba2", "--scale", "smoke"]
-    assert main(["sweep", "--grid", "grid", "--tasks", "digits", "--seeds", "1", "--dry-run", *common]) == 0
+    assert (
+        main(["sweep", "--grid", "grid", "--tasks", "digits", "--seeds", "1", "--dry-run", *common])
+        == 0
+    )
     assert "36 runs asked for" in capsys.readouterr().out
     assert main(["plan", "--task", "digits", "--no-measure", *common]) == 0
     ours = capsys.readouterr().out

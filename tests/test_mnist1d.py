@@ -35,7 +35,9 @@ def rows(split):
 def test_the_curves_are_those_of_the_generator_with_the_seed():
     data, made = study.load_task("mnist1d", "smoke", 3), made_by_the_authors(200, 3)
     together = torch.cat([data.train.inputs, data.val.inputs, data.test.inputs])[..., 0]
-    assert torch.equal(together, torch.tensor(np.concatenate([made["x"], made["x_test"]]), dtype=torch.float32))
+    assert torch.equal(
+        together, torch.tensor(np.concatenate([made["x"], made["x_test"]]), dtype=torch.float32)
+    )
     assert torch.equal(data.test.labels, torch.tensor(made["y_test"]))
     assert [len(part) for part in (data.train, data.val, data.test)] == [140, 20, 40]
     assert together.unique(dim=0).shape == (200, 40)
@@ -57,8 +59,16 @@ def test_what_the_seeds_share_is_known_to_the_statistics():
 def test_shapes_tell_the_data_without_making_them():
     for name in ("mnist1d", "mnist1d_published"):
         shape, data = TASKS[name].shape("smoke"), study.load_task(name, "smoke", 0)
-        assert (shape.train_rows, *shape.held_out) == (len(data.train), len(data.val), len(data.test))
-        assert (shape.length, shape.in_features, shape.n_classes) == (40, data.in_features, data.n_classes)
+        assert (shape.train_rows, *shape.held_out) == (
+            len(data.train),
+            len(data.val),
+            len(data.test),
+        )
+        assert (shape.length, shape.in_features, shape.n_classes) == (
+            40,
+            data.in_features,
+            data.n_classes,
+        )
 
 
 def test_the_process_keeps_its_random_numbers():

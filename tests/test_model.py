@@ -1,4 +1,5 @@
-"""The block is Eq. 1–3, carries mamba-ssm's parameters, and all arms of a seed start from the same weights."""
+"""The block is Eq. 1–3, carries mamba-ssm's parameters, and all arms of a seed start from the same
+weights."""
 
 import copy
 import math
@@ -20,19 +21,34 @@ from mambanorm_study.claims import claim
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.tables.experiments import GRID_ARMS, NORMVARY_ARMS
-from mambanorm_study.tables.growth import EXPONENTIAL, growth, growth_fits, growth_table, norm_quantiles
+from mambanorm_study.tables.growth import (
+    EXPONENTIAL,
+    growth,
+    growth_fits,
+    growth_table,
+    norm_quantiles,
+)
 from mambanorm_study.tasks import load_task
 from tests.twins import assert_twins, results, sample
 
 D, L, B = 16, 11, 3
-ARMS = ("None>SSM>None", "RMSN>SSM>None", "RMSN>SSM>GN", "BN>SSM>BN", "IN>SSM>LN", "NormVary>SSM>GN-token")
+ARMS = (
+    "None>SSM>None",
+    "RMSN>SSM>None",
+    "RMSN>SSM>GN",
+    "BN>SSM>BN",
+    "IN>SSM>LN",
+    "NormVary>SSM>GN-token",
+)
 
 
 @pytest.fixture
 def torch_norm():
     """A norm of someone else's in the registry: a plain module."""
 
-    @mn.register_norm("Torch", equation="", source="this test", axes=("D",), causal=True, learnable="γ")
+    @mn.register_norm(
+        "Torch", equation="", source="this test", axes=("D",), causal=True, learnable="γ"
+    )
     class Torch(torch.nn.RMSNorm):
         def forward(self, x, lengths=None):
             return super().forward(x)
@@ -42,14 +58,20 @@ def torch_norm():
 
 
 def block_by_hand(block, x):
-    """Eq. 1–3 written out in plain torch, one step of the state at a time; each site behind its norm, if it has one."""
+    """Eq. 1–3 written out in plain torch, one step of the state at a time; each site behind its
+    norm, if it has one."""
     e, n, r = block.d_inner, block.d_state, block.dt_rank
     at = lambda site, value: dict(block.more).get(site, torch.nn.Identity())(value)
     h = block.n1(x)
     u, z = (h @ block.in_proj.weight.T).split(e, dim=-1)
     padded = torch.cat([torch.zeros(len(x), 3, e, dtype=x.dtype), u], 1)
     taps = block.conv1d.weight[:, 0]
-    u = at("conv", F.silu(sum(padded[:, k : k + x.shape[1]] * taps[:, k] for k in range(4)) + block.conv1d.bias))
+    u = at(
+        "conv",
+        F.silu(
+            sum(padded[:, k : k + x.shape[1]] * taps[:, k] for k in range(4)) + block.conv1d.bias
+        ),
+    )
     dt, B_, C = (u @ block.x_proj.weight.T).split([r, n, n], dim=-1)
     dt, B_, C = at("delta", dt), at("B", B_), at("C", C)
     delta = F.softplus(at("delta_after", dt @ block.dt_proj.weight.T) + block.dt_proj.bias)
@@ -59,10 +81,14 @@ def block_by_hand(block, x):
         state = state + (delta[:, t] * u[:, t])[..., None] * B_[:, t, None, :]
         ys.append((state * C[:, t, None, :]).sum(-1) + block.D * u[:, t])
     f = block.n2(torch.stack(ys, 1))
-    return at("residual", x + at("branch", at("gated", f * F.silu(at("z", z))) @ block.out_proj.weight.T))
+    return at(
+        "residual", x + at("branch", at("gated", f * F.silu(at("z", z))) @ block.out_proj.weight.T)
+    )
 
 
-EVERYWHERE = "RMSN>SSM>RMSN+" + "+".join(f"{site}:{norm}" for site, norm in zip(MORE_SITES, 9 * ["LN", "RMSN"]))
+EVERYWHERE = "RMSN>SSM>RMSN+" + "+".join(
+    f"{site}:{norm}" for site, norm in zip(MORE_SITES, 9 * ["LN", "RMSN"])
+)
 
 
 @pytest.mark.parametrize("arm", [*ARMS, EVERYWHERE])
@@ -80,7 +106,9 @@ def test_initial_values_are_mamba_ssm_s():
     assert torch.equal(block.D, torch.ones(128))
     dt = F.softplus(block.dt_proj.bias)
     assert 1e-3 * 0.99 <= dt.min() <= dt.max() <= 0.1 * 1.01
-    assert abs(torch.log(dt).mean() - math.log(1e-2)) < 0.4  # log-uniform over two decades: mean at 1e-2
+    assert (
+        abs(torch.log(dt).mean() - math.log(1e-2)) < 0.4
+    )  # log-uniform over two decades: mean at 1e-2
     assert 0.95 * 4**-0.5 < block.dt_proj.weight.abs().max() <= 4**-0.5
     model = mn.SequenceClassifier(3, vocab_size=50, d_model=64, n_layers=4)
     assert abs(model.stem.weight.std() - 0.02) < 0.002
@@ -93,7 +121,9 @@ WIDTHS = ((3, 65, 36), {"d_state": 5}), ((4, 7, 48), {"dt_rank": 5})
 
 
 @pytest.mark.parametrize(("arm", "shape", "sizes"), [(arm, *WIDTHS[i]) for arm, i in PAIRS])
-def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, shape, sizes, torch_norm):
+def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(
+    arm, shape, sizes, torch_norm
+):
     found = []
     for dtype in (torch.float32, torch.float64):
         torch.manual_seed(0)
@@ -103,8 +133,12 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
 
 
 def test_a_block_first_asked_in_inference_mode_learns_afterwards():
-    """What the kernels make once and keep is fit for a backward pass, whoever asked for it first."""
-    block, x = mn.MambaBlock(12, "RMSN", "RMSN-DL"), torch.randn(3, 5, 12)  # sizes that no other test has
+    """What the kernels make once and keep is fit for a backward pass, whoever asked for it
+    first."""
+    block, x = (
+        mn.MambaBlock(12, "RMSN", "RMSN-DL"),
+        torch.randn(3, 5, 12),
+    )  # sizes that no other test has
     with torch.inference_mode():
         block(x)
     block(x).sum().backward()
@@ -124,7 +158,9 @@ def test_fused_convolution_equals_its_twin_and_torchs_own_forward_and_backward(s
         return F.silu(F.conv1d(u.mT, w, b, groups=channels, padding=3)[..., : shape[1]]).mT
 
     fused = results(conv_silu, *inputs)
-    slow, library = (results(function, *(t.double() for t in inputs)) for function in (twin, torchs))
+    slow, library = (
+        results(function, *(t.double() for t in inputs)) for function in (twin, torchs)
+    )
     assert_twins(slow, library, 1e-10)
     assert_twins(fused, slow, 3e-6)
 
@@ -157,7 +193,11 @@ def test_shared_parameters_start_equal_in_every_arm():
     data, state, reference = load_task("digits", "smoke", 0), torch.get_rng_state(), None
     for arm in [*GRID_ARMS, *NORMVARY_ARMS, EVERYWHERE]:
         model = build_model(base_config("digits", "smoke", arm=str(arm)), data)
-        shared = {k: v for k, v in model.state_dict().items() if not {"n1", "n2", "more"} & {*k.split(".")}}
+        shared = {
+            k: v
+            for k, v in model.state_dict().items()
+            if not {"n1", "n2", "more"} & {*k.split(".")}
+        }
         reference = reference or shared
         assert shared.keys() == reference.keys()
         assert all(torch.equal(shared[key], reference[key]) for key in shared), arm
@@ -178,7 +218,9 @@ def test_positions_tell_an_order_shift_no_shared_weight_and_leave_padding_withou
 
     plain, model = made(), made(kind, (L,) if kind == "learned" else None)
     state = model.state_dict()
-    assert state.keys() - plain.state_dict().keys() == ({"positional.weight"} if kind == "learned" else set())
+    assert state.keys() - plain.state_dict().keys() == (
+        {"positional.weight"} if kind == "learned" else set()
+    )
     assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
     same = torch.full((1, L), 5)
     added = (model.positional(model.stem(same)) - plain.stem(same))[0]  # (L, D)
@@ -187,13 +229,20 @@ def test_positions_tell_an_order_shift_no_shared_weight_and_leave_padding_withou
     else:  # no two alike, and as large as what they are added to
         assert torch.pdist(added).min() > 1e-3
         assert 0.2 < added.std() / plain.stem.weight.std() < 5
-    ids, lengths = torch.randint(1, 9, (B, L), generator=torch.Generator().manual_seed(0)), torch.tensor([L, 4, 7])
+    ids, lengths = (
+        torch.randint(1, 9, (B, L), generator=torch.Generator().manual_seed(0)),
+        torch.tensor([L, 4, 7]),
+    )
     logits = model(ids, lengths)
     for row, n in enumerate(lengths):
-        torch.testing.assert_close(logits[row : row + 1], model(ids[row : row + 1, :n]), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            logits[row : row + 1], model(ids[row : row + 1, :n]), rtol=1e-5, atol=1e-6
+        )
 
 
-@pytest.mark.parametrize(("task", "positions"), [("digits", (64,)), ("listops", (None,)), ("digits_images", (4, 4))])
+@pytest.mark.parametrize(
+    ("task", "positions"), [("digits", (64,)), ("listops", (None,)), ("digits_images", (4, 4))]
+)
 def test_a_run_with_learned_positions_has_a_table_for_its_longest_row(task, positions):
     data = load_task(task, "smoke", 0)
     model = build_model(base_config(task, "smoke", positional="learned"), data)
@@ -234,8 +283,12 @@ def test_token_norms_leave_mode_and_buffers_as_found():
 
 def tokens(*by_depth):
     """A frame of one model and site: the norms of the tokens of each block."""
-    rows = [dict(depth=d, l2=float(l2)) for d, block in enumerate(by_depth, start=1) for l2 in block]
-    where = dict(phase="initial", arm="None>SSM>None", mode="train", n_layers=len(by_depth), site="residual")
+    rows = [
+        dict(depth=d, l2=float(l2)) for d, block in enumerate(by_depth, start=1) for l2 in block
+    ]
+    where = dict(
+        phase="initial", arm="None>SSM>None", mode="train", n_layers=len(by_depth), site="residual"
+    )
     return pd.DataFrame(rows).assign(**where)
 
 
@@ -246,7 +299,17 @@ NAN, INF = float("nan"), float("inf")
     ("blocks", "law", "nonfinite"),
     [
         # the median goes first, and the survivors look flat
-        ([[1, 1, 1, 1], [9, 9, 9, 9], [2, NAN, NAN, NAN], [1, NAN, NAN, NAN], [1, INF, INF, INF]], "block 3", 0.45),
+        (
+            [
+                [1, 1, 1, 1],
+                [9, 9, 9, 9],
+                [2, NAN, NAN, NAN],
+                [1, NAN, NAN, NAN],
+                [1, INF, INF, INF],
+            ],
+            "block 3",
+            0.45,
+        ),
         ([[1, 2, 3]] * 4 + [[NAN] * 3] * 2, "block 5", 1 / 3),  # nothing survives
         ([[1, 2, 3]] * 4 + [[INF] * 3] * 2, "block 5", 1 / 3),
     ],
@@ -285,14 +348,20 @@ def test_a_negligible_slope_gets_no_law():
 def test_a_plain_sum_of_branches_grows_as_much_as_the_threshold_says():
     for blocks, decades in ((16, 0.27), (24, 0.19)):
         depth = np.arange(1, blocks + 1)
-        assert growth(pd.Series(np.sqrt(depth), depth))["decades_per_8"] == pytest.approx(decades, abs=0.005)
+        assert growth(pd.Series(np.sqrt(depth), depth))["decades_per_8"] == pytest.approx(
+            decades, abs=0.005
+        )
     assert FLAT == claim.FLAT == study.CLAIMS["H10s"].smallest
 
 
 def test_growth_fits_name_the_law_and_need_four_depths():
     depth = np.arange(1, 25)
     noise = np.random.default_rng(0).normal(0, 0.01, depth.size)
-    for law, y in (("exponential", 0.3 * depth), ("power", 2 * np.log(depth)), ("flat", np.ones(24))):
+    for law, y in (
+        ("exponential", 0.3 * depth),
+        ("power", 2 * np.log(depth)),
+        ("flat", np.ones(24)),
+    ):
         assert growth_fits(depth, y + noise).law[0].startswith(law)
     with pytest.raises(ValueError, match="at least 4 depths"):
         growth_fits(depth[:3], depth[:3])
@@ -310,7 +379,9 @@ def test_singular_values_of_known_matrices():
     assert np.isnan(singular_values(torch.full((2, 3), torch.inf))).all()
 
 
-PUBLIC = {name: (lambda name=name: (mn.create_norm(name, 8), torch.randn(3, 5, 8))) for name in mn.NORMS} | {
+PUBLIC = {
+    name: (lambda name=name: (mn.create_norm(name, 8), torch.randn(3, 5, 8))) for name in mn.NORMS
+} | {
     "MambaBlock": lambda: (mn.MambaBlock(8, "RMSN", "NormVary"), torch.randn(3, 5, 8)),
     "VSSBlock": lambda: (study.VSSBlock(8, "BN", "GN"), torch.randn(2, 4, 4, 8)),
 }

@@ -1,4 +1,5 @@
-"""Every norm of the registry equals its equation, transcribed here in float64, and torch.nn where torch has it."""
+"""Every norm of the registry equals its equation, transcribed here in float64, and torch.nn where
+torch has it."""
 
 import copy
 import inspect
@@ -35,7 +36,8 @@ def grouped(x):
 
 
 def normvary_members(x, statistics="total"):
-    """Eq. 8–12 as they are printed (literal), or with the variance of the means added to Eq. 8 and 11 (total)."""
+    """Eq. 8–12 as they are printed (literal), or with the variance of the means added to Eq. 8 and
+    11 (total)."""
     mu_in, var_in = mean_var(x, (1,))
     gn_mean, gn_var = mean_var(grouped(x), (1, 3))
     gn_mean, gn_var = (s.expand(-1, -1, G, D // G).reshape(len(x), 1, D) for s in (gn_mean, gn_var))
@@ -49,7 +51,8 @@ def normvary_members(x, statistics="total"):
 
 
 def switchnorm_members(x):
-    """Luo et al. 2019, Eq. 2: the statistics of IN, LN and BN, each taken from x over its own axes."""
+    """Luo et al. 2019, Eq. 2: the statistics of IN, LN and BN, each taken from x over its own
+    axes."""
     return [mean_var(x, (1,)), mean_var(x, (1, 2)), mean_var(x, (0, 1))]
 
 
@@ -64,7 +67,9 @@ def mixed(x, members, norm=None):
     equal = torch.zeros(len(members), dtype=x.dtype)
     w_mean, w_var = (equal, equal) if norm is None else (norm.mean_logits, norm.var_logits)
     mean = sum(w * m for w, (m, _) in zip(w_mean.softmax(0), members, strict=True))
-    return standardize(x, mean, sum(w * v for w, (_, v) in zip(w_var.softmax(0), members, strict=True)))
+    return standardize(
+        x, mean, sum(w * v for w, (_, v) in zip(w_var.softmax(0), members, strict=True))
+    )
 
 
 EQUATIONS = {
@@ -123,7 +128,9 @@ def randomise(norm, seed=1):
     with torch.no_grad():
         for name, parameter in norm.named_parameters():
             if "logits" not in name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+                parameter.copy_(
+                    torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                )
     return norm
 
 
@@ -154,11 +161,19 @@ def test_norm_equals_its_equation_forward_and_gradient_once(name):
 
 @pytest.mark.parametrize(
     ("shape", "padded", "affine"),
-    [((1, 2, 8), False, True), ((3, 1, 8), True, True), ((2, 63, 12), True, False), ((5, 65, 100), False, True)],
+    [
+        ((1, 2, 8), False, True),
+        ((3, 1, 8), True, True),
+        ((2, 63, 12), True, False),
+        ((5, 65, 100), False, True),
+    ],
 )
 @pytest.mark.parametrize("name", EQUATIONS)
-def test_fused_float32_equals_the_plain_twin_in_float64_forward_and_backward(name, shape, padded, affine):
-    """In float32 on the CPU the moments and the standardising line are fused loops; in float64 they are plain torch."""
+def test_fused_float32_equals_the_plain_twin_in_float64_forward_and_backward(
+    name, shape, padded, affine
+):
+    """In float32 on the CPU the moments and the standardising line are fused loops; in float64 they
+    are plain torch."""
     lengths = torch.arange(shape[0]) * 7 % shape[1] + 1 if padded else None
     valid = 1.0 if lengths is None else (torch.arange(shape[1]) < lengths[:, None])[..., None]
     found = []
@@ -225,15 +240,21 @@ def test_batch_mates_and_padding_change_nothing_in_eval(name):
 
 @pytest.mark.parametrize("name", [n for n, e in mn.NORMS.items() if n != "None"])
 def test_axes_of_the_registry_are_where_a_change_is_felt(name):
-    """Nudging one value changes exactly the outputs that share its statistic: the axes, seen from outside."""
+    """Nudging one value changes exactly the outputs that share its statistic: the axes, seen from
+    outside."""
     norm = mn.create_norm(name, D, affine=False).double()
     x = sample(3, 4, D)
     nudged = x.clone()
     nudged[1, 2, 5] += 1.0
     felt = (norm(x) != norm(nudged)).detach()
     expected = torch.zeros(3, 4, D, dtype=torch.bool)
-    mixture = (("B", "L"), ("L", "D"))  # a mixture is felt wherever its widest members are, not in the whole box
-    for axes in mixture if name in ("NormVary", "NormVary-fixed", "SwitchNorm") else (mn.NORMS[name].axes,):
+    mixture = (
+        ("B", "L"),
+        ("L", "D"),
+    )  # a mixture is felt wherever its widest members are, not in the whole box
+    for axes in (
+        mixture if name in ("NormVary", "NormVary-fixed", "SwitchNorm") else (mn.NORMS[name].axes,)
+    ):
         rows = slice(None) if "B" in axes else slice(1, 2)
         places = slice(None) if "L" in axes else slice(2, 3)
         channels = slice(None) if "D" in axes else slice(4, 6) if "D/G" in axes else slice(5, 6)
@@ -251,7 +272,9 @@ def test_causal_says_whether_an_output_sees_the_future(name):
     assert past_is_untouched == mn.NORMS[name].causal
 
 
-@pytest.mark.parametrize("name", [n for n in EQUATIONS if n not in ("None", "RMSN", "RMSN-DL", "Lp")])
+@pytest.mark.parametrize(
+    "name", [n for n in EQUATIONS if n not in ("None", "RMSN", "RMSN-DL", "Lp")]
+)
 def test_a_mean_far_above_the_spread_costs_no_accuracy(name):
     x = (sample(2, 2048, 64) + 3000).float()
     norm = mn.create_norm(name, 64)
@@ -270,14 +293,18 @@ def test_lp_equals_its_equation_for_every_p_forward_and_gradient(p):
     expected = norm.weight * x / torch.sqrt(size**2 + EPS)
     torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
     leaves = [x, *norm.parameters()]
-    for ours, theirs in zip(*(torch.autograd.grad((y * weight).sum(), leaves) for y in (norm(x), expected))):
+    for ours, theirs in zip(
+        *(torch.autograd.grad((y * weight).sum(), leaves) for y in (norm(x), expected))
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
 
 
 def test_lp_with_p_2_is_rmsn_and_a_large_p_comes_near_the_largest_value():
     x = sample(B, L, D)
     lp = {p: mn.create_norm("Lp", D, p=p).double() for p in (1, 2, 500, float("inf"))}
-    torch.testing.assert_close(lp[2](x), mn.create_norm("RMSN", D).double()(x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        lp[2](x), mn.create_norm("RMSN", D).double()(x), rtol=1e-12, atol=1e-12
+    )
     torch.testing.assert_close(lp[500](x), lp[float("inf")](x), rtol=1e-2, atol=0)
     assert float(lp[float("inf")](x).detach().abs().amax(-1).min()) == pytest.approx(1, abs=1e-4)
     for norm in lp.values():  # a token of zeros stays zero and has a finite gradient
@@ -329,11 +356,17 @@ def test_a_mixture_equals_its_equations_with_any_weights_forward_and_gradient(wh
     norm, start = with_random_logits(name, **options), mn.create_norm(name, D, **options)
     assert not start.mean_logits.any()
     assert not start.var_logits.any()
-    (gamma, beta), x, weight = affine_of(norm), sample(B, L, D, mean=1.0).requires_grad_(), sample(B, L, D, seed=2)
+    (gamma, beta), x, weight = (
+        affine_of(norm),
+        sample(B, L, D, mean=1.0).requires_grad_(),
+        sample(B, L, D, seed=2),
+    )
     y, expected = norm(x), mixed(x, members(x), norm) * gamma + beta
     torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
     leaves = [x, *norm.parameters()]
-    for ours, theirs in zip(*(torch.autograd.grad((z * weight).sum(), leaves) for z in (y, expected)), strict=True):
+    for ours, theirs in zip(
+        *(torch.autograd.grad((z * weight).sum(), leaves) for z in (y, expected)), strict=True
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
     assert not mn.create_norm("NormVary-fixed", D).mean_logits.requires_grad
 
@@ -353,16 +386,25 @@ def test_running_statistics_are_exact_and_serve_the_bn_member_only_in_eval(what)
     x, before = sample(3, L, D, seed=7), copy.deepcopy(norm.state_dict())
     own = members(x)
     own[bn] = (mean, var)
-    torch.testing.assert_close(norm.eval()(x), mixed(x, own, norm) * norm.gamma + norm.beta, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        norm.eval()(x), mixed(x, own, norm) * norm.gamma + norm.beta, rtol=1e-12, atol=1e-12
+    )
     assert all(torch.equal(before[key], value) for key, value in norm.state_dict().items())
 
 
 @pytest.mark.parametrize(
     ("shape", "padded", "training"),
-    [((1, 2, 8), False, True), ((3, 1, 12), False, False), ((5, 65, 100), True, True), ((5, 65, 100), True, False)],
+    [
+        ((1, 2, 8), False, True),
+        ((3, 1, 12), False, False),
+        ((5, 65, 100), True, True),
+        ((5, 65, 100), True, False),
+    ],
 )
 @pytest.mark.parametrize("name", ["NormVary", "SwitchNorm"])
-def test_a_fused_mixture_equals_its_twin_with_any_weights_forward_and_backward(name, shape, padded, training):
+def test_a_fused_mixture_equals_its_twin_with_any_weights_forward_and_backward(
+    name, shape, padded, training
+):
     lengths = torch.arange(shape[0]) * 7 % shape[1] + 1 if padded else None
     valid = 1.0 if lengths is None else (torch.arange(shape[1]) < lengths[:, None])[..., None]
     found = []
@@ -371,7 +413,9 @@ def test_a_fused_mixture_equals_its_twin_with_any_weights_forward_and_backward(n
         norm(sample(4, 9, shape[2], seed=8, mean=0.5).to(dtype))
         x = sample(*shape, mean=1.0).to(dtype).requires_grad_()
         y = norm.train(training)(x, lengths) * valid
-        grads = torch.autograd.grad((y * sample(*shape, seed=5).to(dtype)).sum(), [x, *norm.parameters()])
+        grads = torch.autograd.grad(
+            (y * sample(*shape, seed=5).to(dtype)).sum(), [x, *norm.parameters()]
+        )
         found.append([y, *grads, norm.running_mean, norm.running_var])
     for fused, plain in zip(*found, strict=True):
         error = (fused.detach().double() - plain.detach()).abs().max()
@@ -394,19 +438,28 @@ def test_scale_is_a_gain_a_channel_that_starts_as_no_norm_does():
     assert torch.equal(norm(x), twin(x))
 
 
-LEARN_GAMMA = [name for name, entry in mn.NORMS.items() if "γ" in entry.learnable or "those of" in entry.learnable]
+LEARN_GAMMA = [
+    name
+    for name, entry in mn.NORMS.items()
+    if "γ" in entry.learnable or "those of" in entry.learnable
+]
 
 
 def named_gamma(norm):
     """The γ and β of a norm, and of those that it blends."""
     ends = ("weight", "bias", "gamma", "beta")
-    return {name for name, _ in norm.named_parameters() if name.endswith(ends) and "selector" not in name}
+    return {
+        name
+        for name, _ in norm.named_parameters()
+        if name.endswith(ends) and "selector" not in name
+    }
 
 
 @pytest.mark.parametrize("name", LEARN_GAMMA)
 def test_every_norm_that_learns_gamma_has_a_weightless_variant(name):
-    """`affine=False` takes γ and β away and changes nothing else: at the start, where γ = 1 and β = 0, it is the same
-    norm in its output, its gradient and its running statistics, in training and in eval."""
+    """`affine=False` takes γ and β away and changes nothing else: at the start, where γ = 1 and β =
+    0, it is the same norm in its output, its gradient and its running statistics, in training and
+    in eval."""
     assert "affine" in mn.NORMS[name].own
     norms = []
     for affine in (True, False):
@@ -423,8 +476,17 @@ def test_every_norm_that_learns_gamma_has_a_weightless_variant(name):
         for one in (norm.train(training), plain.train(training)):
             x = sample(B, L, D, mean=1.0).requires_grad_()
             y = one(x, lengths) * valid
-            leaves = [x, *(p for key, p in one.named_parameters() if key in kept and p.requires_grad)]
-            found.append([y, *torch.autograd.grad((y * sample(B, L, D, seed=2)).sum(), leaves), *one.buffers()])
+            leaves = [
+                x,
+                *(p for key, p in one.named_parameters() if key in kept and p.requires_grad),
+            ]
+            found.append(
+                [
+                    y,
+                    *torch.autograd.grad((y * sample(B, L, D, seed=2)).sum(), leaves),
+                    *one.buffers(),
+                ]
+            )
         for with_gamma, without in zip(*found, strict=True):
             torch.testing.assert_close(with_gamma, without, rtol=1e-12, atol=1e-12)
 
@@ -434,24 +496,31 @@ def test_every_norm_that_learns_gamma_has_a_weightless_variant(name):
 
 def test_a_norm_made_by_its_class_has_the_defaults_of_one_made_by_its_name():
     for name, entry in mn.NORMS.items():
-        made, own = inspect.signature(entry.factory).parameters, set(entry.own) & set(COMMON_OPTIONS)
-        assert {option: made[option].default for option in own} == {option: COMMON_OPTIONS[option] for option in own}, (
-            name
+        made, own = (
+            inspect.signature(entry.factory).parameters,
+            set(entry.own) & set(COMMON_OPTIONS),
         )
+        assert {option: made[option].default for option in own} == {
+            option: COMMON_OPTIONS[option] for option in own
+        }, name
 
 
 def test_an_option_must_be_known_to_one_of_the_norms_that_share_it():
     check_options(["GN", "NormVary"], {"groups": 2, "statistics": "literal"})
     with pytest.raises(TypeError, match=r"option of GN, LN 'statistics'"):
         check_options(["GN", "LN"], {"groups": 2, "statistics": "literal"})
-    with pytest.raises(TypeError, match=r"'epsilon'.*eps, affine, groups, momentum.*did you mean 'eps'"):
+    with pytest.raises(
+        TypeError, match=r"'epsilon'.*eps, affine, groups, momentum.*did you mean 'eps'"
+    ):
         mn.create_norm("GN", D, epsilon=1e-3)
 
 
 @pytest.mark.parametrize("name", ["BN", "NormVary", "SwitchNorm"])
 def test_one_value_per_batch_statistic_is_refused_in_training_and_fine_in_eval(name):
     norm = mn.create_norm(name, D)
-    with pytest.raises(ValueError, match=f"^{name} in training needs more than one value per channel"):
+    with pytest.raises(
+        ValueError, match=f"^{name} in training needs more than one value per channel"
+    ):
         norm(torch.ones(1, 1, D))
     with pytest.raises(ValueError, match="more than one value per channel"):
         norm(torch.ones(1, 3, D), torch.tensor([1]))
@@ -459,7 +528,9 @@ def test_one_value_per_batch_statistic_is_refused_in_training_and_fine_in_eval(n
 
 
 def test_a_norm_of_ones_own_is_one_decorated_class():
-    @mn.register_norm("Half", equation="y = x/2", source="this test", axes=(), causal=True, learnable="nothing")
+    @mn.register_norm(
+        "Half", equation="y = x/2", source="this test", axes=(), causal=True, learnable="nothing"
+    )
     class Half(nn.Module):
         def __init__(self, d):
             super().__init__()
@@ -472,7 +543,9 @@ def test_a_norm_of_ones_own_is_one_decorated_class():
         assert torch.equal(mn.create_norm("Half", D)(x), x / 2)
         assert str(mn.Arm.parse("Half>SSM>GN")) == "Half>SSM>GN"
         with pytest.raises(ValueError, match="registered already"):
-            mn.register_norm("Half", equation="", source="", axes=(), causal=True, learnable="")(Half)
+            mn.register_norm("Half", equation="", source="", axes=(), causal=True, learnable="")(
+                Half
+            )
     finally:
         del mn.NORMS["Half"]
 
@@ -481,7 +554,9 @@ def test_table_3_made_from_the_registry_is_the_papers():
     table = taxonomy_table()
     names = {"BN": "BN", "IN": "IN", "GN": "GN", "LN": "LN-DL", "RMSN": "RMSN-DL"}
     assert {norm: tuple(table.loc[name]) for norm, name in names.items()} == TABLE_3
-    assert table.NAP[["LN", "RMSN"]].tolist() == ["m·L × D"] * 2  # per token: not what Table 3 prints
+    assert (
+        table.NAP[["LN", "RMSN"]].tolist() == ["m·L × D"] * 2
+    )  # per token: not what Table 3 prints
     assert table.loc["None"].tolist() == ["–", "–", "nothing"]
     assert table.NAP["NormVary"] == "a mixture: BN, GN, IN, LN-DL, RMSN-DL"
     assert table.NAP["SwitchNorm"] == "a mixture: IN, LN-DL, BN"
@@ -494,7 +569,8 @@ MIXTURES = ("NormVary", "NormVary-fixed", "NormVary-token", "SwitchNorm")
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in EQUATIONS if n not in ("None", "Lp", "Scale", "Constant", *INSIDE, *MIXTURES)]
+    "name",
+    [n for n in EQUATIONS if n not in ("None", "Lp", "Scale", "Constant", *INSIDE, *MIXTURES)],
 )
 def test_a_norm_is_its_operation_on_each_row_of_its_partition(name):
     row, sizes = taxonomy_table().loc[name], {"m": 3, "L": 5, "g_D": 4, "s_D": 2}
@@ -525,7 +601,10 @@ def test_the_cost_table_has_a_row_a_norm_with_measured_times_and_what_each_keeps
 
 @pytest.mark.parametrize("options", [{}, {"linear": True}])
 def test_a_selector_that_is_switched_off_is_layer_norm_bit_for_bit(options):
-    norm, twin = mn.create_norm("NormSelector", D, mode="disable", **options), mn.create_norm("LN", D)
+    norm, twin = (
+        mn.create_norm("NormSelector", D, mode="disable", **options),
+        mn.create_norm("LN", D),
+    )
     assert {p.shape for p in norm.parameters()} == {p.shape for p in twin.parameters()}
     norm.ln.load_state_dict(randomise(twin).state_dict())
     x = sample(B, L, D, dtype=torch.float32)
@@ -534,7 +613,11 @@ def test_a_selector_that_is_switched_off_is_layer_norm_bit_for_bit(options):
 
 
 def test_the_selectors_weights_sum_to_one_and_depend_on_the_token():
-    norm, x, seen = randomise(mn.create_norm("NormSelector", D)), sample(B, L, D, dtype=torch.float32), []
+    norm, x, seen = (
+        randomise(mn.create_norm("NormSelector", D)),
+        sample(B, L, D, dtype=torch.float32),
+        [],
+    )
     norm.observer = lambda site, w: seen.append((site, w))
     norm(x)
     (site, w), expected = seen[0], norm.selector(x).softmax(-1)

@@ -1,6 +1,8 @@
-"""Claims about notebooks and tasks: each takes a task or refuses it by name, and compares arms on the same seeds.
+"""Claims about notebooks and tasks: each takes a task or refuses it by name, and compares arms on
+the same seeds.
 
-`python -m benchmarks.notebook_matrix` executes every notebook with a task of every kind; here are a few of these.
+`python -m benchmarks.notebook_matrix` executes every notebook with a task of every kind; here are a
+few of these.
 """
 
 import os
@@ -42,31 +44,43 @@ def test_a_notebook_has_runs_of_a_task_or_names_the_tasks_that_it_takes(task):
 
 
 def test_a_notebook_says_which_of_its_tasks_it_leaves_out_and_knows_no_other_names(capsys):
-    assert {config.task for config in study.notebook_runs("smoke", ["digits", "pydoc"]).runs_of("03_type")} == {
-        "digits"
-    }
+    assert {
+        config.task
+        for config in study.notebook_runs("smoke", ["digits", "pydoc"]).runs_of("03_type")
+    } == {"digits"}
     assert capsys.readouterr().out == "Not used in this notebook: pydoc\n"
     with pytest.raises(ValueError, match="unknown task 'digts'"):
         study.notebook_runs("smoke", ["digts"]).runs_of("03_type")
     assert check_taken("15_your_norm", None, "smoke") is None
-    assert check_taken("15_your_norm", ["digits", "diabetes", "pydoc"], "smoke") == ["digits", "pydoc"]
-    with pytest.raises(ValueError, match="notebook 15_your_norm takes digits, .*, got tasks=\\['diabetes'\\]"):
+    assert check_taken("15_your_norm", ["digits", "diabetes", "pydoc"], "smoke") == [
+        "digits",
+        "pydoc",
+    ]
+    with pytest.raises(
+        ValueError, match="notebook 15_your_norm takes digits, .*, got tasks=\\['diabetes'\\]"
+    ):
         check_taken("15_your_norm", "diabetes", "smoke")
 
 
 def test_a_study_leaves_out_the_notebooks_that_take_none_of_its_tasks():
     plan = study.notebook_runs("smoke", ["diabetes"])
-    kept = [p.stem for p in find_notebooks() if not leaves_all_out(p.stem, plan, ["diabetes"], "smoke")]
+    kept = [
+        p.stem for p in find_notebooks() if not leaves_all_out(p.stem, plan, ["diabetes"], "smoke")
+    ]
     assert [name[:2] for name in kept] == ["01", "02", "07", "10", "11", "12", "14"]
 
 
 def test_the_tasks_that_are_given_are_those_of_notebook_00_at_every_scale():
     for scale in SCALES:
-        assert {config.task for config in study.notebook_runs(scale, ["curves"])["00_start_here"]} == {"curves"}
+        assert {
+            config.task for config in study.notebook_runs(scale, ["curves"])["00_start_here"]
+        } == {"curves"}
         assert {config.task for config in study.notebook_runs(scale)["00_start_here"]} == {"digits"}
 
 
-@pytest.mark.parametrize("task", ["listops", "glyphs", "mnist1d", "curves", "glyphs_images", "digits", "digits_images"])
+@pytest.mark.parametrize(
+    "task", ["listops", "glyphs", "mnist1d", "curves", "glyphs_images", "digits", "digits_images"]
+)
 def test_all_arms_of_a_notebook_share_seeds_whatever_is_recorded(task):
     for scale in ("quick", "evening"):
         plan = study.notebook_runs(scale, [task], source="auto")
@@ -75,7 +89,11 @@ def test_all_arms_of_a_notebook_share_seeds_whatever_is_recorded(task):
             for config in plan[name]:
                 seeds.setdefault((config.task, config.arm), set()).add(config.seed)
             for of in {key[0] for key in seeds}:
-                assert set.intersection(*(found for key, found in seeds.items() if key[0] == of)), (name, scale, of)
+                assert set.intersection(*(found for key, found in seeds.items() if key[0] == of)), (
+                    name,
+                    scale,
+                    of,
+                )
 
 
 def test_missing_arms_are_trained_on_the_seeds_of_the_recorded_ones():
@@ -85,7 +103,9 @@ def test_missing_arms_are_trained_on_the_seeds_of_the_recorded_ones():
     assert {config.arm for config in runs} == set(map(str, VALIDATION_ARMS))
     assert {config.seed for config in runs} == set(known[VALIDATION_ARMS[0]][1])
     assert recorded_seeds("level", "evening") == ()
-    grid = study.notebook_runs("quick", ["listops"], source="auto")["05_combination"]  # of which half is recorded
+    grid = study.notebook_runs("quick", ["listops"], source="auto")[
+        "05_combination"
+    ]  # of which half is recorded
     assert {config.arm for config in grid} == set(map(str, GRID_ARMS))
 
 
@@ -123,7 +143,9 @@ FEW = [
 
 
 @pytest.mark.parametrize(("notebook", "task", "found"), FEW)
-def test_a_notebook_runs_with_another_task_than_its_own_or_refuses_it(notebook, task, found, tmp_path):
+def test_a_notebook_runs_with_another_task_than_its_own_or_refuses_it(
+    notebook, task, found, tmp_path
+):
     given = dict(scale="smoke", seeds=1, tasks=[task])
     assert verdict(run_notebook(find_notebooks(notebook)[0], tmp_path, given)) == found
 
@@ -145,13 +167,26 @@ def pytest_collection_finish(session):
 """
 
 
-@pytest.mark.parametrize("given", [{}, {"MAMBANORM_SCALE": "quick", "MAMBANORM_RUNS_DIR": "elsewhere"}])
+@pytest.mark.parametrize(
+    "given", [{}, {"MAMBANORM_SCALE": "quick", "MAMBANORM_RUNS_DIR": "elsewhere"}]
+)
 def test_notebooks_alone_are_tested_at_smoke_and_in_a_temporary_store(given, tmp_path):
     (tmp_path / "said.py").write_text(SAID)
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAMBANORM_")}
-    command = [sys.executable, "-m", "pytest", "-p", "said", "--collect-only", "--nbval-lax", "notebooks/03_type.ipynb"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "said",
+        "--collect-only",
+        "--nbval-lax",
+        "notebooks/03_type.ipynb",
+    ]
     env |= given | {"PYTHONPATH": str(tmp_path)}
-    out = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    ).stdout
     if given:
         assert "quick elsewhere" in out
     else:

@@ -1,5 +1,6 @@
-"""The code that is read is the code that trains: an edited line of the block changes training, recording and every
-dtype; each operation of the block equals its readable twin; and the thin part is thin."""
+"""The code that is read is the code that trains: an edited line of the block changes training,
+recording and every dtype; each operation of the block equals its readable twin; and the thin part
+is thin."""
 
 from __future__ import annotations
 
@@ -18,11 +19,17 @@ from tests.twins import assert_twins, results, sample
 PACKAGE = ROOT / "mambanorm"
 THIN = [
     *("arms", "block", "config", "loop", "models/classifier", "models/language"),
-    *(f"norms/{name}" for name in ("__init__", "base", "masked_moments", "registry", "classic", "normvary")),
-    *(f"operations/{name}" for name in ("__init__", "scan", "conv_gate", "cross", "layers", "reference")),
+    *(
+        f"norms/{name}"
+        for name in ("__init__", "base", "masked_moments", "registry", "classic", "normvary")
+    ),
+    *(
+        f"operations/{name}"
+        for name in ("__init__", "scan", "conv_gate", "cross", "layers", "reference")
+    ),
 ]
-"""What a user reads and changes: arms, the block, the paper's norms, the models of sequences, the loop, the config, and
-the operations with their readable twins. CONTRIBUTING.md names the same."""
+"""What a user reads and changes: arms, the block, the paper's norms, the models of sequences, the
+loop, the config, and the operations with their readable twins. CONTRIBUTING.md names the same."""
 EDITS = {
     "a sigmoid in SiLU's place": ("gated(f, at(\"z\", z))", "f * torch.sigmoid(at(\"z\", z))"),
     "no residual": ("x + at(\"branch\", self.out_proj(f))", "at(\"branch\", self.out_proj(f))"),
@@ -64,8 +71,11 @@ print(json.dumps(found))
 
 
 def trained(old: str = "", new: str = "") -> dict[str, list[float]]:
-    """Ten steps of each block, arm and dtype in a process of its own: the sum of the weights, and what is recorded."""
-    done = subprocess.run([sys.executable, "-c", TRAINED, old, new], capture_output=True, text=True, cwd=ROOT)
+    """Ten steps of each block, arm and dtype in a process of its own: the sum of the weights, and
+    what is recorded."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINED, old, new], capture_output=True, text=True, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -76,7 +86,9 @@ def as_written():
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edited_line_of_the_block_is_what_trains_in_every_block_dtype_and_recording(edit, as_written):
+def test_an_edited_line_of_the_block_is_what_trains_in_every_block_dtype_and_recording(
+    edit, as_written
+):
     edited = trained(*EDITS[edit])
     assert edited.keys() == as_written.keys()
     for case, (weights, recorded) in as_written.items():
@@ -84,7 +96,7 @@ def test_an_edited_line_of_the_block_is_what_trains_in_every_block_dtype_and_rec
         assert abs(edited[case][1] - recorded) > 1e-5 * abs(recorded), case
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the operations and their readable twins
 
 
@@ -104,13 +116,18 @@ def test_gated_equals_its_twin(shape, threads):
     try:
         inputs = [sample(*shape, dtype=DOUBLE), 3 * sample(*shape, seed=1, dtype=DOUBLE)]
         assert_equal_to_twin(mn.gated, lambda y, z: y * F.silu(z), inputs)
-        assert_equal_to_twin(lambda y, z: mn.gated(y.mT, z.mT).mT, lambda y, z: y * F.silu(z), inputs)  # any strides
+        assert_equal_to_twin(
+            lambda y, z: mn.gated(y.mT, z.mT).mT, lambda y, z: y * F.silu(z), inputs
+        )  # any strides
     finally:
         torch.set_num_threads(before)
 
 
 def low_rank_inputs(batch, length, channels, size, rank, groups=()):
-    shapes = [(batch, length, channels), *((batch, length, *groups, width) for width in (rank, size, size))]
+    shapes = [
+        (batch, length, channels),
+        *((batch, length, *groups, width) for width in (rank, size, size)),
+    ]
     shapes += [(channels, rank), (channels,), (channels, size), (channels,)]
     return [0.5 * sample(*shape, seed=i, dtype=DOUBLE) for i, shape in enumerate(shapes)]
 
@@ -128,7 +145,12 @@ def scan_by_its_parts(u, dt, B, C, dt_weight, dt_bias, A_log, D):
 
 @pytest.mark.parametrize(
     ("sizes", "groups"),
-    [((1, 1, 1, 1, 1), ()), ((2, 45, 70, 3, 5), ()), ((3, 90, 12, 4, 2), (3,)), ((2, 9, 8, 2, 1), (4,))],
+    [
+        ((1, 1, 1, 1, 1), ()),
+        ((2, 45, 70, 3, 5), ()),
+        ((3, 90, 12, 4, 2), (3,)),
+        ((2, 9, 8, 2, 1), (4,)),
+    ],
 )
 def test_the_scan_that_projects_delta_equals_the_projection_and_the_scan(sizes, groups):
     assert_equal_to_twin(mn.low_rank_scan, scan_by_its_parts, low_rank_inputs(*sizes, groups))
@@ -139,12 +161,14 @@ def test_the_scan_that_projects_delta_equals_the_projection_and_the_scan(sizes, 
 def test_a_scan_goes_on_from_its_last_state(dtype, cut):
     inputs = [value.to(dtype) for value in low_rank_inputs(2, 13, 6, 3, 2)]
     whole, (varying, fixed) = mn.low_rank_scan(*inputs), (inputs[:4], inputs[4:])
-    first, state = mn.low_rank_scan(*(v[:, :cut] for v in varying), *fixed, state=torch.zeros(2, 6, 3, dtype=dtype))
+    first, state = mn.low_rank_scan(
+        *(v[:, :cut] for v in varying), *fixed, state=torch.zeros(2, 6, 3, dtype=dtype)
+    )
     rest, _ = mn.low_rank_scan(*(v[:, cut:] for v in varying), *fixed, state=state)
     torch.testing.assert_close(torch.cat([first, rest], 1), whole, rtol=1e-5, atol=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the thin part
 
 
@@ -156,7 +180,9 @@ def test_the_thin_part_has_at_most_2500_lines():
 def test_the_loop_and_the_block_reach_at_most_3600_lines_in_30_modules():
     """With all that these import, and the packages around them; kernels and tasks are left out."""
     code = "import sys, mambanorm.loop, mambanorm.block, mambanorm.operations; print(*sys.modules)"
-    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout.split()
+    names = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    ).stdout.split()
     names = [
         name
         for name in names

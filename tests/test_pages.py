@@ -1,5 +1,6 @@
-"""What the pages and the notebooks say is true: links lead somewhere, commands are understood, code runs, names exist,
-numbers, tables and pictures are those that the package makes; and every exercise has its solution."""
+"""What the pages and the notebooks say is true: links lead somewhere, commands are understood, code
+runs, names exist, numbers, tables and pictures are those that the package makes; and every exercise
+has its solution."""
 
 import base64
 import re
@@ -20,10 +21,15 @@ from mambanorm_study.cli import main as cli
 from mambanorm_study.tables.bibliography import bibliography
 
 FOLDER = ROOT / "notebooks"
-PAGES = {page: page.read_text() for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), FOLDER / "README.md")}
+PAGES = {
+    page: page.read_text()
+    for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), FOLDER / "README.md")
+}
 README, TEACHING = PAGES[ROOT / "README.md"], PAGES[FOLDER / "README.md"]
 NOTEBOOKS = [path.stem for path in sorted(FOLDER.glob("*.ipynb"))]
-OF_THE_PATH = [name for name in NOTEBOOKS if name[:2] in ("03", "04", "05", "06", "07", "08", "14", "15")]
+OF_THE_PATH = [
+    name for name in NOTEBOOKS if name[:2] in ("03", "04", "05", "06", "07", "08", "14", "15")
+]
 COMPARED = "nbval-check-output"
 
 
@@ -52,7 +58,9 @@ def test_the_published_page_is_what_the_recorded_results_make_and_asks_no_host()
     assert findings_page() == page, "python -m mambanorm_study.advice.first_page writes it anew"
     assert len(page.encode()) < 200_000
     assert (ROOT / "docs" / ".nojekyll").is_file()
-    addresses = re.findall(r"""(?:\s(?:src|href|srcset|action)="|url\(|@import)([^"\s)]{0,9})""", page)
+    addresses = re.findall(
+        r"""(?:\s(?:src|href|srcset|action)="|url\(|@import)([^"\s)]{0,9})""", page
+    )
     assert set(addresses) == {"data:imag"}  # the picture
 
 
@@ -70,7 +78,9 @@ def test_the_page_of_sources_has_a_row_for_each():
         title = f"[{ref.title}]({ref.url})" if ref.url else ref.title
         more = ". ".join(filter(None, (ref.published, ref.note)))
         mark = f" ({ref.source})" if ref.source else ""
-        lines.append(f"| {ref.label}{mark} | {title}{f'. {more}' if more else ''} | {ref.authors} |")
+        lines.append(
+            f"| {ref.label}{mark} | {title}{f'. {more}' if more else ''} | {ref.authors} |"
+        )
     assert "\n".join(lines) in PAGES[ROOT / "docs" / "sources.md"], "\n".join(lines)
 
 
@@ -83,7 +93,9 @@ COMMANDS += re.findall(r"(?<=`)mambanorm \w[^`]*(?=`)", TEACHING)
 def test_python_blocks_run_as_scripts(code, store):
     script = store.parent / "script.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=store.parent)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=store.parent
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -112,10 +124,15 @@ def test_files_that_a_reader_is_led_to_exist():
 
 
 def test_every_name_of_the_package_on_a_page_or_in_a_notebook_exists():
-    """Whatever stands as `mn.name` in the README, in docs/ or in notebooks/, in text and in code."""
+    """Whatever stands as `mn.name` in the README, in docs/ or in notebooks/, in text and in
+    code."""
     texts = {page.stem: text for page, text in PAGES.items()}
     texts |= {name: "\n".join(cell.source for cell in cells_of(name)) for name in NOTEBOOKS}
-    used = {(page, name) for page, text in texts.items() for name in re.findall(r"\bmn\.([A-Za-z_]\w*)", text)}
+    used = {
+        (page, name)
+        for page, text in texts.items()
+        for name in re.findall(r"\bmn\.([A-Za-z_]\w*)", text)
+    }
     assert ("training", "TransformerClassifier") in used
     assert len({page for page, _ in used}) > 10
     assert not [(page, name) for page, name in sorted(used) if not hasattr(mn, name)]
@@ -128,12 +145,17 @@ def test_every_notebook_has_a_row_with_minutes_a_place_on_the_map_and_less_than_
     minutes = dict(re.findall(r"^\| (?:\[|`)(\d\d_\w+).*?\| (\d+) \|", TEACHING, re.MULTILINE))
     assert set(NOTEBOOKS) <= set(minutes)
     assert all(5 <= int(some) <= 60 for some in minutes.values())
-    assert set(NOTEBOOKS) - {"00_start_here"} <= set(re.findall(r"\b\d\d_\w+\b", str(cells_of("00_start_here"))))
-    assert [name for name in NOTEBOOKS if (FOLDER / f"{name}.ipynb").stat().st_size >= 500_000] == []
+    assert set(NOTEBOOKS) - {"00_start_here"} <= set(
+        re.findall(r"\b\d\d_\w+\b", str(cells_of("00_start_here")))
+    )
+    assert [
+        name for name in NOTEBOOKS if (FOLDER / f"{name}.ipynb").stat().st_size >= 500_000
+    ] == []
 
 
 def test_what_the_page_calls_recorded_can_be_read_instead_of_trained():
-    """A notebook that need not train takes the parameter `source`, or reads the recorded results in any case."""
+    """A notebook that need not train takes the parameter `source`, or reads the recorded results in
+    any case."""
     for name, said in re.findall(r"^\| \[(\d\d_\w+)\].*\| ([^|]+) \|$", TEACHING, re.MULTILINE):
         text = str(cells_of(name))
         if said.startswith("trains nothing"):
@@ -159,8 +181,14 @@ def test_a_comparison_that_the_readme_and_notebooks_print_has_the_same_numbers_o
 
 
 def test_the_picture_is_the_one_that_notebook_12_draws():
-    (cell,) = [cell for cell in cells_of("12_verdicts") if "figures.fig_verdicts(of_experiments" in cell.source]
-    (drawn,) = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
+    (cell,) = [
+        cell
+        for cell in cells_of("12_verdicts")
+        if "figures.fig_verdicts(of_experiments" in cell.source
+    ]
+    (drawn,) = [
+        output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})
+    ]
     assert base64.b64decode(drawn) == (ROOT / "data" / "readme.png").read_bytes()
 
 
@@ -174,7 +202,9 @@ def test_a_notebook_opens_with_what_it_is_for_and_tests_its_guesses(name):
     assert 2 <= len(re.findall(r"^- ", cells[0].source, re.MULTILINE)) <= 3
     assert re.search(r"\d+ minutes to read", cells[0].source)
     (asked,) = [i for i, cell in enumerate(cells) if cell.source.startswith("## Predict first")]
-    (tested,) = [i for i, cell in enumerate(cells) if cell.source.startswith("## Your guesses, tested")]
+    (tested,) = [
+        i for i, cell in enumerate(cells) if cell.source.startswith("## Your guesses, tested")
+    ]
     assert asked < tested
     assert "answers." in cells[tested + 1].source
 
@@ -186,8 +216,12 @@ def test_every_exercise_has_its_stars_is_no_change_of_a_number_and_has_a_folded_
     assert len(exercises) >= 3
     assert all(re.match(r"\d\. ★{1,3} \*\*", exercise) for exercise in exercises)
     assert "seeds =" not in asked
-    solutions = [(lead, cell) for lead, cell in pairwise(cells_of(name)) if "solution" in tags(cell)]
-    numbers = [re.match(r"\*\*Solution (?:of exercise )?(\d)\b", lead.source)[1] for lead, _ in solutions]
+    solutions = [
+        (lead, cell) for lead, cell in pairwise(cells_of(name)) if "solution" in tags(cell)
+    ]
+    numbers = [
+        re.match(r"\*\*Solution (?:of exercise )?(\d)\b", lead.source)[1] for lead, _ in solutions
+    ]
     assert numbers == [exercise[0] for exercise in exercises]
     for _, cell in solutions:
         assert tags(cell) <= {"solution", COMPARED}
@@ -198,7 +232,9 @@ def test_every_exercise_has_its_stars_is_no_change_of_a_number_and_has_a_folded_
 
 def test_every_code_of_an_inconsistency_that_is_cited_is_in_the_list():
     texts = [path.read_text() for path in (ROOT / "mambanorm").rglob("*.py")]
-    texts += [cell.source for name in NOTEBOOKS for cell in cells_of(name) if cell.cell_type == "markdown"]
+    texts += [
+        cell.source for name in NOTEBOOKS for cell in cells_of(name) if cell.cell_type == "markdown"
+    ]
     cited = {code for text in texts for code in re.findall(r"\((I\d+[a-z]?)\)", text)}
     listed = re.findall(r"^\| (I\d+[a-z]?) \|", PAGES[ROOT / "docs" / "paper.md"], re.MULTILINE)
     assert {"I1", "I3", "I4f", "I14"} <= cited <= set(listed)
@@ -206,7 +242,9 @@ def test_every_code_of_an_inconsistency_that_is_cited_is_in_the_list():
 
 
 def test_every_forest_plot_of_the_notebooks_names_its_interval_and_sixty_cells_are_compared():
-    drawn = [cell.source for name in NOTEBOOKS for cell in cells_of(name) if "fig_pairs(" in cell.source]
+    drawn = [
+        cell.source for name in NOTEBOOKS for cell in cells_of(name) if "fig_pairs(" in cell.source
+    ]
     assert len(drawn) > 5
     assert [code for code in drawn if "interval" not in code] == []
     compared = [cell for name in NOTEBOOKS for cell in cells_of(name) if COMPARED in tags(cell)]

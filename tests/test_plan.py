@@ -18,31 +18,51 @@ from mambanorm_study.models.vision import ImageClassifier
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.presets import PAPER
-from mambanorm_study.tables.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
+from mambanorm_study.tables.plan import (
+    activation_floats,
+    forward_flops,
+    plan,
+    plan_table,
+    shape_of,
+    table_text,
+)
 from mambanorm_study.tasks import Shape, load_task
 
 plan_module = import_module("mambanorm_study.tables.plan")  # study.plan is the function
 MODELS = [
-    *(("digits", dict(arm="LN>SSM>GN+B:LN+gated:RMSN")), ("listops", {}), ("digits", dict(model="mamba2"))),
+    *(
+        ("digits", dict(arm="LN>SSM>GN+B:LN+gated:RMSN")),
+        ("listops", {}),
+        ("digits", dict(model="mamba2")),
+    ),
     ("digits_images", dict(arm="LN>SSM>GN", d_model=32, n_layers=3, down_sample=[1, 2])),
     *((task, dict(arm="AutoNorm")) for task in ("digits", "digits_images", "diabetes", "listops")),
 ]
 
 
 def counted(work, images: bool = False) -> int:
-    """FLOPs of `work()` by torch's own counter, which knows the products of one attention on the CPU alone.
+    """FLOPs of `work()` by torch's own counter, which knows the products of one attention on the
+    CPU alone.
 
-    Convolutions along a sequence are left out: it counts their padding, and their groups wrongly on the way back.
+    Convolutions along a sequence are left out: it counts their padding, and their groups wrongly on
+    the way back.
     """
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         work()
-    by_operation = {str(operation): flops for operation, flops in counter.get_flop_counts()["Global"].items()}
-    return sum(flops for operation, flops in by_operation.items() if images or "convolution" not in operation)
+    by_operation = {
+        str(operation): flops for operation, flops in counter.get_flop_counts()["Global"].items()
+    }
+    return sum(
+        flops
+        for operation, flops in by_operation.items()
+        if images or "convolution" not in operation
+    )
 
 
 @pytest.mark.parametrize(("task", "changes"), MODELS)
 def test_flops_are_those_that_torch_counts(task, changes):
-    """In float64 all products are torch's own; scans it does not count, and convolutions those of images alone."""
+    """In float64 all products are torch's own; scans it does not count, and convolutions those of
+    images alone."""
     config = base_config(task, "smoke", **changes)
     shape = shape_of(config)
     model, x = build_model(config, shape).double(), shape.batch(3)
@@ -59,7 +79,8 @@ def test_a_training_step_takes_three_times_the_forward_pass():
 
 
 def test_flops_of_scan_and_convolution_follow_the_formula():
-    """A Mamba-2's is the selective scan that carries it; a halving of the image leaves a quarter of the positions."""
+    """A Mamba-2's is the selective scan that carries it; a halving of the image leaves a quarter of
+    the positions."""
     sizes = dict(d_model=12, n_layers=2, d_state=6, d_conv=3)
     for kind, states in ((dict(), 0), (dict(model="mamba2", head_dim=8), 6)):
         found = forward_flops(SequenceClassifier(5, vocab_size=7, **sizes, **kind), 4, 11)
@@ -87,7 +108,14 @@ def test_a_model_that_no_memory_holds_is_counted_and_not_built():
 @pytest.mark.parametrize(
     "arm",
     [
-        *("RMSN>SSM>None", "RMSN>SSM>GN", "LN>SSM>LN", "preset:Jamba", "preset:Mamba-2-norms", "preset:Peri-LN"),
+        *(
+            "RMSN>SSM>None",
+            "RMSN>SSM>GN",
+            "LN>SSM>LN",
+            "preset:Jamba",
+            "preset:Mamba-2-norms",
+            "preset:Peri-LN",
+        ),
         "RMSN>SSM>GN+" + "+".join(f"{site}:LN" for site in MORE_SITES),
     ],
 )
@@ -128,7 +156,9 @@ def test_a_large_batch_is_timed_in_part_and_counted_whole(monkeypatch):
     assert (rows, step_s, row_s) == ([3], pytest.approx(6.0), pytest.approx(0.2))
 
 
-def test_every_paper_preset_is_planned_without_data_and_has_its_row_on_the_page_of_costs(monkeypatch):
+def test_every_paper_preset_is_planned_without_data_and_has_its_row_on_the_page_of_costs(
+    monkeypatch,
+):
     """All but the two columns that were timed."""
     with_data = plan_module.load_task
     own = ("digits", "digits_images", "pydoc")  # which scikit-learn and Python carry
@@ -138,7 +168,11 @@ def test_every_paper_preset_is_planned_without_data_and_has_its_row_on_the_page_
 
     monkeypatch.setattr(plan_module, "load_task", load)
     page = [line.split("|") for line in (ROOT / "docs" / "costs.md").read_text().splitlines()]
-    cells_of = {cells[1].strip(): [cell.strip() for cell in cells[2:9]] for cells in page if len(cells) == 12}
+    cells_of = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:9]]
+        for cells in page
+        if len(cells) == 12
+    }
     configs = [base_config(task, "paper") for task in PAPER]
     table = plan_table(configs, measured=False)
     for line in table_text(table).splitlines()[2:]:

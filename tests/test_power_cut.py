@@ -1,10 +1,12 @@
-"""The power is cut at every step of a write, on a real file system: nothing that counted is lost, nothing is torn.
+"""The power is cut at every step of a write, on a real file system: nothing that counted is lost,
+nothing is torn.
 
-The store lies on an ext4 in a file, mounted through a loop device. The cut is ext4's own way to go down at once: what
-had not reached the disk is lost, as with a laptop whose battery ends. Mounted again, the disk shows what is left. Each
-test does the same work again and again and is cut one call later every time, until the work gets to its end, behind
-which it is cut as well. Where no such disk may be mounted (not Linux, not root, a container), they are skipped, and
-the order of the calls is still tested (test_store.py).
+The store lies on an ext4 in a file, mounted through a loop device. The cut is ext4's own way to go
+down at once: what had not reached the disk is lost, as with a laptop whose battery ends. Mounted
+again, the disk shows what is left. Each test does the same work again and again and is cut one call
+later every time, until the work gets to its end, behind which it is cut as well. Where no such disk
+may be mounted (not Linux, not root, a container), they are skipped, and the order of the calls is
+still tested (test_store.py).
 """
 
 import os
@@ -26,7 +28,14 @@ from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import check_runs, load_runs, resume_dir, save_run
 
 fcntl = pytest.importorskip("fcntl", reason="Windows has no such disk")
-CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir")  # before each of them the power may be cut
+CALLS = (
+    "fsync",
+    "rename",
+    "replace",
+    "mkdir",
+    "unlink",
+    "rmdir",
+)  # before each of them the power may be cut
 SHUTDOWN = 2 << 30 | 4 << 16 | ord("X") << 8 | 125  # _IOR('X', 125, __u32), of ext4, xfs and f2fs
 NO_LOG_FLUSH = struct.pack("I", 2)
 HARSH = "loop,data=writeback,noauto_da_alloc,commit=300"  # nothing reaches the disk because ext4 was kind
@@ -94,8 +103,9 @@ def results():
 
 
 def cut_everywhere(disk, work, check):
-    """Does the work once for each of its calls, on an empty folder, cut before that call, and then once to its end.
-    `work` gets the folder and a list, to which it adds what it was told is done; `check` gets both after the cut.
+    """Does the work once for each of its calls, on an empty folder, cut before that call, and then
+    once to its end. `work` gets the folder and a list, to which it adds what it was told is done;
+    `check` gets both after the cut.
 
     Returns how often the power was cut."""
     for at in range(500):
@@ -121,7 +131,8 @@ def cut_everywhere(disk, work, check):
 
 
 def _stop_before(patch, at):
-    """Raises PowerCut in place of the call number `at`, and of all that come after: the machine is dead."""
+    """Raises PowerCut in place of the call number `at`, and of all that come after: the machine is
+    dead."""
     count = iter(range(10**6))
 
     def stopping(call):
@@ -136,7 +147,7 @@ def _stop_before(patch, at):
         patch.setattr(os, name, stopping(getattr(os, name)))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what is written, and what must be left of it
 
 
@@ -160,7 +171,9 @@ def store_runs(results):
 
     def work(folder, done):
         for result in results:
-            atomic.write_text(resume_dir(result.config, folder / "runs") / CHECKPOINT, "of this run")
+            atomic.write_text(
+                resume_dir(result.config, folder / "runs") / CHECKPOINT, "of this run"
+            )
             done.append(f"begun {result.config.run_id}")
             save_run(result, folder / "runs")
             done.append(result.config.run_id)
@@ -169,7 +182,8 @@ def store_runs(results):
 
 
 def runs_are_whole(folder, done):
-    """The stored ones are there, of those that were begun at least the checkpoint, and what is there is whole."""
+    """The stored ones are there, of those that were begun at least the checkpoint, and what is
+    there is whole."""
     store = folder / "runs"
     there = check_runs(store) if store.is_dir() else {}
     assert set(there.values()) <= {""}
@@ -183,7 +197,9 @@ def index_runs(results):
     def work(folder, done):
         store_runs(results)(folder, done)
         load_runs(folder / "runs")
-        os.unlink(folder / "runs" / done[-1] / "curves.parquet")  # one is damaged after it was indexed
+        os.unlink(
+            folder / "runs" / done[-1] / "curves.parquet"
+        )  # one is damaged after it was indexed
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             load_runs(folder / "runs")
@@ -218,7 +234,11 @@ def run_goes_on(folder, done):
     config, steps = base_config("digits", "smoke", steps=2), []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        train(config, on_step=lambda step, *_: steps.append(step), checkpoint_dir=resume_dir(config, folder / "runs"))
+        train(
+            config,
+            on_step=lambda step, *_: steps.append(step),
+            checkpoint_dir=resume_dir(config, folder / "runs"),
+        )
     assert min(steps, default=3) > max(done, default=0)
 
 
@@ -231,15 +251,20 @@ SCENES = {
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_power_cut_tears_nothing_and_loses_nothing_that_counted(scene, disk, results, monkeypatch):
+def test_a_power_cut_tears_nothing_and_loses_nothing_that_counted(
+    scene, disk, results, monkeypatch
+):
     monkeypatch.setattr(index, "LEAST", 1)
     work, check = SCENES[scene]
     assert cut_everywhere(disk, work(results), check) > len(CALLS)
 
 
 @pytest.mark.parametrize("scene", ["a file", "runs", "checkpoints"])
-def test_without_waiting_for_the_disk_the_same_cuts_lose_something(scene, disk, results, monkeypatch):
-    """So the tests above can fail. An index needs no such care: it has a checksum and is made again."""
+def test_without_waiting_for_the_disk_the_same_cuts_lose_something(
+    scene, disk, results, monkeypatch
+):
+    """So the tests above can fail. An index needs no such care: it has a checksum and is made
+    again."""
     monkeypatch.setattr(atomic, "to_disk", lambda path: None)
     work, check = SCENES[scene]
     with pytest.raises((AssertionError, UserWarning)):

@@ -1,4 +1,5 @@
-"""Every preset is a config, and each number that the paper states stands in it as the paper states it."""
+"""Every preset is a config, and each number that the paper states stands in it as the paper states
+it."""
 
 import json
 import re
@@ -12,7 +13,8 @@ from mambanorm_study.runs.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_
 from mambanorm_study.runs.run import optimizer_of
 from mambanorm_study.tasks import TASKS
 
-# Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
+# Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range
+# Arena's files.
 C3 = """The model configuration included 4 layers with a hidden dimension of 128 and state dimension of 64. We used the
 ADAMW optimizer (learning rate: 0.0001) with cosine_warmup scheduler and batch size 32. The architecture featured a
 convolution kernel size of 4 and expansion factor of 2, trained for 30 epochs."""
@@ -54,8 +56,18 @@ def stated(text: str) -> dict[str, str]:
     ("task", "text", "rows", "left_out"),
     [
         ("listops", C3, 96_000, {"weight_decay", "warmup_steps"}),
-        ("imdb", C4, 25_000, set()),  # "50,000 movie reviews (25,000 each for training and testing)"
-        ("cifar10", C5, 50_000, {"d_state", "d_conv", "expand"}),  # "Each version splits into 50,000 training"
+        (
+            "imdb",
+            C4,
+            25_000,
+            set(),
+        ),  # "50,000 movie reviews (25,000 each for training and testing)"
+        (
+            "cifar10",
+            C5,
+            50_000,
+            {"d_state", "d_conv", "expand"},
+        ),  # "Each version splits into 50,000 training"
         ("cifar100", C5, 50_000, {"d_state", "d_conv", "expand"}),
         ("pathfinder64", C6, 160_000, set()),
     ],
@@ -73,11 +85,16 @@ def test_pathfinder_has_the_papers_betas_and_its_optimizer_takes_them():
     betas = tuple(map(float, re.search(r"β1 = ([\d.]+), β2 = ([\d.]+)", C6).groups()))
     optimizer = optimizer_of(torch.nn.Linear(2, 2), base_config("pathfinder64", "paper"))
     assert {group["betas"] for group in optimizer.param_groups} == {betas} == {(0.9, 0.95)}
-    assert base_config("pathfinder64", "lab").betas == base_config("listops", "paper").betas == (0.9, 0.999)
+    assert (
+        base_config("pathfinder64", "lab").betas
+        == base_config("listops", "paper").betas
+        == (0.9, 0.999)
+    )
 
 
 def test_betas_and_optimizer_are_part_of_a_run_where_they_are_not_the_presets():
-    """A run that was stored before the config named them keeps its run_id, and what it was trained with."""
+    """A run that was stored before the config named them keeps its run_id, and what it was trained
+    with."""
     config = base_config("digits", "quick")
     before = json.loads(config.to_json())
     del before["betas"], before["optimizer"]
@@ -112,7 +129,11 @@ def test_imagenet_presets_count_the_papers_images_and_epochs():
 
 
 def test_every_task_has_settings_and_a_kind_at_every_scale():
-    ours = {n: t for n, t in TASKS.items() if getattr(t.load, "func", t.load).__module__.startswith("mambanorm_study.")}
+    ours = {
+        n: t
+        for n, t in TASKS.items()
+        if getattr(t.load, "func", t.load).__module__.startswith("mambanorm_study.")
+    }
     assert set(PAPER) == set(ours)  # other tests may have registered tasks of their own
     assert set(VISION_TASKS) == {name for name, task in ours.items() if task.kind == "image"}
 

@@ -1,5 +1,5 @@
-"""The tables behind notebooks 04, 05 and 08: the paper's two steps, what choosing costs, differences of differences,
-the gate, both modes, and Table 2."""
+"""The tables behind notebooks 04, 05 and 08: the paper's two steps, what choosing costs,
+differences of differences, the gate, both modes, and Table 2."""
 
 import numpy as np
 import pandas as pd
@@ -13,13 +13,24 @@ NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 
 
 def frame(means, task="digits", seeds=3, noise=None):
-    """A run frame: arm → accuracy on validation, and on test unless `noise` (arm → by seed) is added there."""
+    """A run frame: arm → accuracy on validation, and on test unless `noise` (arm → by seed) is
+    added there."""
     rows = []
     for arm, mean in means.items():
         n1, n2 = arm.split(">SSM>")
         for seed in range(seeds):
             test = mean + (noise or {}).get(arm, [0.0] * seeds)[seed]
-            rows.append(dict(task=task, arm=arm, n1=n1, n2=n2, seed=seed, best_val_accuracy=mean, test_accuracy=test))
+            rows.append(
+                dict(
+                    task=task,
+                    arm=arm,
+                    n1=n1,
+                    n2=n2,
+                    seed=seed,
+                    best_val_accuracy=mean,
+                    test_accuracy=test,
+                )
+            )
     return pd.DataFrame(rows).assign(status="ok", chance=0.1, scale="quick")
 
 
@@ -86,12 +97,16 @@ FOUR = ("NormVary>SSM>GN", "RMSN>SSM>GN", "NormVary>SSM>None", "RMSN>SSM>None")
 
 
 def test_a_difference_of_differences_is_taken_seed_by_seed_over_the_shared_seeds():
-    runs = frame(dict(zip(FOUR, (0.9, 0.6, 0.5, 0.4), strict=True)), noise={FOUR[0]: [0.1, 0.0, -0.1]})
+    runs = frame(
+        dict(zip(FOUR, (0.9, 0.6, 0.5, 0.4), strict=True)), noise={FOUR[0]: [0.1, 0.0, -0.1]}
+    )
     row = contrasts.difference_of_differences(runs, contrasts.interaction(["GN"])).iloc[0]
     assert (row.task, row.step, row.n) == ("digits", "GN", 3)
     assert row.difference == pytest.approx(20)
     assert (row.low, row.high) == pytest.approx(tables.t_interval([30, 20, 10]))
-    fewer = contrasts.difference_of_differences(runs.drop(runs.index[-1]), contrasts.interaction(["GN"]))
+    fewer = contrasts.difference_of_differences(
+        runs.drop(runs.index[-1]), contrasts.interaction(["GN"])
+    )
     assert fewer.n.tolist() == [2]
 
 
@@ -124,7 +139,9 @@ def test_only_bn_scores_differently_in_train_and_eval_mode(tmp_path):
     runs = study.sweep(configs, workers=0, progress=False, runs_dir=tmp_path)
     found = inside.both_modes(configs, tmp_path).set_index("arm")
     assert found.points_lost["IN>SSM>None"] == 0
-    assert found["eval"].tolist() == pytest.approx(runs.set_index("arm").loc[found.index].best_val_accuracy.tolist())
+    assert found["eval"].tolist() == pytest.approx(
+        runs.set_index("arm").loc[found.index].best_val_accuracy.tolist()
+    )
     assert (found.points_lost == 100 * (found.train - found["eval"])).all()
 
 
@@ -135,7 +152,10 @@ def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the
     runs = frame({"NormVary>SSM>GN": 0.5, "RMSN>SSM>None": 0.4}, task="listops")
     steps = {"NormVary→GN": (contrasts.PROPOSAL, contrasts.ORIGINAL)}
     beside = contrasts.gains_beside(tables.paired_steps(runs, steps))
-    assert beside.loc["ListOps"].tolist() == ["+2.37 points", "NormVary→GN: +10.0 points [10.0, 10.0]"]
+    assert beside.loc["ListOps"].tolist() == [
+        "+2.37 points",
+        "NormVary→GN: +10.0 points [10.0, 10.0]",
+    ]
     assert beside.loc["IMDB", "ours, quick"] == "not run"
 
 
@@ -147,4 +167,6 @@ def test_normvary_has_the_seeds_of_the_grid_and_few_where_it_alone_is_not_record
     assert [config.seed for config in recorded] == seeds
     unknown = procedure.normvary_runs(configs, {RECORDED_TASKS[0]: "LN-DL"})
     assert [config.seed for config in unknown] == seeds[:1]
-    assert len(procedure.normvary_runs(configs, {RECORDED_TASKS[0]: "LN-DL"}, source="trained")) == len(seeds)
+    assert len(
+        procedure.normvary_runs(configs, {RECORDED_TASKS[0]: "LN-DL"}, source="trained")
+    ) == len(seeds)

@@ -1,4 +1,5 @@
-"""The protocol: PROTOCOL.md says what the code does, and recorded runs name the version that was in force."""
+"""The protocol: PROTOCOL.md says what the code does, and recorded runs name the version that was in
+force."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def test_the_document_is_short_and_its_tables_are_those_of_the_code(frame):
 
 
 def test_the_document_names_every_version():
-    versions = re.findall(r"^\| (\d+) \| \d{4}-\d\d-\d\d \|", PROTOCOL.read_text("utf-8"), re.MULTILINE)
+    versions = re.findall(
+        r"^\| (\d+) \| \d{4}-\d\d-\d\d \|", PROTOCOL.read_text("utf-8"), re.MULTILINE
+    )
     assert [int(number) for number in versions] == list(range(1, VERSION + 1))
 
 
@@ -71,7 +74,9 @@ def test_claims_are_written_in_few_statements():
 def test_the_predictions_are_the_words_on_the_tuning_seeds(frame, predictions):
     pairs = list(predictions[["claim", "task"]].itertuples(index=False, name=None))
     columns = [name for name in predictions if name != "version_11"]
-    pd.testing.assert_frame_equal(predict(frame, pairs)[columns], predictions[columns], check_dtype=False)
+    pd.testing.assert_frame_equal(
+        predict(frame, pairs)[columns], predictions[columns], check_dtype=False
+    )
 
 
 def test_the_predictions_are_made_for_every_claim_and_task_that_is_planned(predictions):
@@ -80,7 +85,13 @@ def test_the_predictions_are_made_for_every_claim_and_task_that_is_planned(predi
 
 
 def test_the_words_of_version_11_are_kept(predictions):
-    assert set(predictions.version_11) <= {"reproduced", "contradicted", "open", "not judged", "≈ threshold"}
+    assert set(predictions.version_11) <= {
+        "reproduced",
+        "contradicted",
+        "open",
+        "not judged",
+        "≈ threshold",
+    }
     kept = predictions.set_index(["claim", "task"]).version_11
     assert kept["H3v", "glyphs_images"] == "reproduced"
     assert kept["H2s", "glyphs"] == "contradicted"
@@ -97,7 +108,9 @@ def test_test_runs_change_neither_predictions_nor_learning_rates(frame, predicti
 
 def test_every_recorded_test_run_has_its_arms_fixed_rate(frame):
     evidence = Evidence(frame, "evening")
-    tests = frame[frame.task.isin(TRAINED_TASKS) & frame.seed.isin((*TEST_SEEDS, *FURTHER_TEST_SEEDS))]
+    tests = frame[
+        frame.task.isin(TRAINED_TASKS) & frame.seed.isin((*TEST_SEEDS, *FURTHER_TEST_SEEDS))
+    ]
     for (task, arm, lr), _ in tests.groupby(["task", "arm", "lr"]):
         own = {evidence.rate(arm, task), Evidence(evidence, changes=recording.DEEP).rate(arm, task)}
         assert lr in own, (task, arm, lr)
@@ -112,13 +125,19 @@ def test_recorded_results_name_the_protocol_that_was_in_force():
         assert set(rows.protocol) <= set(range(2, VERSION + 1))
         for version, some in rows.groupby("protocol"):
             commits = set(some.protocol_commit)
-            assert all(re.fullmatch("[0-9a-f]{7,40}", commit) for commit in commits)  # and not changed since
+            assert all(
+                re.fullmatch("[0-9a-f]{7,40}", commit) for commit in commits
+            )  # and not changed since
             texts = {text for text in map(protocol_at, commits) if text}
-            assert all(text.startswith(f"# The protocol of the verdicts, version {version}\n") for text in texts)
+            assert all(
+                text.startswith(f"# The protocol of the verdicts, version {version}\n")
+                for text in texts
+            )
 
 
 def protocol_at(commit: str) -> str:
-    """Return PROTOCOL.md at a commit; "" in a copy without history, and where the file lay elsewhere then."""
+    """Return PROTOCOL.md at a commit; "" in a copy without history, and where the file lay
+    elsewhere then."""
     show = ["git", "show", f"{commit}:mambanorm_study/claims/{PROTOCOL.name}"]
     return subprocess.run(show, capture_output=True, text=True, cwd=PROTOCOL.parent).stdout
 

@@ -1,4 +1,5 @@
-"""Public bug reports of Mamba and of the tools around it, each rebuilt as a small input: what must not happen here."""
+"""Public bug reports of Mamba and of the tools around it, each rebuilt as a small input: what must
+not happen here."""
 
 from __future__ import annotations
 
@@ -20,8 +21,12 @@ from mambanorm.norms import NORMS, create_norm
 
 CAUSAL_BLOCKS = {
     "mamba": lambda: mn.MambaBlock(16, "RMSN", "GN", d_state=4),
-    "mamba with a norm on Δ": lambda: mn.MambaBlock(16, "LN", "None", {"delta_after": "RMSN"}, d_state=4),
-    "mamba2": lambda: study.Mamba2Block(16, "RMSN", "None", {"gated": "RMSN"}, d_state=4, head_dim=8),
+    "mamba with a norm on Δ": lambda: mn.MambaBlock(
+        16, "LN", "None", {"delta_after": "RMSN"}, d_state=4
+    ),
+    "mamba2": lambda: study.Mamba2Block(
+        16, "RMSN", "None", {"gated": "RMSN"}, d_state=4, head_dim=8
+    ),
 }
 BLOCKS = CAUSAL_BLOCKS | {"image": lambda: study.VSSBlock(16, d_state=4)}
 
@@ -33,7 +38,11 @@ def input_of(block: nn.Module) -> torch.Tensor:
 
 def layers_of(block: nn.Module) -> list[str]:
     """Return the names of the linear layers and convolutions."""
-    return [name for name, layer in block.named_modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)]
+    return [
+        name
+        for name, layer in block.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)
+    ]
 
 
 class Opaque(nn.Module):
@@ -50,7 +59,8 @@ class Opaque(nn.Module):
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_a_wrapper_around_any_layer_of_a_block_is_called(kind):
-    """peft wraps a layer in a module; huggingface/peft#2274: Mamba reads the weights, LoRA has no effect."""
+    """peft wraps a layer in a module; huggingface/peft#2274: Mamba reads the weights, LoRA has no
+    effect."""
     block = BLOCKS[kind]()
     x, names = input_of(block), layers_of(block)
     with torch.no_grad():
@@ -99,7 +109,8 @@ def test_hooks_of_every_layer_fire(kind):
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_parametrizations_and_a_replaced_forward_take_effect(kind):
-    """accelerate's offloading replaces `forward` of a layer; torch's parametrizations compute its weight."""
+    """accelerate's offloading replaces `forward` of a layer; torch's parametrizations compute its
+    weight."""
     block = BLOCKS[kind]()
     x = input_of(block)
     for name in layers_of(block):
@@ -117,17 +128,22 @@ def test_parametrizations_and_a_replaced_forward_take_effect(kind):
 @pytest.mark.parametrize("model", ["mamba", "mamba2"])
 @pytest.mark.parametrize("target", ["in_proj", "x_proj", "dt_proj", "out_proj", "conv1d"])
 def test_lora_adapters_of_a_block_work_and_learn(model, target):
-    """peft's LoRA on each of the layers equals its own merge_and_unload, and every adapter gets a gradient."""
+    """peft's LoRA on each of the layers equals its own merge_and_unload, and every adapter gets a
+    gradient."""
     from peft import LoraConfig, get_peft_model
 
     if model == "mamba2" and target in ("x_proj", "dt_proj"):
         pytest.skip("Mamba-2 has no such layer")
     torch.manual_seed(0)
     sizes = {"mamba": {}, "mamba2": {"head_dim": 8}}[model]
-    plain = mn.SequenceClassifier(3, in_features=4, d_model=16, n_layers=2, d_state=4, model=model, **sizes)
+    plain = mn.SequenceClassifier(
+        3, in_features=4, d_model=16, n_layers=2, d_state=4, model=model, **sizes
+    )
     x = torch.randn(2, 6, 4)
     before = plain(x).detach()
-    rank = 2 if target != "conv1d" else plain.blocks[0].conv1d.groups  # peft takes no other for a depthwise one
+    rank = (
+        2 if target != "conv1d" else plain.blocks[0].conv1d.groups
+    )  # peft takes no other for a depthwise one
     how = LoraConfig(r=rank, lora_alpha=2000, target_modules=[target], init_lora_weights=False)
     wrapped = get_peft_model(plain, how)
     logits = wrapped(x)
@@ -143,12 +159,16 @@ def test_lora_adapters_of_a_block_work_and_learn(model, target):
 
 @pytest.mark.parametrize("method", ["ia3", "lora with a bias", "a hook", "opaque"])
 def test_a_norm_after_the_projection_of_delta_leaves_its_bias_out(method):
-    """The bias is what the layer puts out for 0, and not the attribute of that name: adapters and hooks change it."""
+    """The bias is what the layer puts out for 0, and not the attribute of that name: adapters and
+    hooks change it."""
     from peft import IA3Config, LoraConfig, get_peft_model
 
     torch.manual_seed(0)
     arm = "RMSN>SSM>None+delta_after:RMSN"
-    model, x = mn.SequenceClassifier(3, in_features=4, d_model=16, n_layers=1, arm=arm, d_state=4), torch.randn(2, 6, 4)
+    model, x = (
+        mn.SequenceClassifier(3, in_features=4, d_model=16, n_layers=1, arm=arm, d_state=4),
+        torch.randn(2, 6, 4),
+    )
     if method in ("a hook", "opaque"):
         plain, block = copy.deepcopy(model), model.blocks[0]
         factor = 2.0 if method == "a hook" else 1.0
@@ -171,8 +191,12 @@ def test_a_norm_after_the_projection_of_delta_leaves_its_bias_out(method):
 
 
 def test_a_pruned_bias_learns():
-    """torch's pruning sets the attribute when the layer is called: the one from before has a graph that is gone."""
-    block, x = mn.MambaBlock(16, "RMSN", "None", {"delta_after": "RMSN"}, d_state=4), torch.randn(2, 5, 16)
+    """torch's pruning sets the attribute when the layer is called: the one from before has a graph
+    that is gone."""
+    block, x = (
+        mn.MambaBlock(16, "RMSN", "None", {"delta_after": "RMSN"}, d_state=4),
+        torch.randn(2, 5, 16),
+    )
     prune.random_unstructured(block.dt_proj, "bias", 0.5)
     for _ in range(2):
         block(x).square().sum().backward()
@@ -180,7 +204,8 @@ def test_a_pruned_bias_learns():
 
 
 def test_gradients_are_right_when_saved_tensors_return_in_another_layout():
-    """Offloading by saved-tensor hooks: the scan read what came back with the strides of before, beyond its end."""
+    """Offloading by saved-tensor hooks: the scan read what came back with the strides of before,
+    beyond its end."""
     for kind in BLOCKS:
         block, x = BLOCKS[kind](), input_of(BLOCKS[kind]())
         expected = slopes(block, x)
@@ -194,10 +219,14 @@ def test_gradients_are_right_when_saved_tensors_return_in_another_layout():
 
 
 def test_an_offloaded_model_runs_and_goes_step_by_step():
-    """accelerate keeps the weights on meta until their layer is called; huggingface/accelerate's cpu_offload."""
+    """accelerate keeps the weights on meta until their layer is called; huggingface/accelerate's
+    cpu_offload."""
     import accelerate
 
-    model, ids = mn.LanguageModel(11, d_model=16, n_layers=2, d_state=4).eval(), torch.randint(0, 11, (2, 5))
+    model, ids = (
+        mn.LanguageModel(11, d_model=16, n_layers=2, d_state=4).eval(),
+        torch.randint(0, 11, (2, 5)),
+    )
     with torch.no_grad():
         expected, text = model(ids), model.generate(ids, 3)
         offloaded = accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
@@ -206,7 +235,8 @@ def test_an_offloaded_model_runs_and_goes_step_by_step():
 
 
 def test_a_dynamically_quantized_model_runs_near_the_original():
-    """'function' object has no attribute 'chunk': a quantized Linear has methods for weight and bias."""
+    """'function' object has no attribute 'chunk': a quantized Linear has methods for weight and
+    bias."""
     model = mn.SequenceClassifier(3, in_features=4, d_model=16, n_layers=2, d_state=4).eval()
     x = torch.randn(2, 6, 4)
     with warnings.catch_warnings(), torch.no_grad():
@@ -216,7 +246,8 @@ def test_a_dynamically_quantized_model_runs_near_the_original():
 
 
 def test_a_replaced_convolution_of_another_kind_is_called():
-    """A dilated, or a bias-free, convolution in the place of conv1d is no depthwise convolution that can be fused."""
+    """A dilated, or a bias-free, convolution in the place of conv1d is no depthwise convolution
+    that can be fused."""
     block = mn.MambaBlock(16, d_state=4)
     block.conv1d = nn.Conv1d(32, 32, 3, groups=32, padding=4, dilation=2, bias=False)
     x = torch.randn(2, 7, 16)
@@ -240,7 +271,8 @@ ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2, tor
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NORMS)
 def test_a_norm_returns_the_dtype_of_its_input(name, dtype):
-    """pytorch/pytorch#135969: where a norm and its neighbours differ in dtype, the next product raises."""
+    """pytorch/pytorch#135969: where a norm and its neighbours differ in dtype, the next product
+    raises."""
     norm, lengths = create_norm(name, 16).to(dtype), torch.tensor([12, 10, 3])
     exact = copy.deepcopy(norm).double()
     x = (torch.randn(3, 12, 16, dtype=torch.float64) + 0.5).to(dtype)
@@ -261,7 +293,11 @@ def test_every_norm_works_at_every_site_in_every_dtype(dtype):
             sizes = dict(head_dim=4) if kind is study.Mamba2Block else dict(dt_rank=4)
             sites = [site for site in MORE_SITES if site not in kind.lacks]
             block = kind(8, name, name, dict.fromkeys(sites, name), d_state=4, **sizes).to(dtype)
-            x = torch.randn(2, *((3, 4) if kind is study.VSSBlock else (6,)), 8).to(dtype).requires_grad_()
+            x = (
+                torch.randn(2, *((3, 4) if kind is study.VSSBlock else (6,)), 8)
+                .to(dtype)
+                .requires_grad_()
+            )
             y = block(x)
             assert y.dtype == dtype, (name, kind)
             y.sum().backward()
@@ -271,18 +307,22 @@ def test_every_norm_works_at_every_site_in_every_dtype(dtype):
 def test_under_autocast_rmsn_meets_one_dtype(monkeypatch):
     """torch.rms_norm warns of mixed dtypes on CUDA and then takes its slow path."""
     seen, run = [], nn.functional.rms_norm
-    record = lambda x, shape, weight=None, eps=None: seen.append((x.dtype, weight.dtype)) or run(x, shape, weight, eps)
+    record = lambda x, shape, weight=None, eps=None: (
+        seen.append((x.dtype, weight.dtype)) or run(x, shape, weight, eps)
+    )
     monkeypatch.setattr(nn.functional, "rms_norm", record)
     with torch.autocast("cpu", torch.bfloat16):
         assert create_norm("RMSN", 8)(torch.randn(2, 3, 8).bfloat16()).dtype == torch.float32
     assert seen == [(torch.float32, torch.float32)]
 
 
-# ------------------------------------------------------------------------------------------------ torch's transforms
+# ------------------------------------------------------------------------------- torch's transforms
 
 TRANSFORMED = {
     "mamba": lambda: mn.MambaBlock(8, "RMSN", "GN", d_state=4),
-    "mamba with norms along the sequence": lambda: mn.MambaBlock(8, "BN", "NormVary", {"delta_after": "IN"}, d_state=4),
+    "mamba with norms along the sequence": lambda: mn.MambaBlock(
+        8, "BN", "NormVary", {"delta_after": "IN"}, d_state=4
+    ),
     "mamba2": lambda: study.Mamba2Block(8, "LN", "IN", {"gated": "RMSN"}, d_state=4, head_dim=8),
     "image": lambda: study.VSSBlock(8, d_state=4),
 }
@@ -291,7 +331,9 @@ TRANSFORMED = {
 def transformed(kind: str) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
     block = TRANSFORMED[kind]()
-    return block, torch.randn(2, 3, 4, 8) if isinstance(block, study.VSSBlock) else torch.randn(2, 6, 8)
+    return block, torch.randn(2, 3, 4, 8) if isinstance(block, study.VSSBlock) else torch.randn(
+        2, 6, 8
+    )
 
 
 def slopes(block: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -306,23 +348,29 @@ def largest_gap(given: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 @pytest.mark.parametrize("kind", TRANSFORMED)
 def test_torch_func_goes_through_a_block(kind):
-    """pytorch/functorch's users meet "no memory behind it" or a missing setup_context in most custom kernels."""
+    """pytorch/functorch's users meet "no memory behind it" or a missing setup_context in most
+    custom kernels."""
     block, x = transformed(kind)
     block.eval()  # in training a running statistic would have to follow a transformed value: torch refuses that
     weights = dict(block.named_parameters())
     gradients = grad(lambda given: functional_call(block, given, (x,)).square().sum())(weights)
     assert largest_gap(gradients, slopes(block, x)) < 1e-4
     several = torch.stack([x, x.flip(1), 2 * x])
-    assert torch.allclose(vmap(block)(several), torch.stack([block(one) for one in several]), atol=1e-5)
+    assert torch.allclose(
+        vmap(block)(several), torch.stack([block(one) for one in several]), atol=1e-5
+    )
     direction, step = torch.randn_like(x), 1e-4
     exact = copy.deepcopy(block).double()
     ahead, behind = (exact(x.double() + sign * step * direction.double()) for sign in (1, -1))
-    assert torch.allclose(jvp(block, (x,), (direction,))[1].double(), (ahead - behind) / (2 * step), atol=1e-3)
+    assert torch.allclose(
+        jvp(block, (x,), (direction,))[1].double(), (ahead - behind) / (2 * step), atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("kind", TRANSFORMED)
 def test_tracing_and_export_give_the_same_outputs(kind):
-    """pytorch/pytorch#128061 and others: a kernel that torch does not know breaks, or its output becomes a constant."""
+    """pytorch/pytorch#128061 and others: a kernel that torch does not know breaks, or its output
+    becomes a constant."""
     block, x = transformed(kind)
     block.eval()
     other = x.flip(0) + 1
@@ -337,8 +385,13 @@ def test_tracing_and_export_give_the_same_outputs(kind):
 def test_export_keeps_rows_and_length_free():
     """A batch of as many rows as the block has channels must not be an exception."""
     block, x = transformed("mamba")
-    rows, length = torch.export.Dim("rows", min=2, max=64), torch.export.Dim("length", min=2, max=1000)
-    exported = torch.export.export(block, (x,), dynamic_shapes=({0: rows, 1: length},), strict=False).module()
+    rows, length = (
+        torch.export.Dim("rows", min=2, max=64),
+        torch.export.Dim("length", min=2, max=1000),
+    )
+    exported = torch.export.export(
+        block, (x,), dynamic_shapes=({0: rows, 1: length},), strict=False
+    ).module()
     longer = torch.randn(block.d_inner, 100, 8)
     assert torch.allclose(exported(longer), block(longer), atol=1e-5)
 
@@ -348,16 +401,29 @@ def test_a_block_compiles_to_one_graph_and_learns_as_without(kind):
     block, x = transformed(kind)
     plain = copy.deepcopy(block)
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
-    assert largest_gap(slopes(compiled, x), {f"_orig_mod.{name}": g for name, g in slopes(plain, x).items()}) < 1e-4
+    assert (
+        largest_gap(
+            slopes(compiled, x), {f"_orig_mod.{name}": g for name, g in slopes(plain, x).items()}
+        )
+        < 1e-4
+    )
     buffers = dict(plain.named_buffers())
-    assert all(torch.allclose(value, buffers[name], atol=1e-6) for name, value in block.named_buffers())
+    assert all(
+        torch.allclose(value, buffers[name], atol=1e-6) for name, value in block.named_buffers()
+    )
     torch._dynamo.reset()
 
 
 def test_a_classifier_with_padding_compiles_to_one_graph_for_every_shape():
-    """The last batch of an epoch is smaller: with another shape torch compiles again, for all shapes."""
-    model = mn.SequenceClassifier(3, in_features=4, d_model=8, n_layers=1, arm="IN>SSM>BN", d_state=4)
-    plain, compiled = copy.deepcopy(model), torch.compile(model, fullgraph=True, backend="aot_eager")
+    """The last batch of an epoch is smaller: with another shape torch compiles again, for all
+    shapes."""
+    model = mn.SequenceClassifier(
+        3, in_features=4, d_model=8, n_layers=1, arm="IN>SSM>BN", d_state=4
+    )
+    plain, compiled = (
+        copy.deepcopy(model),
+        torch.compile(model, fullgraph=True, backend="aot_eager"),
+    )
     for rows, length in ((4, 9), (3, 7)):
         x, lengths = torch.randn(rows, length, 4), torch.tensor([length, 4, 6, 2][:rows])
         assert torch.allclose(compiled(x, lengths), plain(x, lengths), atol=1e-5)
@@ -365,9 +431,12 @@ def test_a_classifier_with_padding_compiles_to_one_graph_for_every_shape():
 
 
 def test_compiled_code_refuses_a_scan_that_may_grow():
-    """The loops on the CPU need decaying states, and compiled code cannot take the reference: it must say so."""
+    """The loops on the CPU need decaying states, and compiled code cannot take the reference: it
+    must say so."""
     u, B = torch.randn(1, 4, 6), torch.randn(1, 2, 6)
-    scan = torch.compile(lambda A: mn.selective_scan(u, u.abs(), A, B, B), backend="eager", fullgraph=True)
+    scan = torch.compile(
+        lambda A: mn.selective_scan(u, u.abs(), A, B, B), backend="eager", fullgraph=True
+    )
     A = -torch.rand(4, 2)
     assert torch.allclose(scan(A), mn.selective_scan(u, u.abs(), A, B, B), atol=1e-5)
     with pytest.raises(RuntimeError, match="needs A ≤ 0"):
@@ -375,13 +444,14 @@ def test_compiled_code_refuses_a_scan_that_may_grow():
     torch._dynamo.reset()
 
 
-# ------------------------------------------------------------------------------ state that a forward pass leaves behind
+# ---------------------------------------------------------- state that a forward pass leaves behind
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("arm", ["BN>SSM>None", "NormVary>SSM>SwitchNorm"])
 def test_activation_checkpointing_moves_running_statistics_once(arm, reentrant):
-    """pytorch/pytorch#96136: the recomputation in the backward pass updates BatchNorm a second time."""
+    """pytorch/pytorch#96136: the recomputation in the backward pass updates BatchNorm a second
+    time."""
     torch.manual_seed(0)
     n1, n2 = arm.split(">SSM>")
     block, x = mn.MambaBlock(8, n1, n2, d_state=4), torch.randn(2, 6, 8, requires_grad=True)
@@ -389,19 +459,29 @@ def test_activation_checkpointing_moves_running_statistics_once(arm, reentrant):
         plain, checked = copy.deepcopy(block).to(dtype), copy.deepcopy(block).to(dtype)
         plain(x.to(dtype)).sum().backward()
         checkpoint(checked, x.to(dtype), use_reentrant=reentrant).sum().backward()
-        assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), checked.buffers(), strict=True))
-        assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), checked.parameters(), strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(plain.buffers(), checked.buffers(), strict=True)
+        )
+        assert all(
+            torch.equal(a.grad, b.grad)
+            for a, b in zip(plain.parameters(), checked.parameters(), strict=True)
+        )
 
 
 def test_random_weights_refuse_to_be_recomputed():
-    """The recomputation would draw other weights than the forward pass had: silently wrong gradients."""
-    norm, x = create_norm("NormSelector", 8, mode="random"), torch.randn(2, 5, 8, requires_grad=True)
+    """The recomputation would draw other weights than the forward pass had: silently wrong
+    gradients."""
+    norm, x = (
+        create_norm("NormSelector", 8, mode="random"),
+        torch.randn(2, 5, 8, requires_grad=True),
+    )
     with pytest.raises(RuntimeError, match="activation checkpointing"):
         checkpoint(norm, x, use_reentrant=False).sum().backward()
 
 
 def test_update_statistics_does_for_our_norms_what_torch_does_for_its_own():
-    """torch.optim.swa_utils.update_bn looks for torch's classes: the mean of ours stayed 0 where it is 5."""
+    """torch.optim.swa_utils.update_bn looks for torch's classes: the mean of ours stayed 0 where it
+    is 5."""
     torch.manual_seed(0)
     batches = [torch.randn(4, 10, 8) + 5 for _ in range(3)]
     ours, theirs = create_norm("BN", 8), nn.BatchNorm1d(8)
@@ -433,17 +513,22 @@ def test_a_norm_on_the_meta_device_is_made_and_takes_lengths():
             assert norm(x, lengths).shape == x.shape
 
 
-# --------------------------------------------------------------------------------------------------- padding and text
+# --------------------------------------------------------------------------------- padding and text
 
 
 def test_left_padding_with_an_attention_mask_changes_nothing():
-    """state-spaces/mamba#66, huggingface/transformers#31540: left-padded rows give other outputs."""
+    """state-spaces/mamba#66, huggingface/transformers#31540: left-padded rows give other
+    outputs."""
     torch.manual_seed(0)
     rows = [torch.randint(1, 7, (n,)) for n in (5, 2, 4)]
     ids, mask = torch.zeros(3, 6, dtype=torch.long), torch.zeros(3, 6, dtype=torch.long)
-    for i, (row, start) in enumerate(zip(rows, (1, 4, 0), strict=True)):  # left-padded, and one padded behind
+    for i, (row, start) in enumerate(
+        zip(rows, (1, 4, 0), strict=True)
+    ):  # left-padded, and one padded behind
         ids[i, start : start + len(row)], mask[i, start : start + len(row)] = row, 1
-    classifier = mn.SequenceClassifier(3, vocab_size=7, d_model=8, n_layers=2, arm="IN>SSM>GN", d_state=4)
+    classifier = mn.SequenceClassifier(
+        3, vocab_size=7, d_model=8, n_layers=2, arm="IN>SSM>GN", d_state=4
+    )
     model = mn.LanguageModel(7, d_model=8, n_layers=2, d_state=4)
     with torch.no_grad():
         logits, each = classifier(ids, attention_mask=mask), model(ids, attention_mask=mask.bool())
@@ -475,7 +560,8 @@ def test_masks_that_cannot_be_are_refused_by_name():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_generating_from_weights_that_are_not_finite_raises(temperature):
-    """huggingface/transformers: argmax of NaN is id 0, and the text goes on as if nothing had happened."""
+    """huggingface/transformers: argmax of NaN is id 0, and the text goes on as if nothing had
+    happened."""
     model = mn.LanguageModel(7, d_model=8, n_layers=1, d_state=4)
     with torch.no_grad():
         model.backbone.layers[0].out_proj.weight[0, 0] = torch.nan
@@ -486,7 +572,9 @@ def test_generating_from_weights_that_are_not_finite_raises(temperature):
 def test_parameters_without_weight_decay_are_marked_as_in_mamba_ssm():
     """state-spaces/mamba#798: optimizers that look for the mark spare A and D."""
     marked = {
-        kind: {name for name, p in BLOCKS[kind]().named_parameters() if hasattr(p, "_no_weight_decay")}
+        kind: {
+            name for name, p in BLOCKS[kind]().named_parameters() if hasattr(p, "_no_weight_decay")
+        }
         for kind in ("mamba", "mamba2", "image")
     }
     assert marked == {

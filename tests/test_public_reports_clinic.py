@@ -1,4 +1,5 @@
-"""Claims about the clinic on what users of Mamba, PEFT, Lightning, accelerate and timm have reported, rebuilt small.
+"""Claims about the clinic on what users of Mamba, PEFT, Lightning, accelerate and timm have
+reported, rebuilt small.
 
 Each docstring says what was reported where; "found by our audit" where no public thread says it.
 """
@@ -30,7 +31,9 @@ PARTS = ("in_proj", "x_proj", "out_proj")
 def lora(model: nn.Module, *targets: str) -> nn.Module:
     peft = pytest.importorskip("peft", reason="peft is in the dev extra")
     torch.manual_seed(0)
-    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=list(targets), init_lora_weights=False))
+    return peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules=list(targets), init_lora_weights=False)
+    )
 
 
 class Wrapper(nn.Module):
@@ -54,23 +57,33 @@ def wrapped(family: str) -> nn.Module:
 
 def quantized(family: str) -> nn.Module:
     model = theirs(family).eval()
-    return torch.ao.quantization.quantize_dynamic(model, {n for n, _ in model.named_modules() if n.endswith(PARTS)})
+    return torch.ao.quantization.quantize_dynamic(
+        model, {n for n, _ in model.named_modules() if n.endswith(PARTS)}
+    )
 
 
-# ------------------------------------------------------------------------------------------ wrapped, replaced, hooked
+# ------------------------------------------------------------------------ wrapped, replaced, hooked
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
 @pytest.mark.parametrize("make", [wrapped, quantized])
 @pytest.mark.parametrize("family", ["Mamba", "FalconMamba", "Mamba2"])
 def test_sites_of_wrapped_projections_are_seen_and_take_a_norm(make, family):
-    """Found by our audit: a wrapper without .weight and quantize_dynamic ended in AttributeError."""
+    """Found by our audit: a wrapper without .weight and quantize_dynamic ended in
+    AttributeError."""
     model, plain = make(family), theirs(family).eval()
     table, expected = (clinic.diagnose(one, labelled(text())).table for one in (model, plain))
     assert list(table.site) == list(expected.site)
-    sites = ("n1", "delta", "gated", "branch") if family == "Mamba2" else ("n1", "delta", "B", "C", "gated", "branch")
+    sites = (
+        ("n1", "delta", "gated", "branch")
+        if family == "Mamba2"
+        else ("n1", "delta", "B", "C", "gated", "branch")
+    )
     for site in sites:
-        done, twin = clinic.insert_norm(model, site, "RMSN", IDS), clinic.insert_norm(plain, site, "RMSN", IDS)
+        done, twin = (
+            clinic.insert_norm(model, site, "RMSN", IDS),
+            clinic.insert_norm(plain, site, "RMSN", IDS),
+        )
         rough = 0.2 if make is quantized else 1e-4
         for norm, other in zip(done.norms, twin.norms, strict=True):
             torch.testing.assert_close(norm.weight, other.weight, rtol=rough, atol=rough)
@@ -78,7 +91,8 @@ def test_sites_of_wrapped_projections_are_seen_and_take_a_norm(make, family):
 
 
 def test_the_step_size_of_a_wrapped_dt_proj_is_that_of_the_layer_inside():
-    """huggingface/peft#2274: code that reads a layer's weight goes past what wraps it; here the wrapper has none."""
+    """huggingface/peft#2274: code that reads a layer's weight goes past what wraps it; here the
+    wrapper has none."""
     (_, mixer), *_ = mixers_of(theirs())
     dt = torch.randn(2, 5, mixer.time_step_rank)
     expected = step_size(mixer, dt)
@@ -88,7 +102,8 @@ def test_the_step_size_of_a_wrapped_dt_proj_is_that_of_the_layer_inside():
 
 @pytest.mark.parametrize("family", ["Mamba", "Mamba2"])
 def test_a_model_with_adapters_is_diagnosed_and_a_norm_that_a_merge_would_drop_is_refused(family):
-    """huggingface/peft#2556: merge_and_unload on a Mamba whose wrapped layers are not used as PEFT thinks."""
+    """huggingface/peft#2556: merge_and_unload on a Mamba whose wrapped layers are not used as PEFT
+    thinks."""
     plain, model = theirs(family).eval(), lora(theirs(family), "in_proj").eval()
     assert list(clinic.diagnose(model, labelled(text())).table.site) == list(
         clinic.diagnose(plain, labelled(text())).table.site
@@ -103,17 +118,23 @@ def test_a_model_with_adapters_is_diagnosed_and_a_norm_that_a_merge_would_drop_i
 
 
 def test_a_norm_in_this_kits_block_outlives_adapters_and_their_merge():
-    """Found by our audit, for norms that hang on a wrapped layer; those of this kit's blocks stand beside it."""
+    """Found by our audit, for norms that hang on a wrapped layer; those of this kit's blocks stand
+    beside it."""
     model = lora(ours(), "in_proj", "out_proj").eval()
     clinic.insert_norm(model, "gated", "RMSN", text())
     before = logits(model, text())
-    torch.testing.assert_close(logits(model.merge_and_unload(), text()), before, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        logits(model.merge_and_unload(), text()), before, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("options", [{}, dict(model="mamba2", head_dim=8)])
 def test_modules_of_a_block_can_be_asked_for_as_sites(options):
-    """Found by our audit: blocks read in_proj's weight, and diagnose said "nothing found" with 0 sites."""
-    table = clinic.diagnose(ours(**options), text(), sites={"in": "layers.*.in_proj", "conv": "layers.*.conv1d"}).table
+    """Found by our audit: blocks read in_proj's weight, and diagnose said "nothing found" with 0
+    sites."""
+    table = clinic.diagnose(
+        ours(**options), text(), sites={"in": "layers.*.in_proj", "conv": "layers.*.conv1d"}
+    ).table
     assert table.site.value_counts().to_dict() == {"in": 4, "conv": 4}
 
 
@@ -132,11 +153,13 @@ def test_a_site_of_which_no_module_is_called_is_an_error_and_one_of_which_some_a
 
     found = clinic.diagnose(Experts([0, 2]), X, sites={"expert": "experts.*"}).findings
     assert found.skipped == ("site expert: 1 of 3 modules were not called (experts.1)",)
-    with pytest.raises(ValueError, match=r"site 'expert': none of its modules was called.*experts\.0, experts\.1"):
+    with pytest.raises(
+        ValueError, match=r"site 'expert': none of its modules was called.*experts\.0, experts\.1"
+    ):
         clinic.diagnose(Experts([]), X.requires_grad_(), sites={"expert": "experts.*"})
 
 
-# ------------------------------------------------------------------------------------------ calibration
+# -------------------------------------------------------------------------------------- calibration
 
 
 def with_infinity(model: nn.Module) -> nn.Module:
@@ -149,7 +172,8 @@ def with_infinity(model: nn.Module) -> nn.Module:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("family", ["Mamba", "Mamba2"])
 def test_a_norm_is_not_fitted_to_values_that_are_not_finite(family):
-    """Found by our audit: one infinite row made β NaN for all, and the printout said "changes by nan %"."""
+    """Found by our audit: one infinite row made β NaN for all, and the printout said "changes by
+    nan %"."""
     model = with_infinity(theirs(family).eval())
     before, rows = state(model), int((text() == text()[2, 3]).any(1).sum())
     with pytest.raises(ValueError, match=rf"gated at .*out_proj is not finite in {rows} of 4 rows"):
@@ -163,7 +187,7 @@ def test_a_norm_is_not_fitted_to_values_that_are_not_finite(family):
     assert str(kit.arm) == "RMSN>SSM>None"
 
 
-# ------------------------------------------------------------------------------------------ parametrization
+# ---------------------------------------------------------------------------------- parametrization
 
 
 MIXERS = {
@@ -187,10 +211,17 @@ def about(findings, word: str) -> list:
 @pytest.mark.parametrize("name", MIXERS)
 @pytest.mark.parametrize(
     ("value", "severity", "words"),
-    [(-40.0, "serious", "never forgets"), (-6.0, "warning", "hardly any state"), (0.0, "warning", "the same in all")],
+    [
+        (-40.0, "serious", "never forgets"),
+        (-6.0, "warning", "hardly any state"),
+        (0.0, "warning", "the same in all"),
+    ],
 )
-def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(name, value, severity, words):
-    """state-spaces/mamba#996 and #72: A drifts to 0, the state becomes a sum, and training ends in NaN."""
+def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(
+    name, value, severity, words
+):
+    """state-spaces/mamba#996 and #72: A drifts to 0, the state becomes a sum, and training ends in
+    NaN."""
     make, batch = MIXERS[name]
     model = make()
     with torch.no_grad():
@@ -201,14 +232,21 @@ def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(
     assert [one.severity for one in found] == ([] if heads and value == 0 else [severity])
     with torch.no_grad():
         for A_log in weights_named(model, "A_log", "A_logs"):  # as the advice says
-            A_log.copy_(torch.empty_like(A_log).uniform_(1, 16).log() if heads else initial_A_log(*A_log.shape))
+            A_log.copy_(
+                torch.empty_like(A_log).uniform_(1, 16).log()
+                if heads
+                else initial_A_log(*A_log.shape)
+            )
     assert not about(clinic.diagnose(model, batch).findings, "A")
 
 
 @pytest.mark.parametrize("name", MIXERS)
-@pytest.mark.parametrize("spoil", [nn.init.zeros_, lambda bias: bias.data.add_(8.0), lambda bias: bias.data.sub_(8.0)])
+@pytest.mark.parametrize(
+    "spoil", [nn.init.zeros_, lambda bias: bias.data.add_(8.0), lambda bias: bias.data.sub_(8.0)]
+)
 def test_a_step_size_that_an_outer_initialization_has_set_is_told_and_mended(name, spoil):
-    """athms/mad-lab#3, hustvl/Vim#19, huggingface/transformers#43717: dt_proj.bias is overwritten, by zeros or ones."""
+    """athms/mad-lab#3, hustvl/Vim#19, huggingface/transformers#43717: dt_proj.bias is overwritten,
+    by zeros or ones."""
     make, batch = MIXERS[name]
     model = make()
     biases = weights_named(model, "dt_proj.bias", "dt_bias", "dt_projs_bias")
@@ -237,7 +275,7 @@ def test_a_trained_model_is_silent_and_adapters_hide_no_parameters():
     assert about(clinic.diagnose(model, labelled(ids)).findings, "0.693 in every channel")
 
 
-# ------------------------------------------------------------------------------------------ what sees what
+# ----------------------------------------------------------------------------------- what sees what
 
 
 class Tiny(nn.Module):
@@ -246,7 +284,11 @@ class Tiny(nn.Module):
     def __init__(self, norm: nn.Module | None = None):
         super().__init__()
         torch.manual_seed(0)
-        self.embed, self.norm, self.head = nn.Embedding(50, 8), norm or nn.Identity(), nn.Linear(8, 50)
+        self.embed, self.norm, self.head = (
+            nn.Embedding(50, 8),
+            norm or nn.Identity(),
+            nn.Linear(8, 50),
+        )
 
     def forward(self, input_ids):
         return self.head(self.norm(self.embed(input_ids).transpose(1, 2)).transpose(1, 2))
@@ -279,11 +321,14 @@ def test_a_language_model_whose_earlier_logits_see_the_last_id_is_told():
         assert not about(clinic.check_model(model, batch), "when the last id changes")
 
 
-# ------------------------------------------------------------------------------------------ optimizers
+# --------------------------------------------------------------------------------------- optimizers
 
 
-def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_code_mends_it(tmp_path):
-    """state-spaces/mamba#798 and athms/mad-lab#5: decay acts on A_log and D, as _no_weight_decay is read by nobody."""
+def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_code_mends_it(
+    tmp_path,
+):
+    """state-spaces/mamba#798 and athms/mad-lab#5: decay acts on A_log and D, as _no_weight_decay is
+    read by nobody."""
     model = ours()
     with (
         pytest.warns(UserWarning, match=r"weight decay \(0.01\) acts on 2. parameters") as told,
@@ -294,7 +339,9 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
     names = dict(model=model, torch=torch)
     exec(found.try_this, names)  # as the reader would
     spared = {
-        n for n, p in model.named_parameters() if n.endswith(("A_log", ".D", "bias", "norm_f.weight", "n1.weight"))
+        n
+        for n, p in model.named_parameters()
+        if n.endswith(("A_log", ".D", "bias", "norm_f.weight", "n1.weight"))
     }
     assert names["spared"] == spared
     for optimizer in (names["optimizer"], torch.optim.AdamW(model.parameters(), weight_decay=0)):
@@ -329,7 +376,8 @@ CLOSURES = {
 @pytest.mark.filterwarnings("ignore:weight decay")
 @pytest.mark.parametrize("name", CLOSURES)
 def test_a_gradient_that_a_closure_computes_is_checked_before_the_weights_move(name, tmp_path):
-    """Lightning-AI/pytorch-lightning#10167 and huggingface/accelerate#129: backward runs inside optimizer.step."""
+    """Lightning-AI/pytorch-lightning#10167 and huggingface/accelerate#129: backward runs inside
+    optimizer.step."""
     make, wrap = CLOSURES[name]
     plain = net()
     model, optimizer = wrap(plain, make(plain.parameters()))
@@ -376,11 +424,13 @@ def test_a_watched_closure_trains_to_the_same_bit_and_a_foreign_optimizer_is_ref
         weights.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
     for other in (Lightning(Lightning(optimizer)), object()):
-        with pytest.raises(TypeError, match=r"or have one as \.optimizer, got .*: give the optimizer that it wraps"):
+        with pytest.raises(
+            TypeError, match=r"or have one as \.optimizer, got .*: give the optimizer that it wraps"
+        ):
             clinic.watch(model, other, folder=tmp_path)
 
 
-# ------------------------------------------------------------------------------------------ norms, by what they do
+# --------------------------------------------------------------------------- norms, by what they do
 
 
 class FrozenBatchNorm(nn.Module):
@@ -413,21 +463,27 @@ def with_norm(norm: nn.Module) -> nn.Module:
 
 
 def test_a_frozen_batch_norm_learns_from_no_batch_and_no_change_of_0_percent_is_told():
-    """facebookresearch/maskrcnn-benchmark#267: FrozenBatchNorm2d in pre-trained detectors, with batches of 2."""
+    """facebookresearch/maskrcnn-benchmark#267: FrozenBatchNorm2d in pre-trained detectors, with
+    batches of 2."""
     model = with_norm(FrozenBatchNorm(8))
     assert list(clinic.check_model(model, IMAGES[:2])) == []
     assert list(clinic.check_model(model, IMAGES, evaluating=True)) == []
     unused = nn.Sequential(with_norm(nn.BatchNorm2d(8)))
     nn.init.zeros_(unused[0][3].weight)
-    assert not [one for one in clinic.check_model(unused, IMAGES, evaluating=True) if " 0 %" in one.found]
+    assert not [
+        one for one in clinic.check_model(unused, IMAGES, evaluating=True) if " 0 %" in one.found
+    ]
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, BatchNormAct, nn.SyncBatchNorm])
 def test_subclasses_of_batch_norm_have_the_findings_of_batch_norm(norm):
-    """huggingface/pytorch-image-models#1254 and pytorch/pytorch#187298: BatchNormAct2d is passed by."""
+    """huggingface/pytorch-image-models#1254 and pytorch/pytorch#187298: BatchNormAct2d is passed
+    by."""
     (small,) = found_by(clinic.check_model(with_norm(norm(8)), IMAGES[:2]), "check 1")
     assert small.severity == "serious"
-    (forgotten,) = found_by(clinic.check_model(with_norm(norm(8)), IMAGES, evaluating=True), "check 7")
+    (forgotten,) = found_by(
+        clinic.check_model(with_norm(norm(8)), IMAGES, evaluating=True), "check 7"
+    )
     assert "the same row's output changes by" in forgotten.found
 
 
@@ -451,7 +507,7 @@ def test_a_norm_whose_output_is_the_same_whatever_comes_in_is_serious(name):
         assert not about(clinic.check_model(model, ROWS), "whatever comes in")
 
 
-# ------------------------------------------------------------------------------------- the five mistakes of the guide
+# ------------------------------------------------------------------- the five mistakes of the guide
 
 
 class BadLSTM(nn.Module):
@@ -469,7 +525,8 @@ class BadLSTM(nn.Module):
 def post_norm(layers: int, norm_first: bool = False) -> nn.Module:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
     return nn.Sequential(
-        nn.TransformerEncoder(layer, layers, nn.LayerNorm(8), enable_nested_tensor=False), nn.Linear(8, 3)
+        nn.TransformerEncoder(layer, layers, nn.LayerNorm(8), enable_nested_tensor=False),
+        nn.Linear(8, 3),
     )
 
 
@@ -477,7 +534,9 @@ class Generator(nn.Sequential):
     """From image to image."""
 
     def __init__(self, norm=nn.BatchNorm2d):
-        super().__init__(nn.Conv2d(1, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1))
+        super().__init__(
+            nn.Conv2d(1, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1)
+        )
 
 
 StyleGenerator = type("StyleGenerator", (Generator,), {})
@@ -490,7 +549,12 @@ StyleGenerator = type("StyleGenerator", (Generator,), {})
         (lambda: BadLSTM(nn.GRU), STEPS, 2, "warning"),
         (lambda: study.advice.blocks.SequenceNet(8, 3, norm="BN"), STEPS, 2, "warning"),
         (lambda: post_norm(24), STEPS, 4, "warning"),
-        (lambda: study.TransformerClassifier(3, in_features=8, d_model=16, n_layers=24), STEPS, 4, "warning"),
+        (
+            lambda: study.TransformerClassifier(3, in_features=8, d_model=16, n_layers=24),
+            STEPS,
+            4,
+            "warning",
+        ),
         (StyleGenerator, IMAGES, 5, "warning"),
         (Generator, IMAGES, 5, "note"),
     ],
@@ -516,7 +580,8 @@ def test_what_only_looks_like_one_of_these_mistakes_is_none():
 
 
 def test_a_fresh_model_of_images_has_no_vanishing_gradients():
-    """The matrices of Δ, B and C have small gradients on any model: they are no layers on the way back."""
+    """The matrices of Δ, B and C have small gradients on any model: they are no layers on the way
+    back."""
     for seed in range(6):
         torch.manual_seed(seed)
         model = study.ImageClassifier(3, in_channels=1, d_model=8, n_layers=2, d_state=4)

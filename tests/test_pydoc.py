@@ -1,4 +1,5 @@
-"""The language model as a task of the study: its windows, its loss in the loop, and the claims about it in bits."""
+"""The language model as a task of the study: its windows, its loss in the loop, and the claims
+about it in bits."""
 
 import math
 
@@ -38,7 +39,7 @@ def text_of(split):
     return pydoc.decode(torch.cat([split.inputs[0, :1], split.labels.flatten()]))
 
 
-# ---------------------------------------------------------------------------------------------------- the task
+# ----------------------------------------------------------------------------------------- the task
 
 
 @pytest.mark.parametrize("scale", ["smoke", "evening"])
@@ -47,7 +48,9 @@ def test_rows_are_windows_whose_labels_are_the_next_characters(scale):
     for split in (data.train, data.val, data.test):
         assert split.inputs.shape == split.labels.shape == (len(split), length)
         assert torch.equal(split.inputs[:, 1:].long(), split.labels[:, :-1])
-        assert torch.equal(split.inputs[1:, 0].long(), split.labels[:-1, -1])  # each position is predicted once
+        assert torch.equal(
+            split.inputs[1:, 0].long(), split.labels[:-1, -1]
+        )  # each position is predicted once
         inputs, lengths, labels = split.batch([0, 3])
         assert (inputs.dtype, lengths, labels.shape) == (torch.int64, None, (2, length))
     assert data.n_classes == data.vocab_size == len(pydoc.ALPHABET)
@@ -69,11 +72,15 @@ def test_no_paragraph_stands_in_two_splits():
     assert pydoc.distinct("a b\n\nc\n\n  a\nb\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
     text = pydoc.load_text()
     ids = pydoc.encode(pydoc.distinct(text))
-    train, val, test = (set(pydoc.decode(part).split("\n\n")[1:-1]) for part in pydoc.three_parts(ids))
+    train, val, test = (
+        set(pydoc.decode(part).split("\n\n")[1:-1]) for part in pydoc.three_parts(ids)
+    )
     assert not train & val
     assert not (train | val) & test
     assert 0.7 < len(ids) / len(text) < 0.9
-    train, val, test = (set(pydoc.decode(part).split("\n\n")) for part in pydoc.three_parts(pydoc.encode(text)))
+    train, val, test = (
+        set(pydoc.decode(part).split("\n\n")) for part in pydoc.three_parts(pydoc.encode(text))
+    )
     assert train & test
 
 
@@ -101,7 +108,10 @@ def test_its_shape_is_told_and_planned_as_it_is():
             dict(val=Split(torch.ones(2, 4).long(), torch.ones(2).long())),
             "labels of the val split, .*one label at each position",
         ),
-        (dict(test=Split(torch.ones(2, 4).long(), torch.full((2, 4), 5))), "test split run from 5 to 5"),
+        (
+            dict(test=Split(torch.ones(2, 4).long(), torch.full((2, 4), 5))),
+            "test split run from 5 to 5",
+        ),
     ],
 )
 def test_labels_at_each_position_that_do_not_fit_are_refused(change, message):
@@ -117,12 +127,13 @@ def test_rows_with_a_label_at_each_position_have_no_padding():
     with pytest.raises(BadData, match="lengths are given for inputs .*whose rows have no padding"):
         Split(ids, ids, torch.tensor([4, 3]))
     with pytest.raises(
-        BadData, match=r"labels are torch.int64 of shape \(2, 3\): 2 rows of inputs need whole numbers \(2,\)"
+        BadData,
+        match=r"labels are torch.int64 of shape \(2, 3\): 2 rows of inputs need whole numbers \(2,\)",
     ):
         Split(ids, ids[:, :3])
 
 
-# ---------------------------------------------------------------------------------------------------- loss and chance
+# ---------------------------------------------------------------------------------- loss and chance
 
 
 class Sure(torch.nn.Module):
@@ -134,7 +145,8 @@ class Sure(torch.nn.Module):
 
 
 def counting(rows=3, wrong=1):
-    """Rows 0 1 2 3 0 …, whose labels count on but for the first `wrong` positions of the first row."""
+    """Rows 0 1 2 3 0 …, whose labels count on but for the first `wrong` positions of the first
+    row."""
     ids = torch.arange(rows * 5).view(rows, 5) % 4
     labels = (ids + 1) % 4
     labels[0, :wrong] = (labels[0, :wrong] + 1) % 4
@@ -145,13 +157,18 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_the_positions():
     split, config = counting(), base_config("pydoc", "smoke")
     expected = -(14 * math.log(0.7) + math.log(0.1)) / 15
     inputs, _, labels = split.batch([0, 1, 2])
-    assert loss_of(Sure()(inputs), Lesson(labels), config).item() == pytest.approx(expected, abs=1e-5)
+    assert loss_of(Sure()(inputs), Lesson(labels), config).item() == pytest.approx(
+        expected, abs=1e-5
+    )
     found = predict(Sure(), split, config, torch.device("cpu"))
     assert found["loss"].mean() == pytest.approx(expected, abs=1e-5)
     assert found["loss"][1] == pytest.approx(-math.log(0.7), abs=1e-5)
     assert found["right"].tolist() == pytest.approx([4 / 5, 1, 1])
     assert accuracy(found) == pytest.approx(14 / 15)
-    assert {name: array.shape for name, array in found.items()} == {"right": (3,), "loss": (3,)}  # not (3, 5, 4)
+    assert {name: array.shape for name, array in found.items()} == {
+        "right": (3,),
+        "loss": (3,),
+    }  # not (3, 5, 4)
 
 
 def test_a_teacher_and_smoothed_labels_count_every_position_as_a_row():
@@ -167,15 +184,19 @@ def test_chance_is_guessing_by_the_frequency_of_the_training_characters():
     test = Split(torch.zeros(1, 4).long(), torch.tensor([[0, 1, 3, 0]]))
     data = TaskData(train, test, test, n_classes=4, vocab_size=4)
     p = [6 / 12, 3 / 12, 2 / 12, 1 / 12]  # each counted once more
-    assert data.chance_loss == pytest.approx(-(2 * math.log(p[0]) + math.log(p[1]) + math.log(p[3])) / 4)
+    assert data.chance_loss == pytest.approx(
+        -(2 * math.log(p[0]) + math.log(p[1]) + math.log(p[3])) / 4
+    )
     assert data.chance == 0.5
     assert study.load_task("digits", "smoke", 0).chance_loss is None
     real = study.load_task("pydoc", "evening", 0)
     entropy = pydoc.unigram_entropy(real.test.labels.flatten())
-    assert 0 <= real.chance_loss / math.log(2) - entropy < 0.1  # the price of the training part's frequencies
+    assert (
+        0 <= real.chance_loss / math.log(2) - entropy < 0.1
+    )  # the price of the training part's frequencies
 
 
-# ---------------------------------------------------------------------------------------------------- runs
+# --------------------------------------------------------------------------------------------- runs
 
 
 def test_a_run_is_a_language_model_in_the_studys_loop_and_store(store, capsys):
@@ -201,12 +222,18 @@ def test_a_run_is_a_language_model_in_the_studys_loop_and_store(store, capsys):
 def test_a_run_that_diverged_counts_as_guessing_by_frequency():
     result = train(base_config("pydoc", "smoke", lr=1e30, steps=20, warmup_steps=0))
     assert result.status == "diverged"
-    assert result.test_loss == result.chance_loss == study.load_task("pydoc", "smoke", 0).chance_loss
+    assert (
+        result.test_loss == result.chance_loss == study.load_task("pydoc", "smoke", 0).chance_loss
+    )
     assert result.test_accuracy == result.chance
 
 
-def test_a_language_model_is_trained_if_its_last_tenth_is_worth_less_than_the_smallest_effect(store):
-    configs = study.grid(["LN>SSM>None", ORIGINAL], ["pydoc"], scale="smoke", seeds=2, steps=20, eval_every=1)
+def test_a_language_model_is_trained_if_its_last_tenth_is_worth_less_than_the_smallest_effect(
+    store,
+):
+    configs = study.grid(
+        ["LN>SSM>None", ORIGINAL], ["pydoc"], scale="smoke", seeds=2, steps=20, eval_every=1
+    )
     for config in configs:
         save_run(train(config))
     frame = study.with_summaries(load_runs())
@@ -214,25 +241,39 @@ def test_a_language_model_is_trained_if_its_last_tenth_is_worth_less_than_the_sm
     gain = (losses[:18].min() - losses.min()) / math.log(2)
     assert frame.set_index("run_id").late_gain[configs[0].run_id] == pytest.approx(gain)
     runs = made_up({}, tests=6)
-    for gains, late in (((0.02,) * 3 + (0,) * 3, 3), ((0.02, 0.01, 0.0099, 0, 0, 0), 0), ((np.nan,) * 6, 0)):
-        gain = runs.seed.map(dict(zip(range(52, 58), gains, strict=True))).where(runs.arm == ORIGINAL)
+    for gains, late in (
+        ((0.02,) * 3 + (0,) * 3, 3),
+        ((0.02, 0.01, 0.0099, 0, 0, 0), 0),
+        ((np.nan,) * 6, 0),
+    ):
+        gain = runs.seed.map(dict(zip(range(52, 58), gains, strict=True))).where(
+            runs.arm == ORIGINAL
+        )
         notes = judge("H8l", runs.assign(late_gain=gain)).footnotes
-        named = [note for note in notes if note.startswith("still improved")]  # of more than a third
+        named = [
+            note for note in notes if note.startswith("still improved")
+        ]  # of more than a third
         assert named == ([f"still improved at the end: RMSN→None {late} of 6 runs"] if late else [])
 
 
 @pytest.mark.parametrize("arm", ["GN>SSM>None", "None>SSM>BN", "NormVary>SSM>None", "IN>SSM>IN"])
 def test_norms_that_see_the_future_are_refused_by_name(arm):
-    with pytest.raises(ValueError, match="sees the future.*which a language model is to predict; choose a causal norm"):
+    with pytest.raises(
+        ValueError,
+        match="sees the future.*which a language model is to predict; choose a causal norm",
+    ):
         train(base_config("pydoc", "smoke", arm=arm))
 
 
 @pytest.mark.parametrize(
-    "field", [dict(stem_norm="LN"), dict(positional="learned"), dict(drop_path=0.1), dict(down_sample=[1])]
+    "field",
+    [dict(stem_norm="LN"), dict(positional="learned"), dict(drop_path=0.1), dict(down_sample=[1])],
 )
 def test_what_a_language_model_has_not_is_refused(field):
     (name,) = field
-    with pytest.raises(ValueError, match=f"{name}=.* has no effect on the LanguageModel that pydoc needs"):
+    with pytest.raises(
+        ValueError, match=f"{name}=.* has no effect on the LanguageModel that pydoc needs"
+    ):
         train(base_config("pydoc", "smoke", **field))
     with pytest.raises(ValueError, match="there is none of 'transformer'"):
         train(base_config("pydoc", "smoke", arm="AutoNorm", squeeze_excite=False))
@@ -244,29 +285,39 @@ def test_padding_is_nothing_that_a_language_model_knows():
         model(torch.ones(2, 4).long(), torch.tensor([4, 3]))
 
 
-# ---------------------------------------------------------------------------------------------------- claims
+# ------------------------------------------------------------------------------------------- claims
 
 
 def made_up(bits, *, sd=0.003, diverged=(), tests=12, seed=0):
-    """Return all runs of the three claims at smoke. bits: arm → how many bits it needs less than 2; diverged: (arm,
-    seed)."""
+    """Return all runs of the three claims at smoke. bits: arm → how many bits it needs less than 2;
+    diverged: (arm, seed)."""
     arms = dict.fromkeys(arm for name in LANGUAGE for arm in CLAIMS[name].arms)
     frame = planted.rows_of(planted.tuned_and_tested(arms, "pydoc", tests, "smoke"))
     middle, rng = lr_grid("pydoc", "smoke")[1], np.random.default_rng(seed)
     needs = 2 - frame.arm.map(lambda arm: bits.get(arm, 0.0)) + 0.05 * (frame.lr != middle)
     loss = math.log(2) * (needs + sd * rng.standard_normal(len(frame)))
     failed = [pair in diverged for pair in zip(frame.arm, frame.seed, strict=True)]
-    facts = dict(test_accuracy=0.5, best_val_accuracy=0.5, chance=0.2, chance_loss=3.0 * math.log(2))
-    return frame.assign(status=np.where(failed, "diverged", "ok"), test_loss=loss, best_val_loss=loss, **facts)
+    facts = dict(
+        test_accuracy=0.5, best_val_accuracy=0.5, chance=0.2, chance_loss=3.0 * math.log(2)
+    )
+    return frame.assign(
+        status=np.where(failed, "diverged", "ok"), test_loss=loss, best_val_loss=loss, **facts
+    )
 
 
 def test_language_models_are_a_kind_of_task_of_their_own():
-    assert {name for name in TASKS if kind_of(name) == "language"} == set(LANGUAGE_TASKS) == {"pydoc", "mqar"}
+    assert (
+        {name for name in TASKS if kind_of(name) == "language"}
+        == set(LANGUAGE_TASKS)
+        == {"pydoc", "mqar"}
+    )
     for name in CLAIMS:
         asked = tasks_of(CLAIMS[name], ["digits", "pydoc", "digits_images"], "quick")
         assert (asked == ["pydoc"]) == (name in LANGUAGE) == ("pydoc" in asked)
     for asked in (notebook_runs("smoke", ["digits", "pydoc"]), notebook_runs("quick")):
-        having = {name for name, runs in asked.items() if "pydoc" in {config.task for config in runs}}
+        having = {
+            name for name, runs in asked.items() if "pydoc" in {config.task for config in runs}
+        }
         assert having == {"13_beyond"}
 
 
@@ -289,7 +340,9 @@ def test_the_claims_ask_for_causal_norms_alone_in_bits(name):
 
 
 def test_fewer_bits_are_better():
-    good = {PROPOSAL: 0.2, "RMSN>SSM>RMSN": 0.2} | {f"None>SSM>{norm}": 0.2 for norm in CAUSAL_NORMS}
+    good = {PROPOSAL: 0.2, "RMSN>SSM>RMSN": 0.2} | {
+        f"None>SSM>{norm}": 0.2 for norm in CAUSAL_NORMS
+    }
     for name, arms in (("H1l", 3), ("H3l", 1), ("H8l", 1)):
         verdict = judge(name, made_up(good))
         assert verdict.said == "supported, by more than 0.01 bits a character", name
@@ -324,7 +377,10 @@ def test_a_diverged_run_has_the_loss_of_guessing_and_is_counted():
     verdict = judge("H8l", made_up({PROPOSAL: 0.1}, diverged=hit))
     row = verdict.turns_on
     assert (verdict.n, row.failed[PROPOSAL]) == (12, (2, 12))
-    assert [round(row.per_seed[seed - 52], 1) for seed in (53, 56)] == [-1.0, -1.0]  # 3 bits against 2
+    assert [round(row.per_seed[seed - 52], 1) for seed in (53, 56)] == [
+        -1.0,
+        -1.0,
+    ]  # 3 bits against 2
     assert "failed: NormVary-token→GN-token 2 of 12 runs" in verdict.footnotes
 
 
@@ -347,7 +403,10 @@ def test_which_arm_to_take_is_told_in_bits():
     assert advice.leading(table)["mean"].iloc[0] == pytest.approx(table["mean"].iloc[0], abs=5e-4)
     pairs = advice.against_chosen(table, "pydoc")
     assert set(pairs.b) == {ORIGINAL}
-    assert figures.fig_pairs(pairs).axes[0].get_xlabel() == "by how much the test loss is lower (bits a character)"
+    assert (
+        figures.fig_pairs(pairs).axes[0].get_xlabel()
+        == "by how much the test loss is lower (bits a character)"
+    )
 
 
 def test_language_models_are_recorded_as_parts_of_the_plan():

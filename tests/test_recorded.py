@@ -1,4 +1,5 @@
-"""Recorded results are what training gives, say where they come from, and refuse to stand in for more."""
+"""Recorded results are what training gives, say where they come from, and refuse to stand in for
+more."""
 
 from __future__ import annotations
 
@@ -67,40 +68,57 @@ def test_the_recorded_results_of_the_fast_scale_hold_the_runs_of_every_notebook(
 
 
 def rounding_decides(config: str, accuracy: float) -> bool:
-    """Whether some millionths of its learning rate, a change as small as one of rounding, move a run beyond ELSEWHERE,
-    on this machine alone."""
-    runs = (train(other).facts()["test_accuracy"] for other in replay.nearby(RunConfig.from_json(config)))
+    """Whether some millionths of its learning rate, a change as small as one of rounding, move a
+    run beyond ELSEWHERE, on this machine alone."""
+    runs = (
+        train(other).facts()["test_accuracy"]
+        for other in replay.nearby(RunConfig.from_json(config))
+    )
     return any(abs(other - accuracy) > ELSEWHERE for other in runs)
 
 
 @pytest.mark.parametrize("scale", ["quick", "evening"])
 def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
-    """Within ELSEWHERE, and closer on the whole: all rows were recorded before the block had one forward pass, which
-    adds in another order, so that even on the same machine last digits differ (120 rows: benchmarks/results/replay.md).
-    Of quick one of every task; of evening five of the cheapest tenth. Not those that learn from another run."""
+    """Within ELSEWHERE, and closer on the whole: all rows were recorded before the block had one
+    forward pass, which adds in another order, so that even on the same machine last digits differ
+    (120 rows: benchmarks/results/replay.md). Of quick one of every task; of evening five of the
+    cheapest tenth. Not those that learn from another run."""
     frame = recorded.recorded(scale)
-    frame = frame[[not (config.teacher or config.start) for config in map(RunConfig.from_json, frame.config)]]
+    frame = frame[
+        [not (config.teacher or config.start) for config in map(RunConfig.from_json, frame.config)]
+    ]
     cheapest = frame.nsmallest(len(frame) // 10, "wall_s")
     sample = frame.groupby("task").sample(1) if scale == "quick" else cheapest.sample(5)
     found = [train(RunConfig.from_json(text)).facts() for text in sample.config]
     again = pd.DataFrame(found, index=sample.index)
     told = sample[["run_id", "arm", "task", "seed", "lr"]].to_string()
     gaps = (again.test_accuracy - sample.test_accuracy)[again.status == sample.status].abs()
-    assert all(rounding_decides(sample.config[i], again.test_accuracy[i]) for i in gaps.index[gaps > ELSEWHERE]), told
+    assert all(
+        rounding_decides(sample.config[i], again.test_accuracy[i])
+        for i in gaps.index[gaps > ELSEWHERE]
+    ), told
     assert np.median(gaps) <= ELSEWHERE / 3 if len(gaps) else True, told
 
 
 def test_the_sample_that_is_trained_anew_has_every_task_of_every_scale_and_is_the_same_every_time():
-    groups = pd.concat([recorded.recorded("quick"), recorded.recorded("evening")]).groupby(replay.GROUP).ngroups
+    groups = (
+        pd.concat([recorded.recorded("quick"), recorded.recorded("evening")])
+        .groupby(replay.GROUP)
+        .ngroups
+    )
     sample = replay.draw(2 * groups)
     assert (sample.groupby(replay.GROUP).size() == 2).all()
     assert sample.groupby(replay.GROUP).ngroups == groups >= 9
     pd.testing.assert_frame_equal(replay.draw(groups), sample[:groups])
 
 
-def test_a_row_that_trains_to_something_else_is_found_and_trained_again_with_its_rate_moved_by_millionths(store):
+def test_a_row_that_trains_to_something_else_is_found_and_trained_again_with_its_rate_moved_by_millionths(
+    store,
+):
     configs = study.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=1)
-    frame = sweep(configs, workers=0, progress=False).assign(config=[config.to_json() for config in configs])
+    frame = sweep(configs, workers=0, progress=False).assign(
+        config=[config.to_json() for config in configs]
+    )
     frame.loc[0, "test_accuracy"] += 0.1
     found = replay.replay(frame, workers=0, progress=False)
     assert found.equal.tolist() == [False, True]
@@ -118,11 +136,15 @@ def test_a_lesson_reads_recorded_results_and_says_so(results, store, capsys, mon
         run.rename(store.parent / run.name)
     read = sweep(configs[::-1], source="recorded")
     assert "Recorded results, not trained here: 2 runs, commit" in capsys.readouterr().out
-    pd.testing.assert_frame_equal(read[trained.columns], trained[::-1].reset_index(drop=True), check_dtype=False)
+    pd.testing.assert_frame_equal(
+        read[trained.columns], trained[::-1].reset_index(drop=True), check_dtype=False
+    )
     assert not list(store.iterdir())
     monkeypatch.setenv("MAMBANORM_SOURCE", "recorded")
     assert len(sweep(configs, source=None)) == 2
-    with pytest.raises(ValueError, match=r"1 of 3 runs are not in the recorded results, the first: GN>SSM>GN"):
+    with pytest.raises(
+        ValueError, match=r"1 of 3 runs are not in the recorded results, the first: GN>SSM>GN"
+    ):
         sweep([*configs, *study.grid(["GN>SSM>GN"], scale="smoke", seeds=1)], source="recorded")
 
 
@@ -142,7 +164,9 @@ def lose_runs(store) -> None:
 def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_its_singular_values(
     results, store, monkeypatch
 ):
-    few = [c for c in growth_runs("smoke", seeds=[52, 53]) if c.arm in ("None>SSM>None", "BN>SSM>BN")]
+    few = [
+        c for c in growth_runs("smoke", seeds=[52, 53]) if c.arm in ("None>SSM>None", "BN>SSM>BN")
+    ]
     of_parts(monkeypatch, few)
     assert recorded.recorded_inside(recorded.recorded_path("smoke")) == {}
     recording.record_results("smoke", **ENGINE)
@@ -167,7 +191,9 @@ def test_a_file_that_was_changed_since_it_was_recorded_is_refused(results, store
     assert (results / "SHA256SUMS").read_text().endswith("  smoke.parquet\n")
     frame = recorded.recorded("smoke")
     frame.assign(test_accuracy=0.999).to_parquet(path, index=False)
-    with pytest.raises(ValueError, match=r"smoke.parquet has been changed since it was recorded .*git checkout"):
+    with pytest.raises(
+        ValueError, match=r"smoke.parquet has been changed since it was recorded .*git checkout"
+    ):
         recorded.recorded("smoke")
     recorded.write_recorded(frame, configs, path)
     assert recorded.recorded("smoke").test_accuracy[0] == frame.test_accuracy[0]
@@ -176,7 +202,9 @@ def test_a_file_that_was_changed_since_it_was_recorded_is_refused(results, store
         recorded.recorded("smoke")
     with pytest.raises(ValueError, match="cannot be read as a recorded frame"):
         recorded.read_results(path)
-    recorded.write_recorded(frame, configs, tmp_path / "mine.parquet")  # a reader's own place keeps no checksums
+    recorded.write_recorded(
+        frame, configs, tmp_path / "mine.parquet"
+    )  # a reader's own place keeps no checksums
     assert not (tmp_path / "SHA256SUMS").exists()
 
 
@@ -194,7 +222,10 @@ def test_a_part_is_recorded_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
 
     study.sweep(runs[2], **where)  # which no part needs yet
     said = "1 run could not be trained: 'part b' is not recorded"
-    with pytest.warns(UserWarning, match="groups may be one of"), pytest.raises(RuntimeError, match=said):
+    with (
+        pytest.warns(UserWarning, match="groups may be one of"),
+        pytest.raises(RuntimeError, match=said),
+    ):
         record(runs[0], [*bad, *runs[1]], runs[2])
     assert pd.read_parquet(path).seed.tolist() == [52]
     record(runs[1])
@@ -206,7 +237,11 @@ def test_a_part_is_recorded_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_tuning_runs_are_recorded_too_also_after_an_interruption(tmp_path, monkeypatch):
-    path, where, stop = tmp_path / "frame.parquet", dict(runs_dir=tmp_path / "runs", **ENGINE), [True]
+    path, where, stop = (
+        tmp_path / "frame.parquet",
+        dict(runs_dir=tmp_path / "runs", **ENGINE),
+        [True],
+    )
 
     def ask(frame):
         if stop and len(frame):
@@ -229,13 +264,17 @@ def test_tuning_runs_are_recorded_too_also_after_an_interruption(tmp_path, monke
     assert set(frame.lr[frame.seed < 100]) == {Evidence(frame, "smoke").rate("LN>SSM>LN", "digits")}
 
 
-def test_recorded_rows_name_the_protocol_and_its_commit_and_earlier_rows_keep_theirs(results, store, monkeypatch):
+def test_recorded_rows_name_the_protocol_and_its_commit_and_earlier_rows_keep_theirs(
+    results, store, monkeypatch
+):
     few = study.grid(["GN>SSM>GN"], scale="smoke", seeds=[52])
     of_parts(monkeypatch, few)
     path = recording.record_results("smoke", **ENGINE)
     (row,) = recorded.read_results(path).itertuples()
     assert (row.protocol, row.protocol_commit) == (VERSION, recording.commit_in_force())
-    before = recorded.read_results(path).assign(protocol=11, protocol_commit="abc1234", git_commit="of other code")
+    before = recorded.read_results(path).assign(
+        protocol=11, protocol_commit="abc1234", git_commit="of other code"
+    )
     recorded.write_recorded(before, few, path)
     few.append(few[0].but(seed=53))
     frame = recorded.read_results(recording.record_results("smoke", **ENGINE)).set_index("seed")
@@ -244,7 +283,9 @@ def test_recorded_rows_name_the_protocol_and_its_commit_and_earlier_rows_keep_th
     assert frame.git_commit[52] == "of other code" != frame.git_commit[53]
 
 
-def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(results, store, monkeypatch):
+def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(
+    results, store, monkeypatch
+):
     few = study.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=[52])
     of_parts(monkeypatch, few)
     path = recording.record_results("smoke", **ENGINE)
@@ -266,7 +307,10 @@ def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(res
     [
         (lambda frame: frame.drop(columns="git_commit"), "lacks the column git_commit"),
         (lambda frame: frame.assign(scale="quick"), "holds runs of another scale or protocol"),
-        (lambda frame: frame.assign(protocol=VERSION + 1), "holds runs of another scale or protocol"),
+        (
+            lambda frame: frame.assign(protocol=VERSION + 1),
+            "holds runs of another scale or protocol",
+        ),
     ],
 )
 def test_record_refuses_a_file_that_it_would_spoil_before_anything_is_trained(
@@ -284,9 +328,13 @@ def test_record_refuses_a_file_that_it_would_spoil_before_anything_is_trained(
 
 
 def test_what_is_not_recorded_is_refused_with_what_there_is(results):
-    with pytest.raises(ValueError, match="no recorded results of scale 'lab' .recorded: none at all"):
+    with pytest.raises(
+        ValueError, match="no recorded results of scale 'lab' .recorded: none at all"
+    ):
         recorded.recorded("lab")
-    with pytest.raises(ValueError, match="unknown source 'record'.*trained, recorded.*did you mean 'recorded'"):
+    with pytest.raises(
+        ValueError, match="unknown source 'record'.*trained, recorded.*did you mean 'recorded'"
+    ):
         study.check_source("record")
 
 
@@ -320,7 +368,9 @@ def test_a_dry_run_tells_how_far_the_recording_is(results, store, capsys, monkey
 
 
 @pytest.mark.parametrize("out", ["file/below.parquet", "folder"])
-def test_a_place_where_nothing_can_be_written_is_refused_before_anything_is_trained(out, store, tmp_path, monkeypatch):
+def test_a_place_where_nothing_can_be_written_is_refused_before_anything_is_trained(
+    out, store, tmp_path, monkeypatch
+):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     of_parts(monkeypatch, lambda frame: pytest.fail("nothing may be asked for"))

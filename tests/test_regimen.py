@@ -1,4 +1,5 @@
-"""Each part of the regimen (S2, §IV.C.3) does what its paper says, and a run with all of it is one run."""
+"""Each part of the regimen (S2, §IV.C.3) does what its paper says, and a run with all of it is one
+run."""
 
 from dataclasses import fields
 
@@ -47,7 +48,9 @@ def test_mixup_mixes_each_row_and_its_label_by_the_same_share(shape):
     for step in range(200):
         found, lesson = mixed(inputs, None, labels, DIGITS.but(mixup=0.4), step)
         other = torch.as_tensor(np.random.default_rng([0, step]).permutation(16))
-        torch.testing.assert_close(found, lesson.share * inputs + (1 - lesson.share) * inputs[other])
+        torch.testing.assert_close(
+            found, lesson.share * inputs + (1 - lesson.share) * inputs[other]
+        )
         assert torch.equal(lesson.other, labels[other])
         shares.append(lesson.share)
     assert abs(np.mean(shares) - 0.5) < 0.1
@@ -79,7 +82,10 @@ def test_cutmix_pastes_one_box_of_another_row_and_counts_its_positions(shape):
 def test_with_both_one_of_the_two_is_drawn_for_each_step():
     inputs, labels = random_batch(16, 40, 3)
     config = DIGITS.but(mixup=0.4, cutmix=1.0)
-    whole = [float((mixed(inputs, None, labels, config, step)[0] == inputs).double().mean()) for step in range(200)]
+    whole = [
+        float((mixed(inputs, None, labels, config, step)[0] == inputs).double().mean())
+        for step in range(200)
+    ]
     assert 70 < sum(share > 0.2 for share in whole) < 130  # what is pasted leaves the rest as it is
     again = [mixed(inputs, None, labels, config, 7)[0] for _ in range(2)]
     assert torch.equal(*again)
@@ -91,7 +97,9 @@ def test_with_both_one_of_the_two_is_drawn_for_each_step():
 def test_the_loss_is_that_of_smoothed_and_mixed_labels():
     logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(1)).double()
     labels, other = torch.arange(6) % 5, torch.tensor([4, 3, 2, 1, 0, 0])
-    smooth = {t: F.one_hot(t_, 5).double() * 0.9 + 0.1 / 5 for t, t_ in (("a", labels), ("b", other))}
+    smooth = {
+        t: F.one_hot(t_, 5).double() * 0.9 + 0.1 / 5 for t, t_ in (("a", labels), ("b", other))
+    }
     target = 0.7 * smooth["a"] + 0.3 * smooth["b"]
     expected = -(target * logits.log_softmax(-1)).sum(-1).mean()
     found = loss_of(logits, Lesson(labels, other, 0.7), DIGITS.but(label_smoothing=0.1))
@@ -131,7 +139,8 @@ def test_the_average_follows_its_recursion():
 def test_the_averaged_weights_are_what_is_tested():
     seen = []
     result = train(
-        DIGITS.but(ema=0.5, eval_every=4), on_step=lambda step, model, _: seen.append(model.head.weight.clone())
+        DIGITS.but(ema=0.5, eval_every=4),
+        on_step=lambda step, model, _: seen.append(model.head.weight.clone()),
     )
     expected = seen[0]
     for weight in seen[1:]:
@@ -161,7 +170,9 @@ def test_early_stopping_stops_and_restores_the_best():
 
 
 def _keep(kept):
-    return lambda step, model, _: kept.update({step: {k: v.clone() for k, v in model.state_dict().items()}})
+    return lambda step, model, _: kept.update(
+        {step: {k: v.clone() for k, v in model.state_dict().items()}}
+    )
 
 
 def test_patience_counts_evaluations_not_steps():
@@ -170,7 +181,9 @@ def test_patience_counts_evaluations_not_steps():
     curve = [{"step": s} | ({"val_accuracy": 0.4} if s % 2 == 0 else {}) for s in range(1, 7)]
     assert [best.is_old(curve[:n], 2) for n in range(7)] == [False] * 6 + [True]
     assert not best.is_old(curve, 0)
-    assert best.is_old(pd.DataFrame(curve).to_dict("records"), 2)  # as a checkpoint gives it back, with NaN between
+    assert best.is_old(
+        pd.DataFrame(curve).to_dict("records"), 2
+    )  # as a checkpoint gives it back, with NaN between
 
 
 # other runs' weights
@@ -183,7 +196,9 @@ def test_fine_tuning_begins_with_the_runs_weights_and_phase_1_changes_the_head_o
     train(config, on_step=_keep(seen), runs_dir=store)
     for step, same in ((1, True), (2, True), (3, False), (4, False)):
         body = all(
-            torch.equal(before[name], value) for name, value in seen[step].items() if not name.startswith("head.")
+            torch.equal(before[name], value)
+            for name, value in seen[step].items()
+            if not name.startswith("head.")
         )
         assert body == same, step
         assert not torch.equal(before["head.weight"], seen[step]["head.weight"])
@@ -196,7 +211,10 @@ def test_the_page_on_training_has_every_field_of_the_regimen_and_tells_start_fro
     page = " ".join((ROOT / "docs" / "training.md").read_text().split())
     names = [field.name for field in fields(RunConfig)]
     assert [name for name in names[names.index("drop_path") :] if f"`{name}" not in page] == []
-    assert "every weight learns from the first step on. With `head_steps=20` only the head learns in the first" in page
+    assert (
+        "every weight learns from the first step on. With `head_steps=20` only the head learns in the first"
+        in page
+    )
 
 
 def test_phase_1_leaves_running_statistics_alone_and_phase_2_learns_only_what_learns(tmp_path):
@@ -204,7 +222,11 @@ def test_phase_1_leaves_running_statistics_alone_and_phase_2_learns_only_what_le
     save_run(train(first), tmp_path)
     before, seen = stored_run(first.run_id, tmp_path).checkpoint, {}
     train(first.but(start=first.run_id, head_steps=2), on_step=_keep(seen), runs_dir=tmp_path)
-    assert all(torch.equal(before[name], value) for name, value in seen[2].items() if not name.startswith("head."))
+    assert all(
+        torch.equal(before[name], value)
+        for name, value in seen[2].items()
+        if not name.startswith("head.")
+    )
     changed = {name for name, value in seen[4].items() if not torch.equal(before[name], value)}
     fixed = {name for name in before if "_logits" in name}
     assert changed
@@ -238,24 +260,33 @@ def test_a_student_learns_its_teachers_outputs(store):
     taught = dict(teacher=teacher.run_id, teacher_weight=1.0, batch_size=64)
     loss = train(DIGITS.but(**taught, steps=60, lr=1e-2), runs_dir=store).curves.train_loss
     assert loss[-5:].mean() < 0.5 * loss[:5].mean()
-    itself = train(teacher.but(**taught, start=teacher.run_id, lr=0.0), runs_dir=store).curves.train_loss
+    itself = train(
+        teacher.but(**taught, start=teacher.run_id, lr=0.0), runs_dir=store
+    ).curves.train_loss
     assert itself.abs().max() < 1e-6
 
 
 def test_a_run_that_is_not_there_or_does_not_fit_is_named(store):
-    with pytest.raises(ValueError, match="teacher='0123456789abcdef': the store holds no such run, train it first"):
+    with pytest.raises(
+        ValueError, match="teacher='0123456789abcdef': the store holds no such run, train it first"
+    ):
         train(DIGITS.but(teacher="0123456789abcdef"), runs_dir=store)
     wide = DIGITS.but(d_model=16)
     save_run(train(wide), store)
-    with pytest.raises(ValueError, match=r"does not fit: size mismatch for stem.weight: .*\[16, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"does not fit: size mismatch for stem.weight: .*\[16, 1\]"
+    ):
         train(DIGITS.but(start=wide.run_id), runs_dir=store)
-    with pytest.raises(ValueError, match="teacher: run .* knows nothing of listops: a teacher is of the same task"):
+    with pytest.raises(
+        ValueError, match="teacher: run .* knows nothing of listops: a teacher is of the same task"
+    ):
         train(base_config("listops", "smoke", teacher=DIGITS.run_id), runs_dir=store)
 
 
 @pytest.mark.parametrize("what", ["teacher", "start"])
 def test_nothing_is_learned_from_a_run_that_may_have_seen_the_test_rows(store, what):
-    """The seed deals out the digits: another seed's training rows are among this one's test rows."""
+    """The seed deals out the digits: another seed's training rows are among this one's test
+    rows."""
     for change in (dict(seed=1), dict(scale="quick", batch_size=8)):
         told = f"{what}: run {DIGITS.run_id} .* it may have learned this run's test rows"
         with pytest.raises(ValueError, match=told):
@@ -265,13 +296,19 @@ def test_nothing_is_learned_from_a_run_that_may_have_seen_the_test_rows(store, w
 def test_nothing_is_learned_from_a_run_that_diverged(tmp_path):
     wild = DIGITS.but(arm="None>SSM>None", lr=1e20, warmup_steps=0, weight_decay=0.0)
     save_run(train(wild), tmp_path)
-    with pytest.raises(ValueError, match=f"start: run {wild.run_id} .* diverged, there is nothing to learn from it"):
+    with pytest.raises(
+        ValueError, match=f"start: run {wild.run_id} .* diverged, there is nothing to learn from it"
+    ):
         train(wild.but(lr=1e-3, start=wild.run_id), runs_dir=tmp_path)
 
 
-@pytest.mark.parametrize("change", [dict(arm="RMSN>SSM>None"), dict(norm_options={"eps": 1e-3}), dict(final_norm="LN")])
+@pytest.mark.parametrize(
+    "change", [dict(arm="RMSN>SSM>None"), dict(norm_options={"eps": 1e-3}), dict(final_norm="LN")]
+)
 def test_weights_are_not_taken_over_into_another_function(store, change):
-    with pytest.raises(ValueError, match=f"start: run {DIGITS.run_id} .*its weights mean another model"):
+    with pytest.raises(
+        ValueError, match=f"start: run {DIGITS.run_id} .*its weights mean another model"
+    ):
         train(DIGITS.but(start=DIGITS.run_id, **change), runs_dir=store)
 
 
@@ -281,7 +318,9 @@ def test_a_regression_keeps_its_best_loss_where_every_accuracy_is_nought():
         curve.append(dict(val_loss=loss, val_accuracy=0.0))
         best.offer(curve, torch.nn.Linear(1, 1))
     assert best.step == 2
-    with pytest.raises(ValueError, match="label_smoothing=0.5 smooths classes, and diabetes is a regression"):
+    with pytest.raises(
+        ValueError, match="label_smoothing=0.5 smooths classes, and diabetes is a regression"
+    ):
         train(base_config("diabetes", "smoke", label_smoothing=0.5))
 
 
@@ -291,7 +330,13 @@ def test_a_regression_keeps_its_best_loss_where_every_accuracy_is_nought():
 def test_a_run_with_all_of_it_goes_on_from_its_checkpoint_bit_for_bit(tmp_path, store):
     teacher = base_config("digits", "smoke", arm="Teacher", n_heads=2)
     config = base_config(
-        "digits", "smoke", arm="AutoNorm_RandomSelector", n_heads=2, teacher=teacher.run_id, steps=6, **EVERYTHING
+        "digits",
+        "smoke",
+        arm="AutoNorm_RandomSelector",
+        n_heads=2,
+        teacher=teacher.run_id,
+        steps=6,
+        **EVERYTHING,
     )
     whole = train(config, runs_dir=store)
 
@@ -304,7 +349,9 @@ def test_a_run_with_all_of_it_goes_on_from_its_checkpoint_bit_for_bit(tmp_path, 
     assert list(tmp_path.iterdir())
     resumed = train(config, checkpoint_dir=tmp_path, checkpoint_every_s=0, runs_dir=store)
     np.testing.assert_array_equal(resumed.curves.train_loss, whole.curves.train_loss)
-    assert all(torch.equal(resumed.checkpoint[name], value) for name, value in whole.checkpoint.items())
+    assert all(
+        torch.equal(resumed.checkpoint[name], value) for name, value in whole.checkpoint.items()
+    )
 
 
 def test_the_regimen_leaves_the_callers_random_state_alone():
@@ -321,7 +368,10 @@ def test_the_regimen_leaves_the_callers_random_state_alone():
         (dict(teacher="best"), "teacher must be the run_id of a stored run"),
         (dict(head_steps=3), "head_steps=3 without start"),
         (dict(model="transformer"), "did you mean 'RMSN>MHA>None'"),
-        (dict(model="transformer", arm="AutoNorm", n_heads=5), "n_heads=5 does not divide d_model=32"),
+        (
+            dict(model="transformer", arm="AutoNorm", n_heads=5),
+            "n_heads=5 does not divide d_model=32",
+        ),
     ],
 )
 def test_an_impossible_regimen_is_refused_when_it_is_written(change, told):

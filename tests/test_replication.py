@@ -17,7 +17,9 @@ def studies(rng: np.random.Generator, n: int, seeds: int, shift: float = 0.0):
     for _ in range(n):
         accuracy = 0.85 + 0.015 * rng.standard_normal(seeds + 1)
         accuracy[-1] += shift
-        frame = pd.DataFrame(dict(task="made_up", arm="LN>SSM>LN", seed=range(seeds + 1), status="ok"))
+        frame = pd.DataFrame(
+            dict(task="made_up", arm="LN>SSM>LN", seed=range(seeds + 1), status="ok")
+        )
         frame["test_accuracy"] = accuracy
         yield frame.iloc[:-1], frame.iloc[-1:]
 
@@ -41,7 +43,9 @@ def test_a_fresh_run_that_is_far_worse_lies_below_and_is_named():
 def test_diverged_runs_are_counted_apart_and_few_recorded_ones_tell_nothing():
     (recorded, fresh), *_ = studies(np.random.default_rng(2), 1, 8)
     failed = fresh.assign(status="failed", test_accuracy=np.nan)
-    ended = pd.concat([fresh.assign(status="diverged", test_accuracy=0.1), fresh.assign(arm="GN>SSM>GN"), failed])
+    ended = pd.concat(
+        [fresh.assign(status="diverged", test_accuracy=0.1), fresh.assign(arm="GN>SSM>GN"), failed]
+    )
     table = replication.replication(recorded, ended)
     assert table.lies.tolist() == ["diverged", "untold", "failed"]
     said = answers.replicated(table)
@@ -52,7 +56,9 @@ def test_diverged_runs_are_counted_apart_and_few_recorded_ones_tell_nothing():
 
 
 def test_language_models_are_compared_in_bits():
-    frame = pd.DataFrame(dict(task="pydoc", arm="LN>SSM>LN", seed=range(5), status="ok", test_accuracy=0.5))
+    frame = pd.DataFrame(
+        dict(task="pydoc", arm="LN>SSM>LN", seed=range(5), status="ok", test_accuracy=0.5)
+    )
     frame["test_loss"] = np.log(2) * np.array([3.00, 3.01, 3.02, 2.99, 3.9])
     row = replication.replication(frame.iloc[:4], frame.iloc[4:]).iloc[0]
     assert (row.unit, row.lies) == ("bits", "above")
@@ -75,7 +81,9 @@ def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
 
 def test_the_arms_of_type_position_and_normvary_are_replicated_and_of_the_grid_its_ends():
     configs = study.notebook_runs("evening", RECORDED_TASKS[:1], source="auto")
-    assert {c.arm for c in replication.to_replicate(configs["03_type"])} == set(map(str, experiments.TYPE_ARMS))
+    assert {c.arm for c in replication.to_replicate(configs["03_type"])} == set(
+        map(str, experiments.TYPE_ARMS)
+    )
     grid = configs["05_combination"]
     chosen = replication.to_replicate(grid)
     means = recorded_results.recorded_runs(grid).groupby("arm").val_accuracy.mean()
@@ -104,14 +112,18 @@ def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
             ids = [own.but(lr=float(rate), seed=seed).run_id for seed in seeds]
             rows = frame[frame.run_id.isin(ids)]
             if len(rows) == len(seeds):
-                scores[rate] = rows.best_val_accuracy.where(rows.status != "diverged", rows.chance).mean()
+                scores[rate] = rows.best_val_accuracy.where(
+                    rows.status != "diverged", rows.chance
+                ).mean()
         assert len(scores) >= 3
         assert lr == max(scores, key=scores.get)
     assert own_rate("listops", "LN>SSM>LN", "evening") is None
 
 
 def test_what_is_recorded_is_read_and_the_rest_is_trained(tmp_path, capsys):
-    recorded_one = study.notebook_runs("evening", RECORDED_TASKS[1:2], source="auto")["09_vision"][0]
+    recorded_one = study.notebook_runs("evening", RECORDED_TASKS[1:2], source="auto")["09_vision"][
+        0
+    ]
     new = study.grid(["LN>SSM>LN"], ["digits"], scale="smoke", seeds=1)
     frame = study.sweep([*new, recorded_one], runs_dir=tmp_path, workers=0, source="auto")
     assert frame.run_id.tolist() == [new[0].run_id, recorded_one.run_id]

@@ -1,4 +1,5 @@
-"""Claims about the report: parameters arrive, a failure is told and stops nobody, the page says what it must."""
+"""Claims about the report: parameters arrive, a failure is told and stops nobody, the page says
+what it must."""
 
 import base64
 import html
@@ -49,23 +50,33 @@ def code(source: str, *tags: str):
 
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
-    """Writes tiny notebooks into a folder that stands for the study's: `notebooks("01_a", cell, …)`."""
+    """Writes tiny notebooks into a folder that stands for the study's: `notebooks("01_a", cell,
+    …)`."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
     monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOKS", folder)
 
     def write(name, *cells):
-        opening = new_markdown_cell(f"# Title of {name}\n\n**Question.** Does {name}\nwork?\n\nMore text.")
-        nbformat.write(new_notebook(cells=[opening, code(PARAMETERS, "parameters"), *cells]), folder / f"{name}.ipynb")
+        opening = new_markdown_cell(
+            f"# Title of {name}\n\n**Question.** Does {name}\nwork?\n\nMore text."
+        )
+        nbformat.write(
+            new_notebook(cells=[opening, code(PARAMETERS, "parameters"), *cells]),
+            folder / f"{name}.ipynb",
+        )
         return folder / f"{name}.ipynb"
 
     return write
 
 
 def test_parameters_arrive_and_the_kernel_works_beside_its_notebook(notebooks, tmp_path):
-    path = notebooks("01_a", code("import os\nprint(scale, seeds, tasks, runs_dir, os.getcwd())", "answer"))
+    path = notebooks(
+        "01_a", code("import os\nprint(scale, seeds, tasks, runs_dir, os.getcwd())", "answer")
+    )
     outcome = run_notebook(
-        path, out := tmp_path / "new" / "{out}", {"scale": "smoke", "seeds": [0, 3], "tasks": ["digits"]}
+        path,
+        out := tmp_path / "new" / "{out}",
+        {"scale": "smoke", "seeds": [0, 3], "tasks": ["digits"]},
     )
     assert outcome.ok, outcome.problem
     assert outcome.answer == f"smoke [0, 3] ['digits'] None {path.parent}"
@@ -85,13 +96,20 @@ def test_notebooks_are_found_by_their_beginning_and_an_unknown_one_names_the_nea
 
 
 def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
-    first = notebooks("01_fails", code("before = 1"), code("# the culprit\n1 / 0"), code("print('late')", "answer"))
+    first = notebooks(
+        "01_fails",
+        code("before = 1"),
+        code("# the culprit\n1 / 0"),
+        code("print('late')", "answer"),
+    )
     second = notebooks("02_dies", code("import os\nos._exit(3)"), code("late = 1"))
     ask = "import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['NUMBA_NUM_THREADS'])"
     third = notebooks("03_fine", code(ask, "answer"))
     fourth = notebooks("04_damaged")
     fourth.write_text("{")
-    failed, dead, fine, damaged = report.execute([first, second, third, fourth], tmp_path / "out", {}, progress=False)
+    failed, dead, fine, damaged = report.execute(
+        [first, second, third, fourth], tmp_path / "out", {}, progress=False
+    )
     assert exit_code([failed, dead, fine, damaged]) == 1
     assert exit_code([fine]) == 0
     assert failed.error == "cell [3]: ZeroDivisionError: division by zero"
@@ -138,13 +156,20 @@ def small_study(notebooks, store, monkeypatch):
 
 def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkeypatch):
     out = tmp_path / "reports"
-    options = dict(scale="smoke", out_dir=out, runs_dir=tmp_path / "my runs", progress=False, workers=0)
+    options = dict(
+        scale="smoke", out_dir=out, runs_dir=tmp_path / "my runs", progress=False, workers=0
+    )
     first = run_study(**options)
-    assert [outcome.answer for outcome in first] == [f"smoke None None {tmp_path}/my runs None", "2"]
+    assert [outcome.answer for outcome in first] == [
+        f"smoke None None {tmp_path}/my runs None",
+        "2",
+    ]
     assert (out / "index.html").as_uri() in capsys.readouterr().out
     assert "2, of which 2 trained this time" in (out / "index.html").read_text()
 
-    monkeypatch.setattr(whole_study, "sweep", lambda *_, **__: pytest.fail("nothing is missing, and yet it trains"))
+    monkeypatch.setattr(
+        whole_study, "sweep", lambda *_, **__: pytest.fail("nothing is missing, and yet it trains")
+    )
     second = run_study(notebooks=["02"], **options)
     assert [outcome.name for outcome in second] == ["02_b"]
     page = (out / "index.html").read_text()
@@ -166,7 +191,11 @@ def test_the_study_refuses_unknown_names_before_it_starts(small_study, tmp_path)
 def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_fails_its_own(
     small_study, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(whole_study, "execute", lambda paths, *_: [_[-1](NotebookOutcome(p.stem, "ok")) for p in paths])
+    monkeypatch.setattr(
+        whole_study,
+        "execute",
+        lambda paths, *_: [_[-1](NotebookOutcome(p.stem, "ok")) for p in paths],
+    )
     impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
     asks_for(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
     options = dict(out_dir=tmp_path / "out", progress=False, workers=0)
@@ -189,7 +218,9 @@ def executed(folder, name, *cells):
     for cell in cells:
         plain = isinstance(cell, str)
         tags = {"metadata": {"tags": [cell[0]]}} if not plain else {}
-        made.append(new_markdown_cell(cell) if plain else new_code_cell(SOURCE, outputs=[cell[1]], **tags))
+        made.append(
+            new_markdown_cell(cell) if plain else new_code_cell(SOURCE, outputs=[cell[1]], **tags)
+        )
     nb = new_notebook(cells=made)
     nbformat.write(nb, folder / f"{name}.ipynb")
     (folder / f"{name}.html").write_text(to_html(nb, name))
@@ -203,15 +234,22 @@ def shows(mime, content):
     return new_output("display_data", {mime: content})
 
 
-def test_cells_tagged_first_stand_above_all_cards_the_later_ones_folded_under_their_heading(tmp_path):
+def test_cells_tagged_first_stand_above_all_cards_the_later_ones_folded_under_their_heading(
+    tmp_path,
+):
     table = ("first", shows("text/html", "<b>the table</b>"))
     more = ("first", shows("image/png", png(20, 10)))
-    outcomes = [executed(tmp_path, "01_a"), executed(tmp_path, "12_b", table, "## Fast < good?\n\nWords.", more)]
+    outcomes = [
+        executed(tmp_path, "01_a"),
+        executed(tmp_path, "12_b", table, "## Fast < good?\n\nWords.", more),
+    ]
     top, _, cards = write_index(outcomes, tmp_path).read_text().partition('<section class="cards">')
     shown, folded = top.split("<details><summary>Fast &lt; good?</summary>")
     assert shown.endswith("<b>the table</b>")
     assert 'href="12_b.html"' in top
-    assert re.match(r'<label class="figure"><input [^>]*><img alt="" src="data:image/png;base64,\w+', folded)
+    assert re.match(
+        r'<label class="figure"><input [^>]*><img alt="" src="data:image/png;base64,\w+', folded
+    )
     assert "the table" not in cards
 
 
@@ -220,17 +258,29 @@ def committed(tmp_path_factory):
     """The report that the committed notebooks make: its folder."""
     folder = tmp_path_factory.mktemp("committed")
     for path in find_notebooks():
-        (folder / f"{path.stem}.html").write_text(to_html(nbformat.read(path, 4), path.stem), "utf-8")
+        (folder / f"{path.stem}.html").write_text(
+            to_html(nbformat.read(path, 4), path.stem), "utf-8"
+        )
         shutil.copy(path, folder)
-    write_index([read_outcome(folder / path.name) for path in find_notebooks()], folder, {"Scale": "quick"})
+    write_index(
+        [read_outcome(folder / path.name) for path in find_notebooks()], folder, {"Scale": "quick"}
+    )
     return folder
 
 
 def test_the_report_opens_with_what_was_found_then_picture_contents_claims_and_cards(committed):
     page = (committed / "index.html").read_text()
-    said = [markdown(f"- {one}").partition("<li>")[2].partition("</li>")[0] for one in findings(links="")]
+    said = [
+        markdown(f"- {one}").partition("<li>")[2].partition("</li>")[0]
+        for one in findings(links="")
+    ]
     (contents,) = re.findall(r'<nav class="contents">.*?</nav>', page, re.DOTALL)
-    others = ['<label class="figure">', contents, '<div class="verdicts">', '<section class="cards">']
+    others = [
+        '<label class="figure">',
+        contents,
+        '<div class="verdicts">',
+        '<section class="cards">',
+    ]
     places = [page.index(one) for one in (*said, *others)]
     assert len(said) > 0
     assert places == sorted(places)
@@ -244,7 +294,9 @@ def test_the_report_opens_with_what_was_found_then_picture_contents_claims_and_c
 def test_every_link_of_every_page_leads_to_a_page_and_to_a_heading_that_are_there(committed):
     pages = {path.name: path.read_text() for path in committed.glob("*.html")}
     ids = {name: re.findall(r'<[^>]* id="(.*?)"', page) for name, page in pages.items()}
-    links = {name: re.findall(r'<a [^>]*href="(?!http)(.*?)"', page) for name, page in pages.items()}
+    links = {
+        name: re.findall(r'<a [^>]*href="(?!http)(.*?)"', page) for name, page in pages.items()
+    }
     astray = []
     for name, found in links.items():
         assert len(set(ids[name])) == len(ids[name]), name
@@ -261,30 +313,56 @@ def test_every_link_of_every_page_leads_to_a_page_and_to_a_heading_that_are_ther
     assert gate in links["07_diagnostics.html"]
 
 
-ADDRESS = re.compile(r"""(?:\s(?:src|href|srcset|action|poster|data)="|url\(["']?|@import\s+["'])([^"')]*)""")
+ADDRESS = re.compile(
+    r"""(?:\s(?:src|href|srcset|action|poster|data)="|url\(["']?|@import\s+["'])([^"')]*)"""
+)
 
 
 def test_a_report_can_be_published_as_it_is(committed):
-    """No address of a page leaves its folder or asks a host, but for a link that a reader may click."""
-    assert ADDRESS.findall('<img src="a"> b{c:url(d)} @import "e"; <a href="f">') == ["a", "d", "e", "f"]
+    """No address of a page leaves its folder or asks a host, but for a link that a reader may
+    click."""
+    assert ADDRESS.findall('<img src="a"> b{c:url(d)} @import "e"; <a href="f">') == [
+        "a",
+        "d",
+        "e",
+        "f",
+    ]
     found = {}
     for path in committed.glob("*.html"):
         page = re.sub(r'<a [^>]*href="https?://[^>]*>', "<a>", path.read_text())
-        found[path.name] = {one for one in ADDRESS.findall(page) if not one.startswith(("#", "data:"))}
-    outside = {(name, one) for name, some in found.items() for one in some if re.match(r"\w+:|/|.*\.\.", one)}
+        found[path.name] = {
+            one for one in ADDRESS.findall(page) if not one.startswith(("#", "data:"))
+        }
+    outside = {
+        (name, one)
+        for name, some in found.items()
+        for one in some
+        if re.match(r"\w+:|/|.*\.\.", one)
+    }
     assert outside == set()
     assert {"00_start_here.html", "00_start_here.ipynb"} <= found["index.html"]
-    assert all((committed / one.partition("#")[0]).is_file() for some in found.values() for one in some)
+    assert all(
+        (committed / one.partition("#")[0]).is_file() for some in found.values() for one in some
+    )
     assert (committed / ".nojekyll").is_file()
 
 
-def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs_no_network(tmp_path):
+def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs_no_network(
+    tmp_path,
+):
     said = shows("text/markdown", "**RMSN** wins, *clearly*: `84 %`, see [this](03_type.ipynb)")
-    pictures = [(tag, shows("image/png", png(*size))) for tag, size in (("x", (20, 10)), ("thumbnail", (1600, 800)))]
-    error = new_output("error", ename="NameError", evalue="name 'nothing' is not defined", traceback=[])
+    pictures = [
+        (tag, shows("image/png", png(*size)))
+        for tag, size in (("x", (20, 10)), ("thumbnail", (1600, 800)))
+    ]
+    error = new_output(
+        "error", ename="NameError", evalue="name 'nothing' is not defined", traceback=[]
+    )
     good = executed(tmp_path, "01_a", *pictures, ("answer", said))
     outcomes = [good, executed(tmp_path, "02_b", ("x", error)), NotebookOutcome("x", error="no")]
-    page = write_index(outcomes, tmp_path, {"Scale": "smoke", "Machine": "a <small> one"}).read_text()
+    page = write_index(
+        outcomes, tmp_path, {"Scale": "smoke", "Machine": "a <small> one"}
+    ).read_text()
     assert '<li><code>01</code> <a href="#01_a">Title of 01_a</a></li>' in page
     assert '<li><code>·</code> <a href="#x"></a> <span class="bad">failed</span></li>' in page
     assert 'id="found"' not in page  # nothing was
@@ -292,7 +370,9 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
     assert '<a href="03_type.html">this</a>' in page
     assert "Does 01_a\nwork?" in page
     assert 'href="01_a.html"' in page
-    (picture,) = re.findall('<div class="picture"><img alt="" src="data:image/png;base64,(.*?)"', page)
+    (picture,) = re.findall(
+        '<div class="picture"><img alt="" src="data:image/png;base64,(.*?)"', page
+    )
     assert picture == png(1600, 800)  # the tagged picture, not the first one
     assert 'failed: <a href="#02_b">02_b</a>, <a href="#x">x</a></p>' in page
     assert "2 of 3 notebooks failed" in page
@@ -308,7 +388,9 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
 
 def test_answers_cannot_bring_html_or_scripts(tmp_path):
     evil = "**bold** [x](javascript:alert(1)) <img src=x onerror=alert(1)>\n\n<script>alert(1)</script>"
-    outcome = NotebookOutcome("01_a", "ok", title="<i>T</i>", question=evil, answer=evil, error=evil)
+    outcome = NotebookOutcome(
+        "01_a", "ok", title="<i>T</i>", question=evil, answer=evil, error=evil
+    )
     page = write_index([outcome], tmp_path).read_text()
     for forbidden in ("<script", "<img src=x", 'href="javascript', "<i>"):
         assert forbidden not in page
@@ -321,8 +403,8 @@ def as_page(*cells, **metadata) -> str:
 
 
 def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
-    """What of it is fetched is told by `test_a_report_can_be_published_as_it_is`. A hidden checkbox in a figure's label
-    enlarges it: :checked makes the figure as wide as it was drawn."""
+    """What of it is fetched is told by `test_a_report_can_be_published_as_it_is`. A hidden checkbox
+    in a figure's label enlarges it: :checked makes the figure as wide as it was drawn."""
     for path in find_notebooks():
         nb, page = nbformat.read(path, 4), (committed / f"{path.stem}.html").read_text()
         assert "<script" not in page
@@ -331,11 +413,23 @@ def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
         formulas = re.findall(r"<math.*?</math>", page, re.DOTALL)
         assert not any("\\" in formula for formula in formulas)  # a command that was not understood
         texts = [cell.source for cell in nb.cells if cell.cell_type == "markdown"]
-        assert len(formulas) == sum(len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", text)) for text in texts)
-        shown = [output for cell in nb.cells for output in cell.get("outputs", ()) if WIDGET in output.get("data", {})]
-        assert all("image/png" in output.data for output in shown)  # of an explorer its first picture stays
+        assert len(formulas) == sum(
+            len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", text)) for text in texts
+        )
+        shown = [
+            output
+            for cell in nb.cells
+            for output in cell.get("outputs", ())
+            if WIDGET in output.get("data", {})
+        ]
+        assert all(
+            "image/png" in output.data for output in shown
+        )  # of an explorer its first picture stays
         drawn = re.findall(r'(.{0,80})<img\b[^>]*\bsrc="data:', page)
-        assert all(before.endswith('<input type="checkbox" aria-label="Enlarge the figure">') for before in drawn), path
+        assert all(
+            before.endswith('<input type="checkbox" aria-label="Enlarge the figure">')
+            for before in drawn
+        ), path
     assert ".figure :checked + img { width: max(130%, 950px); max-width: none;" in page
 
 
@@ -355,7 +449,9 @@ def test_of_a_text_html_is_obeyed_of_an_answer_shown_and_a_file_of_the_checkout_
 
 
 def test_formulas_are_drawn_when_the_page_is_made():
-    page = as_page(new_markdown_cell(r"Inline $\sigma^2_{BN}$ and" + "\n\n" + r"$$y = \frac{a}{\sqrt{b}}$$"))
+    page = as_page(
+        new_markdown_cell(r"Inline $\sigma^2_{BN}$ and" + "\n\n" + r"$$y = \frac{a}{\sqrt{b}}$$")
+    )
     assert page.count("<math") == 2
     assert re.findall('<math[^>]*display="(.*?)"', page) == ["inline", "block"]
     assert "<mfrac><mrow><mi>a</mi></mrow><mrow><msqrt>" in page
@@ -380,10 +476,15 @@ def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
         page = tmp_path / f"{name}.html"
         page.write_text(to_html(nbformat.read(notebooks(name), 4), name))
         outcomes.append(NotebookOutcome(name, "ok", title=f"Title {name}", html=page))
-    for shown, after in ((outcomes, ["03_c.html"] * 2), (outcomes[:-1], [])):  # a second time with fewer
+    for shown, after in (
+        (outcomes, ["03_c.html"] * 2),
+        (outcomes[:-1], []),
+    ):  # a second time with fewer
         write_index(shown, tmp_path)
         first, second = ((tmp_path / f"{name}.html").read_text() for name in ("01_a", "02_b"))
-        assert re.findall('rel="(....)" href="(.*?)"', first) == [("next", "02_b.html")] * 2  # above and below
+        assert (
+            re.findall('rel="(....)" href="(.*?)"', first) == [("next", "02_b.html")] * 2
+        )  # above and below
         assert re.findall('rel="prev" href="(.*?)"', second) == ["01_a.html"] * 2
         assert re.findall('rel="next" href="(.*?)"', second) == after
         assert second.count('<a href="index.html">All notebooks</a>') == 2
@@ -394,9 +495,16 @@ ANSWERS = {
     "bullets": (
         "**Answer** (quick scale · 3 seeds).\n\n| a | b |\n| --- | --- |\n\n"
         "- **digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.\n- two\n- three (a, b). Four.\n- five",
-        ["**digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.", "two", "three (a, b). Four."],
+        [
+            "**digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.",
+            "two",
+            "three (a, b). Four.",
+        ],
     ),
-    "paragraphs": ("**Answer.** One. Two, 2.5 % of it.\n\nThree\nfour.", ["One. Two, 2.5 % of it.", "Three four."]),
+    "paragraphs": (
+        "**Answer.** One. Two, 2.5 % of it.\n\nThree\nfour.",
+        ["One. Two, 2.5 % of it.", "Three four."],
+    ),
     "numbered": ("**Answer** (x (y) z).\n\n1. One.\n2. Two.", ["One.", "Two."]),
     "nothing": ("", []),
 }
@@ -408,14 +516,20 @@ def test_a_card_has_the_first_three_bullets_or_paragraphs_of_an_answer(answer, l
 
 
 def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):
-    """The real thing: 03_type through papermill, at smoke, with one seed, one task and a store of its own."""
+    """The real thing: 03_type through papermill, at smoke, with one seed, one task and a store of
+    its own."""
     given = dict(scale="smoke", seeds=1, tasks=["digits"], runs_dir=str(tmp_path / "runs"))
     outcome = run_notebook(find_notebooks("03")[0], tmp_path / "out", given)
     assert outcome.ok, outcome.problem
     assert "digits" in outcome.answer
     assert "listops" not in outcome.answer
     stored = {path.name for path in (tmp_path / "runs").iterdir()}
-    assert {config.run_id for config in study.notebook_runs("smoke", ["digits"], 1)["03_type"]} <= stored
+    assert {
+        config.run_id for config in study.notebook_runs("smoke", ["digits"], 1)["03_type"]
+    } <= stored
     runs = study.load_runs(tmp_path / "runs")
     assert set(runs.seed) == {0}
-    assert set(runs.task) == {"digits", "level"}  # that of the notebook's own experiment, and no other
+    assert set(runs.task) == {
+        "digits",
+        "level",
+    }  # that of the notebook's own experiment, and no other

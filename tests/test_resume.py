@@ -38,7 +38,9 @@ def kill(config, at, folder):
 def go_on(config, folder, **options):
     """The result of the run that goes on, and the steps it did."""
     steps = []
-    result = train(config, on_step=lambda step, *_: steps.append(step), checkpoint_dir=folder, **options)
+    result = train(
+        config, on_step=lambda step, *_: steps.append(step), checkpoint_dir=folder, **options
+    )
     return result, steps
 
 
@@ -52,13 +54,24 @@ def assert_same(one, other):
             assert np.array_equal(value, others[key], equal_nan=value.dtype.kind == "f"), key
     assert set(one.checkpoint) == set(other.checkpoint)
     assert all(torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items())
-    for name in ("status", "test_accuracy", "best_val_accuracy", "best_step", "steps", "first_nonfinite_step"):
+    for name in (
+        "status",
+        "test_accuracy",
+        "best_val_accuracy",
+        "best_step",
+        "steps",
+        "first_nonfinite_step",
+    ):
         assert getattr(one, name) == getattr(other, name), name
 
 
 @pytest.mark.parametrize(
     ("task", "arm", "at"),
-    [("digits", "RMSN>SSM>None", 2), ("digits", "NormVary>SSM>BN", 3), ("listops", "BN>SSM>NormVary", 6)],
+    [
+        ("digits", "RMSN>SSM>None", 2),
+        ("digits", "NormVary>SSM>BN", 3),
+        ("listops", "BN>SSM>NormVary", 6),
+    ],
 )
 def test_a_run_that_goes_on_gives_the_result_of_one_that_was_never_stopped(task, arm, at, tmp_path):
     config = smoke(task, arm)
@@ -72,7 +85,9 @@ def test_a_run_may_be_killed_twice_and_after_its_last_step(tmp_path):
     config = smoke(arm="BN>SSM>GN")
     kill(config, 2, tmp_path / "run")
     kill(config, 5, tmp_path / "run")
-    train(config, checkpoint_dir=tmp_path / "run", checkpoint_every_s=0)  # to the end, but never stored
+    train(
+        config, checkpoint_dir=tmp_path / "run", checkpoint_every_s=0
+    )  # to the end, but never stored
     result, steps = go_on(config, tmp_path / "run")
     assert steps == []
     assert_same(result, train(config))
@@ -129,7 +144,9 @@ def test_the_checkpoint_of_another_run_or_of_other_code_is_not_this_ones(tmp_pat
     assert steps[0] == 1
     assert_same(result, train(smoke()))
     build = run_module.build_model
-    monkeypatch.setattr(run_module, "build_model", lambda config, data: build(config.but(d_state=8), data))
+    monkeypatch.setattr(
+        run_module, "build_model", lambda config, data: build(config.but(d_state=8), data)
+    )
     with pytest.warns(UserWarning, match="its weights are those of another model"):
         assert go_on(smoke(), tmp_path)[1][0] == 1
 
@@ -158,7 +175,9 @@ def test_a_negative_interval_is_refused(tmp_path):
         train(smoke(), checkpoint_dir=tmp_path, checkpoint_every_s=-1)
 
 
-def test_a_sweep_goes_on_from_a_checkpoint_and_deletes_it_when_the_run_is_stored(store, monkeypatch):
+def test_a_sweep_goes_on_from_a_checkpoint_and_deletes_it_when_the_run_is_stored(
+    store, monkeypatch
+):
     config, steps = smoke(arm="RMSN>SSM>BN"), []
     kill(config, 4, resume_dir(config))
 

@@ -33,7 +33,9 @@ def test_a_quarter_turn_is_a_quarter_turn(shape):
 def test_noise_has_its_strength_and_is_the_same_for_every_arm():
     split = load_task("digits", "smoke", 0).test
     noisy = corrupted(split, "noise", 0.5, seed=3)
-    assert float((noisy.inputs - split.inputs).std()) == pytest.approx(0.5 * float(split.inputs.std()), rel=0.05)
+    assert float((noisy.inputs - split.inputs).std()) == pytest.approx(
+        0.5 * float(split.inputs.std()), rel=0.05
+    )
     assert torch.equal(noisy.inputs, corrupted(split, "noise", 0.5, seed=3).inputs)
     assert not torch.equal(noisy.inputs, corrupted(split, "noise", 0.5, seed=4).inputs)
     assert torch.equal(noisy.labels, split.labels)
@@ -41,9 +43,15 @@ def test_noise_has_its_strength_and_is_the_same_for_every_arm():
 
 def test_each_kind_of_input_has_the_corruptions_that_mean_something():
     kinds = {
-        task: kinds_of(load_task(task, "smoke", 0).test) for task in ("digits", "digits_images", "listops", "diabetes")
+        task: kinds_of(load_task(task, "smoke", 0).test)
+        for task in ("digits", "digits_images", "listops", "diabetes")
     }
-    assert kinds == {"digits": ["noise"], "digits_images": ["noise", "rotation"], "listops": [], "diabetes": []}
+    assert kinds == {
+        "digits": ["noise"],
+        "digits_images": ["noise", "rotation"],
+        "listops": [],
+        "diabetes": [],
+    }
 
 
 def test_bytes_are_corrupted_as_the_numbers_that_a_model_sees():
@@ -55,7 +63,9 @@ def test_bytes_are_corrupted_as_the_numbers_that_a_model_sees():
 
 def test_a_table_has_every_severity_and_the_run_itself_at_zero(tmp_path, monkeypatch):
     configs = [
-        base_config("digits_images", "smoke", arm=arm, seed=s) for arm in ("AutoNorm", "FrozenLN") for s in (0, 1)
+        base_config("digits_images", "smoke", arm=arm, seed=s)
+        for arm in ("AutoNorm", "FrozenLN")
+        for s in (0, 1)
     ]
     configs = [config.but(n_heads=2, steps=20, lr=1e-2) for config in configs]
     accuracies = {}
@@ -71,22 +81,37 @@ def test_a_table_has_every_severity_and_the_run_itself_at_zero(tmp_path, monkeyp
     worst = table[table.severity == 50.0]
     assert worst.accuracy.mean() < clean["min"].mean()
     measured = against(table).set_index(["kind", "arm"])
-    by_hand = table[(table.arm == "AutoNorm") & (table.kind == "noise") & (table.severity > 0)].accuracy.mean()
-    clean_mean = np.mean([accuracies[config.run_id] for config in configs if config.arm == "AutoNorm"])
+    by_hand = table[
+        (table.arm == "AutoNorm") & (table.kind == "noise") & (table.severity > 0)
+    ].accuracy.mean()
+    clean_mean = np.mean(
+        [accuracies[config.run_id] for config in configs if config.arm == "AutoNorm"]
+    )
     assert measured.corrupted["noise", "AutoNorm"] == pytest.approx(100 * by_hand)
     assert measured.change["noise", "AutoNorm"] == pytest.approx(100 * (by_hand - clean_mean))
     assert measured.accuracy_gap["rotation", "AutoNorm"].index.tolist() == [0, 1]
     kept = table[table.severity > 0].pivot_table(index="run_id", columns="kind", values="accuracy")
-    runs = table.drop_duplicates("run_id").set_index("run_id", drop=False)[["run_id", "task", "arm", "seed"]]
-    again = against(recorded_corrupted(runs.assign(test_accuracy=pd.Series(accuracies), **kept).reset_index(drop=True)))
+    runs = table.drop_duplicates("run_id").set_index("run_id", drop=False)[
+        ["run_id", "task", "arm", "seed"]
+    ]
+    again = against(
+        recorded_corrupted(
+            runs.assign(test_accuracy=pd.Series(accuracies), **kept).reset_index(drop=True)
+        )
+    )
     pd.testing.assert_frame_equal(again.iloc[:, :5], against(table).iloc[:, :5])
     assert recorded_corrupted(runs.assign(test_accuracy=0.5)).empty
 
 
 def test_latency_is_measured_for_one_row_and_for_a_batch():
-    configs = [base_config("digits_images", "smoke", arm=arm, n_heads=2) for arm in ("AutoNorm", "FrozenLN")]
+    configs = [
+        base_config("digits_images", "smoke", arm=arm, n_heads=2)
+        for arm in ("AutoNorm", "FrozenLN")
+    ]
     table = latency_table(configs, rows=(1, 32), repeats=4, warm=1)
-    assert table[["arm", "rows"]].to_numpy().tolist() == [[a, n] for a in ("AutoNorm", "FrozenLN") for n in (1, 32)]
+    assert table[["arm", "rows"]].to_numpy().tolist() == [
+        [a, n] for a in ("AutoNorm", "FrozenLN") for n in (1, 32)
+    ]
     assert (table.low > 0).all()
     assert (table.low <= table.ms).all()
     assert np.isfinite(table.high).all()

@@ -1,4 +1,5 @@
-"""The rule of the verdicts, number by number: against examples computed by hand, and against scipy."""
+"""The rule of the verdicts, number by number: against examples computed by hand, and against
+scipy."""
 
 from __future__ import annotations
 
@@ -40,12 +41,19 @@ def test_the_rate_of_an_arm_has_the_best_mean_over_its_seeds_and_the_smaller_of_
 
 
 def test_the_interval_is_students_t():
-    seen = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])  # mean 4.5, sd 2.449490, standard error 0.866025
-    assert rule.interval(seen) == pytest.approx((4.5 - T7 * 0.866025, 4.5 + T7 * 0.866025), abs=1e-5)
+    seen = np.array(
+        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    )  # mean 4.5, sd 2.449490, standard error 0.866025
+    assert rule.interval(seen) == pytest.approx(
+        (4.5 - T7 * 0.866025, 4.5 + T7 * 0.866025), abs=1e-5
+    )
     rng = np.random.default_rng(3)
     for n in (2, 3, 6, 12, 40):
         numbers = rng.standard_normal(n)
-        twin = [stats.ttest_1samp(numbers, 0).confidence_interval(1 - 2 * level) for level in (0.01, 0.025 / 5)]
+        twin = [
+            stats.ttest_1samp(numbers, 0).confidence_interval(1 - 2 * level)
+            for level in (0.01, 0.025 / 5)
+        ]
         assert rule.interval(numbers, 0.01, 0.025 / 5) == pytest.approx((twin[0].low, twin[1].high))
     assert np.isnan(rule.interval([1.0])).all()
     assert np.isnan(rule.interval([])).all()
@@ -88,7 +96,11 @@ def test_fewer_than_six_pairs_have_no_word():
 
 
 def test_differences_without_spread_have_a_word():
-    for value, word in ((20.0, SUPPORTED), (0.0, NO_GAIN), (-20.0, OPPOSITE)):  # an end at 0 is not above it
+    for value, word in (
+        (20.0, SUPPORTED),
+        (0.0, NO_GAIN),
+        (-20.0, OPPOSITE),
+    ):  # an end at 0 is not above it
         assert rule.word_of([value] * 8, 1.0) == word
     assert rule.seeds_to_tell([0.5] * 8, 1.0) == rule.FEWEST
 
@@ -122,7 +134,9 @@ def test_the_correction_takes_a_word_away_that_the_plain_interval_would_give():
     seen = differences(1.0, 0.95)
     assert rule.word_of(seen, 1.0) == SUPPORTED
     assert rule.word_of(seen, 1.0, *rule.levels(5, one_suffices=True)) == CANNOT_TELL
-    assert rule.word_of(seen, 1.0, *rule.levels(5, one_suffices=False)) == SUPPORTED  # the other side
+    assert (
+        rule.word_of(seen, 1.0, *rule.levels(5, one_suffices=False)) == SUPPORTED
+    )  # the other side
     assert rule.word_of(-seen, 1.0) == OPPOSITE
     assert rule.word_of(-seen, 1.0, *rule.levels(4, one_suffices=False)) == NO_GAIN
     assert rule.word_of(-seen, 1.0, *rule.levels(4, one_suffices=True)) == OPPOSITE
@@ -146,7 +160,8 @@ def test_so_many_seeds_would_tell_in_four_studies_of_five(mean, sd):
     n = rule.seeds_to_tell(seen, 1.0)
     made = mean + sd * np.random.default_rng(6).standard_normal((2_000, n))
     words = [rule.word_of(study, 1.0) for study in made]
-    # the nearer of two ways to an informative word is counted: both together tell a little more often
+    # the nearer of two ways to an informative word is counted: both together tell a little more
+    # often
     assert 0.76 < np.mean([word in (SUPPORTED, NO_GAIN, OPPOSITE) for word in words]) < 0.95
 
 
@@ -192,5 +207,9 @@ def test_exact_intervals_of_a_share():
     for n, level in itertools.product((1, 8, 96), (0.5, 0.95, 0.9998)):
         for k in range(n + 1):
             twin = stats.binomtest(k, n).proportion_ci(level, method="exact")
-            assert intervals.clopper_pearson(k, n, level) == pytest.approx((twin.low, twin.high), abs=1e-9)
-        assert intervals.t_quantile(n, (1 - level) / 2) == pytest.approx(stats.t.isf((1 - level) / 2, n))
+            assert intervals.clopper_pearson(k, n, level) == pytest.approx(
+                (twin.low, twin.high), abs=1e-9
+            )
+        assert intervals.t_quantile(n, (1 - level) / 2) == pytest.approx(
+            stats.t.isf((1 - level) / 2, n)
+        )

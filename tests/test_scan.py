@@ -1,6 +1,8 @@
-"""Claims about the selective scan: the CPU kernel equals the reference, the reference equals its equations.
+"""Claims about the selective scan: the CPU kernel equals the reference, the reference equals its
+equations.
 
-Glossary: B batch, L length, D channels, N state size, G groups; see `operations/reference.py` for the equations.
+Glossary: B batch, L length, D channels, N state size, G groups; see `operations/reference.py` for
+the equations.
 """
 
 import math
@@ -40,7 +42,19 @@ def matrix(kind, batch, channels, length, size):
     return torch.randn(shape)
 
 
-def example(batch=2, channels=5, length=65, size=3, b=0, c=0, skip=True, gate=True, bias=True, softplus=True, seed=0):
+def example(
+    batch=2,
+    channels=5,
+    length=65,
+    size=3,
+    b=0,
+    c=0,
+    skip=True,
+    gate=True,
+    bias=True,
+    softplus=True,
+    seed=0,
+):
     torch.manual_seed(seed)
     full = (batch, channels, length)
     delta = torch.randn(full)
@@ -52,14 +66,18 @@ def example(batch=2, channels=5, length=65, size=3, b=0, c=0, skip=True, gate=Tr
         "C": matrix(c, batch, channels, length, size),
         "D": torch.randn(channels) if skip else None,
         "z": torch.randn(full) if gate else None,
-        "delta_bias": (torch.randn(channels) - 2 if softplus else 0.1 * torch.rand(channels)) if bias else None,
+        "delta_bias": (torch.randn(channels) - 2 if softplus else 0.1 * torch.rand(channels))
+        if bias
+        else None,
         "delta_softplus": softplus,
     }
 
 
 def leaves(arguments, dtype=torch.float32):
     return {
-        name: value.detach().to(dtype).requires_grad_() if isinstance(value, torch.Tensor) else value
+        name: value.detach().to(dtype).requires_grad_()
+        if isinstance(value, torch.Tensor)
+        else value
         for name, value in arguments.items()
     }
 
@@ -78,7 +96,9 @@ def assert_equals_reference(arguments, forward=1e-5, backward=2e-5):
     out.backward(direction)
     expected.backward(direction.double())
     errors = {"out": error(out.detach(), expected.detach()), "last": error(last, expected_last)}
-    grads = {name: error(ours[name].grad, theirs[name].grad) for name in FLOATS if ours[name] is not None}
+    grads = {
+        name: error(ours[name].grad, theirs[name].grad) for name in FLOATS if ours[name] is not None
+    }
     assert max(errors.values()) <= forward, errors
     assert max(grads.values()) <= backward, grads
 
@@ -114,11 +134,13 @@ def numpy_scan(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplu
 FORMS = [(0, 0), (2, 4), ("constant", 2), (0, "constant")]
 
 
-# ------------------------------------------------------------------------------------------------------- the reference
+# ------------------------------------------------------------------------------------ the reference
 @pytest.mark.parametrize(("b", "c"), FORMS)
 def test_reference_is_the_equations(b, c):
     arguments = example(channels=4, length=9, b=b, c=c)
-    arguments["delta"] = torch.linspace(-3, 24, 2 * 4 * 9).view(2, 4, 9)  # above 20 the softplus is the identity
+    arguments["delta"] = torch.linspace(-3, 24, 2 * 4 * 9).view(
+        2, 4, 9
+    )  # above 20 the softplus is the identity
     arguments = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
     out, last = selective_scan(**arguments, return_last_state=True)
     expected, expected_last = numpy_scan(**arguments)
@@ -126,8 +148,14 @@ def test_reference_is_the_equations(b, c):
     np.testing.assert_allclose(last.numpy(), expected_last, rtol=1e-12, atol=1e-13)
 
 
-# ------------------------------------------------------------------------------------------------ cpu against reference
-OPTIONS = [(True, False, False), (False, True, False), (False, False, True), (True, True, True), (False, False, False)]
+# ---------------------------------------------------------------------------- cpu against reference
+OPTIONS = [
+    (True, False, False),
+    (False, True, False),
+    (False, False, True),
+    (True, True, True),
+    (False, False, False),
+]
 SIZES = [
     *(dict(channels=33, length=length) for length in (1, 2, 43, 44, 45, 89, 1000)),  # a chunk has 44 steps
     *(dict(batch=batch, channels=channels) for batch, channels in ((1, 1), (1, 130), (3, 31), (3, 64), (5, 32))),
@@ -145,9 +173,14 @@ def test_cpu_equals_reference(sizes):
 
 
 def test_slow_decay_is_as_exact_as_in_the_reference():
-    """Decay near 1 multiplies the rounding of the exponential by 1/(1 - decay), here 250, in both."""
+    """Decay near 1 multiplies the rounding of the exponential by 1/(1 - decay), here 250, in
+    both."""
     arguments = example(channels=32, length=1000, softplus=False, bias=False)
-    arguments |= {"A": -torch.rand(32, 3) - 0.5, "delta": torch.full((2, 32, 1000), 4e-3), "u": torch.ones(2, 32, 1000)}
+    arguments |= {
+        "A": -torch.rand(32, 3) - 0.5,
+        "delta": torch.full((2, 32, 1000), 4e-3),
+        "u": torch.ones(2, 32, 1000),
+    }
     arguments |= {"B": torch.ones(2, 3, 1000), "z": None}
     _, last = selective_scan(**arguments, return_last_state=True)
     double = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
@@ -187,18 +220,22 @@ def test_softplus_is_exact_on_both_sides_of_its_threshold():
     assert (ratio - 1).abs().max() < 1e-6
     arguments["A"] = torch.zeros(1, 3)  # nothing decays: the sum keeps the tiny ones
     assert error(selective_scan(**arguments), expected.cumsum(-1)) < 2e-6
-    tiny = selective_scan(**{k: v[..., :1] if k in ("u", "delta", "B", "C") else v for k, v in arguments.items()})
+    tiny = selective_scan(
+        **{k: v[..., :1] if k in ("u", "delta", "B", "C") else v for k, v in arguments.items()}
+    )
     assert abs(tiny.item() / math.exp(-30) - 1) < 1e-5
 
 
-# ---------------------------------------------------------------------------------------------------------- inf and NaN
+# -------------------------------------------------------------------------------------- inf and NaN
 def finite_pattern(arguments):
     ours = selective_scan(**arguments, return_last_state=True, backend="cpu")
     theirs = selective_scan(**arguments, return_last_state=True, backend="reference")
     return [(a.isfinite(), b.isfinite()) for a, b in zip(ours, theirs, strict=True)]
 
 
-@pytest.mark.parametrize("change", [{"A": torch.full((3, 3), 90.0)}, {"delta": torch.full((2, 3, 200), -1e6)}])
+@pytest.mark.parametrize(
+    "change", [{"A": torch.full((3, 3), 90.0)}, {"delta": torch.full((2, 3, 200), -1e6)}]
+)
 def test_a_growing_state_overflows_where_the_reference_does(change):
     """The loops on the CPU know states that decay: a scan with others is the reference's."""
     arguments = example(channels=3, length=200, softplus=False, bias=False) | change
@@ -216,7 +253,7 @@ def test_a_non_finite_input_reaches_the_result_as_in_the_reference(name, value):
         assert torch.equal(ours, theirs)
 
 
-# ---------------------------------------------------------------------------------------------- layout, memory, threads
+# -------------------------------------------------------------------------- layout, memory, threads
 def test_transposed_views_are_taken_without_a_copy(monkeypatch):
     batch, length, channels, size, rank = 2, 70, 40, 4, 3
     rows = [torch.randn(batch, length, 2 * channels) for _ in range(2)]
@@ -224,8 +261,12 @@ def test_transposed_views_are_taken_without_a_copy(monkeypatch):
     u, delta = (x[..., :channels].transpose(1, 2) for x in rows)
     B, C = (mixed[..., k : k + size].transpose(1, 2) for k in (rank, rank + size))
     seen, run = set(), scan_cpu.run
-    monkeypatch.setattr(scan_cpu, "run", lambda *start: seen.update(t.data_ptr() for t in start[-1]) or run(*start))
-    out = selective_scan(u, delta, -torch.rand(channels, size), B, C, delta_softplus=True, backend="cpu")
+    monkeypatch.setattr(
+        scan_cpu, "run", lambda *start: seen.update(t.data_ptr() for t in start[-1]) or run(*start)
+    )
+    out = selective_scan(
+        u, delta, -torch.rand(channels, size), B, C, delta_softplus=True, backend="cpu"
+    )
     assert {x.data_ptr() for x in (u, delta, B, C)} <= seen
     assert out.transpose(1, 2).is_contiguous()
 
@@ -237,7 +278,9 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     arguments = leaves(example(batch, channels, length, size, gate=False))
     plan = scan_cpu.cut(batch, length, channels, size, 1, 0, torch.get_num_threads())
     out = selective_scan(**arguments, backend="cpu")
-    out.backward(out.detach())  # so that tracemalloc sees neither the kernel loaded nor what torch imports on first use
+    out.backward(
+        out.detach()
+    )  # so that tracemalloc sees neither the kernel loaded nor what torch imports on first use
     allocated, make = [], {}
     for name in ("empty", "zeros"):
         make[name] = getattr(scan_cpu, name)
@@ -254,7 +297,9 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     monkeypatch.undo()
-    gradients = 4 * (3 * batch * channels * length + 2 * batch * length * size)  # out, du, ddelta; dB, dC
+    gradients = 4 * (
+        3 * batch * channels * length + 2 * batch * length * size
+    )  # out, du, ddelta; dB, dC
     scratch = 4 * math.prod(plan.scratch["forward"])  # freed before the backward pass makes its own
     assert scratch in allocated
     assert 0 < sum(allocated) - scratch - gradients + peak <= 0.05 * 4 * math.prod(shape)
@@ -275,7 +320,9 @@ def test_two_runs_give_the_same_bits_and_one_thread_the_same_result(batch):
 
 def test_blocks_cover_every_channel_once_and_respect_groups():
     plan = scan_cpu.cut(3, 100, 3 * 80, 16, groups=3, rank=0, threads=2)
-    channels = [(d, group) for start, width, group in plan.blocks for d in range(start, start + width)]
+    channels = [
+        (d, group) for start, width, group in plan.blocks for d in range(start, start + width)
+    ]
     assert channels == [(d, d // 80) for d in range(240)]
 
 
@@ -298,19 +345,26 @@ def test_a_forked_child_scans_too():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-# ------------------------------------------------------------------------------------------------ back ends and errors
+# ----------------------------------------------------------------------------- back ends and errors
 def test_auto_takes_the_back_end_for_device_dtype_and_form():
-    assert {scan_backend(torch.empty(0, dtype=t)) for t in (torch.float32, torch.bfloat16, torch.float16)} == {"cpu"}
+    assert {
+        scan_backend(torch.empty(0, dtype=t))
+        for t in (torch.float32, torch.bfloat16, torch.float16)
+    } == {"cpu"}
     assert scan_backend(torch.empty(0, dtype=torch.float64)) == "reference"
     assert scan_backend(torch.empty(0, device="meta")) == "reference"
     for b, c in (("constant", 0), (0, "constant")):
         arguments = example(b=b, c=c)
-        assert torch.equal(selective_scan(**arguments), selective_scan(**arguments, backend="reference"))
+        assert torch.equal(
+            selective_scan(**arguments), selective_scan(**arguments, backend="reference")
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_is_computed_in_float32_and_cast_back(dtype):
-    low = {k: v.to(dtype) if isinstance(v, torch.Tensor) else v for k, v in example(gate=False).items()}
+    low = {
+        k: v.to(dtype) if isinstance(v, torch.Tensor) else v for k, v in example(gate=False).items()
+    }
     ours, theirs = leaves(low, dtype), leaves(low, torch.float32)
     out, expected = selective_scan(**ours), selective_scan(**theirs)
     assert out.dtype == dtype
@@ -320,7 +374,10 @@ def test_low_precision_is_computed_in_float32_and_cast_back(dtype):
     gate = torch.randn(out.shape).to(dtype)
     gated = selective_scan(**{**low, "z": gate})
     assert gated.dtype == dtype
-    assert error(gated, out.detach().double() * torch.nn.functional.silu(gate.double())) < 2 * torch.finfo(dtype).eps
+    assert (
+        error(gated, out.detach().double() * torch.nn.functional.silu(gate.double()))
+        < 2 * torch.finfo(dtype).eps
+    )
 
 
 BAD = {
@@ -370,7 +427,8 @@ def test_wide_registers_are_asked_for_and_change_no_bit():
 
 
 def test_it_works_where_no_cache_can_be_written(tmp_path):
-    """Numba refuses `cache=True` without a writable folder; the kernels must compile all the same."""
+    """Numba refuses `cache=True` without a writable folder; the kernels must compile all the
+    same."""
     code = """
 import numba, numba.core.caching as caching
 def refuse(*a, **k): raise RuntimeError("cannot cache function: no locator available")
@@ -395,7 +453,8 @@ print(twice(_f(0)), sum(twice.stats.cache_hits.values()))
 
 
 def test_numbas_cache_notices_a_change_of_a_helper_in_another_file(tmp_path):
-    """`twice` takes in `sigmoid` of runtime.py: changed there, it is compiled anew; unchanged, it is found compiled."""
+    """`twice` takes in `sigmoid` of runtime.py: changed there, it is compiled anew; unchanged, it
+    is found compiled."""
     folder = tmp_path / "tiny" / "kernels"
     folder.mkdir(parents=True)
     helpers, outer = folder / "runtime.py", folder / "outer.py"
@@ -404,12 +463,16 @@ def test_numbas_cache_notices_a_change_of_a_helper_in_another_file(tmp_path):
 
     def result():
         command = [sys.executable, "-m", "tiny.kernels.outer"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=300)
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=300
+        )
         return tuple(map(float, done.stdout.split()))
 
     assert result() == (1, 0)
     assert result() == (1, 1)
     source = helpers.read_text()
     assert source.count("return (ONE if x >= ZERO else e) / (ONE + e)") == 1
-    helpers.write_text(source.replace("return (ONE if x >= ZERO else e)", "return (TWO if x >= ZERO else e)"))
+    helpers.write_text(
+        source.replace("return (ONE if x >= ZERO else e)", "return (TWO if x >= ZERO else e)")
+    )
     assert result() == (2, 0)

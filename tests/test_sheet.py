@@ -1,4 +1,5 @@
-"""Claims about the sheet of the norms: one A4 page that holds what the registry says, in black and white too."""
+"""Claims about the sheet of the norms: one A4 page that holds what the registry says, in black and
+white too."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -44,7 +45,11 @@ def test_no_words_leave_their_card_or_run_into_each_other(sheet):
     for name, ax in cards(sheet).items():
         (frame,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
         limits = frame.get_window_extent(renderer)
-        boxes = {text.get_text(): text.get_window_extent(renderer) for text in ax.texts if text.get_text()}
+        boxes = {
+            text.get_text(): text.get_window_extent(renderer)
+            for text in ax.texts
+            if text.get_text()
+        }
         for text, box in boxes.items():
             assert limits.x0 <= box.x0 <= box.x1 <= limits.x1, (name, text)
             assert limits.y0 <= box.y0 <= box.y1 <= limits.y1, (name, text)
@@ -56,7 +61,9 @@ def test_no_words_leave_their_card_or_run_into_each_other(sheet):
 def test_shared_cells_are_hatched_for_printers_without_colour(sheet):
     for name, ax in cards(sheet).items():
         (box,) = ax.child_axes
-        hatched = [patch for patch in box.patches if isinstance(patch, Polygon) and patch.get_hatch()]
+        hatched = [
+            patch for patch in box.patches if isinstance(patch, Polygon) and patch.get_hatch()
+        ]
         assert bool(hatched) == bool(moving_cells(name).any())
 
 

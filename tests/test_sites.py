@@ -1,4 +1,5 @@
-"""Norms at further sites: the notation, and every site and every norm against the readable twin and step by step."""
+"""Norms at further sites: the notation, and every site and every norm against the readable twin and
+step by step."""
 
 from __future__ import annotations
 
@@ -23,8 +24,11 @@ D, SIZES = 24, dict(d_state=8, dt_rank=4)  # four groups divide every width: 24,
 
 
 def pairs(norms, *, of=7):
-    """Sites with norms: every site with one in seven of the norms, every norm at one in seven of the sites."""
-    numbered = [(i + k, site, norm) for i, site in enumerate(MORE_SITES) for k, norm in enumerate(norms)]
+    """Sites with norms: every site with one in seven of the norms, every norm at one in seven of
+    the sites."""
+    numbered = [
+        (i + k, site, norm) for i, site in enumerate(MORE_SITES) for k, norm in enumerate(norms)
+    ]
     return [(site, norm) for number, site, norm in numbered if number % of == 0]
 
 
@@ -45,16 +49,22 @@ def made(kind=MambaBlock, *args, **options):
 
 def assert_as_in_float64(block, x):
     """There every operation is its readable twin in plain torch."""
-    assert_twins(results(block, x), results(copy.deepcopy(block).double(), x.double()), 1e-3, at_least=1e-3)
+    assert_twins(
+        results(block, x), results(copy.deepcopy(block).double(), x.double()), 1e-3, at_least=1e-3
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the notation
 
 
 @pytest.mark.parametrize(
     "text",
-    ["NormVary>SSM>GN-token", "None>SSM>GN+delta_after:RMSN+gated:RMSN", "RMSN>SSM>None+z:LN+branch:LN+residual:LN"],
+    [
+        "NormVary>SSM>GN-token",
+        "None>SSM>GN+delta_after:RMSN+gated:RMSN",
+        "RMSN>SSM>None+z:LN+branch:LN+residual:LN",
+    ],
 )
 def test_an_arm_comes_back_as_it_was_written(text):
     assert str(Arm.parse(text)) == text
@@ -67,12 +77,21 @@ def test_the_order_of_sites_and_sites_without_a_norm_make_no_other_arm():
     assert str(arm) == "RMSN>SSM>None+B:LN+gated:RMSN"
     plain = base_config("digits", "smoke", arm="RMSN>SSM>None")
     assert base_config("digits", "smoke", arm="RMSN>SSM>None+C:None").run_id == plain.run_id
-    assert further_norms({"gated": "RMSN", "B": None}) == further_norms([["gated", "RMSN"]]) == (("gated", "RMSN"),)
-    assert base_config("digits", "smoke", arm=Arm("RMSN", "None", {"gated": "RMSN", "B": "LN"})).arm == str(arm)
+    assert (
+        further_norms({"gated": "RMSN", "B": None})
+        == further_norms([["gated", "RMSN"]])
+        == (("gated", "RMSN"),)
+    )
+    assert base_config(
+        "digits", "smoke", arm=Arm("RMSN", "None", {"gated": "RMSN", "B": "LN"})
+    ).arm == str(arm)
 
 
 def test_further_sites_in_words():
-    assert Arm.parse("RMSN>SSM>None+B:RMSN+C:RMSN+delta:LN").label == "RMSN→None + RMSN at B, C + LN at Δ"
+    assert (
+        Arm.parse("RMSN>SSM>None+B:RMSN+C:RMSN+delta:LN").label
+        == "RMSN→None + RMSN at B, C + LN at Δ"
+    )
     assert Arm.parse("RMSN→SSM→GN").label == "RMSN→GN"
     assert str(Arm.parse("preset:Bi-Mamba")) == "LN>SSM>LN"
     assert len(PRESETS) >= 25
@@ -95,24 +114,35 @@ def test_what_is_no_arm_is_refused_with_what_is_allowed(text, said):
         Arm.parse(text)
 
 
-@pytest.mark.parametrize("name", ["Mamba-2-norms", "Jamba", "Falcon-Mamba", "Mamba-3-norms", "Peri-LN"])
+@pytest.mark.parametrize(
+    "name", ["Mamba-2-norms", "Jamba", "Falcon-Mamba", "Mamba-3-norms", "Peri-LN"]
+)
 def test_presets_of_today_train(name):
     arm, options = Arm.parse(f"preset:{name}"), dict(PRESETS[name].options)
     assert arm.more
-    model = SequenceClassifier(3, in_features=1, d_model=D, n_layers=2, arm=arm, norm_options=options)
+    model = SequenceClassifier(
+        3, in_features=1, d_model=D, n_layers=2, arm=arm, norm_options=options
+    )
     model(torch.randn(2, 7, 1)).sum().backward()
     weightless = name == "Falcon-Mamba"
     assert all((norm.weight is None) == weightless for norm in model.blocks[0].more.values())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # options
 
 
 def test_options_of_one_site_are_for_the_norm_there():
     options = {"eps": 1e-6, "B": {"affine": False, "eps": 1e-3}, "n2": {"groups": 8}}
-    block = MambaBlock(D, "RMSN", "GN", {"B": "RMSN", "gated": "GN"}, d_state=8, norm_options=options)
-    assert (block.n1.eps, block.n2.groups, block.more["gated"].groups, block.more["B"].eps) == (1e-6, 8, 4, 1e-3)
+    block = MambaBlock(
+        D, "RMSN", "GN", {"B": "RMSN", "gated": "GN"}, d_state=8, norm_options=options
+    )
+    assert (block.n1.eps, block.n2.groups, block.more["gated"].groups, block.more["B"].eps) == (
+        1e-6,
+        8,
+        4,
+        1e-3,
+    )
     assert block.more["B"].weight is None
     assert block.more["gated"].eps == 1e-6
 
@@ -146,7 +176,7 @@ def test_options_of_a_site_go_through_every_model():
     assert language.backbone.norm_f.eps == vision.final_norm.eps == 1e-4
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # every site and every norm
 
 
@@ -188,7 +218,9 @@ def test_the_vision_block_has_every_site(site, norm):
 
 
 def test_what_is_recorded_behind_a_norm_is_its_output():
-    block = made(MambaBlock, "RMSN", "None", {"gated": "RMSN"}, norm_options={"gated": {"affine": False}})
+    block = made(
+        MambaBlock, "RMSN", "None", {"gated": "RMSN"}, norm_options={"gated": {"affine": False}}
+    )
     with mn.record_sites(block) as seen:
         block(torch.randn(2, 9, D))
     rms = pd.DataFrame(seen.rows()).set_index("site").rms

@@ -1,4 +1,5 @@
-"""Claims about the slides: a deck holds a notebook's questions, figures and answer, and opens without a network."""
+"""Claims about the slides: a deck holds a notebook's questions, figures and answer, and opens
+without a network."""
 
 import base64
 import re
@@ -20,15 +21,22 @@ def shown(data, **metadata):
 
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
-    """A folder with two notebooks that stand for the kit's: 01_one with everything a deck shows, 02_two with little."""
+    """A folder with two notebooks that stand for the kit's: 01_one with everything a deck shows,
+    02_two with little."""
     cells = [
-        new_markdown_cell("# Title & more\n\n**Question.** Does $x^2$ work,\nsee [two](02_two.ipynb)?\n\nMore."),
+        new_markdown_cell(
+            "# Title & more\n\n**Question.** Does $x^2$ work,\nsee [two](02_two.ipynb)?\n\nMore."
+        ),
         new_code_cell("x = 1"),
         new_markdown_cell("## Look\n\nWords on <the> figure."),
-        new_code_cell("fig", outputs=shown({"image/png": PNG}, **{"image/png": {"alt": 'A "figure"'}})),
+        new_code_cell(
+            "fig", outputs=shown({"image/png": PNG}, **{"image/png": {"alt": 'A "figure"'}})
+        ),
         new_markdown_cell("**Predict:** what comes next? See [the web](https://example.org)."),
         new_code_cell("fig", outputs=shown({"image/png": PNG})),
-        new_code_cell("said", metadata={"tags": ["answer"]}, outputs=shown({"text/markdown": ANSWER})),
+        new_code_cell(
+            "said", metadata={"tags": ["answer"]}, outputs=shown({"text/markdown": ANSWER})
+        ),
         new_markdown_cell("## Exercises\n\n1. Try `y`."),
     ]
     folder = tmp_path / "notebooks"
@@ -66,14 +74,20 @@ def test_a_deck_of_the_kit_opens_without_a_network(name, tmp_path):
     assert not [url[:60] for url in loaded if not url.startswith("data:image/")]
     style = "".join(re.findall(r"<style>(.*?)</style>", text, re.DOTALL))
     assert "@import" not in style
-    assert not [url for url in re.findall(r"url\(\s*['\"]?([^)]{0,40})", style) if not url.startswith("data:")]
+    assert not [
+        url
+        for url in re.findall(r"url\(\s*['\"]?([^)]{0,40})", style)
+        if not url.startswith("data:")
+    ]
     assert "Copyright (C) 2011-2026 Hakim El Hattab" in text
     assert page.count("<script>") == 2
     assert page.count("<section") >= 3
     assert path.stat().st_size < 1_500_000
 
 
-def test_the_command_makes_the_decks_asked_for_and_an_unknown_notebook_names_the_nearest(notebooks, tmp_path, capsys):
+def test_the_command_makes_the_decks_asked_for_and_an_unknown_notebook_names_the_nearest(
+    notebooks, tmp_path, capsys
+):
     out = tmp_path / "decks"
     assert main(["slides", "--notebooks", "02", "--out", str(out)]) == 0
     assert capsys.readouterr().out.split() == [str(out / "02_two.slides.html")]

@@ -53,7 +53,7 @@ def wrong_with(folder):
     return check_runs(folder.parent)[folder.name]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # damage
 
 
@@ -84,21 +84,29 @@ def test_an_odd_file_is_damage_that_is_found_without_reading_it_and_stops_nothin
     for what, damage in DAMAGE.items():
         damage(folder / name, content)
         with pytest.warns(
-            UserWarning, match=f"the run .*{folder.name} is damaged: .* sets it aside and trains it again"
+            UserWarning,
+            match=f"the run .*{folder.name} is damaged: .* sets it aside and trains it again",
         ):
             assert len(load_runs()) == 0
         shutil.rmtree(folder / name) if what == "a folder" else None
 
 
 def sealed(folder, **changes):
-    """The folder with another config or other facts, and a manifest that says so, as a run that was written like this;
-    under the name that its config has."""
+    """The folder with another config or other facts, and a manifest that says so, as a run that was
+    written like this; under the name that its config has."""
     for name in ("config.json", "result.json"):
         values = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(values | {k: v for k, v in changes.items() if k in values}))
-    files = {name: {"sha256": whole.sha256(folder / name), "bytes": (folder / name).stat().st_size} for name in WRITTEN}
+        (folder / name).write_text(
+            json.dumps(values | {k: v for k, v in changes.items() if k in values})
+        )
+    files = {
+        name: {"sha256": whole.sha256(folder / name), "bytes": (folder / name).stat().st_size}
+        for name in WRITTEN
+    }
     (folder / MANIFEST).write_text(json.dumps({"files": files}))
-    return folder.rename(folder.with_name(run_id_of(json.loads((folder / "config.json").read_text()))))
+    return folder.rename(
+        folder.with_name(run_id_of(json.loads((folder / "config.json").read_text())))
+    )
 
 
 def test_a_damaged_run_is_set_aside_and_never_deleted(folder, result):
@@ -111,9 +119,13 @@ def test_a_damaged_run_is_set_aside_and_never_deleted(folder, result):
     assert len(load_runs()) == 1
 
 
-def test_a_copy_is_not_taken_for_the_real_run_and_one_of_another_schema_not_for_this_one(folder, result, monkeypatch):
+def test_a_copy_is_not_taken_for_the_real_run_and_one_of_another_schema_not_for_this_one(
+    folder, result, monkeypatch
+):
     shutil.copytree(folder, folder.with_name("copy"))
-    with pytest.warns(UserWarning, match="copy is damaged: its config is that of run .*, or of an older SCHEMA"):
+    with pytest.warns(
+        UserWarning, match="copy is damaged: its config is that of run .*, or of an older SCHEMA"
+    ):
         assert load_runs().run_id.tolist() == [folder.name]
     monkeypatch.setattr("mambanorm_study.config.SCHEMA", 2**20)
     with pytest.warns(UserWarning, match="edited, copied, or of an older SCHEMA"):
@@ -124,7 +136,9 @@ def test_a_run_of_a_norm_that_is_not_registered_here_is_not_damaged(folder, monk
     """Nor is it by an import that fails."""
     folder = sealed(folder, arm="Peak>SSM>GN")
     assert "unknown norm 'Peak'" in wrong_with(folder)
-    with pytest.warns(UserWarning, match="1 run uses the norm 'Peak', which is not registered here"):
+    with pytest.warns(
+        UserWarning, match="1 run uses the norm 'Peak', which is not registered here"
+    ):
         assert len(load_runs()) == 0
     monkeypatch.setenv("MAMBANORM_IMPORT", str(folder.parent / "no_such.py"))
     with pytest.raises(ValueError, match=r"no_such.py: No such file"):
@@ -148,7 +162,7 @@ def test_the_command_line_checks_a_store_and_names_what_is_damaged(folder, capsy
     assert "1 of them not whole" in said
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # other users
 
 
@@ -185,7 +199,7 @@ def test_what_cannot_be_read_stays_where_it_is(folder, result, monkeypatch):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # disks
 
 
@@ -193,7 +207,9 @@ def test_a_store_that_cannot_be_written_is_told_in_one_sentence(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match=r"the run store .*file is a file: needed is a folder"):
         check_store(tmp_path / "file")
-    with pytest.raises(OSError, match=r"cannot hold the run store: .* give a folder that you can write to"):
+    with pytest.raises(
+        OSError, match=r"cannot hold the run store: .* give a folder that you can write to"
+    ):
         check_store(tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "mine"
     assert check_store(tmp_path / "new") == (tmp_path / "new").resolve()
@@ -207,7 +223,18 @@ def test_a_store_that_cannot_be_written_is_told_in_one_sentence(tmp_path):
         ["record", "--scale", "smoke", "--out"],
         ["sweep", "--arms", "None>SSM>None", "--scale", "smoke", "--workers", "0", "--runs-dir"],
         ["train", "--arm", "None>SSM>None", "--scale", "smoke", "--runs-dir"],
-        ["verdicts", "--scale", "smoke", "--claims", "H1s", "--seeds", "1", "--workers", "0", "--runs-dir"],
+        [
+            "verdicts",
+            "--scale",
+            "smoke",
+            "--claims",
+            "H1s",
+            "--seeds",
+            "1",
+            "--workers",
+            "0",
+            "--runs-dir",
+        ],
     ],
     ids=lambda command: command[0],
 )
@@ -224,7 +251,9 @@ def test_a_bad_place_is_told_before_the_first_step(command, store, tmp_path, cap
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_what_a_kill_left_of_a_stored_run_is_removed_by_a_sweep_with_nothing_to_train(folder, result, written):
+def test_what_a_kill_left_of_a_stored_run_is_removed_by_a_sweep_with_nothing_to_train(
+    folder, result, written
+):
     store, damaged = folder.parent, shutil.copytree(written, folder.with_name("d" * 16))
     (damaged / "result.json").unlink()  # somebody may be training it anew
     for name in (folder.name, damaged.name, "a" * 16):
@@ -252,13 +281,14 @@ store.save_run(study.train(study.RunConfig.from_json(sys.argv[1])), sys.argv[2])
     assert [path.name for path in store.iterdir()] == [result.config.run_id]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # a power cut: what has its name is on the disk
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """fsync, rename and replace in the order in which they are called, with the path that is synced or renamed."""
+    """fsync, rename and replace in the order in which they are called, with the path that is synced
+    or renamed."""
     seen = []
 
     def noting(name, call, path_of):
@@ -269,18 +299,26 @@ def calls(monkeypatch):
         return noted
 
     monkeypatch.setattr(
-        os, "fsync", noting("fsync", os.fsync, lambda args: os.path.realpath(f"/proc/self/fd/{args[0]}"))
+        os,
+        "fsync",
+        noting("fsync", os.fsync, lambda args: os.path.realpath(f"/proc/self/fd/{args[0]}")),
     )
     for name in ("rename", "replace"):
-        monkeypatch.setattr(os, name, noting(name, getattr(os, name), lambda args: os.fspath(args[0])))
+        monkeypatch.setattr(
+            os, name, noting(name, getattr(os, name), lambda args: os.fspath(args[0]))
+        )
     return seen
 
 
-needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads what a handle is open on in /proc")
+needs_proc = pytest.mark.skipif(
+    not os.path.isdir("/proc/self/fd"), reason="reads what a handle is open on in /proc"
+)
 
 
 @needs_proc
-def test_a_file_takes_its_name_after_it_has_reached_the_disk_and_before_its_folder_is_synced(tmp_path, calls):
+def test_a_file_takes_its_name_after_it_has_reached_the_disk_and_before_its_folder_is_synced(
+    tmp_path, calls
+):
     whole.write_text(tmp_path / "one.txt", "whole")
     (first, temporary), (then, renamed), (last, synced) = calls
     assert (first, then, last) == ("fsync", "replace", "fsync")
@@ -305,7 +343,9 @@ def test_a_pipe_and_a_link_are_written_to_and_never_replaced(tmp_path):
 @needs_proc
 def test_a_run_takes_its_name_after_all_of_it_has_reached_the_disk(store, result, calls):
     final = save_run(result, store)
-    (at,) = [i for i, (name, path) in enumerate(calls) if name == "rename" and ".unfinished-" in path]
+    (at,) = [
+        i for i, (name, path) in enumerate(calls) if name == "rename" and ".unfinished-" in path
+    ]
     before = {os.path.relpath(path, calls[at][1]) for name, path in calls[:at] if name == "fsync"}
     assert before >= {".", *(path.name for path in final.iterdir())}
     assert ("fsync", str(store)) in calls[at:]
@@ -314,7 +354,9 @@ def test_a_run_takes_its_name_after_all_of_it_has_reached_the_disk(store, result
 @needs_proc
 def test_a_new_folder_is_synced_into_each_new_one_above_it(tmp_path, calls):
     whole.make_folder(tmp_path / "a" / "b" / "c")
-    assert sorted(calls) == [("fsync", str(path)) for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")]
+    assert sorted(calls) == [
+        ("fsync", str(path)) for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")
+    ]
     whole.make_folder(tmp_path / "a" / "b" / "c")
     assert len(calls) == 3
     check_store(tmp_path / "runs")

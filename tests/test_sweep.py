@@ -1,4 +1,5 @@
-"""A sweep gives a row a config, whatever happens to workers, schedulers and other sweeps on the same store."""
+"""A sweep gives a row a config, whatever happens to workers, schedulers and other sweeps on the
+same store."""
 
 import errno
 import fcntl
@@ -71,7 +72,9 @@ def scheduler(folder):
     file = folder / "scheduler.json"
     options = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
     silent = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with process("-m", "distributed.cli.dask_scheduler", *options, "--scheduler-file", file, **silent) as started:
+    with process(
+        "-m", "distributed.cli.dask_scheduler", *options, "--scheduler-file", file, **silent
+    ) as started:
         until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler")
         yield started, json.loads(file.read_text())["address"]
 
@@ -79,20 +82,31 @@ def scheduler(folder):
 @contextmanager
 def worker(address, *options, **environment):
     """A Dask worker in a process of its own."""
-    silent = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment)
+    silent = dict(
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment
+    )
     common = ["--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--no-dashboard"]
-    with process("-m", "distributed.cli.dask_worker", address, *common, *options, **silent) as started:
+    with process(
+        "-m", "distributed.cli.dask_worker", address, *common, *options, **silent
+    ) as started:
         yield started
 
 
 # how many threads
 
 
-def test_a_sweep_on_workers_of_its_own_trains_what_is_missing_and_gives_the_frame_in_order(store, monkeypatch):
-    """Each run on the threads that it asks for, more than the machine may have, and this process as it was."""
+def test_a_sweep_on_workers_of_its_own_trains_what_is_missing_and_gives_the_frame_in_order(
+    store, monkeypatch
+):
+    """Each run on the threads that it asks for, more than the machine may have, and this process as
+    it was."""
     for name in worker_environment(1):  # what is set outside would hold for the worker too
         monkeypatch.delenv(name, raising=False)
-    configs = [smoke(threads=3), smoke(), smoke(arm="None>SSM>None", lr=1e6, steps=30, warmup_steps=0, n_layers=4)]
+    configs = [
+        smoke(threads=3),
+        smoke(),
+        smoke(arm="None>SSM>None", lr=1e6, steps=30, warmup_steps=0, n_layers=4),
+    ]
     save_run(train(configs[1]))
     before = (store / configs[1].run_id / "result.json").read_bytes()
     environment = dict(os.environ)
@@ -121,7 +135,9 @@ def test_the_last_missing_run_has_the_result_it_has_among_others(two_workers, tm
         assert list(frame.threads) == [1]
         alone = find_run(configs[1], tmp_path / name)
         assert alone.curves.equals(there.curves)
-        assert all(torch.equal(value, there.checkpoint[part]) for part, value in alone.checkpoint.items())
+        assert all(
+            torch.equal(value, there.checkpoint[part]) for part, value in alone.checkpoint.items()
+        )
     assert torch.get_num_threads() == before
 
 
@@ -139,14 +155,20 @@ def test_as_many_workers_as_the_cores_hold_of_the_widest_run(monkeypatch):
     assert count_workers(ten) == 8
     assert count_workers(ten[:3]) == 3
     assert count_workers(ten[:1]) == 0  # in this process
-    assert count_workers([smoke(seed=seed) for seed in range(10)]) == 0  # over before a worker has started
+    assert (
+        count_workers([smoke(seed=seed) for seed in range(10)]) == 0
+    )  # over before a worker has started
     assert count_workers([*ten, quick(threads=3)]) == 2
     assert count_workers([*ten, quick(threads=16)]) == 1
-    assert count_workers([quick(threads=4096)]) == 1  # this process has not so many, a worker of its own will
+    assert (
+        count_workers([quick(threads=4096)]) == 1
+    )  # this process has not so many, a worker of its own will
     assert count_workers(ten, 5) == 5
     with pytest.raises(ValueError, match="workers must be"):
         count_workers(ten, -1)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # several runs share a GPU only if one asks for it
+    monkeypatch.setattr(
+        torch.cuda, "is_available", lambda: True
+    )  # several runs share a GPU only if one asks for it
     assert count_workers(ten) == 0
     assert count_workers(ten, 5) == 5
     assert count_workers([config.but(device="cpu") for config in ten]) == 8
@@ -169,7 +191,9 @@ def test_a_run_is_timed_with_its_own_threads(store, monkeypatch):
 # runs that fail, and workers that die
 
 
-def test_configs_that_cannot_train_are_failed_rows_and_a_line_each_without_a_traceback(capfd, store):
+def test_configs_that_cannot_train_are_failed_rows_and_a_line_each_without_a_traceback(
+    capfd, store
+):
     bad = smoke(arm="GN>SSM>None", norm_options={"groups": 3})
     with pytest.warns(UserWarning, match="do not divide"):
         frame = sweep([bad, smoke(threads=4096), smoke()], workers=0, progress=False)
@@ -178,7 +202,17 @@ def test_configs_that_cannot_train_are_failed_rows_and_a_line_each_without_a_tra
     assert "set NUMBA_NUM_THREADS=4096" in frame.error[1]
     assert missing_runs([bad]) == [bad]
     capfd.readouterr()
-    argv = ["sweep", "--arms", "GN>SSM>GN,GN>SSM>None", "--scale", "smoke", "--seeds", "2", "--workers", "0"]
+    argv = [
+        "sweep",
+        "--arms",
+        "GN>SSM>GN,GN>SSM>None",
+        "--scale",
+        "smoke",
+        "--seeds",
+        "2",
+        "--workers",
+        "0",
+    ]
     assert cli.main([*argv, "--set", 'norm_options={"groups": 3}']) == 1
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("mambanorm:")]
     assert len(lines) == 4 + 1  # each, and how many
@@ -193,7 +227,10 @@ def test_the_traceback_of_a_failing_run_is_shown_to_those_who_ask(capfd, store, 
         assert run_one(config.to_json(), str(store)).error.endswith("one of [1, 2, 4, 8]")
         assert ("Traceback" in capfd.readouterr().err) == asked
     monkeypatch.setattr(worker_module, "train", lambda *_, **__: {}["a mistake in the code"])
-    assert "KeyError: 'a mistake in the code' (MAMBANORM_DEBUG=1 " in run_one(smoke().to_json(), str(store)).error
+    assert (
+        "KeyError: 'a mistake in the code' (MAMBANORM_DEBUG=1 "
+        in run_one(smoke().to_json(), str(store)).error
+    )
     assert list(store.iterdir()) == []  # its lease is gone with it
 
 
@@ -234,7 +271,9 @@ if __name__ == "__main__":
 """
 
 
-def test_a_dying_worker_costs_nothing_but_time_and_a_run_that_kills_every_worker_is_a_failed_row(store, tmp_path):
+def test_a_dying_worker_costs_nothing_but_time_and_a_run_that_kills_every_worker_is_a_failed_row(
+    store, tmp_path
+):
     path, mark = tmp_path / "dying.py", tmp_path / "mark"
     path.write_text(DYING)
     done = subprocess.run([sys.executable, path, mark], capture_output=True, text=True, timeout=300)
@@ -257,7 +296,17 @@ def test_a_script_that_sweeps_while_its_workers_import_it_is_told_what_to_do(sto
 
 
 def test_a_full_disk_ends_the_sweep_in_one_sentence(store, monkeypatch, capsys):
-    argv = ["sweep", "--arms", "RMSN>SSM>None,None>SSM>GN", "--scale", "smoke", "--seeds", "3", "--workers", "0"]
+    argv = [
+        "sweep",
+        "--arms",
+        "RMSN>SSM>None,None>SSM>GN",
+        "--scale",
+        "smoke",
+        "--seeds",
+        "3",
+        "--workers",
+        "0",
+    ]
     sweep([smoke(arm="RMSN>SSM>None", seed=1)], workers=0, progress=False)
 
     def full_disk(*_):
@@ -265,7 +314,9 @@ def test_a_full_disk_ends_the_sweep_in_one_sentence(store, monkeypatch, capsys):
 
     trained = []
     monkeypatch.setattr(worker_module, "save_run", full_disk)
-    monkeypatch.setattr(worker_module, "train", lambda c, **k: trained.append(c) or study.train(c, **k))
+    monkeypatch.setattr(
+        worker_module, "train", lambda c, **k: trained.append(c) or study.train(c, **k)
+    )
     capsys.readouterr()
     assert cli.main(argv) == 1
     ours = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mambanorm:")]
@@ -313,7 +364,9 @@ def test_a_run_is_trained_by_one_process_at_a_time_and_a_dead_one_holds_nothing(
 def test_a_run_whose_process_died_is_trained_here_at_last(store, monkeypatch, look_often):
     first, second = smoke(), smoke(seed=1)
     order = []
-    monkeypatch.setattr(worker_module, "train", lambda c, **k: order.append(c.run_id) or study.train(c, **k))
+    monkeypatch.setattr(
+        worker_module, "train", lambda c, **k: order.append(c.run_id) or study.train(c, **k)
+    )
     with held(store, first) as other, ThreadPoolExecutor() as pool:
         waiting = pool.submit(sweep, [first, second], workers=0, progress=False)
         until(lambda: find_run(second) is not None, "the other run", 60)
@@ -328,8 +381,13 @@ def test_a_run_whose_process_died_is_trained_here_at_last(store, monkeypatch, lo
 def test_what_another_process_stores_meanwhile_is_not_trained_again(store, monkeypatch, look_often):
     config = smoke()
     with held(store, config) as other, ThreadPoolExecutor() as pool:
-        monkeypatch.setattr(worker_module, "train", lambda *_, **__: pytest.fail("it is trained elsewhere"))
-        both = [pool.submit(sweep, [config], workers=0, progress=False), pool.submit(train_and_store, config, store)]
+        monkeypatch.setattr(
+            worker_module, "train", lambda *_, **__: pytest.fail("it is trained elsewhere")
+        )
+        both = [
+            pool.submit(sweep, [config], workers=0, progress=False),
+            pool.submit(train_and_store, config, store),
+        ]
         until(lambda: all(task.running() for task in both), "both to start", 60)
         study.save_run(study.train(config))
         other.kill()  # its lease ends with it
@@ -343,7 +401,9 @@ def path(store):
     return store / f"{LEASE}a"
 
 
-def test_every_user_of_a_store_may_lock_a_lease_and_a_disk_without_locks_goes_without(path, monkeypatch):
+def test_every_user_of_a_store_may_lock_a_lease_and_a_disk_without_locks_goes_without(
+    path, monkeypatch
+):
     before = os.umask(0o077)
     try:
         with lease("a", path.parent):
@@ -363,14 +423,20 @@ def test_every_user_of_a_store_may_lock_a_lease_and_a_disk_without_locks_goes_wi
 
 
 def test_a_local_cluster_can_be_reached_from_this_process_alone_and_serves_no_page(two_workers):
-    with pytest.raises(ssl.SSLError, match="(?i)certificate"):  # another user of this machine has no key
+    with pytest.raises(
+        ssl.SSLError, match="(?i)certificate"
+    ):  # another user of this machine has no key
         talk(two_workers.scheduler.address)
     me = psutil.Process()
     mine = [me, *me.children(recursive=True)]
     places = {c.laddr for p in mine for c in p.net_connections() if c.status == psutil.CONN_LISTEN}
     assert len(places) >= 4  # scheduler, nanny, worker, and what would serve the pages
     assert {place.ip for place in places} == {"127.0.0.1"}
-    pages = {page(place, name) for place in places for name in ("info", "metrics", "json/identity.json", "status")}
+    pages = {
+        page(place, name)
+        for place in places
+        for name in ("info", "metrics", "json/identity.json", "status")
+    }
     assert pages <= {None, "404"}
     assert "404" in pages
 
@@ -380,7 +446,10 @@ def talk(address):
     stranger = ssl.create_default_context()
     stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
     host, port = address.removeprefix("tls://").split(":")
-    with socket.create_connection((host, int(port)), 30) as connection, stranger.wrap_socket(connection) as wrapped:
+    with (
+        socket.create_connection((host, int(port)), 30) as connection,
+        stranger.wrap_socket(connection) as wrapped,
+    ):
         return wrapped.recv(1)
 
 
@@ -409,13 +478,24 @@ def dask_setup(_worker):
 """
 
 
-def test_runs_that_a_worker_stored_elsewhere_are_failed_rows_and_exit_code_1(store, tmp_path, capsys, monkeypatch):
+def test_runs_that_a_worker_stored_elsewhere_are_failed_rows_and_exit_code_1(
+    store, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(sweeping, "APPEARS_S", 1.0)
     preload = tmp_path / "elsewhere.py"
     preload.write_text(ELSEWHERE)
     asked = ["--scale", "smoke", "--set", "steps=2"]
     with scheduler(tmp_path) as (_, address), worker(address, "--preload", preload):
-        argv = ["sweep", "--arms", "RMSN>SSM>None,None>SSM>GN", "--seeds", "2", *asked, "--scheduler", address]
+        argv = [
+            "sweep",
+            "--arms",
+            "RMSN>SSM>None,None>SSM>GN",
+            "--seeds",
+            "2",
+            *asked,
+            "--scheduler",
+            address,
+        ]
         assert cli.main(argv) == 1
         said = capsys.readouterr().err
         assert "4 of 4 runs could not be trained" in said
@@ -427,7 +507,10 @@ def test_a_sweep_waits_for_workers_and_says_of_one_that_has_too_few_threads(stor
         waiting = pool.submit(sweep, [smoke(threads=2), smoke()], scheduler=address, progress=False)
         said = f"no workers at {address} yet: start some with `dask worker {address} --nthreads 1`"
         until(lambda: said in capfd.readouterr().err, "a word about workers")
-        with worker(address, NUMBA_NUM_THREADS="1"), pytest.warns(UserWarning, match="set NUMBA_NUM_THREADS=2"):
+        with (
+            worker(address, NUMBA_NUM_THREADS="1"),
+            pytest.warns(UserWarning, match="set NUMBA_NUM_THREADS=2"),
+        ):
             assert list(waiting.result(240).status) == ["failed", "ok"]
 
 
@@ -444,7 +527,11 @@ def test_a_scheduler_that_dies_ends_the_sweep(store, tmp_path):
 
 def test_a_scheduler_that_does_not_answer_is_one_line(capsys, store):
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
-        code = cli.main(["sweep", "--arms", "LN>SSM>LN", "--scale", "smoke", "--scheduler", "tcp://127.0.0.1:1"])
+        code = cli.main(
+            ["sweep", "--arms", "LN>SSM>LN", "--scale", "smoke", "--scheduler", "tcp://127.0.0.1:1"]
+        )
     assert code == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("mambanorm: no Dask scheduler answers at tcp://127.0.0.1:1: is it running, is that its ")
+    assert line.startswith(
+        "mambanorm: no Dask scheduler answers at tcp://127.0.0.1:1: is it running, is that its "
+    )

@@ -1,4 +1,5 @@
-"""Tables with real-valued targets: read as published, scaled by the training rows, scored in the targets' units."""
+"""Tables with real-valued targets: read as published, scaled by the training rows, scored in the
+targets' units."""
 
 import os
 from pathlib import Path
@@ -98,13 +99,19 @@ def test_a_feature_is_a_position_with_a_slot_of_its_own_and_scaled_by_the_traini
     test, val, train_rows = order[10:20], order[:10], order[20:]
     mean, std = x.to_numpy()[train_rows].mean(0), x.to_numpy()[train_rows].std(0)
     for split, rows in ((data.train, train_rows), (data.val, val), (data.test, test)):
-        np.testing.assert_allclose(values(split), (x.to_numpy()[rows] - mean) / std, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            values(split), (x.to_numpy()[rows] - mean) / std, rtol=1e-5, atol=1e-6
+        )
         np.testing.assert_allclose(split.labels, y.to_numpy()[rows], rtol=1e-6)
         other = split.inputs.clone()
         other[:, range(3), range(3)] = 0
-        assert torch.equal(other.nonzero()[:, 1:].unique(dim=0), torch.tensor([[j, SLOTS + j] for j in range(3)]))
+        assert torch.equal(
+            other.nonzero()[:, 1:].unique(dim=0), torch.tensor([[j, SLOTS + j] for j in range(3)])
+        )
     np.testing.assert_allclose(data.units.mean, y.to_numpy()[train_rows].mean(0), rtol=1e-6)
-    np.testing.assert_allclose(data.units.back(data.units.scaled(data.test.labels)), data.test.labels, rtol=1e-5)
+    np.testing.assert_allclose(
+        data.units.back(data.units.scaled(data.test.labels)), data.test.labels, rtol=1e-5
+    )
     assert data.chance == 0.0
 
 
@@ -142,10 +149,13 @@ def test_classes_and_real_values_are_not_mixed_up():
     inputs = torch.zeros(4, 3, 1)
     classes, real_values = Split(inputs, torch.arange(4)), Split(inputs, torch.randn(4, 1))
     with pytest.raises(
-        BadData, match=r"labels of the train split are torch.float32 .*and 0 targets are named: targets="
+        BadData,
+        match=r"labels of the train split are torch.float32 .*and 0 targets are named: targets=",
     ):
         TaskData(*[real_values] * 3, n_classes=1, in_features=1)
-    with pytest.raises(BadData, match="labels of the train split are torch.int64 .*1 targets are named"):
+    with pytest.raises(
+        BadData, match="labels of the train split are torch.int64 .*1 targets are named"
+    ):
         TaskData(*[classes] * 3, n_classes=1, in_features=1, targets=("load",))
     with pytest.raises(BadData, match="n_classes=10 and 1 targets"):
         TaskData(*[real_values] * 3, n_classes=10, in_features=1, targets=("load",))

@@ -1,4 +1,5 @@
-"""Claims about the tasks: what an expression means, what a split holds, what the user is told when it is wrong."""
+"""Claims about the tasks: what an expression means, what a split holds, what the user is told when
+it is wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +16,17 @@ import pytest
 import torch
 
 from mambanorm_study.basics.settings import SCALES
-from mambanorm_study.tasks import TASKS, Split, TaskData, files, listops, load_task, register_task, registry, small
+from mambanorm_study.tasks import (
+    TASKS,
+    Split,
+    TaskData,
+    files,
+    listops,
+    load_task,
+    register_task,
+    registry,
+    small,
+)
 from mambanorm_study.tasks.listops import SETTINGS, draw, evaluate, read_tsv, tokenise
 
 LONG = (
@@ -61,10 +72,13 @@ def own_tasks(monkeypatch):
 
 
 def random_tree(rng, depth):
-    """A tree of up to `depth` levels below this one, one to five arguments: wider than what the generator makes."""
+    """A tree of up to `depth` levels below this one, one to five arguments: wider than what the
+    generator makes."""
     if depth == 0 or rng.random() < 0.3:
         return rng.randrange(10)
-    return rng.choice(list(listops.OPERATORS)), [random_tree(rng, depth - 1) for _ in range(rng.randint(1, 5))]
+    return rng.choice(list(listops.OPERATORS)), [
+        random_tree(rng, depth - 1) for _ in range(rng.randint(1, 5))
+    ]
 
 
 def written(tree):
@@ -82,7 +96,12 @@ def float_value(tree):
     if isinstance(tree, int):
         return float(tree)
     args = np.array([float_value(arg) for arg in tree[1]])
-    reduce = {"[MIN": np.min, "[MAX": np.max, "[MED": lambda x: math.trunc(np.median(x)), "[SM": lambda x: x.sum() % 10}
+    reduce = {
+        "[MIN": np.min,
+        "[MAX": np.max,
+        "[MED": lambda x: math.trunc(np.median(x)),
+        "[SM": lambda x: x.sum() % 10,
+    }
     return float(reduce[tree[0]](args))
 
 
@@ -91,7 +110,7 @@ def rows_of(split):
     return [row.numpy().tobytes() for row in split.inputs]
 
 
-# ---------------------------------------------------------------------------------------------- notation
+# ----------------------------------------------------------------------------------------- notation
 
 
 @pytest.mark.parametrize(("source", "value", "tokens"), EXAMPLES)
@@ -113,7 +132,9 @@ def test_evaluate_equals_an_independent_float_recursion():
         assert evaluate(written(tree)) == float_value(tree)
         values[evaluate(written(tree))] += 1
     assert min(values.values()) > 1
-    assert evaluate("[SM 1 " * 5_000 + "4" + " ]" * 5_000) == (4 + 5_000) % 10  # deeper than Python recurses
+    assert (
+        evaluate("[SM 1 " * 5_000 + "4" + " ]" * 5_000) == (4 + 5_000) % 10
+    )  # deeper than Python recurses
 
 
 @pytest.mark.parametrize(
@@ -133,7 +154,7 @@ def test_a_malformed_expression_is_refused(text, said):
         evaluate(text)
 
 
-# ---------------------------------------------------------------------------------------------- generator
+# ---------------------------------------------------------------------------------------- generator
 
 
 def test_what_is_drawn_is_distinct_deterministic_and_its_first_rows_never_change():
@@ -148,7 +169,9 @@ def test_what_is_drawn_is_distinct_deterministic_and_its_first_rows_never_change
 
 def test_quick_is_nested_lists_of_5_to_40_tokens_with_no_class_to_bet_on():
     data = load_task("listops", "quick", 0)
-    lengths = torch.cat([part.lengths for part in (data.train, data.val, data.test)]) - 1  # without <eos>
+    lengths = (
+        torch.cat([part.lengths for part in (data.train, data.val, data.test)]) - 1
+    )  # without <eos>
     labels = torch.cat([part.labels for part in (data.train, data.val, data.test)])
     assert (int(lengths.min()), int(lengths.max())) == (5, 40)
     assert lengths.double().mean() == pytest.approx(19, abs=0.5)
@@ -160,8 +183,8 @@ def test_quick_is_nested_lists_of_5_to_40_tokens_with_no_class_to_bet_on():
 
 
 def test_the_paper_generator_has_lras_statistics():
-    """3,000 kept against 3,000 that LRA's generator kept: bounds are 3.3 standard errors (99.9 %) of the difference of
-    two such samples; a median's is that of the share below it."""
+    """3,000 kept against 3,000 that LRA's generator kept: bounds are 3.3 standard errors (99.9 %)
+    of the difference of two such samples; a median's is that of the share below it."""
     n, bound = 3_000, 3.3 * math.sqrt(2 / 3_000)
     draw, settings, lengths, labels, tries = random.Random(11).random, SETTINGS["paper"], [], [], 0
     while len(lengths) < n:
@@ -175,21 +198,30 @@ def test_the_paper_generator_has_lras_statistics():
     assert 500 < min(lengths) < max(lengths) < 2_000
     shares = np.bincount(labels, minlength=10) / n
     for share in shares[[0, 9]]:
-        assert share == pytest.approx(0.17, abs=0.005 + bound * math.sqrt(0.17 * 0.83))  # "about 17 %"
+        assert share == pytest.approx(
+            0.17, abs=0.005 + bound * math.sqrt(0.17 * 0.83)
+        )  # "about 17 %"
     slack = bound * math.sqrt(0.08 * 0.92)
     assert ((0.07 - slack < shares[1:9]) & (shares[1:9] < 0.09 + slack)).all()
-    assert statistics.mean(lengths) == pytest.approx(listops.TOKENS["paper"], abs=bound * statistics.stdev(lengths))
+    assert statistics.mean(lengths) == pytest.approx(
+        listops.TOKENS["paper"], abs=bound * statistics.stdev(lengths)
+    )
 
 
 def test_paper_settings_are_lras():
     paper = SETTINGS["paper"]
     assert (paper.train, paper.val, paper.test) == (96_000, 2_000, 2_000)
     assert (len(paper.operator_probability) + 1, set(paper.operator_probability)) == (10, {0.25})
-    assert (paper.min_args, paper.max_args, paper.longer_than, paper.shorter_than) == (2, 10, 500, 2_000)
+    assert (paper.min_args, paper.max_args, paper.longer_than, paper.shorter_than) == (
+        2,
+        10,
+        500,
+        2_000,
+    )
     assert set(SETTINGS) == set(SCALES)
 
 
-# ---------------------------------------------------------------------------------------------- splits
+# ------------------------------------------------------------------------------------------- splits
 
 
 @pytest.mark.parametrize("name", ["digits", "listops"])
@@ -204,7 +236,9 @@ def test_seeds_share_one_pool_of_labelled_rows_and_no_expression_stands_in_two_s
     pools = []
     for seed in (0, 5):
         data = load_task("listops", "smoke", seed)
-        pools.append(sorted(row for part in (data.train, data.val, data.test) for row in rows_of(part)))
+        pools.append(
+            sorted(row for part in (data.train, data.val, data.test) for row in rows_of(part))
+        )
     assert pools[0] == pools[1]
     assert len(pools[0]) == len(set(pools[0])) == 128
     for part in (data.train, data.test):
@@ -222,7 +256,9 @@ def test_digits_are_all_there_once_and_stratified():
     assert data.train.inputs.dtype == torch.float32
     assert (data.train.inputs.min(), data.train.inputs.max()) == (-1, 1)
     assert (data.n_classes, data.vocab_size, data.in_features) == (10, None, 1)
-    whole = torch.cat([part.labels for part in (data.train, data.val, data.test)]).bincount() / 1_797
+    whole = (
+        torch.cat([part.labels for part in (data.train, data.val, data.test)]).bincount() / 1_797
+    )
     for part in (data.train, data.val, data.test):
         assert (part.labels.bincount() - whole * len(part)).abs().max() <= 1
 
@@ -244,7 +280,7 @@ def test_chance_bets_on_the_training_splits_most_common_class():
     assert tie.chance == 0.75
 
 
-# ---------------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 PADDED = Split(
@@ -289,7 +325,7 @@ def test_a_split_whose_parts_do_not_fit_is_refused(wrong, said):
         replace(PADDED, **wrong)
 
 
-# ---------------------------------------------------------------------------------------------- LRA's files
+# ---------------------------------------------------------------------------------------------- LRA
 
 
 def write_tsv(path, *rows, header="Source\tTarget"):
@@ -311,7 +347,9 @@ def test_real_rows_are_read_and_their_labels_are_their_values():
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_a_tsv_file_gives_back_what_was_generated(tmp_path, ending):
     pairs = drawn(20, SETTINGS["smoke"])
-    text = ending.join(["Source\tTarget", *(f"{source}\t{label}" for source, label in pairs)]) + ending
+    text = (
+        ending.join(["Source\tTarget", *(f"{source}\t{label}" for source, label in pairs)]) + ending
+    )
     (tmp_path / "rows.tsv").write_bytes(text.encode())
     assert read_tsv(tmp_path / "rows.tsv") == pairs
 
@@ -343,25 +381,34 @@ def put_lra_files(folder, *splits, n=5):
     """LRA's release with n rows a split; returns its expressions and their values."""
     pairs = drawn(3 * n, SETTINGS["smoke"])
     for i, split in enumerate(splits):
-        write_tsv(folder / f"basic_{split}.tsv", *(f"{source}\t{label}" for source, label in pairs[i * n : i * n + n]))
+        write_tsv(
+            folder / f"basic_{split}.tsv",
+            *(f"{source}\t{label}" for source, label in pairs[i * n : i * n + n]),
+        )
     return pairs
 
 
-def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(empty_folder, monkeypatch):
+def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(
+    empty_folder, monkeypatch
+):
     pairs = put_lra_files(empty_folder, "train", "val", "test")
-    with pytest.raises(ValueError, match=r"holds 5 \+ 5 \+ 5 rows, paper needs 96,000 \+ 2,000 \+ 2,000"):
+    with pytest.raises(
+        ValueError, match=r"holds 5 \+ 5 \+ 5 rows, paper needs 96,000 \+ 2,000 \+ 2,000"
+    ):
         listops.load_listops("paper", 0)
     monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], train=5, val=5, test=5))
     data = listops.load_listops("paper", 0)
     parts = (data.train, data.val, data.test)
-    assert [(listops.decode(row), int(n)) for part in parts for row, n in zip(part.inputs, part.labels)] == pairs
+    assert [
+        (listops.decode(row), int(n)) for part in parts for row, n in zip(part.inputs, part.labels)
+    ] == pairs
     (empty_folder / "basic_test.tsv").unlink()
     listops._pool.cache_clear()
     with pytest.raises(ValueError, match=r"incomplete: .*basic_test\.tsv missing"):
         listops.load_listops("paper", 0)
 
 
-# ---------------------------------------------------------------------------------------------- cache
+# -------------------------------------------------------------------------------------------- cache
 
 
 def test_the_cache_gives_back_what_was_generated(empty_folder, monkeypatch):
@@ -384,7 +431,11 @@ def test_a_damaged_cache_is_reported_by_name_and_made_anew(empty_folder, damage)
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 4] ^= 0xFF
-    path.write_bytes({"emptied": b"", "cut": whole[:-40], "garbled": b"x" * 500, "flipped": bytes(flipped)}[damage])
+    path.write_bytes(
+        {"emptied": b"", "cut": whole[:-40], "garbled": b"x" * 500, "flipped": bytes(flipped)}[
+            damage
+        ]
+    )
     listops._pool.cache_clear()
     with pytest.warns(UserWarning, match=rf"{path.name} is damaged and is made anew"):
         again = listops.load_listops("smoke", 3)
@@ -404,12 +455,13 @@ def test_a_cache_that_fails_half_way_leaves_nothing_behind(empty_folder, monkeyp
     assert list(empty_folder.iterdir()) == []
 
 
-# ---------------------------------------------------------------------------------------------- registry
+# ----------------------------------------------------------------------------------------- registry
 
 
 def test_an_unknown_task_or_scale_names_the_valid_ones_and_the_nearest():
     with pytest.raises(
-        ValueError, match="unknown task 'digit': valid are digits, digits_images, .*; did you mean 'digits'"
+        ValueError,
+        match="unknown task 'digit': valid are digits, digits_images, .*; did you mean 'digits'",
     ):
         load_task("digit", "smoke", 0)
     with pytest.raises(ValueError, match="unknown scale 'quik': .*did you mean 'quick'"):
@@ -420,7 +472,9 @@ def test_an_unknown_task_or_scale_names_the_valid_ones_and_the_nearest():
 def test_a_seed_that_is_no_whole_number_is_refused(seed):
     with pytest.raises(ValueError, match="seed .*whole numbers from 0 up"):
         load_task("digits", "smoke", seed)
-    assert load_task("digits", "smoke", 2) is load_task("digits", "smoke", np.int64(2))  # many arms share one loading
+    assert load_task("digits", "smoke", 2) is load_task(
+        "digits", "smoke", np.int64(2)
+    )  # many arms share one loading
 
 
 def constant(n_test=2):
@@ -436,7 +490,10 @@ def constant(n_test=2):
 def test_a_task_of_ones_own_is_registered_and_loaded(own_tasks):
     register_task("constant", title="Nothing to learn", source="this test")(constant())
     assert load_task("constant", "quick", 0).chance == 1
-    assert (own_tasks["constant"].title, own_tasks["constant"].kind) == ("Nothing to learn", "sequence")
+    assert (own_tasks["constant"].title, own_tasks["constant"].kind) == (
+        "Nothing to learn",
+        "sequence",
+    )
     assert "constant" not in TASKS
     with pytest.raises(ValueError, match="'digits' is taken"):
         register_task("digits", title="Mine", source="this test")(constant())

@@ -1,4 +1,5 @@
-"""A run is paired, repeatable and honest about divergence; the store holds whole runs only; a sweep resumes."""
+"""A run is paired, repeatable and honest about divergence; the store holds whole runs only; a sweep
+resumes."""
 
 import json
 from contextlib import contextmanager
@@ -61,7 +62,14 @@ def result():
 def test_a_config_survives_json_and_its_id_depends_on_every_field_and_not_on_spelling():
     config = base_config("digits", "smoke")
     assert {config: 1}[config.but(arm="RMSN → SSM → None", lr=config.lr)] == 1
-    changed = dict(seed=1, lr=1e-9, arm="None>SSM>None", norm_options={"eps": 1e-3}, final_norm="LN", n_layers=3)
+    changed = dict(
+        seed=1,
+        lr=1e-9,
+        arm="None>SSM>None",
+        norm_options={"eps": 1e-3},
+        final_norm="LN",
+        n_layers=3,
+    )
     changed |= dict(micro_batch=1, down_sample=(1,), threads=2)
     others = [config.but(**{key: value}) for key, value in changed.items()]
     assert len({one.run_id for one in (config, *others)}) == len(changed) + 1
@@ -69,25 +77,58 @@ def test_a_config_survives_json_and_its_id_depends_on_every_field_and_not_on_spe
         assert (again := study.RunConfig.from_json(one.to_json())) == one
         assert again.run_id == one.run_id
     first = [field.name for field in fields(RunConfig) if not field.metadata["since"]]
-    assert RunConfig.from_dict({name: getattr(config, name) for name in first}).run_id == config.run_id
-    assert first == FIRST_FIELDS, "a field that comes later says since when: otherwise stored runs lose their ids"
+    assert (
+        RunConfig.from_dict({name: getattr(config, name) for name in first}).run_id == config.run_id
+    )
+    assert first == FIRST_FIELDS, (
+        "a field that comes later says since when: otherwise stored runs lose their ids"
+    )
 
 
 FIRST_FIELDS = [
-    *("task", "arm", "scale", "seed", "d_model", "n_layers", "d_state", "expand", "d_conv", "norm_options"),
-    *("stem_norm", "final_norm", "lr", "weight_decay", "schedule", "warmup_steps", "batch_size", "train_rows"),
+    *(
+        "task",
+        "arm",
+        "scale",
+        "seed",
+        "d_model",
+        "n_layers",
+        "d_state",
+        "expand",
+        "d_conv",
+        "norm_options",
+    ),
+    *(
+        "stem_norm",
+        "final_norm",
+        "lr",
+        "weight_decay",
+        "schedule",
+        "warmup_steps",
+        "batch_size",
+        "train_rows",
+    ),
     *("steps", "eval_every", "precision", "device"),
 ]
 
 
 def test_a_norm_between_blocks_has_a_name_and_a_place():
-    for changes, message in (({"final_norm": "LM"}, "unknown norm 'LM'"), ({"down_norm": "LN"}, "without down_sample")):
+    for changes, message in (
+        ({"final_norm": "LM"}, "unknown norm 'LM'"),
+        ({"down_norm": "LN"}, "without down_sample"),
+    ):
         with pytest.raises(ValueError, match=message):
             base_config("digits", "smoke").but(**changes)
 
 
 def test_seed_roles_are_disjoint_and_costs_grow_with_the_work():
-    assert [base_config(seed=s).role for s in (0, 100, 101, 200, 2222)] == ["test", "tune", "tune", "select", "test"]
+    assert [base_config(seed=s).role for s in (0, 100, 101, 200, 2222)] == [
+        "test",
+        "tune",
+        "tune",
+        "select",
+        "test",
+    ]
     assert check_seeds(3, "quick") == [0, 1, 2]
     with pytest.raises(ValueError, match="at least one seed"):
         check_seeds([], "quick")
@@ -98,8 +139,16 @@ def test_seed_roles_are_disjoint_and_costs_grow_with_the_work():
 
 def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
     runs = notebook_runs("quick", source="trained")
-    of = {"05_combination": ("digits", 36), "03_type": ("listops", 6), "04_position": ("listops", 11)}
-    of |= {"09_vision": ("digits_images", 44), "06_normvary": ("listops", 5), "08_validation": ("listops", 7)}
+    of = {
+        "05_combination": ("digits", 36),
+        "03_type": ("listops", 6),
+        "04_position": ("listops", 11),
+    }
+    of |= {
+        "09_vision": ("digits_images", 44),
+        "06_normvary": ("listops", 5),
+        "08_validation": ("listops", 7),
+    }
     for notebook, (task, arms) in of.items():
         found = {(c.arm, c.seed) for c in runs[notebook] if c.task == task}
         whole = {arm for arm, _ in found if {(arm, seed) for seed in range(3)} <= found}
@@ -113,7 +162,12 @@ def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
         ("quick", ["imdb", "cifar10_images"], "09_vision", {"cifar10_images"}),
         ("paper", None, "08_validation", {"listops", "imdb", "cifar100", "pathfinder64"}),
         ("evening", None, "08_validation", set(RECORDED_TASKS[:2])),  # what is recorded
-        ("evening", ["listops", RECORDED_TASKS[0]], "08_validation", {"listops", RECORDED_TASKS[0]}),
+        (
+            "evening",
+            ["listops", RECORDED_TASKS[0]],
+            "08_validation",
+            {"listops", RECORDED_TASKS[0]},
+        ),
     ],
 )
 def test_a_notebook_runs_those_of_its_tasks_that_are_asked_for(scale, tasks, name, found):
@@ -140,15 +194,29 @@ def test_models_that_fail_have_controls_at_the_same_settings_and_deep_ones_eight
         for config in pairs:
             assert {config.but(arm="RMSN>SSM>RMSN"), config.but(arm="None>SSM>None")} <= set(pairs)
         worst = max(pairs, key=lambda c: (c.n_layers, c.lr))
-        for norm, four in (("RMSN", failing_runs(scale)), ("BN", growth_runs(scale)), ("LN", growth_runs(scale, "LN"))):
+        for norm, four in (
+            ("RMSN", failing_runs(scale)),
+            ("BN", growth_runs(scale)),
+            ("LN", growth_runs(scale, "LN")),
+        ):
             arms = ["None>SSM>None", f"{norm}>SSM>None", f"None>SSM>{norm}", f"{norm}>SSM>{norm}"]
             assert four == [worst.but(arm=arm) for arm in arms]
-        assert deep == [deep[0].but(arm=arm) for arm in ("None>SSM>None", *(f"None>SSM>{n}" for n in NORM_CHOICES))]
+        assert deep == [
+            deep[0].but(arm=arm)
+            for arm in ("None>SSM>None", *(f"None>SSM>{n}" for n in NORM_CHOICES))
+        ]
         assert (deep[0].task, deep[0].scale, deep[0].seed) == (inside_task(scale), scale, 3)
         assert deep[0].n_layers >= 8
-    whole, runs = base_config(inside_task("evening"), "evening"), failure_runs("evening", [3])  # in a whole training
-    assert {(c.task, c.steps, c.train_rows) for c in runs} == {(whole.task, whole.steps, whole.train_rows)}
-    assert {(c.n_layers, c.lr) for c in runs} == {(n, lr) for n, rates in EDGE_LRS.items() for lr in rates}
+    whole, runs = (
+        base_config(inside_task("evening"), "evening"),
+        failure_runs("evening", [3]),
+    )  # in a whole training
+    assert {(c.task, c.steps, c.train_rows) for c in runs} == {
+        (whole.task, whole.steps, whole.train_rows)
+    }
+    assert {(c.n_layers, c.lr) for c in runs} == {
+        (n, lr) for n, rates in EDGE_LRS.items() for lr in rates
+    }
     assert {c.lr for c in deep_runs("evening", [3])} == {EDGE_LRS[8][0]}
 
 
@@ -156,7 +224,8 @@ def test_models_that_fail_have_controls_at_the_same_settings_and_deep_ones_eight
 
 
 def line_fit(targets, **options):
-    """A line fitted to targets, one a step: the weight after it, the curve and what the loop returned."""
+    """A line fitted to targets, one a step: the weight after it, the curve and what the loop
+    returned."""
     model, curve = torch.nn.Linear(1, 1, bias=False), []
     torch.nn.init.zeros_(model.weight)
     options = dict(lr_of=lambda step: 0.1 * step, curve=curve) | options
@@ -191,7 +260,8 @@ def test_an_observer_ends_the_loop_after_the_others_have_seen_the_step():
 
 
 def test_between_two_parts_of_a_loss_and_after_an_error_nothing_of_the_step_is_open():
-    """So a backward pass that fails leaves no hook, and the caller's random numbers as they were."""
+    """So a backward pass that fails leaves no hook, and the caller's random numbers as they
+    were."""
     config = base_config("digits", "smoke", drop_path=0.5, micro_batch=3)
     data = load_task("digits", "smoke", 0)
     model, before = build_model(config, data), torch.get_rng_state()
@@ -209,11 +279,18 @@ def test_between_two_parts_of_a_loss_and_after_an_error_nothing_of_the_step_is_o
 
 
 def test_arms_of_a_seed_share_split_batches_and_schedule():
-    configs = [base_config("digits", "smoke", arm=arm) for arm in ("None>SSM>None", "NormVary>SSM>BN")]
-    orders = [torch.stack(list(batch_order(config.seed, 100, config.batch_size, config.steps))) for config in configs]
+    configs = [
+        base_config("digits", "smoke", arm=arm) for arm in ("None>SSM>None", "NormVary>SSM>BN")
+    ]
+    orders = [
+        torch.stack(list(batch_order(config.seed, 100, config.batch_size, config.steps)))
+        for config in configs
+    ]
     assert torch.equal(*orders)
     assert orders[0].shape == (configs[0].steps, configs[0].batch_size)
-    assert not torch.equal(orders[0], torch.stack(list(batch_order(1, 100, configs[0].batch_size, configs[0].steps))))
+    assert not torch.equal(
+        orders[0], torch.stack(list(batch_order(1, 100, configs[0].batch_size, configs[0].steps)))
+    )
     labels = [train(config).predictions["label"] for config in configs]
     assert np.array_equal(*labels)
 
@@ -270,7 +347,10 @@ def test_result_holds_what_the_contract_names_bit_for_bit_each_time(result):
     assert list(result.curves.step) == list(range(1, result.steps + 1))
     assert result.best_val_accuracy == result.curves.val_accuracy.max()
     assert result.val_accuracy == result.curves.val_accuracy.iloc[-1]
-    assert result.test_accuracy == (result.predictions["label"] == result.predictions["predicted"]).mean()
+    assert (
+        result.test_accuracy
+        == (result.predictions["label"] == result.predictions["predicted"]).mean()
+    )
     layers = result.config.n_layers
     assert result.diagnostics["mixture"].shape == (3, layers, 2, 5)  # step 0, 2 and 4
     np.testing.assert_allclose(result.diagnostics["mixture"].sum(-1), 1, rtol=1e-6)
@@ -285,12 +365,21 @@ def test_result_holds_what_the_contract_names_bit_for_bit_each_time(result):
     for precision, lowered in (("float32", False), ("bf16", True)):
         seen = []
         model.register_forward_pre_hook(
-            lambda m, _: seen.append((m.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+            lambda m, _: seen.append(
+                (m.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
+            )
         )
-        found = evaluate(model, data.val, result.config.but(precision=precision), torch.device("cpu"))
+        found = evaluate(
+            model, data.val, result.config.but(precision=precision), torch.device("cpu")
+        )
         assert set(seen) == {(False, False, lowered)}
-        predictions = predict(model, data.val, result.config.but(precision=precision), torch.device("cpu"))
-        assert found == {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}
+        predictions = predict(
+            model, data.val, result.config.but(precision=precision), torch.device("cpu")
+        )
+        assert found == {
+            "val_loss": float(predictions["loss"].mean()),
+            "val_accuracy": accuracy(predictions),
+        }
         assert lowered or found["val_accuracy"] == result.best_val_accuracy
 
 
@@ -300,7 +389,9 @@ def test_result_holds_what_the_contract_names_bit_for_bit_each_time(result):
         base_config("digits", "smoke", arm="BN>SSM>BN", steps=10, eval_every=3),
         base_config("listops", "smoke", arm="None>SSM>None", micro_batch=3),  # padded
         base_config("digits_images", "smoke", arm="LN>SSM>None"),
-        base_config("digits", "smoke", arm="None>SSM>None", lr=3.0, n_layers=4, steps=30, warmup_steps=29),  # fails
+        base_config(
+            "digits", "smoke", arm="None>SSM>None", lr=3.0, n_layers=4, steps=30, warmup_steps=29
+        ),  # fails
     ],
     ids=lambda config: config.task,
 )
@@ -313,7 +404,10 @@ def test_the_ring_keeps_the_largest_token_of_every_block_in_the_training_pass(co
         twin, part = deepcopy(model).train(), micro_batches(len(labels), config.micro_batch)[-1]
         with torch.no_grad(), record_sites(twin, ["residual"]) as seen:
             twin(inputs[part], None if lengths is None else lengths[part])
-        norms = [value.double().square().sum(-1).sqrt().flatten().tolist() for value in seen.tensors("residual")]
+        norms = [
+            value.double().square().sum(-1).sqrt().flatten().tolist()
+            for value in seen.tensors("residual")
+        ]
         expected.append([max(tokens) for tokens in norms])
         return losses_of(self, model, batch, step)
 
@@ -323,11 +417,15 @@ def test_the_ring_keeps_the_largest_token_of_every_block_in_the_training_pass(co
     arrays = result.diagnostics
     assert list(arrays["ring_step"]) == list(range(max(result.steps - 7, 1), result.steps + 1))
     assert arrays["ring_outputs"].shape == (len(arrays["ring_step"]), config.n_layers)
-    np.testing.assert_allclose(arrays["ring_outputs"], np.array(expected)[arrays["ring_step"] - 1], rtol=1e-4)
+    np.testing.assert_allclose(
+        arrays["ring_outputs"], np.array(expected)[arrays["ring_step"] - 1], rtol=1e-4
+    )
 
 
 def test_outputs_whose_squares_overflow_are_measured_and_lost_ones_count_as_infinite(monkeypatch):
-    model = build_model(base_config("digits", "smoke", arm="None>SSM>None"), load_task("digits", "smoke", 0))
+    model = build_model(
+        base_config("digits", "smoke", arm="None>SSM>None"), load_task("digits", "smoke", 0)
+    )
     log, block = WeightLog(model), model.blocks[0]
     for given, found in ((1e30, 2e30), (np.nan, np.inf), (-np.inf, np.inf)):
         monkeypatch.setattr(block, "forward", lambda *_, given=given: torch.full((1, 3, 4), given))
@@ -374,14 +472,18 @@ def test_of_positions_the_accuracy_and_the_losses_are_means_over_the_positions()
     found = answers(logits, labels, None)
     torch.testing.assert_close(found["right"], right)
     torch.testing.assert_close(found["loss"], -logits.log_softmax(-1)[..., 0].mean(1))
-    assert accuracy({name: value.numpy() for name, value in found.items()}) == pytest.approx(float(right.mean()))
+    assert accuracy({name: value.numpy() for name, value in found.items()}) == pytest.approx(
+        float(right.mean())
+    )
 
 
 def test_of_numbers_the_accuracy_is_the_share_of_the_squared_error_taken_away_from_the_mean():
     units = Units(torch.tensor([10.0, 0.0]), torch.tensor([2.0, 1.0]))
     scaled = torch.tensor([[1.0, 1.0], [-1.0, 2.0], [0.5, -2.0]])  # in the units of training
     labels = torch.tensor([[13.0, 1.0], [9.0, 1.0], [10.0, -3.0]])
-    found = predict(Told(), Split(scaled[:, None], labels, torch.ones(3, dtype=torch.long)), CONFIG, CPU, units)
+    found = predict(
+        Told(), Split(scaled[:, None], labels, torch.ones(3, dtype=torch.long)), CONFIG, CPU, units
+    )
     off = labels - torch.tensor([[12.0, 1.0], [8.0, 2.0], [11.0, -2.0]])
     np.testing.assert_allclose(found["predicted"], labels - off)
     np.testing.assert_allclose(found["loss"], (off / units.std).square().mean(1))
@@ -391,12 +493,20 @@ def test_of_numbers_the_accuracy_is_the_share_of_the_squared_error_taken_away_fr
     by_mean = float((labels - units.mean).square().mean(0).sqrt().mean())
     rmse, mae = float(off.square().mean(0).sqrt().mean()), float(off.abs().mean())
     assert errors(found) == pytest.approx(dict(rmse=rmse, mae=mae, chance_rmse=by_mean))
-    lost = predict(Told(), Split(scaled[:, None] * 1e39, labels, torch.ones(3, dtype=torch.long)), CONFIG, CPU, units)
+    lost = predict(
+        Told(),
+        Split(scaled[:, None] * 1e39, labels, torch.ones(3, dtype=torch.long)),
+        CONFIG,
+        CPU,
+        units,
+    )
     assert (accuracy(lost), np.isfinite(lost["predicted"]).any()) == (0.0, False)
 
 
 def test_no_weight_decay_on_a_log_d_biases_and_norm_parameters():
-    config = base_config("digits", "smoke", arm="NormVary>SSM>GN", final_norm="LN", weight_decay=0.3)
+    config = base_config(
+        "digits", "smoke", arm="NormVary>SSM>GN", final_norm="LN", weight_decay=0.3
+    )
     model = build_model(config, load_task("digits", "smoke", 0))
     decay, keep = optimizer_of(model, config).param_groups
     name_of = {id(p): name for name, p in model.named_parameters()}
@@ -412,7 +522,9 @@ def test_no_weight_decay_on_a_log_d_biases_and_norm_parameters():
 
 def test_schedules_warm_up_and_end_as_named():
     config = base_config("digits", "smoke", lr=1.0, steps=100, warmup_steps=10)
-    cosine, constant = (partial(lr_at, config.but(schedule=f"{name}_warmup")) for name in ("cosine", "constant"))
+    cosine, constant = (
+        partial(lr_at, config.but(schedule=f"{name}_warmup")) for name in ("cosine", "constant")
+    )
     assert [cosine(step) for step in (1, 10)] == [0.1, 1.0]
     assert cosine(55) == pytest.approx(0.5)
     assert cosine(100) == pytest.approx(0.0, abs=1e-12)
@@ -466,7 +578,8 @@ def test_training_in_bfloat16_stays_close_to_float32():
 @pytest.mark.parametrize("arm", ["RMSN>SSM>None", "NormVary>SSM>GN", "BN>SSM>IN"])
 @pytest.mark.parametrize("task", ["digits", "listops"])
 def test_golden_smoke_runs_guard_schema(task, arm):
-    """Results changed? Then raise SCHEMA in config.py and record anew: python tests/test_train.py"""
+    """Results changed? Then raise SCHEMA in config.py and record anew: python
+    tests/test_train.py"""
     golden = json.loads(GOLDEN.read_text())
     assert golden["schema"] == SCHEMA
     result = train(base_config(task, "smoke", arm=arm))
@@ -478,7 +591,11 @@ def test_golden_smoke_runs_guard_schema(task, arm):
 
 def record_golden():
     arms, tasks = ("RMSN>SSM>None", "NormVary>SSM>GN", "BN>SSM>IN"), ("digits", "listops")
-    found = {f"{task} {arm}": train(base_config(task, "smoke", arm=arm)) for task in tasks for arm in arms}
+    found = {
+        f"{task} {arm}": train(base_config(task, "smoke", arm=arm))
+        for task in tasks
+        for arm in arms
+    }
     golden = {
         key: {
             "train_loss": [round(float(v), 7) for v in r.curves.train_loss],
@@ -513,14 +630,19 @@ def test_a_run_comes_back_as_it_was_stored(store, result):
 
 
 def test_make_conda_and_binder_install_the_same_versions():
-    """All three name one file of exact versions; it has every package that pyproject.toml asks for, in its bounds."""
+    """All three name one file of exact versions; it has every package that pyproject.toml asks for,
+    in its bounds."""
     import tomllib
 
     import yaml
     from packaging.requirements import Requirement
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
     extras = project["optional-dependencies"]
     names = [*project["dependencies"], *extras["study"], *extras["dev"]]
     for wanted in (one for one in map(Requirement, names) if one.name != "mambanorm"):
@@ -531,11 +653,14 @@ def test_make_conda_and_binder_install_the_same_versions():
     assert conda[-1]["pip"] == ["--constraint constraints.txt", "--editable .[dev]"]
     assert '-c constraints.txt -e ".[dev]"' in (ROOT / "Makefile").read_text()
     lines = (ROOT / "binder" / "requirements.txt").read_text().splitlines()
-    assert [line for line in lines if not line.startswith("#")] == [
-        "--extra-index-url https://download.pytorch.org/whl/cpu",
-        "--constraint ../constraints.txt",  # pip looks for it from where the line stands, for the project from the root
-        "--editable .[study]",
-    ]
+    assert (
+        [line for line in lines if not line.startswith("#")]
+        == [
+            "--extra-index-url https://download.pytorch.org/whl/cpu",
+            "--constraint ../constraints.txt",  # pip looks for it from where the line stands, for the project from the root
+            "--editable .[study]",
+        ]
+    )
     python = (ROOT / "binder" / "runtime.txt").read_text().strip().removeprefix("python-")
     assert Requirement(f"python{project['requires-python']}").specifier.contains(python)
 
@@ -552,7 +677,9 @@ def threads_as_before():
 
 
 def test_a_result_does_not_depend_on_how_many_threads_the_process_has(threads_as_before):
-    config = base_config("digits", "quick", arm="None>SSM>BN", steps=12, warmup_steps=4, eval_every=6)
+    config = base_config(
+        "digits", "quick", arm="None>SSM>BN", steps=12, warmup_steps=4, eval_every=6
+    )
     results = []
     for threads in (1, 2):
         set_threads(threads)
@@ -581,14 +708,20 @@ CALLERS = {
     "no gradients": partial(torch.set_grad_enabled, False),
     "inference": torch.inference_mode,
     "autocast": partial(torch.autocast, "cpu", torch.bfloat16),
-    "autocast switched off": partial(torch.autocast, "cpu", enabled=False),  # within it, casts of weights are kept
+    "autocast switched off": partial(
+        torch.autocast, "cpu", enabled=False
+    ),  # within it, casts of weights are kept
     "no oneDNN": partial(default, partial(setattr, torch.backends.mkldnn, "enabled"), False, True),
 }
 
 
 def of_the_caller():
     backends = torch.backends.mkldnn.enabled, torch.backends.cudnn.allow_tf32
-    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+    modes = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+    )
     depth = torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()
     return *backends, *modes, *depth, torch.get_default_dtype(), torch.get_default_device()
 
@@ -611,4 +744,6 @@ def test_a_result_does_not_depend_on_what_the_caller_has_set(caller, plainly):
         assert of_the_caller() == before
     for one, other in zip(plainly, found, strict=True):
         assert one.curves.equals(other.curves)
-        assert all(torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items())
+        assert all(
+            torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items()
+        )

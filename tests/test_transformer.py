@@ -11,7 +11,12 @@ import torch.nn.functional as F
 import mambanorm as mn
 from mambanorm.models.parts import DropPath, drop_rates
 from mambanorm_study.models.attention_arms import AUTONORM, AttentionArm
-from mambanorm_study.models.transformer import Attention, SqueezeExcite, TransformerBlock, TransformerClassifier
+from mambanorm_study.models.transformer import (
+    Attention,
+    SqueezeExcite,
+    TransformerBlock,
+    TransformerClassifier,
+)
 from mambanorm_study.runs.weight_log import WeightLog, selector_weights
 from mambanorm_study.tasks import Split
 from tests import twins
@@ -24,11 +29,14 @@ sample = partial(twins.sample, dtype=torch.float64)
 
 
 def make(**changes):
-    return TransformerClassifier(4, **(dict(in_features=2, d_model=D, n_layers=2, n_heads=H) | changes))
+    return TransformerClassifier(
+        4, **(dict(in_features=2, d_model=D, n_layers=2, n_heads=H) | changes)
+    )
 
 
 def attention_by_hand(layer, x, length):
-    """One row (L, D), head by head and query by query: softmax(q·k/√d) v over the first `length` positions."""
+    """One row (L, D), head by head and query by query: softmax(q·k/√d) v over the first `length`
+    positions."""
     q, k, v = (x @ layer.qkv.weight.T + layer.qkv.bias).split(D, dim=-1)
     out, d = torch.zeros_like(x), D // layer.n_heads
     for head in range(layer.n_heads):
@@ -45,7 +53,9 @@ def test_attention_equals_its_equation_forward_and_gradient(heads, lengths):
     layer, most = Attention(D, heads).double(), [L] * B if lengths is None else lengths.tolist()
 
     def by_hand(x):
-        return torch.stack([attention_by_hand(layer, row, n) for row, n in zip(x, most, strict=True)])
+        return torch.stack(
+            [attention_by_hand(layer, row, n) for row, n in zip(x, most, strict=True)]
+        )
 
     found = twins.results(lambda x: layer(x, lengths), sample(B, L, D), of=layer)
     expected = twins.results(by_hand, sample(B, L, D), of=layer)
@@ -56,7 +66,9 @@ def test_attention_equals_its_equation_forward_and_gradient(heads, lengths):
 @pytest.mark.parametrize("position", ["after", "before"])
 def test_a_block_is_its_equation(position):
     torch.manual_seed(0)
-    block = TransformerBlock(D, "LN", "RMSN", n_heads=H, norm_position=position, squeeze_excite=True).double()
+    block = TransformerBlock(
+        D, "LN", "RMSN", n_heads=H, norm_position=position, squeeze_excite=True
+    ).double()
     x = sample(B, L, D)
     if position == "after":
         h = block.n1(x + block.attention(x))
@@ -77,14 +89,21 @@ def test_squeeze_and_excite_scales_each_channel_by_what_the_valid_positions_say(
         torch.testing.assert_close(y[row], x[row] * scale)
 
 
-@pytest.mark.parametrize(("name", "position"), list(zip([*AUTONORM, "AutoNorm"], ["after", "before"] * 4, strict=True)))
+@pytest.mark.parametrize(
+    ("name", "position"), list(zip([*AUTONORM, "AutoNorm"], ["after", "before"] * 4, strict=True))
+)
 def test_a_padded_row_gives_what_it_gives_alone(name, position):
     torch.manual_seed(1)
-    model, x = make(arm=name, norm_position=position, squeeze_excite=True).double().eval(), sample(B, L, 2)
+    model, x = (
+        make(arm=name, norm_position=position, squeeze_excite=True).double().eval(),
+        sample(B, L, 2),
+    )
     junk = torch.where(torch.arange(L)[None, :, None] < LENGTHS[:, None, None], x, torch.nan)
     together = model(junk, LENGTHS)
     for row, n in enumerate(LENGTHS):
-        torch.testing.assert_close(together[row], model(x[row : row + 1, :n])[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            together[row], model(x[row : row + 1, :n])[0], rtol=1e-9, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +111,11 @@ def test_a_padded_row_gives_what_it_gives_alone(name, position):
     [
         (dict(vocab_size=5), torch.randint(0, 5, (B, L)), LENGTHS),
         (dict(in_features=2), torch.randn(B, L, 2), LENGTHS),
-        (dict(in_channels=3, patch=2, positional="learned", positions=(2, 3)), torch.randn(B, 4, 6, 3), None),
+        (
+            dict(in_channels=3, patch=2, positional="learned", positions=(2, 3)),
+            torch.randn(B, 4, 6, 3),
+            None,
+        ),
     ],
 )
 def test_tokens_features_and_patches_become_logits_with_gradients_everywhere(stem, x, lengths):
@@ -104,20 +127,29 @@ def test_tokens_features_and_patches_become_logits_with_gradients_everywhere(ste
     logits = model(x, lengths)
     assert logits.shape == (B, 4)
     F.cross_entropy(logits, torch.tensor([0, 1, 2])).backward()
-    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
+    assert [
+        n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0
+    ] == []
 
 
 def test_a_named_models_options_reach_its_norms():
     named = ("disable", "random", "fixed")
-    assert tuple(make(arm=f"AutoNorm_{m.title()}Selector").blocks[1].n2.mode for m in named) == named
+    assert (
+        tuple(make(arm=f"AutoNorm_{m.title()}Selector").blocks[1].n2.mode for m in named) == named
+    )
 
 
 def test_a_name_says_what_the_model_is_and_cannot_be_contradicted():
-    with pytest.raises(ValueError, match="AutoNorm_DisableSelector is mode='disable', got .* write NormSelector>MHA"):
+    with pytest.raises(
+        ValueError,
+        match="AutoNorm_DisableSelector is mode='disable', got .* write NormSelector>MHA",
+    ):
         make(arm="AutoNorm_DisableSelector", norm_options={"mode": "learned"})
     arms = [AttentionArm.parse(name) for name in (*AUTONORM, "LN>MHA>LN", "LN>SSM>LN")]
     assert len(set(arms)) == len(arms)
-    assert all((a == b) == (i == j) != (a != b) for i, a in enumerate(arms) for j, b in enumerate(arms))
+    assert all(
+        (a == b) == (i == j) != (a != b) for i, a in enumerate(arms) for j, b in enumerate(arms)
+    )
 
 
 def test_all_named_models_start_with_the_same_weights():
@@ -125,7 +157,9 @@ def test_all_named_models_start_with_the_same_weights():
     for arm in AUTONORM:
         torch.manual_seed(0)
         model = make(arm=arm)
-        weights.append({n: p for n, p in model.named_parameters() if ".n1." not in n and ".n2." not in n})
+        weights.append(
+            {n: p for n, p in model.named_parameters() if ".n1." not in n and ".n2." not in n}
+        )
     for other in weights[1:]:
         assert all(torch.equal(p, other[name]) for name, p in weights[0].items())
 
@@ -162,7 +196,9 @@ def test_diagnostics_see_the_selectors_of_a_transformer():
     frame = pd.DataFrame(seen.rows())
     sites = ["x", "attention", "selector", "n1", "feed_forward", "selector", "n2", "residual"]
     assert frame.site.tolist() == sites * 2
-    assert frame.block[frame.site == "selector"].tolist() == [f"blocks.{i}.{n}" for i in (0, 1) for n in ("n1", "n2")]
+    assert frame.block[frame.site == "selector"].tolist() == [
+        f"blocks.{i}.{n}" for i in (0, 1) for n in ("n1", "n2")
+    ]
     for w in seen.tensors("selector"):
         torch.testing.assert_close(w.sum(-1), torch.ones(B, L))
     assert all(block.n1.observer is None for block in model.blocks)
@@ -174,7 +210,9 @@ def test_diagnostics_see_the_selectors_of_a_transformer():
 def test_what_a_selector_chooses_is_told_by_class():
     torch.manual_seed(0)
     model = TransformerClassifier(3, in_features=2, d_model=D, n_layers=2, n_heads=H)
-    split = Split(torch.randn(6, L, 2), torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([7, 3, 7, 7, 1, 7]))
+    split = Split(
+        torch.randn(6, L, 2), torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([7, 3, 7, 7, 1, 7])
+    )
     with mn.record_sites(model.eval(), ["selector"]) as seen:
         model(split.inputs, split.lengths)
     w0 = seen.tensors("selector")[3][..., 0].detach()  # the second block's second norm

@@ -1,9 +1,11 @@
-"""Claims about the Triton scan and convolution: kernels equal the reference, whatever the shapes, layouts and options.
+"""Claims about the Triton scan and convolution: kernels equal the reference, whatever the shapes,
+layouts and options.
 
-Without a GPU the kernels run in Triton's interpreter (conftest.py asks for it), one operation at a time in NumPy: the
-sizes here are small. With a GPU the same tests run there.
+Without a GPU the kernels run in Triton's interpreter (conftest.py asks for it), one operation at a
+time in NumPy: the sizes here are small. With a GPU the same tests run there.
 
-Glossary: B batch, L length, D channels, N state size, G groups; see `operations/reference.py` for the equations.
+Glossary: B batch, L length, D channels, N state size, G groups; see `operations/reference.py` for
+the equations.
 """
 
 import math
@@ -27,7 +29,9 @@ from mambanorm.operations import layers, low_rank_scan, scan_backend, selective_
 from mambanorm.operations.conv_gate import causal_conv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-pytestmark = pytest.mark.skipif(obstacle(DEVICE) is not None, reason=f"backend 'triton' {obstacle(DEVICE)}")
+pytestmark = pytest.mark.skipif(
+    obstacle(DEVICE) is not None, reason=f"backend 'triton' {obstacle(DEVICE)}"
+)
 
 if obstacle(DEVICE) is None:
     from mambanorm.kernels import scan_triton, scan_triton_loops
@@ -44,14 +48,22 @@ def scan(arguments, **options):
 
 
 def compare(ours, theirs, forward, backward):
-    """Results, last states and every gradient of two sets of leaves, the second one through the reference."""
+    """Results, last states and every gradient of two sets of leaves, the second one through the
+    reference."""
     out, last = scan(ours, return_last_state=True)
     expected, expected_last = selective_scan(**theirs, return_last_state=True, backend="reference")
     direction = torch.randn(expected.shape, dtype=expected.dtype)
     out.backward(direction.to(out))
     expected.backward(direction)
-    errors = {"out": error(out.detach().cpu(), expected.detach()), "last": error(last.cpu(), expected_last)}
-    grads = {name: error(ours[name].grad.cpu(), theirs[name].grad) for name in FLOATS if ours[name] is not None}
+    errors = {
+        "out": error(out.detach().cpu(), expected.detach()),
+        "last": error(last.cpu(), expected_last),
+    }
+    grads = {
+        name: error(ours[name].grad.cpu(), theirs[name].grad)
+        for name in FLOATS
+        if ours[name] is not None
+    }
     assert max(errors.values()) <= forward, errors
     assert max(grads.values()) <= backward, grads
 
@@ -61,16 +73,25 @@ def assert_equals_reference(arguments, forward=1e-5, backward=2e-5):
     compare(leaves(on_device(arguments)), leaves(arguments, torch.float64), forward, backward)
 
 
-# ------------------------------------------------------------------------------------------ equality with the reference
+# ---------------------------------------------------------------------- equality with the reference
 SIZES = [
     *(
         dict(batch=1, channels=3, length=length) for length in (1, 3, 5, 8, 9, 17, 33, 41)
     ),  # chunks of 4 to 32, then of 8
-    *(dict(batch=batch, channels=channels, length=6) for batch, channels in ((1, 1), (3, 2), (1, 16), (2, 17))),
+    *(
+        dict(batch=batch, channels=channels, length=6)
+        for batch, channels in ((1, 1), (3, 2), (1, 16), (2, 17))
+    ),
     *(dict(length=6, size=size) for size in (1, 4, 33)),
     *(dict(batch=1, channels=6, length=5, b=b, c=c) for b, c in ((0, 3), (2, 0), (3, 2), (2, 3))),
-    *(dict(batch=n, channels=108, length=3, b=b, c=c) for n, b, c in ((2, 2, 2), (1, 3, 2), (1, 0, 2))),  # wide groups
-    *(dict(batch=1, length=6, skip=skip, gate=skip, bias=bias, softplus=soft) for skip, bias, soft in OPTIONS),
+    *(
+        dict(batch=n, channels=108, length=3, b=b, c=c)
+        for n, b, c in ((2, 2, 2), (1, 3, 2), (1, 0, 2))
+    ),  # wide groups
+    *(
+        dict(batch=1, length=6, skip=skip, gate=skip, bias=bias, softplus=soft)
+        for skip, bias, soft in OPTIONS
+    ),
 ]
 
 
@@ -79,15 +100,19 @@ def test_triton_equals_reference(sizes):
     assert_equals_reference(example(**sizes))
 
 
-# ------------------------------------------------------------------------------------------------------- low precision
+# ------------------------------------------------------------------------------------ low precision
 @pytest.mark.parametrize(("dtype", "ulp"), [(torch.bfloat16, 2**-7), (torch.float16, 2**-10)])
 def test_low_precision_inputs_are_computed_in_float32_and_cast_back(dtype, ulp):
     """The same inputs in float32 and in `dtype` differ only by the cast of what comes out.
 
-    A cast is off by half a unit in the last place, by a whole one in Triton's interpreter, which cuts bfloat16 off
-    where a GPU rounds. The gradients follow with the same bound: each is cast once, at its end.
+    A cast is off by half a unit in the last place, by a whole one in Triton's interpreter, which
+    cuts bfloat16 off where a GPU rounds. The gradients follow with the same bound: each is cast
+    once, at its end.
     """
-    low = {k: v.to(dtype) if isinstance(v, torch.Tensor) else v for k, v in example(length=9, gate=False).items()}
+    low = {
+        k: v.to(dtype) if isinstance(v, torch.Tensor) else v
+        for k, v in example(length=9, gate=False).items()
+    }
     ours, theirs = leaves(on_device(low), dtype), leaves(low, torch.float64)
     compare(ours, theirs, ulp, ulp)
     out, last = scan(ours, return_last_state=True)
@@ -96,7 +121,7 @@ def test_low_precision_inputs_are_computed_in_float32_and_cast_back(dtype, ulp):
     assert all(ours[name].grad.dtype == dtype for name in FLOATS if name != "z")
 
 
-# -------------------------------------------------------------------------------------------------------- inf and NaN
+# -------------------------------------------------------------------------------------- inf and NaN
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("value", [-math.inf, math.nan])
 def test_a_non_finite_input_reaches_the_result_as_in_the_reference(name, value):
@@ -111,10 +136,17 @@ def test_a_non_finite_input_reaches_the_result_as_in_the_reference(name, value):
 
 
 @pytest.mark.parametrize("name", ["u", "delta", "B", "C", "grad"])
-def test_an_infinity_in_the_last_step_stays_one_and_makes_no_nan_of_what_lies_beyond_the_lanes(name):
-    """Nothing here cancels: all is positive. D = 3 and N = 3 fill tiles of 4 and 4, and 0·∞ in a lane is NaN."""
-    arguments = example(batch=1, channels=3, length=6, gate=False) | {"direction": torch.ones(1, 3, 6)}
-    arguments |= {k: v.abs() for k, v in arguments.items() if k in ("u", "B", "C", "D", "delta_bias")}
+def test_an_infinity_in_the_last_step_stays_one_and_makes_no_nan_of_what_lies_beyond_the_lanes(
+    name,
+):
+    """Nothing here cancels: all is positive. D = 3 and N = 3 fill tiles of 4 and 4, and 0·∞ in a
+    lane is NaN."""
+    arguments = example(batch=1, channels=3, length=6, gate=False) | {
+        "direction": torch.ones(1, 3, 6)
+    }
+    arguments |= {
+        k: v.abs() for k, v in arguments.items() if k in ("u", "B", "C", "D", "delta_bias")
+    }
     arguments[name if name != "grad" else "direction"][..., -1] = math.inf
     found = []
     for place, backend in ((on_device, "triton"), (dict, "reference")):
@@ -123,7 +155,9 @@ def test_an_infinity_in_the_last_step_stays_one_and_makes_no_nan_of_what_lies_be
         with np.errstate(all="ignore"):
             out, last = selective_scan(**inputs, return_last_state=True, backend=backend)
             out.backward(direction)
-        found.append([out.detach(), last, *(inputs[k].grad for k in FLOATS if inputs[k] is not None)])
+        found.append(
+            [out.detach(), last, *(inputs[k].grad for k in FLOATS if inputs[k] is not None)]
+        )
     for ours, theirs in zip(*found, strict=True):
         assert torch.equal(ours.isinf().cpu(), theirs.isinf())
         assert torch.equal(ours.isnan().cpu(), theirs.isnan())
@@ -144,11 +178,16 @@ def results(arguments):
     return [out, last, *torch.autograd.grad(out.square().sum(), inputs)]
 
 
-def test_lanes_beyond_the_inputs_read_nothing_and_every_buffer_is_written_before_it_is_read(monkeypatch):
-    """D = 5 and N = 3 fill tiles of 8 and 4; a NaN lies wherever a mask is missing, and in every new buffer."""
+def test_lanes_beyond_the_inputs_read_nothing_and_every_buffer_is_written_before_it_is_read(
+    monkeypatch,
+):
+    """D = 5 and N = 3 fill tiles of 8 and 4; a NaN lies wherever a mask is missing, and in every
+    new buffer."""
     arguments = on_device(example(length=6, b=1, c=0))
     expected = results(leaves(arguments))
-    room = {k: surrounded_by_nan(v) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+    room = {
+        k: surrounded_by_nan(v) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()
+    }
     make = torch.Tensor.new_empty
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: make(*a, **k).fill_(math.nan))
     found = results(room)
@@ -157,7 +196,7 @@ def test_lanes_beyond_the_inputs_read_nothing_and_every_buffer_is_written_before
         assert torch.equal(a, b)
 
 
-# ---------------------------------------------------------------------------------------------------- layout and memory
+# -------------------------------------------------------------------------------- layout and memory
 
 
 def test_blocks_are_narrower_where_the_batch_leaves_a_gpu_idle():
@@ -167,10 +206,13 @@ def test_blocks_are_narrower_where_the_batch_leaves_a_gpu_idle():
     assert Plan(64, 1024, 768, 16, groups_b=32).block == 32  # 24 channels a group
     for plan in (Plan(1, 1, 96, 16, 2, 3), Plan(64, 9, 105, 3, 5, 3)):
         assert plan.blocks * plan.block >= plan.channels
-        assert plan.blocks % (plan.groups_b * plan.groups_c // math.gcd(plan.groups_b, plan.groups_c)) == 0
+        assert (
+            plan.blocks % (plan.groups_b * plan.groups_c // math.gcd(plan.groups_b, plan.groups_c))
+            == 0
+        )
 
 
-# ------------------------------------------------------------------------------------------------------------ gradients
+# ---------------------------------------------------------------------------------------- gradients
 
 
 def test_gradients_come_where_asked_for_once_and_in_the_layout_of_the_kernel():
@@ -205,10 +247,11 @@ def test_a_block_computes_the_same_with_triton_as_with_the_reference(arm):
 
 
 def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(monkeypatch):
-    """The block as CUDA runs it, with the convolution that it takes there: what goes into the scan, and what comes out.
+    """The block as CUDA runs it, with the convolution that it takes there: what goes into the scan,
+    and what comes out.
 
-    Forward and backward, a dozen results in a row are rounded to the 8 bits of bfloat16, by up to 2^-8 each, as
-    Triton's interpreter cuts off where a GPU rounds: 5 % in all.
+    Forward and backward, a dozen results in a row are rounded to the 8 bits of bfloat16, by up to
+    2^-8 each, as Triton's interpreter cuts off where a GPU rounds: 5 % in all.
     """
     seen, ours = {}, scan_triton.low_rank_scan_triton
 
@@ -235,9 +278,10 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
         assert error(half.detach(), full.detach().double()) < 0.05
 
 
-# ---------------------------------------------------------------------------------------- the scan from Δ's low rank
+# ----------------------------------------------------------------------- the scan from Δ's low rank
 BFLOAT_ULP = 2**-7
-"""The last place of bfloat16. A cast is off by half of it, in Triton's interpreter, which cuts off, by all of it."""
+"""The last place of bfloat16. A cast is off by half of it, in Triton's interpreter, which cuts off,
+by all of it."""
 
 
 def sample(*shape, seed=0):
@@ -252,22 +296,28 @@ def strided(x):
 
 
 def run(function, inputs, dtype, device, place):
-    """Result and gradients, in float64; the inputs, by name, in `dtype`; None stays None. `place` puts rows "x"."""
+    """Result and gradients, in float64; the inputs, by name, in `dtype`; None stays None. `place`
+    puts rows "x"."""
     given = {name: None if v is None else v.to(device, dtype) for name, v in inputs.items()}
     given |= {name: place(given[name]) for name in given if name == "x"}
     given = {name: None if v is None else v.detach().requires_grad_() for name, v in given.items()}
     y = function(**given)
     there = [name for name, v in given.items() if v is not None]
-    grads = torch.autograd.grad((y * sample(*y.shape, seed=90).to(y)).sum(), [given[name] for name in there])
+    grads = torch.autograd.grad(
+        (y * sample(*y.shape, seed=90).to(y)).sum(), [given[name] for name in there]
+    )
     found = {"y": y} | dict(zip(there, grads, strict=True))
     return {name: value.detach().cpu().double() for name, value in found.items()}
 
 
 def assert_equals_twin(kernel, twin, inputs, dtype, bound, place=lambda x: x):
-    """The kernel in `dtype` against the twin in float64, on the very numbers that `dtype` holds. Errors are relative to
-    the largest number of each result."""
+    """The kernel in `dtype` against the twin in float64, on the very numbers that `dtype` holds.
+    Errors are relative to the largest number of each result."""
     held = {name: None if v is None else v.to(dtype).double() for name, v in inputs.items()}
-    ours, theirs = run(kernel, held, dtype, DEVICE, place), run(twin, held, torch.float64, "cpu", lambda x: x)
+    ours, theirs = (
+        run(kernel, held, dtype, DEVICE, place),
+        run(twin, held, torch.float64, "cpu", lambda x: x),
+    )
     errors = {name: float((ours[name] - value).abs().max() / value.abs().max().clamp(min=1e-3))
               for name, value in theirs.items()}  # fmt: skip
     assert max(errors.values()) <= bound, errors
@@ -291,14 +341,20 @@ def low_inputs(batch, length, channels, size, rank, groups=1):
 
 @pytest.mark.parametrize(
     ("batch", "length", "channels", "size", "rank", "groups"),
-    [(1, 1, 1, 1, 1, 1), (2, 7, 5, 3, 3, 1), (1, 8, 16, 4, 4, 1), (1, 37, 18, 2, 5, 1), (2, 9, 12, 4, 2, 3)],
+    [
+        (1, 1, 1, 1, 1, 1),
+        (2, 7, 5, 3, 3, 1),
+        (1, 8, 16, 4, 4, 1),
+        (1, 37, 18, 2, 5, 1),
+        (2, 9, 12, 4, 2, 3),
+    ],
 )
 def test_the_scan_makes_delta_from_its_low_rank(batch, length, channels, size, rank, groups):
     inputs = low_inputs(batch, length, channels, size, rank, groups)
     assert_equals_twin(low_scan, low_twin, inputs, torch.float32, 1e-5)
 
 
-# --------------------------------------------------------------------------------------------------------- convolution
+# -------------------------------------------------------------------------------------- convolution
 def conv_twin(x, weight, bias):
     return F.silu(causal_conv(x, weight, bias))
 
@@ -310,19 +366,34 @@ def conv_inputs(batch, length, channels, taps):
 
 @pytest.mark.parametrize(
     ("batch", "length", "channels", "taps"),
-    [(1, 1, 1, 1), (2, 1, 3, 4), (2, 2, 5, 3), (1, 17, 64, 4), (2, 31, 67, 2), (1, 260, 3, 4), (2, 16, 8, 5)],
+    [
+        (1, 1, 1, 1),
+        (2, 1, 3, 4),
+        (2, 2, 5, 3),
+        (1, 17, 64, 4),
+        (2, 31, 67, 2),
+        (1, 260, 3, 4),
+        (2, 16, 8, 5),
+    ],
 )
-def test_the_convolution_equals_its_twin_at_every_size_and_reads_any_strides(batch, length, channels, taps):
-    inputs, place = conv_inputs(batch, length, channels, taps), strided if length % 2 else lambda x: x
+def test_the_convolution_equals_its_twin_at_every_size_and_reads_any_strides(
+    batch, length, channels, taps
+):
+    inputs, place = (
+        conv_inputs(batch, length, channels, taps),
+        strided if length % 2 else lambda x: x,
+    )
     assert_equals_twin(conv_silu_triton, conv_twin, inputs, torch.float32, 2e-6, place)
 
 
 def test_the_convolution_in_bfloat16_is_off_by_one_cast():
     """Computed in float32 from what bfloat16 holds; the result and each gradient are cast once."""
-    assert_equals_twin(conv_silu_triton, conv_twin, conv_inputs(2, 19, 6, 4), torch.bfloat16, BFLOAT_ULP)
+    assert_equals_twin(
+        conv_silu_triton, conv_twin, conv_inputs(2, 19, 6, 4), torch.bfloat16, BFLOAT_ULP
+    )
 
 
-# ------------------------------------------------------------------------------------------------- back ends and errors
+# ----------------------------------------------------------------------------- back ends and errors
 @pytest.fixture
 def fresh():
     """`obstacle` remembers its answers; tests that change the world start and leave without."""
@@ -331,16 +402,27 @@ def fresh():
     obstacle.cache_clear()
 
 
-CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)  # all that the choice looks at
+CUDA = SimpleNamespace(
+    device=torch.device("cuda"), dtype=torch.bfloat16
+)  # all that the choice looks at
 
 
 @pytest.mark.parametrize(
     ("mamba_ssm", "triton", "chosen"),
-    [(True, True, "mamba_ssm"), (True, False, "mamba_ssm"), (False, True, "triton"), (False, False, "reference")],
+    [
+        (True, True, "mamba_ssm"),
+        (True, False, "mamba_ssm"),
+        (False, True, "triton"),
+        (False, False, "reference"),
+    ],
 )
-def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(mamba_ssm, triton, chosen, monkeypatch):
+def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(
+    mamba_ssm, triton, chosen, monkeypatch
+):
     monkeypatch.setattr(backends, "mamba_ssm", lambda: mamba_ssm or None)
-    monkeypatch.setattr(backends, "triton_obstacle", lambda device: None if triton else "is missing")
+    monkeypatch.setattr(
+        backends, "triton_obstacle", lambda device: None if triton else "is missing"
+    )
     assert scan_backend(CUDA) == chosen
     assert scan_backend(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"
     assert choose("auto", CUDA, 256) == chosen
@@ -349,21 +431,29 @@ def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(mamba_ssm, triton, 
 
 
 def test_triton_says_why_it_cannot_run(monkeypatch, fresh):
-    with pytest.raises(ValueError, match=r"takes float32, bfloat16 or float16, given torch.float64 on cpu"):
+    with pytest.raises(
+        ValueError, match=r"takes float32, bfloat16 or float16, given torch.float64 on cpu"
+    ):
         selective_scan(**leaves(example(length=3), torch.float64), backend="triton")
     monkeypatch.setattr(scan_triton_loops, "INTERPRETED", False)
-    with pytest.raises(ValueError, match=r"'triton' runs on CUDA.*TRITON_INTERPRET=1.*given torch.float32 on cpu"):
+    with pytest.raises(
+        ValueError, match=r"'triton' runs on CUDA.*TRITON_INTERPRET=1.*given torch.float32 on cpu"
+    ):
         selective_scan(**example(length=3), backend="triton")
     if DEVICE == "cpu":
         assert re.search("cannot start here.*C compiler", obstacle("cuda"), re.DOTALL)
     obstacle.cache_clear()
-    monkeypatch.setitem(sys.modules, "triton", None)  # what an import of it then raises is ImportError
+    monkeypatch.setitem(
+        sys.modules, "triton", None
+    )  # what an import of it then raises is ImportError
     monkeypatch.delitem(sys.modules, "mambanorm.kernels.scan_triton_loops")
-    with pytest.raises(ValueError, match="needs the package triton, which cannot be imported.*pip install triton"):
+    with pytest.raises(
+        ValueError, match="needs the package triton, which cannot be imported.*pip install triton"
+    ):
         selective_scan(**example(length=3), backend="triton")
 
 
-# ------------------------------------------------------------------------------------------------ the compiler, no GPU
+# ----------------------------------------------------------------------------- the compiler, no GPU
 DRIVER = """
 import torch, triton
 from triton.backends.compiler import GPUTarget
@@ -423,9 +513,9 @@ for kernel in made:
 
 
 def test_the_kernels_compile_for_nvidia_gpus_those_of_a_block_without_spills(tmp_path):
-    """The interpreter forgives what the compiler does not; the compiler needs no GPU. From source to machine code, in a
-    process of its own, in which kernels are compiled and never started. At the sizes of a block nothing becomes a
-    matrix product, which would be in TF32."""
+    """The interpreter forgives what the compiler does not; the compiler needs no GPU. From source
+    to machine code, in a process of its own, in which kernels are compiled and never started. At
+    the sizes of a block nothing becomes a matrix product, which would be in TF32."""
     keep = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     environment = keep | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
@@ -435,6 +525,10 @@ def test_the_kernels_compile_for_nvidia_gpus_those_of_a_block_without_spills(tmp
     every_form, *lines = done.stdout.splitlines()
     assert every_form.split() == ["True"] * 8
     kernels = [line.split() for line in lines]
-    assert [arch for arch, *_ in kernels] == ["sm_80"] * 4 + ["sm_90"] * 8  # scan and convolution, forward and backward
-    assert all(int(spilled) <= 16 for _, spilled, *_ in kernels), lines  # bytes; 3.6 spills 8, 3.7 none
+    assert [arch for arch, *_ in kernels] == ["sm_80"] * 4 + [
+        "sm_90"
+    ] * 8  # scan and convolution, forward and backward
+    assert all(int(spilled) <= 16 for _, spilled, *_ in kernels), (
+        lines
+    )  # bytes; 3.6 spills 8, 3.7 none
     assert all(rest == ["True", "False"] for _, _, *rest in kernels), lines

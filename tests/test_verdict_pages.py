@@ -1,4 +1,5 @@
-"""What a reader meets of the verdicts: the HTML table, the text, the figures, the notebook and the command."""
+"""What a reader meets of the verdicts: the HTML table, the text, the figures, the notebook and the
+command."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_every_word_has_a_colour_that_can_be_read_and_a_meaning(verdicts):
     assert set(verdicts) == set(WORDS) == set(WORD_COLOURS)
     colours = [colour for colour, _ in WORD_COLOURS.values()]
     assert len(set(colours)) == len(WORDS)
-    assert all(contrast(colour, "#FFFFFF") >= 4.5 for colour in colours)  # read in it, and in white on it
+    assert all(
+        contrast(colour, "#FFFFFF") >= 4.5 for colour in colours
+    )  # read in it, and in white on it
     page = verdict_html(list(verdicts.values()))
     key = page[page.index('<p class="key">') :]
     for word, (colour, meaning) in WORD_COLOURS.items():
@@ -70,7 +73,10 @@ def test_every_word_has_a_colour_that_can_be_read_and_a_meaning(verdicts):
 
 def test_a_word_that_tells_nothing_is_followed_by_what_is_lacking(verdicts):
     reasons = {word: verdict.reason for word, verdict in verdicts.items()}
-    assert reasons["cannot tell"] == f"about {verdicts['cannot tell'].turns_on.seeds_to_tell} new seeds would tell"
+    assert (
+        reasons["cannot tell"]
+        == f"about {verdicts['cannot tell'].turns_on.seeds_to_tell} new seeds would tell"
+    )
     assert reasons["no word"] == "both sides' accuracy may be chance"
     assert not any(reasons[word] for word in ("supported", "opposite", "no gain"))
     for word in ("cannot tell", "no word"):
@@ -81,7 +87,11 @@ def test_a_word_that_tells_nothing_is_followed_by_what_is_lacking(verdicts):
 
 def test_figure_and_text_print_the_plain_interval(verdicts):
     row = verdicts["opposite"].turns_on
-    (line,) = [c for c in figures.fig_verdicts([verdicts["opposite"]]).axes[0].collections if len(c.get_segments())]
+    (line,) = [
+        c
+        for c in figures.fig_verdicts([verdicts["opposite"]]).axes[0].collections
+        if len(c.get_segments())
+    ]
     (start, end) = line.get_segments()[0][:, 0]
     assert (start, end) == pytest.approx((row.low, row.high))
     assert row.effect - row.low == pytest.approx(row.high - row.effect)
@@ -111,7 +121,9 @@ def test_every_figure_says_protocol_scale_and_seeds(verdicts):
         assert all(part in caption for part in (f"protocol {VERSION}", "quick scale", "8 seeds"))
     words = figures.fig_verdicts(told).get_label()
     assert all(f"{verdict.word}: {WORD_COLOURS[verdict.word][1]}" in words for verdict in told)
-    assert "opposite: " not in figures.fig_verdicts(told[:1]).get_label()  # only those that are drawn
+    assert (
+        "opposite: " not in figures.fig_verdicts(told[:1]).get_label()
+    )  # only those that are drawn
 
 
 def test_a_verdict_on_old_seeds_is_marked(verdicts):
@@ -153,7 +165,11 @@ def test_the_table_unfolds_to_figure_footnotes_and_command(verdicts):
     assert page.count("<details>") == len(shown) + 1  # and what the words mean
     assert "a &lt; b" in page
     assert "mambanorm verdicts --claims H8s --scale quick --tasks digits</pre>" in page
-    drawn = [verdict for verdict in shown if len(verdict.claim.deciding) > 1 and verdict.word != "no word"]
+    drawn = [
+        verdict
+        for verdict in shown
+        if len(verdict.claim.deciding) > 1 and verdict.word != "no word"
+    ]
     assert page.count("data:image/webp;base64,") == len(drawn) == 1
     for verdict in shown:
         assert all(escape(text) in page for text in (verdict.claim.words, *verdict.footnotes))
@@ -163,7 +179,9 @@ def test_the_table_unfolds_to_figure_footnotes_and_command(verdicts):
 def test_the_table_reads_without_its_style(verdicts):
     shown = [verdicts["no word"], verdicts["supported"], not_run()]
     page = verdict_html(shown)
-    bare = re.sub(r"<style>.*?</style>|\s(?:class|style)=(?:'[^']*'|\"[^\"]*\")", "", page, flags=re.DOTALL)
+    bare = re.sub(
+        r"<style>.*?</style>|\s(?:class|style)=(?:'[^']*'|\"[^\"]*\")", "", page, flags=re.DOTALL
+    )
     rows = [
         " | ".join(" ".join(cell.get_text(" ").split()) for cell in row(["th", "td"]))
         for row in BeautifulSoup(bare, "html.parser")("tr")
@@ -188,9 +206,13 @@ def test_the_papers_sentence_is_quoted_beside_what_is_asked(verdicts):
 
 
 def test_on_trained_models_the_command_of_a_claim_names_its_task():
-    here = planted.made_up("H8s", {"NormVary>SSM>GN": 30.0}, scale="evening", seeds=12, task=TRAINED_TASKS[0])
+    here = planted.made_up(
+        "H8s", {"NormVary>SSM>GN": 30.0}, scale="evening", seeds=12, task=TRAINED_TASKS[0]
+    )
     page = verdict_html([judge("H8s", here)])
-    assert f"mambanorm verdicts --claims H8s --scale evening --tasks {TRAINED_TASKS[0]}</pre>" in page
+    assert (
+        f"mambanorm verdicts --claims H8s --scale evening --tasks {TRAINED_TASKS[0]}</pre>" in page
+    )
 
 
 def test_the_runs_that_are_judged_are_the_recorded_ones_of_the_scale_that_is_asked_for(tmp_path):
@@ -216,9 +238,14 @@ def test_fewer_test_seeds_leave_the_tuning_seeds_as_they_are():
 
 def test_no_line_about_a_verdict_is_without_its_protocol(verdicts):
     table = pages.verdict_table(made_up("H4s"), ["H4s"])
-    assert table.basis.tolist() == [f"protocol {VERSION}, quick scale, digits, not the paper's Breakfast"]
+    assert table.basis.tolist() == [
+        f"protocol {VERSION}, quick scale, digits, not the paper's Breakfast"
+    ]
     assert table.effect.tolist() == [judge("H4s", made_up("H4s")).turns_on.effect]
-    assert all(f"protocol {VERSION}, quick scale" in pages.describe(verdict) for verdict in verdicts.values())
+    assert all(
+        f"protocol {VERSION}, quick scale" in pages.describe(verdict)
+        for verdict in verdicts.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,7 +275,9 @@ def test_seeds_are_a_number_a_range_or_a_list(text, expected):
     ],
 )
 def test_ranges_that_make_no_sense_are_refused_in_a_line(text, message, capsys):
-    assert main(["verdicts", "--claims", "H8s", "--scale", "smoke", "--seeds", text, "--dry-run"]) == 2
+    assert (
+        main(["verdicts", "--claims", "H8s", "--scale", "smoke", "--seeds", text, "--dry-run"]) == 2
+    )
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
 
@@ -256,7 +285,9 @@ def test_ranges_that_make_no_sense_are_refused_in_a_line(text, message, capsys):
 def test_the_command_tunes_and_tests_what_a_claim_lacks_and_judges_added_seeds_alone(store, capsys):
     asked = ["verdicts", "--claims", "H4v", "--scale", "smoke", "--workers", "0", "--seeds"]
     assert main([*asked, "1", "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("24 runs asked for, 0 in the store")  # 2 arms × 3 rates × 4 tuning seeds
+    assert capsys.readouterr().out.startswith(
+        "24 runs asked for, 0 in the store"
+    )  # 2 arms × 3 rates × 4 tuning seeds
     assert not store.exists()
     assert main([*asked, "1"]) == 0
     out = capsys.readouterr().out
@@ -280,5 +311,7 @@ def test_every_word_of_notebook_12_comes_from_the_rule():
     verdicts = claims.verdicts(recorded.recorded("evening"), CLAIMS)
     (cell,) = [cell for cell in NOTEBOOK.cells if cell.id == "12-13"]
     (output,) = cell.outputs
-    assert output.data["text/markdown"] == answers.what_holds(verdicts, WORDS, pages.basis(verdicts, "recorded"))
+    assert output.data["text/markdown"] == answers.what_holds(
+        verdicts, WORDS, pages.basis(verdicts, "recorded")
+    )
     assert f"version {VERSION}" in TOLD

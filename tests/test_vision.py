@@ -1,4 +1,5 @@
-"""The image block scans in four directions, is VMamba v0's without FFN, and its fused twin equals its plain one."""
+"""The image block scans in four directions, is VMamba v0's without FFN, and its fused twin equals
+its plain one."""
 
 import math
 
@@ -20,7 +21,14 @@ from mambanorm_study.runs.weight_log import part_norms, spectrum_spread
 from mambanorm_study.tasks import load_task
 
 B, D, H, W = 3, 8, 5, 7
-ARMS = ("LN>SSM>LN", "None>SSM>None", "RMSN>SSM>GN", "BN>SSM>IN", "NormVary>SSM>LN-DL", "GN-token>SSM>NormVary")
+ARMS = (
+    "LN>SSM>LN",
+    "None>SSM>None",
+    "RMSN>SSM>GN",
+    "BN>SSM>IN",
+    "NormVary>SSM>LN-DL",
+    "GN-token>SSM>NormVary",
+)
 
 
 def sample(*shape, seed=0):
@@ -28,14 +36,16 @@ def sample(*shape, seed=0):
 
 
 def paths(height, width):
-    """The pixels (row, column) in the order in which each direction meets them, written as loops."""
+    """The pixels (row, column) in the order in which each direction meets them, written as
+    loops."""
     rows = [(y, x) for y in range(height) for x in range(width)]
     columns = [(y, x) for x in range(width) for y in range(height)]
     return rows, columns, rows[::-1], columns[::-1]
 
 
 def block_by_hand(block, x):
-    """The block's equations in plain torch: one direction, one pixel, one step of the state at a time."""
+    """The block's equations in plain torch: one direction, one pixel, one step of the state at a
+    time."""
     e, n, r, reach = block.d_inner, block.d_state, block.dt_rank, block.conv2d.kernel_size[0] // 2
     batch, height, width, _ = x.shape
     h = block.n1(x.flatten(1, 2)).view(x.shape)
@@ -45,7 +55,11 @@ def block_by_hand(block, x):
         for dx in range(-reach, reach + 1):
             tap = block.conv2d.weight[:, 0, dy + reach, dx + reach]
             shifted = F.pad(raw, (0, 0, reach, reach, reach, reach))
-            u = u + tap * shifted[:, reach + dy : reach + dy + height, reach + dx : reach + dx + width]
+            u = (
+                u
+                + tap
+                * shifted[:, reach + dy : reach + dy + height, reach + dx : reach + dx + width]
+            )
     u, total = F.silu(u), {}
     for g, path in enumerate(paths(height, width)):
         own = slice(g * e, (g + 1) * e)
@@ -54,8 +68,12 @@ def block_by_hand(block, x):
             pixel = u[:, y, x_]
             dt, B_, C = (pixel @ block.x_proj_weight[g].T).split([r, n, n], dim=-1)
             delta = F.softplus(dt @ block.dt_projs_weight[g].T + block.dt_projs_bias[g])
-            state = torch.exp(delta[..., None] * A) * state + (delta * pixel)[..., None] * B_[:, None]
-            total[y, x_] = total.get((y, x_), 0) + (state * C[:, None]).sum(-1) + block.Ds[own] * pixel
+            state = (
+                torch.exp(delta[..., None] * A) * state + (delta * pixel)[..., None] * B_[:, None]
+            )
+            total[y, x_] = (
+                total.get((y, x_), 0) + (state * C[:, None]).sum(-1) + block.Ds[own] * pixel
+            )
     f = block.n2(torch.stack([total[pixel] for pixel in paths(height, width)[0]], 1))
     return x + ((f * F.silu(z.flatten(1, 2))) @ block.out_proj.weight.T).view(x.shape)
 
@@ -69,47 +87,73 @@ def test_cross_scan_meets_the_pixels_by_rows_by_columns_and_from_the_end(size):
     four = study.cross_scan(x)
     assert four.shape == (2, 4, 3, size[0] * size[1])
     for g, path in enumerate(paths(*size)):
-        assert torch.equal(four[:, g], torch.stack([x[:, :, row, column] for row, column in path], -1))
+        assert torch.equal(
+            four[:, g], torch.stack([x[:, :, row, column] for row, column in path], -1)
+        )
 
 
 @pytest.mark.parametrize("size", [(5, 7), (1, 4), (3, 1)])
 def test_merge_is_the_adjoint_of_scan(size):
     x, y = sample(2, 3, *size).double(), sample(2, 4, 3, size[0] * size[1], seed=1).double()
-    torch.testing.assert_close((study.cross_scan(x) * y).sum(), (x * study.cross_merge(y, *size)).sum())
+    torch.testing.assert_close(
+        (study.cross_scan(x) * y).sum(), (x * study.cross_merge(y, *size)).sum()
+    )
     torch.testing.assert_close(study.cross_merge(study.cross_scan(x), *size), 4 * x)
     assert torch.autograd.gradcheck(study.cross_scan, x.requires_grad_())
     assert torch.autograd.gradcheck(lambda y: study.cross_merge(y, *size), y.requires_grad_())
 
 
-@pytest.mark.parametrize(("height", "width", "channels", "taps"), [(5, 7, 6, 3), (1, 2, 65, 5), (8, 8, 64, 3)])
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "taps"), [(5, 7, 6, 3), (1, 2, 65, 5), (8, 8, 64, 3)]
+)
 def test_fused_convolution_equals_torch_s_forward_and_backward(height, width, channels, taps):
     conv = torch.nn.Conv2d(channels, channels, taps, groups=channels, padding=taps // 2)
-    inputs, found = [sample(2, height, width, channels), conv.weight.detach(), conv.bias.detach()], []
+    inputs, found = (
+        [sample(2, height, width, channels), conv.weight.detach(), conv.bias.detach()],
+        [],
+    )
     conv = conv.double()
 
     def library(u, weight, bias):
         y = functional_call(conv, dict(weight=weight, bias=bias), u.permute(0, 3, 1, 2))
         return F.silu(y).permute(0, 2, 3, 1)
 
-    for function, dtype in ((conv_silu, torch.float32), (conv_silu, torch.float64), (library, torch.float64)):
+    for function, dtype in (
+        (conv_silu, torch.float32),
+        (conv_silu, torch.float64),
+        (library, torch.float64),
+    ):
         leaves = [t.clone().to(dtype).requires_grad_() for t in inputs]
         y = function(*leaves)
         turned = y.transpose(1, 2)  # so that the gradient of y comes in another order of memory
-        found.append([y, *torch.autograd.grad((turned * sample(*turned.shape, seed=1)).sum(), leaves)])
+        found.append(
+            [y, *torch.autograd.grad((turned * sample(*turned.shape, seed=1)).sum(), leaves)]
+        )
     for fused, slow, theirs in zip(*found, strict=True):
         torch.testing.assert_close(slow, theirs, rtol=1e-10, atol=1e-10)
-        assert (fused.double() - slow).abs().max() <= 3e-6 * max(float(slow.detach().abs().max()), 1.0)
+        assert (fused.double() - slow).abs().max() <= 3e-6 * max(
+            float(slow.detach().abs().max()), 1.0
+        )
 
 
 # the block
 
 
-@pytest.mark.parametrize(("arm", "training"), [*zip(ARMS, [True, False] * 3, strict=True), ("BN>SSM>IN", True)])
+@pytest.mark.parametrize(
+    ("arm", "training"), [*zip(ARMS, [True, False] * 3, strict=True), ("BN>SSM>IN", True)]
+)
 def test_block_equals_the_equations_written_by_hand_forward_and_backward(arm, training):
-    block = study.VSSBlock(D, *mn.Arm.parse(arm), d_state=3, scan_backend="reference").double().train(training)
+    block = (
+        study.VSSBlock(D, *mn.Arm.parse(arm), d_state=3, scan_backend="reference")
+        .double()
+        .train(training)
+    )
     x, weight = sample(B, H, W, D).double().requires_grad_(), sample(B, H, W, D, seed=1).double()
     leaves = [x, *block.parameters()]
-    found = [(y, *torch.autograd.grad((y * weight).sum(), leaves)) for y in (block(x), block_by_hand(block, x))]
+    found = [
+        (y, *torch.autograd.grad((y * weight).sum(), leaves))
+        for y in (block(x), block_by_hand(block, x))
+    ]
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
@@ -121,29 +165,55 @@ CUTS = [
 ]
 
 
-@pytest.mark.parametrize(("arm", "shape", "sizes", "threads"), [(arm, *CUTS[i % 3]) for i, arm in enumerate(ARMS)])
-def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, shape, sizes, threads):
+@pytest.mark.parametrize(
+    ("arm", "shape", "sizes", "threads"), [(arm, *CUTS[i % 3]) for i, arm in enumerate(ARMS)]
+)
+def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(
+    arm, shape, sizes, threads
+):
     found, before = [], torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for dtype, backend in ((torch.float32, "auto"), (torch.float32, "reference"), (torch.float64, "auto")):
+        for dtype, backend in (
+            (torch.float32, "auto"),
+            (torch.float32, "reference"),
+            (torch.float64, "auto"),
+        ):
             torch.manual_seed(0)
-            block = study.VSSBlock(shape[3], *mn.Arm.parse(arm), **sizes, scan_backend=backend).to(dtype)
+            block = study.VSSBlock(shape[3], *mn.Arm.parse(arm), **sizes, scan_backend=backend).to(
+                dtype
+            )
             x = sample(*shape).to(dtype).requires_grad_()
             y = block(x)
             loss = (y * sample(*shape, seed=1).to(dtype)).sum()
-            found.append([t.detach().double() for t in (y, *torch.autograd.grad(loss, [x, *block.parameters()]))])
+            found.append(
+                [
+                    t.detach().double()
+                    for t in (y, *torch.autograd.grad(loss, [x, *block.parameters()]))
+                ]
+            )
     finally:
         torch.set_num_threads(before)
     for fused, plain, exact in zip(*found, strict=True):
-        error, rounding = (fused - exact).abs().max(), (plain - exact).abs().max()  # float32 alone may cost more
-        assert error <= max(2e-5 * max(1.0, exact.abs().max()), 1.5 * rounding), (arm, error, rounding)
+        error, rounding = (
+            (fused - exact).abs().max(),
+            (plain - exact).abs().max(),
+        )  # float32 alone may cost more
+        assert error <= max(2e-5 * max(1.0, exact.abs().max()), 1.5 * rounding), (
+            arm,
+            error,
+            rounding,
+        )
 
 
-@pytest.mark.parametrize(("kind", "shape"), [(study.VSSBlock, (B, H, W, D)), (mn.MambaBlock, (B, H, D))])
+@pytest.mark.parametrize(
+    ("kind", "shape"), [(study.VSSBlock, (B, H, W, D)), (mn.MambaBlock, (B, H, D))]
+)
 def test_a_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative(kind, shape):
     block, x = kind(D), sample(*shape).requires_grad_()
-    first, second = (torch.autograd.grad(block(x).square().sum(), [x, *block.parameters()]) for _ in range(2))
+    first, second = (
+        torch.autograd.grad(block(x).square().sum(), [x, *block.parameters()]) for _ in range(2)
+    )
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
@@ -153,13 +223,17 @@ def test_a_vmamba_v0_block_loads_strictly():
     block, layer = study.VSSBlock(16, d_state=5), {}
     for name, value in block.state_dict().items():
         inner = f"self_attention.{name.replace('n2.', 'out_norm.')}"
-        layer[name.replace("n1.", "ln_1.") if name.startswith("n1.") else inner] = sample(*value.shape)
+        layer[name.replace("n1.", "ln_1.") if name.startswith("n1.") else inner] = sample(
+            *value.shape
+        )
     theirs = {
         "ln_1.bias": (16,),
         "self_attention.out_norm.weight": (32,),
         "self_attention.conv2d.weight": (32, 1, 3, 3),
     }
-    attention = dict(x_proj_weight=(4, 11, 32), dt_projs_weight=(4, 32, 1), A_logs=(128, 5), Ds=(128,))
+    attention = dict(
+        x_proj_weight=(4, 11, 32), dt_projs_weight=(4, 32, 1), A_logs=(128, 5), Ds=(128,)
+    )
     theirs |= {f"self_attention.{name}": shape for name, shape in attention.items()}
     assert {name: tuple(layer[name].shape) for name in theirs} == theirs
     block.load_state_dict(layer)
@@ -184,7 +258,9 @@ def test_initial_values_are_vmamba_s_in_every_direction():
 
 
 def model_of(**changes):
-    return study.ImageClassifier(4, **(dict(in_channels=3, d_model=8, n_layers=2, d_state=2) | changes))
+    return study.ImageClassifier(
+        4, **(dict(in_channels=3, d_model=8, n_layers=2, d_state=2) | changes)
+    )
 
 
 def test_a_patch_becomes_one_position_and_the_head_sees_their_mean():
@@ -195,7 +271,9 @@ def test_a_patch_becomes_one_position_and_the_head_sees_their_mean():
     cell = x[:, 2:4, 4:6].permute(0, 3, 1, 2).flatten(1)
     stem = model.stem.weight.flatten(1)
     torch.testing.assert_close(seen.tensors("x")[0][:, 5 + 2], cell @ stem.T + model.stem.bias)
-    torch.testing.assert_close(logits, model.head(seen.tensors("residual")[0].mean(1)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        logits, model.head(seen.tensors("residual")[0].mean(1)), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", ["none", "learned"])
@@ -223,8 +301,13 @@ def test_down_sampling_halves_the_image_doubles_the_width_and_has_no_norm_unless
         model(sample(2, 4, 6, 3))
     assert [tuple(x.shape) for x in seen.tensors("x")] == [(2, 24, 8), (2, 6, 16), (2, 6, 16)]
     assert type(model.merging["1"].norm).__name__ == "NoNorm"
-    assert type(model_of(down_sample=(1,), down_norm="LN").merging["1"].norm).__name__ == "LayerNorm"
-    merging, x = PatchMerging(3), sample(2, 4, 6, 3)  # the four pixels side by side, in VMamba's order
+    assert (
+        type(model_of(down_sample=(1,), down_norm="LN").merging["1"].norm).__name__ == "LayerNorm"
+    )
+    merging, x = (
+        PatchMerging(3),
+        sample(2, 4, 6, 3),
+    )  # the four pixels side by side, in VMamba's order
     joined = torch.cat([x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]], -1)
     torch.testing.assert_close(merging(x), joined @ merging.reduction.weight.T)
 
@@ -240,7 +323,12 @@ def test_digits_images_are_the_digits_in_the_very_same_splits():
             assert torch.equal(one.inputs.view(-1, 8, 8, 1), other.inputs)
             assert torch.equal(one.labels, other.labels)
     assert tasks.TASKS["digits_images"].kind == "image"
-    assert (images.in_channels, images.in_features, images.vocab_size, images.patch) == (1, None, None, 2)
+    assert (images.in_channels, images.in_features, images.vocab_size, images.patch) == (
+        1,
+        None,
+        None,
+        2,
+    )
     inputs, lengths, _ = images.train.batch([2, 0])
     assert lengths is None
     assert torch.equal(inputs, images.train.inputs[[2, 0]])
@@ -266,14 +354,29 @@ def test_a_run_on_images_leaves_what_every_run_leaves():
     assert positions(torch.zeros(3, 8), torch.tensor([8, 1, 2]), 1) == 11
 
 
-def test_no_weight_decay_on_a_logs_ds_biases_and_norm_parameters_and_part_norms_are_of_all_but_the_norms(data):
-    model = build_model(base_config("digits_images", "smoke", arm="NormVary>SSM>GN", weight_decay=0.3), data)
+def test_no_weight_decay_on_a_logs_ds_biases_and_norm_parameters_and_part_norms_are_of_all_but_the_norms(
+    data,
+):
+    model = build_model(
+        base_config("digits_images", "smoke", arm="NormVary>SSM>GN", weight_decay=0.3), data
+    )
     decay, keep = optimizer_of(model, base_config("digits_images", "smoke")).param_groups
     name_of = {id(p): name for name, p in model.named_parameters()}
-    ends = ("proj.weight", "x_proj_weight", "dt_projs_weight", "conv2d.weight", "stem.weight", "head.weight")
-    assert {name_of[id(p)] for p in decay["params"]} == {name for name in name_of.values() if name.endswith(ends)}
+    ends = (
+        "proj.weight",
+        "x_proj_weight",
+        "dt_projs_weight",
+        "conv2d.weight",
+        "stem.weight",
+        "head.weight",
+    )
+    assert {name_of[id(p)] for p in decay["params"]} == {
+        name for name in name_of.values() if name.endswith(ends)
+    }
     assert len(decay["params"]) + len(keep["params"]) == len(name_of)
-    own = [p for name, p in model.blocks[0].named_parameters() if not name.startswith(("n1.", "n2."))]
+    own = [
+        p for name, p in model.blocks[0].named_parameters() if not name.startswith(("n1.", "n2."))
+    ]
     total = torch.stack([p.detach().norm() for p in own]).norm()
     assert np.linalg.norm(part_norms(model.blocks[0])) == pytest.approx(float(total), rel=1e-6)
 
@@ -287,5 +390,7 @@ def test_a_run_may_halve_its_images_and_keeps_spectra_of_unequal_blocks():
     assert np.isfinite(sigma[:, 0, :8]).all()
     assert np.isfinite(sigma[:, 1]).all()
     assert all(np.isfinite(value) for value in spectrum_spread(sigma[-1]).values())
-    with pytest.raises(ValueError, match=r"down_sample=\(1,\) has no effect on the SequenceClassifier"):
+    with pytest.raises(
+        ValueError, match=r"down_sample=\(1,\) has no effect on the SequenceClassifier"
+    ):
         train(base_config("digits", "smoke", down_sample=(1,)))

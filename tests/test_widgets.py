@@ -32,7 +32,9 @@ from mambanorm_study.widgets.explorer import Explorer, choice
 
 def texts(figure) -> str:
     """All words of a figure."""
-    return " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+    return " ".join(
+        text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))
+    )
 
 
 def test_a_control_changes_the_one_picture_in_place_and_what_cannot_be_drawn_is_told_in_words():
@@ -68,7 +70,11 @@ def made():
 def test_every_explorer_is_one_labelled_picture_with_words_for_those_who_cannot_see_it(make, made):
     explorer = made[make]
     data, metadata = explorer._repr_mimebundle_()
-    assert Image.open(io.BytesIO(data["image/png"])).width == 1.5 * metadata["image/png"]["width"] == 1425
+    assert (
+        Image.open(io.BytesIO(data["image/png"])).width
+        == 1.5 * metadata["image/png"]["width"]
+        == 1425
+    )
     assert len(metadata["image/png"]["alt"]) > 40
     assert "seed" in metadata["image/png"]["alt"]
     assert len([child for child in explorer.children if child is explorer.picture]) == 1
@@ -108,7 +114,9 @@ def test_the_parameters_of_every_place_add_up_to_the_model():
     own = {place: facts.parameters[place] for place in ("N1", "N2")}
     assert own == {"N1": layers * d, "N2": layers * 2 * 2 * d}
     config = base_config("digits", "quick")
-    block = MambaBlock(d, "None", "None", d_state=config.d_state, d_conv=config.d_conv, expand=config.expand)
+    block = MambaBlock(
+        d, "None", "None", d_state=config.d_state, d_conv=config.d_conv, expand=config.expand
+    )
     block = sum(p.numel() for p in block.parameters())
     assert facts.parameters["mixers"] == layers * block
     assert facts.total == sum(facts.parameters.values())
@@ -131,7 +139,9 @@ def test_an_arm_that_is_not_recorded_says_so():
     absent = recorded_arm("Derf>SSM>DyT")
     assert absent.empty
     assert list(absent.columns) == COLUMNS
-    assert "this arm is not recorded" in texts(explorer._draw(**explorer.values | {"n1": "Derf", "n2": "DyT"}))
+    assert "this arm is not recorded" in texts(
+        explorer._draw(**explorer.values | {"n1": "Derf", "n2": "DyT"})
+    )
 
 
 def test_a_norm_at_a_further_site_is_drawn_and_counted():
@@ -147,10 +157,17 @@ def test_a_norm_at_a_further_site_is_drawn_and_counted():
     assert with_b.parameters["further"] == with_b.n_layers * base_config("digits", "quick").d_state
     assert with_b.total - plain.total == with_b.parameters["further"]
     assert "further" not in plain.parameters
-    arm, options = PRESETS["Falcon-Mamba"].arm, dict(PRESETS["Falcon-Mamba"].options)  # without weights
-    block = MambaBlock(plain.d_model, *arm, d_state=base_config("digits", "quick").d_state, norm_options=options)
+    arm, options = (
+        PRESETS["Falcon-Mamba"].arm,
+        dict(PRESETS["Falcon-Mamba"].options),
+    )  # without weights
+    block = MambaBlock(
+        plain.d_model, *arm, d_state=base_config("digits", "quick").d_state, norm_options=options
+    )
     facts = arm_facts(str(arm), weightless=True)
-    assert facts.parameters["further"] == facts.n_layers * sum(p.numel() for p in block.more.parameters())
+    assert facts.parameters["further"] == facts.n_layers * sum(
+        p.numel() for p in block.more.parameters()
+    )
 
 
 def test_a_preset_of_the_explorer_is_the_published_arm(monkeypatch):
@@ -199,7 +216,11 @@ def test_a_click_on_a_cell_shows_that_pair_and_frames_it():
     explorer.cells["IN", "LN"].click()
     assert (explorer.values["n1"], explorer.values["n2"]) == ("IN", "LN")
     assert "IN→LN on digits" in explorer.picture.tooltip
-    framed = [pair for pair, cell in explorer.cells.items() if BEST.lower() in cell.layout.border_top.lower()]
+    framed = [
+        pair
+        for pair, cell in explorer.cells.items()
+        if BEST.lower() in cell.layout.border_top.lower()
+    ]
     assert framed == [("IN", "LN")]
     mean = recorded_cell("quick", "digits", "IN>SSM>LN").accuracy.mean()
     assert explorer.cells["IN", "LN"].description == f"{100 * mean:.1f}"
@@ -213,7 +234,9 @@ def test_the_page_has_every_explorer_under_its_title_with_a_sentence():
     nbformat.validate(nb)
     code = [cell.source for cell in nb.cells if cell.cell_type == "code"]
     words = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
-    for (title, make), cell in zip(widgets.EXPLORERS.items(), code[-len(widgets.EXPLORERS) :], strict=True):
+    for (title, make), cell in zip(
+        widgets.EXPLORERS.items(), code[-len(widgets.EXPLORERS) :], strict=True
+    ):
         assert f">{title}</h2>" in words
         assert f"{make.__name__}()" in cell
         assert " ".join(make.__doc__.partition("\n\n")[0].split()) in words

@@ -1,4 +1,5 @@
-"""What tests of twins share: numbers to compare on, results with their gradients, and by how much two may differ."""
+"""What tests of twins share: numbers to compare on, results with their gradients, and by how much
+two may differ."""
 
 import torch
 
@@ -23,15 +24,18 @@ def scrambled(module, seed=0, scale=0.3):
 
 
 def results(call, *inputs, of=None):
-    """What `call` gives for the inputs, and in one direction its gradients for them and for the parameters of `of`, or
-    of `call` itself where it is a module; None where there is no gradient."""
+    """What `call` gives for the inputs, and in one direction its gradients for them and for the
+    parameters of `of`, or of `call` itself where it is a module; None where there is no
+    gradient."""
     of = call if of is None and isinstance(call, torch.nn.Module) else of
     inputs = [x.detach().requires_grad_() for x in inputs]
     y = call(*inputs)
     learnt = [] if of is None else [p for p in of.parameters() if p.requires_grad]
     return [
         y.detach(),
-        *torch.autograd.grad(y, inputs + learnt, sample(*y.shape, seed=9, dtype=y.dtype), allow_unused=True),
+        *torch.autograd.grad(
+            y, inputs + learnt, sample(*y.shape, seed=9, dtype=y.dtype), allow_unused=True
+        ),
     ]
 
 

@@ -1,17 +1,20 @@
-"""Which back end computes an operation: the one that is asked for, or the fastest that takes device and dtype.
+"""Which back end computes an operation: the one that is asked for, or the fastest that takes device
+and dtype.
 
-==============  ======================================  ===========================================================
-back end        file                                    where it works
-==============  ======================================  ===========================================================
-``reference``   `mambanorm/operations/reference.py`     every device; float64 or float32; a loop to read
-``cpu``         `mambanorm/kernels/scan_cpu.py`         CPU; float32 (bfloat16 and half are computed in float32)
-``mamba_ssm``   below                                   CUDA, if the package mamba-ssm is installed; N up to 256
-``triton``      `mambanorm/kernels/scan_triton.py`      CUDA, if the package triton is installed; the state in float32
-==============  ======================================  ===========================================================
+==============  ======================================
+=========================================================== back end        file
+where it works ==============  ======================================
+=========================================================== ``reference``
+`mambanorm/operations/reference.py`     every device; float64 or float32; a loop to read ``cpu``
+`mambanorm/kernels/scan_cpu.py`         CPU; float32 (bfloat16 and half are computed in float32)
+``mamba_ssm``   below                                   CUDA, if the package mamba-ssm is installed;
+N up to 256 ``triton``      `mambanorm/kernels/scan_triton.py`      CUDA, if the package triton is
+installed; the state in float32 ==============  ======================================
+===========================================================
 
-"auto" takes the first that works: `cpu` on the CPU, `mamba_ssm` or `triton` on CUDA, and else `reference`. `cpu` and
-`triton` take B and C that vary along the sequence, as a Mamba's do. Kernels are imported on first use: Numba, Triton
-and mamba-ssm take seconds to import.
+"auto" takes the first that works: `cpu` on the CPU, `mamba_ssm` or `triton` on CUDA, and else
+`reference`. `cpu` and `triton` take B and C that vary along the sequence, as a Mamba's do. Kernels
+are imported on first use: Numba, Triton and mamba-ssm take seconds to import.
 """
 
 import functools
@@ -31,7 +34,8 @@ _MAMBA_SSM_STATES = 256  # the largest N of its kernel
 
 
 def scan_backend(tensor):
-    """The back end that "auto" takes for this tensor's device and dtype: "cpu", "mamba_ssm", "triton" or "reference".
+    """The back end that "auto" takes for this tensor's device and dtype: "cpu", "mamba_ssm",
+    "triton" or "reference".
 
     "mamba_ssm" is limited to N ≤ 256; above that, `selective_scan` takes the next one.
     """
@@ -41,14 +45,18 @@ def scan_backend(tensor):
 
 
 def fused_on_cpu(*tensors):
-    """Return True if the fused loops can take these tensors: ordinary float32 tensors on the CPU. None is no tensor."""
-    fits = all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
+    """Return True if the fused loops can take these tensors: ordinary float32 tensors on the CPU.
+    None is no tensor."""
+    fits = all(
+        [t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors]
+    )  # a list: several times as fast
     return fits and is_ordinary(*tensors) and numba_works()
 
 
 @functools.cache
 def numba_works():
-    """Return True if Numba can be imported (tried once). If not, warn that plain torch computes, slowly."""
+    """Return True if Numba can be imported (tried once). If not, warn that plain torch computes,
+    slowly."""
     try:
         importlib.import_module("numba")
     except Exception as error:  # a Numba for another NumPy raises more than ImportError
@@ -77,7 +85,8 @@ def kernel(name):
 
 
 def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
-    """The kernel of a scan that projects Δ itself, None where Δ is projected before it; `backend` as in `choose`."""
+    """The kernel of a scan that projects Δ itself, None where Δ is projected before it; `backend`
+    as in `choose`."""
     name, tensors = choose(backend, u, A_log.shape[1]), (u, dt, B, C, dt_weight, dt_bias, A_log, D)
     if name == "cpu" and all([t.is_cpu and t.dtype is torch.float32 for t in tensors]):
         from mambanorm.kernels.scan_cpu import low_rank_scan_cpu
@@ -91,13 +100,15 @@ def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
 
 
 def choose(backend, u, state=1, *, vary=True):
-    """The back end to use for u with N = `state`; ValueError if the one named is unknown or does not fit. `vary`:
-    whether both B and C vary along the sequence."""
+    """The back end to use for u with N = `state`; ValueError if the one named is unknown or does
+    not fit. `vary`: whether both B and C vary along the sequence."""
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
     if backend == "auto":
         fastest = _FASTEST.get(u.device.type, ())
-        return next((name for name in fastest if _obstacle(name, u, state, vary) is None), "reference")
+        return next(
+            (name for name in fastest if _obstacle(name, u, state, vary) is None), "reference"
+        )
     if backend != "reference" and (why := _obstacle(backend, u, state, vary)) is not None:
         raise ValueError(f"backend {backend!r} {why}, given {u.dtype} on {u.device}: use 'auto'")
     return backend
@@ -108,7 +119,9 @@ def _obstacle(backend, u, state, vary):
     if u.dtype not in _KERNEL_DTYPES:
         return "takes float32, bfloat16 or float16"
     if not _may_use_a_kernel(u):
-        return "is not known to torch.func, jit.trace, forward-mode differentiation and dispatch modes"
+        return (
+            "is not known to torch.func, jit.trace, forward-mode differentiation and dispatch modes"
+        )
     if not vary and backend != "mamba_ssm":
         return "takes B and C that vary along the sequence"
     if backend == "triton":
@@ -125,13 +138,15 @@ def _obstacle(backend, u, state, vary):
 
 
 def _may_use_a_kernel(u):
-    """Return True if a scan may go through a kernel: u is ordinary, or torch.compile knows the scan as an operator."""
+    """Return True if a scan may go through a kernel: u is ordinary, or torch.compile knows the scan
+    as an operator."""
     return torch.compiler.is_compiling() or not isinstance(u, torch.Tensor) or is_ordinary(u)
 
 
 @functools.cache
 def triton_obstacle(device_type):
-    """Why no Triton kernel can run on such a device, to follow "backend 'triton'"; None if one can (tried once)."""
+    """Why no Triton kernel can run on such a device, to follow "backend 'triton'"; None if one can
+    (tried once)."""
     try:
         interpreted = importlib.import_module("mambanorm.kernels.scan_triton_loops").INTERPRETED
     except Exception as error:  # a build for another Python fails with what it likes
@@ -149,19 +164,22 @@ def triton_obstacle(device_type):
 
 @functools.cache
 def mamba_ssm():
-    """mamba-ssm's `selective_scan_fn`, or None (tried once). Any error means None: a build for another torch fails at
-    import."""
+    """mamba-ssm's `selective_scan_fn`, or None (tried once). Any error means None: a build for
+    another torch fails at import."""
     try:
         return importlib.import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
     except Exception:
         return None
 
 
-def scan_mamba_ssm(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True):
+def scan_mamba_ssm(
+    u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True
+):
     """The scan by mamba-ssm's CUDA kernel; arguments as `selective_scan`, already checked.
 
-    It needs A, D, delta_bias and a constant B or C in float32; delta, and B and C that vary, in u's dtype; and the same
-    number of groups for B and C. Returns out (B, D, L) and last_state (B, D, N), the latter without gradient.
+    It needs A, D, delta_bias and a constant B or C in float32; delta, and B and C that vary, in u's
+    dtype; and the same number of groups for B and C. Returns out (B, D, L) and last_state (B, D,
+    N), the latter without gradient.
     """
     groups = math.lcm(*(1 if m.dim() < 4 else m.shape[1] for m in (B, C)))
 

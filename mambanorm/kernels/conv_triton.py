@@ -1,12 +1,14 @@
-"""The causal depthwise convolution with its bias and SiLU on CUDA, in one Triton kernel forward and one backward.
+"""The causal depthwise convolution with its bias and SiLU on CUDA, in one Triton kernel forward and
+one backward.
 
     a_t = bias + Σ_k w_k · x_(t−K+1+k),   u_t = SiLU(a_t)
 
-A program has one batch row, a block of channels and a span of steps. Forward it reads x once from memory; the K − 1
-shifted reads come from the cache. Backward it needs da of K − 1 later steps and computes those again: K times the
-arithmetic of a kernel that would be bound by its bytes otherwise, and no tensor da is written and read. The sums for
-weight and bias are written once per program and added up in a fixed order: the same inputs give the same bits. On the
-CPU the loops of conv_gate.py compute the same. The readable twin is `causal_conv` in operations/conv_gate.py.
+A program has one batch row, a block of channels and a span of steps. Forward it reads x once from
+memory; the K − 1 shifted reads come from the cache. Backward it needs da of K − 1 later steps and
+computes those again: K times the arithmetic of a kernel that would be bound by its bytes otherwise,
+and no tensor da is written and read. The sums for weight and bias are written once per program and
+added up in a fixed order: the same inputs give the same bits. On the CPU the loops of conv_gate.py
+compute the same. The readable twin is `causal_conv` in operations/conv_gate.py.
 """
 
 import torch
@@ -45,7 +47,15 @@ def _at(x, row, t, d, inside, length):
 
 @triton.jit
 def forward_kernel(
-    x, weight, bias, out, length, channels, TAPS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr
+    x,
+    weight,
+    bias,
+    out,
+    length,
+    channels,
+    TAPS: tl.constexpr,
+    STEPS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):
     """out (B, L, E); one program per batch row, block of channels and tile of steps."""
     row = tl.program_id(2).to(tl.int64)
@@ -62,7 +72,8 @@ def backward_kernel(
     x, weight, bias, grad, dx, sums, length, channels,
     TAPS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """dx as `Rows`; sums (B · spans, E·K + E): dweight (E, K) and dbias (E,) of each span of TILES·STEPS steps."""
+    """dx as `Rows`; sums (B · spans, E·K + E): dweight (E, K) and dbias (E,) of each span of
+    TILES·STEPS steps."""
     row = tl.program_id(2).to(tl.int64)
     d = tl.program_id(1).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)
     inside = d < channels
@@ -96,7 +107,8 @@ def _cut(x):
 
 
 def conv_silu_triton(x, weight, bias):
-    """SiLU(causal_conv(x, weight, bias)), shapes as there, any strides and floating dtypes. Differentiable once."""
+    """SiLU(causal_conv(x, weight, bias)), shapes as there, any strides and floating dtypes.
+    Differentiable once."""
     return _ConvSiLU.apply(x, weight.contiguous(), bias.contiguous())
 
 
@@ -112,7 +124,15 @@ class _ConvSiLU(torch.autograd.Function):
         grid = -(-length // steps), -(-channels // width), batch  # the first may be above 65,535
         with torch.cuda.device_of(x):
             forward_kernel[grid](
-                rows(x.transpose(1, 2)), weight, bias, out, length, channels, weight.shape[-1], steps, width
+                rows(x.transpose(1, 2)),
+                weight,
+                bias,
+                out,
+                length,
+                channels,
+                weight.shape[-1],
+                steps,
+                width,
             )
         return out
 
@@ -129,7 +149,18 @@ class _ConvSiLU(torch.autograd.Function):
         x_rows, grad_rows, dx_rows = (rows(t.transpose(1, 2)) for t in (x, grad, dx))
         with torch.cuda.device_of(x):
             backward_kernel[spans, -(-channels // width), batch](
-                x_rows, weight, bias, grad_rows, dx_rows, sums, length, channels, taps, steps, width, tiles
+                x_rows,
+                weight,
+                bias,
+                grad_rows,
+                dx_rows,
+                sums,
+                length,
+                channels,
+                taps,
+                steps,
+                width,
+                tiles,
             )
         dweight, dbias = sums.sum(0).split([channels * taps, channels])
         return dx, dweight.view(weight.shape).to(weight.dtype), dbias.to(bias.dtype)

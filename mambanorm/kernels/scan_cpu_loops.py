@@ -24,15 +24,26 @@ from mambanorm.kernels.runtime import (
     whole_numbers,
 )
 
-# Slots of LANES floats in a worker's buffers. A row of a buffer holds its slots at fixed distances, so that LLVM sees
-# that they never overlap. Rows are indexed, never sliced: a slice costs Numba two atomic updates of a reference count.
-_DT, _DU, _Y, _X, _DY, _DDT, _DDU, _SLOPE = (k * LANES for k in range(8))  # per step; forward: the first four
+# Slots of LANES floats in a worker's buffers. A row of a buffer holds its slots at fixed distances,
+# so that LLVM sees that they never overlap. Rows are indexed, never sliced: a slice costs Numba two
+# atomic updates of a reference count.
+_DT, _DU, _Y, _X, _DY, _DDT, _DDU, _SLOPE = (
+    k * LANES for k in range(8)
+)  # per step; forward: the first four
 _FORWARD, _BACKWARD = 4 * LANES, 8 * LANES
 _A, _H, _G, _DA = (k * LANES for k in range(4))  # per state index; _G holds dL/dh
-CELL = 4 * LANES  # a row of cells holds two of them, since the loops take two state indices at a time
-_A0, _AH0, _A1, _AH1 = (k * LANES for k in range(4))  # history, per step and pair: exp(Δ·A), and that times h_(t-1)
+CELL = (
+    4 * LANES
+)  # a row of cells holds two of them, since the loops take two state indices at a time
+_A0, _AH0, _A1, _AH1 = (
+    k * LANES for k in range(4)
+)  # history, per step and pair: exp(Δ·A), and that times h_(t-1)
 HISTORY = 4 * LANES
-_BIAS, _SKIP, _LOW = 0, 1, 2  # per block, a row each: delta_bias, D, and from _LOW on the R rows of Δ's weight
+_BIAS, _SKIP, _LOW = (
+    0,
+    1,
+    2,
+)  # per block, a row each: delta_bias, D, and from _LOW on the R rows of Δ's weight
 
 
 def scratch_floats(direction, steps, size, rank):
@@ -53,11 +64,14 @@ _P3, _P4 = _f(0.10713856868544232), _f(0.12150351064512585)
 def _softplus(x, e):
     """max(x, 0) + log(1 + e), where e = exp(-|x|); log(1 + e) = 2·artanh(e / (2 + e)).
 
-    Beyond x = 20, where torch returns x itself, e is under half a unit in the last place: the two agree.
+    Beyond x = 20, where torch returns x itself, e is under half a unit in the last place: the two
+    agree.
     """
     s = e / (TWO + e)
     q = s * s
-    return (x if x > ZERO else ZERO) + TWO * s * (ONE + q * ((((_P4 * q + _P3) * q + _P2) * q + _P1) * q + _P0))
+    return (x if x > ZERO else ZERO) + TWO * s * (
+        ONE + q * ((((_P4 * q + _P3) * q + _P2) * q + _P1) * q + _P0)
+    )
 
 
 @jit(inline="always")
@@ -68,7 +82,8 @@ def _place(x, b, t, d0):
 
 @jit()
 def _read_scalars(m, b, group, t0, steps, size, values):
-    """Copy B or C of one group, any strides, to `values` (steps, even N); an odd N is made even with a zero."""
+    """Copy B or C of one group, any strides, to `values` (steps, even N); an odd N is made even
+    with a zero."""
     flat, strides = m
     base = b * strides[0] + group * strides[1] + t0 * strides[3]
     for t in range(steps):
@@ -80,10 +95,11 @@ def _read_scalars(m, b, group, t0, steps, size, values):
 
 @jit()
 def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows):
-    """Fill u, Δ, Δ·u and, for the backward pass, the slope of softplus of a chunk: Δ = softplus(delta + bias).
+    """Fill u, Δ, Δ·u and, for the backward pass, the slope of softplus of a chunk: Δ =
+    softplus(delta + bias).
 
-    With a rank the rows of delta hold R numbers for each group, and delta is their product with the weight in `fixed`.
-    Lanes past the width keep u = 0, so their state stays 0.
+    With a rank the rows of delta hold R numbers for each group, and delta is their product with the
+    weight in `fixed`. Lanes past the width keep u = 0, so their state stays 0.
     """
     for t in range(steps):
         load(rows, t, _X, u[0], _place(u, b, t0 + t, d0), width)
@@ -114,8 +130,9 @@ def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, ro
 
 
 def _walk(keeping):
-    """The loop over a chunk: h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·h, two state indices at a time; Δ·A <= 0
-    throughout. `keeping`: into the history go exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step."""
+    """The loop over a chunk: h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·h, two state indices at a
+    time; Δ·A <= 0 throughout. `keeping`: into the history go exp(Δ·A) and exp(Δ·A)·h_(t-1) of each
+    step."""
 
     @jit()
     def walk(steps, rows, cells, b_values, c_values, history):
@@ -124,14 +141,25 @@ def _walk(keeping):
             for d in range(LANES):
                 rows[t, _Y + d] = ZERO
             for p in range(len(cells)):
-                b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
+                b0, b1, c0, c1 = (
+                    b_values[t, 2 * p],
+                    b_values[t, 2 * p + 1],
+                    c_values[t, 2 * p],
+                    c_values[t, 2 * p + 1],
+                )
                 for d in range(LANES):
                     dt, du = rows[t, _DT + d], rows[t, _DU + d]
                     a0, a1 = exp2(dt * cells[p, _A + d]), exp2(dt * cells[p, CELL + _A + d])
                     h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
                     if keeping:
-                        history[t * len(cells) + p, _A0 + d], history[t * len(cells) + p, _AH0 + d] = a0, h0
-                        history[t * len(cells) + p, _A1 + d], history[t * len(cells) + p, _AH1 + d] = a1, h1
+                        (
+                            history[t * len(cells) + p, _A0 + d],
+                            history[t * len(cells) + p, _AH0 + d],
+                        ) = a0, h0
+                        (
+                            history[t * len(cells) + p, _A1 + d],
+                            history[t * len(cells) + p, _AH1 + d],
+                        ) = a1, h1
                     h0 += du * b0
                     h1 += du * b1
                     cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
@@ -145,24 +173,33 @@ _advance, _replay = _walk(False), _walk(True)
 
 @jit("reassoc")
 def _reverse(steps, rows, cells, b_values, c_values, history, db, dc):
-    """Backward through a chunk. With g = dL/dh_t (carried in the cell as exp(Δ·A)·g from the step after):
+    """Backward through a chunk. With g = dL/dh_t (carried in the cell as exp(Δ·A)·g from the step
+    after):
 
     g += dy·C_t,  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,
     dΔ = Σ_n g·exp(Δ·A)·h_(t-1)·A,  dA += g·exp(Δ·A)·h_(t-1)·Δ.
 
-    dB and dC of the chunk go to db and dc (steps, even N). Only here and in `_finish_ddelta` may the compiler reorder
-    sums: those over d, which it could not vectorise otherwise.
+    dB and dC of the chunk go to db and dc (steps, even N). Only here and in `_finish_ddelta` may
+    the compiler reorder sums: those over d, which it could not vectorise otherwise.
     """
     for t in range(steps - 1, -1, -1):
         for d in range(LANES):
             rows[t, _DDT + d] = ZERO
             rows[t, _DDU + d] = ZERO
         for p in range(len(cells)):
-            b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
+            b0, b1, c0, c1 = (
+                b_values[t, 2 * p],
+                b_values[t, 2 * p + 1],
+                c_values[t, 2 * p],
+                c_values[t, 2 * p + 1],
+            )
             db0, dc0, db1, dc1 = ZERO, ZERO, ZERO, ZERO
             for d in range(LANES):
                 dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
-                ah0, ah1 = history[t * len(cells) + p, _AH0 + d], history[t * len(cells) + p, _AH1 + d]
+                ah0, ah1 = (
+                    history[t * len(cells) + p, _AH0 + d],
+                    history[t * len(cells) + p, _AH1 + d],
+                )
                 dc0 += dy * (ah0 + du * b0)
                 dc1 += dy * (ah1 + du * b1)
                 g0, g1 = cells[p, _G + d] + dy * c0, cells[p, CELL + _G + d] + dy * c1
@@ -187,7 +224,7 @@ def _add_scalars(t0, steps, size, values, total, start, strides):
             total[start + (t0 + t) * strides[2] + n] += values[t, n]
 
 
-# ---------------------------------------------------------------------------------------------------- walks over blocks
+# -------------------------------------------------------------------------------- walks over blocks
 @jit()
 def _load_block(a, low, skip, bias, size, rank, channels, d0, width, cells, fixed):
     """What a block of channels keeps for all its steps: A·log2(e), D, bias and Δ's weight."""
@@ -216,8 +253,9 @@ def _finish(steps, width, start, channels, fixed, rows, out):
 def forward(worker, workers, numbers, places):
     """Forward pass of one worker's rows of the batch; arguments as `_Scan` makes them.
 
-    numbers: steps of a chunk, B, L, D, N, R, softplus. places: u, delta, B, C (with a row of strides each), A, low, D,
-    bias, scratch, blocks, strides, and then the results out, last and states.
+    numbers: steps of a chunk, B, L, D, N, R, softplus. places: u, delta, B, C (with a row of
+    strides each), A, low, D, bias, scratch, blocks, strides, and then the results out, last and
+    states.
     """
     steps, batch, length, channels, size, rank, softplus = numbers
     blocks, strides = whole_numbers(places, 9, 3), whole_numbers(places, 10, 4)
@@ -234,7 +272,9 @@ def forward(worker, workers, numbers, places):
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
         for k in range(len(blocks)):
             d0, width, group = blocks[k]
-            if width < LANES:  # lanes past the width stay 0; whole rows are overwritten before they are read
+            if (
+                width < LANES
+            ):  # lanes past the width stay 0; whole rows are overwritten before they are read
                 rows[:] = ZERO
             _load_block(a, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
             for t0 in range(0, length, steps):
@@ -242,7 +282,14 @@ def forward(worker, workers, numbers, places):
                 if t0 and states.size:
                     place = (b * chunks + t0 // steps - 1) * size
                     for n in range(size):
-                        store(cells, n // 2, n % 2 * CELL + _H, states, (place + n) * channels + d0, width)
+                        store(
+                            cells,
+                            n // 2,
+                            n % 2 * CELL + _H,
+                            states,
+                            (place + n) * channels + d0,
+                            width,
+                        )
                 _read_scalars(bm, b, group, t0, count, size, b_values)
                 _read_scalars(cm, b, group, t0, count, size, c_values)
                 _prepare(b, group, t0, count, d0, width, u, delta, rank, fixed, softplus, rows)
@@ -270,8 +317,11 @@ def _finish_du(steps, width, start, channels, fixed, softplus, rows, du, totals)
 
 
 @jit("reassoc")
-def _finish_ddelta(b, group, t0, steps, width, start, rank, channels, strides, delta, fixed, rows, ddelta, totals):
-    """Stores ddelta of a chunk: as it is, or through Δ's weight as the gradient of the R numbers it came from."""
+def _finish_ddelta(
+    b, group, t0, steps, width, start, rank, channels, strides, delta, fixed, rows, ddelta, totals
+):
+    """Stores ddelta of a chunk: as it is, or through Δ's weight as the gradient of the R numbers it
+    came from."""
     for t in range(steps):
         if rank == 0:
             store(rows, t, _DDT, ddelta, start + t * channels, width)
@@ -287,7 +337,8 @@ def _finish_ddelta(b, group, t0, steps, width, start, rank, channels, strides, d
 
 @jit()
 def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
-    """Adds a block's sums over its steps to a worker's, from d0 on: N rows of dA, dD, d(delta_bias), R of low."""
+    """Adds a block's sums over its steps to a worker's, from d0 on: N rows of dA, dD,
+    d(delta_bias), R of low."""
     for n in range(size):
         for d in range(width):
             sums[np.uintp(n * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DA + d]
@@ -303,13 +354,18 @@ def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
 def backward(worker, workers, numbers, places):
     """Backward pass of one worker's share; arguments as in `forward`.
 
-    After strides stand grad (with strides), states, du, ddelta, dB, dC and sums. The last three rows of strides are
-    those of ddelta, dB and dC: from row to row of the batch, group to group, and step to step.
+    After strides stand grad (with strides), states, du, ddelta, dB, dC and sums. The last three
+    rows of strides are those of ddelta, dB and dC: from row to row of the batch, group to group,
+    and step to step.
     """
     steps, batch, length, channels, size, rank, softplus = numbers
     blocks, strides = whole_numbers(places, 9, 3), whole_numbers(places, 10, 4)
     pairs, chunks = (size + 1) // 2, (length - 1) // steps
-    u, delta, grad = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), memory(places, 11)
+    u, delta, grad = (
+        (memory(places, 0), strides[0]),
+        (memory(places, 1), strides[1]),
+        memory(places, 11),
+    )
     bm, cm = (memory(places, 2), strides[2]), (memory(places, 3), strides[3])
     a, low, skip, bias = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
     states, du, ddelta = memory(places, 12), memory(places, 13), memory(places, 14)
@@ -356,6 +412,19 @@ def backward(worker, workers, numbers, places):
                 _add_scalars(t0, count, size, dc_values, dc, first_c, strides[7])
                 _finish_du(count, width, start, channels, fixed, softplus, rows, du, totals)
                 _finish_ddelta(
-                    b, group, t0, count, width, start, rank, channels, strides[5], delta, fixed, rows, ddelta, totals
+                    b,
+                    group,
+                    t0,
+                    count,
+                    width,
+                    start,
+                    rank,
+                    channels,
+                    strides[5],
+                    delta,
+                    fixed,
+                    rows,
+                    ddelta,
+                    totals,
                 )
             _add_sums(size, rank, channels, first_sum + d0, width, cells, totals, sums)

@@ -1,13 +1,14 @@
-"""The kernels of the scan in Triton, forward and backward: any floating-point inputs, float32 inside. One program has
-one batch row and one block of channels.
+"""The kernels of the scan in Triton, forward and backward: any floating-point inputs, float32
+inside. One program has one batch row and one block of channels.
 
 What starts them is in `scan_triton.py` beside it, with the reasons for the design.
 
-A tile is (TILE, LANES, BLOCK): steps, N filled up to a power of two, a block of channels. Triton gives its last axis to
-the lanes of a warp and its first to the registers of a thread. So a thread has all steps of a tile for its few cells,
-and picking a step out of a tile, or putting one into it, costs no instruction: the comparison with a constant is
-decided by the compiler. Where a tile is padded (`PADDED`), what lies beyond the steps, N or the channels is set to zero
-before it reaches a sum: where an input is infinite, 0·∞ would make it NaN. Steps and strides are multiplied in 64 bits,
+A tile is (TILE, LANES, BLOCK): steps, N filled up to a power of two, a block of channels. Triton
+gives its last axis to the lanes of a warp and its first to the registers of a thread. So a thread
+has all steps of a tile for its few cells, and picking a step out of a tile, or putting one into it,
+costs no instruction: the comparison with a constant is decided by the compiler. Where a tile is
+padded (`PADDED`), what lies beyond the steps, N or the channels is set to zero before it reaches a
+sum: where an input is infinite, 0·∞ would make it NaN. Steps and strides are multiplied in 64 bits,
 because B·L·D may exceed 2³¹.
 """
 
@@ -39,7 +40,8 @@ class Steps(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How the work is cut: blocks never cross the border of a `run` of channels that share one group of everything."""
+    """How the work is cut: blocks never cross the border of a `run` of channels that share one
+    group of everything."""
 
     length: int
     chunk: int  # tiles per chunk
@@ -54,13 +56,15 @@ class Cut(NamedTuple):
     sums: int  # numbers a row in the sums over steps
 
 
-# ------------------------------------------------------------------------------------------------ elementary functions
+# ----------------------------------------------------------------------------- elementary functions
 @triton.jit
 def softplus(x):
-    """max(x, 0) + log(1 + e), e = exp(-|x|); log(1 + e) = 2·artanh(s), s = e/(2 + e), as its series.
+    """max(x, 0) + log(1 + e), e = exp(-|x|); log(1 + e) = 2·artanh(s), s = e/(2 + e), as its
+    series.
 
-    s is at most 1/3, so that what is cut off the series is 2e-9 of the result. A logarithm of 1 + e would lose the
-    digits of a small Δ; beyond x = 20, where torch returns x itself, e is under half a unit in the last place.
+    s is at most 1/3, so that what is cut off the series is 2e-9 of the result. A logarithm of 1 + e
+    would lose the digits of a small Δ; beyond x = 20, where torch returns x itself, e is under half
+    a unit in the last place.
     """
     e = tl.exp(-tl.abs(x))
     s = e / (2.0 + e)
@@ -113,11 +117,13 @@ def place_of(cut, BLOCK: tl.constexpr):
     return tl.program_id(0).to(tl.int64), first, d, d < (run + 1) * cut.run
 
 
-# ------------------------------------------------------------------------------------------------------ parts of a tile
+# ---------------------------------------------------------------------------------- parts of a tile
 @triton.jit
 def load_rows(m, row, t, d, counts, PADDED: tl.constexpr):
     """u, Δ or dy of the steps t, (TILE, BLOCK)."""
-    return load(m.ptr + row * m.batch + t[:, None] * m.step + d[None, :] * m.channel, counts, PADDED)
+    return load(
+        m.ptr + row * m.batch + t[:, None] * m.step + d[None, :] * m.channel, counts, PADDED
+    )
 
 
 @triton.jit
@@ -129,9 +135,16 @@ def load_columns(m, row, group, t, n, counts, PADDED: tl.constexpr):
 
 @triton.jit
 def load_low_rank(delta, low, row, group, t, r, known):
-    """The numbers that `low` makes Δ of, (RANKS, TILE); where Δ is given, a number stands for them."""
+    """The numbers that `low` makes Δ of, (RANKS, TILE); where Δ is given, a number stands for
+    them."""
     if low is not None:
-        at = delta.ptr + row * delta.batch + group * delta.group + t[None, :] * delta.step + r * delta.state
+        at = (
+            delta.ptr
+            + row * delta.batch
+            + group * delta.group
+            + t[None, :] * delta.step
+            + r * delta.state
+        )
         return tl.load(at, mask=known, other=0.0).to(tl.float32)
     else:
         return 0.0
@@ -139,7 +152,8 @@ def load_low_rank(delta, low, row, group, t, r, known):
 
 @triton.jit
 def raw_delta(delta, low, narrow, weight, bias, shift, row, t, d, counts, PADDED: tl.constexpr):
-    """Δ before softplus, (TILE, BLOCK), with its bias: given, or the product of its two narrow factors."""
+    """Δ before softplus, (TILE, BLOCK), with its bias: given, or the product of its two narrow
+    factors."""
     if low is None:
         raw = load_rows(delta, row, t, d, counts, PADDED)
     else:  # summed over the first axis: from a sum over the middle one Triton makes a matrix product in TF32
@@ -151,23 +165,26 @@ def raw_delta(delta, low, narrow, weight, bias, shift, row, t, d, counts, PADDED
 
 @triton.jit
 def decay(dt, rate, alive, steps, PADDED: tl.constexpr):
-    """exp(Δ·A) as a power of 2, (TILE, LANES, BLOCK). Padded steps keep h, padded cells are zero."""
+    """exp(Δ·A) as a power of 2, (TILE, LANES, BLOCK). Padded steps keep h, padded cells are
+    zero."""
     a = tl.exp2(dt[:, None, :] * (rate * LOG2E)[None, :, :])
     if PADDED:
         a = tl.where(alive, tl.where(steps, a, 1.0), 0.0)
     return a
 
 
-# ------------------------------------------------------------------------------------------- inside one tile of steps
+# ------------------------------------------------------------------------- inside one tile of steps
 @triton.jit
 def pick(tile, step, i: tl.constexpr):
-    """Step i of a tile, (LANES, BLOCK). Adding −0 changes no number, and the compiler leaves it out."""
+    """Step i of a tile, (LANES, BLOCK). Adding −0 changes no number, and the compiler leaves it
+    out."""
     return tl.sum(tl.where(step == i, tile, -0.0), 0)
 
 
 @triton.jit
 def walk(a, x, h, step, TILE: tl.constexpr):
-    """h_t = a_t·h_(t-1) + x_t through a tile: the states before every step, and the one after the last."""
+    """h_t = a_t·h_(t-1) + x_t through a tile: the states before every step, and the one after the
+    last."""
     before = tl.zeros_like(a)
     for i in tl.static_range(TILE):
         before = tl.where(step == i, h[None, :, :], before)
@@ -177,7 +194,8 @@ def walk(a, x, h, step, TILE: tl.constexpr):
 
 @triton.jit
 def walk_back(a, x, g, step, TILE: tl.constexpr):
-    """g_t = x_t + a_(t+1)·g_(t+1) back through a tile: all of them, and a·g of its first step for the tile before."""
+    """g_t = x_t + a_(t+1)·g_(t+1) back through a tile: all of them, and a·g of its first step for
+    the tile before."""
     all_g = tl.zeros_like(a)
     for k in tl.static_range(TILE):
         g += pick(x, step, TILE - 1 - k)
@@ -188,11 +206,26 @@ def walk_back(a, x, g, step, TILE: tl.constexpr):
 
 @triton.jit
 def load_once(
-    low, A, D, bias, d, n, inside, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr, RANKS: tl.constexpr
+    low,
+    A,
+    D,
+    bias,
+    d,
+    n,
+    inside,
+    PADDED: tl.constexpr,
+    N: tl.constexpr,
+    R: tl.constexpr,
+    RANKS: tl.constexpr,
 ):
-    """What a program loads once: A (LANES, BLOCK), low (RANKS, BLOCK), D and bias (BLOCK,), 0 where there is none."""
+    """What a program loads once: A (LANES, BLOCK), low (RANKS, BLOCK), D and bias (BLOCK,), 0 where
+    there is none."""
     rate = load(A + d[None, :] * N + n[:, None], inside[None, :] & (n < N)[:, None], PADDED)
-    weight, skip, shift = 0.0, 0.0, 0.0  # a function of older Tritons cannot return None among others
+    weight, skip, shift = (
+        0.0,
+        0.0,
+        0.0,
+    )  # a function of older Tritons cannot return None among others
     if low is not None:
         r = tl.arange(0, RANKS)[:, None]
         weight = load(low + d[None, :] * R + r, inside[None, :] & (r < R), True)
@@ -208,7 +241,8 @@ def load_tile(
     u, delta, low, B, bias, rate, weight, shift, cut, row, first, t, d, n, inside,
     SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
-    """A tile's u, Δ before and after softplus (TILE, BLOCK), low rank (RANKS, TILE), B, a = exp(Δ·A), and Δ·u·B."""
+    """A tile's u, Δ before and after softplus (TILE, BLOCK), low rank (RANKS, TILE), B, a =
+    exp(Δ·A), and Δ·u·B."""
     there = t < cut.length
     rows, r = there[:, None] & inside[None, :], tl.arange(0, RANKS)[:, None].to(tl.int64)
     x = load_rows(u, row, t, d, rows, PADDED)
@@ -223,16 +257,18 @@ def load_tile(
     return x, raw, dt, narrow, b, a, only((dt * x)[:, None, :] * b, alive & steps, PADDED)
 
 
-# ------------------------------------------------------------------------------------------------------ the two kernels
+# ---------------------------------------------------------------------------------- the two kernels
 @triton.jit
 def forward_kernel(
     u, delta, low, A, B, C, D, bias, out, states, last, cut,
     SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, RANKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """out (B, L, D); h at the start of every chunk in `states` (B, chunks, N, D), at the end in `last` (B, D, N).
+    """out (B, L, D); h at the start of every chunk in `states` (B, chunks, N, D), at the end in
+    `last` (B, D, N).
 
-    low, D, bias, states and last may be None. With `low` (D, R), Δ is `low` times what `delta` (B, G, R, L) holds.
+    low, D, bias, states and last may be None. With `low` (D, R), Δ is `low` times what `delta` (B,
+    G, R, L) holds.
     """
     row, first, d, inside = place_of(cut, BLOCK)
     n, step = tl.arange(0, LANES).to(tl.int64), tl.arange(0, TILE)[:, None, None]
@@ -249,11 +285,15 @@ def forward_kernel(
             u, delta, low, B, bias, rate, weight, shift, cut, row, first, t, d, n, inside,
             SOFTPLUS, PADDED, N, R, RANKS,
         )  # fmt: skip
-        c = load_columns(C, row, first // cut.per_c, t, n, there[:, None] & (n < N)[None, :], PADDED)
+        c = load_columns(
+            C, row, first // cut.per_c, t, n, there[:, None] & (n < N)[None, :], PADDED
+        )
         if states is not None:
             if tile % cut.chunk == 0:
                 chunk = row * ((cut.tiles + cut.chunk - 1) // cut.chunk) + tile // cut.chunk
-                store(states + (chunk * N + n[:, None]) * cut.channels + d[None, :], h, cells, PADDED)
+                store(
+                    states + (chunk * N + n[:, None]) * cut.channels + d[None, :], h, cells, PADDED
+                )
         before, h = walk(a, drive, h, step, TILE)
         y = tl.sum((a * before + drive) * c, 1)
         if D is not None:
@@ -269,15 +309,17 @@ def backward_kernel(
     SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, RANKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """For each chunk, last to first: recomputes h at the start of its tiles into `scratch`, goes back tile by tile.
+    """For each chunk, last to first: recomputes h at the start of its tiles into `scratch`, goes
+    back tile by tile.
 
-    With g = dL/dh_t:
-    g = a_(t+1)·g_(t+1) + dy·C_t where a = exp(Δ·A),  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,
-    dΔ = Σ_n g·a·h_(t-1)·A + d(Δ·u)·u,  dA += g·a·h_(t-1)·Δ;  for Δ = low·narrow:  d narrow = Σ_d dΔ·low.
+    With g = dL/dh_t: g = a_(t+1)·g_(t+1) + dy·C_t where a = exp(Δ·A),  dC_t = Σ_d dy·h_t,  dB_t =
+    Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t, dΔ = Σ_n g·a·h_(t-1)·A + d(Δ·u)·u,  dA += g·a·h_(t-1)·Δ;  for Δ
+    = low·narrow:  d narrow = Σ_d dΔ·low.
 
-    scratch (programs, tiles of a chunk, LANES, BLOCK); du and, without `low`, ddelta (B, L, D). Sums over a block's
-    channels, (B, blocks, L, `cut.partial`): dB, dC and, with `low`, ddelta. Sums over steps, (B, `cut.sums`): dA
-    (D, N), dlow (D, R), dbias and dD (D,). low, D, bias and what belongs to them may be None.
+    scratch (programs, tiles of a chunk, LANES, BLOCK); du and, without `low`, ddelta (B, L, D).
+    Sums over a block's channels, (B, blocks, L, `cut.partial`): dB, dC and, with `low`, ddelta.
+    Sums over steps, (B, `cut.sums`): dA (D, N), dlow (D, R), dbias and dD (D,). low, D, bias and
+    what belongs to them may be None.
     """
     row, first, d, inside = place_of(cut, BLOCK)
     n, step = tl.arange(0, LANES).to(tl.int64), tl.arange(0, TILE)[:, None, None]
@@ -286,7 +328,12 @@ def backward_kernel(
     rate, weight, skip, shift = load_once(low, A, D, bias, d, n, inside, PADDED, N, R, RANKS)
     r = tl.arange(0, RANKS)[:, None].to(tl.int64)
     program = row * tl.num_programs(1) + tl.program_id(1)
-    kept = scratch + program * cut.chunk * (LANES * BLOCK) + n[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    kept = (
+        scratch
+        + program * cut.chunk * (LANES * BLOCK)
+        + n[:, None] * BLOCK
+        + tl.arange(0, BLOCK)[None, :]
+    )
 
     g = tl.zeros((LANES, BLOCK), tl.float32)  # between two tiles a_(t+1)·g_(t+1)
     da = g
@@ -362,4 +409,6 @@ def backward_kernel(
         store(dD + sums + d, dskip, inside, PADDED)
 
 
-INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)  # TRITON_INTERPRET=1: in NumPy, on the CPU
+INTERPRETED = not isinstance(
+    forward_kernel, triton.JITFunction
+)  # TRITON_INTERPRET=1: in NumPy, on the CPU

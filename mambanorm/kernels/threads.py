@@ -1,7 +1,9 @@
-"""How many threads the CPU kernels use, and torch with them; and torch's other settings while a run is trained.
+"""How many threads the CPU kernels use, and torch with them; and torch's other settings while a run
+is trained.
 
-Numba starts its threads when it is first asked about them. It then sets OpenMP's thread count for the whole process,
-torch included. Importing this module does not do so. `_start` does it once, and restores torch's count.
+Numba starts its threads when it is first asked about them. It then sets OpenMP's thread count for
+the whole process, torch included. Importing this module does not do so. `_start` does it once, and
+restores torch's count.
 """
 
 import functools
@@ -27,8 +29,11 @@ def _start():
 
 
 def scan_threads():
-    """Threads the next kernel may use: torch's count, at most Numba's; 1 in a forked child, where OpenMP cannot run."""
-    if torch.get_num_threads() == 1 or os.getpid() != _PID:  # nobody has to ask Numba, which takes a moment
+    """Threads the next kernel may use: torch's count, at most Numba's; 1 in a forked child, where
+    OpenMP cannot run."""
+    if (
+        torch.get_num_threads() == 1 or os.getpid() != _PID
+    ):  # nobody has to ask Numba, which takes a moment
         return 1
     _start()
     return max(1, min(torch.get_num_threads(), numba.get_num_threads()))
@@ -37,8 +42,8 @@ def scan_threads():
 def set_threads(n):
     """Let torch and the CPU scan use n threads; returns (torch's count, the scan's count).
 
-    The scan's count is at most what Numba was started with (the number of cores, or NUMBA_NUM_THREADS).
-    Raises ValueError if n is no whole number or less than 1.
+    The scan's count is at most what Numba was started with (the number of cores, or
+    NUMBA_NUM_THREADS). Raises ValueError if n is no whole number or less than 1.
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ValueError(f"threads: {shown(n)} given, a whole number of at least 1 is needed")
@@ -50,8 +55,8 @@ def set_threads(n):
 
 @contextmanager
 def exactly_threads(n: int) -> Iterator[None]:
-    """While open, torch and the CPU kernels of this thread use exactly n threads: the last digits of a sum depend on
-    how many threads compute it.
+    """While open, torch and the CPU kernels of this thread use exactly n threads: the last digits
+    of a sum depend on how many threads compute it.
 
     ValueError if Numba was started with fewer than n; the message says what to do.
     """
@@ -73,11 +78,15 @@ def exactly_threads(n: int) -> Iterator[None]:
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """While open, torch is as it comes, whatever the caller has set: new tensors are float32 on the CPU, gradients are
-    kept, nothing is autocast, oneDNN computes, and float32 is not rounded to TensorFloat-32, as cuDNN else does."""
+    """While open, torch is as it comes, whatever the caller has set: new tensors are float32 on the
+    CPU, gradients are kept, nothing is autocast, oneDNN computes, and float32 is not rounded to
+    TensorFloat-32, as cuDNN else does."""
     with ExitStack() as after:
         backends = torch.backends
-        for owner, name, value in ((backends.cudnn, "allow_tf32", False), (backends.mkldnn, "enabled", True)):
+        for owner, name, value in (
+            (backends.cudnn, "allow_tf32", False),
+            (backends.mkldnn, "enabled", True),
+        ):
             after.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
         after.callback(torch.set_default_dtype, torch.get_default_dtype())
@@ -85,13 +94,17 @@ def plain_torch() -> Iterator[None]:
         for kind in ("cpu", "cuda", "mps"):
             after.callback(torch.set_autocast_enabled, kind, torch.is_autocast_enabled(kind))
             torch.set_autocast_enabled(kind, False)
-        depth = torch.autocast_increment_nesting()  # within another, a run's autocast keeps casts of old weights
+        depth = (
+            torch.autocast_increment_nesting()
+        )  # within another, a run's autocast keeps casts of old weights
         for _ in range(depth):
             torch.autocast_decrement_nesting()
         for _ in range(depth - 1):
             after.callback(torch.autocast_increment_nesting)
         after.enter_context(torch.inference_mode(False))
         after.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # else not, for it makes every call of torch slower
+        if (
+            torch.get_default_device().type != "cpu"
+        ):  # else not, for it makes every call of torch slower
             after.enter_context(torch.device("cpu"))
         yield

@@ -1,5 +1,5 @@
-"""SequenceClassifier: stem → Mamba or Mamba-2 blocks → pooling → head. Norms outside the blocks are off unless asked
-for (I6). What all classifiers share around their blocks is in parts.py."""
+"""SequenceClassifier: stem → Mamba or Mamba-2 blocks → pooling → head. Norms outside the blocks are
+off unless asked for (I6). What all classifiers share around their blocks is in parts.py."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from mambanorm.norms.masked_moments import valid_positions
 class SequenceClassifier(Classifier):
     """Embedding or linear stem, n_layers blocks, mean over the valid positions, linear head.
 
-    Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
-    `forward(x, lengths=None)` → logits (B, n_classes). `model`: whose blocks, "mamba" or "mamba2"; `block_options`
-    are theirs (d_conv, expand, dt_rank or head_dim and n_groups, scan_backend). `stem_norm` and `final_norm` are "None"
-    by default, so that the arm names all norms. `positional` "learned" adds a table after the stem, which needs
-    to know the longest sequence, `positions=(L,)`. `drop_path`: how often the deepest block is left out in training
-    (both in parts.py). Raises ValueError for an unknown norm or arm and for inputs of another kind.
+    Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L,
+    in_features)) is given; `forward(x, lengths=None)` → logits (B, n_classes). `model`: whose
+    blocks, "mamba" or "mamba2"; `block_options` are theirs (d_conv, expand, dt_rank or head_dim and
+    n_groups, scan_backend). `stem_norm` and `final_norm` are "None" by default, so that the arm
+    names all norms. `positional` "learned" adds a table after the stem, which needs to know the
+    longest sequence, `positions=(L,)`. `drop_path`: how often the deepest block is left out in
+    training (both in parts.py). Raises ValueError for an unknown norm or arm and for inputs of
+    another kind.
     """
 
     @keeps_arguments
@@ -59,11 +61,21 @@ class SequenceClassifier(Classifier):
         arm = Arm.parse(arm)
         check_arm_options(arm, norm_options, (stem_norm, final_norm))
         inside, norm_options = options_of_blocks(arm, norm_options), common_options(norm_options)
-        self.blocks = make_blocks(model, n_layers, d_model, arm, d_state=d_state, norm_options=inside, **block_options)
+        self.blocks = make_blocks(
+            model, n_layers, d_model, arm, d_state=d_state, norm_options=inside, **block_options
+        )
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
-        self._make_ends(n_classes, (d_model, d_model), (stem_norm, final_norm), norm_options, positional, positions)
-        # as mamba-ssm starts them; stem and head, which it does not have, keep PyTorch's biases too: with a bias of
-        # zero, a norm over the channels would reduce a one-feature input to its sign
+        self._make_ends(
+            n_classes,
+            (d_model, d_model),
+            (stem_norm, final_norm),
+            norm_options,
+            positional,
+            positions,
+        )
+        # as mamba-ssm starts them; stem and head, which it does not have, keep PyTorch's biases
+        # too: with a bias of zero, a norm over the channels would reduce a one-feature input to its
+        # sign
         if vocab_size:
             nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
         start_branches(self.blocks)
@@ -73,12 +85,17 @@ class SequenceClassifier(Classifier):
         """What stands in the blocks now; surgery changes it."""
         return self.blocks[0].arm
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
-        """Return logits (B, n_classes). lengths (B,): each row's positions, followed by padding. attention_mask (B, L)
-        in its place: 1 at valid positions, 0 at padding on either side of them."""
+    def forward(
+        self, x: Tensor, lengths: Tensor | None = None, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return logits (B, n_classes). lengths (B,): each row's positions, followed by padding.
+        attention_mask (B, L) in its place: 1 at valid positions, 0 at padding on either side of
+        them."""
         if attention_mask is not None:
             if lengths is not None:
-                raise ValueError("lengths and attention_mask are both given: one of them says where the padding is")
+                raise ValueError(
+                    "lengths and attention_mask are both given: one of them says where the padding is"
+                )
             x, lengths, _ = to_the_front(x, attention_mask)
         self._check(x, lengths)
         x = self.stem_norm(self.positional(self.stem(x)), lengths)  # (B, L, D)

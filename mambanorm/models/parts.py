@@ -1,18 +1,20 @@
-"""What the models are made of besides norms: which block, the ends around the blocks, positional encoding, stochastic
-depth.
+"""What the models are made of besides norms: which block, the ends around the blocks, positional
+encoding, stochastic depth.
 
-Positional encoding (§2.1), off unless it is asked for: what tells the positions of a sequence or an image apart.
+Positional encoding (§2.1), off unless it is asked for: what tells the positions of a sequence or an
+image apart.
 
     x ← x + P        after the stem, before its norm; x (B, L, D) or (B, H, W, D)
 
-A Mamba scans in order, so it can do without. The paper names the step but not the kind. Here P is learned, a vector for
-each position, N(0, .02) at the start; at most as many positions as the table has. A position is counted from the start
-of its row, or from the upper left pixel, whatever comes after it: neither padding nor the size of the image changes it.
+A Mamba scans in order, so it can do without. The paper names the step but not the kind. Here P is
+learned, a vector for each position, N(0, .02) at the start; at most as many positions as the table
+has. A position is counted from the start of its row, or from the upper left pixel, whatever comes
+after it: neither padding nor the size of the image changes it.
 
 In stochastic depth a residual branch is left out at random, row by row.
 
-Glossary: B rows, L positions, H and W rows and columns of an image, D channels.
-Source: Devlin et al. 2019 and Dosovitskiy et al. 2021 (positions); Huang et al. 2016 (stochastic depth).
+Glossary: B rows, L positions, H and W rows and columns of an image, D channels. Source: Devlin et
+al. 2019 and Dosovitskiy et al. 2021 (positions); Huang et al. 2016 (stochastic depth).
 """
 
 from __future__ import annotations
@@ -28,17 +30,26 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
-from mambanorm.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor, shown
+from mambanorm.checks import (
+    REAL,
+    check_beside,
+    check_ids,
+    check_lengths,
+    check_size,
+    check_tensor,
+    shown,
+)
 from mambanorm.errors import unknown
 from mambanorm.norms import create_norm, known_options
 
 BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock}
-"""`model` of SequenceClassifier and LanguageModel → the class of its blocks. Other packages add to it."""
+"""`model` of SequenceClassifier and LanguageModel → the class of its blocks. Other packages add to
+it."""
 
 
 def keeps_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a model's __init__: the arguments stay as `model.arguments`, so that a checkpoint can say how to make it
-    again (pretrained.py)."""
+    """Decorate a model's __init__: the arguments stay as `model.arguments`, so that a checkpoint
+    can say how to make it again (pretrained.py)."""
 
     @wraps(init)
     def wrapped(self: nn.Module, *given: Any, **options: Any) -> None:
@@ -49,8 +60,8 @@ def keeps_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def make_blocks(model: str, n: int, d_model: int, arm: Arm, **options: Any) -> nn.ModuleList:
-    """n blocks of a model. An option that is None has the block's default. ValueError for an unknown model, TypeError
-    for an option that its block does not have."""
+    """n blocks of a model. An option that is None has the block's default. ValueError for an
+    unknown model, TypeError for an option that its block does not have."""
     if model not in BLOCKS:
         raise unknown("model", model, BLOCKS)
     given = {name: value for name, value in options.items() if value is not None}
@@ -65,31 +76,48 @@ def start_branches(blocks: nn.ModuleList) -> None:
 
 
 def check_inputs(x: object, form: str) -> None:
-    """Raises ValueError unless x holds real numbers, at least one, of a form such as "(B, L, 3)"."""
+    """Raises ValueError unless x holds real numbers, at least one, of a form such as "(B, L,
+    3)"."""
     check_tensor("x", x, f"of real values {form}")
     last = int(form.rstrip(")").rpartition(" ")[2])
-    if x.dim() != form.count(",") + 1 or x.shape[-1] != last or x.dtype not in REAL or not x.numel():
-        raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
+    if (
+        x.dim() != form.count(",") + 1
+        or x.shape[-1] != last
+        or x.dtype not in REAL
+        or not x.numel()
+    ):
+        raise ValueError(
+            f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}"
+        )
 
 
 def weight_of(layer: nn.Module, model: nn.Module) -> Tensor:
-    """Return the layer's weight, which tells the model's dtype and device; if a wrapper hides it, another parameter."""
+    """Return the layer's weight, which tells the model's dtype and device; if a wrapper hides it,
+    another parameter."""
     weight = getattr(layer, "weight", None)
-    return weight if isinstance(weight, Tensor) else next(p for p in model.parameters() if p.is_floating_point())
+    return (
+        weight
+        if isinstance(weight, Tensor)
+        else next(p for p in model.parameters() if p.is_floating_point())
+    )
 
 
 class Classifier(nn.Module):
-    """The parts that all classifiers share: the norm and the positions after the stem, the norm before the head.
+    """The parts that all classifiers share: the norm and the positions after the stem, the norm
+    before the head.
 
-    A subclass calls `_make_stem`, makes `blocks` and calls `_make_ends`; its stem reads one of the three kinds below.
+    A subclass calls `_make_stem`, makes `blocks` and calls `_make_ends`; its stem reads one of the
+    three kinds below.
     """
 
     vocab_size = in_features = in_channels = None
     patch, down_sample = 1, ()
 
-    def _make_stem(self, d_model: int, inputs: dict[str, int | None], patch: int = 1, **sizes: int) -> None:
-        """inputs: of the three kinds those that the model can read. ValueError unless one of them is given, and for a
-        size that is none."""
+    def _make_stem(
+        self, d_model: int, inputs: dict[str, int | None], patch: int = 1, **sizes: int
+    ) -> None:
+        """inputs: of the three kinds those that the model can read. ValueError unless one of them
+        is given, and for a size that is none."""
         given = {name: size for name, size in inputs.items() if size is not None}
         if len(given) != 1:
             told = ", ".join(f"{name}={size}" for name, size in inputs.items())
@@ -118,7 +146,10 @@ class Classifier(nn.Module):
         """widths and norms: after the stem and after the blocks."""
         self.head = nn.Linear(widths[1], n_classes)
         with torch.random.fork_rng(devices=[]):
-            made = [create_norm(name, d, **known_options([name], norm_options)) for name, d in zip(norms, widths)]
+            made = [
+                create_norm(name, d, **known_options([name], norm_options))
+                for name, d in zip(norms, widths)
+            ]
         self.stem_norm, self.final_norm = made
         self.positional = encoding(positional, widths[0], 2 if self.in_channels else 1, positions)
 
@@ -143,7 +174,7 @@ class Classifier(nn.Module):
         check_lengths(lengths, x)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # positional encoding
 
 POSITIONAL = ("none", "learned")
@@ -151,28 +182,35 @@ EMBEDDING_STD = 0.02  # of token embeddings, as mamba-ssm starts them, and of le
 
 
 def encoding(kind: str, d: int, axes: int, positions: tuple[int, ...] | None = None) -> nn.Module:
-    """What adds the encoding to (B, L, d), axes = 1, or (B, H, W, d), axes = 2; the identity for "none".
+    """What adds the encoding to (B, L, d), axes = 1, or (B, H, W, d), axes = 2; the identity for
+    "none".
 
-    `positions`: (L,) or (H, W) of a learned table, else None. The caller's random state is left alone.
-    ValueError for an unknown kind, and for positions that are missing, of another form or not needed.
+    `positions`: (L,) or (H, W) of a learned table, else None. The caller's random state is left
+    alone. ValueError for an unknown kind, and for positions that are missing, of another form or
+    not needed.
     """
     if kind not in POSITIONAL:
         raise unknown("positional", kind, POSITIONAL)
     if kind == "none":
         if positions is not None:
-            raise ValueError(f"positions={positions!r} are of positional='learned' only, got {kind!r}: leave them out")
+            raise ValueError(
+                f"positions={positions!r} are of positional='learned' only, got {kind!r}: leave them out"
+            )
         return nn.Identity()
     if not isinstance(positions, tuple | list) or len(positions) != axes:
         form = "(L,), the longest sequence" if axes == 1 else "(H, W), the largest image in patches"
         raise ValueError(f"positional='learned' needs positions={form}, got {shown(positions)}")
     for size in positions:
         check_size("each of the positions", size)
-    with torch.random.fork_rng(devices=[]):  # as for a norm: all other weights start as they do without it
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # as for a norm: all other weights start as they do without it
         return Learned(d, tuple(positions))
 
 
 class Learned(nn.Module):
-    """x (B, …, d) + a learned table (…, d), as many of its positions as x has. ValueError where x has more."""
+    """x (B, …, d) + a learned table (…, d), as many of its positions as x has. ValueError where x
+    has more."""
 
     def __init__(self, d: int, positions: tuple[int, ...]):
         super().__init__()
@@ -187,7 +225,7 @@ class Learned(nn.Module):
         return x + self.weight[tuple(slice(n) for n in given)].to(x.dtype)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # stochastic depth
 
 
@@ -198,14 +236,15 @@ def check_drop_path(rate: object) -> None:
 
 
 def drop_rates(rate: float, n_layers: int) -> list[float]:
-    """Of each block: from 0 at the first to the whole rate at the last. A single block has all of it."""
+    """Of each block: from 0 at the first to the whole rate at the last. A single block has all of
+    it."""
     check_drop_path(rate)
     return [rate * (i / (n_layers - 1) if n_layers > 1 else 1.0) for i in range(n_layers)]
 
 
 class DropPath(nn.Module):
-    """In training a branch (B, …) is zero for a share `rate` of the rows, and larger by 1/(1 − rate) for the others, so
-    that its expectation is the branch. The draws are torch's."""
+    """In training a branch (B, …) is zero for a share `rate` of the rows, and larger by 1/(1 −
+    rate) for the others, so that its expectation is the branch. The draws are torch's."""
 
     def __init__(self, rate: float = 0.0):
         super().__init__()

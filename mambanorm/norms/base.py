@@ -1,4 +1,5 @@
-"""What all norms share: the checks on x, the scale γ, the shift β and ε; and the two families of norms.
+"""What all norms share: the checks on x, the scale γ, the shift β and ε; and the two families of
+norms.
 
 - `TokenNorm`: the channels of one position (LN, RMSN, GN-token); causal; padding cannot matter.
 - `SequenceNorm`: along the sequence (BN, IN, GN, LN-DL, RMSN-DL, NormVary); padding is left out.
@@ -25,9 +26,11 @@ from mambanorm.norms.masked_moments import blank_padding, standardize
 
 
 class Norm(nn.Module):
-    """Base of the norms: d channels, γ as `weight`, β as `bias` (None where a norm has none), as in torch.nn.
+    """Base of the norms: d channels, γ as `weight`, β as `bias` (None where a norm has none), as in
+    torch.nn.
 
-    A subclass computes its norm in `normalize`. Without `eps` it has no ε. ValueError for a value that none could use.
+    A subclass computes its norm in `normalize`. Without `eps` it has no ε. ValueError for a value
+    that none could use.
     """
 
     def __init__(self, d: int, *, eps: float | None = None, affine: bool, bias: bool = True):
@@ -38,25 +41,32 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d)) if affine and bias else None
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return N(x), (B, L, d) → (B, L, d), in x's dtype; under autocast a norm may return float32, as torch's does.
+        """Return N(x), (B, L, d) → (B, L, d), in x's dtype; under autocast a norm may return
+        float32, as torch's does.
 
         ValueError for x or lengths that do not fit, see `check`.
         """
         self.check(x, lengths)
         y = self.normalize(x, lengths)  # of 16-bit numbers the statistics are float32
-        return y if y.dtype == x.dtype or torch.is_autocast_enabled(x.device.type) else y.to(x.dtype)
+        return (
+            y if y.dtype == x.dtype or torch.is_autocast_enabled(x.device.type) else y.to(x.dtype)
+        )
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         raise NotImplementedError
 
     def check(self, x: Tensor, lengths: Tensor | None) -> None:
-        """Raises ValueError unless x is a non-empty (B, L, d) of the norm's dtype and device. If given, lengths must be
-        a (B,) of whole numbers. Any strides will do."""
+        """Raises ValueError unless x is a non-empty (B, L, d) of the norm's dtype and device. If
+        given, lengths must be a (B,) of whole numbers. Any strides will do."""
         check_real("x", x, f"(B, L, {self.d})")
         if x.dim() != 3 or x.shape[-1] != self.d:
-            raise ValueError(f"{type(self).__name__} expects (B, L, D) with D = {self.d}, got shape {tuple(x.shape)}")
+            raise ValueError(
+                f"{type(self).__name__} expects (B, L, D) with D = {self.d}, got shape {tuple(x.shape)}"
+            )
         if 0 in x.shape:
-            raise ValueError(f"there is nothing to normalize: x is empty, with shape {tuple(x.shape)}")
+            raise ValueError(
+                f"there is nothing to normalize: x is empty, with shape {tuple(x.shape)}"
+            )
         check_lengths(lengths, x)
         gamma, beta = self.scale_and_shift()
         check_shapes(type(self).__name__, ("γ", "β"), (gamma, beta), ((self.d,), (self.d,)))
@@ -76,13 +86,20 @@ class Norm(nn.Module):
         return y if self.bias is None else y + self.bias
 
     def extra_repr(self) -> str:
-        own = {name: value for name, value in vars(self).items() if isinstance(value, int | float | str)}
-        shown = [f"{name}={value!r}" for name, value in own.items() if name not in ("d", "training")]
+        own = {
+            name: value
+            for name, value in vars(self).items()
+            if isinstance(value, int | float | str)
+        }
+        shown = [
+            f"{name}={value!r}" for name, value in own.items() if name not in ("d", "training")
+        ]
         return ", ".join([str(self.d), *shown])
 
 
 class TokenNorm(Norm):
-    """A norm of each token on its own: μ and σ² over the channels of its `groups`, μ = 0 where it is not `centred`."""
+    """A norm of each token on its own: μ and σ² over the channels of its `groups`, μ = 0 where it
+    is not `centred`."""
 
     centred, groups = True, 1
 
@@ -99,19 +116,22 @@ class TokenNorm(Norm):
 
 
 class SequenceNorm(Norm):
-    """A norm whose statistics are pooled from the moments along L; a subclass pools them in `pooled`."""
+    """A norm whose statistics are pooled from the moments along L; a subclass pools them in
+    `pooled`."""
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         same, mean, var = self.pooled(blank_padding(x, lengths), lengths)
         return standardize(same, mean, var, self.eps, *self.scale_and_shift())
 
     def pooled(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
-        """x as the moments return it, μ (None = it is not subtracted) and σ², both broadcastable to (B, 1, D)."""
+        """x as the moments return it, μ (None = it is not subtracted) and σ², both broadcastable to
+        (B, 1, D)."""
         raise NotImplementedError
 
 
 def check_values(**options: Any) -> None:
-    """Raises ValueError for a given d, eps, momentum, number of groups or flag that no norm could use."""
+    """Raises ValueError for a given d, eps, momentum, number of groups or flag that no norm could
+    use."""
     for name, value in options.items():
         if name in ("d", "groups"):
             check_size(name, value)
@@ -124,7 +144,9 @@ def check_values(**options: Any) -> None:
     if not options.get("eps", 1) > 0:
         raise ValueError(f"eps must be above 0, got {options['eps']!r}")
     if not 0 <= options.get("momentum", 0) <= 1:
-        raise ValueError(f"momentum is the weight of the new statistic, 0..1, got {options['momentum']!r}")
+        raise ValueError(
+            f"momentum is the weight of the new statistic, 0..1, got {options['momentum']!r}"
+        )
     if unknown := [name for name, value in options.items() if value != value]:
         raise ValueError(f"{unknown[0]} must be a number, got nan")
 
@@ -134,7 +156,9 @@ def check_groups(d: int, groups: int) -> None:
     check_values(d=d, groups=groups)
     if d % groups:
         divisors = [g for g in range(1, d + 1) if d % g == 0]
-        raise ValueError(f"{d} channels do not divide into {groups} groups: groups may be one of {divisors}")
+        raise ValueError(
+            f"{d} channels do not divide into {groups} groups: groups may be one of {divisors}"
+        )
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -142,4 +166,6 @@ def is_norm(module: nn.Module) -> bool:
     return isinstance(module, Norm) or type(module).__module__ in TORCH_NORM_MODULES
 
 
-TORCH_NORM_MODULES = tuple(f"torch.nn.modules.{name}" for name in ("batchnorm", "instancenorm", "normalization"))
+TORCH_NORM_MODULES = tuple(
+    f"torch.nn.modules.{name}" for name in ("batchnorm", "instancenorm", "normalization")
+)

@@ -1,9 +1,12 @@
-"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL, RMSN-DL, GN-token.
+"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL,
+RMSN-DL, GN-token.
 
-Two families, by the axes a statistic is taken over (Fig. 2): `TokenNorm` and `SequenceNorm`, in base.py.
+Two families, by the axes a statistic is taken over (Fig. 2): `TokenNorm` and `SequenceNorm`, in
+base.py.
 
-LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints Π(X) over D·L instead: that is LN-DL and
-RMSN-DL here (I14). GN reduces over L as torch does; GN-token is what Mamba-2 uses.
+LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints Π(X) over D·L instead:
+that is LN-DL and RMSN-DL here (I14). GN reduces over L as torch does; GN-token is what Mamba-2
+uses.
 """
 
 import torch
@@ -12,7 +15,13 @@ from torch import Tensor
 
 from mambanorm.checks import check_flag, is_ordinary
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
-from mambanorm.norms.masked_moments import channel_moments, follow, is_recomputed, pool_batch, pool_channels
+from mambanorm.norms.masked_moments import (
+    channel_moments,
+    follow,
+    is_recomputed,
+    pool_batch,
+    pool_channels,
+)
 from mambanorm.norms.registry import register_norm
 
 TABLE_3 = "Table 3"
@@ -47,11 +56,13 @@ class NoNorm(Norm):
     use="images in batches of 8 rows or more; eval() uses other statistics than training",
 )
 class BatchNorm(SequenceNorm):
-    """Batch norm over B and L, as torch.nn.BatchNorm1d. It normalises with the biased variance and stores the
-    unbiased one. `momentum` is the weight of the new statistic. In eval the running statistics are used.
+    """Batch norm over B and L, as torch.nn.BatchNorm1d. It normalises with the biased variance and
+    stores the unbiased one. `momentum` is the weight of the new statistic. In eval the running
+    statistics are used.
 
     It is no subclass of torch's, which has another layout and no lengths. So torch's update_bn and
-    convert_sync_batchnorm pass it by: use `mambanorm.update_statistics`; across processes its statistics stay local.
+    convert_sync_batchnorm pass it by: use `mambanorm.update_statistics`; across processes its
+    statistics stay local.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
@@ -76,7 +87,8 @@ class BatchNorm(SequenceNorm):
 
 
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
-    """How many values a batch statistic is taken over. Raises ValueError for a single one, whose variance is 0."""
+    """How many values a batch statistic is taken over. Raises ValueError for a single one, whose
+    variance is 0."""
     count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
     known = not isinstance(count, Tensor) or (count.is_cpu and is_ordinary(count))
     if known and count < 2:
@@ -97,12 +109,21 @@ def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     use="style of images, sequences read as a whole; takes each row's level and scale away",
 )
 class InstanceNorm(SequenceNorm):
-    """Instance norm: each channel of each row over L. No running statistics: train and eval are the same.
+    """Instance norm: each channel of each row over L. No running statistics: train and eval are the
+    same.
 
-    One half of it can be left out, to see which one an effect comes from: with `centre=False` μ is not subtracted, with
-    `scale=False` it is not divided by σ."""
+    One half of it can be left out, to see which one an effect comes from: with `centre=False` μ is
+    not subtracted, with `scale=False` it is not divided by σ."""
 
-    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, centre: bool = True, scale: bool = True):
+    def __init__(
+        self,
+        d: int,
+        *,
+        eps: float = 1e-5,
+        affine: bool = True,
+        centre: bool = True,
+        scale: bool = True,
+    ):
         check_values(centre=centre, scale=scale)
         super().__init__(d, eps=eps, affine=affine)
         self.centre, self.scale = centre, scale
@@ -141,8 +162,8 @@ class LayerNorm(TokenNorm):
     use="as LN, without a mean: large language models, Mamba",
 )
 class RMSNorm(TokenNorm):
-    """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5). It has no β, as in Mamba
-    code; `bias=True` adds the β that encyclopaedias print."""
+    """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5). It
+    has no β, as in Mamba code; `bias=True` adds the β that encyclopaedias print."""
 
     centred = False
 
@@ -151,7 +172,9 @@ class RMSNorm(TokenNorm):
         super().__init__(d, eps=eps, affine=affine, bias=bias)
 
     def readable(self, x: Tensor) -> Tensor:
-        x = x if self.weight is None else x.to(self.weight.dtype)  # under autocast: mixed dtypes are slow on CUDA
+        x = (
+            x if self.weight is None else x.to(self.weight.dtype)
+        )  # under autocast: mixed dtypes are slow on CUDA
         y = F.rms_norm(x, (self.d,), self.weight, self.eps)
         return y if self.bias is None else y + self.bias
 
@@ -166,7 +189,8 @@ class RMSNorm(TokenNorm):
     use="images in small batches, sequences read as a whole",
 )
 class GroupNorm(SequenceNorm):
-    """Groups of channels of one row over L and D/G, as torch.nn.GroupNorm (Eq. 9). ValueError unless G divides D."""
+    """Groups of channels of one row over L and D/G, as torch.nn.GroupNorm (Eq. 9). ValueError
+    unless G divides D."""
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
         check_groups(d, groups)
@@ -232,6 +256,7 @@ class GroupNormToken(TokenNorm):
         self.groups = groups
 
     def readable(self, x: Tensor) -> Tensor:
-        # not F.group_norm: it computes x·s + (β − μ·s), whose rounding shows with few channels a group
+        # not F.group_norm: it computes x·s + (β − μ·s), whose rounding shows with few channels a
+        # group
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
         return self.scaled(y.flatten(-2))

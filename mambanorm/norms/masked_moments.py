@@ -1,14 +1,14 @@
 """Per-channel moments: where the norms reduce the sequence axis, and where padding is left out.
 
-Every norm of this kit that looks along L (BN, IN, GN, LN-DL, RMSN-DL, NormVary) is a *pooling* of the same two
-numbers per row and channel:
+Every norm of this kit that looks along L (BN, IN, GN, LN-DL, RMSN-DL, NormVary) is a *pooling* of
+the same two numbers per row and channel:
 
     m  (B, 1, D)  mean over the valid positions                            (Eq. 10, left)
     v  (B, 1, D)  centred second moment over the valid positions, biased   (Eq. 10, right)
 
 Pooling follows the law of total variance: var = mean(v) + mean((m − mean(m))²). Variances come from
-centred values only, so a mean far above the spread costs no digits. (E[x²] − μ² in float32 is wrong by 100 % at mean
-3,000.)
+centred values only, so a mean far above the spread costs no digits. (E[x²] − μ² in float32 is wrong
+by 100 % at mean 3,000.)
 """
 
 from typing import NamedTuple
@@ -20,9 +20,11 @@ from mambanorm.kernels.backends import fused_on_cpu
 
 
 class Moments(NamedTuple):
-    """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B, 1, 1) or int.
+    """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B,
+    1, 1) or int.
 
-    `x` is the input again. Use this x afterwards, not the original: its two gradients are then added in one pass.
+    `x` is the input again. Use this x afterwards, not the original: its two gradients are then
+    added in one pass.
     """
 
     x: Tensor
@@ -37,17 +39,21 @@ def valid_positions(lengths: Tensor, L: int) -> Tensor:
 
 
 def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x (B, L, D) with zeros at the padding, so that not even a NaN there can reach a statistic or a gradient."""
+    """x (B, L, D) with zeros at the padding, so that not even a NaN there can reach a statistic or
+    a gradient."""
     return x if lengths is None else x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0)
 
 
 def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
-    """Moments of x (B, L, D) over the valid positions of each row; x must be zero at the padding (`blank_padding`).
+    """Moments of x (B, L, D) over the valid positions of each row; x must be zero at the padding
+    (`blank_padding`).
 
     For float32 on the CPU the loops of kernels/norm.py compute the same.
     """
     B, L, _ = x.shape
-    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x  # autocast: statistics stay in float32
+    x = (
+        x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    )  # autocast: statistics stay in float32
     if fused_on_cpu(x):
         from mambanorm.kernels import norm  # here: importing Numba takes a moment
 
@@ -63,12 +69,17 @@ def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
 
 
 def standardize(
-    x: Tensor, mean: Tensor | None, var: Tensor, eps: float, gamma: Tensor | None, beta: Tensor | None
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor,
+    eps: float,
+    gamma: Tensor | None,
+    beta: Tensor | None,
 ) -> Tensor:
     """γ·(x − μ)/√(σ² + ε) + β (Eq. 14).
 
-    Centres before it scales: no digits are lost. x (B, L, D); mean and var broadcast to (B, 1, D), mean None = scaling
-    only; gamma and beta (D,), None = 1 and 0.
+    Centres before it scales: no digits are lost. x (B, L, D); mean and var broadcast to (B, 1, D),
+    mean None = scaling only; gamma and beta (D,), None = 1 and 0.
     """
     scale = torch.rsqrt(var + eps)
     scale = scale if gamma is None else scale * gamma
@@ -81,7 +92,8 @@ def standardize(
 
 
 def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
-    """Mean and total variance of each channel over all rows, (1, 1, D); each valid position counts once."""
+    """Mean and total variance of each channel over all rows, (1, 1, D); each valid position counts
+    once."""
     _, m, v, count = moments
     share = 1 / m.shape[0] if isinstance(count, int) else count / count.sum()
     mean = (m * share).sum(0, keepdim=True)
@@ -89,25 +101,30 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
 
 
 def follow(running: Tensor, new: Tensor, momentum: float) -> None:
-    """Set running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1, D)."""
+    """Set running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1,
+    D)."""
     running.lerp_(new.view(-1).to(running.dtype), momentum)
 
 
 def is_recomputed() -> bool:
-    """Return True inside a backward pass: activation checkpointing runs the forward pass again there.
+    """Return True inside a backward pass: activation checkpointing runs the forward pass again
+    there.
 
-    Running statistics have followed this batch already. torch's own norms count it twice (pytorch/pytorch#96136).
+    Running statistics have followed this batch already. torch's own norms count it twice
+    (pytorch/pytorch#96136).
     """
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
-    """Mean and total variance over each row's channel groups, repeated to (B, 1, D): Eq. 9; with one group the paper's
-    Π_LN of Eq. 11."""
+    """Mean and total variance over each row's channel groups, repeated to (B, 1, D): Eq. 9; with
+    one group the paper's Π_LN of Eq. 11."""
     _, m, v, _ = moments
     B, _, D = m.shape
     m, v = m.view(B, 1, groups, D // groups), v.view(B, 1, groups, D // groups)
     mean = m.mean(-1, keepdim=True)
     var = (v + (m - mean).square()).mean(-1, keepdim=True)
-    mean, var = (value.expand_as(m).reshape(B, 1, D) for value in (mean, var))  # each channel gets its group's value
+    mean, var = (
+        value.expand_as(m).reshape(B, 1, D) for value in (mean, var)
+    )  # each channel gets its group's value
     return mean, var

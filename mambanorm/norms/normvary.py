@@ -1,4 +1,5 @@
-"""NormVary, the paper's adaptive norm: a learned mixture of norms' statistics (Appendix D, Eq. 8–16).
+"""NormVary, the paper's adaptive norm: a learned mixture of norms' statistics (Appendix D, Eq.
+8–16).
 
     μ  = Σ_i w^μ_i μ_i,   σ² = Σ_i w^σ_i σ²_i,   w = softmax(z)            (Eq. 13)
     y  = γ·(x − μ)/√(σ² + ε) + β                                           (Eq. 14)
@@ -7,12 +8,12 @@ All members are pooled from one set of per-channel moments; no member is ever ap
 
 What the paper leaves open, and what is done here:
 - Eq. 13 writes one w_i. It needs one softmax for the means and one for the variances.
-- Eq. 8 and 11 leave out the variance of the means (I2). `statistics="total"`, the default, adds it by the law of total
-  variance; `"literal"` computes what is printed.
+- Eq. 8 and 11 leave out the variance of the means (I2). `statistics="total"`, the default, adds it
+  by the law of total variance; `"literal"` computes what is printed.
 - z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval the BN member takes its running statistics.
 
-NormVary's statistics see later positions. NormVary-token, for language models, and SwitchNorm, its forerunner, are in
-more.py.
+NormVary's statistics see later positions. NormVary-token, for language models, and SwitchNorm, its
+forerunner, are in more.py.
 """
 
 import torch
@@ -36,7 +37,8 @@ STATISTICS = ("total", "literal")
 
 
 class StatisticsMixture(SequenceNorm):
-    """What NormVary and SwitchNorm share: parameters, the weights of the members, and the statistics of the batch.
+    """What NormVary and SwitchNorm share: parameters, the weights of the members, and the
+    statistics of the batch.
 
     A subclass names its `members` and gives their statistics in `member_statistics`.
     """
@@ -44,7 +46,9 @@ class StatisticsMixture(SequenceNorm):
     members: tuple[str, ...]
     groups, statistics = 1, "total"
 
-    def __init__(self, d: int, *, eps: float, affine: bool, momentum: float, learn_weights: bool = True):
+    def __init__(
+        self, d: int, *, eps: float, affine: bool, momentum: float, learn_weights: bool = True
+    ):
         check_values(affine=affine, momentum=momentum, learn_weights=learn_weights)
         super().__init__(d, eps=eps, affine=False)
         self.momentum = momentum
@@ -56,8 +60,11 @@ class StatisticsMixture(SequenceNorm):
         self.register_buffer("running_var", torch.ones(d))
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """The softmax weights of the means and of the variances, one a member, in the order of `members` (Eq. 13)."""
-        dtype = torch.promote_types(self.mean_logits.dtype, torch.float32)  # as the statistics: bfloat16 has no 1/5
+        """The softmax weights of the means and of the variances, one a member, in the order of
+        `members` (Eq. 13)."""
+        dtype = torch.promote_types(
+            self.mean_logits.dtype, torch.float32
+        )  # as the statistics: bfloat16 has no 1/5
         return self.mean_logits.softmax(0, dtype), self.var_logits.softmax(0, dtype)
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
@@ -68,7 +75,9 @@ class StatisticsMixture(SequenceNorm):
         if self.training:
             batch_count(x, lengths, type(self).__name__)
         if fused_on_cpu(x):
-            from mambanorm.kernels.norm import mixed_statistics  # here: importing Numba takes a moment
+            from mambanorm.kernels.norm import (
+                mixed_statistics,
+            )  # here: importing Numba takes a moment
 
             mean, var = mixed_statistics(self, moments)
         else:
@@ -76,11 +85,13 @@ class StatisticsMixture(SequenceNorm):
         return moments.x, mean, var
 
     def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
-        """Means and variances of the members, each broadcastable to (B, 1, D); None for a member without a mean."""
+        """Means and variances of the members, each broadcastable to (B, 1, D); None for a member
+        without a mean."""
         raise NotImplementedError
 
     def batch_statistics(self, moments: Moments) -> tuple[Tensor, Tensor]:
-        """Eq. 8 in training, with the running update of Eq. 15–16; the running statistics in eval."""
+        """Eq. 8 in training, with the running update of Eq. 15–16; the running statistics in
+        eval."""
         if not self.training:
             return self.running_mean, self.running_var
         if self.statistics == "total":
@@ -110,9 +121,10 @@ class StatisticsMixture(SequenceNorm):
 class NormVary(StatisticsMixture):
     """Learned mixture of BN, GN, IN, LN-DL and RMSN-DL, x (B, L, D) → (B, L, D).
 
-    Parameters `mean_logits`, `var_logits` (5 each, zero at start), `gamma`, `beta`; buffers `running_mean`,
-    `running_var` of the BN member (Eq. 15–16; the biased variance, as printed). `learn_weights=False` keeps the
-    weights at 1/5. Raises ValueError for unknown statistics, groups that do not divide d, and in training for B·L = 1.
+    Parameters `mean_logits`, `var_logits` (5 each, zero at start), `gamma`, `beta`; buffers
+    `running_mean`, `running_var` of the BN member (Eq. 15–16; the biased variance, as printed).
+    `learn_weights=False` keeps the weights at 1/5. Raises ValueError for unknown statistics, groups
+    that do not divide d, and in training for B·L = 1.
     """
 
     members = ("BN", "GN", "IN", "LN", "RMSN")
@@ -135,7 +147,8 @@ class NormVary(StatisticsMixture):
         self.groups, self.statistics = groups, statistics
 
     def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
-        """Means and variances of the five members, each broadcastable to (B, 1, D); RMSN has no mean (Eq. 12)."""
+        """Means and variances of the five members, each broadcastable to (B, 1, D); RMSN has no
+        mean (Eq. 12)."""
         _, m, v, _ = moments
         bn_mean, bn_var = self.batch_statistics(moments)
         gn_mean, gn_var = pool_channels(moments, self.groups)
@@ -146,7 +159,9 @@ class NormVary(StatisticsMixture):
         return [bn_mean, gn_mean, m, ln_mean, None], [bn_var, gn_var, v, ln_var, rms]
 
 
-def mix(w_mean: Tensor, w_var: Tensor, means: list[Tensor | None], variances: list[Tensor]) -> tuple[Tensor, Tensor]:
+def mix(
+    w_mean: Tensor, w_var: Tensor, means: list[Tensor | None], variances: list[Tensor]
+) -> tuple[Tensor, Tensor]:
     """μ = Σ_i w^μ_i μ_i and σ² = Σ_i w^σ_i σ²_i (Eq. 13)."""
     mean = sum(w * s for w, s in zip(w_mean, means, strict=True) if s is not None)
     return mean, sum(w * s for w, s in zip(w_var, variances, strict=True))
@@ -170,7 +185,14 @@ def fixed_normvary(
     momentum: float = 0.1,
     statistics: str = "total",
 ) -> NormVary:
-    """NormVary whose mixture stays uniform: the control that separates mixing from learning to mix."""
+    """NormVary whose mixture stays uniform: the control that separates mixing from learning to
+    mix."""
     return NormVary(
-        d, eps=eps, affine=affine, groups=groups, momentum=momentum, statistics=statistics, learn_weights=False
+        d,
+        eps=eps,
+        affine=affine,
+        groups=groups,
+        momentum=momentum,
+        statistics=statistics,
+        learn_weights=False,
     )

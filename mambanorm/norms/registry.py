@@ -1,8 +1,8 @@
 """The registry of norms: one entry each, from which tables, tests and figures are made.
 
-`NORMS` maps a name to its entry: how to make it, its equation, where it comes from, over which axes it takes its
-statistics, whether it is causal and what it learns. The table of docs/norms.md, the notebook table, the cube of axes,
-the tests and the plot legends are all made from it.
+`NORMS` maps a name to its entry: how to make it, its equation, where it comes from, over which axes
+it takes its statistics, whether it is causal and what it learns. The table of docs/norms.md, the
+notebook table, the cube of axes, the tests and the plot legends are all made from it.
 """
 
 import inspect
@@ -21,7 +21,8 @@ from mambanorm.norms.base import check_values
 from mambanorm.norms.behaviour import CHANNELS, contradiction, measured
 
 COMMON_OPTIONS: dict[str, Any] = {"eps": 1e-5, "affine": True, "groups": 4, "momentum": 0.1}
-"""Options that every norm accepts (and uses where they mean something), so that two norms can share one set."""
+"""Options that every norm accepts (and uses where they mean something), so that two norms can share
+one set."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class NormEntry:
     axes: tuple[str, ...]
     """Axes of (B, L, D) over which one statistic is taken; "D/G" is a group of channels."""
     causal: bool
-    """True if an output depends on no later position (I3): the condition for language models and step mode."""
+    """True if an output depends on no later position (I3): the condition for language models and
+    step mode."""
     learnable: str
     use: str = ""
     """When it is the one to take, in a few words: for the sheet of the norms."""
@@ -45,7 +47,8 @@ class NormEntry:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Names of the options that `create_norm` accepts for this norm: the common ones and its own."""
+        """Names of the options that `create_norm` accepts for this norm: the common ones and its
+        own."""
         return tuple(dict.fromkeys([*COMMON_OPTIONS, *self.own]))
 
     @property
@@ -85,20 +88,25 @@ def register_norm(
     use: str = "",
     check: bool = True,
 ):
-    """Decorator: enters a factory `(d, **options) -> nn.Module` into NORMS, if the norm is what it declares.
+    """Decorator: enters a factory `(d, **options) -> nn.Module` into NORMS, if the norm is what it
+    declares.
 
-    A norm is tried first (behaviour.py). ValueError, with the position that shows it, for one that is declared causal
-    and looks ahead, takes other axes than it says, lets padding into its statistics, has a gradient that is not that of
-    its output, returns another dtype, keeps from batch to batch what is not in its state dict, or fails on (3, 6, 8) in
-    float64; `check=False` registers it all the same, and pages that name it say what was found. ValueError too if the
-    name is taken or cannot be written in an arm, and for a `causal` that is no bool: "no" counts as true.
+    A norm is tried first (behaviour.py). ValueError, with the position that shows it, for one that
+    is declared causal and looks ahead, takes other axes than it says, lets padding into its
+    statistics, has a gradient that is not that of its output, returns another dtype, keeps from
+    batch to batch what is not in its state dict, or fails on (3, 6, 8) in float64; `check=False`
+    registers it all the same, and pages that name it say what was found. ValueError too if the name
+    is taken or cannot be written in an arm, and for a `causal` that is no bool: "no" counts as
+    true.
     """
     check_word("a norm's name", name)
     check_flag(f"causal of norm {name!r}", causal)
 
     def enter(factory: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         if name in NORMS:
-            raise ValueError(f"norm {name!r} is registered already: choose another name (taken: {', '.join(NORMS)})")
+            raise ValueError(
+                f"norm {name!r} is registered already: choose another name (taken: {', '.join(NORMS)})"
+            )
         if not callable(factory) or not inspect.signature(factory).parameters:
             raise ValueError(f"norm {name!r} needs a class or function of d, got {shown(factory)}")
         entry = NormEntry(name, factory, equation, source, tuple(axes), causal, learnable, use)
@@ -131,7 +139,8 @@ def _doubt(entry: NormEntry) -> str:
 
 
 def norm_name(name: str | None) -> str:
-    """The registered name; Python's None means "None". ValueError for an unknown one: NotRegistered."""
+    """The registered name; Python's None means "None". ValueError for an unknown one:
+    NotRegistered."""
     name = "None" if name is None else name
     if not isinstance(name, str):
         raise unknown("norm", name, NORMS)
@@ -146,8 +155,9 @@ def norm_name(name: str | None) -> str:
 def create_norm(name: str | None, d: int, **options: Any) -> nn.Module:
     """A norm for d channels whose `forward(x, lengths=None)` maps (B, L, D) to (B, L, D).
 
-    Options: eps=1e-5, affine=True, groups=4, momentum=0.1 (weight of the new statistic, 1 − α of Eq. 15–16), and the
-    norm's own. Raises ValueError for an unknown name or a bad value, TypeError for an unknown option.
+    Options: eps=1e-5, affine=True, groups=4, momentum=0.1 (weight of the new statistic, 1 − α of
+    Eq. 15–16), and the norm's own. Raises ValueError for an unknown name or a bad value, TypeError
+    for an unknown option.
     """
     entry = NORMS[norm_name(name)]
     for option in options:
@@ -161,14 +171,19 @@ def _made(entry: NormEntry, d: int, **options: Any) -> nn.Module:
     check_values(d=d, **{key: merged[key] for key in COMMON_OPTIONS})
     norm = entry.factory(d, **{key: value for key, value in merged.items() if key in entry.own})
     if not isinstance(norm, nn.Module):
-        raise ValueError(f"the factory of norm {entry.name!r} must return an nn.Module, got {shown(norm)}")
+        raise ValueError(
+            f"the factory of norm {entry.name!r} must return an nn.Module, got {shown(norm)}"
+        )
     return norm
 
 
 def known_options(names: Sequence[str | None], options: dict[str, Any] | None) -> dict[str, Any]:
-    """Those of the options that at least one of the norms knows: two norms can share one set of options."""
+    """Those of the options that at least one of the norms knows: two norms can share one set of
+    options."""
     if options is not None and not isinstance(options, dict):
-        raise ValueError(f"norm_options must be a dict such as {{'groups': 8}}, got {shown(options)}")
+        raise ValueError(
+            f"norm_options must be a dict such as {{'groups': 8}}, got {shown(options)}"
+        )
     known = {option for name in names for option in NORMS[norm_name(name)].options}
     return {key: value for key, value in (options or {}).items() if key in known}
 
@@ -178,14 +193,18 @@ def check_options(names: Sequence[str | None], options: dict[str, Any] | None) -
     known = known_options(names, options)
     for option in options or {}:
         if option not in known:
-            valid = dict.fromkeys(known for name in names for known in NORMS[norm_name(name)].options)
+            valid = dict.fromkeys(
+                known for name in names for known in NORMS[norm_name(name)].options
+            )
             raise unknown(f"option of {', '.join(map(str, names))}", option, valid, TypeError)
 
 
 def check_causal(names: Sequence[str | None], reason: str) -> None:
-    """Raises ValueError for a norm whose output depends on later positions (I3). `reason`: a clause, "which …".
+    """Raises ValueError for a norm whose output depends on later positions (I3). `reason`: a
+    clause, "which …".
 
-    BN is refused in eval too. Its running statistics do not look ahead then, but the training behind them did.
+    BN is refused in eval too. Its running statistics do not look ahead then, but the training
+    behind them did.
     """
     for name in map(norm_name, names):
         if not NORMS[name].causal:

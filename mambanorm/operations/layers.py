@@ -1,7 +1,8 @@
 """The layers of a block: fused if they are torch's own, called if they are anything else.
 
-A fused operation takes a layer's weights and never calls the layer. That is right only for a plain layer. LoRA,
-quantization, FSDP, parametrizations and hooks replace, wrap or watch a layer, and take effect only if it is called.
+A fused operation takes a layer's weights and never calls the layer. That is right only for a plain
+layer. LoRA, quantization, FSDP, parametrizations and hooks replace, wrap or watch a layer, and take
+effect only if it is called.
 """
 
 import torch.nn.functional as F
@@ -15,9 +16,13 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return True if calling the layer is the same as using its weights: it is exactly of torch's class `kind`, has no
-    hooks and no `forward` of its own, and its weight is an ordinary tensor."""
-    if type(layer) is not kind or type(layer.weight) not in (nn.Parameter, Tensor) or kind.forward is not FORWARD[kind]:
+    """Return True if calling the layer is the same as using its weights: it is exactly of torch's
+    class `kind`, has no hooks and no `forward` of its own, and its weight is an ordinary tensor."""
+    if (
+        type(layer) is not kind
+        or type(layer.weight) not in (nn.Parameter, Tensor)
+        or kind.forward is not FORWARD[kind]
+    ):
         return False
     own = vars(layer)
     return not ("forward" in own or any([own[name] for name in HOOKS]) or _has_any_global_hook())
@@ -26,7 +31,8 @@ def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
 def split_linear(layer: nn.Module, x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
     """Return the output of a linear layer in parts of these sizes along the last axis.
 
-    A plain layer makes one product for each part: slices of a single product would not be contiguous.
+    A plain layer makes one product for each part: slices of a single product would not be
+    contiguous.
     """
     if is_plain(layer, nn.Linear) and layer.bias is None:
         return tuple(F.linear(x, weight) for weight in layer.weight.split(sizes))
@@ -36,7 +42,8 @@ def split_linear(layer: nn.Module, x: Tensor, sizes: list[int]) -> tuple[Tensor,
 def causal_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
     """Return SiLU of a causal depthwise convolution, u (B, L, E) → (B, L, E).
 
-    A layer that is not plain is padded on both sides, as mamba-ssm's: its first L outputs are the causal ones.
+    A layer that is not plain is padded on both sides, as mamba-ssm's: its first L outputs are the
+    causal ones.
     """
     if is_plain(layer, nn.Conv1d) and _is_depthwise(layer):
         return conv_silu(u, layer.weight, layer.bias)
@@ -53,4 +60,8 @@ def image_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
 def _is_depthwise(conv: nn.Conv1d | nn.Conv2d) -> bool:
     """Return True for the convolution that the fused operation computes."""
     ordinary = conv.bias is not None and conv.padding_mode == "zeros"
-    return ordinary and conv.groups == conv.in_channels == conv.out_channels and {*conv.stride, *conv.dilation} == {1}
+    return (
+        ordinary
+        and conv.groups == conv.in_channels == conv.out_channels
+        and {*conv.stride, *conv.dilation} == {1}
+    )

@@ -1,14 +1,14 @@
 """The selective scan as a loop over time: slow, readable, differentiable on every device.
 
-Equations (per channel d and state index n; Gu & Dao 2023, "Mamba", equation 2 with the discretisation of the code):
+Equations (per channel d and state index n; Gu & Dao 2023, "Mamba", equation 2 with the
+discretisation of the code):
 
-(1)  Δ_t = delta_t + delta_bias, then softplus if asked for
-(2)  h_t = exp(Δ_t·A) · h_(t-1) + Δ_t·B_t·u_t,   h_0 = 0 or given   zero-order hold for the state, Euler for the input
-(3)  y_t = Σ_n C_t·h_t
-(4)  out_t = y_t + D·u_t
+(1)  Δ_t = delta_t + delta_bias, then softplus if asked for (2)  h_t = exp(Δ_t·A) · h_(t-1) +
+Δ_t·B_t·u_t,   h_0 = 0 or given   zero-order hold for the state, Euler for the input (3)  y_t = Σ_n
+C_t·h_t (4)  out_t = y_t + D·u_t
 
-Glossary: operations/__init__.py. Source: state-spaces/mamba `ops/selective_scan_interface.py` (order of the operations,
-softplus threshold 20).
+Glossary: operations/__init__.py. Source: state-spaces/mamba `ops/selective_scan_interface.py`
+(order of the operations, softplus threshold 20).
 """
 
 import torch
@@ -16,7 +16,8 @@ import torch.nn.functional as F
 
 
 def _at_step(m, t, channels):
-    """B_t or C_t for every channel: constant (D, N), (B, N, L) or (B, G, N, L) -> broadcastable to (B, D, N)."""
+    """B_t or C_t for every channel: constant (D, N), (B, N, L) or (B, G, N, L) -> broadcastable to
+    (B, D, N)."""
     if m.dim() == 2:
         return m
     if m.dim() == 3:
@@ -24,11 +25,14 @@ def _at_step(m, t, channels):
     return m[..., t].repeat_interleave(channels // m.shape[1], dim=1)
 
 
-def scan_reference(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True, state=None):
-    """The scan, equation by equation, from `state` (None = zero); arguments as `selective_scan`, already checked.
+def scan_reference(
+    u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True, state=None
+):
+    """The scan, equation by equation, from `state` (None = zero); arguments as `selective_scan`,
+    already checked.
 
-    Computes in float64 if u is float64, else in float32. Returns out (B, D, L) in u's dtype and last_state (B, D, N) in
-    the dtype of the computation, without gradient.
+    Computes in float64 if u is float64, else in float32. Returns out (B, D, L) in u's dtype and
+    last_state (B, D, N) in the dtype of the computation, without gradient.
     """
     batch, channels, length = u.shape
     dtype = torch.float64 if u.dtype == torch.float64 else torch.float32

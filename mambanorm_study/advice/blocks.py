@@ -1,4 +1,5 @@
-"""The building blocks of the guide (source S4), with the norm as an argument: small enough to be read at one sitting.
+"""The building blocks of the guide (source S4), with the norm as an argument: small enough to be
+read at one sitting.
 
 Images are (B, C, H, W), sequences (B, L, D), as torch has them.
 """
@@ -10,14 +11,17 @@ from torch import Tensor, nn
 from mambanorm.norms import create_norm
 
 GROUPS = 4
-"""Groups of GN, four channels each here: S4 says 32, which needs far more channels to be more than InstanceNorm."""
+"""Groups of GN, four channels each here: S4 says 32, which needs far more channels to be more than
+InstanceNorm."""
 
 NORMS_2D = {
     "None": lambda c: nn.Identity(),
     "BN": nn.BatchNorm2d,
     "IN": lambda c: nn.InstanceNorm2d(c, affine=True),
     "GN": lambda c: nn.GroupNorm(min(GROUPS, max(c // 2, 1)), c),
-    "LN": lambda c: nn.GroupNorm(1, c),  # one statistic over C, H and W, which is LN as images have it
+    "LN": lambda c: nn.GroupNorm(
+        1, c
+    ),  # one statistic over C, H and W, which is LN as images have it
 }
 """Of images (B, C, H, W)."""
 
@@ -26,23 +30,30 @@ class ConvBlock(nn.Sequential):
     """Convolution 3×3 → norm → ReLU, (B, c_in, H, W) → (B, c_out, H, W)."""
 
     def __init__(self, c_in: int, c_out: int, norm: str = "BN"):
-        super().__init__(nn.Conv2d(c_in, c_out, 3, padding=1), NORMS_2D[norm](c_out), nn.ReLU(inplace=True))
+        super().__init__(
+            nn.Conv2d(c_in, c_out, 3, padding=1), NORMS_2D[norm](c_out), nn.ReLU(inplace=True)
+        )
 
 
 class ConvNet(nn.Sequential):
-    """ConvBlocks, the mean over each quarter of the image, a linear head: (B, 1, H, W) → (B, n_classes).
+    """ConvBlocks, the mean over each quarter of the image, a linear head: (B, 1, H, W) → (B,
+    n_classes).
 
-    A mean over the whole image would be nearly the same for all images behind GN, which sets the means of groups.
+    A mean over the whole image would be nearly the same for all images behind GN, which sets the
+    means of groups.
     """
 
     def __init__(self, n_classes: int = 10, channels: int = 16, depth: int = 3, norm: str = "BN"):
         widths = [1] + [channels] * depth
         blocks = [ConvBlock(a, b, norm) for a, b in itertools.pairwise(widths)]
-        super().__init__(*blocks, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, n_classes))
+        super().__init__(
+            *blocks, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, n_classes)
+        )
 
 
 class StyleNet(nn.Sequential):
-    """ConvBlocks and a last convolution without norm: images (B, 1, H, W) → images (S4, style transfer)."""
+    """ConvBlocks and a last convolution without norm: images (B, 1, H, W) → images (S4, style
+    transfer)."""
 
     def __init__(self, channels: int = 16, depth: int = 2, norm: str = "IN"):
         blocks = [ConvBlock(a, b, norm) for a, b in itertools.pairwise([1] + [channels] * depth)]
@@ -50,25 +61,32 @@ class StyleNet(nn.Sequential):
 
 
 class DenseNet(nn.Sequential):
-    """Two hidden layers of linear features with a norm each, BN or GN: images (B, 1, 8, 8) → (B, 10).
+    """Two hidden layers of linear features with a norm each, BN or GN: images (B, 1, 8, 8) → (B,
+    10).
 
-    Behind a convolution BatchNorm at batch 2 has 2·H·W values a statistic. Here it has 2, and whatever goes in, what
-    comes out in training is −1 and 1.
+    Behind a convolution BatchNorm at batch 2 has 2·H·W values a statistic. Here it has 2, and
+    whatever goes in, what comes out in training is −1 and 1.
     """
 
     def __init__(self, width: int = 64, norm: str = "BN"):
         norms = {"BN": nn.BatchNorm1d, "GN": lambda features: nn.GroupNorm(GROUPS, features)}
-        hidden = [layer for _ in range(2) for layer in (nn.Linear(64, width), norms[norm](width), nn.ReLU())]
+        hidden = [
+            layer
+            for _ in range(2)
+            for layer in (nn.Linear(64, width), norms[norm](width), nn.ReLU())
+        ]
         super().__init__(nn.Flatten(), *hidden, nn.Linear(width, 10))
 
 
 class SequenceNet(nn.Module):
-    """LSTMs whose outputs are normalized step by step, and a linear head on the last step: (B, L, d_in) → (B, n_out)
-    (S4, RNN)."""
+    """LSTMs whose outputs are normalized step by step, and a linear head on the last step: (B, L,
+    d_in) → (B, n_out) (S4, RNN)."""
 
     def __init__(self, d_in: int, n_out: int, d: int = 32, n_layers: int = 2, norm: str = "LN"):
         super().__init__()
-        self.lstms = nn.ModuleList(nn.LSTM(d_in if i == 0 else d, d, batch_first=True) for i in range(n_layers))
+        self.lstms = nn.ModuleList(
+            nn.LSTM(d_in if i == 0 else d, d, batch_first=True) for i in range(n_layers)
+        )
         self.norms = nn.ModuleList(create_norm(norm, d) for _ in range(n_layers))
         self.head = nn.Linear(d, n_out)
 

@@ -1,18 +1,27 @@
-"""Small real runs behind the guide's advice: each takes seconds on one CPU thread and depends on its seed alone.
+"""Small real runs behind the guide's advice: each takes seconds on one CPU thread and depends on
+its seed alone.
 
-`measure(name)` gives one row a run: the columns of the experiment, `losses` (one a step), seed and scale.
+`measure(name)` gives one row a run: the columns of the experiment, `losses` (one a step), seed and
+scale.
 
-    batch_size    ConvNet on digits, BN and GN at batches of 2 … 64         norm, batch → accuracy (%)
-    dense         the same with a net of linear layers, whose statistics have no positions to average over (BN, GN)
-    inference     the ConvNets with BN and GN, tested in train and in eval mode, in batches of 1 … 64, and sorted
-                                                                            norm, mode, batch, rows → accuracy
+    batch_size    ConvNet on digits, BN and GN at batches of 2 … 64         norm, batch → accuracy
+                  (%)
+    dense         the same with a net of linear layers, whose statistics have no positions to
+                  average over (BN, GN)
+    inference     the ConvNets with BN and GN, tested in train and in eval mode, in batches of 1 …
+                                                                            64, and sorted norm,
+                                                                            mode, batch, rows →
+                                                                            accuracy
     rates         ConvNet, None, BN and GN over learning rates   norm, lr → accuracy, steps to 80 %
-    depth         Transformer on the rows of digits, pre- and post-norm     place, norm, depth → accuracy
-    counting      LSTM that counts pulses, None, LN, BN, tested in eval and in train mode    norm, lengths → error
-    style         images of many contrasts → one contrast, IN, BN, None     norm → error, and what of the style survives
+    depth         Transformer on the rows of digits, pre- and post-norm     place, norm, depth →
+                  accuracy
+    counting      LSTM that counts pulses, None, LN, BN, tested in eval and in train mode    norm,
+                  lengths → error
+    style         images of many contrasts → one contrast, IN, BN, None     norm → error, and what
+                  of the style survives
 
-EXPERIMENTS holds them by name. A demo of a mistake is a pair of their rows (mistakes.py). A frame of rows is kept in
-`<run store>/.advice/` (runs/kept.py): changed code measures anew.
+EXPERIMENTS holds them by name. A demo of a mistake is a pair of their rows (mistakes.py). A frame
+of rows is kept in `<run store>/.advice/` (runs/kept.py): changed code measures anew.
 """
 
 import math
@@ -51,20 +60,25 @@ def _steps(scale: str, quick: int) -> int:
     return {"smoke": 4, "quick": quick, "evening": quick}.get(scale, 4 * quick)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # small trainings: one thread, everything by seed
 
 
 @lru_cache(maxsize=32)
 def digits(scale: str, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """train, val, test → images (n, 1, 8, 8) in [−1, 1] and labels (n,); the seed decides the split."""
+    """train, val, test → images (n, 1, 8, 8) in [−1, 1] and labels (n,); the seed decides the
+    split."""
     data = load_task("digits_images", scale, seed)
     splits = {"train": data.train, "val": data.val, "test": data.test}
-    return {name: (split.inputs.permute(0, 3, 1, 2).contiguous(), split.labels) for name, split in splits.items()}
+    return {
+        name: (split.inputs.permute(0, 3, 1, 2).contiguous(), split.labels)
+        for name, split in splits.items()
+    }
 
 
 def shuffled(rows: int, batch: int, steps: int, seed: int) -> Iterable[Tensor]:
-    """`steps` batches of row numbers, epoch after epoch in a new order; a last batch that is not whole is left out."""
+    """`steps` batches of row numbers, epoch after epoch in a new order; a last batch that is not
+    whole is left out."""
     draw, order = torch.Generator().manual_seed(seed), torch.empty(0, dtype=torch.long)
     for _ in range(steps):
         if len(order) < batch:
@@ -83,11 +97,11 @@ def fit(
     optimizer: Callable = torch.optim.Adam,
     watch: Callable[[int], None] | None = None,
 ) -> list[float]:
-    """Trains the model, one step a batch, and returns the loss of each step. A loss or gradient that is not finite
-    ends it.
+    """Trains the model, one step a batch, and returns the loss of each step. A loss or gradient
+    that is not finite ends it.
 
-    The rate falls linearly to 0 over `steps`, so that running statistics catch up with the weights at the end.
-    loss_of(model, batch) is a scalar; watch(step) is called after each step.
+    The rate falls linearly to 0 over `steps`, so that running statistics catch up with the weights
+    at the end. loss_of(model, batch) is a scalar; watch(step) is called after each step.
     """
     curve: list[dict] = []
     loop.fit(
@@ -103,9 +117,11 @@ def fit(
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, x: Tensor, labels: Tensor, batch: int | None = None, mode: str = "eval") -> float:
-    """Per cent of the rows that the model gives their label, batch by batch (None = all at once); what is not finite is
-    wrong. Mode and running statistics stay as they are."""
+def accuracy(
+    model: nn.Module, x: Tensor, labels: Tensor, batch: int | None = None, mode: str = "eval"
+) -> float:
+    """Per cent of the rows that the model gives their label, batch by batch (None = all at once);
+    what is not finite is wrong. Mode and running statistics stay as they are."""
     with preserve_state(model):
         model.train(mode == "train")
         scores = torch.cat([model(rows) for rows in x.split(batch or len(x))])
@@ -121,17 +137,19 @@ def regress(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.mse_loss(model(batch[0]), batch[1])
 
 
-def _batches(data: tuple[Tensor, Tensor], batch: int, steps: int, seed: int) -> Iterable[tuple[Tensor, Tensor]]:
+def _batches(
+    data: tuple[Tensor, Tensor], batch: int, steps: int, seed: int
+) -> Iterable[tuple[Tensor, Tensor]]:
     return ((data[0][rows], data[1][rows]) for rows in shuffled(len(data[1]), batch, steps, seed))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # images
 
 
 def _trained(make: Callable[..., nn.Module], norm: str, batch: int, scale: str, seed: int):
-    """A net of digits that has seen the same number of rows whatever its batch, and its losses; Adam's rate goes with
-    the batch's root."""
+    """A net of digits that has seen the same number of rows whatever its batch, and its losses;
+    Adam's rate goes with the batch's root."""
     torch.manual_seed(seed)
     model, steps = make(norm=norm), max(_steps(scale, 48) * 32 // batch, 2)
     batches = _batches(digits(scale, seed)["train"], batch, steps, seed)
@@ -149,20 +167,34 @@ def batch_size(scale: str, seed: int, make: Callable[..., nn.Module] = ConvNet) 
 
 
 def inference(scale: str, seed: int) -> list[dict]:
-    """The same trained models, tested as they should be and with eval() forgotten; sorted: by the label."""
+    """The same trained models, tested as they should be and with eval() forgotten; sorted: by the
+    label."""
     rows, (x, labels) = [], digits(scale, seed)["test"]
     for norm in ("BN", "GN"):
         model, losses = _trained(ConvNet, norm, 32, scale, seed)
-        for order, where in (("mixed", torch.arange(len(labels))), ("sorted", labels.argsort(stable=True))):
+        for order, where in (
+            ("mixed", torch.arange(len(labels))),
+            ("sorted", labels.argsort(stable=True)),
+        ):
             for batch in (1, *BATCHES):
                 for mode in ("train", "eval"):
                     score = accuracy(model, x[where], labels[where], batch, mode)
-                    rows.append(dict(norm=norm, mode=mode, batch=batch, rows=order, accuracy=score, losses=losses))
+                    rows.append(
+                        dict(
+                            norm=norm,
+                            mode=mode,
+                            batch=batch,
+                            rows=order,
+                            accuracy=score,
+                            losses=losses,
+                        )
+                    )
     return rows
 
 
 def rates(scale: str, seed: int) -> list[dict]:
-    """SGD at each learning rate: validation accuracy every fourth step, and the step at which it reaches REACHED."""
+    """SGD at each learning rate: validation accuracy every fourth step, and the step at which it
+    reaches REACHED."""
     data, rows, steps = digits(scale, seed), [], _steps(scale, 80)
     for norm in ("None", "BN", "GN"):
         for lr in RATES:
@@ -177,11 +209,13 @@ def rates(scale: str, seed: int) -> list[dict]:
             losses = fit(model, classify, batches, lr=lr, steps=steps, optimizer=SGD, watch=look)
             reached = next((step for step, score in seen if score >= REACHED), math.nan)
             score = accuracy(model, *data["test"])
-            rows.append(dict(norm=norm, lr=lr, accuracy=score, reached=reached, limit=steps, losses=losses))
+            rows.append(
+                dict(norm=norm, lr=lr, accuracy=score, reached=reached, limit=steps, losses=losses)
+            )
     return rows
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # sequences
 
 
@@ -196,32 +230,48 @@ def depth(scale: str, seed: int) -> list[dict]:
     arms = [(place, "LN", n) for place in ("pre", "post") for n in DEPTHS[scale]]
     for place, norm, n in [*arms, ("pre", "RMSN", DEPTHS[scale][1])]:
         torch.manual_seed(seed)
-        where = dict(norm_position="before", final_norm=norm) if place == "pre" else dict(norm_position="after")
+        where = (
+            dict(norm_position="before", final_norm=norm)
+            if place == "pre"
+            else dict(norm_position="after")
+        )
         sizes = dict(in_features=8, d_model=32, n_layers=n, expand=4)
         model = TransformerClassifier(10, arm=f"{norm}>MHA>{norm}", **sizes, **where)
-        losses = fit(model, classify, _batches(data["train"], 32, steps, seed), lr=3e-3, steps=steps)
+        losses = fit(
+            model, classify, _batches(data["train"], 32, steps, seed), lr=3e-3, steps=steps
+        )
         score = accuracy(model, *data["test"])
         rows.append(dict(place=place, norm=norm, depth=n, accuracy=score, losses=losses))
     return rows
 
 
 def pulses(length: int, rows: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Sequences (rows, length, 1) of zeros and ones, and how many ones there are, in eights (rows, 1)."""
+    """Sequences (rows, length, 1) of zeros and ones, and how many ones there are, in eights (rows,
+    1)."""
     rate = 0.1 + 0.6 * torch.rand(rows, 1, generator=draw)
     x = (torch.rand(rows, length, generator=draw) < rate).float()
     return x[..., None], x.sum(1, keepdim=True) / 8
 
 
 def counting(scale: str, seed: int) -> list[dict]:
-    """Counting, with sequences of one length, and of four lengths, each batch of one; error: RMSE in pulses."""
+    """Counting, with sequences of one length, and of four lengths, each batch of one; error: RMSE
+    in pulses."""
     rows = []
     for lengths in ("one", "four"):
         for norm in ("None", "LN", "BN"):
             torch.manual_seed(seed)
-            model, draw = SequenceNet(1, 1, d=24, n_layers=1, norm=norm), torch.Generator().manual_seed(seed)
+            model, draw = (
+                SequenceNet(1, 1, d=24, n_layers=1, norm=norm),
+                torch.Generator().manual_seed(seed),
+            )
             choice = (16,) if lengths == "one" else LENGTHS
-            order = [choice[int(torch.randint(len(choice), (), generator=draw))] for _ in range(_steps(scale, 200))]
-            losses = fit(model, regress, (pulses(n, 32, draw) for n in order), lr=1e-2, steps=len(order))
+            order = [
+                choice[int(torch.randint(len(choice), (), generator=draw))]
+                for _ in range(_steps(scale, 200))
+            ]
+            losses = fit(
+                model, regress, (pulses(n, 32, draw) for n in order), lr=1e-2, steps=len(order)
+            )
             test = [pulses(n, 200, torch.Generator().manual_seed(10_000 + n)) for n in choice]
             for mode in ("eval", "train"):
                 with torch.no_grad():
@@ -231,12 +281,15 @@ def counting(scale: str, seed: int) -> list[dict]:
     return rows
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # style
 
 
-def styled_digits(x: Tensor, draw: torch.Generator, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Each image in a style of its own: a contrast in [low, high] (its logarithm uniform), a brightness in ±1.
+def styled_digits(
+    x: Tensor, draw: torch.Generator, low: float, high: float
+) -> tuple[Tensor, Tensor]:
+    """Each image in a style of its own: a contrast in [low, high] (its logarithm uniform), a
+    brightness in ±1.
 
     Returns the images (n, 1, 8, 8) and the styles (n, 2): log contrast and brightness.
     """
@@ -248,17 +301,21 @@ def styled_digits(x: Tensor, draw: torch.Generator, low: float, high: float) -> 
 
 
 def style(scale: str, seed: int) -> list[dict]:
-    """Whatever the style of an image, paint its digit in one style. Tested on styles like those of training, and on
-    contrasts beyond them. survives: the share of the styles' variance (R²) that a linear model reads off the means and
-    spreads of the first block's normalized channels."""
+    """Whatever the style of an image, paint its digit in one style. Tested on styles like those of
+    training, and on contrasts beyond them. survives: the share of the styles' variance (R²) that a
+    linear model reads off the means and spreads of the first block's normalized channels."""
     data, rows, steps = digits(scale, seed), [], _steps(scale, 150)
     for norm in ("IN", "BN", "None"):
         torch.manual_seed(seed)
         model, draw = StyleNet(norm=norm), torch.Generator().manual_seed(seed)
-        batches = (data["train"][0][rows_] for rows_ in shuffled(len(data["train"][1]), 32, steps, seed))
+        batches = (
+            data["train"][0][rows_] for rows_ in shuffled(len(data["train"][1]), 32, steps, seed)
+        )
         pairs = ((styled_digits(x, draw, 0.5, 2)[0], x) for x in batches)
         losses = fit(model, regress, pairs, lr=5e-3, steps=steps)
-        facts = dict(norm=norm, survives=_style_survives(model, data["test"][0], seed), losses=losses)
+        facts = dict(
+            norm=norm, survives=_style_survives(model, data["test"][0], seed), losses=losses
+        )
         for name, low, high in (("error", 0.5, 2), ("error_beyond", 4, 8)):
             x = data["test"][0]
             given, _ = styled_digits(x, torch.Generator().manual_seed(10_000), low, high)
@@ -275,11 +332,12 @@ def _style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
     y = norm(convolution(images))
     pooled = torch.cat([y.mean((2, 3)), y.var((2, 3)).add(1e-12).log()], 1).double().numpy()
     half = len(y) // 2
-    # a pinch of ridge: without it the constant channels of IN would be read by their rounding errors
+    # a pinch of ridge: without it the constant channels of IN would be read by their rounding
+    # errors
     return Ridge(alpha=1e-3).fit(pooled[:half], styles[:half]).score(pooled[half:], styles[half:])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 EXPERIMENTS = dict(
     batch_size=batch_size, dense=partial(batch_size, make=DenseNet), inference=inference, rates=rates, depth=depth,
@@ -287,10 +345,13 @@ EXPERIMENTS = dict(
 )  # fmt: skip
 
 
-def measure(name: str, scale: str | None = None, seeds: int | Sequence[int] | None = None, runs_dir=None):
+def measure(
+    name: str, scale: str | None = None, seeds: int | Sequence[int] | None = None, runs_dir=None
+):
     """The rows of an experiment, one a run; those that the run store holds are not measured again.
 
-    scale, seeds: None = the environment's, and SEEDS of the scale. ValueError for an unknown experiment or scale.
+    scale, seeds: None = the environment's, and SEEDS of the scale. ValueError for an unknown
+    experiment or scale.
     """
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)

@@ -1,9 +1,10 @@
 """What was found, in plain sentences: the first thing that README, report and docs/index.html say.
 
-A finding is one claim on the recorded trained models. Its first words follow the word of the comparison that decides
-the claim, so other runs change the sentence.
+A finding is one claim on the recorded trained models. Its first words follow the word of the
+comparison that decides the claim, so other runs change the sentence.
 
-`python -m mambanorm_study.advice.first_page` writes docs/index.html, which GitHub Pages can serve: findings, advice, picture.
+`python -m mambanorm_study.advice.first_page` writes docs/index.html, which GitHub Pages can serve:
+findings, advice, picture.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, or one of its comparisons, and the sentence for each word of the rule; {task} is the task shown."""
+    """A claim, or one of its comparisons, and the sentence for each word of the rule; {task} is the
+    task shown."""
 
     notebook: str  # the notebook that shows it
     claim: str
@@ -123,20 +125,24 @@ FINDINGS = (
 def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> list[str]:
     """Return a sentence in Markdown for each finding that has runs.
 
-    frame: runs of trained models; None = the recorded ones. links: the folder of the notebooks, such as "" or
-    "notebooks/", if each sentence is to link the notebook that shows it.
+    frame: runs of trained models; None = the recorded ones. links: the folder of the notebooks,
+    such as "" or "notebooks/", if each sentence is to link the notebook that shows it.
     """
     evidence, sentences = _evidence(frame), []
     for finding in FINDINGS:
         if text := _sentence(finding, evidence):
-            link = "" if links is None else f" ([{finding.notebook[:2]}]({links}{finding.notebook}.ipynb))"
+            link = (
+                ""
+                if links is None
+                else f" ([{finding.notebook[:2]}]({links}{finding.notebook}.ipynb))"
+            )
             sentences.append(f"{text}{link}.")
     return sentences
 
 
 def not_fresh(frame: pd.DataFrame | None = None) -> str:
-    """Return the remark on findings whose test seeds are not recorded yet; "" if there are none. `frame`: see
-    `findings`."""
+    """Return the remark on findings whose test seeds are not recorded yet; "" if there are none.
+    `frame`: see `findings`."""
     evidence = _evidence(frame)
     rows = [row for finding in FINDINGS for row in _rows(finding, evidence)]
     tasks = list(dict.fromkeys(row.task for row in rows if not row.fresh))
@@ -169,8 +175,8 @@ def _rows(finding: Finding, evidence: Evidence) -> list[Row]:
 
 
 def _sentence(finding: Finding, evidence: Evidence) -> str:
-    """Return `**On curves …** NormVary→GN against RMSN→None, curves: +3.4 points [2.6, 4.2] (listops: no gain of a
-    point)`; "" without runs."""
+    """Return `**On curves …** NormVary→GN against RMSN→None, curves: +3.4 points [2.6, 4.2]
+    (listops: no gain of a point)`; "" without runs."""
     judged = [verdict for verdict in _verdicts(finding, evidence) if _row(finding, verdict).n > 1]
     if not judged:
         return ""
@@ -181,10 +187,14 @@ def _sentence(finding: Finding, evidence: Evidence) -> str:
     details += _carried_by_one_norm(judged[0])
     for verdict in judged[1:]:
         other = _row(finding, verdict)
-        details.append(", but ".join([f"{other.task}: {other.said}", *_carried_by_one_norm(verdict)]))
+        details.append(
+            ", but ".join([f"{other.task}: {other.said}", *_carried_by_one_norm(verdict)])
+        )
     bracket = "; ".join(detail for detail in details if detail)
     compared = finding.compared.format(a=a, b=b)
-    return f"**{bold}** {compared}, {shown.task}: {shown.amount}{f' ({bracket})' if bracket else ''}"
+    return (
+        f"**{bold}** {compared}, {shown.task}: {shown.amount}{f' ({bracket})' if bracket else ''}"
+    )
 
 
 def _failures(row: Row) -> str:
@@ -195,7 +205,8 @@ def _failures(row: Row) -> str:
 
 
 def _carried_by_one_norm(verdict: Verdict) -> list[str]:
-    """Return `without BN: cannot tell` for each norm without which the mean over the norms has another word."""
+    """Return `without BN: cannot tell` for each norm without which the mean over the norms has
+    another word."""
     means = [row for row in verdict.rows if row.comparison.startswith("the mean without ")]
     return [
         f"{row.comparison.removeprefix('the mean ')}: {row.said}"
@@ -204,35 +215,52 @@ def _carried_by_one_norm(verdict: Verdict) -> list[str]:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------- what to do
+# --------------------------------------------------------------------------------------- what to do
 
-READERS = {"sequence": "classify sequences", "vision": "classify images", "language": "model language"}
+READERS = {
+    "sequence": "classify sequences",
+    "vision": "classify images",
+    "language": "model language",
+}
 """The kind of a task → what its reader does."""
 
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
-    """Return what to do with a model of each kind, a sentence each in Markdown, from `ranking` on the first recorded
-    task of its kind; and what to do about NaN. `frame`: see `findings`."""
+    """Return what to do with a model of each kind, a sentence each in Markdown, from `ranking` on
+    the first recorded task of its kind; and what to do about NaN. `frame`: see `findings`."""
     evidence = _evidence(frame)
     tables = rankings(evidence, ADVISED_ON.values())
-    advice = [_take(kind, ADVISED_ON[kind], tables[ADVISED_ON[kind]]) for kind in READERS if ADVISED_ON[kind] in tables]
+    advice = [
+        _take(kind, ADVISED_ON[kind], tables[ADVISED_ON[kind]])
+        for kind in READERS
+        if ADVISED_ON[kind] in tables
+    ]
     failing = judge("H9s", evidence)
     if failing.n:
-        counts = [f"{label(arm)} failed in {k} of {n} runs" for arm, (k, n) in failing.turns_on.failed.items()]
+        counts = [
+            f"{label(arm)} failed in {k} of {n} runs"
+            for arm, (k, n) in failing.turns_on.failed.items()
+        ]
         nan = "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a norm on both sides"
-        advice.append(f"{nan} of the scan: on {failing.task} {', '.join(counts)} (claim H9s: {failing.said}).")
+        advice.append(
+            f"{nan} of the scan: on {failing.task} {', '.join(counts)} (claim H9s: {failing.said})."
+        )
     return advice
 
 
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:
-    """Return `**If you classify images**, take LN→BN: +2.8 points [2.0, 3.6] over LN→LN, the original (…).`"""
+    """Return `**If you classify images**, take LN→BN: +2.8 points [2.0, 3.6] over LN→LN, the
+    original (…).`"""
     chosen = table.iloc[0]
     arm, how = label(chosen.arm), f"({task}, chosen by validation, {plural(chosen.n, 'seed')})"
     originals = table[(table.who == "the original") & (table.told != "chosen")]
     if originals.empty:
         return f"**If you {READERS[kind]}**, take {arm} {how}."
     row = originals.iloc[0]
-    original, lead = f"{label(row.arm)}, the original", points(row.behind, row.low, row.high, row.unit)
+    original, lead = (
+        f"{label(row.arm)}, the original",
+        points(row.behind, row.low, row.high, row.unit),
+    )
     sentences = {
         "behind": f"take {arm}: {lead} over {original}",
         "ahead": f"keep {original}: {arm}, which validation chooses, is worse, {lead}",
@@ -251,7 +279,9 @@ def findings_page() -> str:
     from mambanorm_study.report.verdict_page import verdict_html
 
     judged = verdicts(recorded(STUDY_SCALE), CLAIMS, scale=STUDY_SCALE)
-    Image.open(PICTURE).save(small := BytesIO(), format="webp", lossless=True, quality=100, method=6)
+    Image.open(PICTURE).save(
+        small := BytesIO(), format="webp", lossless=True, quality=100, method=6
+    )
     picture = base64.b64encode(small.getvalue()).decode()
     body = template(
         "findings.html",

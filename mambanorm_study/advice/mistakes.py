@@ -1,8 +1,8 @@
-"""What the guide (S4) says and a laptop can try: its five mistakes, each a failing demo beside its mended twin, and its
-numbers, each beside ours; rows of an experiment, or arithmetic.
+"""What the guide (S4) says and a laptop can try: its five mistakes, each a failing demo beside its
+mended twin, and its numbers, each beside ours; rows of an experiment, or arithmetic.
 
-Models and data differ from the guide's, which names none for most of its numbers: compare the pattern, not the level.
-What a norm costs in time is in notebook 01.
+Models and data differ from the guide's, which names none for most of its numbers: compare the
+pattern, not the level. What a norm costs in time is in notebook 01.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from mambanorm_study.tables.tables import interval_says, points, seeds_text
 
 
 class Gap:
-    """value of the rows where column is a, minus value where it is b, seed by seed. low, high: the 95 % t-interval of
-    the mean; says: what it says of zero."""
+    """value of the rows where column is a, minus value where it is b, seed by seed. low, high: the
+    95 % t-interval of the mean; says: what it says of zero."""
 
     def __init__(self, frame: pd.DataFrame, column: str, a: str, b: str, value: str = "accuracy"):
         wide = frame.pivot_table(index="seed", columns=column, values=value)
@@ -39,8 +39,8 @@ class Gap:
 
 @dataclass(frozen=True)
 class Mistake:
-    """wrong, right: queries of the experiment's frame; labels: their names. condition: under which both are trained or
-    tested. value: what is measured; better: 1 if more is, else −1."""
+    """wrong, right: queries of the experiment's frame; labels: their names. condition: under which
+    both are trained or tested. value: what is measured; better: 1 if more is, else −1."""
 
     words: str
     experiment: str
@@ -83,31 +83,44 @@ MISTAKES = {
 
 
 def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
-    """The rows of a mistake and of its mended twin: twin ("wrong" or "right"), label, condition, measured, seed, scale,
-    losses. ValueError for a number that is none of 1 to 5."""
+    """The rows of a mistake and of its mended twin: twin ("wrong" or "right"), label, condition,
+    measured, seed, scale, losses. ValueError for a number that is none of 1 to 5."""
     if number not in MISTAKES:
         raise unknown("mistake", number, MISTAKES)
     mistake = MISTAKES[number]
     frame = measure(mistake.experiment, scale, seeds, runs_dir)
     twins = zip(("wrong", "right"), (mistake.wrong, mistake.right), mistake.labels, strict=True)
-    rows = pd.concat([frame.query(which).assign(twin=twin, label=label) for twin, which, label in twins])
+    rows = pd.concat(
+        [frame.query(which).assign(twin=twin, label=label) for twin, which, label in twins]
+    )
     rows = rows.assign(measured=rows[mistake.value], condition=mistake.condition)
-    return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]].reset_index(drop=True)
+    return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]].reset_index(
+        drop=True
+    )
 
 
 def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
-    """One row a mistake: number, mistake, what is measured, wrong, right (mean ± sd), better by (right's advantage,
-    low, high: 95 % t-interval of the paired seeds), n, fails, wrong_is, right_is, condition. fails: what the interval
-    says of the demo; the last three: what is compared, and under which condition."""
+    """One row a mistake: number, mistake, what is measured, wrong, right (mean ± sd), better by
+    (right's advantage, low, high: 95 % t-interval of the paired seeds), n, fails, wrong_is,
+    right_is, condition. fails: what the interval says of the demo; the last three: what is
+    compared, and under which condition."""
     rows, told = [], {"clearly above zero": "yes", "clearly below zero": "no, the twin is worse"}
     for number, mistake in MISTAKES.items():
         runs = mistake_runs(number, scale, seeds, runs_dir)
-        gap = Gap(runs.assign(measured=mistake.better * runs.measured), "twin", "right", "wrong", "measured")
+        gap = Gap(
+            runs.assign(measured=mistake.better * runs.measured),
+            "twin",
+            "right",
+            "wrong",
+            "measured",
+        )
         by_twin = runs.groupby("twin")
         facts = dict(number=number, mistake=mistake.words, measured=mistake.unit)
         for twin in ("wrong", "right"):
             values = by_twin.measured.get_group(twin)
-            facts[twin] = f"{values.mean():.3g}" + (f" ± {values.std():.2g}" if len(values) > 1 else "")
+            facts[twin] = f"{values.mean():.3g}" + (
+                f" ± {values.std():.2g}" if len(values) > 1 else ""
+            )
         facts |= dict(advantage=gap.mean, low=gap.low, high=gap.high, n=len(gap.by_seed))
         facts |= dict(fails=told.get(gap.says, "we cannot tell"))
         facts |= {f"{twin}_is": label for twin, label in by_twin.label.first().items()}
@@ -115,15 +128,20 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
     return pd.DataFrame(rows)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # in words: every number is read off the frames given
 
-SAID = {"yes": "it fails", "no, the twin is worse": "**the twin is worse**", "we cannot tell": "we cannot tell"}
+SAID = {
+    "yes": "it fails",
+    "no, the twin is worse": "**the twin is worse**",
+    "we cannot tell": "we cannot tell",
+}
 """Short, for the first lines stand on the notebook's card in the report."""
 
 
 def in_words(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) -> str:
-    """Lines of Markdown: each mistake with its twin, then BN − GN at the smallest and at the largest batch.
+    """Lines of Markdown: each mistake with its twin, then BN − GN at the smallest and at the
+    largest batch.
 
     mistakes: mistake_table(). found: name → measure(name)."""
     lines = [
@@ -132,13 +150,17 @@ def in_words(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) -> str:
         for row in mistakes.itertuples()
     ]
     batch = found["batch_size"]
-    ends = ((n, Gap(batch[batch.batch == n], "norm", "BN", "GN")) for n in (batch.batch.min(), batch.batch.max()))
+    ends = (
+        (n, Gap(batch[batch.batch == n], "norm", "BN", "GN"))
+        for n in (batch.batch.min(), batch.batch.max())
+    )
     told = "; ".join(f"{gap} at batch {n}, {gap.says}" for n, gap in ends)
     return "\n".join([*lines, f"- **BN − GN in a small CNN**: {told}."])
 
 
 def guesses_tested(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) -> str:
-    """The three guesses of notebook 11, as lines of Markdown. mistakes, found: as for `in_words`."""
+    """The three guesses of notebook 11, as lines of Markdown. mistakes, found: as for
+    `in_words`."""
     fails = mistakes.set_index("number").fails.map(SAID)
     nets = {"a small CNN": found["batch_size"], "a net of linear layers": found["dense"]}
     behind = "; ".join(f"{net}: {_behind(frame)}" for net, frame in nets.items())
@@ -154,20 +176,27 @@ def guesses_tested(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) ->
 def _behind(frame: pd.DataFrame) -> str:
     """The batch sizes at which BN is behind GN beyond the spread of the seeds."""
     sizes = sorted(frame.batch.unique())
-    behind = [n for n in sizes if Gap(frame[frame.batch == n], "norm", "BN", "GN").says == "clearly below zero"]
+    behind = [
+        n
+        for n in sizes
+        if Gap(frame[frame.batch == n], "norm", "BN", "GN").says == "clearly below zero"
+    ]
     return f"{', '.join(map(str, behind)) or 'none'} of {', '.join(map(str, sizes))} rows"
 
 
-# ----------------------------------------------------------------------------------------------------- the numbers
+# -------------------------------------------------------------------------------------- the numbers
 
 
 IMAGENET = {32: (76.5, 76.3), 8: (75.8, 76.1), 2: (72.1, 75.3)}
-"""Batch → accuracy of BN and of GN that the guide prints (ResNet-50, ImageNet), as of “He et al.”."""
+"""Batch → accuracy of BN and of GN that the guide prints (ResNet-50, ImageNet), as of “He et
+al.”."""
 
 
 def claimed_and_measured(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
     """One row a number: claim, claimed, here, setting."""
-    batch, rates, depth = (measure(name, scale, seeds, runs_dir) for name in ("batch_size", "rates", "depth"))
+    batch, rates, depth = (
+        measure(name, scale, seeds, runs_dir) for name in ("batch_size", "rates", "depth")
+    )
     where = f"{batch.scale.iloc[0]} scale, {seeds_text([batch.seed.nunique()])}"
     measured = [*_batch_rows(batch), *_rate_rows(rates), *_depth_rows(depth)]
     rows = [(*row, f"{setting}, {where}") for *row, setting in measured]
@@ -180,7 +209,14 @@ def _batch_rows(batch: pd.DataFrame) -> list[tuple]:
         here = batch[batch.batch == n]
         means, gap = here.groupby("norm").accuracy.mean(), Gap(here, "norm", "BN", "GN")
         ours = f"{means.BN:.1f} / {means.GN:.1f} % (BN − GN: {gap})"
-        rows.append((f"BN / GN at batch {n}", "{:.1f} / {:.1f} %".format(*IMAGENET[n]), ours, "a small CNN, digits"))
+        rows.append(
+            (
+                f"BN / GN at batch {n}",
+                "{:.1f} / {:.1f} %".format(*IMAGENET[n]),
+                ours,
+                "a small CNN, digits",
+            )
+        )
     return rows
 
 
@@ -204,5 +240,10 @@ def _depth_rows(frame: pd.DataFrame) -> list[tuple]:
     setting = "a Transformer, digits, no warm-up"
     return [
         ("post-norm is hard to train above", "12 layers", told, setting),
-        ("RMSN in place of LN, accuracy", "the same", f"RMSN − LN {Gap(pre, 'norm', 'RMSN', 'LN')}", setting),
+        (
+            "RMSN in place of LN, accuracy",
+            "the same",
+            f"RMSN − LN {Gap(pre, 'norm', 'RMSN', 'LN')}",
+            setting,
+        ),
     ]

@@ -1,6 +1,7 @@
-"""`recommend`: the decision framework of the guide *Normalization Techniques* (source S4) as one table, the first rule
-that fits: RULES. Papers are named where they are at odds with the guide; what this kit has measured of its advice is in
-notebook 11. The rule for Mamba comes from recorded runs (mamba.py).
+"""`recommend`: the decision framework of the guide *Normalization Techniques* (source S4) as one
+table, the first rule that fits: RULES. Papers are named where they are at odds with the guide; what
+this kit has measured of its advice is in notebook 11. The rule for Mamba comes from recorded runs
+(mamba.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ IMAGES = ("style_transfer", "image_translation")
 SMALL_BATCH_TASKS = ("detection", "segmentation", "reinforcement_learning")
 COMPONENTS = ("generator", "discriminator", "output")
 LARGE, DEEP = 1e9, 12
-"""Parameters from which the guide calls a Transformer large; layers above which it leaves post-norm."""
+"""Parameters from which the guide calls a Transformer large; layers above which it leaves
+post-norm."""
 
 
 class Question(NamedTuple):
@@ -42,8 +44,15 @@ class Question(NamedTuple):
     @property
     def words(self) -> str:
         """`cnn, batch_size=4`"""
-        given = {name: value for name, value in self._asdict().items() if value and name != "architecture"}
-        told = (f"{name}={value:,.0f}" if name == "size" else f"{name}={value}" for name, value in given.items())
+        given = {
+            name: value
+            for name, value in self._asdict().items()
+            if value and name != "architecture"
+        }
+        told = (
+            f"{name}={value:,.0f}" if name == "size" else f"{name}={value}"
+            for name, value in given.items()
+        )
         return ", ".join([self.architecture, *told])
 
     @property
@@ -53,15 +62,16 @@ class Question(NamedTuple):
 
     @property
     def blind(self) -> bool:
-        """Whether it may see no later position: a language model is causal without being called so."""
+        """Whether it may see no later position: a language model is causal without being called
+        so."""
         return self.causal or self.task == "language_model"
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A norm by its name in the kit ("None" for none), its place in words, the line of code, and why, each with its
-    source in brackets. at_odds: where sources contradict each other or the runs of this kit; undecided: runs of this
-    kit that decide nothing; instead: norms to try next."""
+    """A norm by its name in the kit ("None" for none), its place in words, the line of code, and
+    why, each with its source in brackets. at_odds: where sources contradict each other or the runs
+    of this kit; undecided: runs of this kit that decide nothing; instead: norms to try next."""
 
     question: Question
     norm: str
@@ -165,14 +175,18 @@ RULES = (
         "None",
         "on the output layer",
         "nn.Linear(d, n_out)  # and no norm behind it",
-        ("Logits, predictions, pixels and scores need their own scale. [guide S4, When NOT to Normalize]",),
+        (
+            "Logits, predictions, pixels and scores need their own scale. [guide S4, When NOT to Normalize]",
+        ),
     ),
     Rule(
         lambda q: q.task == "debugging",
         "None",
         "until the cause is found",
         "nn.Identity()",
-        ("Without norms a wrong initialization or loss shows itself. [guide S4, When NOT to Normalize]",),
+        (
+            "Without norms a wrong initialization or loss shows itself. [guide S4, When NOT to Normalize]",
+        ),
     ),
     Rule(
         lambda q: q.depth == 1 and q.architecture in ("mlp", "cnn") and q.task not in IMAGES,
@@ -183,7 +197,11 @@ RULES = (
         (SCALED_INPUTS,),
     ),
     Rule(
-        lambda q: q.task in IMAGES and not q.blind and (q.architecture == "cnn" or q.component == "generator"),
+        lambda q: (
+            q.task in IMAGES
+            and not q.blind
+            and (q.architecture == "cnn" or q.component == "generator")
+        ),
         "IN",
         AFTER_CONVOLUTION,
         "nn.InstanceNorm2d(channels, affine=True)",
@@ -203,7 +221,10 @@ RULES = (
         "GN",
         AFTER_CONVOLUTION,
         "nn.GroupNorm(32, channels)  # 32 must divide channels, and be fewer",
-        (f"Below {SMALL_BATCH} rows the statistics of BatchNorm are noisy. [guide S4, step 1]", PLACED),
+        (
+            f"Below {SMALL_BATCH} rows the statistics of BatchNorm are noisy. [guide S4, step 1]",
+            PLACED,
+        ),
         (WU_AND_HE, IDENTICAL, BATCH_OF_ONE),
         ("LN over C·H·W", "frozen BN"),
     ),
@@ -212,7 +233,10 @@ RULES = (
         "BN",
         AFTER_CONVOLUTION,
         "nn.BatchNorm2d(channels)",
-        (f"From {SMALL_BATCH} rows on BatchNorm is the default of CNNs. [guide S4, step 2]", PLACED),
+        (
+            f"From {SMALL_BATCH} rows on BatchNorm is the default of CNNs. [guide S4, step 2]",
+            PLACED,
+        ),
         (MARGINAL, NORM_FREE),
         ("GN",),
     ),
@@ -266,7 +290,9 @@ RULES = (
         "LN",
         HIDDEN,
         "nn.LayerNorm(features)",
-        ("LayerNorm works at any batch size, 1 included. [guide S4, Layer Normalization; Summary, 2]",),
+        (
+            "LayerNorm works at any batch size, 1 included. [guide S4, Layer Normalization; Summary, 2]",
+        ),
         (NORM_FREE,),
         ("RMSN", "None"),
     ),
@@ -275,7 +301,9 @@ RULES = (
         "BN",
         HIDDEN,
         "nn.BatchNorm1d(features)",
-        ("BatchNorm takes fully connected features as well, from 8 rows on. [guide S4, Batch Normalization]",),
+        (
+            "BatchNorm takes fully connected features as well, from 8 rows on. [guide S4, Batch Normalization]",
+        ),
         (NORM_FREE,),
         ("LN", "None"),
     ),
@@ -292,19 +320,27 @@ def recommend(
     component: str | None = None,
     depth: int | None = None,
 ) -> Recommendation:
-    """The norm for an architecture and its place, with reasons: the guide's decision framework (`references("S4")`).
+    """The norm for an architecture and its place, with reasons: the guide's decision framework
+    (`references("S4")`).
 
-    batch_size: rows of a training batch on one device. size: parameters, such as 7e9. component: "generator" or
-    "discriminator" (a GAN needs one), or "output" for the last layer. depth: layers. For "mamba", task may also name a
-    recorded task of this kit (`pydoc`), and the reasons are recorded verdicts. ValueError for an unknown value.
+    batch_size: rows of a training batch on one device. size: parameters, such as 7e9. component:
+    "generator" or "discriminator" (a GAN needs one), or "output" for the last layer. depth: layers.
+    For "mamba", task may also name a recorded task of this kit (`pydoc`), and the reasons are
+    recorded verdicts. ValueError for an unknown value.
     """
     q = Question(architecture, batch_size, task, causal, size, component, depth)
     tasks = (*TASKS, *KIT) if architecture == "mamba" else TASKS
-    for name, valid in (("architecture", ARCHITECTURES), ("task", (None, *tasks)), ("component", (None, *COMPONENTS))):
+    for name, valid in (
+        ("architecture", ARCHITECTURES),
+        ("task", (None, *tasks)),
+        ("component", (None, *COMPONENTS)),
+    ):
         if (value := getattr(q, name)) not in valid:
             raise unknown(name, value, valid)
     if architecture == "gan" and component is None:
-        raise ValueError(f"a GAN has two networks: component is needed, valid are {', '.join(COMPONENTS)}")
+        raise ValueError(
+            f"a GAN has two networks: component is needed, valid are {', '.join(COMPONENTS)}"
+        )
     for name in ("batch_size", "depth"):
         if getattr(q, name) is not None:
             check_size(name, getattr(q, name))
@@ -315,5 +351,8 @@ def recommend(
         return Recommendation(q, *advised(task, causal, batch_size))
     _, norm, place, code, reasons, odd, instead = next(rule for rule in RULES if rule.fits(q))
     if q.blind:
-        reasons, instead = (*reasons, FUTURE), tuple(name for name in instead if name not in ("BN", "GN", "IN"))
+        reasons, instead = (
+            (*reasons, FUTURE),
+            tuple(name for name in instead if name not in ("BN", "GN", "IN")),
+        )
     return Recommendation(q, norm, place, code, reasons, odd, instead)

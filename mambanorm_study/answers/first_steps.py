@@ -19,8 +19,11 @@ def _points(difference: float) -> str:
 
 
 def start_here(runs: pd.DataFrame) -> str:
-    """The answer of notebook 00. `runs`: the original Mamba and the same with a norm after the SSM, one run each."""
-    said = "; ".join(f"{Arm.parse(run.arm).label} {percent(run.test_accuracy)}" for run in runs.itertuples())
+    """The answer of notebook 00. `runs`: the original Mamba and the same with a norm after the SSM,
+    one run each."""
+    said = "; ".join(
+        f"{Arm.parse(run.arm).label} {percent(run.test_accuracy)}" for run in runs.itertuples()
+    )
     before, after = runs.test_accuracy
     passes = "passes" if before > 0.5 else "does not pass"
     time = f"{runs.wall_s.mean():.0f} s a run on {runs.threads.max()} thread(s)"
@@ -50,7 +53,8 @@ def guesses(table: pd.DataFrame) -> str:
 
 
 def batch_norm(frame: pd.DataFrame) -> str:
-    """The lecture's claim against `with_and_without`: training accuracy of the last epoch, by arm and rate."""
+    """The lecture's claim against `with_and_without`: training accuracy of the last epoch, by arm
+    and rate."""
     last = frame[frame.epoch == frame.epoch.max()]
     rows, ahead = [], []
     for rate in sorted(last.lr.unique()):
@@ -63,7 +67,9 @@ def batch_norm(frame: pd.DataFrame) -> str:
         )
     here = "holds" if all(ahead) else "fails" if not any(ahead) else "holds at one rate only"
     seeds = f"{last['scale'].iloc[0]} scale, {seeds_text([last.seed.nunique()])}"
-    return f"**The claim {here} here** ({seeds}, after {last.epoch.max()} epochs).\n\n" + "\n".join(rows)
+    return f"**The claim {here} here** ({seeds}, after {last.epoch.max()} epochs).\n\n" + "\n".join(
+        rows
+    )
 
 
 CONTROLS = ("None", "Scale", "Constant")
@@ -71,13 +77,22 @@ CONTROLS = ("None", "Scale", "Constant")
 
 
 def costs(table: pd.DataFrame) -> str:
-    """What the table of `norm_costs` says on the three guesses: cheapest, RMSN against LN, sequence against token."""
+    """What the table of `norm_costs` says on the three guesses: cheapest, RMSN against LN, sequence
+    against token."""
     norms = table[~table.norm.isin(CONTROLS)].set_index("norm")
     plain = {name: create_norm(name, 8) for name in norms.index}
-    along = [name for name, norm in plain.items() if isinstance(norm, SequenceNorm) and not hasattr(norm, "members")]
+    along = [
+        name
+        for name, norm in plain.items()
+        if isinstance(norm, SequenceNorm) and not hasattr(norm, "members")
+    ]
     token = [name for name, norm in plain.items() if isinstance(norm, TokenNorm)]
     rmsn = norms.ratio["RMSN"]
-    versus = f"{100 * (1 - rmsn):.0f} % faster than" if rmsn < 1 else f"{100 * (rmsn - 1):.0f} % slower than"
+    versus = (
+        f"{100 * (1 - rmsn):.0f} % faster than"
+        if rmsn < 1
+        else f"{100 * (rmsn - 1):.0f} % slower than"
+    )
     return (
         f"The cheapest norm is {norms.index[0]}. By the median RMSN is {versus} LN; the guide says 15–20 % faster. "
         f"Along the sequence plain norms ({', '.join(along)}) take {norms.ratio[along].median():.1f} times LN's time, "
@@ -87,7 +102,9 @@ def costs(table: pd.DataFrame) -> str:
 
 def normalization(table: pd.DataFrame) -> str:
     """The notebook's answer, from the table of `norm_costs`."""
-    causal = ", ".join(name for name, entry in NORMS.items() if entry.causal and name not in CONTROLS)
+    causal = ", ".join(
+        name for name, entry in NORMS.items() if entry.causal and name not in CONTROLS
+    )
     cheapest, slowest = table[~table.norm.isin(CONTROLS)].iloc[[0, -1]].norm
     return (
         "**Answer.** Most norms compute y = γ·(x − μ)/√(σ² + ε) + β and differ in the axes of μ and σ². RMSN and Lp "
@@ -102,24 +119,34 @@ def normalization(table: pd.DataFrame) -> str:
 
 
 def parts(frame: pd.DataFrame) -> str:
-    """What `parts_of_a_block` says, seed by seed: a mean of seeds of which some find the rule and some do not is the
-    accuracy of none."""
+    """What `parts_of_a_block` says, seed by seed: a mean of seeds of which some find the rule and
+    some do not is the accuracy of none."""
     rows = []
     for task, runs in frame.groupby("task", sort=False):
         of = runs.sort_values("seed").groupby("without", sort=False).test_accuracy
-        of = {part: f"{listed(f'{100 * one:.0f}' for one in accuracies)} %" for part, accuracies in of}
-        said = [f"{'the whole block' if p == 'nothing' else f'without the {p}'} {of[p]}" for p in runs.without.unique()]
+        of = {
+            part: f"{listed(f'{100 * one:.0f}' for one in accuracies)} %" for part, accuracies in of
+        }
+        said = [
+            f"{'the whole block' if p == 'nothing' else f'without the {p}'} {of[p]}"
+            for p in runs.without.unique()
+        ]
         rows.append(f"- **{task}** (chance {percent(runs.chance.iloc[0])}): {'; '.join(said)}.")
     seeds = seeds_text([frame.seed.nunique()])
-    return f"Test accuracy of each seed ({frame['scale'].iloc[0]} scale, {seeds}):\n\n" + "\n".join(rows)
+    return f"Test accuracy of each seed ({frame['scale'].iloc[0]} scale, {seeds}):\n\n" + "\n".join(
+        rows
+    )
 
 
 def block(growths: Mapping[str, float], survey: pd.DataFrame) -> str:
-    """The answer of notebook 02: where a norm can stand, what it bounds, what others chose. `growths`: arm → by how
-    much its branch grows when the input is 100 times larger. `survey`: the entries of the paper's, columns arm, domain.
+    """The answer of notebook 02: where a norm can stand, what it bounds, what others chose.
+    `growths`: arm → by how much its branch grows when the input is 100 times larger. `survey`: the
+    entries of the paper's, columns arm, domain.
     """
     said = ", ".join(f"{factor:.3g}-fold in {arm}" for arm, factor in growths.items())
-    common = survey.groupby("domain").arm.agg(lambda arms: " and, equally often, ".join(arms.mode()))
+    common = survey.groupby("domain").arm.agg(
+        lambda arms: " and, equally often, ".join(arms.mode())
+    )
     return (
         "**Answer.** A norm can stand before both branches (N1) and between the SSM and the gate (N2). "
         f"With the input a hundred times larger the branch grows {said}. Among the {len(survey)} entries of the survey "

@@ -1,4 +1,5 @@
-"""Notebooks 03 and 04: one norm, at both sites and at one. Which type leads, and where it should stand."""
+"""Notebooks 03 and 04: one norm, at both sites and at one. Which type leads, and where it should
+stand."""
 
 import pandas as pd
 
@@ -10,8 +11,8 @@ NONE = "None>SSM>None"
 
 
 def type_of_norm(runs: pd.DataFrame) -> str:
-    """The answer of notebook 03, for each task: the arm that leads, with no norm and chance beside it, its gain, and
-    its lead over the next. `runs`: its run frame, no norm among them."""
+    """The answer of notebook 03, for each task: the arm that leads, with no norm and chance beside
+    it, its gain, and its lead over the next. `runs`: its run frame, no norm among them."""
     lines = []
     for task, here in runs.groupby("task", sort=False):
         means = summarize(here).set_index("arm").sort_values("mean", ascending=False, kind="stable")
@@ -31,18 +32,26 @@ def type_of_norm(runs: pd.DataFrame) -> str:
 def difference(frame: pd.DataFrame) -> str:
     """Each difference of a frame of `tables.paired`, and what its interval says."""
     return "\n".join(
-        f"- {label(row.a)} − {label(row.b)} on {row.task}: {told(row, ': ')}." for row in frame.itertuples()
+        f"- {label(row.a)} − {label(row.b)} on {row.task}: {told(row, ': ')}."
+        for row in frame.itertuples()
     )
 
 
 def before_or_after(
-    runs: pd.DataFrame, pairs: pd.DataFrame, rivals: pd.DataFrame, sizes: pd.DataFrame, *, printed: pd.DataFrame
+    runs: pd.DataFrame,
+    pairs: pd.DataFrame,
+    rivals: pd.DataFrame,
+    sizes: pd.DataFrame,
+    *,
+    printed: pd.DataFrame,
 ) -> str:
-    """The answer of notebook 04: for each task how often after is ahead, for which norm the place matters most, and
-    how many others gain less by it than GN; then what a norm after the SSM does for the gate.
+    """The answer of notebook 04: for each task how often after is ahead, for which norm the place
+    matters most, and how many others gain less by it than GN; then what a norm after the SSM does
+    for the gate.
 
-    `pairs`: after − before as `tables.paired` has it. `rivals`: `contrasts.difference_of_differences` of GN against the
-    others. `sizes`: the frame of `inside.sizes_inside`. `printed`: the paper's own differences, a column a task.
+    `pairs`: after − before as `tables.paired` has it. `rivals`:
+    `contrasts.difference_of_differences` of GN against the others. `sizes`: the frame of
+    `inside.sizes_inside`. `printed`: the paper's own differences, a column a task.
     """
     lines = []
     for task, here in pairs.groupby("task", sort=False):
@@ -55,12 +64,16 @@ def before_or_after(
         )
     factors = sizes.index.get_level_values("factor")
     least, largest = factors.min(), factors.max()
-    after, before = (sizes.z[arm, largest] / sizes.z[arm, least] for arm in ("None>SSM>RMSN", "RMSN>SSM>None"))
+    after, before = (
+        sizes.z[arm, largest] / sizes.z[arm, least] for arm in ("None>SSM>RMSN", "RMSN>SSM>None")
+    )
     does = "does nothing for the gate" if after > 2 else "holds the gate's input too"
     lines.append(
         f"- An input {largest / least:g} times as large multiplies the gate's input by {after:.3g} where RMSN stands "
         f"after the SSM, and by {before:.3g} where it stands before. So a norm after the SSM {does}."
     )
-    theirs = ", ".join(f"{(column > 0).sum()} of {len(column)} on {task}" for task, column in printed.items())
+    theirs = ", ".join(
+        f"{(column > 0).sum()} of {len(column)} on {task}" for task, column in printed.items()
+    )
     lines.append(f"- The paper's own Table 1: after is ahead for {theirs}.")
     return answer(runs, "after − before, 95 % t-intervals", lines)

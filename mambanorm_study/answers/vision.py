@@ -1,4 +1,5 @@
-"""Notebook 09: the same norms on images. Which pair leads, before or after, LN or GN, and what the proposal brings."""
+"""Notebook 09: the same norms on images. Which pair leads, before or after, LN or GN, and what the
+proposal brings."""
 
 import pandas as pd
 
@@ -15,15 +16,17 @@ LAST = (
 
 
 def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) -> str:
-    """For each task: the best pair, the place, the norm after the SSM, the proposal. `grid`: the runs of the 6×6 grid.
-    `steps`: `tables.paired_steps` of the proposal taken apart."""
+    """For each task: the best pair, the place, the norm after the SSM, the proposal. `grid`: the
+    runs of the 6×6 grid. `steps`: `tables.paired_steps` of the proposal taken apart."""
     lines = []
     for task, here in runs.groupby("task", sort=False):
         table, moves = grid[grid.task == task], steps[steps.task == task].set_index("step")
         means = summarize(table).set_index("arm")
         best = means["mean"].idxmax()
         n2s = by_n2(table)
-        order = ", ".join(f"{n2} {mean:.1f} %" for n2, mean in n2s.mean().sort_values(ascending=False).items())
+        order = ", ".join(
+            f"{n2} {mean:.1f} %" for n2, mean in n2s.mean().sort_values(ascending=False).items()
+        )
         said = {step: told(row) for step, row in moves.iterrows()}
         apart = told(paired(table, ORIGINAL, NONE).iloc[0])
         of_task = (
@@ -41,14 +44,16 @@ def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) ->
 
 
 def place_counts(frame: pd.DataFrame) -> str:
-    """ "2 of 5 norms (interval above zero: 0, below: 1)": for how many norms after is ahead of before, of one task."""
+    """ "2 of 5 norms (interval above zero: 0, below: 1)": for how many norms after is ahead of
+    before, of one task."""
     found = pd.concat([paired(frame, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS])
     clear = f"interval above zero: {(found.low > 0).sum()}, below: {(found.high < 0).sum()}"
     return f"{(found.difference > 0).sum()} of {len(found)} norms ({clear})"
 
 
 def by_n2(grid: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy in per cent by task and seed (rows) and N₂ (columns), a mean over the other four norms before it."""
+    """Accuracy in per cent by task and seed (rows) and N₂ (columns), a mean over the other four
+    norms before it."""
     pairs = pairs_only(grid)
     mixed = pairs[pairs.n1.isin(NORMS) & pairs.n2.isin(NORMS) & (pairs.n1 != pairs.n2)]
     return 100 * mixed.pivot_table(index=["task", "seed"], columns="n2", values="test_accuracy")

@@ -1,5 +1,5 @@
-"""Small pieces of sentences that several answers share, and whether the reader's own runs are what the recorded ones
-let expect."""
+"""Small pieces of sentences that several answers share, and whether the reader's own runs are what
+the recorded ones let expect."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -35,8 +35,8 @@ def told(row, between: str = ", ") -> str:
 
 
 def clearly(row) -> str:
-    """What the interval of such a row says: "clearly above zero", "clearly below zero", "we cannot tell", or "one seed
-    cannot tell"."""
+    """What the interval of such a row says: "clearly above zero", "clearly below zero", "we cannot
+    tell", or "one seed cannot tell"."""
     return interval_says(row.low, row.high)
 
 
@@ -66,8 +66,8 @@ APART = {
 
 
 def replicated(table: pd.DataFrame) -> str:
-    """How many fresh runs lie inside the prediction intervals of the recorded ones, and which do not (a table of
-    `replication.replication`)."""
+    """How many fresh runs lie inside the prediction intervals of the recorded ones, and which do
+    not (a table of `replication.replication`)."""
     if table.empty:
         return "No run was replicated here."
     seeds = listed(f"{seed:,}" for seed in sorted(set(table.seed)))
@@ -85,7 +85,9 @@ def replicated(table: pd.DataFrame) -> str:
     for row in told[told.lies != "inside"].itertuples():
         digits, unit = (3, " bits a character") if row.unit == "bits" else (1, " %")
         value, low, high = (f"{number:.{digits}f}" for number in (row.value, row.low, row.high))
-        lines.append(f"- Outside: {_named(row)}, seed {row.seed:,}, has {value}{unit}; expected was {low} to {high}.")
+        lines.append(
+            f"- Outside: {_named(row)}, seed {row.seed:,}, has {value}{unit}; expected was {low} to {high}."
+        )
     for lies, said in APART.items():
         if named := [_named(row) for row in table[table.lies == lies].itertuples()]:
             lines.append(f"- {said}: {listed(named)}.")

@@ -1,7 +1,9 @@
-"""Files that exist whole or not at all: each is written under another name in the same folder, and renamed last.
+"""Files that exist whole or not at all: each is written under another name in the same folder, and
+renamed last.
 
-A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind. A name appears when the
-content has reached the disk, so that a power cut leaves the old file or the new one.
+A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind. A name
+appears when the content has reached the disk, so that a power cut leaves the old file or the new
+one.
 """
 
 from __future__ import annotations
@@ -15,12 +17,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-NO_WAIT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)  # answers for a folder that cannot be waited for
+NO_WAIT = (
+    errno.EINVAL,
+    errno.ENOTSUP,
+    errno.ENOSYS,
+    errno.EACCES,
+)  # answers for a folder that cannot be waited for
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary name beside `path` to write to: renamed to `path` if the block succeeds, else deleted.
+    """Yields a temporary name beside `path` to write to: renamed to `path` if the block succeeds,
+    else deleted.
 
     A device or a pipe is never replaced, but written to as it is.
     """
@@ -39,7 +47,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder, and those above it, where they are missing; returns when their names have reached the disk."""
+    """Creates a folder, and those above it, where they are missing; returns when their names have
+    reached the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -53,10 +62,11 @@ def folder_to_disk(folder: Path) -> None:
 
 
 def to_disk(path: Path) -> None:
-    """Waits until the content of a file, or the names in a folder, have reached the disk. OSError if they cannot.
+    """Waits until the content of a file, or the names in a folder, have reached the disk. OSError
+    if they cannot.
 
-    Where there is no such wait for a folder, as on some shared disks, on Windows, or where this user may not open it,
-    none is made.
+    Where there is no such wait for a folder, as on some shared disks, on Windows, or where this
+    user may not open it, none is made.
     """
     try:
         handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -86,7 +96,8 @@ def is_full(error: OSError) -> bool:
 
 
 def writable_folder(path: str | Path, what: str) -> Path:
-    """Tests that a folder can be written to, and returns its absolute path; it is left as it was, there or not.
+    """Tests that a folder can be written to, and returns its absolute path; it is left as it was,
+    there or not.
 
     OSError where it cannot: one sentence that names `what` it should hold and says what to do.
     """
@@ -100,7 +111,9 @@ def writable_folder(path: str | Path, what: str) -> Path:
                 folder.rmdir()
     except OSError as error:
         hint = "Nothing was started; give a folder that you can write to"
-        raise type(error)(error.errno, f"{path} cannot hold {what}: {error.strerror or error}. {hint}") from error
+        raise type(error)(
+            error.errno, f"{path} cannot hold {what}: {error.strerror or error}. {hint}"
+        ) from error
     return path
 
 

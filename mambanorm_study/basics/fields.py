@@ -33,21 +33,32 @@ def checked(
     choices: Collection[str] = (),
     since: str = "",
 ) -> Any:
-    """A field by its rule. Without `allows` whatever is given goes to `keep`, which may refuse it."""
+    """A field by its rule. Without `allows` whatever is given goes to `keep`, which may refuse
+    it."""
     metadata = dict(rule=rule, allows=allows, keep=keep, choices=choices, since=since)
-    kept = dict(default_factory=default.copy) if isinstance(default, dict) else dict(default=default)
+    kept = (
+        dict(default_factory=default.copy) if isinstance(default, dict) else dict(default=default)
+    )
     return field(**kept, metadata=metadata)
 
 
 def count(default: int, *, least: int = 1, most: float = inf, since: str = "") -> Any:
-    """A whole number. `most`: where more would keep a machine busy before it could say that it is too much."""
+    """A whole number. `most`: where more would keep a machine busy before it could say that it is
+    too much."""
 
     rule = f"a whole number of at least {least}" + (f" and at most {most:,}" if most < inf else "")
-    return checked(default, rule, lambda value: type(value) is int and least <= value <= most, since=since)
+    return checked(
+        default, rule, lambda value: type(value) is int and least <= value <= most, since=since
+    )
 
 
 def number(
-    default: float, *, above: float | None = None, most: float = inf, below: float = inf, since: str = ""
+    default: float,
+    *,
+    above: float | None = None,
+    most: float = inf,
+    below: float = inf,
+    since: str = "",
 ) -> Any:
     """A finite number from 0, or `above` one, to `most`, or `below` one; kept as a float."""
     rule = "a finite number of at least 0" if above is None else f"a finite number above {above:g}"
@@ -62,14 +73,21 @@ def number(
     return checked(default, rule, allows, float, since=since)
 
 
-def several(default: tuple, each: Field, rule: str, *, n: int | None = None, since: str = "") -> Any:
-    """A tuple, which JSON has as a list, of n values (None: any number) that are allowed in the field `each`."""
+def several(
+    default: tuple, each: Field, rule: str, *, n: int | None = None, since: str = ""
+) -> Any:
+    """A tuple, which JSON has as a list, of n values (None: any number) that are allowed in the
+    field `each`."""
     allowed, keep = each.metadata["allows"], each.metadata["keep"]
 
     def allows(value: object) -> bool:
-        return isinstance(value, list | tuple) and n in (None, len(value)) and all(map(allowed, value))
+        return (
+            isinstance(value, list | tuple) and n in (None, len(value)) and all(map(allowed, value))
+        )
 
-    return checked(default, rule, allows, lambda value: tuple(map(keep, value) if keep else value), since=since)
+    return checked(
+        default, rule, allows, lambda value: tuple(map(keep, value) if keep else value), since=since
+    )
 
 
 def flag(default: bool, *, since: str = "") -> Any:
@@ -77,7 +95,9 @@ def flag(default: bool, *, since: str = "") -> Any:
     return checked(default, "True or False", lambda value: isinstance(value, bool), since=since)
 
 
-def text(default: str, rule: str, pattern: str, *, choices: Sequence[str] = (), since: str = "") -> Any:
+def text(
+    default: str, rule: str, pattern: str, *, choices: Sequence[str] = (), since: str = ""
+) -> Any:
     """A text of a pattern; `choices` are then examples of it."""
     fits = re.compile(pattern).fullmatch
     allows = lambda value: isinstance(value, str) and fits(value) is not None
@@ -92,7 +112,8 @@ def choice(default: str, choices: Collection[str], *, since: str = "") -> Any:
 def keep_checked(owner: object) -> None:
     """Checks every field of an object, and keeps its value in the form that the field says.
 
-    Raises ValueError for a value that is not allowed, NotRegistered for a name that another file may add.
+    Raises ValueError for a value that is not allowed, NotRegistered for a name that another file
+    may add.
     """
     values = vars(owner)  # a frozen object takes them nowhere else
     for name, rule, allows, keep in _rules(type(owner)):
@@ -104,7 +125,10 @@ def keep_checked(owner: object) -> None:
 
 @cache
 def _rules(owner: type) -> list[tuple]:
-    return [(one.name, one.metadata, one.metadata["allows"], one.metadata["keep"]) for one in fields(owner)]
+    return [
+        (one.name, one.metadata, one.metadata["allows"], one.metadata["keep"])
+        for one in fields(owner)
+    ]
 
 
 def _refused(name: str, value: object, rule: Mapping[str, Any]) -> Exception:
@@ -121,7 +145,9 @@ class Frozen(dict):
         super().__init__({name: _frozen(value) for name, value in dict(values).items()})
 
     def _refuse(self, *_: object, **__: object) -> None:
-        raise TypeError("the options of a config cannot change, its run_id is made from them: use config.but(…)")
+        raise TypeError(
+            "the options of a config cannot change, its run_id is made from them: use config.but(…)"
+        )
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
@@ -134,8 +160,11 @@ def _frozen(value: Any) -> Any:
 
 
 def options(value: Any) -> Frozen:
-    """Return a dict of options as it is kept: what JSON makes of it, so that lists and tuples are the same, frozen."""
+    """Return a dict of options as it is kept: what JSON makes of it, so that lists and tuples are
+    the same, frozen."""
     try:
         return json.loads(json.dumps(value), object_hook=Frozen)
     except RecursionError:
-        raise ValueError("the options are nested too deep: a dict such as {'groups': 8} is needed") from None
+        raise ValueError(
+            "the options are nested too deep: a dict such as {'groups': 8} is needed"
+        ) from None

@@ -1,8 +1,9 @@
 """What the environment decides: where things stand and go, at which scale everything runs, whether
 results are trained or read; and packages that not every machine has.
 
-A scale is a named set of differences from a run's defaults (`runs/presets.py`, and the sizes of data in `tasks/`).
-This module needs only the standard library, so that a wrong argument is reported at once.
+A scale is a named set of differences from a run's defaults (`runs/presets.py`, and the sizes of
+data in `tasks/`). This module needs only the standard library, so that a wrong argument is reported
+at once.
 """
 
 from __future__ import annotations
@@ -17,19 +18,26 @@ from mambanorm.errors import brief, unknown
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
-"""The checkout: where notebooks, data and benchmarks stand beside the package. Of an installed wheel: site-packages."""
+"""The checkout: where notebooks, data and benchmarks stand beside the package. Of an installed
+wheel: site-packages."""
 
 KIT = PACKAGE if (PACKAGE / "notebooks").is_dir() else ROOT
-"""What comes with the kit, notebooks and recorded results: beside the package, in a wheel (setup.py) inside it."""
+"""What comes with the kit, notebooks and recorded results: beside the package, in a wheel
+(setup.py) inside it."""
 
 
 CHECKOUT = KIT == ROOT
 
 
 def _working_folder() -> Path:
-    """The current folder, or the one above where it holds the notebooks: JupyterLab starts a kernel beside its own."""
+    """The current folder, or the one above where it holds the notebooks: JupyterLab starts a kernel
+    beside its own."""
     here = Path.cwd()
-    return here.parent if any((here / path.name).is_file() for path in KIT.glob("notebooks/*.ipynb")) else here
+    return (
+        here.parent
+        if any((here / path.name).is_file() for path in KIT.glob("notebooks/*.ipynb"))
+        else here
+    )
 
 
 WORK = ROOT if CHECKOUT else _working_folder()
@@ -39,18 +47,20 @@ TEACHING = WORK / "reports" / "teaching"
 """Where the sheet and the slides go."""
 
 SCALES = ("smoke", "quick", "evening", "lab", "paper")
-"""Seconds, for tests; minutes on a laptop, how fast arms learn; its hours, trained models; hours on one GPU; the
-paper's own settings."""
+"""Seconds, for tests; minutes on a laptop, how fast arms learn; its hours, trained models; hours on
+one GPU; the paper's own settings."""
 
 
 SMALL_BATCH = 8
 """Rows of a batch below which the guide (S4) leaves BatchNorm."""
 
 FLAT = 0.25
-"""Decades in 8 blocks (a factor of 1.8) up to which a slope is negligible: outputs are flat, and no law is named.
+"""Decades in 8 blocks (a factor of 1.8) up to which a slope is negligible: outputs are flat, and no
+law is named.
 
-So small a slope needs no multiplication from block to block: a sum of independent, equally large branches grows as √l,
-which is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict on Figure 9 has the same threshold.
+So small a slope needs no multiplication from block to block: a sum of independent, equally large
+branches grows as √l, which is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict
+on Figure 9 has the same threshold.
 """
 
 
@@ -64,7 +74,8 @@ STUDY_SCALE = "evening"
 
 
 def study_scale(scale: str | None = None) -> str:
-    """The scale of a study (None = the environment's, else STUDY_SCALE). ValueError if it is unknown."""
+    """The scale of a study (None = the environment's, else STUDY_SCALE). ValueError if it is
+    unknown."""
     return default_scale(STUDY_SCALE) if scale is None else check_scale(scale)
 
 
@@ -80,8 +91,8 @@ SOURCES = ("auto", "trained", "recorded")
 
 
 def check_source(source: str | None = None) -> str:
-    """`auto`, `trained` or `recorded`; None = the environment's (`MAMBANORM_SOURCE`), else auto. ValueError
-    otherwise."""
+    """`auto`, `trained` or `recorded`; None = the environment's (`MAMBANORM_SOURCE`), else auto.
+    ValueError otherwise."""
     source = source or os.environ.get("MAMBANORM_SOURCE") or "auto"
     if source not in SOURCES:
         raise unknown("source", source, SOURCES)
@@ -93,10 +104,12 @@ KERNEL = "MAMBANORM_KERNEL"
 
 
 def check_fresh(given: str) -> int:
-    """How many fresh seeds the reader's machine trains of each compared arm. ValueError for what is no number from 0 to
-    100."""
+    """How many fresh seeds the reader's machine trains of each compared arm. ValueError for what is
+    no number from 0 to 100."""
     if not (given.isascii() and given.isdigit() and len(given) < 4 and int(given) <= 100):
-        raise ValueError(f"the number of fresh seeds must be a whole number from 0 to 100, got {brief(given)}")
+        raise ValueError(
+            f"the number of fresh seeds must be a whole number from 0 to 100, got {brief(given)}"
+        )
     return int(given)
 
 
@@ -105,13 +118,14 @@ def fresh_seeds_asked() -> int:
     return check_fresh(os.environ.get("MAMBANORM_FRESH") or "1")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# packages that not every machine has. A GPU machine may have torch and little besides: a model trains there without
-# those that keep and read files.
+# --------------------------------------------------------------------------------------------------
+# packages that not every machine has. A GPU machine may have torch and little besides: a model
+# trains there without those that keep and read files.
 
 
 class Later:
-    """Stands for a module: `pq = Later("pyarrow.parquet")` imports it with the first `pq.read_table`."""
+    """Stands for a module: `pq = Later("pyarrow.parquet")` imports it with the first
+    `pq.read_table`."""
 
     def __init__(self, name: str):
         self.__name__ = name

@@ -1,7 +1,9 @@
-"""Error rates and power of the rule: simulated studies whose truth is known, judged by the functions of rule.py.
+"""Error rates and power of the rule: simulated studies whose truth is known, judged by the
+functions of rule.py.
 
-A simulated study has one run an arm and seed; a comparison is the difference of two arms. Learning rates need no
-simulation: they are chosen on other seeds, so they are independent of the noise of the test.
+A simulated study has one run an arm and seed; a comparison is the difference of two arms. Learning
+rates need no simulation: they are chosen on other seeds, so they are independent of the noise of
+the test.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from mambanorm_study.claims.claim import SMALLEST_EFFECT
 from mambanorm_study.claims.plan import PROTOCOL
 from mambanorm_study.tables.tables import markdown_table
 
-# The standard deviation of a run's accuracy around the mean of its arm, in points, as in the recorded runs.
+# The standard deviation of a run's accuracy around the mean of its arm, in points, as in the
+# recorded runs.
 SD = 1.3
 
 # How far from the marks those comparisons lie that must not decide, in points.
@@ -39,9 +42,12 @@ RECORDED = PROTOCOL.with_name("CALIBRATION.md")
 
 
 def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the differences (comparisons, seeds) of one study: each arm minus a common one, with these true means."""
+    """Return the differences (comparisons, seeds) of one study: each arm minus a common one, with
+    these true means."""
     shape = (len(truths) + 1, seeds)
-    noise = rng.standard_t(3, shape) / np.sqrt(3) if scenario == "t3" else rng.standard_normal(shape)
+    noise = (
+        rng.standard_t(3, shape) / np.sqrt(3) if scenario == "t3" else rng.standard_normal(shape)
+    )
     if scenario == "skewed":
         noise[1:] = rng.standard_exponential((len(truths), seeds)) - 1
     if scenario == "unequal":
@@ -55,8 +61,8 @@ def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generato
 
 
 def truths_of(structure: str, truth: float) -> list[float]:
-    """Return the true effects of a claim's comparisons, such that a wrong word is as likely as it can be: where the
-    wrong word needs all comparisons, all but one lie far on its side."""
+    """Return the true effects of a claim's comparisons, such that a wrong word is as likely as it
+    can be: where the wrong word needs all comparisons, all but one lie far on its side."""
     comparisons, one_suffices = STRUCTURES[structure]
     others = truth if one_suffices == (truth == 0) else -FAR if one_suffices else FAR
     return [truth] + [others] * (comparisons - 1)
@@ -65,43 +71,69 @@ def truths_of(structure: str, truth: float) -> list[float]:
 def simulate(
     structure: str, truth: float, scenario: str = "plain", *, seeds: int = 8, studies: int = 1_000
 ) -> dict[str, float]:
-    """Return the share of each word among simulated studies whose true effect is `truth`, in points."""
+    """Return the share of each word among simulated studies whose true effect is `truth`, in
+    points."""
     comparisons, one_suffices = STRUCTURES[structure]
-    levels, truths, rng = rule.levels(comparisons, one_suffices), truths_of(structure, truth), np.random.default_rng(0)
+    levels, truths, rng = (
+        rule.levels(comparisons, one_suffices),
+        truths_of(structure, truth),
+        np.random.default_rng(0),
+    )
     counts = dict.fromkeys(rule.WORDS, 0)
     for _ in range(studies):
-        words = [rule.word_of(row, SMALLEST_EFFECT, *levels) for row in draw(truths, scenario, seeds, rng)]
+        words = [
+            rule.word_of(row, SMALLEST_EFFECT, *levels)
+            for row in draw(truths, scenario, seeds, rng)
+        ]
         counts[rule.word_of_claim(words, one_suffices)] += 1
     return {word: count / studies for word, count in counts.items()}
 
 
 def calibrate(studies: int = 1_000) -> pd.DataFrame:
-    """Return one row for each scenario, structure, number of seeds and true effect: how often each word comes out, and
-    `wrong`, how often the wrong one (NaN where the effect is at no mark)."""
+    """Return one row for each scenario, structure, number of seeds and true effect: how often each
+    word comes out, and `wrong`, how often the wrong one (NaN where the effect is at no mark)."""
     rows = []
     for scenario in SCENARIOS:
         for structure in STRUCTURES:
             effects = (*WRONG, 2.0, 4.0) if structure == "one comparison" else WRONG
             for seeds, truth in ((seeds, truth) for seeds in (8, 12) for truth in effects):
-                cell = dict(scenario=scenario, seeds=seeds, structure=structure, truth=truth, studies=studies)
+                cell = dict(
+                    scenario=scenario,
+                    seeds=seeds,
+                    structure=structure,
+                    truth=truth,
+                    studies=studies,
+                )
                 cell |= simulate(structure, truth, scenario, seeds=seeds, studies=studies)
                 rows.append(cell | dict(wrong=cell.get(WRONG.get(truth), np.nan)))
     return pd.DataFrame(rows)
 
 
 def errors(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return scenario and seeds × structure: the share of wrong words in per cent, "supported at 0 / no gain at +1"."""
+    """Return scenario and seeds × structure: the share of wrong words in per cent, "supported at 0
+    / no gain at +1"."""
     edge = frame.dropna(subset="wrong")
-    edge = edge.assign(percent=(100 * edge.wrong).map("{:.1f}".format), row=edge.scenario + ", " + edge.seeds.map(str))
+    edge = edge.assign(
+        percent=(100 * edge.wrong).map("{:.1f}".format),
+        row=edge.scenario + ", " + edge.seeds.map(str),
+    )
     return (
-        edge.groupby(["row", "structure"], sort=False).percent.agg(" / ".join).unstack().rename_axis("scenario, seeds")
+        edge.groupby(["row", "structure"], sort=False)
+        .percent.agg(" / ".join)
+        .unstack()
+        .rename_axis("scenario, seeds")
     )
 
 
 def found(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return true effect × seeds: the share of "supported" in per cent, for one comparison under plain noise."""
+    """Return true effect × seeds: the share of "supported" in per cent, for one comparison under
+    plain noise."""
     plain = frame[(frame.scenario == "plain") & (frame.structure == "one comparison")]
-    return (100 * plain.pivot(index="truth", columns="seeds", values=rule.SUPPORTED)).round().astype(int)
+    return (
+        (100 * plain.pivot(index="truth", columns="seeds", values=rule.SUPPORTED))
+        .round()
+        .astype(int)
+    )
 
 
 def calibration_text(frame: pd.DataFrame) -> str:

@@ -1,8 +1,9 @@
 """A run frame as verdicts read it: each arm at one learning rate, and its numbers seed by seed.
 
-Seeds below 52 and seeds 100 to 199 tune: among them the learning rate of an arm is chosen by validation. Seeds 52 to 99
-test. A comparison without test runs is read on the tuning seeds, and is marked "not fresh". Runs are recognised by
-their run_id, so neither the order of the rows nor runs of other settings matter.
+Seeds below 52 and seeds 100 to 199 tune: among them the learning rate of an arm is chosen by
+validation. Seeds 52 to 99 test. A comparison without test runs is read on the tuning seeds, and is
+marked "not fresh". Runs are recognised by their run_id, so neither the order of the rows nor runs
+of other settings matter.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """The runs of some arms on the seeds that all of them have. `missing`: why there are none; "" if there are some."""
+    """The runs of some arms on the seeds that all of them have. `missing`: why there are none; ""
+    if there are some."""
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...] = ()
@@ -55,10 +57,14 @@ class Runs:
 
     def failed(self) -> dict[str, tuple[int, int]]:
         """Return arm → how many of its runs diverged, of how many."""
-        return {arm: (int(of.sum()), len(of)) for arm, of in zip(self.arms, self.columns["diverged"], strict=True)}
+        return {
+            arm: (int(of.sum()), len(of))
+            for arm, of in zip(self.arms, self.columns["diverged"], strict=True)
+        }
 
     def total(self, comparison: Comparison) -> np.ndarray:
-        """Return the comparison's difference, one a seed; NaN on seeds where a run lacks the number."""
+        """Return the comparison's difference, one a seed; NaN on seeds where a run lacks the
+        number."""
         if self.missing:
             return np.empty(0)
         if comparison.column == "range":
@@ -70,9 +76,9 @@ class Runs:
 class Evidence:
     """A run frame as `judge` reads it; an Evidence given as `frame` is not read again.
 
-    tuning: read every comparison on the tuning seeds, as predictions do. changes: fields in which the runs differ from
-    those of the scale, such as dict(n_layers=8). None: as the given Evidence. ValueError for a frame that mixes scales
-    unless `scale` names one.
+    tuning: read every comparison on the tuning seeds, as predictions do. changes: fields in which
+    the runs differ from those of the scale, such as dict(n_layers=8). None: as the given Evidence.
+    ValueError for a frame that mixes scales unless `scale` names one.
     """
 
     def __init__(
@@ -98,8 +104,12 @@ class Evidence:
             check_frame(frame, SCORED)
         scales = sorted(set(frame.scale))
         if scale is None and len(scales) > 1:
-            raise ValueError(f"the frame mixes the scales {' and '.join(scales)}: name one with scale=")
-        self.scale = check_scale(scale) if scale is not None else scales[0] if scales else default_scale()
+            raise ValueError(
+                f"the frame mixes the scales {' and '.join(scales)}: name one with scale="
+            )
+        self.scale = (
+            check_scale(scale) if scale is not None else scales[0] if scales else default_scale()
+        )
         self.runs = scores(frame, self.scale)
         self.tasks = sorted(set(self.runs.task))
         self._by_arm = dict(iter(self.runs.groupby(["task", "arm"])))
@@ -115,11 +125,13 @@ class Evidence:
         return tuple(sorted(set(self.runs.seed[self.runs.task == task].astype(int))))
 
     def of_arm(self, arm: str, task: str, changes: tuple = ()) -> pd.DataFrame:
-        """Return an arm's runs, at every learning rate, that differ from the scale's setting in `changes` alone."""
+        """Return an arm's runs, at every learning rate, that differ from the scale's setting in
+        `changes` alone."""
         if (key := (arm, task, changes)) not in self._of_arm:
             runs = self._by_arm.get((task, arm), self.runs.iloc[:0])
             ids = [
-                setting_id(task, self.scale, arm, float(run.lr), int(run.seed), changes) for run in runs.itertuples()
+                setting_id(task, self.scale, arm, float(run.lr), int(run.seed), changes)
+                for run in runs.itertuples()
             ]
             self._of_arm[key] = runs[runs.run_id == ids]
         return self._of_arm[key]
@@ -127,8 +139,8 @@ class Evidence:
     # the learning rate of an arm
 
     def tuned(self, arm: str, task: str) -> pd.DataFrame:
-        """Return an arm's validation: one row for each tuning seed that has every rate of the grid, one column for each
-        learning rate that all of these seeds have.
+        """Return an arm's validation: one row for each tuning seed that has every rate of the grid,
+        one column for each learning rate that all of these seeds have.
 
         Runs with `changes` that were not tuned themselves take the rate of the scale's own setting.
         """
@@ -149,15 +161,23 @@ class Evidence:
         return table.dropna(axis=1)
 
     def rate(self, arm: str, task: str, rank: int = 0) -> float | None:
-        """Return the learning rate with the best mean validation accuracy on the tuning seeds (`rank` 1: the second
-        best); None without one. A diverged run counts as chance; of equal rates the smaller one wins."""
-        means = self.tuned(arm, task).mean().dropna().round(9).sort_values(ascending=False, kind="stable")
+        """Return the learning rate with the best mean validation accuracy on the tuning seeds
+        (`rank` 1: the second best); None without one. A diverged run counts as chance; of equal
+        rates the smaller one wins."""
+        means = (
+            self.tuned(arm, task)
+            .mean()
+            .dropna()
+            .round(9)
+            .sort_values(ascending=False, kind="stable")
+        )
         return float(means.index[rank]) if len(means) > rank else None
 
     # the runs of arms at their rates
 
     def of_arms(self, arms: Iterable[str], task: str, rank: int = 0) -> Runs:
-        """Return the runs of these arms on the test seeds, each arm at its rate (`rank` 1: at its second best rate)."""
+        """Return the runs of these arms on the test seeds, each arm at its rate (`rank` 1: at its
+        second best rate)."""
         arms = tuple(arms)
         if task not in self.tasks:
             return Runs(arms, missing="not run")
@@ -167,8 +187,8 @@ class Evidence:
         return self.at_rates(arms, rates, task)
 
     def at_rates(self, arms: Iterable[str], rates: Sequence[float], task: str) -> Runs:
-        """Return the runs of these arms at these rates: on the test seeds that all of them have, or else on the tuning
-        seeds."""
+        """Return the runs of these arms at these rates: on the test seeds that all of them have, or
+        else on the tuning seeds."""
         arms = tuple(arms)
         runs = [self.of_arm(arm, task, self.changes) for arm in arms]
         runs = [of[of.lr == rate] for of, rate in zip(runs, rates, strict=True)]
@@ -182,7 +202,9 @@ class Evidence:
         arms = tuple(arms)
         if claim.runs == "tuned" or task not in self.tasks:
             return self.of_arms(arms, task)
-        known = self.runs[self.runs.run_id.isin(fixed_ids(claim.runs, claim.arms, self.scale, self.seeds(task)))]
+        known = self.runs[
+            self.runs.run_id.isin(fixed_ids(claim.runs, claim.arms, self.scale, self.seeds(task)))
+        ]
         if claim.runs == "ladder":
             runs = [self._ladder(known[known.arm == arm], task) for arm in arms]
         else:
@@ -196,21 +218,32 @@ class Evidence:
         return self._aligned(arms, runs, seeds)
 
     def _aligned(
-        self, arms: tuple[str, ...], runs: list[pd.DataFrame], seeds: set, rates: Sequence[float] = ()
+        self,
+        arms: tuple[str, ...],
+        runs: list[pd.DataFrame],
+        seeds: set,
+        rates: Sequence[float] = (),
     ) -> Runs:
         if not seeds:
             absent = [label(arm) for arm, of in zip(arms, runs, strict=True) if of.empty]
-            return Runs(arms, missing=f"not run: {', '.join(absent)}" if absent else "no seed has all of these runs")
+            return Runs(
+                arms,
+                missing=f"not run: {', '.join(absent)}"
+                if absent
+                else "no seed has all of these runs",
+            )
         seeds = sorted(map(int, seeds))
         rows = [of.set_index("seed").loc[seeds].drop(columns=["task", "arm"]) for of in runs]
         values = np.stack([of.to_numpy(object) for of in rows])  # (arms, seeds, columns)
         columns = {name: values[..., i] for i, name in enumerate(rows[0])}
-        columns = {name: of if name == "run_id" else of.astype(float) for name, of in columns.items()}
+        columns = {
+            name: of if name == "run_id" else of.astype(float) for name, of in columns.items()
+        }
         return Runs(arms, tuple(seeds), tuple(rates), columns)
 
     def _ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
-        """Return one row a seed: the run at the rate with the best test accuracy, and how high the rate can be
-        (`reach`, log₁₀)."""
+        """Return one row a seed: the run at the rate with the best test accuracy, and how high the
+        rate can be (`reach`, log₁₀)."""
         rates, rows = ladder(task, self.scale), []
         for _, of in runs.sort_values("lr").groupby("seed"):
             if len(of) == len(rates):

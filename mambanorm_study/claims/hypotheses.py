@@ -1,8 +1,10 @@
-"""The sources' claims as data: what each says, where, and what would have to be seen for it to hold.
+"""The sources' claims as data: what each says, where, and what would have to be seen for it to
+hold.
 
-A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is right, such as
-`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only); H13 to H16 are in
-said_in_passing.py. Whoever changes a hypothesis writes a new version of the protocol (protocol.py, PROTOCOL.md).
+A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is
+right, such as `None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows
+sequences only); H13 to H16 are in said_in_passing.py. Whoever changes a hypothesis writes a new
+version of the protocol (protocol.py, PROTOCOL.md).
 
 Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 """
@@ -57,7 +59,10 @@ def _h1(claim_id: str, kind: str) -> Claim:
         "performance",
         where="Abstract, §4.2, Figure 5",
         quantity="test accuracy of N→N minus None→None, for each of five norms",
-        paper={"sequence": "7.0 → 68.8 % (GN), 58.9 % (LN)", "vision": "10.7 → 86.6 % (LN), 86.3 % (GN)"}[kind],
+        paper={
+            "sequence": "7.0 → 68.8 % (GN), 58.9 % (LN)",
+            "vision": "10.7 → 86.6 % (LN), 86.3 % (GN)",
+        }[kind],
         comparisons=types_against_none(),
         one_suffices=True,
     )
@@ -78,9 +83,13 @@ def _h2(claim_id: str, kind: str) -> Claim:
         }[kind],
         where="§4.2, Figure 5",
         quantity=f"test accuracy of {best}→{best} minus each other type",
-        paper={"sequence": "GN 68.8 %, next LN 58.9 %", "vision": "LN 86.6 %, next GN 86.3 %"}[kind],
+        paper={"sequence": "GN 68.8 %, next LN 58.9 %", "vision": "LN 86.6 %, next GN 86.3 %"}[
+            kind
+        ],
         comparisons=type_against_each(best),
-        note="" if sequence else "the paper's own lead over GN→GN is 0.3 points, below the smallest effect of interest",
+        note=""
+        if sequence
+        else "the paper's own lead over GN→GN is 0.3 points, below the smallest effect of interest",
     )
 
 
@@ -122,7 +131,9 @@ def _h5(claim_id: str, kind: str) -> Claim:
         quote="we first verify that an appropriate combination always leads to improved model performance.",
         where="§4.4, Figure 7",
         quantity="test accuracy of N1*→N2 minus N2→N2, for each N2; N1* chosen by validation",
-        paper={"sequence": "BN→BN 41.4 → LN→BN 52.1 %", "vision": "BN→BN 74.6 → RMSN→BN 87.3 %"}[kind],
+        paper={"sequence": "BN→BN 41.4 → LN→BN 52.1 %", "vision": "BN→BN 74.6 → RMSN→BN 87.3 %"}[
+            kind
+        ],
         comparisons=combinations_against_type(),
         note="the paper picks the best of four on the results it reports",
     )
@@ -164,7 +175,10 @@ def _h8(claim_id: str, kind: str) -> Claim:
         where="§4.5, Table 2",
         quantity="test accuracy, the proposal minus the original; beside it what tells NormVary's share from N2's, "
         "and the proposal minus its second norm alone",
-        paper={"sequence": "ListOps 37.90 → 40.27 %", "vision": "no row of Table 2 is named vision (I4e)"}[kind],
+        paper={
+            "sequence": "ListOps 37.90 → 40.27 %",
+            "vision": "no row of Table 2 is named vision (I4e)",
+        }[kind],
         comparisons=normvary_steps(best, original),
         paper_task={"sequence": "ListOps"}.get(kind, ""),
         note={"sequence": "N1 and N2 change at once (I7)"}.get(kind, ""),
@@ -255,7 +269,8 @@ def _h12() -> Claim:
     )
 
 
-# (id, kind) → Claim: those of sequences and of vision differ in the norm of BEST_AFTER and in the paper's numbers.
+# (id, kind) → Claim: those of sequences and of vision differ in the norm of BEST_AFTER and in the
+# paper's numbers.
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
 
 # The claims of the sources of the study.
@@ -271,6 +286,6 @@ CLAIMS: dict[str, Claim] = {
     ]
 }
 
-# Those about later models, which are judged by the same rule and stand apart: where all claims are asked for, the
-# sources' are meant.
+# Those about later models, which are judged by the same rule and stand apart: where all claims are
+# asked for, the sources' are meant.
 BEYOND: dict[str, Claim] = {claim.id: claim for claim in BEYOND_CLAIMS}

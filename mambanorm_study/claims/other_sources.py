@@ -1,12 +1,14 @@
 """The hypotheses of other sources than the paper, judged by the same rule.
 
-A1v … A3v    the study's second source (S2, AutoNorm), on images: it asks three questions about a Transformer, names
-             the models that would answer them, and prints no number
-H1l, H3l, H8l    the paper's claims put to language models, with causal norms alone: our extension, for the paper
-             trains none. Of its five norms LN and RMSN are causal, and so is GN within a token (GN-token); BN and
-             IN have no such form. NormVary-token mixes these three. Signed so that above 0 the paper is right
-E1 … E4      what the authors of today's models say of their norms and sites, which the paper does not ask. They
-             train models thousands of times as large: what holds here need not hold there, nor the other way round
+A1v … A3v    the study's second source (S2, AutoNorm), on images: it asks three questions about a
+             Transformer, names the models that would answer them, and prints no number
+H1l, H3l, H8l    the paper's claims put to language models, with causal norms alone: our extension,
+             for the paper trains none. Of its five norms LN and RMSN are causal, and so is GN
+             within a token (GN-token); BN and IN have no such form. NormVary-token mixes these
+             three. Signed so that above 0 the paper is right
+E1 … E4      what the authors of today's models say of their norms and sites, which the paper does
+             not ask. They train models thousands of times as large: what holds here need not hold
+             there, nor the other way round
 """
 
 from __future__ import annotations
@@ -30,18 +32,24 @@ from mambanorm_study.claims.claim import (
 from mambanorm_study.tables.scores import SMALLEST_BITS
 from mambanorm_study.tables.summaries import CORRUPTED
 
-# ------------------------------------------------------------------------------------------ S2: a choice token by token
+# ------------------------------------------------------------------------------------------ S2: a c
 
 OUR_READING = (
     "tested with S2's own x ⊙ α; beside it the published DyT, γ·tanh(αx)+β; with S2's MixUp, DropPath and the like "
     "off, so that the norms alone differ; one weight a token and norms behind the sum are our reading"
 )
 # A model with tanh in DyT → the same with S2's own form.
-LINEAR = {"AutoNorm": "AutoNorm_Linear", "AutoNorm_RandomSelector": "AutoNorm_Linear_RandomSelector"}
+LINEAR = {
+    "AutoNorm": "AutoNorm_Linear",
+    "AutoNorm_RandomSelector": "AutoNorm_Linear_RandomSelector",
+}
 
 
-def _a(number: int, words: str, quote: str, quantity: str, *comparisons: Comparison, note: str = "") -> Claim:
-    """The comparisons decide with S2's own form of DyT; beside them stands what those that decide are with tanh."""
+def _a(
+    number: int, words: str, quote: str, quantity: str, *comparisons: Comparison, note: str = ""
+) -> Claim:
+    """The comparisons decide with S2's own form of DyT; beside them stands what those that decide
+    are with tanh."""
     own = [
         replace(
             one,
@@ -94,12 +102,15 @@ AUTONORM_CLAIMS = (
         "deviation), and turned by a random angle (mean of at most 10, 20, 30 and 45°), of AutoNorm_Linear minus "
         "FrozenLN",
         *(_corrupted(f"AutoNorm − FrozenLN, {kind}", kind) for kind in CORRUPTED),
-        *(_corrupted(f"what {kind} changes", f"{kind}_change", decides=False) for kind in CORRUPTED),
+        *(
+            _corrupted(f"what {kind} changes", f"{kind}_change", decides=False)
+            for kind in CORRUPTED
+        ),
         note="a model that is better on clean rows has a head start, so what corruption changes stands beside; ",
     ),
 )
 
-# --------------------------------------------------------------------------------------------------- language models
+# ---------------------------------------------------------------------------------- language models
 
 # The paper's norms that a language model can have, GN in its form within a token.
 CAUSAL_NORMS = ("LN", "RMSN", "GN-token")
@@ -139,14 +150,18 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
     )
 
 
-def _causal(claim: Claim, claim_id: str, comparisons: tuple[Comparison, ...], note: str = "", **said: str) -> Claim:
+def _causal(
+    claim: Claim, claim_id: str, comparisons: tuple[Comparison, ...], note: str = "", **said: str
+) -> Claim:
     in_bits = tuple(replace(comparison, column="bits") for comparison in comparisons)
     note = f"{OURS}; {note}" if note else OURS
-    own = dict(comparisons=in_bits, smallest=SMALLEST_BITS, paper=NO_NUMBER, paper_task="", note=note)
+    own = dict(
+        comparisons=in_bits, smallest=SMALLEST_BITS, paper=NO_NUMBER, paper_task="", note=note
+    )
     return replace(claim, id=claim_id, **own, **said)
 
 
-# -------------------------------------------------------------------------------------------------- beyond the paper
+# --------------------------------------------------------------------------------- beyond the paper
 
 MAMBA, JAMBA = str(PRESETS["Mamba"].arm), str(PRESETS["Jamba"].arm)
 AFTER_GATE = str(PRESETS["Mamba-2-norms"].arm)
@@ -226,7 +241,8 @@ def _e4(claim_id: str) -> Claim:
     before = minus(MAMBA, pair("Scale", "None"), column=column)
     after = minus(pair("None", "RMSN"), pair("None", "Scale"), column=column)
     of_gains = (
-        minus(arm, NONE, column=column, decides=False) for arm in (pair("Scale", "None"), pair("None", "Scale"))
+        minus(arm, NONE, column=column, decides=False)
+        for arm in (pair("Scale", "None"), pair("None", "Scale"))
     )
     return _beyond(
         claim_id,

@@ -1,7 +1,8 @@
 """The rule of the verdicts, version 12. PROTOCOL.md states it on its first page.
 
-The input is one difference a seed: the test score of one arm minus that of another, or a weighted sum of arms. The
-95 % t-interval of the mean difference is compared with two marks: zero, and the smallest effect of interest.
+The input is one difference a seed: the test score of one arm minus that of another, or a weighted
+sum of arms. The 95 % t-interval of the mean difference is compared with two marks: zero, and the
+smallest effect of interest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from scipy import special
 
 from mambanorm_study.tables.intervals import t_quantile
 
-SUPPORTED, OPPOSITE, NO_GAIN, CANNOT_TELL, NO_WORD = "supported", "opposite", "no gain", "cannot tell", "no word"
+SUPPORTED, OPPOSITE, NO_GAIN, CANNOT_TELL, NO_WORD = (
+    "supported",
+    "opposite",
+    "no gain",
+    "cannot tell",
+    "no word",
+)
 
 # Every word that a verdict may be, in the order of reading.
 WORDS = (SUPPORTED, NO_GAIN, OPPOSITE, CANNOT_TELL, NO_WORD)
@@ -25,12 +32,16 @@ STRENGTH = (OPPOSITE, NO_GAIN, NO_WORD, CANNOT_TELL, SUPPORTED)
 ONE_SIDED = 0.025
 PLAIN = (ONE_SIDED, ONE_SIDED)
 
-# With fewer pairs of runs a comparison has no word: five differences of one sign come up by chance once in 16 times.
+# With fewer pairs of runs a comparison has no word: five differences of one sign come up by chance
+# once in 16 times.
 FEWEST = 6
 
 
-def interval(differences: Sequence[float], lower: float = ONE_SIDED, upper: float = ONE_SIDED) -> tuple[float, float]:
-    """Return the ends of the t-interval of the mean; `lower` and `upper` are the one-sided error levels of the ends.
+def interval(
+    differences: Sequence[float], lower: float = ONE_SIDED, upper: float = ONE_SIDED
+) -> tuple[float, float]:
+    """Return the ends of the t-interval of the mean; `lower` and `upper` are the one-sided error
+    levels of the ends.
 
     NaN for fewer than two differences.
     """
@@ -38,12 +49,19 @@ def interval(differences: Sequence[float], lower: float = ONE_SIDED, upper: floa
     if n < 2:
         return float("nan"), float("nan")
     mean, error = np.mean(differences), np.std(differences, ddof=1) / np.sqrt(n)
-    return float(mean - t_quantile(n - 1, lower) * error), float(mean + t_quantile(n - 1, upper) * error)
+    return float(mean - t_quantile(n - 1, lower) * error), float(
+        mean + t_quantile(n - 1, upper) * error
+    )
 
 
-def word_of(differences: Sequence[float], smallest: float, lower: float = ONE_SIDED, upper: float = ONE_SIDED) -> str:
-    """Return the word of one comparison from its paired differences, one a seed: where their 95 % interval lies beside
-    zero and beside the smallest effect of interest."""
+def word_of(
+    differences: Sequence[float],
+    smallest: float,
+    lower: float = ONE_SIDED,
+    upper: float = ONE_SIDED,
+) -> str:
+    """Return the word of one comparison from its paired differences, one a seed: where their 95 %
+    interval lies beside zero and beside the smallest effect of interest."""
     if len(differences) < FEWEST:
         return NO_WORD
     low, high = interval(differences, lower, upper)
@@ -57,22 +75,26 @@ def word_of(differences: Sequence[float], smallest: float, lower: float = ONE_SI
 
 
 def levels(comparisons: int, one_suffices: bool) -> tuple[float, float]:
-    """Return the error levels of the lower and the upper end where a claim asks several comparisons.
+    """Return the error levels of the lower and the upper end where a claim asks several
+    comparisons.
 
-    Only one side needs a correction: the side on which a single error would decide the claim. If one comparison
-    suffices, a single false "supported" supports the claim; if all must hold, a single false "opposite" refutes it.
+    Only one side needs a correction: the side on which a single error would decide the claim. If
+    one comparison suffices, a single false "supported" supports the claim; if all must hold, a
+    single false "opposite" refutes it.
     """
     shared = ONE_SIDED / comparisons
     return (shared, ONE_SIDED) if one_suffices else (ONE_SIDED, shared)
 
 
 def word_of_claim(words: Iterable[str], one_suffices: bool) -> str:
-    """Return the word of a claim from those of its comparisons: the strongest if one suffices, else the weakest."""
+    """Return the word of a claim from those of its comparisons: the strongest if one suffices, else
+    the weakest."""
     return (max if one_suffices else min)(words, key=STRENGTH.index)
 
 
 def better_or_worse(differences: Sequence[float], smallest: float) -> str:
-    """Return "better", "worse", "about the same" or "cannot tell", for two arms that are compared without a claim."""
+    """Return "better", "worse", "about the same" or "cannot tell", for two arms that are compared
+    without a claim."""
     if len(differences) < FEWEST:
         return NO_WORD
     low, high = interval(differences)
@@ -84,13 +106,18 @@ def better_or_worse(differences: Sequence[float], smallest: float) -> str:
 
 
 def seeds_to_tell(
-    differences: Sequence[float], smallest: float, lower: float = ONE_SIDED, upper: float = ONE_SIDED
+    differences: Sequence[float],
+    smallest: float,
+    lower: float = ONE_SIDED,
+    upper: float = ONE_SIDED,
 ) -> int | None:
-    """Return about how many new seeds would give an informative word in four studies of five, at this mean and spread;
-    None if that takes more than 10,000."""
+    """Return about how many new seeds would give an informative word in four studies of five, at
+    this mean and spread; None if that takes more than 10,000."""
     mean, n = np.mean(differences), np.arange(FEWEST, 10_001)
     error, z_80 = np.std(differences, ddof=1) / np.sqrt(n), special.ndtri(0.8)
     above_zero = mean > (z_80 - special.stdtrit(n - 1, lower)) * error
-    below_smallest = smallest - mean > (z_80 - special.stdtrit(n - 1, upper)) * error  # "no gain" or "opposite"
+    below_smallest = (
+        smallest - mean > (z_80 - special.stdtrit(n - 1, upper)) * error
+    )  # "no gain" or "opposite"
     enough = n[above_zero | below_smallest]
     return int(enough[0]) if len(enough) else None

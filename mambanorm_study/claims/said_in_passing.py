@@ -1,4 +1,5 @@
-"""What the paper says in passing, and no experiment of it shows: H13s to H16s, judged by the same rule."""
+"""What the paper says in passing, and no experiment of it shows: H13s to H16s, judged by the same
+rule."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from mambanorm_study.claims.claim import (
 )
 from mambanorm_study.tables.summaries import CORRUPTED
 
-# The norms whose combinations, pairs and single places are held against one another by the rate that they bear: the
-# two that lead the paper's Figure 5. More would double the ladder's runs.
+# The norms whose combinations, pairs and single places are held against one another by the rate
+# that they bear: the two that lead the paper's Figure 5. More would double the ladder's runs.
 STABLE = ("LN", "GN")
 
 
@@ -41,7 +42,8 @@ def _h13() -> Claim:
         quantity="log₁₀ of the highest of five rates, 1 to 39 times the task's own, at which a seed still has four "
         "fifths of what its best rate brings above chance; the mean of LN→GN and GN→LN minus that of each rival",
         comparisons=tuple(
-            against(f"two norms − {name}", mean(mixed), mean(arms), column="reach") for name, arms in rivals.items()
+            against(f"two norms − {name}", mean(mixed), mean(arms), column="reach")
+            for name, arms in rivals.items()
         ),
         smallest=HIGHER_RATE,
         runs="ladder",
@@ -70,10 +72,21 @@ def _h14() -> Claim:
 
 
 def _h15() -> Claim:
-    costs = [minus(pair("None", n), NONE, column=f"{kind}_change") for n in NORM_CHOICES for kind in CORRUPTED]
-    named = tuple(replace(one, name=f"{one.name}, {one.column.removesuffix('_change')}") for one in costs)
+    costs = [
+        minus(pair("None", n), NONE, column=f"{kind}_change")
+        for n in NORM_CHOICES
+        for kind in CORRUPTED
+    ]
+    named = tuple(
+        replace(one, name=f"{one.name}, {one.column.removesuffix('_change')}") for one in costs
+    )
     kept = tuple(
-        replace(one, name=one.name + ", what is left", column=one.column.removesuffix("_change"), decides=False)
+        replace(
+            one,
+            name=one.name + ", what is left",
+            column=one.column.removesuffix("_change"),
+            decides=False,
+        )
         for one in named
     )
     return Claim(
@@ -107,8 +120,15 @@ def _h16() -> Claim:
         "how much log₁₀ of the change of a row's loss grows (median of its size over rows and draws) where the two "
         "deepest blocks' weights are multiplied by 1 + 0.05 times normal noise, against the two first blocks",
         comparisons=(
-            Comparison("fall of the entropy, against the control", own, column="sharpening", smallest=0.1),
-            Comparison("deep blocks matter more, against the control", own, column="fragility", smallest=TENTH),
+            Comparison(
+                "fall of the entropy, against the control", own, column="sharpening", smallest=0.1
+            ),
+            Comparison(
+                "deep blocks matter more, against the control",
+                own,
+                column="fragility",
+                smallest=TENTH,
+            ),
         ),
         smallest=0.1,
         runs="failing",

@@ -1,4 +1,5 @@
-"""A claim on one task → a Verdict: its comparisons as rows, each with its interval and word, and the claim's word."""
+"""A claim on one task → a Verdict: its comparisons as rows, each with its interval and word, and
+the claim's word."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from mambanorm_study.tables.scores import SMALLEST_BITS
 from mambanorm_study.tables.tables import label, points
 
 NOT_FRESH = "not fresh: earlier versions of the rule were read on these runs"
-# An arm gets a footnote if more of its runs than this have their best step in the last tenth of training.
+# An arm gets a footnote if more of its runs than this have their best step in the last tenth of
+# training.
 STILL_IMPROVES = 1 / 3
 
 
@@ -31,9 +33,10 @@ STILL_IMPROVES = 1 / 3
 class Row:
     """One comparison on one task: its mean difference, the plain 95 % interval, and its word.
 
-    smallest: the smallest effect of interest, in `unit`. corrected: how many comparisons the word was corrected for,
-    where that changed it. fresh: True if no earlier version of the protocol was read on these runs. failed: arm → (runs
-    that diverged, runs). why: the reason for having no word.
+    smallest: the smallest effect of interest, in `unit`. corrected: how many comparisons the word
+    was corrected for, where that changed it. fresh: True if no earlier version of the protocol was
+    read on these runs. failed: arm → (runs that diverged, runs). why: the reason for having no
+    word.
     """
 
     comparison: str
@@ -64,14 +67,20 @@ class Row:
         if self.unit in ("pp", "bits a character") and np.isfinite(self.low):
             return points(self.effect, self.low, self.high, self.unit)
         interval = f" [{self.low:.3g}, {self.high:.3g}]" if np.isfinite(self.low) else ""
-        return f"{self.effect:.3g}{interval} {'points' if self.unit == 'pp' else self.unit}".replace("-", "−")
+        return (
+            f"{self.effect:.3g}{interval} {'points' if self.unit == 'pp' else self.unit}".replace(
+                "-", "−"
+            )
+        )
 
     @property
     def said(self) -> str:
-        """The word as it is printed: `supported, by more than a point`, `no gain of a point (corrected for 4
-        comparisons)`."""
+        """The word as it is printed: `supported, by more than a point`, `no gain of a point
+        (corrected for 4 comparisons)`."""
         said, unit = self.word, "points" if self.unit == "pp" else self.unit
-        smallest = "a point" if (self.smallest, unit) == (1, "points") else f"{self.smallest:g} {unit}"
+        smallest = (
+            "a point" if (self.smallest, unit) == (1, "points") else f"{self.smallest:g} {unit}"
+        )
         if self.unit == "% of runs":
             said += ": fewer than half of the runs fail" if self.word == rule.NO_GAIN else ""
         elif self.word == rule.NO_GAIN:
@@ -83,7 +92,8 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """The word of a claim on one task, and its rows. `turns_on`: the row of the comparison that decides the word."""
+    """The word of a claim on one task, and its rows. `turns_on`: the row of the comparison that
+    decides the word."""
 
     claim: Claim
     task: str
@@ -104,20 +114,28 @@ class Verdict:
     @property
     def brief(self) -> str:
         """`opposite (GN→GN − IN→IN: −20.3 points [−32.9, −7.6])`"""
-        return f"{self.said} ({self.turns_on.comparison}: {self.turns_on.amount})" if self.n else "not run"
+        return (
+            f"{self.said} ({self.turns_on.comparison}: {self.turns_on.amount})"
+            if self.n
+            else "not run"
+        )
 
     @property
     def reason(self) -> str:
         """About how many seeds would tell, or why there is no word; "" for the other words."""
         if self.word == rule.CANNOT_TELL:
             seeds = self.turns_on.seeds_to_tell
-            return f"about {seeds} new seeds would tell" if seeds else "more than 10,000 new seeds would be needed"
+            return (
+                f"about {seeds} new seeds would tell"
+                if seeds
+                else "more than 10,000 new seeds would be needed"
+            )
         return self.turns_on.why if self.word == rule.NO_WORD else ""
 
     @property
     def failures(self) -> str:
-        """How often runs failed: `failed: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0, 38 %]`; "" where that is not
-        asked, and where more than four arms are compared."""
+        """How often runs failed: `failed: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0, 38 %]`; ""
+        where that is not asked, and where more than four arms are compared."""
         failed = self.turns_on.failed or {}
         said = ", ".join(f"{label(arm)} {k_of_n(k, n)}" for arm, (k, n) in failed.items())
         return f"failed: {said}" if 0 < len(failed) <= 4 else ""
@@ -130,11 +148,14 @@ class Verdict:
 
     @property
     def basis(self) -> str:
-        """The version, scale and task of the verdict: "protocol 12, quick scale, digits, not the paper's Breakfast"."""
+        """The version, scale and task of the verdict: "protocol 12, quick scale, digits, not the
+        paper's Breakfast"."""
         place = self.claim.printed_on
         same = self.scale == "paper" and place.lower().replace("-", "") == self.task
         unasked = (
-            "which the paper does not ask" if self.claim.id.startswith("E") else "a kind of task that the paper has not"
+            "which the paper does not ask"
+            if self.claim.id.startswith("E")
+            else "a kind of task that the paper has not"
         )
         other = "" if same else f", not the paper's {place}" if place else f", {unasked}"
         return f"protocol {VERSION}, {self.scale} scale, {self.task or 'no task'}{other}"
@@ -151,24 +172,31 @@ def judge(
 ) -> Verdict:
     """Return the verdict of one claim on one task from a run frame; no run is trained.
 
-    frame: load_runs(), with the columns of summaries.with_summaries for the claims on the inside of models (H10 to H12,
-    H16, E1). It may hold other runs as well. task: None = the first that `judged_tasks` names. changes: judge the runs
-    that differ from those of the scale in these fields, such as dict(n_layers=8). tuning: judge on the tuning seeds, as
-    the protocol's predictions do. None: as the given Evidence. ValueError for an unknown claim, a frame that `Evidence`
-    refuses, and `changes` of a claim whose settings are part of the question.
+    frame: load_runs(), with the columns of summaries.with_summaries for the claims on the inside of
+    models (H10 to H12, H16, E1). It may hold other runs as well. task: None = the first that
+    `judged_tasks` names. changes: judge the runs that differ from those of the scale in these
+    fields, such as dict(n_layers=8). tuning: judge on the tuning seeds, as the protocol's
+    predictions do. None: as the given Evidence. ValueError for an unknown claim, a frame that
+    `Evidence` refuses, and `changes` of a claim whose settings are part of the question.
     """
     claim = find_claim(claim_id)
     if changes and claim.runs != "tuned":
-        raise ValueError(f"{claim.id} is about runs with fixed settings, which are part of the question: no changes")
+        raise ValueError(
+            f"{claim.id} is about runs with fixed settings, which are part of the question: no changes"
+        )
     evidence = Evidence(frame, scale, tuning=tuning, changes=changes)
     task = next(iter(judged_tasks(claim, evidence)), "") if task is None else task
     rows = (_failure_rows if claim.runs == "failure" else _rows)(claim, evidence, task)
-    deciding = [row for row in rows if row.decides] or [next((row for row in rows if row.n), rows[0])]
+    deciding = [row for row in rows if row.decides] or [
+        next((row for row in rows if row.n), rows[0])
+    ]
     word = rule.word_of_claim([row.word for row in deciding], claim.one_suffices)
     agreeing = [row for row in deciding if row.word == word]
     end = "low" if word == rule.SUPPORTED else "high"
     choose = max if claim.one_suffices else min
-    turns_on = choose([row for row in agreeing if row.n] or agreeing, key=lambda row: getattr(row, end))
+    turns_on = choose(
+        [row for row in agreeing if row.n] or agreeing, key=lambda row: getattr(row, end)
+    )
     return Verdict(claim, task, evidence.scale, word, tuple(rows), turns_on)
 
 
@@ -179,46 +207,65 @@ def verdicts(
     scale: str | None = None,
     tasks: Iterable[str] | None = None,
 ) -> list[Verdict]:
-    """Return one verdict for each claim and task; a claim without runs has one, with n = 0. tasks: None = those of
-    `judged_tasks`."""
+    """Return one verdict for each claim and task; a claim without runs has one, with n = 0. tasks:
+    None = those of `judged_tasks`."""
     evidence, found = Evidence(frame, scale), []
     for claim in map(find_claim, claims):
-        asked = judged_tasks(claim, evidence) if tasks is None else tasks_of(claim, tasks, evidence.scale)
+        asked = (
+            judged_tasks(claim, evidence)
+            if tasks is None
+            else tasks_of(claim, tasks, evidence.scale)
+        )
         judged = [judge(claim, evidence, task=task) for task in asked or [""]]
         found += [verdict for verdict in judged if verdict.n] or judged[:1]
     return found
 
 
 def judged_tasks(claim: Claim, evidence: Evidence) -> list[str]:
-    """Return the tasks of the runs that the claim is about; at scale evening those that the protocol plans, if there
-    are any."""
-    planned = planned_tasks(claim, evidence.scale) if evidence.scale == "evening" else evidence.tasks
-    return tasks_of(claim, [task for task in planned if task in evidence.tasks], evidence.scale) or tasks_of(
-        claim, evidence.tasks, evidence.scale
+    """Return the tasks of the runs that the claim is about; at scale evening those that the
+    protocol plans, if there are any."""
+    planned = (
+        planned_tasks(claim, evidence.scale) if evidence.scale == "evening" else evidence.tasks
     )
+    return tasks_of(
+        claim, [task for task in planned if task in evidence.tasks], evidence.scale
+    ) or tasks_of(claim, evidence.tasks, evidence.scale)
 
 
 def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     levels = rule.levels(max(len(claim.deciding), 1), claim.one_suffices)
     beside = [_row(claim, one, evidence, task) for one in claim.comparisons if not one.decides]
-    return [_deciding_row(claim, group, evidence, task, levels) for group in claim.deciding] + beside
+    return [
+        _deciding_row(claim, group, evidence, task, levels) for group in claim.deciding
+    ] + beside
 
 
-def _deciding_row(claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple) -> Row:
-    """Return the row of a comparison that decides; of a group, of the one that is best by validation, on the tuning
-    seeds that all its arms have."""
+def _deciding_row(
+    claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple
+) -> Row:
+    """Return the row of a comparison that decides; of a group, of the one that is best by
+    validation, on the tuning seeds that all its arms have."""
     if len(group) == 1:
         return _row(claim, group[0], evidence, task, levels)
-    runs = evidence.on_tuning_seeds().of_arms(dict.fromkeys(arm for one in group for arm in one.weights), task)
+    runs = evidence.on_tuning_seeds().of_arms(
+        dict.fromkeys(arm for one in group for arm in one.weights), task
+    )
     if runs.missing:
-        return Row(group[0].group, task, group[0].unit, claim.smallest_of(group[0]), why=runs.missing)
+        return Row(
+            group[0].group, task, group[0].unit, claim.smallest_of(group[0]), why=runs.missing
+        )
     validation = dict(zip(runs.arms, runs.columns["validation"].mean(axis=1), strict=True))
-    best = max(group, key=lambda one: sum(weight * validation[arm] for arm, weight in one.weights.items()))
+    best = max(
+        group, key=lambda one: sum(weight * validation[arm] for arm, weight in one.weights.items())
+    )
     return _row(claim, best, evidence, task, levels)
 
 
-def _row(claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = rule.PLAIN) -> Row:
-    """Return the row of one comparison. levels: of the ends of the interval by which it is judged."""
+def _row(
+    claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = rule.PLAIN
+) -> Row:
+    """Return the row of one comparison. levels: of the ends of the interval by which it is
+    judged."""
     smallest = claim.smallest_of(comparison)
     row = Row(comparison.name, task, comparison.unit, smallest, comparison.decides)
     runs = evidence.of_claim(claim, comparison.weights, task)
@@ -254,7 +301,9 @@ def _row(claim: Claim, comparison: Comparison, evidence: Evidence, task: str, le
 def _why_no_word(claim: Claim, comparison: Comparison, runs: Runs, n: int) -> str:
     if n < rule.FEWEST or claim.runs not in ("tuned", "ladder"):
         return _too_few(n)
-    above_chance = runs.columns["bits" if comparison.column == "bits" else "score"] - runs.columns["chance"]
+    above_chance = (
+        runs.columns["bits" if comparison.column == "bits" else "score"] - runs.columns["chance"]
+    )
     for sign in (1, -1):
         side = above_chance[[sign * comparison.weights[arm] > 0 for arm in runs.arms]]
         if not len(side) or rule.interval(side.mean(axis=0))[0] > 0:
@@ -268,7 +317,10 @@ def _too_few(n: int) -> str:
 
 def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str) -> list[str]:
     n, notes = len(runs.seeds), []
-    for text, column, least in (("failed", "diverged", 0), ("still improved at the end", "late", STILL_IMPROVES * n)):
+    for text, column, least in (
+        ("failed", "diverged", 0),
+        ("still improved at the end", "late", STILL_IMPROVES * n),
+    ):
         counts = zip(runs.arms, runs.columns[column].sum(axis=1), strict=True)
         if named := [f"{label(arm)} {k:.0f}" for arm, k in counts if k > least]:
             notes.append(f"{text}: {', '.join(named)} of {n} runs")
@@ -283,10 +335,13 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
 
 
 def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
-    """Return the row of two arms on a task without a claim: better, worse, about the same, or cannot tell."""
+    """Return the row of two arms on a task without a claim: better, worse, about the same, or
+    cannot tell."""
     language = kind_of(task) == "language"
     comparison = minus(arm, against, column="bits" if language else "score")
-    claim = Claim("E", "", "", "", "", (comparison,), smallest=SMALLEST_BITS if language else SMALLEST_EFFECT)
+    claim = Claim(
+        "E", "", "", "", "", (comparison,), smallest=SMALLEST_BITS if language else SMALLEST_EFFECT
+    )
     row = _row(claim, comparison, evidence, task)
     if row.why:
         return row
@@ -295,21 +350,31 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     return replace(row, word=rule.better_or_worse(row.per_seed, row.smallest), seeds_to_tell=seeds)
 
 
-# ----------------------------------------------------------------------------------------- H9: how often training fails
+# ----------------------------------------------------------------------------------------- H9: how
 
 
 def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """Return one row a depth and learning rate: the share of None→None's runs that fail, with its exact interval."""
+    """Return one row a depth and learning rate: the share of None→None's runs that fail, with its
+    exact interval."""
     cells: dict[str, list[str]] = {}
     for config in failure_runs(evidence.scale, evidence.seeds(task) or (0,)):
         name = f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}"
         cells.setdefault(name, []).append(config.run_id)
-    return [_failure_row(Row(name, task, "% of runs", claim.smallest), evidence, cells) for name in cells]
+    return [
+        _failure_row(Row(name, task, "% of runs", claim.smallest), evidence, cells)
+        for name in cells
+    ]
 
 
 def _failure_row(row: Row, evidence: Evidence, cells: Mapping[str, list[str]]) -> Row:
-    runs = evidence.runs[(evidence.runs.task == row.task) & evidence.runs.run_id.isin(cells[row.comparison])]
-    table = runs.pivot(index="seed", columns="arm", values="diverged").reindex(columns=[NONE, CONTROL]).dropna()
+    runs = evidence.runs[
+        (evidence.runs.task == row.task) & evidence.runs.run_id.isin(cells[row.comparison])
+    ]
+    table = (
+        runs.pivot(index="seed", columns="arm", values="diverged")
+        .reindex(columns=[NONE, CONTROL])
+        .dropna()
+    )
     (k, control), n = table.sum().astype(int), len(table)
     if not n:
         return replace(row, why="not run")
@@ -333,10 +398,11 @@ def _failure_row(row: Row, evidence: Evidence, cells: Mapping[str, list[str]]) -
 
 
 def failure_word(k: int, control: int, n: int, lower: float = rule.ONE_SIDED) -> str:
-    """Return the word of k failures of n runs without norms, beside the control's, by exact intervals of both shares.
+    """Return the word of k failures of n runs without norms, beside the control's, by exact
+    intervals of both shares.
 
-    Supported: more than half of the runs fail, and less than half of the control's. Opposite: fewer than the control's.
-    No gain: fewer than half fail.
+    Supported: more than half of the runs fail, and less than half of the control's. Opposite: fewer
+    than the control's. No gain: fewer than half fail.
     """
     low, high = clopper_pearson(k, n, 1 - 2 * lower)[0], clopper_pearson(k, n)[1]
     control_low, control_high = clopper_pearson(control, n)

@@ -1,6 +1,8 @@
-"""Reading the arguments: what each kind of option may be, and the options that several commands share.
+"""Reading the arguments: what each kind of option may be, and the options that several commands
+share.
 
-A converter raises a ValueError with what was given and what is allowed; `main` prints it in one line.
+A converter raises a ValueError with what was given and what is allowed; `main` prints it in one
+line.
 """
 
 from __future__ import annotations
@@ -58,12 +60,18 @@ def command(add: Callable[[Parser], None], *examples: str) -> Callable:
     return kept
 
 
-ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--scale", "seed": "--seeds or --seed"}
+ELSEWHERE = {
+    "task": "--tasks or --task",
+    "arm": "--arms or --arm",
+    "scale": "--scale",
+    "seed": "--seeds or --seed",
+}
 """Fields of RunConfig that have an option of their own."""
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """`["lr=1e-3", "n_layers=8"]` → fields of RunConfig and their values. ValueError for a field that it lacks."""
+    """`["lr=1e-3", "n_layers=8"]` → fields of RunConfig and their values. ValueError for a field
+    that it lacks."""
     from mambanorm_study.config import DEFAULTS, NAMES
     from mambanorm_study.runs.grid import check_once
 
@@ -75,7 +83,9 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
         if name in ELSEWHERE:
             raise ValueError(f"{name} is not set by --set but by {ELSEWHERE[name]}")
         if name not in NAMES:
-            raise unknown("field of RunConfig", name, [name for name in NAMES if name not in ELSEWHERE])
+            raise unknown(
+                "field of RunConfig", name, [name for name in NAMES if name not in ELSEWHERE]
+            )
         if not equals:
             raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
         changes[name] = _value(text, getattr(DEFAULTS, name))
@@ -83,11 +93,16 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str, default: Any) -> Any:
-    """The value in JSON, but of a field of texts the text itself. So is what is no JSON: RunConfig refuses it."""
+    """The value in JSON, but of a field of texts the text itself. So is what is no JSON: RunConfig
+    refuses it."""
     import json
 
     try:
-        return text if isinstance(default, str) else json.loads(text.lower() if isinstance(default, bool) else text)
+        return (
+            text
+            if isinstance(default, str)
+            else json.loads(text.lower() if isinstance(default, bool) else text)
+        )
     except (ValueError, RecursionError):  # it may be nested too deep
         return text
 
@@ -134,7 +149,9 @@ def seeds(text: str) -> int | list[int]:
     if text.isdigit():
         check_seeds(int(text), "smoke")
         return int(text)
-    return check_seeds(chain.from_iterable(range(first, last + 1) for first, last in bounds), "smoke")
+    return check_seeds(
+        chain.from_iterable(range(first, last + 1) for first, last in bounds), "smoke"
+    )
 
 
 def folder(text: str) -> str:
@@ -170,13 +187,18 @@ def workers(text: str) -> int | str:
 # options that several commands share
 
 SOURCE_HELP = "auto (reads recorded runs, trains the rest), recorded or trained (default: MAMBANORM_SOURCE, else auto)"
-FRESH_HELP = "how many fresh seeds of each compared arm are trained (default: MAMBANORM_FRESH, else 1)"
+FRESH_HELP = (
+    "how many fresh seeds of each compared arm are trained (default: MAMBANORM_FRESH, else 1)"
+)
 NOTEBOOKS_HELP = "only these, by name or its beginning: 03,05_combination"
 
 
 def set_source(options: argparse.Namespace) -> None:
     """Puts --source and --fresh into the environment, for the notebooks' kernels."""
-    for variable, value in (("MAMBANORM_SOURCE", options.source), ("MAMBANORM_FRESH", options.fresh)):
+    for variable, value in (
+        ("MAMBANORM_SOURCE", options.source),
+        ("MAMBANORM_FRESH", options.fresh),
+    ):
         if value is not None:
             os.environ[variable] = str(value)
 
@@ -192,13 +214,20 @@ JUDGED_SEEDS_HELP = (
 )
 
 
-def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS_HELP, usual: str = "") -> None:
+def add_common(
+    command: Parser, *, several: bool = True, seeds_help: str = SEEDS_HELP, usual: str = ""
+) -> None:
     command.add_argument("--scale", type=check_scale, help=scale_help(usual))
     if several:
-        command.add_argument("--tasks", type=names, metavar="A,B", help="tasks, separated by commas")
+        command.add_argument(
+            "--tasks", type=names, metavar="A,B", help="tasks, separated by commas"
+        )
         command.add_argument("--seeds", type=seeds, metavar="N", help=seeds_help)
     command.add_argument(
-        "--runs-dir", type=folder, metavar="DIR", help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)"
+        "--runs-dir",
+        type=folder,
+        metavar="DIR",
+        help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)",
     )
 
 
@@ -206,12 +235,18 @@ WORKERS_HELP = "auto (one a core; this process where there is a GPU), 0 (this pr
 
 
 def add_training(command: Parser) -> None:
-    command.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…")
+    command.add_argument(
+        "--scheduler", metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…"
+    )
     command.add_argument("--workers", type=workers, default="auto", metavar="N", help=WORKERS_HELP)
     command.add_argument(
-        "--dry-run", action="store_true", help="only say how many runs there are and how long they take"
+        "--dry-run",
+        action="store_true",
+        help="only say how many runs there are and how long they take",
     )
-    command.add_argument("--yes", action="store_true", help="train even for more than an hour, without asking")
+    command.add_argument(
+        "--yes", action="store_true", help="train even for more than an hour, without asking"
+    )
 
 
 def add_set(command: Parser) -> None:

@@ -1,10 +1,12 @@
-"""The command line: `mambanorm study | verdicts | record | calibrate | sweep | train | explore | tasks | …`.
+"""The command line: `mambanorm study | verdicts | record | calibrate | sweep | train | explore |
+tasks | …`.
 
-Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for does not exist or does
-not make sense (one line on stderr says what would); 130 interrupted, with every finished run kept.
+Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for
+does not exist or does not make sense (one line on stderr says what would); 130 interrupted, with
+every finished run kept.
 
-Only the standard library is imported here; each command imports what it needs, so that neither `--help` nor a mistake
-in the arguments waits for it.
+Only the standard library is imported here; each command imports what it needs, so that neither
+`--help` nor a mistake in the arguments waits for it.
 """
 
 from __future__ import annotations
@@ -55,12 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 DEBUG = "MAMBANORM_DEBUG"
-"""The environment variable that --debug sets, for workers too: errors are then shown with where they came from."""
+"""The environment variable that --debug sets, for workers too: errors are then shown with where
+they came from."""
 
 
 def _is_said(error: Exception) -> bool:
-    """Return whether the kit raised the error itself, in words for its user. Another one is a mistake in code, such as
-    a norm of the user's that raises TypeError, or that the kit calls with arguments which it does not take."""
+    """Return whether the kit raised the error itself, in words for its user. Another one is a
+    mistake in code, such as a norm of the user's that raises TypeError, or that the kit calls with
+    arguments which it does not take."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     packages = {command.run.__module__.partition(".")[0] for command in COMMANDS.values()}
     packages |= {"mambanorm", "benchmarks"}
@@ -83,7 +87,9 @@ def _fail(error: object, code: int) -> int:
 def _parse(argv: list[str]) -> argparse.Namespace:
     everywhere = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     said = "import my_norm.py, which registers a norm or a task of your own; may be repeated (also: MAMBANORM_IMPORT)"
-    everywhere.add_argument("--import", type=file, action="append", dest="imports", metavar="FILE", help=said)
+    everywhere.add_argument(
+        "--import", type=file, action="append", dest="imports", metavar="FILE", help=said
+    )
     everywhere.add_argument("--debug", action="store_true", help="show where an error comes from")
     parser = Parser(
         prog="mambanorm",
@@ -102,7 +108,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
             name,
             help=f"{said[0].lower()}{said[1:-1]}",
             description=said,
-            epilog="examples:\n" + "\n".join(f"  mambanorm {name} {example}".rstrip() for example in examples),
+            epilog="examples:\n"
+            + "\n".join(f"  mambanorm {name} {example}".rstrip() for example in examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             parents=[everywhere],
             allow_abbrev=False,

@@ -1,7 +1,8 @@
-"""The command `mambanorm record`: the parts of the recorded results of a scale, in their order, and writing them.
+"""The command `mambanorm record`: the parts of the recorded results of a scale, in their order, and
+writing them.
 
-PROTOCOL.md has the plan. A part is whole in data/results or not there; its runs are kept in the run store, so that a
-recording which is stopped continues where it stopped.
+PROTOCOL.md has the plan. A part is whole in data/results or not there; its runs are kept in the run
+store, so that a recording which is stopped continues where it stopped.
 """
 
 from __future__ import annotations
@@ -64,12 +65,22 @@ KINDS = {"curves": "curves", "glyphs_images": "images of letters and digits", "p
 
 DEEP_ARMS = tuple(
     pair(*norms.split())
-    for norms in ("None None", "RMSN None", "None GN", "None BN", "RMSN BN", "LN BN", "LN LN", "GN GN")
+    for norms in (
+        "None None",
+        "RMSN None",
+        "None GN",
+        "None BN",
+        "RMSN BN",
+        "LN BN",
+        "LN LN",
+        "GN GN",
+    )
 )
 DEEP, DEEP_TUNING, DEEP_SEEDS = dict(n_layers=8), tuple(range(40, 44)), tuple(range(52, 60))
 
 STEPS, STEPS_SEEDS = (0.5, 2.0, 4.0), tuple(range(52, 58))
-"""Shares of the steps of `curves` at which the arms of Table 1 are tested once more: 300, 1,200 and 2,400 steps."""
+"""Shares of the steps of `curves` at which the arms of Table 1 are tested once more: 300, 1,200 and
+2,400 steps."""
 
 SEEDS_OF_PART = 3
 """A part has so many seeds at most, so that a recording that ends early has whole parts."""
@@ -87,7 +98,9 @@ class Part:
 
 
 def parts(
-    scale: str | None = None, seeds: int | Iterable[int] | None = None, tasks: str | Iterable[str] | None = None
+    scale: str | None = None,
+    seeds: int | Iterable[int] | None = None,
+    tasks: str | Iterable[str] | None = None,
 ) -> list[Part]:
     """Return the parts of a scale in the order in which they are recorded, of all tasks or of some.
 
@@ -100,7 +113,9 @@ def parts(
         return _other_scale(scale, own, tasks)
     found = []
 
-    def add(name: str, task: str, arms: Iterable[str], planned: tuple[int, ...], **how: Any) -> None:
+    def add(
+        name: str, task: str, arms: Iterable[str], planned: tuple[int, ...], **how: Any
+    ) -> None:
         """Add the part, a few seeds at a time."""
         arms, used = tuple(arms), own or planned
         if tasks is not None and task not in tasks:
@@ -113,11 +128,22 @@ def parts(
         add(f"{name}, every arm", task, tuned_arms(task), TEST_SEEDS)
     add("curves, 8 blocks", "curves", DEEP_ARMS, DEEP_SEEDS, changes=DEEP, tuning=DEEP_TUNING)
     for task, name in KINDS.items():
-        add(f"{name}, the arms of H4 and H8 once more", task, tuned_arms(task, only=OFTENER), FURTHER_TEST_SEEDS)
+        add(
+            f"{name}, the arms of H4 and H8 once more",
+            task,
+            tuned_arms(task, only=OFTENER),
+            FURTHER_TEST_SEEDS,
+        )
     add("ListOps", "listops", tuned_arms("listops"), TEST_SEEDS)
     for share in STEPS:
         changes = at_budget("curves", scale, share)
-        add(f"curves, {changes['steps']:,} steps", "curves", map(str, POSITION_ARMS), STEPS_SEEDS, changes=changes)
+        add(
+            f"curves, {changes['steps']:,} steps",
+            "curves",
+            map(str, POSITION_ARMS),
+            STEPS_SEEDS,
+            changes=changes,
+        )
     add("letters and digits as sequences", "glyphs", tuned_arms("glyphs"), TEST_SEEDS)
     if tasks is None or inside_task(scale) in tasks:
         for name, planned in FIXED_SEEDS.items():
@@ -145,7 +171,9 @@ def _arms_of_part(
     return tuned
 
 
-def _fixed_of_part(claim: str, seeds: tuple[int, ...], scale: str, frame: pd.DataFrame) -> list[RunConfig]:
+def _fixed_of_part(
+    claim: str, seeds: tuple[int, ...], scale: str, frame: pd.DataFrame
+) -> list[RunConfig]:
     claim = find_claim(claim)
     return fixed_runs(claim.runs, claim.arms, scale, seeds)
 
@@ -158,7 +186,9 @@ def _other_scale(scale: str, seeds: tuple[int, ...] | None, tasks: list[str] | N
         if claims := [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]:
             ask = partial(verdict_runs, claims, seeds=used, tasks=[task], scale=scale)
             found.append(Part(f"verdicts, {task}", used, ask))
-    runs = [config for runs in notebook_runs(scale, tasks, source="trained").values() for config in runs]
+    runs = [
+        config for runs in notebook_runs(scale, tasks, source="trained").values() for config in runs
+    ]
     return [*found, Part("the notebooks", used, lambda frame: unique(runs))]
 
 
@@ -172,16 +202,28 @@ def manifest(
     has, rows = set(frame.run_id) if len(frame) else set(), []
     for part in parts(scale, seeds, tasks):
         ids = [config.run_id for config in unique(part.ask(frame))]
-        rows.append((part.name, f"{part.seeds[0]}–{part.seeds[-1]}", len(ids), sum(name in has for name in ids)))
+        rows.append(
+            (
+                part.name,
+                f"{part.seeds[0]}–{part.seeds[-1]}",
+                len(ids),
+                sum(name in has for name in ids),
+            )
+        )
     return pd.DataFrame(rows, columns=["part", "seeds", "needed", "there"])
 
 
 def commit_in_force() -> str:
-    """Return the commit that last changed PROTOCOL.md, with ", changed since" if it was edited since."""
+    """Return the commit that last changed PROTOCOL.md, with ", changed since" if it was edited
+    since."""
     git = ["git", "-C", str(PROTOCOL.parent)]
     try:
-        log = subprocess.run([*git, "log", "-1", "--format=%h", "--", PROTOCOL.name], capture_output=True, text=True)
-        dirty = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", PROTOCOL.name], capture_output=True)
+        log = subprocess.run(
+            [*git, "log", "-1", "--format=%h", "--", PROTOCOL.name], capture_output=True, text=True
+        )
+        dirty = subprocess.run(
+            [*git, "diff", "--quiet", "HEAD", "--", PROTOCOL.name], capture_output=True
+        )
     except OSError:
         return "unknown"
     commit = log.stdout.strip()
@@ -191,12 +233,14 @@ def commit_in_force() -> str:
 def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None:
     """Return the rows that the file holds already; None = there is no file yet.
 
-    ValueError for a file that is no recorded frame of the scale, which recording would spoil, and OSError for a folder
-    that cannot be written to.
+    ValueError for a file that is no recorded frame of the scale, which recording would spoil, and
+    OSError for a folder that cannot be written to.
     """
     path = (recorded_path(scale) if path is None else path).resolve()
     if not CHECKOUT and KIT in path.parents:
-        raise ValueError("the kit's results are recorded in a checkout of the project: name another file with --out")
+        raise ValueError(
+            "the kit's results are recorded in a checkout of the project: name another file with --out"
+        )
     writable_folder(path.parent, "the recorded results")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a file: name another one with --out")
@@ -219,30 +263,38 @@ def record_results(
     path: str | Path | None = None,
     **engine: Any,
 ) -> Path:
-    """Train the parts one after the other and write the recorded results of a scale; return their path.
+    """Train the parts one after the other and write the recorded results of a scale; return their
+    path.
 
-    The file is written anew after each part; called again, recording goes on. Runs that the file or the kit has are not
-    trained again. Each new row names the version of the protocol and its commit. `engine`: sweep's scheduler, workers,
-    client, progress. RuntimeError if a run could not be trained: its part is not recorded. The file is checked as in
-    `recorded_before` before anything is trained.
+    The file is written anew after each part; called again, recording goes on. Runs that the file or
+    the kit has are not trained again. Each new row names the version of the protocol and its
+    commit. `engine`: sweep's scheduler, workers, client, progress. RuntimeError if a run could not
+    be trained: its part is not recorded. The file is checked as in `recorded_before` before
+    anything is trained.
     """
     scale, commit = default_scale() if scale is None else scale, commit_in_force()
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
     recorded_before(scale, path)  # an unusable file is refused before anything is trained
     asked = parts(scale, seeds, tasks)
     for number, part in enumerate(asked, start=1):
-        print(f"part {number} of {len(asked)}: {part.name}, seeds {part.seeds[0]} to {part.seeds[-1]}")
+        print(
+            f"part {number} of {len(asked)}: {part.name}, seeds {part.seeds[0]} to {part.seeds[-1]}"
+        )
         trained = train_asked(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
         if failed := len(trained.failed):
-            raise RuntimeError(f"{plural(failed, 'run')} could not be trained: {part.name!r} is not recorded")
+            raise RuntimeError(
+                f"{plural(failed, 'run')} could not be trained: {part.name!r} is not recorded"
+            )
         _write(trained.asked, commit, path, runs_dir)
     return path
 
 
 def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None) -> None:
-    """Add the stored runs among these configs to the file; rows that it or the kit has keep what they say. RuntimeError
-    if a run is not there."""
-    before = recorded_before(configs[0].scale, path)  # read again, for another recording may have written to it
+    """Add the stored runs among these configs to the file; rows that it or the kit has keep what
+    they say. RuntimeError if a run is not there."""
+    before = recorded_before(
+        configs[0].scale, path
+    )  # read again, for another recording may have written to it
     known = set() if before is None else set(before.run_id)
     if recorded_path(configs[0].scale).is_file():
         known |= set(recorded(configs[0].scale).run_id)
@@ -254,15 +306,26 @@ def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Pa
         raise RuntimeError(
             f"the store lacks {plural(len(configs) - len(rows), 'run')} of this part, which is not recorded"
         )
-    rows = with_summaries(rows, runs_dir, again=True).assign(protocol=VERSION, protocol_commit=commit)
-    write_inside(recorded_inside(path) | _inside(configs, runs_dir), path)  # first: a frame without it would be final
-    write_recorded(rows if before is None else pd.concat([before, rows], ignore_index=True), configs, path)
+    rows = with_summaries(rows, runs_dir, again=True).assign(
+        protocol=VERSION, protocol_commit=commit
+    )
+    write_inside(
+        recorded_inside(path) | _inside(configs, runs_dir), path
+    )  # first: a frame without it would be final
+    write_recorded(
+        rows if before is None else pd.concat([before, rows], ignore_index=True), configs, path
+    )
 
 
-def _inside(configs: list[RunConfig], runs_dir: str | Path | None) -> dict[str, dict[str, np.ndarray]]:
-    """Return what the runs of Figures 9 and 10 keep of their inside; singular values, which are many, of one seed."""
+def _inside(
+    configs: list[RunConfig], runs_dir: str | Path | None
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return what the runs of Figures 9 and 10 keep of their inside; singular values, which are
+    many, of one seed."""
     scale, seeds = configs[0].scale, sorted({config.seed for config in configs})
-    drawn = {config.run_id for config in (*growth_runs(scale, seeds=seeds), *failing_runs(scale, seeds))}
+    drawn = {
+        config.run_id for config in (*growth_runs(scale, seeds=seeds), *failing_runs(scale, seeds))
+    }
     found = {}
     for config in configs:
         run = stored_run(config.run_id, runs_dir) if config.run_id in drawn else None

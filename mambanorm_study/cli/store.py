@@ -12,7 +12,19 @@ from mambanorm_study.cli.arguments import Parser
 
 SHOWN = 40  # runs that are printed
 FILTERS = ("scale", "tasks", "seeds", "export")  # options that --check has no use for
-IN_BRIEF = ["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status", "test_accuracy", "wall_s", "backend"]
+IN_BRIEF = [
+    "run_id",
+    "task",
+    "scale",
+    "arm",
+    "seed",
+    "n_layers",
+    "lr",
+    "status",
+    "test_accuracy",
+    "wall_s",
+    "backend",
+]
 
 
 def add_runs(command: Parser) -> None:
@@ -45,15 +57,25 @@ def runs(options: argparse.Namespace) -> int:
 
         if (ending := Path(options.export).suffix) not in (".csv", ".parquet"):
             raise ValueError(f"--export writes .csv or .parquet, got {options.export}")
-        table = frame.to_csv(index=False).encode() if ending == ".csv" else frame.to_parquet(index=False)
+        table = (
+            frame.to_csv(index=False).encode()
+            if ending == ".csv"
+            else frame.to_parquet(index=False)
+        )
         write_bytes(Path(options.export), table)
         print(f"{plural(len(frame), 'run')} written to {options.export}")
         return 0
     print(f"{plural(len(frame), 'run')} in {store}")
     if len(frame):
-        print(frame[IN_BRIEF].head(SHOWN).to_string(index=False, float_format=lambda number: f"{number:.4g}"))
+        print(
+            frame[IN_BRIEF]
+            .head(SHOWN)
+            .to_string(index=False, float_format=lambda number: f"{number:.4g}")
+        )
     if len(frame) > SHOWN:
-        print(f"… and {len(frame) - SHOWN} more: --export FILE writes all of them, with every column")
+        print(
+            f"… and {len(frame) - SHOWN} more: --export FILE writes all of them, with every column"
+        )
     return 0
 
 
@@ -62,12 +84,16 @@ def _check_store(options: argparse.Namespace) -> int:
     from mambanorm_study.runs.store import check_runs, runs_dir
 
     if ignored := [f"--{name}" for name in FILTERS if getattr(options, name) is not None]:
-        raise ValueError(f"--check reads every run and prints what it finds: leave {', '.join(ignored)} out")
+        raise ValueError(
+            f"--check reads every run and prints what it finds: leave {', '.join(ignored)} out"
+        )
     states = check_runs(options.runs_dir)
     wrong = {run_id: why for run_id, why in states.items() if why}
     for run_id, why in wrong.items():
         print(f"{run_id}  {why}")
-    print(f"{plural(len(states), 'run')} in {runs_dir(options.runs_dir)}, {len(wrong)} of them not whole")
+    print(
+        f"{plural(len(states), 'run')} in {runs_dir(options.runs_dir)}, {len(wrong)} of them not whole"
+    )
     return int(len(wrong) > 0)
 
 
@@ -88,7 +114,9 @@ def tasks(options: argparse.Namespace) -> int:
         scale = arg.chosen_scale(options)
         for name in arg.check_tasks(options.prepare):
             data = prepare_task(name, scale)
-            sizes = ", ".join(f"{len(getattr(data, split)):,} {split}" for split in ("train", "val", "test"))
+            sizes = ", ".join(
+                f"{len(getattr(data, split)):,} {split}" for split in ("train", "val", "test")
+            )
             kind = "images" if TASKS[name].kind == "image" else "sequences"
             print(f"{name} at scale {scale} is ready: {sizes} {kind}, {data.n_classes} classes")
         return 0
@@ -99,5 +127,7 @@ def tasks(options: argparse.Namespace) -> int:
             size = f"{c.n_layers} layers, width {c.d_model}, {c.steps:,} steps of {c.batch_size}, lr {c.lr:g}"
             print(f"{'':<18}{size}; source: {task.source}")
     if not options.scale:
-        print(f"Settings and sources: --scale {', '.join(SCALES)}. What you bring: {KIT / 'data' / 'README.md'}")
+        print(
+            f"Settings and sources: --scale {', '.join(SCALES)}. What you bring: {KIT / 'data' / 'README.md'}"
+        )
     return 0

@@ -1,5 +1,5 @@
-"""`mambanorm study`, `verdicts`, `record` and `calibrate`: the paper's study anew, its claims judged, results recorded,
-and how often the verdicts' rule is wrong."""
+"""`mambanorm study`, `verdicts`, `record` and `calibrate`: the paper's study anew, its claims
+judged, results recorded, and how often the verdicts' rule is wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def add_study(command: Parser) -> None:
     command.add_argument("--fresh", type=check_fresh, metavar="N", help=arg.FRESH_HELP)
     command.add_argument("--notebooks", type=arg.names, metavar="NAMES", help=arg.NOTEBOOKS_HELP)
     command.add_argument(
-        "--out", type=arg.folder, metavar="DIR", help="where the report goes (default: reports/<scale>)"
+        "--out",
+        type=arg.folder,
+        metavar="DIR",
+        help="where the report goes (default: reports/<scale>)",
     )
 
 
@@ -50,17 +53,26 @@ def study(options: argparse.Namespace) -> int:
         read = len({config.run_id for config in configs} - {config.run_id for config in here})
         print(f"{plural(read, 'recorded run')} read") if read else None
         print_dry_run(here, options)
-        print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
+        print(
+            f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}"
+        )
         return 0
     confirm(here, options)
-    from mambanorm_study.report import study as report  # here: what a study would train is said without Jupyter
+    from mambanorm_study.report import (
+        study as report,
+    )  # here: what a study would train is said without Jupyter
 
-    asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
+    asked = {
+        name: getattr(options, name)
+        for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")
+    }
     return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
 
 
 def add_verdicts(command: Parser) -> None:
-    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these claims: H1s,H3s (default: all)")
+    command.add_argument(
+        "--claims", type=arg.names, metavar="IDS", help="only these claims: H1s,H3s (default: all)"
+    )
     arg.add_common(command, seeds_help=arg.JUDGED_SEEDS_HELP)
     arg.add_training(command)
 
@@ -82,7 +94,11 @@ def verdicts(options: argparse.Namespace) -> int:
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
-    asked = dict(seeds=options.seeds, tasks=arg.check_tasks(options.tasks) if options.tasks else None, scale=scale)
+    asked = dict(
+        seeds=options.seeds,
+        tasks=arg.check_tasks(options.tasks) if options.tasks else None,
+        scale=scale,
+    )
     known = known_runs(scale, options.runs_dir)
     configs = claims.verdict_runs(ids, known, **asked)
     to_train = [config for config in configs if config.run_id not in set(known.run_id)]
@@ -103,7 +119,10 @@ def verdicts(options: argparse.Namespace) -> int:
 
 def add_record(command: Parser) -> None:
     command.add_argument(
-        "--out", type=arg.file, metavar="FILE", help="where the frame goes (default: data/results/<scale>.parquet)"
+        "--out",
+        type=arg.file,
+        metavar="FILE",
+        help="where the frame goes (default: data/results/<scale>.parquet)",
     )
     arg.add_common(command, seeds_help=arg.JUDGED_SEEDS_HELP)
     arg.add_training(command)
@@ -129,25 +148,32 @@ def record(options: argparse.Namespace) -> int:
         return 0
     confirm(to_train, options)
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
-    path = recording.record_results(scale, seeds=options.seeds, tasks=tasks, path=options.out, **engine)
+    path = recording.record_results(
+        scale, seeds=options.seeds, tasks=tasks, path=options.out, **engine
+    )
     print(f"{path}: {describe_recorded(read_results(path))}")
     return 0
 
 
 def add_calibrate(command: Parser) -> None:
-    command.add_argument("--studies", type=arg.whole(1), default=1_000, metavar="N", help="per case (default: 1000)")
+    command.add_argument(
+        "--studies", type=arg.whole(1), default=1_000, metavar="N", help="per case (default: 1000)"
+    )
     command.add_argument("--record", action="store_true", help="write the repository's table anew")
 
 
 @arg.command(add_calibrate, "--studies 200", "--studies 10000 --record")
 def calibrate(options: argparse.Namespace) -> int:
-    """Simulate studies and print how often the verdicts are wrong, and how often they find an effect."""
+    """Simulate studies and print how often the verdicts are wrong, and how often they find an
+    effect."""
     from mambanorm_study.basics.atomic import write_text
     from mambanorm_study.basics.settings import CHECKOUT
     from mambanorm_study.claims import calibration
 
     if options.record and not CHECKOUT:
-        raise ValueError("--record writes CALIBRATION.md of the project's repository: it needs a checkout")
+        raise ValueError(
+            "--record writes CALIBRATION.md of the project's repository: it needs a checkout"
+        )
     text = calibration.calibration_text(calibration.calibrate(options.studies))
     print(text)
     if options.record:

@@ -1,4 +1,5 @@
-"""`mambanorm notebooks`, `explore`, `sheet` and `slides`: what is opened, edited, shown and handed out."""
+"""`mambanorm notebooks`, `explore`, `sheet` and `slides`: what is opened, edited, shown and handed
+out."""
 
 from __future__ import annotations
 
@@ -12,8 +13,12 @@ from mambanorm_study.cli.printing import say
 
 def add_notebooks(command: Parser) -> None:
     help_text = "where they go (default: notebooks)"
-    command.add_argument("--out", type=arg.folder, metavar="DIR", default="notebooks", help=help_text)
-    command.add_argument("--force", action="store_true", help="overwrite notebooks that have been changed")
+    command.add_argument(
+        "--out", type=arg.folder, metavar="DIR", default="notebooks", help=help_text
+    )
+    command.add_argument(
+        "--force", action="store_true", help="overwrite notebooks that have been changed"
+    )
 
 
 @arg.command(add_notebooks, "", "--out lesson/notebooks", "--force")
@@ -25,7 +30,9 @@ def notebooks(options: argparse.Namespace) -> int:
     kept = copy_notebooks(folder, force=options.force)
     print(f"The notebooks are in {folder.resolve()}: jupyter lab --notebook-dir {folder}")
     if kept:
-        say(f"changed, and left as they are: {', '.join(kept)}. --force overwrites them, --out names another folder")
+        say(
+            f"changed, and left as they are: {', '.join(kept)}. --force overwrites them, --out names another folder"
+        )
     return int(bool(kept))
 
 
@@ -41,15 +48,25 @@ def explore(options: argparse.Namespace) -> int:
     from mambanorm_study.widgets.page import serve
 
     def told(address: str) -> None:
-        print(f"The explorers are at {address} (Ctrl-C ends them; each tab takes some seconds to start)", flush=True)
+        print(
+            f"The explorers are at {address} (Ctrl-C ends them; each tab takes some seconds to start)",
+            flush=True,
+        )
 
     serve(options.port, open_browser=not options.no_browser, tell=told)
     return 0
 
 
 def add_sheet(command: Parser) -> None:
-    command.add_argument("--norms", type=arg.names, metavar="A,B", help="only these norms (default: all but Constant)")
-    command.add_argument("--out", type=arg.folder, metavar="DIR", help="where it goes (default: reports/teaching)")
+    command.add_argument(
+        "--norms",
+        type=arg.names,
+        metavar="A,B",
+        help="only these norms (default: all but Constant)",
+    )
+    command.add_argument(
+        "--out", type=arg.folder, metavar="DIR", help="where it goes (default: reports/teaching)"
+    )
 
 
 @arg.command(add_sheet, "", "--out /tmp/handout", "--norms BN,LN,RMSN,GN")
@@ -66,7 +83,9 @@ def add_slides(command: Parser) -> None:
     command.add_argument("--notebooks", type=arg.names, metavar="NAMES", help=arg.NOTEBOOKS_HELP)
     source = "a folder of executed notebooks, such as a report's (default: the kit's own)"
     command.add_argument("--from", type=arg.folder, dest="source", metavar="DIR", help=source)
-    command.add_argument("--out", type=arg.folder, metavar="DIR", help="where they go (default: reports/teaching)")
+    command.add_argument(
+        "--out", type=arg.folder, metavar="DIR", help="where they go (default: reports/teaching)"
+    )
 
 
 @arg.command(add_slides, "", "--notebooks 03,04 --out /tmp/lesson", "--from reports/evening")

@@ -1,5 +1,6 @@
-"""`mambanorm train`, `sweep`, `compare`, `card`, `plan` and `bench`: one run with a live line, the runs of several
-arms, which of two is better, all about a norm, what a run costs, and the speed of this machine."""
+"""`mambanorm train`, `sweep`, `compare`, `card`, `plan` and `bench`: one run with a live line, the
+runs of several arms, which of two is better, all about a norm, what a run costs, and the speed of
+this machine."""
 
 from __future__ import annotations
 
@@ -11,17 +12,28 @@ from typing import TYPE_CHECKING
 from mambanorm_study.basics.settings import STUDY_SCALE, check_scale
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.arguments import Parser
-from mambanorm_study.cli.printing import confirm, print_arms, print_dry_run, print_run, report_failed, say
+from mambanorm_study.cli.printing import (
+    confirm,
+    print_arms,
+    print_dry_run,
+    print_run,
+    report_failed,
+    say,
+)
 
 if TYPE_CHECKING:
     from mambanorm_study.config import RunConfig
 
 
 def add_train(command: Parser) -> None:
-    arm_help = 'the norms, written "RMSN>SSM>GN" or "RMSN>SSM>None+B:RMSN" (with quotes), or preset:VMamba'
+    arm_help = (
+        'the norms, written "RMSN>SSM>GN" or "RMSN>SSM>None+B:RMSN" (with quotes), or preset:VMamba'
+    )
     command.add_argument("--arm", required=True, help=arm_help)
     command.add_argument("--task", "--tasks", default="digits", help="the task (default: digits)")
-    command.add_argument("--seed", "--seeds", type=arg.whole(0, 2**32 - 1), help="the seed (default: the preset's)")
+    command.add_argument(
+        "--seed", "--seeds", type=arg.whole(0, 2**32 - 1), help="the seed (default: the preset's)"
+    )
     arg.add_common(command, several=False)
     arg.add_set(command)
     arg.add_training(command)
@@ -58,7 +70,8 @@ def train(options: argparse.Namespace) -> int:
 
 
 def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
-    """Trains and stores a run, here with a live line or where the scheduler says; returns the reason if it fails."""
+    """Trains and stores a run, here with a live line or where the scheduler says; returns the
+    reason if it fails."""
     from filelock import Timeout
     from tqdm.auto import tqdm
 
@@ -70,7 +83,9 @@ def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
         frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
         return None if frame["status"].iloc[0] != "failed" else frame["error"].iloc[0]
     named = f"{config.arm} on {config.task}, seed {config.seed}"
-    with tqdm(total=config.steps, desc=named, unit="step", delay=0.1) as bar:  # none before the first step
+    with tqdm(
+        total=config.steps, desc=named, unit="step", delay=0.1
+    ) as bar:  # none before the first step
 
         def show(step: int, _model: object, loss: float) -> None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
@@ -88,9 +103,14 @@ def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
 def add_sweep(command: Parser) -> None:
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument(
-        "--arms", type=arg.names, metavar="ARMS", help='arms, separated by commas: "RMSN>SSM>GN,preset:VMamba"'
+        "--arms",
+        type=arg.names,
+        metavar="ARMS",
+        help='arms, separated by commas: "RMSN>SSM>GN,preset:VMamba"',
     )
-    which.add_argument("--grid", help="the arms of a part of the study: type, position, grid or normvary")
+    which.add_argument(
+        "--grid", help="the arms of a part of the study: type, position, grid or normvary"
+    )
     arg.add_common(command)
     arg.add_set(command)
     arg.add_training(command)
@@ -108,7 +128,10 @@ def sweep(options: argparse.Namespace) -> int:
     from mambanorm_study.runs.grid import grid
     from mambanorm_study.tables import experiments
 
-    grids = {name: getattr(experiments, f"{name.upper()}_ARMS") for name in ("type", "position", "grid", "normvary")}
+    grids = {
+        name: getattr(experiments, f"{name.upper()}_ARMS")
+        for name in ("type", "position", "grid", "normvary")
+    }
     if options.grid is not None and options.grid not in grids:
         raise unknown("grid", options.grid, grids)
     changes = arg.parse_changes(options.set)
@@ -131,22 +154,33 @@ def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
     frame = load_runs(options.runs_dir, configs=configs)
     if len(frame) < len(configs):
         confirm(configs, options)
-        from mambanorm_study.runs.sweep import sweep  # here: where all is stored, nothing waits for torch and Dask
+        from mambanorm_study.runs.sweep import (
+            sweep,
+        )  # here: where all is stored, nothing waits for torch and Dask
 
-        frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+        frame = sweep(
+            configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir
+        )
     else:
         tidy(options.runs_dir)
     print_arms(frame)
     arms = list(dict.fromkeys(config.arm for config in configs))
     if len(arms) > 1:
         where = f"--scale {configs[0].scale} --tasks {','.join(dict.fromkeys(config.task for config in configs))}"
-        print(f'Which is better, each at its own rate: mambanorm compare "{arms[1]}" --against "{arms[0]}" {where}')
+        print(
+            f'Which is better, each at its own rate: mambanorm compare "{arms[1]}" --against "{arms[0]}" {where}'
+        )
     return report_failed(frame)
 
 
 def add_compare(command: Parser) -> None:
     command.add_argument("arm", help='the arm in question, such as "Peak>SSM>GN" (with quotes)')
-    command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="other arm (default: RMSN>SSM>None)")
+    command.add_argument(
+        "--against",
+        default="RMSN>SSM>None",
+        metavar="ARM",
+        help="other arm (default: RMSN>SSM>None)",
+    )
     arg.add_common(command, usual=STUDY_SCALE)
     arg.add_training(command)
 
@@ -158,7 +192,8 @@ def add_compare(command: Parser) -> None:
     '"LN>SSM>None" --scale smoke --tasks digits --seeds 6',
 )
 def compare(options: argparse.Namespace) -> int:
-    """Say which of two arms is better, each at its own learning rate, by the rule of the verdicts."""
+    """Say which of two arms is better, each at its own learning rate, by the rule of the
+    verdicts."""
     from mambanorm_study.advice.which_arm import compare as answer_of
     from mambanorm_study.advice.which_arm import duel_runs, duel_seeds
     from mambanorm_study.runs.rounds import known_runs
@@ -175,28 +210,42 @@ def compare(options: argparse.Namespace) -> int:
         return 0
     confirm(lacking, options)
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
-    found = answer_of(options.arm, options.against, tasks, seeds=options.seeds, scale=scale, **engine)
+    found = answer_of(
+        options.arm, options.against, tasks, seeds=options.seeds, scale=scale, **engine
+    )
     print("\n".join(f"{row.task}: {row.said}" for row in found.itertuples()))
     return 0
 
 
 def add_plan(command: Parser) -> None:
     command.add_argument(
-        "--task", "--tasks", dest="tasks", type=arg.names, metavar="A,B", help="tasks (default: digits)"
+        "--task",
+        "--tasks",
+        dest="tasks",
+        type=arg.names,
+        metavar="A,B",
+        help="tasks (default: digits)",
     )
     arms = "arms, separated by commas (default: the original, RMSN>SSM>None, for images LN>SSM>LN)"
     command.add_argument("--arm", "--arms", dest="arms", type=arg.names, help=arms)
     command.add_argument("--scale", type=check_scale, help=arg.scale_help())
-    command.add_argument("--seeds", type=arg.seeds, metavar="N", help="seeds an arm (default: the scale's)")
-    command.add_argument("--no-measure", dest="measure", action="store_false", help="count only, time nothing")
+    command.add_argument(
+        "--seeds", type=arg.seeds, metavar="N", help="seeds an arm (default: the scale's)"
+    )
+    command.add_argument(
+        "--no-measure", dest="measure", action="store_false", help="count only, time nothing"
+    )
     arg.add_set(command)
 
 
 @arg.command(
-    add_plan, "--task imdb --scale paper", '--task listops,cifar100 --arm "RMSN>SSM>GN" --scale paper --no-measure'
+    add_plan,
+    "--task imdb --scale paper",
+    '--task listops,cifar100 --arm "RMSN>SSM>GN" --scale paper --no-measure',
 )
 def plan(options: argparse.Namespace) -> int:
-    """Say what a run costs: parameters, tokens, FLOPs, memory, and hours from a few steps timed now."""
+    """Say what a run costs: parameters, tokens, FLOPs, memory, and hours from a few steps timed
+    now."""
     from mambanorm_study.runs.grid import base_config, check_seeds
 
     changes = arg.parse_changes(options.set)
@@ -218,19 +267,25 @@ def plan(options: argparse.Namespace) -> int:
     if not options.measure:
         print(f"{runs}, not timed")
         return 0
-    print(f"{runs}: {digits(seeds * table['hours'].sum())} hours, one after another, on {machine()}")
+    print(
+        f"{runs}: {digits(seeds * table['hours'].sum())} hours, one after another, on {machine()}"
+    )
     return 0
 
 
 def add_bench(command: Parser) -> None:
-    sections = "only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs; "
+    sections = (
+        "only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs; "
+    )
     sections += "with --device cuda: correctness, scan, step, runs"
     command.add_argument("--only", type=arg.names, nargs="+", metavar="SECTION", help=sections)
     repeats = "times each case is timed (default: 11)"
     command.add_argument("--repeats", type=arg.whole(1), default=11, metavar="N", help=repeats)
     budget = "seconds another implementation may take; a slower one runs less often or not at all (default: 25)"
     command.add_argument("--budget", type=float, default=25.0, metavar="S", help=budget)
-    command.add_argument("--full", action="store_true", help="skip nothing: what is above the budget runs once")
+    command.add_argument(
+        "--full", action="store_true", help="skip nothing: what is above the budget runs once"
+    )
     threads = "threads, at most the cores (default: 2)"
     command.add_argument("--threads", type=arg.whole(1), metavar="N", help=threads)
     command.add_argument(
@@ -240,17 +295,29 @@ def add_bench(command: Parser) -> None:
         help="cuda: correctness, scan, step and whole runs on a GPU, in about nine minutes (benchmarks/gpu.py)",
     )
     command.add_argument(
-        "--out", type=arg.folder, metavar="DIR", help="where the results go (default: benchmarks/results)"
+        "--out",
+        type=arg.folder,
+        metavar="DIR",
+        help="where the results go (default: benchmarks/results)",
     )
 
 
-@arg.command(add_bench, "", "--only step,length", "--only scan --repeats 5 --out /tmp/bench", "--full", "--device cuda")
+@arg.command(
+    add_bench,
+    "",
+    "--only step,length",
+    "--only scan --repeats 5 --out /tmp/bench",
+    "--full",
+    "--device cuda",
+)
 def bench(options: argparse.Namespace) -> int:
     """Measure scan, step and norms beside a lower bound and beside other implementations."""
     from mambanorm_study.basics.settings import ROOT
 
     if not (ROOT / "benchmarks" / "run.py").is_file():
-        raise ValueError(f"no benchmarks in {ROOT / 'benchmarks'}: bench runs from a checkout of the project")
+        raise ValueError(
+            f"no benchmarks in {ROOT / 'benchmarks'}: bench runs from a checkout of the project"
+        )
     if str(ROOT) not in sys.path:  # the benchmarks stand beside the package, not in it
         sys.path.insert(0, str(ROOT))
     only = [name for part in options.only for name in part] if options.only else None

@@ -1,7 +1,7 @@
 """How norms and arms are told apart: colour, shape and dash by name.
 
-The colours of the paper's norms are those of Okabe & Ito 2008, which colour-blind readers can tell apart. No norm and
-no arm is told by colour alone: shape, dash or hatch says it as well.
+The colours of the paper's norms are those of Okabe & Ito 2008, which colour-blind readers can tell
+apart. No norm and no arm is told by colour alone: shape, dash or hatch says it as well.
 """
 
 from collections import Counter
@@ -32,12 +32,18 @@ LOOKS = {
     "Derf": ("#BFDCA0", (4, 1, 0)),
     "NormSelector": ("#2A2AA8", "$w$"),
 }
-"""Registry name → colour, and the shape of a dot for readers and printers who do not see the colour. No two share a
-shape. Any two colours differ by at least 10 in CIEDE2000, for normal colour vision and for each dichromacy as Machado
-et al. 2009 simulate it: a test computes the distances."""
+"""Registry name → colour, and the shape of a dot for readers and printers who do not see the
+colour. No two share a shape. Any two colours differ by at least 10 in CIEDE2000, for normal colour
+vision and for each dichromacy as Machado et al. 2009 simulate it: a test computes the distances."""
 PALETTE = {name: colour for name, (colour, _) in LOOKS.items()}
 MARKERS = {name: marker for name, (_, marker) in LOOKS.items()}
-SPARE_COLOURS = ("#5D5FA8", "#7A5C3E", "#3E7D7A", "#A23B4B", "#6B8E23")  # for norms registered later
+SPARE_COLOURS = (
+    "#5D5FA8",
+    "#7A5C3E",
+    "#3E7D7A",
+    "#A23B4B",
+    "#6B8E23",
+)  # for norms registered later
 
 NO_NORM, SINGLE, COMBINATION = "#C8443C", "#946500", "#2F6DB5"
 """Figure 1's red, yellow and blue; the yellow is darker, for RMSN has one."""
@@ -60,9 +66,10 @@ DASHES = ("-", "--", ":", "-.", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
-    """Line colour, marker and dash by label: an arm takes colour and marker of its N2 (of N1 where N2 is None), and
-    arms that share them differ in their dashes; hollow markers are those of arms with further sites. The name of a norm
-    takes the norm's, other labels take spare colours, and the norms' markers in turn."""
+    """Line colour, marker and dash by label: an arm takes colour and marker of its N2 (of N1 where
+    N2 is None), and arms that share them differ in their dashes; hollow markers are those of arms
+    with further sites. The name of a norm takes the norm's, other labels take spare colours, and
+    the norms' markers in turn."""
     styles, used, shapes = {}, Counter(), list(MARKERS.values())[1:]
     for i, label in enumerate(labels):
         try:
@@ -85,19 +92,22 @@ def dash(i: int) -> str | tuple[int, tuple[float, ...]]:
 
 
 def ink_on(colour: str) -> str:
-    """White or INK, whichever can be read better on a ground of that colour (the contrast of WCAG 2)."""
+    """White or INK, whichever can be read better on a ground of that colour (the contrast of WCAG
+    2)."""
     light = luminance(colour)
     return "white" if 1.05 / (light + 0.05) > (light + 0.05) / (luminance(INK) + 0.05) else INK
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of `#RRGGBB`, from 0 (black) to 1 (white), as WCAG 2 defines it for sRGB."""
+    """Relative luminance of `#RRGGBB`, from 0 (black) to 1 (white), as WCAG 2 defines it for
+    sRGB."""
     rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
 def own_run(colour: str = INK, size: float = 6) -> dict:
-    """How a run of the reader's own machine is drawn beside recorded ones: a white diamond with an edge."""
+    """How a run of the reader's own machine is drawn beside recorded ones: a white diamond with an
+    edge."""
     edge = dict(markeredgecolor=colour, markeredgewidth=1.2)
     return dict(marker="D", markersize=size, markerfacecolor="white", linestyle="", zorder=6) | edge

@@ -1,8 +1,9 @@
 """The look of the figures, in one place: sizes, the caption line, and how a figure shows itself.
 
-A figure is made with `new_figure` inside a function marked `@styled`, and never enters pyplot's global list: a notebook
-shows it once, as the value of the cell. Every figure has a white ground. A dark page of the report turns light and dark
-over, and hues stay (`templates/look.css` of the report): so no caption says what is dark or light.
+A figure is made with `new_figure` inside a function marked `@styled`, and never enters pyplot's
+global list: a notebook shows it once, as the value of the cell. Every figure has a white ground. A
+dark page of the report turns light and dark over, and hues stay (`templates/look.css` of the
+report): so no caption says what is dark or light.
 """
 
 import functools
@@ -51,7 +52,8 @@ RC = {
     "hatch.linewidth": 0.6,
 }
 WIDTH, DPI, SHARP = 9.5, 100, 1.5
-"""Inches, pixels an inch, and how many times as many a PNG has in a notebook: twice would be more than 500 kB."""
+"""Inches, pixels an inch, and how many times as many a PNG has in a notebook: twice would be more
+than 500 kB."""
 ONE_RUN = seeds_text([1])
 """What a caption says where nothing is known of scale and seeds."""
 TICKS = 5
@@ -59,20 +61,26 @@ TICKS = 5
 
 
 class StudyFigure(Figure):
-    """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported there: as a PNG at
-    SHARP times its width. Title and caption are its alternative text, for those who cannot see it."""
+    """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported
+    there: as a PNG at SHARP times its width. Title and caption are its alternative text, for those
+    who cannot see it."""
 
     def _repr_png_(self, scale: float = SHARP) -> bytes:
-        """The picture in at most 256 colours, a third of the bytes: what agrees in 25 tones of red, green and blue each
-        becomes the mean of it, so that flat areas keep their colour, greys have no tint, and a colour bar no bands."""
+        """The picture in at most 256 colours, a third of the bytes: what agrees in 25 tones of red,
+        green and blue each becomes the mean of it, so that flat areas keep their colour, greys have
+        no tint, and a colour bar no bands."""
         drawn, small = io.BytesIO(), io.BytesIO()
         self.savefig(drawn, format="png", dpi=scale * self.dpi)
         true = Image.open(drawn).convert("RGB")
-        few = true.point(lambda tone: round(tone / 255 * 24) * 255 // 24).quantize(256, dither=Image.Dither.NONE)
+        few = true.point(lambda tone: round(tone / 255 * 24) * 255 // 24).quantize(
+            256, dither=Image.Dither.NONE
+        )
         colour = np.ravel(few)
         sums = [np.bincount(colour, tone, 256) for tone in np.reshape(true, (-1, 3)).T]
         means = np.transpose(sums / np.bincount(colour, None, 256).clip(1))
-        means = np.where(np.ptp(means, 1, keepdims=True) < 8, means.mean(1, keepdims=True), means)  # nearly grey: grey
+        means = np.where(
+            np.ptp(means, 1, keepdims=True) < 8, means.mean(1, keepdims=True), means
+        )  # nearly grey: grey
         few.putpalette(means.round().astype(np.uint8).tobytes())
         few.save(small, format="png", optimize=True)
         return small.getvalue()
@@ -94,15 +102,19 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     return in_style
 
 
-def new_figure(rows: int = 1, columns: int = 1, *, height: float = 4.0, width: float = WIDTH, **subplots):
-    """A figure and its axes as an array (rows, columns); sizes in inches. Keywords go to `Figure.subplots`."""
+def new_figure(
+    rows: int = 1, columns: int = 1, *, height: float = 4.0, width: float = WIDTH, **subplots
+):
+    """A figure and its axes as an array (rows, columns); sizes in inches. Keywords go to
+    `Figure.subplots`."""
     fig = StudyFigure(figsize=(width, height), dpi=DPI, layout="constrained")
     fig.get_layout_engine().set(h_pad=0.07, w_pad=0.06)
     return fig, fig.subplots(rows, columns, squeeze=False, **subplots)
 
 
 def panel_grid(n: int, across: int, *, row: float, more: float = 0.0, **subplots):
-    """A figure with n panels, so many across, and its axes as a list; a row has `row` inches, the rest `more`."""
+    """A figure with n panels, so many across, and its axes as a list; a row has `row` inches, the
+    rest `more`."""
     columns = min(n, across)
     rows = -(-n // columns)
     fig, axes = new_figure(rows, columns, height=row * rows + more, **subplots)
@@ -111,9 +123,12 @@ def panel_grid(n: int, across: int, *, row: float, more: float = 0.0, **subplots
     return fig, list(axes.flat[:n])
 
 
-def quick_figure(layout: Sequence[Sequence[str]], *, height: float, margins: dict[str, float], **mosaic):
-    """A figure for an explorer and its axes by name, as `Figure.subplot_mosaic` lays them out. `margins` are those of
-    `Figure.subplots_adjust`: they are given, for finding them out takes longer than the drawing."""
+def quick_figure(
+    layout: Sequence[Sequence[str]], *, height: float, margins: dict[str, float], **mosaic
+):
+    """A figure for an explorer and its axes by name, as `Figure.subplot_mosaic` lays them out.
+    `margins` are those of `Figure.subplots_adjust`: they are given, for finding them out takes
+    longer than the drawing."""
     fig = StudyFigure(figsize=(WIDTH, height), dpi=DPI)
     fig.subplots_adjust(**margins)
     axes = fig.subplot_mosaic(layout, **mosaic)
@@ -132,11 +147,14 @@ def finish(fig: Figure, title: str, *caption: str) -> Figure:
 
 
 def _wrapped(caption: str, width: int) -> str:
-    """Lines of at most `width` characters, broken between the parts of a caption where that is possible."""
+    """Lines of at most `width` characters, broken between the parts of a caption where that is
+    possible."""
     lines = [""]
     for part in caption.split(" · "):
         joined = f"{lines[-1]} · {part}" if lines[-1] else part
-        lines = [*lines[:-1], joined] if len(joined) <= width else [*lines, *textwrap.wrap(part, width)]
+        lines = (
+            [*lines[:-1], joined] if len(joined) <= width else [*lines, *textwrap.wrap(part, width)]
+        )
     return "\n".join(lines).strip()
 
 
@@ -154,7 +172,8 @@ def whole_ticks(ax: Axes) -> None:
 
 
 def own_runs(fresh: pd.DataFrame | None) -> str:
-    """What a caption says of such runs: "diamonds: your own run, seed 12,345"; "" if there are none."""
+    """What a caption says of such runs: "diamonds: your own run, seed 12,345"; "" if there are
+    none."""
     if fresh is None or fresh.empty:
         return ""
     seeds = [f"{seed:,}" for seed in sorted(set(fresh.seed))]
@@ -162,14 +181,16 @@ def own_runs(fresh: pd.DataFrame | None) -> str:
 
 
 def seeds_of(frame: pd.DataFrame) -> str:
-    """What a caption says of a frame that is no run frame: scale and seeds, as far as it has such columns."""
+    """What a caption says of a frame that is no run frame: scale and seeds, as far as it has such
+    columns."""
     scale = f"{', '.join(frame['scale'].unique())} scale · " if "scale" in frame else ""
     arms = frame.groupby("arm") if "arm" in frame else frame
     return scale + (seeds_text(np.atleast_1d(arms.seed.nunique())) if "seed" in frame else ONE_RUN)
 
 
 def log_axis(ax: Axes) -> None:
-    """A logarithmic y axis (and those that share it) in plain numbers (0.1, 0.2, 0.5, 1, …), decades if it is long."""
+    """A logarithmic y axis (and those that share it) in plain numbers (0.1, 0.2, 0.5, 1, …),
+    decades if it is long."""
     ax.set_yscale("log")
     low, high = ax.get_ylim()
     subs = (1, 2, 3, 5) if high < 10 * low else (1, 2, 5) if high < 200 * low else (1,)
@@ -186,15 +207,32 @@ def upright(ax: Axes, **line) -> None:
 
 
 def above(
-    ax: Axes, x: float, y: float, text: str, size: float, points: tuple[float, float] = (0, 5), colour: str = INK
+    ax: Axes,
+    x: float,
+    y: float,
+    text: str,
+    size: float,
+    points: tuple[float, float] = (0, 5),
+    colour: str = INK,
 ) -> None:
     """Words above a data point, moved right and up by so many typographic points."""
-    ax.annotate(text, (x, y), points, textcoords="offset points", ha="center", va="bottom", fontsize=size, color=colour)
+    ax.annotate(
+        text,
+        (x, y),
+        points,
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=size,
+        color=colour,
+    )
 
 
 def instead(ax: Axes, words: str) -> None:
     """Words in the middle of a panel that has nothing to show."""
-    ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color=GREY, fontsize=8.5)
+    ax.text(
+        0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color=GREY, fontsize=8.5
+    )
 
 
 def some_of(n: int, at_most: int) -> list[int]:

@@ -13,12 +13,15 @@ from mambanorm.arms import MIXERS, NAMED_ARMS, Arm
 
 
 class AttentionArm(Arm):
-    """The norms of a Transformer's block, at its attention and at its feed-forward. `name`: that of AUTONORM, or ""."""
+    """The norms of a Transformer's block, at its attention and at its feed-forward. `name`: that of
+    AUTONORM, or ""."""
 
     mixer = "MHA"
     name = ""
 
-    def __new__(cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> AttentionArm:
+    def __new__(
+        cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()
+    ) -> AttentionArm:
         arm = super().__new__(cls, n1, n2, more)
         if arm.more:
             raise ValueError(
@@ -64,14 +67,21 @@ class Variant(NamedTuple):
 
 AUTONORM: dict[str, Variant] = {
     "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended by a selector on each token"),
-    "AutoNorm_DisableSelector": Variant("NormSelector", {"mode": "disable"}, "the selector switched off: LN alone"),
-    "AutoNorm_RandomSelector": Variant("NormSelector", {"mode": "random"}, "random weights, new ones each step"),
-    "AutoNorm_FixedSelector": Variant("NormSelector", {"mode": "fixed"}, "half of each, always: our control, not S2's"),
+    "AutoNorm_DisableSelector": Variant(
+        "NormSelector", {"mode": "disable"}, "the selector switched off: LN alone"
+    ),
+    "AutoNorm_RandomSelector": Variant(
+        "NormSelector", {"mode": "random"}, "random weights, new ones each step"
+    ),
+    "AutoNorm_FixedSelector": Variant(
+        "NormSelector", {"mode": "fixed"}, "half of each, always: our control, not S2's"
+    ),
     "FrozenDyT": Variant("DyT", {}, "DyT alone"),
     "FrozenLN": Variant("LN", {}, "LN alone"),
     "Teacher": Variant("LN", {}, "LN alone, in a smaller model, to distil from"),
 }
-"""S2, §IV.B and §IV.C.2: the models that it compares. What makes a Teacher smaller is the business of its config."""
+"""S2, §IV.B and §IV.C.2: the models that it compares. What makes a Teacher smaller is the business
+of its config."""
 
 ATTENTION: dict[str, Variant] = AUTONORM | {
     "AutoNorm_Linear": Variant("NormSelector", {"linear": True}, "AutoNorm with DyT as x ⊙ α"),

@@ -1,4 +1,5 @@
-"""An image as four sequences: by rows, by columns, and both from the end (VMamba's SS2D, Liu et al. 2024)."""
+"""An image as four sequences: by rows, by columns, and both from the end (VMamba's SS2D, Liu et al.
+2024)."""
 
 import torch
 from torch import Tensor
@@ -9,7 +10,8 @@ DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
 
 
 def cross_scan(x: Tensor) -> Tensor:
-    """An image (B, D, H, W) as four sequences (B, 4, D, H·W), in the order of DIRECTIONS. ValueError for other shapes.
+    """An image (B, D, H, W) as four sequences (B, 4, D, H·W), in the order of DIRECTIONS.
+    ValueError for other shapes.
 
     The result is a view of a contiguous (B, H·W, 4, D), as a block reads it.
     """
@@ -20,24 +22,29 @@ def cross_scan(x: Tensor) -> Tensor:
 
 
 def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
-    """The adjoint of `cross_scan`, (B, 4, D, H·W) → (B, D, H, W): every value back in its place, the four summed."""
+    """The adjoint of `cross_scan`, (B, 4, D, H·W) → (B, D, H, W): every value back in its place,
+    the four summed."""
     check_tensor("y", y, "(B, 4, D, H·W)")
     if is_ordinary(y):  # jit.trace has tensors for sizes
         check_size("height", height), check_size("width", width)
     if y.dim() != 4 or y.shape[1] != 4 or y.shape[3] != height * width or not y.numel():
-        raise ValueError(f"cross_merge expects (B, 4, D, H·W) with H·W = {height * width}, got {tuple(y.shape)}")
+        raise ValueError(
+            f"cross_merge expects (B, 4, D, H·W) with H·W = {height * width}, got {tuple(y.shape)}"
+        )
     return _cross(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
 
 
 def _cross(x: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Return `_scan(x)`, or `_merge(x, size)`. torch.func takes the plain operations, not an autograd.Function."""
+    """Return `_scan(x)`, or `_merge(x, size)`. torch.func takes the plain operations, not an
+    autograd.Function."""
     if is_ordinary(x):
         return _Cross.apply(x, size)
     return _scan(x) if size is None else _merge(x, size)
 
 
 class _Cross(torch.autograd.Function):
-    """`_scan`, or `_merge` to a size (H, W): each is the other's backward pass, and adds the four in the same order."""
+    """`_scan`, or `_merge` to a size (H, W): each is the other's backward pass, and adds the four
+    in the same order."""
 
     @staticmethod
     def forward(ctx, x: Tensor, size: tuple[int, int] | None) -> Tensor:

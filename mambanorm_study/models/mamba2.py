@@ -1,22 +1,25 @@
-"""The Mamba-2 block with the sites of MambaBlock: Dao & Gu 2024, "Transformers are SSMs", section 7 and figure 6.
+"""The Mamba-2 block with the sites of MambaBlock: Dao & Gu 2024, "Transformers are SSMs", section 7
+and figure 6.
 
-    z, xBC, dt = split(Lin(N1(x)))             u, B, C = split(SiLU(Conv(xBC)))
-    Δ = softplus(dt + dt_bias)                 y = Scan(u, Δ, A, B, C) + D·u          one Δ, A and D a head
-    out = x + Lin(N_gated(N2(y) · SiLU(z)))
+    z, xBC, dt = split(Lin(N1(x)))             u, B, C = split(SiLU(Conv(xBC))) Δ = softplus(dt +
+    dt_bias)                 y = Scan(u, Δ, A, B, C) + D·u          one Δ, A and D a head out = x +
+    Lin(N_gated(N2(y) · SiLU(z)))
 
-The published block is the arm `RMSN>SSM>None+gated:RMSN`: its norm stands behind the gate (`norm_before_gate=False`).
+The published block is the arm `RMSN>SSM>None+gated:RMSN`: its norm stands behind the gate
+(`norm_before_gate=False`).
 
-Its scan is the selective scan whose Δ, A and D are the same for all channels of a head and whose A is the same for all
-states; so `selective_scan` carries it, on every back end, and no (B, L, E, N) tensor is made. What is lost against
-Mamba-2's own kernels: Δ and A are read once a channel and not once a head, exp(Δ·A) is computed P·N times and not once,
-and nothing of it is a matrix product, which is what makes large N cheap on a GPU. `benchmarks/peers.py` has that form,
-to test this block against and to measure the two side by side.
+Its scan is the selective scan whose Δ, A and D are the same for all channels of a head and whose A
+is the same for all states; so `selective_scan` carries it, on every back end, and no (B, L, E, N)
+tensor is made. What is lost against Mamba-2's own kernels: Δ and A are read once a channel and not
+once a head, exp(Δ·A) is computed P·N times and not once, and nothing of it is a matrix product,
+which is what makes large N cheap on a GPU. `benchmarks/peers.py` has that form, to test this block
+against and to measure the two side by side.
 
-Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, H heads of P = head_dim channels, G = n_groups,
-N = d_state, K = d_conv.
-Source: state-spaces/mamba `modules/mamba2.py` (parameter names, initial values); huggingface/transformers
-`models/mamba2/modeling_mamba2.py`. Deviations: all of E goes through the scan, D has one number a head, and Δ has no
-limits, which are their defaults.
+Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, H heads of P = head_dim
+channels, G = n_groups, N = d_state, K = d_conv. Source: state-spaces/mamba `modules/mamba2.py`
+(parameter names, initial values); huggingface/transformers `models/mamba2/modeling_mamba2.py`.
+Deviations: all of E goes through the scan, D has one number a head, and Δ has no limits, which are
+their defaults.
 """
 
 from __future__ import annotations
@@ -52,9 +55,11 @@ def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
 
 
 class GroupedRMSNorm(RMSNorm):
-    """RMSN of each group of a token's channels on its own: what Mamba-2 has behind its gate, mamba-ssm's RMSNormGated.
+    """RMSN of each group of a token's channels on its own: what Mamba-2 has behind its gate,
+    mamba-ssm's RMSNormGated.
 
-    y = γ_c · x / √(mean over the channels of c's group of x² + ε). ValueError unless the groups divide d.
+    y = γ_c · x / √(mean over the channels of c's group of x² + ε). ValueError unless the groups
+    divide d.
     """
 
     def __init__(self, d: int, *, groups: int, **options: Any):
@@ -70,11 +75,12 @@ class GroupedRMSNorm(RMSNorm):
 class Mamba2Block(CausalBlock):
     """One block, residual included: x (B, L, d_model) → (B, L, d_model).
 
-    n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. more: (site, norm) pairs of further
-    norms, at "conv" (u alone), "B" and "C" (over G·N channels), "delta" (the H numbers before bias and softplus), "z",
-    "gated", "branch" and "residual"; "gated" is Mamba-2's own, and RMSN there is taken over each of the n_groups.
-    `norm_options` go to whichever norm knows them. Raises ValueError for an unknown norm, site or size, TypeError for
-    an option that no norm has.
+    n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. more: (site, norm)
+    pairs of further norms, at "conv" (u alone), "B" and "C" (over G·N channels), "delta" (the H
+    numbers before bias and softplus), "z", "gated", "branch" and "residual"; "gated" is Mamba-2's
+    own, and RMSN there is taken over each of the n_groups. `norm_options` go to whichever norm
+    knows them. Raises ValueError for an unknown norm, site or size, TypeError for an option that no
+    norm has.
     """
 
     lacks = ("delta_after",)
@@ -97,7 +103,12 @@ class Mamba2Block(CausalBlock):
         super().__init__()
         sizes = dict(d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
         check_sizes(scan_backend, None, **sizes, head_dim=head_dim, n_groups=n_groups)
-        self.d_model, self.d_state, self.head_dim, self.n_groups = d_model, d_state, head_dim, n_groups
+        self.d_model, self.d_state, self.head_dim, self.n_groups = (
+            d_model,
+            d_state,
+            head_dim,
+            n_groups,
+        )
         self.d_inner, self.scan_backend = expand * d_model, scan_backend
         self.n_heads = heads_of(self.d_inner, head_dim, n_groups)
 
@@ -122,25 +133,41 @@ class Mamba2Block(CausalBlock):
         return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **own)
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:
-        """What is convolved, u, B and C (B, L, E + 2·G·N); the gate z (B, L, E); Δ before its softplus (B, L, H)."""
-        gate, main, step = split_linear(self.in_proj, h, [self.d_inner, self.convolved, self.n_heads])
+        """What is convolved, u, B and C (B, L, E + 2·G·N); the gate z (B, L, E); Δ before its
+        softplus (B, L, H)."""
+        gate, main, step = split_linear(
+            self.in_proj, h, [self.d_inner, self.convolved, self.n_heads]
+        )
         return main, gate, step
 
-    def select(self, u: Tensor, dt: Tensor, at: Callable, context: BlockCache | None) -> tuple[Tensor, ...]:
+    def select(
+        self, u: Tensor, dt: Tensor, at: Callable, context: BlockCache | None
+    ) -> tuple[Tensor, ...]:
         """u (B, L, E), dt, B and C (B, L, G·N)."""
         bc = self.n_groups * self.d_state
         u, B, C = u.split([self.d_inner, bc, bc], dim=-1)
         u, B, C = at("conv", u), at("B", B), at("C", C)
         return u, at("delta", dt), B, C
 
-    def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: BlockCache | None) -> Tensor:
+    def scan(
+        self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: BlockCache | None
+    ) -> Tensor:
         """y (B, L, E): the selective scan, Δ, A and D the same for all channels of a head."""
         state, heads = None if context is None else context.state, [(self.n_heads,)] * 3
-        check_shapes("Mamba2Block", ("dt_bias", "A_log", "D"), (self.dt_bias, self.A_log, self.D), heads)  # no widening
+        check_shapes(
+            "Mamba2Block", ("dt_bias", "A_log", "D"), (self.dt_bias, self.A_log, self.D), heads
+        )  # no widening
         delta = at("step_size", F.softplus(dt + self.dt_bias))
-        u, delta, B, C = u.transpose(1, 2), self._widen(delta).transpose(1, 2), self._grouped(B), self._grouped(C)
+        u, delta, B, C = (
+            u.transpose(1, 2),
+            self._widen(delta).transpose(1, 2),
+            self._grouped(B),
+            self._grouped(C),
+        )
         A = self._widen(-torch.exp(self.A_log))[:, None].expand(-1, self.d_state)
-        options = dict(return_last_state=state is not None, initial_state=state, backend=self.scan_backend)
+        options = dict(
+            return_last_state=state is not None, initial_state=state, backend=self.scan_backend
+        )
         found = selective_scan(u, delta, A, B, C, self._widen(self.D), **options)
         if state is None:
             return found.transpose(1, 2)
@@ -157,7 +184,8 @@ class Mamba2Block(CausalBlock):
 
 
 def _rename_from_mamba_ssm(block: Mamba2Block, state: dict[str, Tensor], prefix: str, *_) -> None:
-    """Renames mamba-ssm's `norm.*`, its N1, and `mixer.*`, whose `norm` is behind the gate, to this block's names."""
+    """Renames mamba-ssm's `norm.*`, its N1, and `mixer.*`, whose `norm` is behind the gate, to this
+    block's names."""
     for theirs, ours in (("norm.", "n1."), ("mixer.norm.", "more.gated."), ("mixer.", "")):
         for key in [key for key in state if key.startswith(prefix + theirs)]:
             state[prefix + ours + key.removeprefix(prefix + theirs)] = state.pop(key)

@@ -1,16 +1,16 @@
-"""A Transformer with any norm of the registry: S2's TransformerWithAutoNorm, built from its text (S2, §IV.B).
+"""A Transformer with any norm of the registry: S2's TransformerWithAutoNorm, built from its text
+(S2, §IV.B).
 
-    h = N1(x + DropPath(MHA(x)))            norms "after" the sum, as in S2 and in Vaswani et al. 2017
-    y = N2(h + DropPath(SE(FF(h))))
-    h = x + DropPath(MHA(N1(x)))            norms "before" (pre-norm)
-    y = h + DropPath(SE(FF(N2(h))))
+    h = N1(x + DropPath(MHA(x)))            norms "after" the sum, as in S2 and in Vaswani et al.
+    2017 y = N2(h + DropPath(SE(FF(h)))) h = x + DropPath(MHA(N1(x)))            norms "before"
+    (pre-norm) y = h + DropPath(SE(FF(N2(h))))
 
-S2 says that the NormSelector stands "after the multi-head attention and feed-forward network layers", and no more. It
-is read as post-norm, behind the residual sum. Where SE stands it does not say: here it scales the channels of the
-feed-forward branch.
+S2 says that the NormSelector stands "after the multi-head attention and feed-forward network
+layers", and no more. It is read as post-norm, behind the residual sum. Where SE stands it does not
+say: here it scales the channels of the feed-forward branch.
 
-Glossary: B rows, L positions, D = d_model, H heads, MHA attention, FF feed-forward (D → expand·D → D), SE squeeze and
-excitation.
+Glossary: B rows, L positions, D = d_model, H heads, MHA attention, FF feed-forward (D → expand·D →
+D), SE squeeze and excitation.
 """
 
 from __future__ import annotations
@@ -40,42 +40,52 @@ TRANSFORMER_SITES = ("x", "attention", "n1", "feed_forward", "n2", "residual")
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention of all positions on all, (B, L, D) → (B, L, D), by torch's fused kernel. ValueError
-    unless the heads divide the width."""
+    """Multi-head self-attention of all positions on all, (B, L, D) → (B, L, D), by torch's fused
+    kernel. ValueError unless the heads divide the width."""
 
     def __init__(self, d_model: int, n_heads: int):
         super().__init__()
         check_size("d_model", d_model), check_size("n_heads", n_heads)
         if d_model % n_heads:
             fits = [h for h in range(1, d_model + 1) if d_model % h == 0]
-            raise ValueError(f"{n_heads} heads do not divide d_model={d_model}: n_heads may be one of {fits}")
+            raise ValueError(
+                f"{n_heads} heads do not divide d_model={d_model}: n_heads may be one of {fits}"
+            )
         self.n_heads = n_heads
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out_proj = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         B, L, D = x.shape
-        q, k, v = self.qkv(x).view(B, L, 3, self.n_heads, D // self.n_heads).permute(2, 0, 3, 1, 4)  # (B, H, L, D/H)
-        mask = None if lengths is None else valid_positions(lengths, L).view(B, 1, 1, L)  # no one looks at padding
+        q, k, v = (
+            self.qkv(x).view(B, L, 3, self.n_heads, D // self.n_heads).permute(2, 0, 3, 1, 4)
+        )  # (B, H, L, D/H)
+        mask = (
+            None if lengths is None else valid_positions(lengths, L).view(B, 1, 1, L)
+        )  # no one looks at padding
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.out_proj(y.transpose(1, 2).reshape(B, L, D))
 
 
 class SqueezeExcite(nn.Module):
-    """x·σ(MLP(mean of x over its valid positions)), channel by channel (Hu et al. 2018), (B, L, D) → (B, L, D)."""
+    """x·σ(MLP(mean of x over its valid positions)), channel by channel (Hu et al. 2018), (B, L, D)
+    → (B, L, D)."""
 
     def __init__(self, d_model: int, hidden: int | None = None):
         super().__init__()
         hidden = max(4, d_model // 4) if hidden is None else hidden
-        self.excite = nn.Sequential(nn.Linear(d_model, hidden), nn.ReLU(), nn.Linear(hidden, d_model), nn.Sigmoid())
+        self.excite = nn.Sequential(
+            nn.Linear(d_model, hidden), nn.ReLU(), nn.Linear(hidden, d_model), nn.Sigmoid()
+        )
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         return x * self.excite(mean_pool(x, lengths))[:, None]
 
 
 class TransformerBlock(ObservedBlock):
-    """One block, residuals included: x (B, L, D) → (B, L, D). n1 and n2 are names of norms; `norm_options` go to
-    whichever of the two knows them. ValueError for an unknown norm, position or size."""
+    """One block, residuals included: x (B, L, D) → (B, L, D). n1 and n2 are names of norms;
+    `norm_options` go to whichever of the two knows them. ValueError for an unknown norm, position
+    or size."""
 
     sites = TRANSFORMER_SITES
 
@@ -111,7 +121,8 @@ class TransformerBlock(ObservedBlock):
 
     @property
     def out_proj(self) -> nn.Linear:
-        """The projection at the end of the attention: what diagnostics take the spectrum of, as a Mamba block's."""
+        """The projection at the end of the attention: what diagnostics take the spectrum of, as a
+        Mamba block's."""
         return self.attention.out_proj
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -119,11 +130,17 @@ class TransformerBlock(ObservedBlock):
         x = self._branch("feed_forward", self._feed, "n2", self.n2, x, lengths)
         return self._see("residual", x)
 
-    def _branch(self, name: str, function: Callable, site: str, norm: nn.Module, x: Tensor, lengths) -> Tensor:
+    def _branch(
+        self, name: str, function: Callable, site: str, norm: nn.Module, x: Tensor, lengths
+    ) -> Tensor:
         """x + DropPath(f(x)), with the norm after the sum or before f."""
         if self.norm_position == "after":
-            return self._see(site, norm(x + self.drop_path(self._see(name, function(x, lengths))), lengths))
-        return x + self.drop_path(self._see(name, function(self._see(site, norm(x, lengths)), lengths)))
+            return self._see(
+                site, norm(x + self.drop_path(self._see(name, function(x, lengths))), lengths)
+            )
+        return x + self.drop_path(
+            self._see(name, function(self._see(site, norm(x, lengths)), lengths))
+        )
 
     def _feed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         y = self.feed_forward(x)
@@ -138,13 +155,14 @@ class TransformerBlock(ObservedBlock):
 class TransformerClassifier(Classifier):
     """Stem, n_layers Transformer blocks, mean over the valid positions, linear head.
 
-    Exactly one of `vocab_size` (token ids (B, L)), `in_features` (real values (B, L, in_features)) and `in_channels`
-    (images (B, H, W, in_channels), cut into squares of `patch`² pixels) is given; `forward(x, lengths=None)` → logits
-    (B, n_classes). For regression n_classes is the number of targets, and the logits are their values.
+    Exactly one of `vocab_size` (token ids (B, L)), `in_features` (real values (B, L, in_features))
+    and `in_channels` (images (B, H, W, in_channels), cut into squares of `patch`² pixels) is given;
+    `forward(x, lengths=None)` → logits (B, n_classes). For regression n_classes is the number of
+    targets, and the logits are their values.
 
-    `arm`: `"N1>MHA>N2"` or one of AUTONORM. `drop_path`, `positional` and `positions` as SequenceClassifier's. Raises
-    ValueError for an unknown norm, arm or position, for heads that do not divide the width, and for inputs of another
-    kind.
+    `arm`: `"N1>MHA>N2"` or one of AUTONORM. `drop_path`, `positional` and `positions` as
+    SequenceClassifier's. Raises ValueError for an unknown norm, arm or position, for heads that do
+    not divide the width, and for inputs of another kind.
     """
 
     @keeps_arguments
@@ -177,7 +195,9 @@ class TransformerClassifier(Classifier):
             nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
         self.arm = Arm.parse(arm)
         if not isinstance(self.arm, AttentionArm):
-            raise ValueError(f"arm {self.arm} is a Mamba's: a Transformer's is written {self.arm.n1}>MHA>{self.arm.n2}")
+            raise ValueError(
+                f"arm {self.arm} is a Mamba's: a Transformer's is written {self.arm.n1}>MHA>{self.arm.n2}"
+            )
         for name, value in self.arm.options.items():
             if (norm_options or {}).get(name, value) != value:
                 raise ValueError(
@@ -192,13 +212,21 @@ class TransformerClassifier(Classifier):
             TransformerBlock(d_model, self.arm.n1, self.arm.n2, drop_path=rate, **own)
             for rate in drop_rates(drop_path, n_layers)
         )
-        self._make_ends(n_classes, (d_model, d_model), (stem_norm, final_norm), options, positional, positions)
+        self._make_ends(
+            n_classes, (d_model, d_model), (stem_norm, final_norm), options, positional, positions
+        )
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         self._check(x, lengths)
-        x = self.stem(x) if self.in_channels is None else self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        x = (
+            self.stem(x)
+            if self.in_channels is None
+            else self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        )
         x = self.positional(x)
-        x = blank_padding(x if self.in_channels is None else x.flatten(1, 2), lengths)  # (B, L, D); 0 · NaN is NaN
+        x = blank_padding(
+            x if self.in_channels is None else x.flatten(1, 2), lengths
+        )  # (B, L, D); 0 · NaN is NaN
         x = self.stem_norm(x, lengths)
         for block in self.blocks:
             x = block(x, lengths)

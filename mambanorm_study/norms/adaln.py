@@ -1,15 +1,18 @@
-"""Norms that do not stand in the registry, whose norms are called as `norm(x)`: adaptive layer norm, which needs a
-second input, and weight standardization, which normalizes the weights of a layer, not its activations.
+"""Norms that do not stand in the registry, whose norms are called as `norm(x)`: adaptive layer
+norm, which needs a second input, and weight standardization, which normalizes the weights of a
+layer, not its activations.
 
 AdaLN: scale and shift come from a condition c (a class, a time step), not from parameters γ and β.
 
     y = (1 + γ(c)) ⊙ LN(x) + β(c)                        adaLN
     x + α(c) ⊙ branch(y),   γ = β = α = 0 at the start   adaLN-zero
 
-γ, β and α are one linear map of SiLU(c). Adaptive scales and shifts come from conditional networks for images (Perez et
-al. 2018, FiLM); both forms above are those of diffusion transformers (Peebles & Xie 2023, DiT, §3.2).
+γ, β and α are one linear map of SiLU(c). Adaptive scales and shifts come from conditional networks
+for images (Perez et al. 2018, FiLM); both forms above are those of diffusion transformers (Peebles
+& Xie 2023, DiT, §3.2).
 
-Weight standardization (Qiao et al. 2019, arXiv:1903.10520), before each use of W, which the optimizer changes:
+Weight standardization (Qiao et al. 2019, arXiv:1903.10520), before each use of W, which the
+optimizer changes:
 
     Ŵ_i = (W_i − μ_i) / √(σ²_i + ε)     μ_i, σ²_i over everything that feeds output i
 
@@ -31,11 +34,13 @@ from mambanorm.norms.classic import LayerNorm
 
 
 class AdaLN(nn.Module):
-    """Layer norm of x (B, L, d) whose scale and shift are computed from a condition (B, d_condition).
+    """Layer norm of x (B, L, d) whose scale and shift are computed from a condition (B,
+    d_condition).
 
-    `forward(x, condition)` → (B, L, d). `residual(x, branch, condition)` → x + α ⊙ branch(forward(x, condition)).
-    With `zero=False` α is 1. With `zero=True` α comes from the condition as well, and γ, β and α start at zero:
-    the residual block is then the identity at first, and y is plain LN. Raises ValueError for other sizes or shapes.
+    `forward(x, condition)` → (B, L, d). `residual(x, branch, condition)` → x + α ⊙
+    branch(forward(x, condition)). With `zero=False` α is 1. With `zero=True` α comes from the
+    condition as well, and γ, β and α start at zero: the residual block is then the identity at
+    first, and y is plain LN. Raises ValueError for other sizes or shapes.
     """
 
     def __init__(self, d: int, d_condition: int, *, zero: bool = False, eps: float = 1e-5):
@@ -61,7 +66,9 @@ class AdaLN(nn.Module):
         """γ, β and α of each row, (B, 1, d); α is the number 1 without `zero`."""
         check_real("condition", condition, f"(B, {self.d_condition})")
         if condition.shape != (fits := (len(x), self.d_condition)):
-            raise ValueError(f"AdaLN expects a condition (B, d_condition) = {fits}, got {tuple(condition.shape)}")
+            raise ValueError(
+                f"AdaLN expects a condition (B, d_condition) = {fits}, got {tuple(condition.shape)}"
+            )
         parts = self.map(F.silu(condition))[:, None].split(self.d, dim=-1)  # (B, 1, d) each
         return parts if self.zero else (*parts, 1.0)
 
@@ -81,15 +88,22 @@ class WeightStandardization(nn.Module):
 
 
 def standardize_weights(layer: nn.Module, *, eps: float = 1e-5) -> nn.Module:
-    """The same layer (linear or convolution), which from now on uses standardized weights; W itself is
-    `layer.parametrizations.weight.original`. ValueError for a layer without a weight of at least two axes, for one
-    whose outputs have a single input each (Ŵ would be 0), and for one that is standardized already."""
+    """The same layer (linear or convolution), which from now on uses standardized weights; W itself
+    is `layer.parametrizations.weight.original`. ValueError for a layer without a weight of at least
+    two axes, for one whose outputs have a single input each (Ŵ would be 0), and for one that is
+    standardized already."""
     weight = getattr(layer, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() < 2:
-        raise ValueError(f"weight standardization needs a layer with a weight (outputs, inputs, …), got {shown(layer)}")
+        raise ValueError(
+            f"weight standardization needs a layer with a weight (outputs, inputs, …), got {shown(layer)}"
+        )
     if parametrize.is_parametrized(layer, "weight"):
-        raise ValueError(f"the weights of this layer have a parametrization already: {shown(layer)}")
+        raise ValueError(
+            f"the weights of this layer have a parametrization already: {shown(layer)}"
+        )
     if weight[0].numel() < 2:
-        raise ValueError(f"each output of this layer has a single weight, whose variance is 0: {shown(layer)}")
+        raise ValueError(
+            f"each output of this layer has a single weight, whose variance is 0: {shown(layer)}"
+        )
     parametrize.register_parametrization(layer, "weight", WeightStandardization(eps))
     return layer

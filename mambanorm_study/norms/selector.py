@@ -1,8 +1,10 @@
-"""Norms of AutoNorm (study source S2) and what it is made of: functions of one token, learned, without its statistics.
+"""Norms of AutoNorm (study source S2) and what it is made of: functions of one token, learned,
+without its statistics.
 
-The source writes DyT(x) = x ⊙ α, and calls it "Dynamic Transformer Normalization". The published DyT is Dynamic Tanh
-(Zhu et al. 2025, Transformers without Normalization), which is the default; `linear=True` is the source's. The
-source's public code applies its selector once and blends even where it is called frozen; its text is built here.
+The source writes DyT(x) = x ⊙ α, and calls it "Dynamic Transformer Normalization". The published
+DyT is Dynamic Tanh (Zhu et al. 2025, Transformers without Normalization), which is the default;
+`linear=True` is the source's. The source's public code applies its selector once and blends even
+where it is called frozen; its text is built here.
 
 All three look at one token only. They are causal, and padding cannot matter.
 """
@@ -27,8 +29,8 @@ MODES = ("learned", "disable", "random", "fixed")
 
 @contextmanager
 def fresh_numbers() -> Iterator[None]:
-    """Random numbers of their own for what is made inside. The stream outside moves by one number, whatever is drawn;
-    so what follows starts the same beside any norm, and repeats nothing."""
+    """Random numbers of their own for what is made inside. The stream outside moves by one number,
+    whatever is drawn; so what follows starts the same beside any norm, and repeats nothing."""
     seed = int(torch.randint(2**62, (), device="cpu"))  # also where models are built on meta
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -45,8 +47,9 @@ def fresh_numbers() -> Iterator[None]:
     use="Transformers without any statistic",
 )
 class DyT(Norm):
-    """Dynamic Tanh: every number for itself, no statistic. α is one number; with `linear=True` it is one a channel, and
-    the norm is x ⊙ α without γ and β. α starts at 0.5, and at 1 with `linear` (the identity)."""
+    """Dynamic Tanh: every number for itself, no statistic. α is one number; with `linear=True` it
+    is one a channel, and the norm is x ⊙ α without γ and β. α starts at 0.5, and at 1 with `linear`
+    (the identity)."""
 
     def __init__(self, d: int, *, affine: bool = True, linear: bool = False):
         check_flag("affine", affine), check_flag("linear", linear)
@@ -71,7 +74,8 @@ class DyT(Norm):
     use="as DyT, with erf and a shift",
 )
 class Derf(Norm):
-    """The error function in DyT's place, with a learned shift s of its argument, α = 0.5 and s = 0 at the start."""
+    """The error function in DyT's place, with a learned shift s of its argument, α = 0.5 and s = 0
+    at the start."""
 
     def __init__(self, d: int, *, affine: bool = True):
         super().__init__(d, affine=affine)
@@ -94,11 +98,11 @@ class Derf(Norm):
 class NormSelector(Norm):
     """Two norms blended by weights that depend on the token, x (B, L, D) → (B, L, D).
 
-    mode: "learned", from ½ each at the start; "disable", LN alone, bit for bit; "random", one draw w₀ ~ U(0, 1) for
-    each forward pass in training and its mean ½ in eval; "fixed", ½ always (our control). The MLP's width is D/4,
-    at least 4. `linear`: DyT as the source states it. The draws depend on the torch seed at construction
-    and on their number alone, and go on after a checkpoint. `observer("selector", w)` is shown the weights (B, L, 2) of
-    each forward pass.
+    mode: "learned", from ½ each at the start; "disable", LN alone, bit for bit; "random", one draw
+    w₀ ~ U(0, 1) for each forward pass in training and its mean ½ in eval; "fixed", ½ always (our
+    control). The MLP's width is D/4, at least 4. `linear`: DyT as the source states it. The draws
+    depend on the torch seed at construction and on their number alone, and go on after a
+    checkpoint. `observer("selector", w)` is shown the weights (B, L, 2) of each forward pass.
     """
 
     members = ("DyT", "LN")
@@ -138,7 +142,9 @@ class NormSelector(Norm):
             self.observer("selector", w)
         if self.mode == "disable":
             return self.ln.normalize(x, lengths)
-        return torch.addcmul(self.ln.normalize(blank, None) * w[..., 1:], self.dyt.bounded(blank), w[..., :1])
+        return torch.addcmul(
+            self.ln.normalize(blank, None) * w[..., 1:], self.dyt.bounded(blank), w[..., :1]
+        )
 
     def weights(self, x: Tensor) -> Tensor:
         """w₀ of DyT and w₁ of LN, (B, L, 2)."""
@@ -149,7 +155,8 @@ class NormSelector(Norm):
         return x.new_tensor([first, 1 - first]).expand(*x.shape[:2], 2)
 
     def _draw(self) -> float:
-        """Return the next of the draws, from a generator of its own: nothing else's random numbers move."""
+        """Return the next of the draws, from a generator of its own: nothing else's random numbers
+        move."""
         if is_recomputed():
             told = "the random weights of NormSelector cannot be drawn again: leave this norm out of activation "
             raise RuntimeError(f"{told}checkpointing, or use mode='fixed'")

@@ -1,7 +1,8 @@
-"""Executing notebooks headless: papermill with parameters, two kernels at a time, each with its share of the cores.
+"""Executing notebooks headless: papermill with parameters, two kernels at a time, each with its
+share of the cores.
 
-A notebook needs one cell tagged `parameters` with scale, seeds, tasks, runs_dir and scheduler. A failing notebook never
-stops the others: its outcome says which cell failed and with what.
+A notebook needs one cell tagged `parameters` with scale, seeds, tasks, runs_dir and scheduler. A
+failing notebook never stops the others: its outcome says which cell failed and with what.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from mambanorm_study.report.notebooks import NotebookOutcome, read_outcome
 from mambanorm_study.runs import machine
 
 AT_ONCE = 2  # kernels; more would only share the cores of a laptop
-logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it would print is in the outcome
+logging.getLogger("papermill").addHandler(
+    logging.NullHandler()
+)  # what it would print is in the outcome
 
 
 def execute(
@@ -42,8 +45,8 @@ def execute(
     progress: bool = True,
     each: Callable[[NotebookOutcome], None] = lambda outcome: None,
 ) -> list[NotebookOutcome]:
-    """Executes notebooks, at most AT_ONCE at a time with the cores split among them; outcomes in their order. `each` is
-    called with every outcome as it comes."""
+    """Executes notebooks, at most AT_ONCE at a time with the cores split among them; outcomes in
+    their order. `each` is called with every outcome as it comes."""
     if not paths:
         return []
     cores = machine.cores()
@@ -52,7 +55,9 @@ def execute(
     outcomes = {}
     layout = "{desc} |{bar}| {n_fmt}/{total_fmt}, {elapsed}{postfix}"
     with tqdm(total=len(paths), desc="notebooks", bar_format=layout, disable=not progress) as bar:
-        futures = {pool.submit(_run_safely, path, out_dir, parameters, kernels): path for path in paths}
+        futures = {
+            pool.submit(_run_safely, path, out_dir, parameters, kernels): path for path in paths
+        }
         try:
             for future in as_completed(futures):
                 outcome = outcomes[futures[future]] = future.result()
@@ -77,16 +82,22 @@ def _run_safely(path: Path, out_dir: Path, parameters: dict, kernels: Kernels) -
 
 
 def run_notebook(
-    path: str | Path, out_dir: str | Path, parameters: dict | None = None, *, kernels: Kernels | None = None
+    path: str | Path,
+    out_dir: str | Path,
+    parameters: dict | None = None,
+    *,
+    kernels: Kernels | None = None,
 ) -> NotebookOutcome:
-    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a failing cell is an outcome."""
+    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a failing cell
+    is an outcome."""
     path, out_dir = Path(path).resolve(), Path(out_dir).resolve()
     nbformat.read(path, as_version=4)
     out_dir.mkdir(parents=True, exist_ok=True)
     unfinished, final = out_dir / f".unfinished-{path.name}", out_dir / path.name
     crash, kernels = "", kernels or Kernels()
     try:
-        # beside its notebook, as in JupyterLab; but nothing is written beside those of an installed wheel
+        # beside its notebook, as in JupyterLab; but nothing is written beside those of an installed
+        # wheel
         with kernels.start(path.parent if CHECKOUT or KIT not in path.parents else WORK) as kernel:
             # papermill formats its paths: braces in a folder's name must be doubled
             names = [str(name).replace("{", "{{").replace("}", "}}") for name in (path, unfinished)]
@@ -115,7 +126,8 @@ def run_notebook(
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel that remembers its client, and closes it: nbclient does not if it was given the kernel."""
+    """A kernel that remembers its client, and closes it: nbclient does not if it was given the
+    kernel."""
 
     def client(self, **options):
         self.last_client = super().client(**options)
@@ -128,7 +140,8 @@ class Kernel(AsyncKernelManager):
 
 
 class Kernels:
-    """Starts kernels of this very Python with a share of the cores, and can stop all of them at once."""
+    """Starts kernels of this very Python with a share of the cores, and can stop all of them at
+    once."""
 
     def __init__(self, threads: int | None = None):
         self.threads, self.running, self.stopped = threads, set(), False
@@ -138,9 +151,16 @@ class Kernels:
     def start(self, folder: Path) -> Iterator[Kernel]:
         """A running kernel whose working directory is `folder`; it is shut down when done."""
         with tempfile.TemporaryDirectory(prefix="mambanorm-") as private:
-            # sockets in a private folder: kernels started side by side would pick the same TCP ports
-            sockets = dict(transport="ipc", ip=f"{private}/k") if os.name == "posix" and len(private) < 90 else {}
-            kernel = Kernel(kernel_name="python3", connection_file=f"{private}/kernel.json", **sockets)
+            # sockets in a private folder: kernels started side by side would pick the same TCP
+            # ports
+            sockets = (
+                dict(transport="ipc", ip=f"{private}/k")
+                if os.name == "posix" and len(private) < 90
+                else {}
+            )
+            kernel = Kernel(
+                kernel_name="python3", connection_file=f"{private}/kernel.json", **sockets
+            )
             # a user's own "python3" kernel may be another Python, without this package
             kernel.kernel_spec.argv[0] = sys.executable
             with self.lock:
@@ -162,7 +182,12 @@ class Kernels:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         env[KERNEL] = "1"
         if self.threads:
-            names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+            names = (
+                "OMP_NUM_THREADS",
+                "MKL_NUM_THREADS",
+                "OPENBLAS_NUM_THREADS",
+                "NUMBA_NUM_THREADS",
+            )
             env |= dict.fromkeys(names, str(self.threads))
         return env
 

@@ -1,6 +1,8 @@
-"""One executed notebook as a page that stands alone: no script, no network, light and dark, wide and narrow.
+"""One executed notebook as a page that stands alone: no script, no network, light and dark, wide
+and narrow.
 
-A widget is shown as the picture that goes with it (`mambanorm_study/widgets/`). `link_pages` of study.py fills <nav>.
+A widget is shown as the picture that goes with it (`mambanorm_study/widgets/`). `link_pages` of
+study.py fills <nav>.
 """
 
 import re
@@ -15,8 +17,17 @@ from traitlets.config import Config
 
 from mambanorm_study.report.page import figures, mathml, navigation, page, template, to_pages
 
-SHOWN = ["text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain"]
-"""The formats of an output, of which the first that it has is shown. None of them needs a script."""
+SHOWN = [
+    "text/html",
+    "text/markdown",
+    "image/svg+xml",
+    "image/png",
+    "image/jpeg",
+    "text/latex",
+    "text/plain",
+]
+"""The formats of an output, of which the first that it has is shown. None of them needs a
+script."""
 
 
 class Renderer(IPythonRenderer):
@@ -40,15 +51,20 @@ FOLDED = """{%- extends "basic/index.html.j2" -%}
 
 
 class Cells(HTMLExporter):
-    """The cells of a notebook as HTML, without a page around them; a solution opens when it is clicked."""
+    """The cells of a notebook as HTML, without a page around them; a solution opens when it is
+    clicked."""
 
     def __init__(self):
         shown = Config(NbConvertBase=dict(display_data_priority=SHOWN))
-        super().__init__(config=shown, template_name="basic", exclude_anchor_links=True, raw_template=FOLDED)
+        super().__init__(
+            config=shown, template_name="basic", exclude_anchor_links=True, raw_template=FOLDED
+        )
 
     @pass_context
     def markdown2html(self, context, source: str) -> str:
-        return rendered(source, escape=False, attachments=context.get("cell", {}).get("attachments", {}))
+        return rendered(
+            source, escape=False, attachments=context.get("cell", {}).get("attachments", {})
+        )
 
 
 def rendered(text: str, **options) -> str:
@@ -62,10 +78,17 @@ def to_html(nb: nbformat.NotebookNode, title: str) -> str:
     nb.metadata.pop("widgets", None)  # the state of widgets, of use to their scripts only
     for output in (o for cell in nb.cells for o in cell.get("outputs", ())):
         data = output.get("data", {})
-        if text := data.get("text/markdown") or data.get("text/latex"):  # an answer: what a store says is in it
-            data.setdefault("text/html", f'<div class="rendered_html">{rendered(text, escape=True)}</div>')
+        if text := data.get("text/markdown") or data.get(
+            "text/latex"
+        ):  # an answer: what a store says is in it
+            data.setdefault(
+                "text/html", f'<div class="rendered_html">{rendered(text, escape=True)}</div>'
+            )
     cells, _ = Cells().from_notebook_node(nb)
-    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
+    light, dark = (
+        HtmlFormatter(style=name).get_style_defs(".highlight")
+        for name in ("default", "github-dark")
+    )
     colours = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
     links = navigation()
     body = f"{links}\n{sections(cells)}\n{figures(cells)}\n{links}"

@@ -1,10 +1,11 @@
-"""The study's notebooks: their files, the runs that each needs, and what an executed one shows of itself.
+"""The study's notebooks: their files, the runs that each needs, and what an executed one shows of
+itself.
 
-A notebook provides for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
-starts with `**Question.**`; a code cell tagged `answer` that displays or prints the answer in Markdown; a code cell
-tagged `thumbnail` (else the first picture counts). Code cells tagged `found` open the report, with their Markdown and
-their pictures; those tagged `first` stand above all cards, the first of them open, the others folded under the heading
-of their section.
+A notebook provides for its card: `# Title` on the first line of its first Markdown cell and a
+paragraph that starts with `**Question.**`; a code cell tagged `answer` that displays or prints the
+answer in Markdown; a code cell tagged `thumbnail` (else the first picture counts). Code cells
+tagged `found` open the report, with their Markdown and their pictures; those tagged `first` stand
+above all cards, the first of them open, the others folded under the heading of their section.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ NOTEBOOKS = KIT / "notebooks"
 
 
 def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
-    """The notebooks in teaching order: all, or those named or begun (`"03,05_combination"` or a list). ValueError for
-    an unknown one."""
+    """The notebooks in teaching order: all, or those named or begun (`"03,05_combination"` or a
+    list). ValueError for an unknown one."""
     found = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("."))
     if not found:
-        raise ValueError(f"no notebooks in {NOTEBOOKS}: a checkout of the project has them, and so has its wheel")
+        raise ValueError(
+            f"no notebooks in {NOTEBOOKS}: a checkout of the project has them, and so has its wheel"
+        )
     if wanted is None:
         return found
     wanted = check_names("notebooks", wanted.split(",") if isinstance(wanted, str) else wanted)
@@ -52,7 +55,8 @@ def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
 
 
 def copy_notebooks(folder: Path, *, force: bool = False) -> list[str]:
-    """Copies the notebooks into a folder; those in it that differ stay unless forced, and their names are returned."""
+    """Copies the notebooks into a folder; those in it that differ stay unless forced, and their
+    names are returned."""
     kept = []
     for path in find_notebooks():
         copy, content = folder / path.name, path.read_bytes()
@@ -64,7 +68,8 @@ def copy_notebooks(folder: Path, *, force: bool = False) -> list[str]:
 
 
 def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:
-    """`notebook_runs(...)`; if names are given, of those notebooks only. ValueError for an unknown task."""
+    """`notebook_runs(...)`; if names are given, of those notebooks only. ValueError for an unknown
+    task."""
     for task in tasks or ():
         check_task(task)
     plan = notebook_runs(scale, tasks, seeds)
@@ -73,7 +78,8 @@ def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> d
 
 @dataclass(frozen=True)
 class NotebookOutcome:
-    """One executed notebook: how it went and what its card shows. `question` and `answer` are Markdown."""
+    """One executed notebook: how it went and what its card shows. `question` and `answer` are
+    Markdown."""
 
     name: str
     status: str = "failed"  # ok | failed
@@ -85,7 +91,9 @@ class NotebookOutcome:
     answer: str = ""
     thumbnail: str = ""  # HTML of a picture
     found: str = ""  # HTML that opens the index
-    first: tuple[tuple[str, str], ...] = ()  # (heading of its section, HTML) that the index shows above the cards
+    first: tuple[
+        tuple[str, str], ...
+    ] = ()  # (heading of its section, HTML) that the index shows above the cards
     error: str = ""  # which cell failed, and with what
     failed_runs: int = 0  # runs of this notebook that could not be trained
     earlier: str = ""  # when, if it was not executed this time
@@ -127,28 +135,45 @@ def read_outcome(path: Path) -> NotebookOutcome:
         **_heading(nb, path.stem),
         **_failure(cells, run.get("crash", "")),
         answer="\n\n".join(filter(None, map(_text, _outputs(_tagged(cells, "answer"))))),
-        found="\n".join(f"<div>{shown}</div>" for shown in map(_as_html, _outputs(_tagged(cells, "found"))) if shown),
+        found="\n".join(
+            f"<div>{shown}</div>"
+            for shown in map(_as_html, _outputs(_tagged(cells, "found")))
+            if shown
+        ),
         first=tuple(_with_headings(nb, "first")),
         thumbnail=next(chain(pictures_of(_tagged(cells, "thumbnail")), pictures_of(cells)), ""),
     )
 
 
 def _heading(nb: nbformat.NotebookNode, name: str) -> dict[str, str]:
-    own = (c for c in nb.cells if c.cell_type == "markdown" and "papermill-error-cell-tag" not in tags_of(c))
+    own = (
+        c
+        for c in nb.cells
+        if c.cell_type == "markdown" and "papermill-error-cell-tag" not in tags_of(c)
+    )
     opening = next((cell.source for cell in own), "")
     title = re.match(r"#\s+(.+)", opening)
-    question = re.search(r"^\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening, re.MULTILINE | re.DOTALL)
-    return {"title": title[1].strip() if title else name, "question": question[1].strip() if question else ""}
+    question = re.search(
+        r"^\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening, re.MULTILINE | re.DOTALL
+    )
+    return {
+        "title": title[1].strip() if title else name,
+        "question": question[1].strip() if question else "",
+    }
 
 
 def _failure(cells: list, crash: str) -> dict:
-    """Status, and for a failure the number of its cell and its error. A dead kernel leaves no error in a cell: the last
-    one that was started is then named."""
+    """Status, and for a failure the number of its cell and its error. A dead kernel leaves no error
+    in a cell: the last one that was started is then named."""
     for i, cell in enumerate(cells, 1):
         for output in cell.outputs:
             if output.output_type == "error":
-                return {"error": f"cell [{i}]: {output.ename}: {_PLAIN.sub('', output.evalue)[:600]}"}
-    started = [i for i, cell in enumerate(cells, 1) if cell.metadata.get("papermill", {}).get("start_time")]
+                return {
+                    "error": f"cell [{i}]: {output.ename}: {_PLAIN.sub('', output.evalue)[:600]}"
+                }
+    started = [
+        i for i, cell in enumerate(cells, 1) if cell.metadata.get("papermill", {}).get("start_time")
+    ]
     where = f"cell [{started[-1]}]: " if started else ""
     return {"error": where + crash} if crash else {"status": "ok"}
 
@@ -173,7 +198,11 @@ def _text(output: nbformat.NotebookNode) -> str:
     data = output.get("data", {})
     if "text/markdown" in data:
         return data["text/markdown"].strip()
-    plain = output.text if output.output_type == "stream" and output.name == "stdout" else data.get("text/plain", "")
+    plain = (
+        output.text
+        if output.output_type == "stream" and output.name == "stdout"
+        else data.get("text/plain", "")
+    )
     return plain.strip().replace("\n", "  \n")
 
 
@@ -183,7 +212,9 @@ def _with_headings(nb: nbformat.NotebookNode, tag: str) -> Iterator[tuple[str, s
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             heading = (re.findall(r"^#+\s+(.+)", cell.source, re.MULTILINE) or [heading])[-1]
-        elif tag in tags_of(cell) and (shown := "\n".join(filter(None, map(_as_html, cell.outputs)))):
+        elif tag in tags_of(cell) and (
+            shown := "\n".join(filter(None, map(_as_html, cell.outputs)))
+        ):
             yield heading, shown
 
 

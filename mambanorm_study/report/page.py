@@ -1,4 +1,5 @@
-"""The frame of every page of the report, from the files in `templates/`, and its text: no script, no network."""
+"""The frame of every page of the report, from the files in `templates/`, and its text: no script,
+no network."""
 
 import html
 import re
@@ -12,11 +13,14 @@ ACTIVE = {"href", "style", "class", "id"}  # attributes that a formula could bri
 
 def page(title: str, body: str, *styles: str) -> str:
     """A page. `title` is text and `body` HTML; the styles follow those that every page has."""
-    return template("page.html", title=title, style="\n".join([template("look.css"), *styles]), body=body)
+    return template(
+        "page.html", title=title, style="\n".join([template("look.css"), *styles]), body=body
+    )
 
 
 def template(name: str, **values: object) -> str:
-    """The file with its values, which are escaped unless it says `|safe`. An error for a name without a value."""
+    """The file with its values, which are escaped unless it says `|safe`. An error for a name
+    without a value."""
     return _environment().get_template(name).render(values)
 
 
@@ -39,21 +43,30 @@ def navigation(before: tuple[str, str] | None = None, after: tuple[str, str] | N
     links = []
     for kind, text, to in (("prev", "← {}", before), ("next", "{} →", after)):
         title = html.escape(text.format(to[0])) if to else ""
-        links.append(f'<a rel="{kind}" href="{html.escape(to[1])}">{title}</a>' if to else "<span></span>")
+        links.append(
+            f'<a rel="{kind}" href="{html.escape(to[1])}">{title}</a>' if to else "<span></span>"
+        )
     return f'<nav class="pages">{links[0]}<a href="index.html">All notebooks</a>{links[1]}</nav>'
 
 
 def figures(text: str) -> str:
-    """The HTML, each figure in it as large as there is room; clicked, it is larger, in a box that scrolls.
-    A hidden checkbox does it, without a script."""
+    """The HTML, each figure in it as large as there is room; clicked, it is larger, in a box that
+    scrolls. A hidden checkbox does it, without a script."""
     box = '<input type="checkbox" aria-label="Enlarge the figure">'
-    return re.sub(r'<img\b[^>]*\bsrc="data:[^>]*>', rf'<label class="figure">{box}\g<0></label>', text)
+    return re.sub(
+        r'<img\b[^>]*\bsrc="data:[^>]*>', rf'<label class="figure">{box}\g<0></label>', text
+    )
 
 
 def to_pages(text: str) -> str:
-    """The HTML, with links to the notebooks' pages instead of the notebooks. A link to another file of the checkout
-    becomes the file's name: a report may lie anywhere."""
-    text = re.sub(r'<a [^>]*href="\.\./([^"#]+)[^"]*"[^>]*>(.*?)</a>', r"\2 (<code>\1</code>)", text, flags=re.DOTALL)
+    """The HTML, with links to the notebooks' pages instead of the notebooks. A link to another file
+    of the checkout becomes the file's name: a report may lie anywhere."""
+    text = re.sub(
+        r'<a [^>]*href="\.\./([^"#]+)[^"]*"[^>]*>(.*?)</a>',
+        r"\2 (<code>\1</code>)",
+        text,
+        flags=re.DOTALL,
+    )
     return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
 
 
@@ -62,8 +75,8 @@ OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \(((?:[^()]|\([^()]*\))*)\))?\.?\s*"
 
 
 def key_lines(answer: str) -> list[str]:
-    """An answer's first three paragraphs or bullets, without its opening and its tables. A card shows the first lines
-    of each (index.css)."""
+    """An answer's first three paragraphs or bullets, without its opening and its tables. A card
+    shows the first lines of each (index.css)."""
     blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*(?:[-*]|\d\.) )", OPENING.sub("", answer, count=1))
     texts = (re.sub(r"^([-*]|\d\.) ", "", " ".join(block.split())) for block in blocks)
     return [text for text in texts if text and text[0] not in "|#<"][:3]
@@ -80,10 +93,11 @@ def markdown(text: str) -> str:
 
 
 def mathml(tex: str, display: str = "inline") -> str:
-    """TeX → MathML, which browsers draw without a script or a network. What cannot be read stays as it is.
+    """TeX → MathML, which browsers draw without a script or a network. What cannot be read stays as
+    it is.
 
-    The text of a formula is escaped after the conversion, which would bring `\\text{<script>}` to life; \\href and
-    \\style leave nothing.
+    The text of a formula is escaped after the conversion, which would bring `\\text{<script>}` to
+    life; \\href and \\style leave nothing.
     """
     from latex2mathml.converter import convert_to_element
 

@@ -1,7 +1,9 @@
-"""A slide deck of each notebook: its question, its predictions, its figures, its answer, its exercises.
+"""A slide deck of each notebook: its question, its predictions, its figures, its answer, its
+exercises.
 
-A deck is one HTML file that opens offline: reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its licence)
-stands in it, as do the pictures. The notebook's own words on a figure are the notes of its slide.
+A deck is one HTML file that opens offline: reveal.js (MIT, version 6.0.2, in `templates/reveal/`
+with its licence) stands in it, as do the pictures. The notebook's own words on a figure are the
+notes of its slide.
 """
 
 import html
@@ -43,18 +45,23 @@ class Slide:
 
 
 def make_slides(
-    wanted: str | Sequence[str] | None = None, out_dir: str | Path = ".", source: str | Path | None = None
+    wanted: str | Sequence[str] | None = None,
+    out_dir: str | Path = ".",
+    source: str | Path | None = None,
 ) -> list[Path]:
-    """Writes a deck of each notebook (all, or those named or begun) into the folder, as `<name>.slides.html`.
+    """Writes a deck of each notebook (all, or those named or begun) into the folder, as
+    `<name>.slides.html`.
 
-    source: a folder of executed notebooks such as a report's; None: those of the kit. ValueError for an unknown
-    notebook, and for a folder that has none of those asked for.
+    source: a folder of executed notebooks such as a report's; None: those of the kit. ValueError
+    for an unknown notebook, and for a folder that has none of those asked for.
     """
     paths = find_notebooks(wanted)
     if source is not None:
         paths = [here for path in paths if (here := Path(source) / path.name).is_file()]
     if not paths:
-        raise ValueError(f"{source} has none of these notebooks: name a folder such as reports/evening")
+        raise ValueError(
+            f"{source} has none of these notebooks: name a folder such as reports/evening"
+        )
     written = []
     for path in paths:
         written.append(Path(out_dir) / f"{path.stem}.slides.html")
@@ -66,7 +73,10 @@ def make_slides(
 def deck(path: Path) -> str:
     """The deck of an executed notebook as one HTML page without a network."""
     slides = list(slides_of(path))
-    library = {name: (TEMPLATES / "reveal" / name).read_text(encoding="utf-8") for name in ("reveal.css", "reveal.js")}
+    library = {
+        name: (TEMPLATES / "reveal" / name).read_text(encoding="utf-8")
+        for name in ("reveal.css", "reveal.js")
+    }
     style = f"{template('look.css')}\n{library['reveal.css']}\n{template('slides.css')}"
     return template(
         "slides.html",
@@ -78,8 +88,8 @@ def deck(path: Path) -> str:
 
 
 def slides_of(path: Path) -> Iterator[Slide]:
-    """The slides of an executed notebook: title with question, then in its order each question to the reader and each
-    figure, the answer and the exercises."""
+    """The slides of an executed notebook: title with question, then in its order each question to
+    the reader and each figure, the answer and the exercises."""
     outcome, nb = read_outcome(path), nbformat.read(path, as_version=4)
     opening = f'{_html(outcome.question)}<p class="keys">{KEYS}</p>'
     yield Slide(outcome.title, opening, _plain(nb.cells[0].source), "title")
@@ -87,7 +97,9 @@ def slides_of(path: Path) -> Iterator[Slide]:
     for cell in nb.cells[1:]:
         if cell.cell_type == "markdown":
             found = re.match(r"##+ (.+)", cell.source)
-            heading, text = (found[1], cell.source[found.end() :].strip()) if found else (heading, cell.source)
+            heading, text = (
+                (found[1], cell.source[found.end() :].strip()) if found else (heading, cell.source)
+            )
             if QUESTION.search(cell.source) or heading in LAST:
                 yield Slide(heading, _html(text))
             notes = [*([] if found else notes), text]
@@ -111,5 +123,6 @@ def _html(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with links to the web only: what stands beside the notebook does not stand beside its slides."""
+    """The text with links to the web only: what stands beside the notebook does not stand beside
+    its slides."""
     return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", text)

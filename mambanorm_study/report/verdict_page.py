@@ -1,4 +1,5 @@
-"""The verdicts as one HTML table: a row a claim and task, which unfolds to its footnotes, its figure and its command.
+"""The verdicts as one HTML table: a row a claim and task, which unfolds to its footnotes, its
+figure and its command.
 
 Verdicts (`mambanorm_study.claims.Verdict`) are passed in.
 """
@@ -23,8 +24,8 @@ def verdict_html(
     caption: str = "",
     pictures: bool = True,
 ) -> str:
-    """Return the table. beside: (claim id, task) → the text of a last column, such as the word of the reader's runs.
-    pictures: draw every comparison of a claim in what its row unfolds to."""
+    """Return the table. beside: (claim id, task) → the text of a last column, such as the word of
+    the reader's runs. pictures: draw every comparison of a claim in what its row unfolds to."""
     from mambanorm_study.figures.verdicts import (
         WORD_COLOURS,  # here, because a page without verdicts needs no matplotlib
     )
@@ -43,7 +44,9 @@ def verdict_html(
             picture=_picture(verdict) if pictures else "",
             command=command(verdict),
             effect=verdict.turns_on.amount if verdict.n else "–",
-            last=beside.get((verdict.claim.id, verdict.task), "–") if beside else _number(verdict.turns_on.paper),
+            last=beside.get((verdict.claim.id, verdict.task), "–")
+            if beside
+            else _number(verdict.turns_on.paper),
         )
         for verdict in verdicts
     ]
@@ -72,7 +75,8 @@ def _fold(verdict: Any) -> dict[str, str]:
 
 
 def _picture(verdict: Any) -> str:
-    """Return the comparisons of a claim as the address of a small image; "" where one decides, and without a word."""
+    """Return the comparisons of a claim as the address of a small image; "" where one decides, and
+    without a word."""
     if sum(row.decides for row in verdict.rows) < 2 or not verdict.n or verdict.word == "no word":
         return ""
     from PIL import Image
@@ -82,7 +86,11 @@ def _picture(verdict: Any) -> str:
     figure, drawn, small = fig_claim(verdict), BytesIO(), BytesIO()
     figure.supxlabel("")
     figure.savefig(drawn, format="png", dpi=62)
-    few = Image.open(drawn).convert("RGB").quantize(8, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few = (
+        Image.open(drawn)
+        .convert("RGB")
+        .quantize(8, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    )
     few.convert("RGB").save(small, format="webp", lossless=True, quality=75, method=4)
     return f"data:image/webp;base64,{base64.b64encode(small.getvalue()).decode()}"
 

@@ -58,7 +58,9 @@ def _classes(config: RunConfig, data: TaskData | Shape) -> tuple[type[nn.Module]
     entry = MODELS[config.model]
     if data.per_position:
         if entry.classifier is not None:
-            raise ValueError(f"{config.task} needs a language model, and there is none of {entry.name!r}")
+            raise ValueError(
+                f"{config.task} needs a language model, and there is none of {entry.name!r}"
+            )
         return LanguageModel, entry.block
     if entry.classifier is not None:
         return entry.classifier, entry.block
@@ -69,7 +71,8 @@ def _classes(config: RunConfig, data: TaskData | Shape) -> tuple[type[nn.Module]
 
 @cache
 def _arguments(kind: type[nn.Module], block: type[nn.Module]) -> frozenset[str]:
-    """Return the names of the arguments that a model takes; those of its block if it passes them on."""
+    """Return the names of the arguments that a model takes; those of its block if it passes them
+    on."""
     own = inspect.signature(kind).parameters
     names = set(own)
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in own.values()):

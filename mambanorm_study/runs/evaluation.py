@@ -1,9 +1,9 @@
 """A model on a split, without gradients: its predictions, their accuracy and loss.
 
-Of a language model the accuracy is the share of the positions whose next token it finds likeliest, and losses are means
-over positions. Of a regression the accuracy is R² against the training mean, the mean over its targets, at least 0: the
-share of the squared error that a model takes away from predicting the training mean. RMSE and MAE are in the targets'
-units.
+Of a language model the accuracy is the share of the positions whose next token it finds likeliest,
+and losses are means over positions. Of a regression the accuracy is R² against the training mean,
+the mean over its targets, at least 0: the share of the squared error that a model takes away from
+predicting the training mean. RMSE and MAE are in the targets' units.
 """
 
 from __future__ import annotations
@@ -32,18 +32,25 @@ def to_device(
 
 @torch.no_grad()
 def predict(
-    model: nn.Module, split: Split, config: RunConfig, device: torch.device, units: Units | None = None
+    model: nn.Module,
+    split: Split,
+    config: RunConfig,
+    device: torch.device,
+    units: Units | None = None,
 ) -> dict[str, np.ndarray]:
-    """label, predicted (−1 where the logits are not finite: wrong, whatever the label) and loss of every row. Of a
-    regression, label and predicted (n, T) in the targets' units, and `baseline` (T,), the training mean. Where each
-    position has a label: `right`, the share of a row's positions, and loss, their mean."""
+    """label, predicted (−1 where the logits are not finite: wrong, whatever the label) and loss of
+    every row. Of a regression, label and predicted (n, T) in the targets' units, and `baseline`
+    (T,), the training mean. Where each position has a label: `right`, the share of a row's
+    positions, and loss, their mean."""
     model.eval()
     found: list[dict[str, np.ndarray]] = []
     for rows in torch.arange(len(split)).split(EVAL_BATCH):
         inputs, lengths, labels = to_device(split.batch(rows), device)
         with autocast(config, device):
             logits = model(inputs, lengths).float()
-        found.append({key: value.cpu().numpy() for key, value in answers(logits, labels, units).items()})
+        found.append(
+            {key: value.cpu().numpy() for key, value in answers(logits, labels, units).items()}
+        )
     arrays = {key: np.concatenate([part[key] for part in found]) for key in found[0]}
     return arrays if units is None else arrays | {"baseline": units.mean.numpy()}
 
@@ -55,7 +62,9 @@ def answers(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Te
         return dict(label=labels, predicted=units.back(logits), loss=loss)
     guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
     if labels.dim() == 1:
-        return dict(label=labels, predicted=guess, loss=F.cross_entropy(logits, labels, reduction="none"))
+        return dict(
+            label=labels, predicted=guess, loss=F.cross_entropy(logits, labels, reduction="none")
+        )
     loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # (B, L), 0 at IGNORED
     told = (labels != IGNORED).sum(1)
     return dict(right=(guess == labels).sum(1) / told, loss=loss.sum(1) / told)
@@ -66,23 +75,34 @@ def accuracy(predictions: dict[str, np.ndarray]) -> float:
         return float(predictions["right"].mean(dtype=np.float64))
     if "baseline" not in predictions:
         return float(np.mean(predictions["label"] == predictions["predicted"]))
-    label, predicted, baseline = (predictions[name].astype(float) for name in ("label", "predicted", "baseline"))
+    label, predicted, baseline = (
+        predictions[name].astype(float) for name in ("label", "predicted", "baseline")
+    )
     left = ((label - predicted) ** 2).sum(0) / ((label - baseline) ** 2).sum(0)
     return max(float(1 - left.mean()), 0.0) if np.isfinite(left).all() else 0.0
 
 
 def errors(predictions: dict[str, np.ndarray]) -> dict[str, float | None]:
-    """rmse and mae in the targets' units, and chance_rmse, that of the training mean; the mean over several targets.
-    None for classes."""
+    """rmse and mae in the targets' units, and chance_rmse, that of the training mean; the mean over
+    several targets. None for classes."""
     if "baseline" not in predictions:
         return dict(rmse=None, mae=None, chance_rmse=None)
-    off, by_mean = (predictions["label"].astype(float) - predictions[name] for name in ("predicted", "baseline"))
-    rmse = {name: float(np.sqrt((d**2).mean(0)).mean()) for name, d in (("rmse", off), ("chance_rmse", by_mean))}
+    off, by_mean = (
+        predictions["label"].astype(float) - predictions[name] for name in ("predicted", "baseline")
+    )
+    rmse = {
+        name: float(np.sqrt((d**2).mean(0)).mean())
+        for name, d in (("rmse", off), ("chance_rmse", by_mean))
+    }
     return rmse | dict(mae=float(abs(off).mean()))  # not finite where the model is not
 
 
 def evaluate(
-    model: nn.Module, split: Split, config: RunConfig, device: torch.device, units: Units | None = None
+    model: nn.Module,
+    split: Split,
+    config: RunConfig,
+    device: torch.device,
+    units: Units | None = None,
 ) -> dict[str, float]:
     predictions = predict(model, split, config, device, units)
     return {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}

@@ -1,5 +1,5 @@
-"""Configs, made from a task, a scale, arms and seeds. An experiment is a visible list of them, built by plain Python
-(`study/experiments.py`).
+"""Configs, made from a task, a scale, arms and seeds. An experiment is a visible list of them,
+built by plain Python (`study/experiments.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mambanorm_study.runs.presets import DIFFERENCES, PAPER, SEEDS_PER_ARM, tran
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
     """The config of a task at a scale (None = the environment's), with some fields changed.
 
-    ValueError for changes that do not go together: a warm-up that outlasts the run, a part larger than its whole.
-    `RunConfig` itself accepts these, because stored runs may have them.
+    ValueError for changes that do not go together: a warm-up that outlasts the run, a part larger
+    than its whole. `RunConfig` itself accepts these, because stored runs may have them.
     """
     scale = default_scale() if scale is None else check_scale(scale)
     own = DIFFERENCES[scale].get(task, {}) if isinstance(task, str) else {}
@@ -31,7 +31,11 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
     if options := preset_options(changes.get("arm")):
         changes = {"norm_options": options} | changes
     arm = changes.get("arm")
-    if "model" not in changes and isinstance(arm, str | Arm) and isinstance(Arm.parse(arm), AttentionArm):
+    if (
+        "model" not in changes
+        and isinstance(arm, str | Arm)
+        and isinstance(Arm.parse(arm), AttentionArm)
+    ):
         changes["model"] = "transformer"
     if changes.get("model") == "transformer":
         differences = transformer_differences(scale, task, differences)
@@ -45,13 +49,17 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
 
 
 @lru_cache(maxsize=50_000)
-def setting_id(task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()) -> str:
-    """Return the run_id of a run that differs from the task's settings at a scale in these fields alone."""
+def setting_id(
+    task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()
+) -> str:
+    """Return the run_id of a run that differs from the task's settings at a scale in these fields
+    alone."""
     return base_config(task, scale, arm=arm, lr=lr, **dict(changes)).with_seed(seed).run_id
 
 
 def relative_cost(config: RunConfig) -> float:
-    """Work of a run up to a factor: steps × batch × layers × (width + a constant for what does not grow with it)."""
+    """Work of a run up to a factor: steps × batch × layers × (width + a constant for what does not
+    grow with it)."""
     return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
 
 
@@ -77,11 +85,14 @@ def grid(
     seeds: int | Iterable[int] | None = None,
     **changes: Any,
 ) -> list[RunConfig]:
-    """One config for each task, arm and seed, ordered by seed: a sweep that is stopped has all arms of its seeds.
+    """One config for each task, arm and seed, ordered by seed: a sweep that is stopped has all arms
+    of its seeds.
 
     ValueError without an arm. An empty list of tasks gives no configs.
     """
-    if not isinstance(arms, Iterable) or not (arms := [arms] if isinstance(arms, str | Arm) else list(arms)):
+    if not isinstance(arms, Iterable) or not (
+        arms := [arms] if isinstance(arms, str | Arm) else list(arms)
+    ):
         raise ValueError(f"arms must be a list of arms such as ['RMSN>SSM>GN'], got {arms!r}")
     scale = default_scale() if scale is None else check_scale(scale)
     tasks = [tasks] if isinstance(tasks, str) else tasks
@@ -92,11 +103,12 @@ def grid(
     return unique(configs)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # seeds and names
 
 FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
-"""The seeds on which arms are compared. Seeds below, and those from 100 to 199, choose learning rates."""
+"""The seeds on which arms are compared. Seeds below, and those from 100 to 199, choose learning
+rates."""
 
 
 def is_test_seed(seed: int) -> bool:
@@ -108,7 +120,8 @@ def is_tuning_seed(seed: int) -> bool:
 
 
 MOST_SEEDS, MOST_COUNTED = 1_000, 100
-"""How many seeds a list may have; and the largest plain number n, which stands for 0…n−1: seed 100 tunes."""
+"""How many seeds a list may have; and the largest plain number n, which stands for 0…n−1: seed 100
+tunes."""
 
 
 def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
@@ -123,13 +136,16 @@ def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
         chosen, most = range(min(_count_of(seeds), MOST_COUNTED + 1)), MOST_COUNTED
     if not 0 < len(chosen) <= most:
         wrong = "at least one seed is needed" if not chosen else f"more than {most:,} seeds"
-        raise ValueError(f"{wrong}: give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]")
+        raise ValueError(
+            f"{wrong}: give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
+        )
     check_once("seed", chosen)
     return list(chosen)
 
 
 def _count_of(seeds: Any) -> int:
-    """Return a number of seeds as a plain one. ValueError for what is none; 0 and large ones are left to the caller."""
+    """Return a number of seeds as a plain one. ValueError for what is none; 0 and large ones are
+    left to the caller."""
     if isinstance(seeds, bool) or not hasattr(type(seeds), "__index__") or seeds < 0:
         raise ValueError(
             f"the number of seeds must be a whole number from 1 to {MOST_COUNTED}, got {brief(seeds)}: "
@@ -154,8 +170,11 @@ def check_task(name: str) -> str:
 
 
 def check_names(what: str, names: str | Iterable[str]) -> list[str]:
-    """A list of names; a single name becomes a list of one. ValueError for no name, and for what is not a name."""
-    listed = [names] if isinstance(names, str) else list(names) if isinstance(names, Iterable) else []
+    """A list of names; a single name becomes a list of one. ValueError for no name, and for what is
+    not a name."""
+    listed = (
+        [names] if isinstance(names, str) else list(names) if isinstance(names, Iterable) else []
+    )
     if not listed or not all(isinstance(name, str) and name for name in listed):
         raise ValueError(f"{what} must be a list of names, got {names!r}")
     return listed

@@ -1,14 +1,16 @@
-"""The index of a store: the row of every run, kept in one file, so that 50,000 folders need not be read again.
+"""The index of a store: the row of every run, kept in one file, so that 50,000 folders need not be
+read again.
 
-    <store>/.index-<user>   a line with the SHA-256 of the rest in hexadecimal, then in JSON: run_id → an Entry
-                            changed     when its folder last changed: a run is written once, under another name
-                            names       what must be registered to read its config: its arm, its other norms, …
-                            row         its row of the run frame
+    <store>/.index-<user>   a line with the SHA-256 of the rest in hexadecimal, then in JSON: run_id
+                            → an Entry changed     when its folder last changed: a run is written
+                            once, under another name names       what must be registered to read its
+                            config: its arm, its other norms, … row         its row of the run frame
 
-The folders stay the truth: a run whose folder has changed, or that is not in the index, is read. What was altered
-inside a file is found when that file is read (runs/result.py). An index that is lost, torn, edited or written by other
-code is made again by the next look at the whole store, and where it cannot be written (a full disk, another user's
-store) all goes on without. What is damaged never enters it.
+The folders stay the truth: a run whose folder has changed, or that is not in the index, is read.
+What was altered inside a file is found when that file is read (runs/result.py). An index that is
+lost, torn, edited or written by other code is made again by the next look at the whole store, and
+where it cannot be written (a full disk, another user's store) all goes on without. What is damaged
+never enters it.
 """
 
 from __future__ import annotations
@@ -58,8 +60,14 @@ class Index:
     def sound(self, names: Iterable[str]) -> set[str]:
         """Those of the runs whose folders are as they were when their rows were written."""
         known = {name: self.kept[name] for name in names if name in self.kept}
-        here = {text for text in {entry.names for entry in known.values()} if _registered_here(text)}
-        return {n for n, entry in known.items() if entry.names in here and self._changed(n) == entry.changed}
+        here = {
+            text for text in {entry.names for entry in known.values()} if _registered_here(text)
+        }
+        return {
+            n
+            for n, entry in known.items()
+            if entry.names in here and self._changed(n) == entry.changed
+        }
 
     def _changed(self, name: str) -> int:
         with suppress(OSError):
@@ -93,7 +101,8 @@ def is_one_of(column: pd.Series, values: list) -> pd.Series:
 
 
 def _registered_here(names: str) -> bool:
-    """Whether all of them are registered in this process. If not, the run is read again, and the reader tells."""
+    """Whether all of them are registered in this process. If not, the run is read again, and the
+    reader tells."""
     try:
         RunConfig(**json.loads(names), down_sample=(1,))
     except ValueError:

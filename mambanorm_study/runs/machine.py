@@ -21,7 +21,8 @@ RECORDED_PACKAGES = ("mambanorm", "torch", "numba", "numpy", "scikit-learn")
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`"auto"` → CUDA if there is one, else the CPU; otherwise the device named. ValueError if it is not there."""
+    """`"auto"` → CUDA if there is one, else the CPU; otherwise the device named. ValueError if it
+    is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -37,7 +38,8 @@ def pick_device(name: str = "auto") -> torch.device:
 
 @functools.cache
 def git_commit(root: Path = Path(__file__).parent) -> str:
-    """Commit of the checkout this package runs from, with `+` where it has been changed since; "" outside one."""
+    """Commit of the checkout this package runs from, with `+` where it has been changed since; ""
+    outside one."""
     if not CHECKOUT:  # a wheel's folder may stand in a repository of somebody else
         return ""
     git = functools.partial(subprocess.run, capture_output=True, text=True, check=True, cwd=root)
@@ -63,7 +65,8 @@ def versions() -> str:
 
 @functools.cache
 def machine() -> str:
-    """`Linux x86_64, AMD EPYC, 2 cores, 24 GiB`: enough to compare times by, nothing that names its owner."""
+    """`Linux x86_64, AMD EPYC, 2 cores, 24 GiB`: enough to compare times by, nothing that names its
+    owner."""
     size = f"{os.cpu_count()} cores, {round(memory() / 2**30)} GiB"
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     return f"{platform.system()} {platform.machine()}, {_processor()}, {size}{gpu}"
@@ -84,14 +87,17 @@ def cores() -> int:
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or "unknown processor"
 
 
 class PeakMemory:
-    """Growth of memory since construction, in MB: the peak of this run, not that of the whole process. On CUDA it is
-    the allocator's, on Linux the kernel's high-water mark, which is reset at the start; NaN where there is neither."""
+    """Growth of memory since construction, in MB: the peak of this run, not that of the whole
+    process. On CUDA it is the allocator's, on Linux the kernel's high-water mark, which is reset at
+    the start; NaN where there is neither."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -102,7 +108,9 @@ class PeakMemory:
             return
         self.start = math.nan
         with suppress(OSError, AttributeError, StopIteration):
-            ctypes.CDLL("libc.so.6").malloc_trim(0)  # glibc keeps what an earlier run freed, which would hide growth
+            ctypes.CDLL("libc.so.6").malloc_trim(
+                0
+            )  # glibc keeps what an earlier run freed, which would hide growth
             Path("/proc/self/clear_refs").write_text("5")
             self.start = _high_water_mark()
 

@@ -24,10 +24,11 @@ CHECKPOINT = "checkpoint"
 
 
 class Average:
-    """The average of a model's weights over its steps (S2, §IV.C.3), w̄ ← decay·w̄ + (1 − decay)·w after each, the first
-    as it is; with decay 0 the model itself.
+    """The average of a model's weights over its steps (S2, §IV.C.3), w̄ ← decay·w̄ + (1 − decay)·w
+    after each, the first as it is; with decay 0 the model itself.
 
-    Buffers, such as BN's running statistics, are those of the model. `judged` is what is validated and tested.
+    Buffers, such as BN's running statistics, are those of the model. `judged` is what is validated
+    and tested.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -52,8 +53,9 @@ class Average:
 
 
 class Best:
-    """The weights with the best validation accuracy so far, `by_loss`: with the smallest loss; of equal ones, the
-    first. A regression goes by its loss, because all models worse than the training mean have the accuracy 0."""
+    """The weights with the best validation accuracy so far, `by_loss`: with the smallest loss; of
+    equal ones, the first. A regression goes by its loss, because all models worse than the training
+    mean have the accuracy 0."""
 
     def __init__(self, by_loss: bool = False) -> None:
         self.accuracy, self.step, self.state, self.by_loss = math.nan, 0, None, by_loss
@@ -62,7 +64,9 @@ class Best:
         """The model as it is after the last step of the curve, which was just evaluated."""
         if not self.step or self._score(curve[-1]) > self._score(curve[self.step - 1]):
             self.accuracy, self.step = curve[-1]["val_accuracy"], len(curve)
-            self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            self.state = {
+                name: value.detach().clone() for name, value in model.state_dict().items()
+            }
 
     def _score(self, row: dict) -> float:
         if not self.by_loss:
@@ -71,7 +75,9 @@ class Best:
 
     def is_old(self, curve: list[dict], patience: int) -> bool:
         """Whether the last `patience` evaluations were no better; never with 0."""
-        later = (row for row in curve[self.step :] if not math.isnan(row.get("val_accuracy", math.nan)))
+        later = (
+            row for row in curve[self.step :] if not math.isnan(row.get("val_accuracy", math.nan))
+        )
         return patience > 0 and sum(1 for _ in later) >= patience
 
     def restore(self, model: nn.Module) -> None:
@@ -80,7 +86,8 @@ class Best:
 
 
 class Progress:
-    """Positions that the blocks have seen so far, padding left out, and seconds; what a kill lost is not counted."""
+    """Positions that the blocks have seen so far, padding left out, and seconds; what a kill lost
+    is not counted."""
 
     def __init__(self) -> None:
         self.tokens, self.start = 0, time.perf_counter()
@@ -91,19 +98,21 @@ class Progress:
 
 
 class Checkpoint:
-    """The state of a run in one file, `<folder>/checkpoint`, so that a run that was killed continues where it stopped.
+    """The state of a run in one file, `<folder>/checkpoint`, so that a run that was killed
+    continues where it stopped.
 
         SHA-256 of the rest, a line     in hexadecimal
-        what torch.save writes          run_id, tokens, seconds, the curve, model, optimizer, average, the best weights,
-                                        and the WeightLog's snapshots and ring
+        what torch.save writes          run_id, tokens, seconds, the curve, model, optimizer,
+                                        average, the best weights, and the WeightLog's snapshots and
+                                        ring
 
-    It is written at most every `every_s` seconds, whole or not at all (basics/atomic.py); `folder=None` writes nothing.
-    It is read as weights alone: nothing in it is run. The batch order needs no place in it: it follows from the seed
-    and the step. On the same machine, a run that continues gives the same result bit for bit as one that was never
-    stopped.
+    It is written at most every `every_s` seconds, whole or not at all (basics/atomic.py);
+    `folder=None` writes nothing. It is read as weights alone: nothing in it is run. The batch order
+    needs no place in it: it follows from the seed and the step. On the same machine, a run that
+    continues gives the same result bit for bit as one that was never stopped.
 
-    The parts of the state are the objects that `train` uses; `load` fills them in place. ValueError for a negative
-    `every_s`.
+    The parts of the state are the objects that `train` uses; `load` fills them in place. ValueError
+    for a negative `every_s`.
     """
 
     def __init__(
@@ -121,7 +130,9 @@ class Checkpoint:
         progress: Progress,
     ):
         if not every_s >= 0:
-            raise ValueError(f"checkpoint_every_s must be a number of seconds from 0 up, got {every_s!r}")
+            raise ValueError(
+                f"checkpoint_every_s must be a number of seconds from 0 up, got {every_s!r}"
+            )
         self.path = None if folder is None else Path(folder, CHECKPOINT)
         self.every_s, self.config = every_s, config
         self.model, self.optimizer, self.average = model, optimizer, average
@@ -129,19 +140,23 @@ class Checkpoint:
         self.saved_at = time.monotonic()
 
     def load(self) -> None:
-        """Fills the parts from the checkpoint, once before the first step. Of one that is damaged, of another run or
-        cannot be read it warns, and the run starts anew; the next checkpoint takes its place."""
+        """Fills the parts from the checkpoint, once before the first step. Of one that is damaged,
+        of another run or cannot be read it warns, and the run starts anew; the next checkpoint
+        takes its place."""
         if self.path is None or not self.path.exists():
             return
         try:
             state = self._read()
         except Exception as error:  # torch raises many kinds for what it has not written
-            warnings.warn(f"cannot go on from {self.path}, the run starts anew: {error}", stacklevel=3)
+            warnings.warn(
+                f"cannot go on from {self.path}, the run starts anew: {error}", stacklevel=3
+            )
         else:
             self._put(state)
 
     def __call__(self, step: int) -> None:
-        """Saves a checkpoint if `every_s` seconds have passed. If it cannot be written, warns; the run goes on."""
+        """Saves a checkpoint if `every_s` seconds have passed. If it cannot be written, warns; the
+        run goes on."""
         if self.path is None or time.monotonic() - self.saved_at < self.every_s:
             return
         try:
@@ -152,10 +167,14 @@ class Checkpoint:
 
     def _save(self) -> None:
         now, best, parts = self.progress, self.best, ("model", "optimizer", "average")
-        state = dict(run_id=self.config.run_id, tokens=now.tokens, seconds=now.seconds, curve=self.curve)
+        state = dict(
+            run_id=self.config.run_id, tokens=now.tokens, seconds=now.seconds, curve=self.curve
+        )
         state |= {name: getattr(self, name).state_dict() for name in parts}
         state |= dict(best=(best.accuracy, best.step, best.state), ring=[*self.log.ring])
-        state["snapshots"] = [{key: torch.as_tensor(value) for key, value in s.items()} for s in self.log.snapshots]
+        state["snapshots"] = [
+            {key: torch.as_tensor(value) for key, value in s.items()} for s in self.log.snapshots
+        ]
         torch.save(state, content := io.BytesIO())
         content = content.getvalue()
         write_bytes(self.path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
@@ -164,12 +183,17 @@ class Checkpoint:
         """ValueError unless the file is whole and of this run."""
         checksum, _, content = self.path.read_bytes().partition(b"\n")
         if checksum != hashlib.sha256(content).hexdigest().encode():
-            raise ValueError("it is truncated or altered: its checksum is not the one it was written with")
+            raise ValueError(
+                "it is truncated or altered: its checksum is not the one it was written with"
+            )
         device = next(self.model.parameters()).device
         state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
         if state["run_id"] != self.config.run_id:
             raise ValueError(f"it belongs to run {state['run_id']}, not to {self.config.run_id}")
-        there, here = ({n: t.shape for n, t in one.items()} for one in (state["model"], self.model.state_dict()))
+        there, here = (
+            {n: t.shape for n, t in one.items()}
+            for one in (state["model"], self.model.state_dict())
+        )
         if there != here:
             raise ValueError("its weights are those of another model")  # the code was edited since
         return state
@@ -177,9 +201,14 @@ class Checkpoint:
     def _put(self, state: dict) -> None:
         """Fills the parts in place."""
         self.curve[:] = state["curve"]
-        self.progress.tokens, self.progress.start = state["tokens"], time.perf_counter() - state["seconds"]
+        self.progress.tokens, self.progress.start = (
+            state["tokens"],
+            time.perf_counter() - state["seconds"],
+        )
         for name in ("model", "optimizer", "average"):
             getattr(self, name).load_state_dict(state[name])
         self.best.accuracy, self.best.step, self.best.state = state["best"]
-        self.log.snapshots[:] = [{key: value.cpu().numpy() for key, value in s.items()} for s in state["snapshots"]]
+        self.log.snapshots[:] = [
+            {key: value.cpu().numpy() for key, value in s.items()} for s in state["snapshots"]
+        ]
         self.log.ring.extend(state["ring"])

@@ -1,6 +1,7 @@
 """The settings of every task at every scale: what a run has where nothing else is asked for.
 
-A scale is a named set of differences from `RunConfig`'s defaults, per task; "*" stands for every task.
+A scale is a named set of differences from `RunConfig`'s defaults, per task; "*" stands for every
+task.
 
     smoke   seconds, for tests
     quick   a laptop, minutes: how fast arms learn
@@ -8,9 +9,10 @@ A scale is a named set of differences from `RunConfig`'s defaults, per task; "*"
     lab     one GPU, hours
     paper   Appendix C of the paper
 
-The settings of quick, evening and lab are ours, scaled down to fit the time; nothing more is claimed of them. In those
-of paper a comment names the source of each line: "C.4" is the paragraph of Appendix C, "§4.1" the section, "VMamba" the
-default of its public code (`classification/config.py`), which C.1 takes over. "ours" marks what the paper leaves out.
+The settings of quick, evening and lab are ours, scaled down to fit the time; nothing more is
+claimed of them. In those of paper a comment names the source of each line: "C.4" is the paragraph
+of Appendix C, "§4.1" the section, "VMamba" the default of its public code
+(`classification/config.py`), which C.1 takes over. "ours" marks what the paper leaves out.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ PAPER_SEED = 2222
 
 
 def epochs(n: int, *, rows: int, batch: int) -> dict[str, int]:
-    """`n` epochs as the fields of a config: batch size, steps (an epoch's remainder is dropped), an evaluation each."""
+    """`n` epochs as the fields of a config: batch size, steps (an epoch's remainder is dropped), an
+    evaluation each."""
     per_epoch = rows // batch
     return dict(batch_size=batch, steps=n * per_epoch, eval_every=per_epoch)
 
@@ -30,7 +33,8 @@ def epochs(n: int, *, rows: int, batch: int) -> dict[str, int]:
 # fmt: off
 
 VISION = dict(arm="LN>SSM>LN", d_conv=3)
-"""What every image task differs in: the norms of the original VMamba (§4.5) and its 3×3 convolution."""
+"""What every image task differs in: the norms of the original VMamba (§4.5) and its 3×3
+convolution."""
 
 VISION_TASKS = ("digits_images", "glyphs_images", "cifar10_images", "cifar100_images", "imagenet100", "imagenet1k")
 """Tasks on which the vision claims are judged; every other task is a sequence."""
@@ -40,10 +44,12 @@ TEXTS = ("pydoc",)
 """Texts to predict, one for all seeds."""
 
 LANGUAGE_TASKS = (*TEXTS, "mqar")
-"""Tasks whose positions have labels, such as the next token: a language model learns them, with causal norms only."""
+"""Tasks whose positions have labels, such as the next token: a language model learns them, with
+causal norms only."""
 
 TABLES = ("energy", "california_housing", "diabetes")
-"""Tasks whose positions are the columns of a table, each with a slot of its own (tasks/tabular.py)."""
+"""Tasks whose positions are the columns of a table, each with a slot of its own
+(tasks/tabular.py)."""
 
 TOKEN_TASKS = ("listops", "imdb")
 """Sequences of tokens with one label a row; those of the other sequences are real values."""
@@ -59,14 +65,15 @@ def kind_of(task: str) -> str:
 
 
 def kind_of_input(task: str) -> str:
-    """Return "vision", "language", "table", or of a sequence what it consists of: "values" or "tokens"."""
+    """Return "vision", "language", "table", or of a sequence what it consists of: "values" or
+    "tokens"."""
     return KINDS.get(task) or ("tokens" if task in TOKEN_TASKS else "values")
 
 
-# ---------------------------------------------------------------------------------------------- paper: Appendix C
-# Epochs are counted in the rows that the paper gives. Where a part of them is held out for validation (a tenth of
-# CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of Breakfast's people), the same number of steps makes a few
-# more epochs of the rest.
+# -------------------------------------------------------------------------------- paper: Appendix C
+# Epochs are counted in the rows that the paper gives. Where a part of them is held out for
+# validation (a tenth of CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of Breakfast's
+# people), the same number of steps makes a few more epochs of the rest.
 
 KERNEL = dict(d_conv=4, expand=2)  # C.3, C.4 and C.6 alike; ours where a paragraph leaves it out
 
@@ -82,9 +89,10 @@ PATHFINDER = dict(
     d_state=64, **KERNEL,                              # C.6
     lr=2e-4, weight_decay=0.05, betas=(0.9, 0.95),     # C.6
     schedule="constant_warmup", warmup_steps=5_000,    # C.6
-    # C.6: 50 epochs of batch 32, "across 10 GPUs": 32 is taken as the whole batch, so that C.6's learning rate fits one
-    # machine. Rows are ours, for C.6 gives none: 80 % of the 200,000 images of the Long Range Arena.
-    # 160,000 rows / 32 = 5,000 steps an epoch, which is also the warm-up; × 50 = 250,000
+    # C.6: 50 epochs of batch 32, "across 10 GPUs": 32 is taken as the whole batch, so that C.6's
+    # learning rate fits one machine. Rows are ours, for C.6 gives none: 80 % of the 200,000 images
+    # of the Long Range Arena. 160,000 rows / 32 = 5,000 steps an epoch, which is also the warm-up;
+    # × 50 = 250,000
     **epochs(50, rows=160_000, batch=32),
 )
 
@@ -97,13 +105,13 @@ VMAMBA = VISION | dict(  # C.1: VMamba's defaults, and VMamba's own value is its
     stem_norm="LN", down_norm="LN", final_norm="LN",   # VMamba: C.1 takes away FFN and LN inside the block alone
     lr=1e-3, weight_decay=0.05,                        # VMamba: 5e-4 for every 512 images of a batch
     schedule="cosine_warmup",                          # VMamba; ends at zero here, at 5e-6 there
-    # Left out: VMamba's augmentation, label smoothing, drop path, gradient clipping, mixed precision, which are no
-    # fields of a run.
+    # Left out: VMamba's augmentation, label smoothing, drop path, gradient clipping, mixed
+    # precision, which are no fields of a run.
 )
 
 TIED = dict(final_norm="RMSN")
-"""What a language model differs in, as mamba-ssm's does: its head shares the embedding's weights, which start small, so
-that without a norm before the head it learns slowly whatever its arm."""
+"""What a language model differs in, as mamba-ssm's does: its head shares the embedding's weights,
+which start small, so that without a norm before the head it learns slowly whatever its arm."""
 
 PAPER: dict[str, dict[str, Any]] = {
     # no paper settings exist for digits: the widths of App. C on this kit's own small task
@@ -126,14 +134,17 @@ PAPER: dict[str, dict[str, Any]] = {
         lr=1e-4, weight_decay=0.1,                         # C.4
         schedule="constant_warmup", warmup_steps=2_000,    # C.4
         seed=PAPER_SEED,                                   # C.4; a study of several seeds takes 0, 1, 2 all the same
-        # C.4: 65 epochs of batch 32 over 25,000 reviews; 25,000 / 32 = 781 steps an epoch, × 65 = 50,765
+        # C.4: 65 epochs of batch 32 over 25,000 reviews; 25,000 / 32 = 781 steps an epoch, × 65 =
+        # 50,765
         **epochs(65, rows=25_000, batch=32),
     ),
 
-    # C.5: 40 epochs of batch 50 over 50,000 images; 50,000 / 50 = 1,000 steps an epoch, × 40 = 40,000
+    # C.5: 40 epochs of batch 50 over 50,000 images; 50,000 / 50 = 1,000 steps an epoch, × 40 =
+    # 40,000
     "cifar10": CIFAR | epochs(40, rows=50_000, batch=50),
     "cifar100": CIFAR | epochs(40, rows=50_000, batch=50),
-    # ours: C.5's recipe, so that one image is seen as a sequence and as an image by models of one size
+    # ours: C.5's recipe, so that one image is seen as a sequence and as an image by models of one
+    # size
     "cifar10_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
     "cifar100_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
 
@@ -141,23 +152,24 @@ PAPER: dict[str, dict[str, Any]] = {
     "pathfinder32": PATHFINDER,   # ours: the paper has no Pathfinder-32; C.6's recipe
     "pathfinder128": PATHFINDER,  # ours: the paper has no Pathfinder-128; C.6's recipe
 
-    # C.1 and C.2 are one text twice, and the paragraph on Breakfast is missing (I4c): all of it is ours.
-    # split 1: 1,460 videos / 32 = 45 steps an epoch, × 50 = 2,250
+    # C.1 and C.2 are one text twice, and the paragraph on Breakfast is missing (I4c): all of it is
+    # ours. split 1: 1,460 videos / 32 = 45 steps an epoch, × 50 = 2,250
     **{name: dict(
         n_layers=4, d_model=128, d_state=64, **KERNEL,
         lr=1e-4, weight_decay=0.1, schedule="cosine_warmup", warmup_steps=225,
         **epochs(50, rows=rows, batch=32),
     ) for name, rows in BREAKFAST.items()},
 
-    # §4.1: 1,300 images of each of 100 classes. 300 epochs and batch 8 × 128 are VMamba's: eight parts of 128 rows, as
-    # its eight GPUs see them.
-    # 130,000 / 1,024 = 126 steps an epoch, × 300 = 37,800; warm-up 20 epochs (VMamba) = 2,520
+    # §4.1: 1,300 images of each of 100 classes. 300 epochs and batch 8 × 128 are VMamba's: eight
+    # parts of 128 rows, as its eight GPUs see them. 130,000 / 1,024 = 126 steps an epoch, × 300 =
+    # 37,800; warm-up 20 epochs (VMamba) = 2,520
     "imagenet100": VMAMBA | epochs(300, rows=130_000, batch=1_024) | dict(warmup_steps=20 * 126, micro_batch=128),
-    # C.1: "reduced from 300 to 100" epochs. 1,281,167 images / 1,024 = 1,251 steps an epoch, × 100 = 125,100;
-    # warm-up 20 epochs (VMamba) = 25,020
+    # C.1: "reduced from 300 to 100" epochs. 1,281,167 images / 1,024 = 1,251 steps an epoch, × 100
+    # = 125,100; warm-up 20 epochs (VMamba) = 25,020
     "imagenet1k": VMAMBA | epochs(100, rows=1_281_167, batch=1_024) | dict(warmup_steps=20 * 1_251, micro_batch=128),
 
-    # ours: not in the paper; C.5's recipe. 60,000 / 50 = 1,200 × 40 = 48,000; 73,257 / 50 = 1,465 × 40 = 58,600
+    # ours: not in the paper; C.5's recipe. 60,000 / 50 = 1,200 × 40 = 48,000; 73,257 / 50 = 1,465 ×
+    # 40 = 58,600
     "mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "fashion_mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "svhn": CIFAR | epochs(40, rows=73_257, batch=50),
@@ -176,7 +188,7 @@ PAPER: dict[str, dict[str, Any]] = {
        for name in TABLES},
 }
 
-# ---------------------------------------------------------------------------------------------- our scale-downs
+# ---------------------------------------------------------------------------------- our scale-downs
 
 HOURS = dict(d_model=64, n_layers=4, d_state=16, lr=1e-3, steps=10_000, eval_every=500, warmup_steps=500,
              batch_size=32)  # scaled down from Appendix C: half the width, a quarter of the state, fewer steps
@@ -234,15 +246,18 @@ EVENING: dict[str, dict[str, Any]] = {
     name: QUICK["*"] | own | dict(steps=LONGER * own["steps"], eval_every=LONGER * own["eval_every"])
     for name, own in QUICK.items() if name != "*"
 } | {
-    # 400 steps of 32 are 26 epochs of 500 curves: all of them leave no room, 95 to 98 % (Greydanus & Kobak's CNN: 94)
+    # 400 steps of 32 are 26 epochs of 500 curves: all of them leave no room, 95 to 98 % (Greydanus
+    # & Kobak's CNN: 94)
     **dict.fromkeys(MNIST1D[:2], QUICK["*"] | CURVES | dict(steps=400, eval_every=25, warmup_steps=20)),
-    # on 500 and 1,000 rows most arms have stopped rising; more rows leave no room, or take longer (claims/PROTOCOL.md)
+    # on 500 and 1,000 rows most arms have stopped rising; more rows leave no room, or take longer
+    # (claims/PROTOCOL.md)
     "curves": QUICK["*"] | CURVES | dict(steps=600, eval_every=40, warmup_steps=20),
     "glyphs": QUICK["*"] | dict(lr=6e-3, batch_size=32, steps=1_000, eval_every=50, train_rows=1_000),
     "glyphs_images": QUICK["*"] | VISION | dict(lr=6e-3, batch_size=32, steps=800, eval_every=40, train_rows=1_000),
     # long enough to leave the plateau at which any of a row's values is guessed, where an arm can
     "mqar": QUICK["*"] | TIED | dict(n_layers=2, lr=4e-3, batch_size=64, steps=2_500, eval_every=125),
-    # 5 epochs of half of the text: the arms that learn fastest have just stopped (all of it would take twice the steps)
+    # 5 epochs of half of the text: the arms that learn fastest have just stopped (all of it would
+    # take twice the steps)
     "pydoc": QUICK["*"] | TEXT | dict(steps=400, eval_every=25),
     "digits": QUICK["*"] | QUICK["digits"] | dict(steps=1_280, eval_every=64),
     "digits_images": QUICK["*"] | QUICK["digits_images"] | dict(steps=160, eval_every=10, train_rows=150),
@@ -253,7 +268,9 @@ EVENING: dict[str, dict[str, Any]] = {
 
 DIFFERENCES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
-        "*": dict(d_model=8, n_layers=2, d_state=4, batch_size=8, steps=4, eval_every=2, warmup_steps=1),
+        "*": dict(
+            d_model=8, n_layers=2, d_state=4, batch_size=8, steps=4, eval_every=2, warmup_steps=1
+        ),
         **{name: VISION for name in VISION_TASKS},
         **{name: TIED for name in LANGUAGE_TASKS},
     },
@@ -266,14 +283,16 @@ TRANSFORMER = dict(
     arm="AutoNorm", positional="learned", squeeze_excite=True,  # S2, §IV.B
     d_conv=4,                                                   # does nothing; the same for images and sequences
 )  # fmt: skip
-"""What a Transformer differs in from the Mamba of the same task and scale. S2 states no size, rate or number of steps:
-those are the task's, and a learning rate at which post-norm Transformers train."""
+"""What a Transformer differs in from the Mamba of the same task and scale. S2 states no size, rate
+or number of steps: those are the task's, and a learning rate at which post-norm Transformers
+train."""
 
 TRANSFORMER_LR = {"smoke": 2e-3, "quick": 3e-3, "evening": 3e-3, "lab": 1e-3, "paper": 5e-4}
 
 
 TRANSFORMER_TASKS: dict[str, dict[str, dict[str, Any]]] = {
-    # ours: trained until about nine of ten digits are right, half a minute for all named models and five seeds a core
+    # ours: trained until about nine of ten digits are right, half a minute for all named models and
+    # five seeds a core
     "quick": {
         "digits_images": dict(n_layers=3, lr=6e-3, steps=200, eval_every=50),
         "diabetes": dict(n_layers=2, steps=60, eval_every=15, batch_size=32),
@@ -286,7 +305,11 @@ TRANSFORMER_TASKS: dict[str, dict[str, dict[str, Any]]] = {
 
 def transformer_differences(scale: str, task: str, differences: dict[str, Any]) -> dict[str, Any]:
     """Those of a Mamba made into those of a Transformer."""
-    own = {name: value for name, value in differences.items() if name not in ("arm", "d_state", "down_sample")}
+    own = {
+        name: value
+        for name, value in differences.items()
+        if name not in ("arm", "d_state", "down_sample")
+    }
     own |= TRANSFORMER | dict(lr=TRANSFORMER_LR[scale], down_norm="None")
     own |= dict(positional="none") if task in TABLES else {}
     return own | TRANSFORMER_TASKS.get(scale, {}).get(task, {})

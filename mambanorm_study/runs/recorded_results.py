@@ -1,13 +1,15 @@
-"""Recorded results: the run frame of a full study, carried by the repository, so that a lesson starts at once; and what
-it tells of runs to come.
+"""Recorded results: the run frame of a full study, carried by the repository, so that a lesson
+starts at once; and what it tells of runs to come.
 
-    data/results/<scale>.parquet    one row a run: the run frame with the summaries of study/summaries.py, and `config`,
-                                    the JSON that trains the same row again; made by `mambanorm record`
-    data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of notebook 07
+    data/results/<scale>.parquet    one row a run: the run frame with the summaries of
+                                    study/summaries.py, and `config`, the JSON that trains the same
+                                    row again; made by `mambanorm record`
+    data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of
+    notebook 07
     data/results/SHA256SUMS         the checksum of each; a file that was changed since is refused
 
-A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. It holds
-no weights and no curves: whatever needs those has to train.
+A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall
+time. It holds no weights and no curves: whatever needs those has to train.
 """
 
 from __future__ import annotations
@@ -60,11 +62,17 @@ def read_results(path: str | Path) -> pd.DataFrame:
 
 def recorded_ids(scales: Iterable[str]) -> set[str]:
     """The run ids that are recorded at these scales; none of a scale without recorded results."""
-    return {name for scale in set(scales) if recorded_path(scale).is_file() for name in recorded(scale).run_id}
+    return {
+        name
+        for scale in set(scales)
+        if recorded_path(scale).is_file()
+        for name in recorded(scale).run_id
+    }
 
 
 def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
-    """The recorded rows of these configs, in their order. ValueError if one of them is not recorded."""
+    """The recorded rows of these configs, in their order. ValueError if one of them is not
+    recorded."""
     configs = unique(configs)
     frames = [recorded(scale) for scale in dict.fromkeys(config.scale for config in configs)]
     frame = pd.concat(frames).set_index("run_id", drop=False)
@@ -79,16 +87,19 @@ def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
 
 
 def describe_recorded(frame: pd.DataFrame) -> str:
-    """`Recorded results, not trained here: 1,234 runs, commit 06ed4cf, torch 2.13.0, …, 2 cores, 1.2 h of training`."""
+    """`Recorded results, not trained here: 1,234 runs, commit 06ed4cf, torch 2.13.0, …, 2 cores,
+    1.2 h of training`."""
     hours = frame.wall_s.sum() / 3600
-    said = [" and ".join(map(str, frame[name].dropna().unique())) for name in ("git_commit", "versions", "machine")]
-    return (
-        f"Recorded results, not trained here: {len(frame):,} runs, commit {', '.join(said)}, {hours:.1f} h of training"
-    )
+    said = [
+        " and ".join(map(str, frame[name].dropna().unique()))
+        for name in ("git_commit", "versions", "machine")
+    ]
+    return f"Recorded results, not trained here: {len(frame):,} runs, commit {', '.join(said)}, {hours:.1f} h of training"
 
 
 def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path) -> None:
-    """Writes the frame with the config of each row, whole or not at all; rows of other configs keep theirs."""
+    """Writes the frame with the config of each row, whole or not at all; rows of other configs keep
+    theirs."""
     by_id = {config.run_id: config.to_json() for config in configs}
     texts = frame.run_id.map(by_id)
     texts = texts.fillna(frame.config) if "config" in frame else texts
@@ -112,15 +123,18 @@ def _note_sum(path: Path) -> None:
 
 
 def _check_sum(path: Path) -> None:
-    """ValueError for a file that is not as it was recorded; one that is not noted was put there by its reader."""
+    """ValueError for a file that is not as it was recorded; one that is not noted was put there by
+    its reader."""
     if (noted := _sums(path).get(path.name)) and noted != sha256(path):
         hint = "get it back with `git checkout`, or record anew"
-        raise ValueError(f"{path} has been changed since it was recorded (its SHA256SUMS says so): {hint}")
+        raise ValueError(
+            f"{path} has been changed since it was recorded (its SHA256SUMS says so): {hint}"
+        )
 
 
 def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Run id → arrays as of `StoredRun.diagnostics` of the runs of §4.6 that are recorded in the frame at `path`; {}
-    where there are none. Singular values are kept of one seed, in float32."""
+    """Run id → arrays as of `StoredRun.diagnostics` of the runs of §4.6 that are recorded in the
+    frame at `path`; {} where there are none. Singular values are kept of one seed, in float32."""
     found: dict[str, dict[str, np.ndarray]] = {}
     if (path := _inside(path)).is_file():
         _check_sum(path)
@@ -136,7 +150,8 @@ def _inside(path: Path) -> Path:
 
 
 def write_inside(arrays: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
-    """Writes what `recorded_inside` reads, whole or not at all; nothing for no run. `path`: that of the frame."""
+    """Writes what `recorded_inside` reads, whole or not at all; nothing for no run. `path`: that of
+    the frame."""
     if not arrays:
         return
     flat = {
@@ -149,16 +164,16 @@ def write_inside(arrays: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> 
     _note_sum(_inside(path))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what recorded runs tell of runs to come
 
 SCORES = ("best_val_accuracy", "chance", "best_val_loss", "chance_loss")
 
 
 def best_rate(validation: np.ndarray) -> np.ndarray:
-    """(…,) the index of the rate with the best mean over its seeds, the smaller of equals; a rate that has fewer seeds
-    than another is none to choose. validation: (…, rates, seeds), a diverged run with chance, NaN where there is no
-    run."""
+    """(…,) the index of the rate with the best mean over its seeds, the smaller of equals; a rate
+    that has fewer seeds than another is none to choose. validation: (…, rates, seeds), a diverged
+    run with chance, NaN where there is no run."""
     there = np.isfinite(validation)
     runs = there.sum(axis=-1)
     mean = np.where(there, validation, 0.0).sum(axis=-1) / np.maximum(runs, 1)
@@ -168,9 +183,12 @@ def best_rate(validation: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
-    """What `own_rate` asks of a recorded frame, by run id: task, arm, lr, seed, and the score on validation: accuracy
-    (chance if the run diverged), of language models minus the loss (minus that of chance)."""
-    frame = pd.read_parquet(path, columns=["run_id", "task", "arm", "lr", "seed", "status", *SCORES])
+    """What `own_rate` asks of a recorded frame, by run id: task, arm, lr, seed, and the score on
+    validation: accuracy (chance if the run diverged), of language models minus the loss (minus that
+    of chance)."""
+    frame = pd.read_parquet(
+        path, columns=["run_id", "task", "arm", "lr", "seed", "status", *SCORES]
+    )
     ended = frame.status != "diverged"
     accuracy = frame.best_val_accuracy.where(ended, frame.chance)
     loss = frame.best_val_loss.where(ended, frame.chance_loss)
@@ -179,7 +197,9 @@ def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=512)
-def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tuple[float, tuple[int, ...]] | None:
+def _own_rate(
+    path: Path, mtime_ns: int, scale: str, task: str, arm: str
+) -> tuple[float, tuple[int, ...]] | None:
     frame = _scores(path, mtime_ns)
     mine = frame[(frame.task == task) & (frame.arm == arm)]
     if mine.empty:
@@ -198,11 +218,12 @@ def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tup
 
 
 def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] | None:
-    """Return the learning rate with the best mean validation on the recorded tuning seeds, and the recorded test seeds
-    at that rate (or, without any, the tuning seeds). None if nothing is recorded.
+    """Return the learning rate with the best mean validation on the recorded tuning seeds, and the
+    recorded test seeds at that rate (or, without any, the tuning seeds). None if nothing is
+    recorded.
 
-    Only runs count that differ from the task's settings at this scale in arm, learning rate and seed alone; a rate
-    with fewer seeds than another cannot be chosen."""
+    Only runs count that differ from the task's settings at this scale in arm, learning rate and
+    seed alone; a rate with fewer seeds than another cannot be chosen."""
     path = recorded_path(scale)
     return _own_rate(path, path.stat().st_mtime_ns, scale, task, arm) if path.is_file() else None
 
@@ -227,11 +248,12 @@ def at_own_rates(
     *,
     whole: bool = False,
 ) -> list[RunConfig]:
-    """Return `grid`; where runs of a task are recorded and are to be read (`source`, None = the environment's), each
-    recorded arm at its own rate.
+    """Return `grid`; where runs of a task are recorded and are to be read (`source`, None = the
+    environment's), each recorded arm at its own rate.
 
-    `seeds=None` are then the seeds that all recorded arms share, else those of most arms of the task. Beside recorded
-    arms those that are not recorded are left out; `whole` keeps them, to be trained on the same seeds.
+    `seeds=None` are then the seeds that all recorded arms share, else those of most arms of the
+    task. Beside recorded arms those that are not recorded are left out; `whole` keeps them, to be
+    trained on the same seeds.
     """
     if check_source(source) == "trained":
         return grid(arms, tasks, scale=scale, seeds=seeds)
@@ -241,7 +263,9 @@ def at_own_rates(
         known = {arm: rate for arm, rate in rates.items() if rate}
         if seeds is None:
             shared = set.intersection(*(set(own) for _, own in known.values())) if known else ()
-            here = sorted(shared) or recorded_seeds(task, scale) or None  # None: the scale's own number
+            here = (
+                sorted(shared) or recorded_seeds(task, scale) or None
+            )  # None: the scale's own number
         else:
             here = seeds
         runs = grid(arms if whole or not known else list(known), [task], scale=scale, seeds=here)

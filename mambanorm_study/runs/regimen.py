@@ -1,9 +1,11 @@
-"""The loss that a run goes down, with the regimen of S2 (§IV.C.3): each part a field of RunConfig and off by default.
+"""The loss that a run goes down, with the regimen of S2 (§IV.C.3): each part a field of RunConfig
+and off by default.
 
-What is random depends on the seed and the step alone, so a run that continues from a checkpoint is the same run.
+What is random depends on the seed and the step alone, so a run that continues from a checkpoint is
+the same run.
 
-Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 2016 (label smoothing); Hinton et al. 2015
-(distillation). Averaged weights are in observers.py.
+Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 2016 (label smoothing);
+Hinton et al. 2015 (distillation). Averaged weights are in observers.py.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 
 class Lesson(NamedTuple):
-    """What the outputs of a batch are compared with. other: the labels of the rows mixed in, `share` of the loss is the
-    own labels'. soft: the teacher's outputs."""
+    """What the outputs of a batch are compared with. other: the labels of the rows mixed in,
+    `share` of the loss is the own labels'. soft: the teacher's outputs."""
 
     labels: Tensor
     other: Tensor | None = None
@@ -44,7 +46,8 @@ class Lesson(NamedTuple):
 class Loss:
     """The loss of a batch of a run, in parts, one for each micro-batch; a norm sees one at a time.
 
-    units: the scale of a regression's targets. watching: opened around every forward pass of the model that learns.
+    units: the scale of a regression's targets. watching: opened around every forward pass of the
+    model that learns.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class Loss:
         self.config, self.teacher, self.units, self.watching = config, teacher, units, watching
         self.head_first = HeadFirst(model, config)
 
-    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor], step: int) -> Iterator[Tensor]:
+    def __call__(
+        self, model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor], step: int
+    ) -> Iterator[Tensor]:
         inputs, lengths, labels = batch
         labels = labels if self.units is None else self.units.scaled(labels)
         inputs, lesson = mixed(inputs, lengths, labels, self.config, step)
@@ -71,28 +76,36 @@ class Loss:
         draws = StepDraws(self.config, step) if self.config.drop_path else nullcontext()
         for part in micro_batches(len(labels), self.config.micro_batch):
             taught = lesson.of(part)
-            with self.watching(), draws, lowered:  # all closed before the backward pass, which may fail
+            with (
+                self.watching(),
+                draws,
+                lowered,
+            ):  # all closed before the backward pass, which may fail
                 outputs = model(inputs[part], None if lengths is None else lengths[part])
                 loss = loss_of(outputs, taught, self.config) * (len(taught.labels) / len(labels))
             yield loss
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # mixing
 
 
 def mixed(
     inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig, step: int
 ) -> tuple[Tensor, Lesson]:
-    """The inputs of a step, (B, L, F) or (B, H, W, C), each row mixed with another one; where both ways are on, one of
-    them by a coin. ValueError for token ids, which are no numbers, and for rows with padding, which is no part of a
-    row."""
+    """The inputs of a step, (B, L, F) or (B, H, W, C), each row mixed with another one; where both
+    ways are on, one of them by a coin. ValueError for token ids, which are no numbers, and for rows
+    with padding, which is no part of a row."""
     if not (config.mixup or config.cutmix):
         return inputs, Lesson(labels)
     if not inputs.is_floating_point():
-        raise ValueError(f"mixup and cutmix mix numbers, and {config.task} has token ids: set both to 0")
+        raise ValueError(
+            f"mixup and cutmix mix numbers, and {config.task} has token ids: set both to 0"
+        )
     if lengths is not None:
-        raise ValueError(f"mixup and cutmix mix rows of one length, and {config.task} has padding: set both to 0")
+        raise ValueError(
+            f"mixup and cutmix mix rows of one length, and {config.task} has padding: set both to 0"
+        )
     rng = np.random.default_rng([config.seed, step])
     other = torch.as_tensor(rng.permutation(len(labels)), device=labels.device)
     cut = config.cutmix and (not config.mixup or rng.random() < 0.5)
@@ -104,30 +117,38 @@ def mixed(
     return inputs, Lesson(labels, labels[other], share)
 
 
-def _cut(inputs: Tensor, others: Tensor, share: float, rng: np.random.Generator) -> tuple[Tensor, float]:
-    """A box of about 1 − share of the positions is the other row's; returns the share that stays. The box is placed by
-    its centre and cut off at the border, as in the paper."""
+def _cut(
+    inputs: Tensor, others: Tensor, share: float, rng: np.random.Generator
+) -> tuple[Tensor, float]:
+    """A box of about 1 − share of the positions is the other row's; returns the share that stays.
+    The box is placed by its centre and cut off at the border, as in the paper."""
     sizes = inputs.shape[1:-1]
     place = [slice(None)]
     for size in sizes:
         length, centre = size * (1 - share) ** (1 / len(sizes)), rng.integers(size)
-        place.append(slice(max(round(centre - length / 2), 0), min(round(centre + length / 2), size)))
+        place.append(
+            slice(max(round(centre - length / 2), 0), min(round(centre + length / 2), size))
+        )
     pasted = inputs.clone()
     pasted[tuple(place)] = others[tuple(place)]
-    return pasted, 1 - float(np.prod([(s.stop - s.start) / n for s, n in zip(place[1:], sizes, strict=True)]))
+    return pasted, 1 - float(
+        np.prod([(s.stop - s.start) / n for s, n in zip(place[1:], sizes, strict=True)])
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the loss
 
 
 def loss_of(outputs: Tensor, lesson: Lesson, config: RunConfig) -> Tensor:
-    """The mean loss: cross-entropy of logits with classes, squared error of values with targets (float labels). Where
-    each position has a class, (B, L), every position counts as a row."""
+    """The mean loss: cross-entropy of logits with classes, squared error of values with targets
+    (float labels). Where each position has a class, (B, L), every position counts as a row."""
     labels = lesson.labels
     if labels.dim() == 2 and not labels.is_floating_point():
         soft = None if lesson.soft is None else lesson.soft.flatten(0, 1)
-        return loss_of(outputs.flatten(0, 1), lesson._replace(labels=labels.flatten(), soft=soft), config)
+        return loss_of(
+            outputs.flatten(0, 1), lesson._replace(labels=labels.flatten(), soft=soft), config
+        )
 
     def hard(wanted: Tensor) -> Tensor:
         if wanted.is_floating_point():
@@ -139,26 +160,35 @@ def loss_of(outputs: Tensor, lesson: Lesson, config: RunConfig) -> Tensor:
         loss = lesson.share * loss + (1 - lesson.share) * hard(lesson.other)
     if lesson.soft is None:
         return loss
-    return (1 - config.teacher_weight) * loss + config.teacher_weight * distance(outputs, lesson, config)
+    return (1 - config.teacher_weight) * loss + config.teacher_weight * distance(
+        outputs, lesson, config
+    )
 
 
 def distance(outputs: Tensor, lesson: Lesson, config: RunConfig) -> Tensor:
-    """T²·KL(teacher/T ‖ student/T), mean over the rows (Hinton et al. 2015); of values their squared error."""
+    """T²·KL(teacher/T ‖ student/T), mean over the rows (Hinton et al. 2015); of values their
+    squared error."""
     if lesson.labels.is_floating_point():
         return F.mse_loss(outputs.float(), lesson.soft.float())
-    student, teacher = ((logits.float() / config.temperature).log_softmax(-1) for logits in (outputs, lesson.soft))
-    return config.temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+    student, teacher = (
+        (logits.float() / config.temperature).log_softmax(-1) for logits in (outputs, lesson.soft)
+    )
+    return config.temperature**2 * F.kl_div(
+        student, teacher, reduction="batchmean", log_target=True
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what other runs give
 
 
 def take_over(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
-    """Fills the model with the weights of the run `start`; its head too if that run is of the same task.
+    """Fills the model with the weights of the run `start`; its head too if that run is of the same
+    task.
 
-    ValueError where there is no such run, one that diverged or has seen test rows of this one, where its model computes
-    something else, or where a weight is missing, too many or of another shape."""
+    ValueError where there is no such run, one that diverged or has seen test rows of this one,
+    where its model computes something else, or where a weight is missing, too many or of another
+    shape."""
     if not config.start:
         return
     run = _run("start", config.start, config, runs_dir)
@@ -178,15 +208,18 @@ def take_over(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) 
 def teacher_of(
     config: RunConfig, build: Callable[[RunConfig], nn.Module], runs_dir: str | Path | None
 ) -> nn.Module | None:
-    """The model of the run `teacher`, ready to be asked; None without one. `build` makes it for this run's data.
+    """The model of the run `teacher`, ready to be asked; None without one. `build` makes it for
+    this run's data.
 
-    ValueError where there is no such run, one that diverged, has seen test rows of this one or is of another task, or
-    where its weights do not fit this run's inputs and classes."""
+    ValueError where there is no such run, one that diverged, has seen test rows of this one or is
+    of another task, or where its weights do not fit this run's inputs and classes."""
     if not config.teacher:
         return None
     run = _run("teacher", config.teacher, config, runs_dir)
     if run.config.task != config.task:
-        raise ValueError(f"teacher: {_named(run)} knows nothing of {config.task}: a teacher is of the same task")
+        raise ValueError(
+            f"teacher: {_named(run)} knows nothing of {config.task}: a teacher is of the same task"
+        )
     model = build(run.config.but(task=config.task, scale=config.scale, seed=config.seed))
     _fill("teacher", run, model, run.checkpoint)
     return model.eval().requires_grad_(False)
@@ -203,12 +236,18 @@ def _run(what: str, run_id: str, config: RunConfig, runs_dir: str | Path | None)
 
     run = stored_run(run_id, runs_dir)
     if run is None:
-        raise ValueError(f"{what}={run_id!r}: the store holds no such run, train it first (mambanorm runs lists them)")
+        raise ValueError(
+            f"{what}={run_id!r}: the store holds no such run, train it first (mambanorm runs lists them)"
+        )
     if run.facts["status"] != "ok":
         raise ValueError(f"{what}: {_named(run)} diverged, there is nothing to learn from it")
     theirs, ours = ((c.scale, c.seed) for c in (run.config, config))
     tell = TASKS[config.task].shape
-    if run.config.task == config.task and theirs != ours and (tell is None or tell(config.scale).reshuffled):
+    if (
+        run.config.task == config.task
+        and theirs != ours
+        and (tell is None or tell(config.scale).reshuffled)
+    ):
         raise ValueError(
             f"{what}: {_named(run)} is of scale {theirs[0]}, seed {theirs[1]}, which deal out other rows than scale "
             f"{ours[0]}, seed {ours[1]}: it may have learned this run's test rows; take one of the same scale and seed"
@@ -221,15 +260,19 @@ def _named(run: StoredRun) -> str:
 
 
 def _fill(what: str, run: StoredRun, model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """ValueError, in torch's words, for the first weight that is missing, too many or of another shape."""
+    """ValueError, in torch's words, for the first weight that is missing, too many or of another
+    shape."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise ValueError(f"{what}: {_named(run)} does not fit: {str(error).splitlines()[1].strip()}") from None
+        raise ValueError(
+            f"{what}: {_named(run)} does not fit: {str(error).splitlines()[1].strip()}"
+        ) from None
 
 
 class HeadFirst:
-    """Phase 1 of fine-tuning, steps 1…head_steps: the body does not learn, and gives what it gives in a test."""
+    """Phase 1 of fine-tuning, steps 1…head_steps: the body does not learn, and gives what it gives
+    in a test."""
 
     def __init__(self, model: nn.Module, config: RunConfig):
         self.steps = config.head_steps
@@ -248,8 +291,8 @@ class HeadFirst:
 
 
 class StepDraws:
-    """torch's random numbers of a step; the caller's are left alone. Opened again, for the next micro-batch, it goes on
-    where it was closed."""
+    """torch's random numbers of a step; the caller's are left alone. Opened again, for the next
+    micro-batch, it goes on where it was closed."""
 
     def __init__(self, config: RunConfig, step: int):
         seed = np.random.SeedSequence([config.seed, step]).generate_state(1, np.uint64)[0]

@@ -1,4 +1,5 @@
-"""What a run gives: `RunResult` as it has just been trained, `StoredRun` as it lies on disk, read and checked.
+"""What a run gives: `RunResult` as it has just been trained, `StoredRun` as it lies on disk, read
+and checked.
 
 A damaged folder is never changed here; `runs/store.py` skips it with a warning that names it.
 """
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunResult:
-    """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy are chance. Of a
-    regression they are R² against the training mean (runs/evaluation.py), and chance is 0."""
+    """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy
+    are chance. Of a regression they are R² against the training mean (runs/evaluation.py), and
+    chance is 0."""
 
     config: RunConfig
     status: str  # ok | diverged
@@ -51,20 +53,28 @@ class RunResult:
     git_commit: str
     machine: str
     test_loss: float | None  # cross-entropy in nats, or squared error of the scaled targets
-    chance_loss: float | None  # of a language model: in nats, of guessing by frequency; its test_loss if it diverged
+    chance_loss: (
+        float | None
+    )  # of a language model: in nats, of guessing by frequency; its test_loss if it diverged
     rmse: float | None  # of a regression, on test, in the targets' units; the mean over several
     mae: float | None
     chance_rmse: float | None  # of predicting the training mean
     curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
-    predictions: dict[str, np.ndarray]  # of the test split: label, predicted (−1: logits not finite), loss
+    predictions: dict[
+        str, np.ndarray
+    ]  # of the test split: label, predicted (−1: logits not finite), loss
     diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
     checkpoint: dict[str, Tensor]  # state_dict of the best validation step
 
     def facts(self) -> dict[str, Any]:
-        """The scalars, as they stand in result.json and in a row of the run frame; None for what is not finite, which
-        JSON does not have."""
+        """The scalars, as they stand in result.json and in a row of the run frame; None for what is
+        not finite, which JSON does not have."""
         facts = {name: getattr(self, name) for name in FACTS}
-        odd = {name for name, value in facts.items() if isinstance(value, float) and not math.isfinite(value)}
+        odd = {
+            name
+            for name, value in facts.items()
+            if isinstance(value, float) and not math.isfinite(value)
+        }
         return {name: None if name in odd else value for name, value in facts.items()}
 
 
@@ -73,7 +83,7 @@ FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARR
 """The scalars of a result, by name."""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # on disk
 
 WRITTEN = ("config.json", "result.json", "curves.parquet")
@@ -93,8 +103,8 @@ class DamagedRun(ValueError):
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run on disk; its arrays are read, and checked, when asked for: DamagedRun where a file is not what was written,
-    OSError where this user may not read it."""
+    """A run on disk; its arrays are read, and checked, when asked for: DamagedRun where a file is
+    not what was written, OSError where this user may not read it."""
 
     path: Path
     config: RunConfig
@@ -115,14 +125,18 @@ class StoredRun:
 
     @property
     def checkpoint(self) -> dict[str, Tensor]:
-        from safetensors.torch import load_file  # here: a row of the run frame need not wait for torch
+        from safetensors.torch import (
+            load_file,
+        )  # here: a row of the run frame need not wait for torch
 
         return self._load("checkpoint.safetensors", load_file)
 
     def _load(self, name: str, read: Callable[[Path], Any]) -> Any:
         path = self.path / name
         if sha256(path) != self.manifest[name]["sha256"]:
-            raise DamagedRun(self.path, f"{name} was altered: its checksum is not that of the manifest")
+            raise DamagedRun(
+                self.path, f"{name} was altered: its checksum is not that of the manifest"
+            )
         return read(path)
 
     def row(self) -> dict:
@@ -146,25 +160,37 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_run(folder: Path) -> StoredRun | None:
-    """The run in a folder, checked as far as that is cheap; None if there is no folder. Raises DamagedRun, OSError if
-    the run cannot be read, or NotRegistered if its norm or its optimizer, say, is not registered here."""
+    """The run in a folder, checked as far as that is cheap; None if there is no folder. Raises
+    DamagedRun, OSError if the run cannot be read, or NotRegistered if its norm or its optimizer,
+    say, is not registered here."""
     if not folder.exists():
         return None
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())["files"]
-        config, facts = (_small_file(folder / name, manifest[name]["sha256"]) for name in WRITTEN[:2])
+        config, facts = (
+            _small_file(folder / name, manifest[name]["sha256"]) for name in WRITTEN[:2]
+        )
         for name in WRITTEN[2:]:
             if (folder / name).stat().st_size != manifest[name]["bytes"]:
                 raise ValueError(f"{name} is shorter or longer than it was")
         config = RunConfig.from_json(config)
         if config.run_id != folder.name:
-            raise ValueError(f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA")
+            raise ValueError(
+                f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA"
+            )
         return StoredRun(folder, config, json.loads(facts), manifest)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise DamagedRun(folder, f"{Path(error.filename or folder).name} is missing or no file") from error
+        raise DamagedRun(
+            folder, f"{Path(error.filename or folder).name} is missing or no file"
+        ) from error
     except (NotRegistered, ImportFailed):
         raise
-    except (ValueError, TypeError, KeyError, RecursionError) as error:  # a file is not what its name says
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+    ) as error:  # a file is not what its name says
         raise DamagedRun(folder, error) from error
 
 
@@ -176,7 +202,8 @@ def _small_file(path: Path, checksum: str) -> str:
 
 
 def check_run(folder: Path) -> None:
-    """Reads all of a run. DamagedRun if any of it is not what was written, OSError where it cannot be read."""
+    """Reads all of a run. DamagedRun if any of it is not what was written, OSError where it cannot
+    be read."""
     run = read_run(folder)
     for name in ARRAYS:
         getattr(run, name)

@@ -1,4 +1,5 @@
-"""Training in rounds: which runs are needed next may depend on results, as test runs do on the tuned learning rate."""
+"""Training in rounds: which runs are needed next may depend on results, as test runs do on the
+tuned learning rate."""
 
 from __future__ import annotations
 
@@ -17,8 +18,11 @@ Ask = Callable[[pd.DataFrame], list[RunConfig]]
 """A function from the runs that are known to the runs that are needed."""
 
 
-def known_runs(scale: str, runs_dir: str | Path | None = None, *frames: pd.DataFrame | None) -> pd.DataFrame:
-    """Return the runs of a store, then those of further frames that it lacks, then those that the kit records."""
+def known_runs(
+    scale: str, runs_dir: str | Path | None = None, *frames: pd.DataFrame | None
+) -> pd.DataFrame:
+    """Return the runs of a store, then those of further frames that it lacks, then those that the
+    kit records."""
     kit = recorded(scale) if recorded_path(scale).is_file() else None
     own = load_runs(runs_dir, scale=scale)
     found = [frame for frame in (own, *frames, kit) if frame is not None and len(frame)]
@@ -44,11 +48,15 @@ def train_asked(
         known = known_runs(scale, runs_dir, *frames)
         before, asked = {config.run_id for config in asked}, unique([*asked, *ask(known)])
         if not asked:
-            raise ValueError("there is nothing to train: none of these claims is about these tasks (`mambanorm tasks`)")
+            raise ValueError(
+                "there is nothing to train: none of these claims is about these tasks (`mambanorm tasks`)"
+            )
         missing = [c for c in asked if c.run_id not in before and c.run_id not in set(known.run_id)]
         if not missing:
             return Trained(known, pd.concat(failed) if failed else known.iloc[:0], asked)
-        from mambanorm_study.runs.sweep import sweep  # here, because listing the runs needs neither torch nor Dask
+        from mambanorm_study.runs.sweep import (
+            sweep,
+        )  # here, because listing the runs needs neither torch nor Dask
 
         rows = sweep(missing, runs_dir=runs_dir, **engine)
         failed.append(rows[rows.status == "failed"])

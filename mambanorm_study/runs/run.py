@@ -1,10 +1,13 @@
-"""`train`: one run of the study, config in, RunResult out. `loop.py` has the loop; here stands what is handed to it.
+"""`train`: one run of the study, config in, RunResult out. `loop.py` has the loop; here stands what
+is handed to it.
 
-Divergence is a result, not an exception: the run stops at the first non-finite loss or gradient, keeps the step and
-the first non-finite site, and is scored as chance. Validation selects the step, the test split is read once.
+Divergence is a result, not an exception: the run stops at the first non-finite loss or gradient,
+keeps the step and the first non-finite site, and is scored as chance. Validation selects the step,
+the test split is read once.
 
-Paired by construction: the seed alone decides the initial weights of every shared parameter, the batch order and, on
-the small tasks, the split. Two arms with one seed differ in their norms and in nothing else.
+Paired by construction: the seed alone decides the initial weights of every shared parameter, the
+batch order and, on the small tasks, the split. Two arms with one seed differ in their norms and in
+nothing else.
 """
 
 from __future__ import annotations
@@ -43,14 +46,16 @@ def train(
     checkpoint_every_s: float = 300.0,
     runs_dir: str | Path | None = None,
 ) -> RunResult:
-    """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
+    """Trains one config and tests it once. `on_step(step, model, loss)` is called after each
+    optimizer step.
 
-    With `checkpoint_dir` the run continues from the checkpoint that it finds there, to the same result bit for bit, and
-    saves one every `checkpoint_every_s` seconds (runs/observers.py). `wall_s` leaves out work that a kill lost.
-    It trains on `config.threads` threads and with torch as it comes, whatever the caller has set. Raises ValueError for
-    a config that cannot be run (unknown task, norm that does not fit, a batch larger than the data, more threads than
-    there are), TypeError for what is no config; never for divergence. `runs_dir`: where the runs lie that a config
-    names as its teacher or start (None = the run store).
+    With `checkpoint_dir` the run continues from the checkpoint that it finds there, to the same
+    result bit for bit, and saves one every `checkpoint_every_s` seconds (runs/observers.py).
+    `wall_s` leaves out work that a kill lost. It trains on `config.threads` threads and with torch
+    as it comes, whatever the caller has set. Raises ValueError for a config that cannot be run
+    (unknown task, norm that does not fit, a batch larger than the data, more threads than there
+    are), TypeError for what is no config; never for divergence. `runs_dir`: where the runs lie that
+    a config names as its teacher or start (None = the run store).
     """
     check_kind("config", config, RunConfig, "base_config")
     with exactly_threads(config.threads), plain_torch():
@@ -72,14 +77,32 @@ def _train(
     take_over(model, config, runs_dir)
     teacher = teacher_of(config, lambda other: build_model(other, data).to(device), runs_dir)
     model = model.to(device)
-    optimizer, average, log = optimizer_of(model, config), Average(model, config.ema), WeightLog(model)
-    best, curve, progress = Best(by_loss=data.units is not None or data.per_position), [], Progress()
-    state = dict(model=model, optimizer=optimizer, average=average, log=log, best=best, curve=curve, progress=progress)
+    optimizer, average, log = (
+        optimizer_of(model, config),
+        Average(model, config.ema),
+        WeightLog(model),
+    )
+    best, curve, progress = (
+        Best(by_loss=data.units is not None or data.per_position),
+        [],
+        Progress(),
+    )
+    state = dict(
+        model=model,
+        optimizer=optimizer,
+        average=average,
+        log=log,
+        best=best,
+        curve=curve,
+        progress=progress,
+    )
     checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **state)
     checkpoint.load()
 
     def batches() -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        for rows in islice(batch_order(config.seed, rows_used, config.batch_size, config.steps), len(curve), None):
+        for rows in islice(
+            batch_order(config.seed, rows_used, config.batch_size, config.steps), len(curve), None
+        ):
             batch = to_device(data.train.batch(rows), device)
             progress.tokens += positions(*batch[:2], data.patch)
             yield batch
@@ -157,7 +180,8 @@ def result_of(
     nonfinite_site: str | None,
     **measured: float | str,
 ) -> RunResult:
-    """The result of a run that has ended: the model with the weights that were tested, and what was seen on the way."""
+    """The result of a run that has ended: the model with the weights that were tested, and what was
+    seen on the way."""
     diverged = nonfinite_site is not None
     return RunResult(
         config=config,
@@ -179,17 +203,23 @@ def result_of(
         curves=pd.DataFrame(curve).reindex(
             columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]
         ),
-        test_loss=data.chance_loss if diverged and data.per_position else float(predictions["loss"].mean()),
+        test_loss=data.chance_loss
+        if diverged and data.per_position
+        else float(predictions["loss"].mean()),
         chance_loss=data.chance_loss,
         **errors(predictions),
         predictions=predictions,
         diagnostics=log.arrays(),
-        checkpoint={name: value.detach().cpu().clone() for name, value in judged.state_dict().items()},
+        checkpoint={
+            name: value.detach().cpu().clone() for name, value in judged.state_dict().items()
+        },
         **measured,
     )
 
 
-def nonfinite_site(model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor], config: RunConfig, step: int) -> str:
+def nonfinite_site(
+    model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor], config: RunConfig, step: int
+) -> str:
     """Where the first non-finite number of a step stands that has just diverged on this batch."""
     inputs, _ = mixed(*batch, config, step)
     with autocast(config, inputs.device):
@@ -197,9 +227,16 @@ def nonfinite_site(model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor]
 
 
 @torch.no_grad()
-def find_nonfinite(model: nn.Module, inputs: Tensor, lengths: Tensor | None, micro_batch: int = 0) -> str:
-    """The first non-finite site of this very step: forward in the order of computation, then the gradients backward."""
-    gradients = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+def find_nonfinite(
+    model: nn.Module, inputs: Tensor, lengths: Tensor | None, micro_batch: int = 0
+) -> str:
+    """The first non-finite site of this very step: forward in the order of computation, then the
+    gradients backward."""
+    gradients = [
+        name
+        for name, p in model.named_parameters()
+        if p.grad is not None and not p.grad.isfinite().all()
+    ]
     model.train()
     for part in micro_batches(len(inputs), micro_batch):
         with record_sites(model) as seen:
@@ -212,25 +249,34 @@ def find_nonfinite(model: nn.Module, inputs: Tensor, lengths: Tensor | None, mic
 
 
 def check_data(config: RunConfig, data: TaskData | Shape) -> int:
-    """How many rows of the training split a run uses, 0 = the shape does not tell. ValueError where its config does not
-    fit the data."""
+    """How many rows of the training split a run uses, 0 = the shape does not tell. ValueError where
+    its config does not fit the data."""
     if data.targets and config.label_smoothing:
-        raise ValueError(f"label_smoothing={config.label_smoothing} smooths classes, and {config.task} is a regression")
+        raise ValueError(
+            f"label_smoothing={config.label_smoothing} smooths classes, and {config.task} is a regression"
+        )
     n = data.train_rows if isinstance(data, Shape) else len(data.train)
     return check_rows(config, n) if n else 0
 
 
 def check_rows(config: RunConfig, n: int) -> int:
-    """How many of the n rows of the training split a run uses. ValueError where train_rows, batch_size or
-    micro_batch is larger than what it is taken from: the run would not be what its config says."""
+    """How many of the n rows of the training split a run uses. ValueError where train_rows,
+    batch_size or micro_batch is larger than what it is taken from: the run would not be what its
+    config says."""
     used = config.train_rows or n
     for part, whole, limit in (
         ("train_rows", f"the {n:,} training rows of {config.task} at scale {config.scale}", n),
-        ("batch_size", f"the {used:,} training rows of {config.task} at scale {config.scale}", used),
+        (
+            "batch_size",
+            f"the {used:,} training rows of {config.task} at scale {config.scale}",
+            used,
+        ),
         ("micro_batch", f"batch_size={config.batch_size}", config.batch_size),
     ):
         if getattr(config, part) > limit:
-            raise ValueError(f"{part}={getattr(config, part)} is beyond {whole}: at most {limit} fit")
+            raise ValueError(
+                f"{part}={getattr(config, part)} is beyond {whole}: at most {limit} fit"
+            )
     return used
 
 

@@ -1,8 +1,9 @@
 """Many runs on Dask: trains what the store lacks, skips what it has, survives a dying worker.
 
-The engine is Dask distributed: a local cluster by default, any scheduler by its address, `workers=0` in this process
-for debugging. A run trains on as many threads as its config says, on any machine. Any number of sweeps share one store:
-each run is claimed before it is trained (runs/worker.py). A sweep waits last for the runs that others train.
+The engine is Dask distributed: a local cluster by default, any scheduler by its address,
+`workers=0` in this process for debugging. A run trains on as many threads as its config says, on
+any machine. Any number of sweeps share one store: each run is claimed before it is trained
+(runs/worker.py). A sweep waits last for the runs that others train.
 
 Where runs go is in runs/cluster.py, what happens to one there in runs/worker.py.
 """
@@ -47,17 +48,18 @@ def sweep(
     progress: bool = True,
     source: str | None = "trained",
 ) -> pd.DataFrame:
-    """Trains the runs that the store lacks and returns the run frame of all the configs, a row each, in their order.
+    """Trains the runs that the store lacks and returns the run frame of all the configs, a row
+    each, in their order.
 
-    `source="recorded"` trains nothing and reads the results that the repository carries, "auto" reads those that are
-    recorded and trains the rest (None = the environment's, else auto).
-    A run that could not be trained, or that is not in the store after its training, has status "failed" and its
-    reason in `error`; it is not stored, so the next sweep tries it again.
+    `source="recorded"` trains nothing and reads the results that the repository carries, "auto"
+    reads those that are recorded and trains the rest (None = the environment's, else auto). A run
+    that could not be trained, or that is not in the store after its training, has status "failed"
+    and its reason in `error`; it is not stored, so the next sweep tries it again.
 
-    Before anything starts it raises TypeError for what is no config, ValueError for no config at all, an unknown task
-    or wrong `workers`, and OSError for a store that cannot be written or a scheduler that does not answer; later
-    ConnectionError if the scheduler goes away, and OSError if the store's disk is full. What is stored stays, and the
-    same sweep goes on from there.
+    Before anything starts it raises TypeError for what is no config, ValueError for no config at
+    all, an unknown task or wrong `workers`, and OSError for a store that cannot be written or a
+    scheduler that does not answer; later ConnectionError if the scheduler goes away, and OSError if
+    the store's disk is full. What is stored stays, and the same sweep goes on from there.
     """
     if not (configs := unique(configs)):
         raise ValueError("configs is empty, there is nothing to train: grid makes a list of them")
@@ -84,7 +86,9 @@ def _ordered(frame: pd.DataFrame, configs: list[RunConfig]) -> pd.DataFrame:
     return frame.sort_values("run_id", key=lambda ids: ids.map(order), ignore_index=True)
 
 
-def _trained(configs: list[RunConfig], client, scheduler, workers, runs_dir, progress: bool) -> pd.DataFrame:
+def _trained(
+    configs: list[RunConfig], client, scheduler, workers, runs_dir, progress: bool
+) -> pd.DataFrame:
     """The run frame of the configs, after those are trained that the store lacks."""
     # the longest first, so that none of them is left alone at the end; otherwise in the order given
     todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
@@ -94,30 +98,45 @@ def _trained(configs: list[RunConfig], client, scheduler, workers, runs_dir, pro
         layout = "{desc} |{bar}| {elapsed}, {remaining} left{postfix}"  # told by each run's share of the work
         shown = dict(desc="training", bar_format=layout, smoothing=0, disable=not progress)
         total = sum(map(relative_cost, todo))
-        with open_client(client, scheduler, workers, todo) as engine, tqdm(total=total, **shown) as bar:
+        with (
+            open_client(client, scheduler, workers, todo) as engine,
+            tqdm(total=total, **shown) as bar,
+        ):
             for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
                 if outcome.full:  # any other run would be trained for nothing
                     hint = "free some space, and the same sweep goes on from there"
-                    raise OSError(errno.ENOSPC, f"the disk of the run store is full. {_so_far(todo, store)}: {hint}")
+                    raise OSError(
+                        errno.ENOSPC,
+                        f"the disk of the run store is full. {_so_far(todo, store)}: {hint}",
+                    )
                 if outcome.error:
                     errors[config.run_id] = outcome.error
                 bar.set_postfix_str(f"{n}/{len(todo)} runs", refresh=False)
                 bar.update(relative_cost(config))
     tidy(runs_dir)
-    done = load_runs(runs_dir, configs=[config for config in configs if config.run_id not in errors])
+    done = load_runs(
+        runs_dir, configs=[config for config in configs if config.run_id not in errors]
+    )
     there = {*done.run_id, *errors}
     absent = "it is not in the store after its training: do all see one store?"
     errors |= {config.run_id: absent for config in configs if config.run_id not in there}
-    failed = [config_row(c) | {"status": "failed", "error": errors[c.run_id]} for c in configs if c.run_id in errors]
+    failed = [
+        config_row(c) | {"status": "failed", "error": errors[c.run_id]}
+        for c in configs
+        if c.run_id in errors
+    ]
     for row in failed:
-        warnings.warn(f"{row['arm']} on {row['task']}, seed {row['seed']}: {row['error']}", stacklevel=2)
+        warnings.warn(
+            f"{row['arm']} on {row['task']}, seed {row['seed']}: {row['error']}", stacklevel=2
+        )
     if failed:
         done = pd.concat([done.astype(object), pd.DataFrame(failed, dtype=object)])
     return _ordered(done.reindex(columns=COLUMNS), configs)
 
 
 def waves(todo: list[RunConfig]) -> list[list[RunConfig]]:
-    """The runs in groups: one that learns from another of them (teacher, start) comes in a later group."""
+    """The runs in groups: one that learns from another of them (teacher, start) comes in a later
+    group."""
     left, found = list(todo), []
     while left:
         ids = {config.run_id for config in left}
@@ -126,8 +145,11 @@ def waves(todo: list[RunConfig]) -> list[list[RunConfig]]:
     return found
 
 
-def _run_waves(todo: list[RunConfig], client: Client | None, store: Path) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Each run when it has ended, and what became of it; of each wave those that other processes train come last."""
+def _run_waves(
+    todo: list[RunConfig], client: Client | None, store: Path
+) -> Iterator[tuple[RunConfig, Outcome]]:
+    """Each run when it has ended, and what became of it; of each wave those that other processes
+    train come last."""
     for wave in waves(todo):
         held, stored = [], []
         for config, outcome in _run_all(wave, client, store, wait=False):
@@ -147,8 +169,8 @@ def _run_waves(todo: list[RunConfig], client: Client | None, store: Path) -> Ite
 def _run_all(
     todo: list[RunConfig], client: Client | None, store: Path, *, wait: bool
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """In this process, or on the workers of a scheduler. Dask tries a run again whose worker died with it, three times
-    (its `allowed-failures`). ConnectionError if the scheduler goes away."""
+    """In this process, or on the workers of a scheduler. Dask tries a run again whose worker died
+    with it, three times (its `allowed-failures`). ConnectionError if the scheduler goes away."""
     sent = {config: (config.to_json(), str(store), load_imports(), wait) for config in todo}
     if client is None:
         yield from ((config, run_one(*given)) for config, given in sent.items())
@@ -157,10 +179,16 @@ def _run_all(
         if client.status != "running":
             raise CancelledError
         # keys of its own: another sweep may ask this scheduler for the same run
-        futures = {client.submit(run_one, *given, key=f"run-{uuid.uuid4().hex}"): c for c, given in sent.items()}
+        futures = {
+            client.submit(run_one, *given, key=f"run-{uuid.uuid4().hex}"): c
+            for c, given in sent.items()
+        }
         for future in as_completed(futures):
             lost = future.status == "error"
-            yield futures[future], Outcome(_why_lost(future.exception())) if lost else future.result()
+            yield (
+                futures[future],
+                Outcome(_why_lost(future.exception())) if lost else future.result(),
+            )
     except (CancelledError, OSError) as error:  # never cancelled by us: a lost connection does it
         hint = "start scheduler and workers anew, and the same sweep goes on from there"
         gone = f"the Dask scheduler at {client.scheduler.address} is gone. {_so_far(todo, store)}: {hint}"
@@ -170,7 +198,11 @@ def _run_all(
 def _why_lost(error: BaseException) -> str:
     """Why Dask could not run run_one, which itself raises nothing."""
     died = isinstance(error, KilledWorker)
-    return "every worker process that trained it died: was there enough memory?" if died else repr(error)
+    return (
+        "every worker process that trained it died: was there enough memory?"
+        if died
+        else repr(error)
+    )
 
 
 def _so_far(asked: list[RunConfig], store: Path) -> str:

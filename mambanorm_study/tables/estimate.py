@@ -1,4 +1,5 @@
-"""The dry run: how many runs the store lacks, and about how long they take, by a few steps timed without data."""
+"""The dry run: how many runs the store lacks, and about how long they take, by a few steps timed
+without data."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,8 +19,9 @@ def dry_run(
     workers: int | str = "auto",
     scheduler: str | None = None,
 ) -> str:
-    """How many runs are asked for, stored and missing, and about how long the missing ones take; trains none of them,
-    and refuses what training would refuse (ValueError, OSError for the store)."""
+    """How many runs are asked for, stored and missing, and about how long the missing ones take;
+    trains none of them, and refuses what training would refuse (ValueError, OSError for the
+    store)."""
     configs = unique(configs)
     missing = missing_runs(configs, runs_dir)
     stored = f"{len(configs) - len(missing)} in the store ({store_dir(runs_dir)})"
@@ -33,15 +35,22 @@ def dry_run(
     return f"{text}\n{how_long(missing, workers=workers, scheduler=scheduler)[1]}"
 
 
-def how_long(missing: list[RunConfig], *, workers: int | str, scheduler: str | None) -> tuple[float, str]:
+def how_long(
+    missing: list[RunConfig], *, workers: int | str, scheduler: str | None
+) -> tuple[float, str]:
     """About how many seconds the runs take, and a sentence that says so."""
-    from mambanorm_study.runs.cluster import count_workers  # here: where nothing is missing, nothing waits for Dask
+    from mambanorm_study.runs.cluster import (
+        count_workers,
+    )  # here: where nothing is missing, nothing waits for Dask
 
     count = max(1, count_workers(missing, workers, scheduler))
     seconds = estimate(missing, count)
     tasks = ", ".join(dict.fromkeys(config.task for config in missing))
     basis = f"judged by a few steps of one run on {tasks}, timed just now"
-    return seconds, f"Training takes about {spell(seconds)} with {plural(count, 'worker')} ({basis})"
+    return (
+        seconds,
+        f"Training takes about {spell(seconds)} with {plural(count, 'worker')} ({basis})",
+    )
 
 
 def estimate(missing: list[RunConfig], workers: int) -> float:
@@ -50,17 +59,24 @@ def estimate(missing: list[RunConfig], workers: int) -> float:
     for config in missing:
         kind = (config.task, config.threads, config.model)
         rates[kind] = rates.get(kind) or measured_rate(config)
-    work = sum(rates[config.task, config.threads, config.model] * relative_cost(config) for config in missing)
+    work = sum(
+        rates[config.task, config.threads, config.model] * relative_cost(config)
+        for config in missing
+    )
     return work / workers
 
 
 def measured_rate(config: RunConfig) -> float:
-    """Seconds per unit of `relative_cost`, from a few steps of a usual arm on random data of the task's shape,
-    with the run's threads, or as many of them as this process was started with."""
+    """Seconds per unit of `relative_cost`, from a few steps of a usual arm on random data of the
+    task's shape, with the run's threads, or as many of them as this process was started with."""
     import numba
 
     from mambanorm_study.tables.plan import plan
 
     threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
     usual = {"transformer": "LN>MHA>LN"}.get(config.model, "RMSN>SSM>None")
-    return plan(config.but(arm=usual, norm_options={}, threads=threads))["hours"] * 3600 / relative_cost(config)
+    return (
+        plan(config.but(arm=usual, norm_options={}, threads=threads))["hours"]
+        * 3600
+        / relative_cost(config)
+    )

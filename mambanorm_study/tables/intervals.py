@@ -1,6 +1,7 @@
 """Small-sample inference: intervals of paired differences, of rates and of the next run.
 
-A percentile bootstrap is too narrow at 8 seeds, and Holm on sign-flip p-values can never reject there: neither is used.
+A percentile bootstrap is too narrow at 8 seeds, and Holm on sign-flip p-values can never reject
+there: neither is used.
 """
 
 from collections.abc import Iterable
@@ -26,13 +27,15 @@ def t_interval(values: Iterable[float], level: float = LEVEL) -> tuple[float, fl
 
 @lru_cache(maxsize=8192)
 def t_quantile(df: int, one_sided: float = 0.025) -> float:
-    """The quantile of Student's t that is exceeded with this probability; infinite without a degree of freedom."""
+    """The quantile of Student's t that is exceeded with this probability; infinite without a degree
+    of freedom."""
     return float(-special.stdtrit(df, one_sided)) if df > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
 def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """The exact interval of a rate of which k of n were seen. ValueError for k outside 0…n or no trial."""
+    """The exact interval of a rate of which k of n were seen. ValueError for k outside 0…n or no
+    trial."""
     if not 0 <= k <= n or n < 1:
         raise ValueError(f"k of n events needs 0 ≤ k ≤ n and n ≥ 1, got {k} of {n}")
     tail = (1 - level) / 2  # quantiles of the beta distribution
@@ -41,13 +44,15 @@ def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]
 
 
 def k_of_n(k: int, n: int) -> str:
-    """Return `1 of 12 [0, 38 %]`: how often something was seen, with the exact interval of its rate."""
+    """Return `1 of 12 [0, 38 %]`: how often something was seen, with the exact interval of its
+    rate."""
     low, high = clopper_pearson(k, n)
     return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"
 
 
 def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """Where the next value of a normal distribution lies, of which these were drawn; NaN for fewer than FEWEST."""
+    """Where the next value of a normal distribution lies, of which these were drawn; NaN for fewer
+    than FEWEST."""
     n = len(values)
     if n < FEWEST:
         return np.nan, np.nan
@@ -57,8 +62,8 @@ def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float
 
 @lru_cache(maxsize=64)
 def shared_rows(task: str, scale: str) -> str:
-    """Return "one test text", "one test set" or "one pool of rows" if the seeds of a task share it, so that an interval
-    over seeds speaks about that alone; "" if each seed makes new rows."""
+    """Return "one test text", "one test set" or "one pool of rows" if the seeds of a task share it,
+    so that an interval over seeds speaks about that alone; "" if each seed makes new rows."""
     if task in TEXTS:
         return "one test text"
     import torch  # here, because the runs of a claim can be listed without torch
@@ -72,4 +77,6 @@ def shared_rows(task: str, scale: str) -> str:
     if shape is not None and shape.train_rows:
         return "one pool of rows" if shape.reshuffled else "one test set"
     data, other = (load_task(task, scale, seed) for seed in (0, 1))
-    return "one test set" if torch.equal(data.test.labels, other.test.labels) else "one pool of rows"
+    return (
+        "one test set" if torch.equal(data.test.labels, other.test.labels) else "one pool of rows"
+    )

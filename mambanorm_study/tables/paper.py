@@ -1,11 +1,14 @@
-"""Every accuracy that the paper prints, as data: Table 1, Table 2, and the numbers of Figures 5 and 7 (§4.2, §4.4);
-Table 3 as printed. Codes such as I1 are those of docs/paper.md, the places where the paper contradicts itself.
+"""Every accuracy that the paper prints, as data: Table 1, Table 2, and the numbers of Figures 5 and
+7 (§4.2, §4.4); Table 3 as printed. Codes such as I1 are those of docs/paper.md, the places where
+the paper contradicts itself.
 
-Accuracies are fractions here, per cent in the paper. Arms are in this kit's notation, whatever the paper's label: the
-first "LN" row of each block of Table 1 is IN (I1), and `printed` keeps what the page says.
+Accuracies are fractions here, per cent in the paper. Arms are in this kit's notation, whatever the
+paper's label: the first "LN" row of each block of Table 1 is IN (I1), and `printed` keeps what the
+page says.
 
-The paper's "sequence" is Breakfast (features of videos), its "vision" is ImageNet-100 with VMamba. This kit's small
-tasks are neither, so only the *pattern* can be compared (which arm beats which), never the level (PATTERN_ONLY).
+The paper's "sequence" is Breakfast (features of videos), its "vision" is ImageNet-100 with VMamba.
+This kit's small tasks are neither, so only the *pattern* can be compared (which arm beats which),
+never the level (PATTERN_ONLY).
 """
 
 from collections.abc import Mapping
@@ -30,8 +33,20 @@ RELABELLED = 'printed "LN", IN by the order of the rows (I1)'
 
 # kind → norm → accuracy in per cent with the norm before, and after, the SSM
 TABLE_1 = {
-    "sequence": {"BN": (28.4, 28.4), "IN": (10.9, 7.0), "LN": (57.1, 59.1), "RMSN": (58.7, 60.5), "GN": (20.5, 70.1)},
-    "vision": {"BN": (20.5, 67.8), "IN": (70.2, 83.8), "LN": (86.5, 86.7), "RMSN": (86.3, 84.2), "GN": (66.1, 86.8)},
+    "sequence": {
+        "BN": (28.4, 28.4),
+        "IN": (10.9, 7.0),
+        "LN": (57.1, 59.1),
+        "RMSN": (58.7, 60.5),
+        "GN": (20.5, 70.1),
+    },
+    "vision": {
+        "BN": (20.5, 67.8),
+        "IN": (70.2, 83.8),
+        "LN": (86.5, 86.7),
+        "RMSN": (86.3, 84.2),
+        "GN": (66.1, 86.8),
+    },
 }
 TABLE_1_NOTES = {
     ("sequence", "BN"): "the same number twice",
@@ -46,7 +61,10 @@ FIGURE_5 = {
     "sequence": {"None>SSM>None": 7.0, "GN>SSM>GN": 68.8, "LN>SSM>LN": 58.9},
     "vision": {"None>SSM>None": 10.7, "LN>SSM>LN": 86.6, "GN>SSM>GN": 86.3},
 }
-FIGURE_7 = {"sequence": {"BN>SSM>BN": 41.4, "LN>SSM>BN": 52.1}, "vision": {"BN>SSM>BN": 74.6, "RMSN>SSM>BN": 87.3}}
+FIGURE_7 = {
+    "sequence": {"BN>SSM>BN": 41.4, "LN>SSM>BN": 52.1},
+    "vision": {"BN>SSM>BN": 74.6, "RMSN>SSM>BN": 87.3},
+}
 
 # task → (original, our method), each mean and standard deviation over three seeds, in per cent
 TABLE_2 = {
@@ -56,9 +74,12 @@ TABLE_2 = {
     "Path-64": ((83.26, 0.21), (84.02, 0.34)),
 }
 TABLE_2_ARMS = {"Original": "RMSN>SSM>None", "Our Method": "NormVary>SSM>GN"}
-TABLE_2_NOTE = "N1 and N2 change at once (I7); read as the sequence arms, for no row is named vision (I4e)"
+TABLE_2_NOTE = (
+    "N1 and N2 change at once (I7); read as the sequence arms, for no row is named vision (I4e)"
+)
 
-# norm → Π(X) as S₁ × S₂ (NAP), the operation (NOP), what is learned (NRR); m rows, D channels, L positions
+# norm → Π(X) as S₁ × S₂ (NAP), the operation (NOP), what is learned (NRR); m rows, D channels, L
+# positions
 TABLE_3 = {
     "BN": ("D × m·L", "standardizing", "γ, β ∈ ℝᴰ"),
     "IN": ("m·D × L", "standardizing", "γ, β ∈ ℝᴰ"),
@@ -69,24 +90,41 @@ TABLE_3 = {
 
 
 def paper_values(kind: str | None = None) -> pd.DataFrame:
-    """One row a printed number: kind (sequence | vision), task, arm, accuracy and sd (fractions; NaN where no sd is
-    printed), source and its section, printed (the page's own label), note. `kind` keeps one of the two. ValueError for
-    another."""
+    """One row a printed number: kind (sequence | vision), task, arm, accuracy and sd (fractions;
+    NaN where no sd is printed), source and its section, printed (the page's own label), note.
+    `kind` keeps one of the two. ValueError for another."""
     if kind is not None and kind not in MAIN_TASKS:
         raise unknown("kind of the paper's experiments", kind, MAIN_TASKS)
     rows = []
 
-    def add(kind: str, task: str, arm: str, percent: float, source: str, printed: str, note="", sd=float("nan")):
+    def add(
+        kind: str,
+        task: str,
+        arm: str,
+        percent: float,
+        source: str,
+        printed: str,
+        note="",
+        sd=float("nan"),
+    ):
         place = dict(source=source, section=SECTIONS[source], printed=printed, note=note)
-        rows.append(dict(kind=kind, task=task, arm=arm, accuracy=round(percent / 100, 6), sd=sd / 100) | place)
+        rows.append(
+            dict(kind=kind, task=task, arm=arm, accuracy=round(percent / 100, 6), sd=sd / 100)
+            | place
+        )
 
     for of, norms in TABLE_1.items():
         for norm, (before, after) in norms.items():
             label, note = "LN" if norm == "IN" else norm, TABLE_1_NOTES.get((of, norm), "")
-            add(of, MAIN_TASKS[of], f"{norm}>SSM>None", before, "Table 1", f"{label}→SSM→None", note)
+            add(
+                of, MAIN_TASKS[of], f"{norm}>SSM>None", before, "Table 1", f"{label}→SSM→None", note
+            )
             note += "; equals no norm at all" if after == FIGURE_5[of]["None>SSM>None"] else ""
             add(of, MAIN_TASKS[of], f"None>SSM>{norm}", after, "Table 1", f"None→SSM→{label}", note)
-    for source, bars in (("Figure 5", FIGURE_5), ("Figure 7", FIGURE_7)):  # what the text gives for bars
+    for source, bars in (
+        ("Figure 5", FIGURE_5),
+        ("Figure 7", FIGURE_7),
+    ):  # what the text gives for bars
         for of, arms in bars.items():
             for arm, percent in arms.items():
                 add(of, MAIN_TASKS[of], arm, percent, source, Arm.parse(arm).label)
@@ -104,8 +142,8 @@ def _accuracies(kind: str, task: str) -> dict[str, float]:
 
 
 def printed_difference(weights: Mapping[str, float], kind: str, task: str) -> float:
-    """Return a weighted sum of the accuracies that the paper prints for these arms on its task, in points; NaN if it
-    does not print them all."""
+    """Return a weighted sum of the accuracies that the paper prints for these arms on its task, in
+    points; NaN if it does not print them all."""
     known = _accuracies(kind, task)
     if not set(weights) <= set(known):
         return float("nan")

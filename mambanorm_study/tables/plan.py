@@ -1,6 +1,8 @@
-"""What a run costs before it starts: parameters, tokens, FLOPs, memory and hours on this machine. It needs no data.
+"""What a run costs before it starts: parameters, tokens, FLOPs, memory and hours on this machine.
+It needs no data.
 
-Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in `mambanorm/block.py`.
+Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in
+`mambanorm/block.py`.
 """
 
 import math
@@ -36,7 +38,8 @@ from mambanorm_study.tasks import TASKS, Shape, TaskData, check_task, load_task
 
 STEPS_WARM, STEPS_TIMED = 2, 3
 LONG_S = 2.0  # seconds after which, the first step aside, no further one is timed
-# the most rows × positions and FLOPs of a timed step, so that the largest task or model takes seconds; then × B
+# the most rows × positions and FLOPs of a timed step, so that the largest task or model takes
+# seconds; then × B
 POSITIONS_TIMED, FLOPS_TIMED = 8_192, 2 * 10**11
 FLOAT = 4  # bytes
 FREE = ("seed", "lr", "weight_decay", "schedule", "warmup_steps", "steps", "eval_every")
@@ -44,14 +47,18 @@ FELT = tuple(field.name for field in fields(RunConfig) if field.name not in FREE
 LARGE = 10**7  # layers × width × inner width: weights, up to a small factor
 
 
-def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = None) -> dict[str, Any]:
-    """What one run costs: parameters, steps, tokens, FLOPs, bytes and, if `measured`, hours on this machine.
+def plan(
+    config: RunConfig, *, measured: bool = True, data: TaskData | None = None
+) -> dict[str, Any]:
+    """What one run costs: parameters, steps, tokens, FLOPs, bytes and, if `measured`, hours on this
+    machine.
 
-    FLOPs (a multiply-add is two) of a step are 3 × those of the forward pass, `forward_flops`. Bytes are float32:
-    weights P, gradients P, AdamW's two moments 2P, the best weights so far P, and `activation_floats` kept for the
-    backward pass. `seconds_per_step` and `hours` are NaN unless measured; the hours include the evaluations. The shape
-    is that of `data`, else the one that the task states. ValueError for an unknown task, and for a model to be measured
-    that this machine's memory cannot hold. TypeError for what is no config.
+    FLOPs (a multiply-add is two) of a step are 3 × those of the forward pass, `forward_flops`.
+    Bytes are float32: weights P, gradients P, AdamW's two moments 2P, the best weights so far P,
+    and `activation_floats` kept for the backward pass. `seconds_per_step` and `hours` are NaN
+    unless measured; the hours include the evaluations. The shape is that of `data`, else the one
+    that the task states. ValueError for an unknown task, and for a model to be measured that this
+    machine's memory cannot hold. TypeError for what is no config.
     """
     check_kind("config", config, RunConfig, "base_config")
     shape = shape_of(config) if data is None else shape_of_data(data)
@@ -67,7 +74,9 @@ def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = No
     flops = 3 * sum(forward_flops(model, config.batch_size, shape.length).values())
     step_s, row_s = measure(config, shape) if measured else (math.nan, math.nan)
     evaluations = math.ceil(config.steps / config.eval_every)
-    looked_at = evaluations * shape.held_out[0] + shape.held_out[1]  # rows of validation and test, forward only
+    looked_at = (
+        evaluations * shape.held_out[0] + shape.held_out[1]
+    )  # rows of validation and test, forward only
     memory = dict(weights=1, gradients=1, adamw=2, best=1)
     memory = {f"{name}_bytes": FLOAT * copies * parameters for name, copies in memory.items()}
     at_once = min(config.micro_batch or config.batch_size, config.batch_size)
@@ -87,22 +96,30 @@ def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = No
 
 
 def _counted(config: RunConfig, shape: Shape) -> nn.Module:
-    """The model, to be counted; a large one without its numbers, unless a norm of one's own needs some to be made."""
-    if config.n_layers * config.expand * config.d_model**2 > LARGE:  # torch takes two seconds to be ready for it
+    """The model, to be counted; a large one without its numbers, unless a norm of one's own needs
+    some to be made."""
+    if (
+        config.n_layers * config.expand * config.d_model**2 > LARGE
+    ):  # torch takes two seconds to be ready for it
         with suppress(RuntimeError), torch.device("meta"):
             return build_model(config, shape)
     return build_model(config, shape)
 
 
 def check_trainable(configs: list[RunConfig], runs_dir: str | Path | None = None) -> None:
-    """ValueError for what training would refuse: a norm or a batch that does not fit, say, or a teacher that is not
-    there. It needs no data, and looks at one run of those that differ in what no model feels."""
+    """ValueError for what training would refuse: a norm or a batch that does not fit, say, or a
+    teacher that is not there. It needs no data, and looks at one run of those that differ in what
+    no model feels."""
     coming = {config.run_id for config in configs}
-    kinds = {tuple(str(getattr(config, name)) for name in FELT): config for config in reversed(configs)}
+    kinds = {
+        tuple(str(getattr(config, name)) for name in FELT): config for config in reversed(configs)
+    }
     for config in reversed(kinds.values()):
         shape = shape_of(config)
         check_data(config, shape)
-        mixed(shape.batch(2), torch.ones(2) if shape.tokens else None, shape.labels(2), config, step=1)
+        mixed(
+            shape.batch(2), torch.ones(2) if shape.tokens else None, shape.labels(2), config, step=1
+        )
         model = build_model(config, shape) if config.start else _counted(config, shape)
         if config.start not in coming:
             take_over(model, config, runs_dir)
@@ -117,57 +134,91 @@ def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.Dat
 
 def table_text(table: pd.DataFrame) -> str:
     """The rows of `plan_table` in Markdown, in readable units."""
-    head = ["task", "arm", "parameters", "steps", "tokens", "FLOPs a step", "FLOPs", "memory", "s a step", "hours"]
+    head = [
+        "task",
+        "arm",
+        "parameters",
+        "steps",
+        "tokens",
+        "FLOPs a step",
+        "FLOPs",
+        "memory",
+        "s a step",
+        "hours",
+    ]
     rows = []
     for row in table.itertuples():
         sizes = [f"{row.parameters:,}", f"{row.steps:,}", prefixed(row.tokens)]
         work = [prefixed(row.flops_per_step), prefixed(row.flops), f"{prefixed(row.bytes)}B"]
-        times = ["–" if math.isnan(value) else digits(value) for value in (row.seconds_per_step, row.hours)]
+        times = [
+            "–" if math.isnan(value) else digits(value)
+            for value in (row.seconds_per_step, row.hours)
+        ]
         rows.append([row.task, f"`{row.arm}`", *sizes, *work, *times])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * 2 + ["---:"] * (len(head) - 2), *rows])
+    return "\n".join(
+        f"| {' | '.join(cells)} |"
+        for cells in [head, ["---"] * 2 + ["---:"] * (len(head) - 2), *rows]
+    )
 
 
-# ---------------------------------------------------------------------------------------------- shapes
+# ------------------------------------------------------------------------------------------- shapes
 
 
 def shape_of(config: RunConfig) -> Shape:
     """The shape of the data, as the task states it. A task that does not state it is loaded."""
     tell = TASKS[check_task(config.task)].shape
-    return shape_of_data(load_task(config.task, config.scale, config.seed)) if tell is None else tell(config.scale)
+    return (
+        shape_of_data(load_task(config.task, config.scale, config.seed))
+        if tell is None
+        else tell(config.scale)
+    )
 
 
 def shape_of_data(data: TaskData) -> Shape:
     inputs, lengths = data.train.inputs, data.train.lengths
-    same = ("n_classes", "vocab_size", "in_features", "in_channels", "patch", "per_position", "targets")
+    same = (
+        "n_classes",
+        "vocab_size",
+        "in_features",
+        "in_channels",
+        "patch",
+        "per_position",
+        "targets",
+    )
     return Shape(
         **{name: getattr(data, name) for name in same},
-        length=math.prod(side // data.patch for side in inputs.shape[1:3]) if inputs.dim() == 4 else inputs.shape[1],
+        length=math.prod(side // data.patch for side in inputs.shape[1:3])
+        if inputs.dim() == 4
+        else inputs.shape[1],
         tokens=0 if lengths is None else round(float(lengths.double().mean())),
         held_out=(len(data.val), len(data.test)),
         train_rows=len(data.train),
     )
 
 
-# ---------------------------------------------------------------------------------------------- work and memory
+# ---------------------------------------------------------------------------------- work and memory
 
 
 def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
     """FLOPs of a forward pass: linear, conv, scan and attention, a multiply-add counted as two.
 
-    Every weight of a product is used once a position: a block's linear layers take 2·(D·2E + E·(R+2N) + R·E + E·D) a
-    position, its convolution 2·E·K, stem and head alike (an embedding takes none, the head works once a row, of a text
-    once a position). The scan takes 7·E·N + 3·E: for each state Δ·A, its exp, (Δu)·B, the product and the sum of
-    h ← Āh + B̄u, the product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u. In a
-    Mamba-2 too: the selective scan carries it.
-    Attention takes 4·L²·D a row besides its linear layers: L² scores of D products, and as many to weigh the values.
-    Norms, SiLU, softplus and gate are not counted; the MLP of a NormSelector is. A VSS block scans in several
-    directions, each with its own weights; after each halving of the image, a quarter of the positions is left.
-    Counted from the weights, and not by torch's counter, which must run the model: large ones are never built.
+    Every weight of a product is used once a position: a block's linear layers take 2·(D·2E +
+    E·(R+2N) + R·E + E·D) a position, its convolution 2·E·K, stem and head alike (an embedding takes
+    none, the head works once a row, of a text once a position). The scan takes 7·E·N + 3·E: for
+    each state Δ·A, its exp, (Δu)·B, the product and the sum of h ← Āh + B̄u, the product and the
+    sum of C·h; for each channel Δ·u and the product and the sum of + D·u. In a Mamba-2 too: the
+    selective scan carries it. Attention takes 4·L²·D a row besides its linear layers: L² scores of
+    D products, and as many to weigh the values. Norms, SiLU, softplus and gate are not counted; the
+    MLP of a NormSelector is. A VSS block scans in several directions, each with its own weights;
+    after each halving of the image, a quarter of the positions is left. Counted from the weights,
+    and not by torch's counter, which must run the model: large ones are never built.
     """
     if isinstance(model, LanguageModel):  # its head works at every position
         ends = length * _weights(model.lm_head)
     else:
-        ends = _weights(model.head) + (0 if isinstance(model.stem, nn.Embedding) else length * _weights(model.stem))
+        ends = _weights(model.head) + (
+            0 if isinstance(model.stem, nn.Embedding) else length * _weights(model.stem)
+        )
     found = {"linear": 2 * rows * ends, "conv": 0, "scan": 0, "attention": 0}
     for block, positions in _blocks(model, length):
         if isinstance(block, PatchMerging):
@@ -179,8 +230,13 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
             if name.startswith(("n1.", "n2.", "more.")) and ".selector." not in name:
                 continue
             size = rows * parameter.numel() * (1 if name.startswith("squeeze.") else positions)
-            if isinstance(block, Mamba2Block) and name in ("A_log", "D"):  # a number a head: used for each channel,
-                size *= block.head_dim * (block.d_state if name == "A_log" else 1)  # and A for each state
+            if isinstance(block, Mamba2Block) and name in (
+                "A_log",
+                "D",
+            ):  # a number a head: used for each channel,
+                size *= block.head_dim * (
+                    block.d_state if name == "A_log" else 1
+                )  # and A for each state
             if name.startswith("A_log"):
                 found["scan"] += 7 * size
             elif name in ("D", "Ds"):
@@ -191,7 +247,8 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
 
 
 def _blocks(model: nn.Module, length: int) -> Iterator[tuple[nn.Module, int]]:
-    """Every block, and every layer that halves the image after one, with the number of positions that it computes."""
+    """Every block, and every layer that halves the image after one, with the number of positions
+    that it computes."""
     merging = getattr(model, "merging", {})
     for depth, (_, block) in enumerate(blocks_of(model), start=1):
         yield block, length
@@ -201,12 +258,14 @@ def _blocks(model: nn.Module, length: int) -> Iterator[tuple[nn.Module, int]]:
 
 
 def _weights(module: nn.Module) -> int:
-    """The number of weights in a module's matrices; biases and norms, which have one axis, do not count."""
+    """The number of weights in a module's matrices; biases and norms, which have one axis, do not
+    count."""
     return sum(p.numel() for p in module.parameters() if p.dim() > 1)
 
 
 def activation_floats(model: nn.Module, rows: int, length: int) -> int:
-    """Numbers kept for the backward pass, estimated for float32 on the CPU, where the operations are fused."""
+    """Numbers kept for the backward pass, estimated for float32 on the CPU, where the operations
+    are fused."""
     return rows * sum(positions * _kept(block) for block, positions in _blocks(model, length))
 
 
@@ -217,34 +276,55 @@ def _kept(block: nn.Module) -> int:
     if isinstance(
         block, TransformerBlock
     ):  # the input, both sums, both norms, q, k, v, what attention and feed-forward
-        return 11 * block.d_model + 2 * block.feed_forward[0].out_features  # gave; the hidden layer around its GELU
-    further = sum(block.site_widths[site] for site, _ in block.arm.more)  # what norms at further sites gave
-    if isinstance(block, Mamba2Block):  # what in_proj gave around the convolution, Δ, y around its norm, Δ and u again
+        return (
+            11 * block.d_model + 2 * block.feed_forward[0].out_features
+        )  # gave; the hidden layer around its GELU
+    further = sum(
+        block.site_widths[site] for site, _ in block.arm.more
+    )  # what norms at further sites gave
+    if isinstance(
+        block, Mamba2Block
+    ):  # what in_proj gave around the convolution, Δ, y around its norm, Δ and u again
         return further + 2 * block.d_model + 2 * block.in_proj.out_features + 5 * block.d_inner
-    # x and h = N1(x); both products of in_proj, u, the gated output, and a state of the scan now and then; N2's input
-    # and output; of a VSS block u and y of every direction; Δ, B and C before they are widened
+    # x and h = N1(x); both products of in_proj, u, the gated output, and a state of the scan now
+    # and then; N2's input and output; of a VSS block u and y of every direction; Δ, B and C before
+    # they are widened
     names = dict(block.named_parameters())
     logs, wide = names.get("A_log", names.get("A_logs")), block.d_inner
     directions = logs.numel() // (wide * logs.shape[-1])
-    copies = 5 + 2 * any(name.startswith("n2.") for name in names) + (2 * directions if directions > 1 else 0)
-    return further + 2 * block.d_model + copies * wide + directions * (block.dt_rank + 2 * logs.shape[-1])
+    copies = (
+        5
+        + 2 * any(name.startswith("n2.") for name in names)
+        + (2 * directions if directions > 1 else 0)
+    )
+    return (
+        further
+        + 2 * block.d_model
+        + copies * wide
+        + directions * (block.dt_rank + 2 * logs.shape[-1])
+    )
 
 
-# ---------------------------------------------------------------------------------------------- time
+# --------------------------------------------------------------------------------------------- time
 
 
 @plain_torch()
 def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
-    """Seconds of a training step, and of evaluating a row, on this machine now with the run's threads, from a few steps
-    on random data. ValueError if this process does not have so many threads.
+    """Seconds of a training step, and of evaluating a row, on this machine now with the run's
+    threads, from a few steps on random data. ValueError if this process does not have so many
+    threads.
 
-    On a CPU a part of a large batch is timed (POSITIONS_TIMED, FLOPS_TIMED) and scaled up, because time grows with the
-    rows. On a GPU it does not, so a whole micro-batch is timed.
+    On a CPU a part of a large batch is timed (POSITIONS_TIMED, FLOPS_TIMED) and scaled up, because
+    time grows with the rows. On a GPU it does not, so a whole micro-batch is timed.
     """
     device = machine.pick_device(config.device)
     model = build_model(config, shape).to(device)
     flops = 3 * sum(forward_flops(model, 1, shape.length).values())
-    most = min(POSITIONS_TIMED // shape.length, FLOPS_TIMED // flops) if device.type == "cpu" else config.batch_size
+    most = (
+        min(POSITIONS_TIMED // shape.length, FLOPS_TIMED // flops)
+        if device.type == "cpu"
+        else config.batch_size
+    )
     rows = max(1, min(config.micro_batch or config.batch_size, config.batch_size, most))
     optimizer = optimizer_of(model, config)
     with torch.random.fork_rng(devices=[]):  # the caller's random state is left alone

@@ -1,4 +1,5 @@
-"""A run frame → the numbers that arms are compared by: accuracy in per cent, the loss of language models in bits.
+"""A run frame → the numbers that arms are compared by: accuracy in per cent, the loss of language
+models in bits.
 
 A diverged run has chance, everywhere in the kit. Bits are negated, so that higher is better.
 """
@@ -20,26 +21,49 @@ from mambanorm_study.runs.presets import LANGUAGE_TASKS, TEXTS
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.tables.summaries import CORRUPTED, with_summaries
 
-SCORED = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "arm", "scale", "seed", "lr")
+SCORED = (
+    "run_id",
+    "status",
+    "test_accuracy",
+    "best_val_accuracy",
+    "chance",
+    "task",
+    "arm",
+    "scale",
+    "seed",
+    "lr",
+)
 """The columns that a frame needs."""
 
 SMALLEST_BITS = 0.01
 """The smallest effect of interest on language models, in bits a character: about half a percent."""
 
-STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "sharpening", "fragility", "headroom")
+STORED = (
+    "growth",
+    "law",
+    "sigma_rise",
+    "sigma_trend",
+    "unevenness",
+    "sharpening",
+    "fragility",
+    "headroom",
+)
 OF_FINISHED = ("unevenness", "headroom")
 """Columns that are read of runs that did not diverge."""
 
 
 def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
-    """Return the runs of a scale that ended with finite numbers or diverged, each once: run_id, task, arm, seed, lr,
-    diverged, late, protocol, chance, validation, and the columns that a comparison can be about.
+    """Return the runs of a scale that ended with finite numbers or diverged, each once: run_id,
+    task, arm, seed, lr, diverged, late, protocol, chance, validation, and the columns that a
+    comparison can be about.
 
-    score, noise, rotation: accuracy in per cent, on clean and on corrupted rows. bits: of language models. late: if
-    the best step by validation is in the last tenth; of language models, whether that tenth was worth SMALLEST_BITS.
-    ValueError for language models of different texts.
+    score, noise, rotation: accuracy in per cent, on clean and on corrupted rows. bits: of language
+    models. late: if the best step by validation is in the last tenth; of language models, whether
+    that tenth was worth SMALLEST_BITS. ValueError for language models of different texts.
     """
-    runs = frame[(frame.scale == scale) & frame.status.isin(("ok", "diverged"))].drop_duplicates("run_id")
+    runs = frame[(frame.scale == scale) & frame.status.isin(("ok", "diverged"))].drop_duplicates(
+        "run_id"
+    )
     diverged, text = runs.status == "diverged", runs.task.isin(LANGUAGE_TASKS)
 
     def of(name: str) -> pd.Series:
@@ -52,7 +76,9 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     found["score"] = ended("test_accuracy", 100, "chance")
     for name in CORRUPTED:
         found[name] = ended(name, 100, "chance")
-        found[f"{name}_change"] = (found[name] - found.score).mask(diverged)  # a failed run has nothing to lose
+        found[f"{name}_change"] = (found[name] - found.score).mask(
+            diverged
+        )  # a failed run has nothing to lose
     bits = -1 / math.log(2)
     found["bits"] = ended("test_loss", bits, "chance_loss")
     validation_bits = ended("best_val_loss", bits, "chance_loss")
@@ -64,13 +90,15 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
         found[name] = of(name).mask(diverged & (name in OF_FINISHED))
     found["steepness"], found["protocol"] = found.growth.abs(), of("protocol")
     _check_texts(of("chance_loss").groupby(runs.task))
-    finite = np.isfinite(found[["score", "validation", "chance"]]).all(axis=1) & (~text | np.isfinite(found.bits))
+    finite = np.isfinite(found[["score", "validation", "chance"]]).all(axis=1) & (
+        ~text | np.isfinite(found.bits)
+    )
     return found[finite]
 
 
 def _check_texts(losses_by_task) -> None:
-    """Raise ValueError if a text differs between runs: Python's documentation changes with Python, and the loss of
-    guessing by frequency tells texts apart."""
+    """Raise ValueError if a text differs between runs: Python's documentation changes with Python,
+    and the loss of guessing by frequency tells texts apart."""
     for task, losses in losses_by_task:
         different = sorted(losses.dropna().round(6).unique())
         if task in TEXTS and len(different) > 1:
@@ -80,9 +108,11 @@ def _check_texts(losses_by_task) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------ which runs are judged
+# ---------------------------------------------------------------------------- which runs are judged
 
-NOT_RECORDED = "Trained models are not recorded here yet: `mambanorm record --scale evening` adds them."
+NOT_RECORDED = (
+    "Trained models are not recorded here yet: `mambanorm record --scale evening` adds them."
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +128,9 @@ class RunsToJudge:
         """How many runs, made with what, under which versions of the protocol."""
         if self.source == "trained":
             return f"{len(self.mine)} runs of your store"
-        versions = ", ".join(f"{version:g}" for version in sorted(self.frame.protocol.dropna().unique()))
+        versions = ", ".join(
+            f"{version:g}" for version in sorted(self.frame.protocol.dropna().unique())
+        )
         return f"{self.scale}: {recorded_results.describe_recorded(self.frame)}; recorded under protocols {versions}"
 
 
@@ -108,9 +140,11 @@ def runs_to_judge(
     seeds: int | Iterable[int] | None = None,
     runs_dir: str | Path | None = None,
 ) -> RunsToJudge:
-    """Return the runs that the verdicts of a scale rest on (None = the environment's, else trained models).
+    """Return the runs that the verdicts of a scale rest on (None = the environment's, else trained
+    models).
 
-    source: None = "recorded" if the kit has results of the scale, else "trained". seeds: as in `of_test_seeds`.
+    source: None = "recorded" if the kit has results of the scale, else "trained". seeds: as in
+    `of_test_seeds`.
     """
     scale = study_scale(scale)
     if (source := check_source(source)) == "auto":
@@ -121,11 +155,13 @@ def runs_to_judge(
 
 
 def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
-    """Return the frame with the first `seeds` test seeds of each task, or those of a list, and with every other seed;
-    None = all of them. ValueError for seeds that are none."""
+    """Return the frame with the first `seeds` test seeds of each task, or those of a list, and with
+    every other seed; None = all of them. ValueError for seeds that are none."""
     if seeds is None or not len(frame):
         return frame
     listed = check_seeds(seeds, "smoke")
     test = frame.seed.map(is_test_seed)
     first = frame.seed.where(test).groupby(frame.task).rank("dense")
-    return frame[~test | (frame.seed.isin(listed) if isinstance(seeds, Iterable) else first <= len(listed))]
+    return frame[
+        ~test | (frame.seed.isin(listed) if isinstance(seeds, Iterable) else first <= len(listed))
+    ]

@@ -1,4 +1,5 @@
-"""The data of a task: three splits, what a model must know about them, and their shape without loading them."""
+"""The data of a task: three splits, what a model must know about them, and their shape without
+loading them."""
 
 from __future__ import annotations
 
@@ -13,17 +14,21 @@ from torch import Tensor
 from mambanorm.checks import WHOLE, check_size, shown
 
 IGNORED = -100
-"""The label of a position that has none, where others of its row have one: torch's cross_entropy leaves it out."""
+"""The label of a position that has none, where others of its row have one: torch's cross_entropy
+leaves it out."""
 
 
 class BadData(ValueError):
-    """Data that no model can learn from, or that do not fit together; `load_task` adds the task's name."""
+    """Data that no model can learn from, or that do not fit together; `load_task` adds the task's
+    name."""
 
 
 class Lazy:
-    """Inputs that stay what they are (bytes, a mapped file, a folder of pictures) until rows of them are asked for.
+    """Inputs that stay what they are (bytes, a mapped file, a folder of pictures) until rows of
+    them are asked for.
 
-    It takes the place of a Split's inputs: `read(rows)` takes indices (B,) and returns float32 (B, …).
+    It takes the place of a Split's inputs: `read(rows)` takes indices (B,) and returns float32 (B,
+    …).
     """
 
     dtype = torch.float32
@@ -49,12 +54,12 @@ class Lazy:
 class Split:
     """One split, whole in memory.
 
-    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
-    bytes 0…255, which `batch` returns as -1…1. A `Lazy` stands for a tensor that would be too large.
-    labels: (n,) int64; or one for each position of token ids, (n, L) int64, IGNORED where there is none to be told; or
-    real-valued targets (n, T) float32.
-    lengths: (n,) int64, or None where every row has all L positions, as images always have.
-    Smaller whole numbers become int64. BadData where the three do not fit together or are no tensors of numbers.
+    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H,
+    W, C), float32 or bytes 0…255, which `batch` returns as -1…1. A `Lazy` stands for a tensor that
+    would be too large. labels: (n,) int64; or one for each position of token ids, (n, L) int64,
+    IGNORED where there is none to be told; or real-valued targets (n, T) float32. lengths: (n,)
+    int64, or None where every row has all L positions, as images always have. Smaller whole numbers
+    become int64. BadData where the three do not fit together or are no tensors of numbers.
     """
 
     inputs: Tensor
@@ -64,19 +69,25 @@ class Split:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not isinstance(value, Tensor | Lazy) and (name, value) != ("lengths", None):
-                raise BadData(f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)")
+                raise BadData(
+                    f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)"
+                )
         shape = tuple(self.inputs.shape)
         if self.inputs.dtype not in (torch.float32, *WHOLE):
             raise BadData(f"inputs are {self.inputs.dtype}: allowed are float32 and whole numbers")
         if len(shape) not in (2, 3, 4):
-            raise BadData(f"inputs have shape {shape}: allowed are (n, L), (n, L, F) and (n, H, W, C)")
+            raise BadData(
+                f"inputs have shape {shape}: allowed are (n, L), (n, L, F) and (n, H, W, C)"
+            )
         if self.is_regression:
             self._check_targets()
         else:
             self._keep_whole("labels", shape[:2] if self.per_position else shape[:1])
         if self.lengths is not None:
             if len(shape) == 4 or self.per_position:
-                raise BadData(f"lengths are given for inputs {shape}, whose rows have no padding: give None")
+                raise BadData(
+                    f"lengths are given for inputs {shape}, whose rows have no padding: give None"
+                )
             self._keep_whole("lengths", shape[:1])
             if len(self):
                 check_range("lengths", self.lengths, 1, shape[1])
@@ -91,10 +102,14 @@ class Split:
     def _check_targets(self) -> None:
         if self.labels.dim() != 2 or len(self.labels) != len(self.inputs):
             given = f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}"
-            raise BadData(f"{given}: {len(self.inputs)} rows need classes (n,), int64, or real-valued targets (n, T)")
+            raise BadData(
+                f"{given}: {len(self.inputs)} rows need classes (n,), int64, or real-valued targets (n, T)"
+            )
         if len(wrong := (~self.labels.isfinite()).nonzero()):
             row, column = wrong[0].tolist()
-            raise BadData(f"target {column} of row {row} is {float(self.labels[row, column])}: mend the data")
+            raise BadData(
+                f"target {column} of row {row} is {float(self.labels[row, column])}: mend the data"
+            )
 
     @property
     def is_regression(self) -> bool:
@@ -115,12 +130,15 @@ class Split:
         return len(self.labels)
 
     def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The picked rows, cut to the longest: inputs (B, L) int64, (B, L, F) or (B, H, W, C), lengths (B,) or None,
-        labels (B,), (B, L) or (B, T).
+        """The picked rows, cut to the longest: inputs (B, L) int64, (B, L, F) or (B, H, W, C),
+        lengths (B,) or None, labels (B,), (B, L) or (B, T).
 
-        `rows`: a slice, or indices or a mask over the n rows (tensor, array or list). No row at all: ValueError.
+        `rows`: a slice, or indices or a mask over the n rows (tensor, array or list). No row at
+        all: ValueError.
         """
-        if not isinstance(rows, slice):  # torch makes an empty list a float tensor, which cannot index
+        if not isinstance(
+            rows, slice
+        ):  # torch makes an empty list a float tensor, which cannot index
             rows = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
         if len(labels := self.labels[rows]) == 0:
             raise ValueError("rows picks no row: a batch needs at least one")
@@ -134,7 +152,8 @@ class Split:
 
 
 class Units(NamedTuple):
-    """Mean and standard deviation of each target over the training rows, (T,): a model learns what is left."""
+    """Mean and standard deviation of each target over the training rows, (T,): a model learns what
+    is left."""
 
     mean: Tensor
     std: Tensor
@@ -151,14 +170,16 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions,
-    `in_channels` for images; an image is cut into squares of `patch`² pixels.
+    """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for
+    real-valued positions, `in_channels` for images; an image is cut into squares of `patch`²
+    pixels.
 
-    `targets`: for a regression, the name of each target with its unit; n_classes is then their number. Where every
-    position has a label, it is the next token: a language model learns it, and n_classes is vocab_size.
+    `targets`: for a regression, the name of each target with its unit; n_classes is then their
+    number. Where every position has a label, it is the next token: a language model learns it, and
+    n_classes is vocab_size.
 
-    BadData for labels outside 0…n_classes − 1, token ids outside 0…vocab_size − 1, inputs of another kind than said,
-    and inputs that are not finite: a run would only be counted as diverged.
+    BadData for labels outside 0…n_classes − 1, token ids outside 0…vocab_size − 1, inputs of
+    another kind than said, and inputs that are not finite: a run would only be counted as diverged.
     """
 
     train: Split
@@ -179,7 +200,9 @@ class TaskData:
         for name, size in {"n_classes": self.n_classes, "patch": self.patch, **given}.items():
             check_size(name, size)
         if self.targets and self.n_classes != len(self.targets):
-            raise BadData(f"n_classes={self.n_classes} and {len(self.targets)} targets: of a regression both are one")
+            raise BadData(
+                f"n_classes={self.n_classes} and {len(self.targets)} targets: of a regression both are one"
+            )
         ((way, size),) = given.items()
         for name in SPLITS:
             if not isinstance(split := getattr(self, name), Split):
@@ -196,26 +219,35 @@ class TaskData:
             raise BadData(f"inputs of the {name} split are {given}, which is not {way}={size}")
         if dims == 2:
             check_range(f"token ids of the {name} split", inputs, 0, size - 1)
-        elif isinstance(inputs, Tensor) and not (inputs.sum().isfinite() or inputs.isfinite().all()):  # the sum is fast
+        elif isinstance(inputs, Tensor) and not (
+            inputs.sum().isfinite() or inputs.isfinite().all()
+        ):  # the sum is fast
             row = int((~inputs.flatten(1).isfinite()).any(1).nonzero()[0])
-            raise BadData(f"inputs of the {name} split hold NaN or infinite values, first in row {row}: mend the data")
+            raise BadData(
+                f"inputs of the {name} split hold NaN or infinite values, first in row {row}: mend the data"
+            )
 
     def _check_labels(self, name: str, split: Split) -> None:
-        if split.is_regression != bool(self.targets) or (self.targets and split.labels.shape[1] != len(self.targets)):
+        if split.is_regression != bool(self.targets) or (
+            self.targets and split.labels.shape[1] != len(self.targets)
+        ):
             found = f"labels of the {name} split are {split.labels.dtype} of shape {tuple(split.labels.shape)}"
             names = "targets=('load in kWh/m²', …) names real-valued ones, and only these"
             raise BadData(f"{found}, and {len(self.targets)} targets are named: {names}")
         if self.targets:
             return
         check_range(f"labels of the {name} split", split.told, 0, self.n_classes - 1)
-        if split.per_position != self.per_position or (self.per_position and self.n_classes != self.vocab_size):
+        if split.per_position != self.per_position or (
+            self.per_position and self.n_classes != self.vocab_size
+        ):
             sizes = f"n_classes={self.n_classes} and vocab_size={self.vocab_size}"
             raise BadData(f"labels of the {name} split, {sizes}: one label at each position is the next token, in all "
                           "splits, and both are one number")  # fmt: skip
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """The longest sequence of the three splits, (L,), or the largest image in patches, (H, W)."""
+        """The longest sequence of the three splits, (L,), or the largest image in patches, (H,
+        W)."""
         splits = [getattr(self, name).inputs.shape for name in SPLITS]
         if self.in_channels is None:
             return (max(shape[1] for shape in splits),)
@@ -235,11 +267,11 @@ class TaskData:
 
     @property
     def chance(self) -> float:
-        """Accuracy on test (a fraction) of always guessing the training split's most common class; of a regression 0,
-        which is what predicting the training mean explains.
+        """Accuracy on test (a fraction) of always guessing the training split's most common class;
+        of a regression 0, which is what predicting the training mean explains.
 
-        The guess is made without the test labels. So this is what a model would get that learned only the class counts.
-        Of equally common classes the smallest label is guessed.
+        The guess is made without the test labels. So this is what a model would get that learned
+        only the class counts. Of equally common classes the smallest label is guessed.
         """
         if self.targets:
             return 0.0
@@ -248,8 +280,9 @@ class TaskData:
 
     @property
     def chance_loss(self) -> float | None:
-        """Where each position has a label: loss on test, in nats a position, of always giving each label its share of
-        the training labels; None elsewhere. It is to the loss what `chance` is to the accuracy.
+        """Where each position has a label: loss on test, in nats a position, of always giving each
+        label its share of the training labels; None elsewhere. It is to the loss what `chance` is
+        to the accuracy.
 
         Each label is counted once more than it occurs, so that none has the probability 0.
         """
@@ -268,12 +301,14 @@ def check_range(what: str, values: Tensor, least: int, most: int) -> None:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a task's data look like at a scale, told without loading them; `mambanorm plan` counts with it.
+    """What a task's data look like at a scale, told without loading them; `mambanorm plan` counts
+    with it.
 
-    length: positions of a row of a batch, padding included (what is computed); tokens: without it, on average, 0 = all.
-    held_out: rows of the validation and the test split; train_rows: of the training split, 0 = not told.
-    reshuffled: the run's seed decides which rows these are. fresh: it draws new ones, which no other seed has.
-    per_position: each position has a label. The other fields are those of TaskData.
+    length: positions of a row of a batch, padding included (what is computed); tokens: without it,
+    on average, 0 = all. held_out: rows of the validation and the test split; train_rows: of the
+    training split, 0 = not told. reshuffled: the run's seed decides which rows these are. fresh: it
+    draws new ones, which no other seed has. per_position: each position has a label. The other
+    fields are those of TaskData.
     """
 
     n_classes: int
@@ -308,4 +343,6 @@ class Shape:
         """Random labels: (rows,) classes, (rows, L) of them, or (rows, targets) values."""
         if self.targets:
             return torch.randn(rows, len(self.targets))
-        return torch.randint(0, self.n_classes, (rows, self.length) if self.per_position else (rows,))
+        return torch.randint(
+            0, self.n_classes, (rows, self.length) if self.per_position else (rows,)
+        )

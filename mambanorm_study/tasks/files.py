@@ -1,5 +1,5 @@
-"""The tasks' files: where they lie, checked downloads, published Parquet files, what is kept, and which rows a scale
-takes.
+"""The tasks' files: where they lie, checked downloads, published Parquet files, what is kept, and
+which rows a scale takes.
 
 Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the data set's own source states it.
 """
@@ -31,32 +31,39 @@ AGAIN = "bring this file again"
 
 
 def data_folder(task: str) -> Path:
-    """Where a task's files lie: `data/<task>` of the working folder, or of the folder in MAMBANORM_DATA_DIR."""
+    """Where a task's files lie: `data/<task>` of the working folder, or of the folder in
+    MAMBANORM_DATA_DIR."""
     root = os.environ.get("MAMBANORM_DATA_DIR") or WORK / "data"
     return Path(root).expanduser() / task
 
 
 def missing(task: str, what: object, how: str) -> ValueError:
     """The error for missing data: what is missing, and how to get it."""
-    return ValueError(f"the data of task {task!r} are missing: no {what}. {how} (see {KIT / 'data' / 'README.md'})")
+    return ValueError(
+        f"the data of task {task!r} are missing: no {what}. {how} (see {KIT / 'data' / 'README.md'})"
+    )
 
 
 def read_text(path: Path) -> str:
-    """Return a text in UTF-8, without a byte order mark. ValueError with the file's name for one that is none."""
+    """Return a text in UTF-8, without a byte order mark. ValueError with the file's name for one
+    that is none."""
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8 ({error}): save it as one, or {AGAIN}") from error
+        raise ValueError(
+            f"{path} is no text in UTF-8 ({error}): save it as one, or {AGAIN}"
+        ) from error
 
 
-# ---------------------------------------------------------------------------------------------- downloads
+# ---------------------------------------------------------------------------------------- downloads
 
 
 def fetch(url: str, digest: str, folder: Path) -> Path:
-    """The file of an address in `folder`, downloaded if missing; it gets its name only once its checksum is right.
+    """The file of an address in `folder`, downloaded if missing; it gets its name only once its
+    checksum is right.
 
-    What has arrived is kept as `<name>.part`: the next call asks for the rest. OSError where the address does not
-    answer or breaks off, ValueError where the content is not what it should be.
+    What has arrived is kept as `<name>.part`: the next call asks for the rest. OSError where the
+    address does not answer or breaks off, ValueError where the content is not what it should be.
     """
     path = folder / url.rpartition("/")[2]
     part = path.with_name(f"{path.name}.part")
@@ -85,7 +92,9 @@ def _receive(url: str, part: Path) -> None:
     have = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
-        if have and answer.status_code == 416:  # nothing beyond what is here: the checksum says whether it is right
+        if (
+            have and answer.status_code == 416
+        ):  # nothing beyond what is here: the checksum says whether it is right
             return
         answer.raise_for_status()
         if answer.status_code != 206:  # the server ignores the range and sends all of it
@@ -98,7 +107,8 @@ def _receive(url: str, part: Path) -> None:
 
 
 def verify(path: Path, digest: str) -> None:
-    """ValueError, with both checksums, where the file's content is not what the digest says ("" = anything)."""
+    """ValueError, with both checksums, where the file's content is not what the digest says ("" =
+    anything)."""
     if not digest:
         return
     kind, expected = digest.split(":")
@@ -111,11 +121,12 @@ def verify(path: Path, digest: str) -> None:
         )
 
 
-# ---------------------------------------------------------------------------------------------- Parquet
+# ---------------------------------------------------------------------------------------------- Par
 
 
 def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Path]:
-    """The Parquet files of a split in `folder`, [] where there is none: `train.parquet`, else all of `train-…-of-…`.
+    """The Parquet files of a split in `folder`, [] where there is none: `train.parquet`, else all
+    of `train-…-of-…`.
 
     ValueError where a file with a published name has another checksum (`digests`: name -> digest).
     """
@@ -126,9 +137,11 @@ def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Pat
     return files
 
 
-def read_split(task: str, split: str, columns: Sequence[str], address: str, digests: dict[str, str]) -> pa.Table:
-    """The named columns of a split's Parquet files, one after the other; ValueError where there is none, or where they
-    cannot be read, lack a column or have columns of different types."""
+def read_split(
+    task: str, split: str, columns: Sequence[str], address: str, digests: dict[str, str]
+) -> pa.Table:
+    """The named columns of a split's Parquet files, one after the other; ValueError where there is
+    none, or where they cannot be read, lack a column or have columns of different types."""
     folder = data_folder(task)
     if not (files := parquet_files(folder, split, digests)):
         how = f"Say `mambanorm tasks --prepare {task}`, or put the files of {address} into that folder"
@@ -136,27 +149,34 @@ def read_split(task: str, split: str, columns: Sequence[str], address: str, dige
     try:
         return pq.read_table(files, columns=list(columns))
     except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"{task}'s {split} in {folder}: {error}; {AGAIN}, whole, with {', '.join(columns)}") from error
+        raise ValueError(
+            f"{task}'s {split} in {folder}: {error}; {AGAIN}, whole, with {', '.join(columns)}"
+        ) from error
 
 
 def check_labels(labels: np.ndarray, n_classes: int, where: object) -> np.ndarray:
-    """(n,) int64. ValueError with the first row whose label is missing or none of 0…n_classes − 1."""
+    """(n,) int64. ValueError with the first row whose label is missing or none of 0…n_classes −
+    1."""
     if len(wrong := np.flatnonzero(~np.isin(labels, np.arange(n_classes)))):
-        raise ValueError(f"{where}, row {wrong[0] + 1}: label {labels[wrong[0]]}, allowed are 0 to {n_classes - 1}")
+        raise ValueError(
+            f"{where}, row {wrong[0] + 1}: label {labels[wrong[0]]}, allowed are 0 to {n_classes - 1}"
+        )
     return labels.astype(np.int64)
 
 
-# ---------------------------------------------------------------------------------------------- what is kept
+# ------------------------------------------------------------------------------------- what is kept
 
 
 def cache_file(folder: Path, label: str, key: object, ending: str = "npz") -> Path:
-    """A name that changes with everything its content depends on (`key`), so that a stale cache is never read."""
+    """A name that changes with everything its content depends on (`key`), so that a stale cache is
+    never read."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return folder / f"{label}-{digest[:12]}.{ending}"
 
 
 def kept(path: Path, make: Callable[[], Sequence[np.ndarray]]) -> list[np.ndarray]:
-    """The arrays in an .npz file, which has a checksum of each; made, and written, where it is missing or damaged."""
+    """The arrays in an .npz file, which has a checksum of each; made, and written, where it is
+    missing or damaged."""
     if path.exists():
         try:
             with np.load(path) as file:
@@ -168,19 +188,24 @@ def kept(path: Path, make: Callable[[], Sequence[np.ndarray]]) -> list[np.ndarra
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez_compressed(file, *arrays)
     except OSError as error:  # a read-only disk must not stop a run that has its data in hand
-        warnings.warn(f"{path} could not be written, so the next run makes the data again ({error})", stacklevel=2)
+        warnings.warn(
+            f"{path} could not be written, so the next run makes the data again ({error})",
+            stacklevel=2,
+        )
     return list(arrays)
 
 
-# ---------------------------------------------------------------------------------------------- rows of a scale
+# ---------------------------------------------------------------------------------- rows of a scale
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows that a scale takes of each split, None = all there are (train: less validation's `held_out`).
+    """Rows that a scale takes of each split, None = all there are (train: less validation's
+    `held_out`).
 
-    `reshuffle`: the run's seed decides which rows; otherwise they are the same for every seed.
-    In the methods, n = rows of a data set's own two parts, train (which gives validation too) and test.
+    `reshuffle`: the run's seed decides which rows; otherwise they are the same for every seed. In
+    the methods, n = rows of a data set's own two parts, train (which gives validation too) and
+    test.
     """
 
     train: int | None
@@ -198,12 +223,17 @@ class Sizes:
         test = n[1] if self.test is None else self.test
         return dict(train_rows=train, held_out=(val, test), reshuffled=self.reshuffle)
 
-    def pick_splits(self, n: tuple[int, int], seed: int, what: str, held_out: float = 0.1) -> list[Tensor]:
-        """Which rows train, validation and test are. With all rows and seed 42 this is s4's split of CIFAR: validation
-        is the last tenth of a permutation."""
+    def pick_splits(
+        self, n: tuple[int, int], seed: int, what: str, held_out: float = 0.1
+    ) -> list[Tensor]:
+        """Which rows train, validation and test are. With all rows and seed 42 this is s4's split
+        of CIFAR: validation is the last tenth of a permutation."""
         told, seed = self.told(n, held_out), self.seed(seed)
         train, (val, test) = told["train_rows"], told["held_out"]
-        return [*pick(n[0], (train, val), seed, f"{what}'s train"), *pick(n[1], (test,), seed, f"{what}'s test")]
+        return [
+            *pick(n[0], (train, val), seed, f"{what}'s train"),
+            *pick(n[1], (test,), seed, f"{what}'s test"),
+        ]
 
 
 SMALL = {
@@ -212,20 +242,31 @@ SMALL = {
 }
 ALL = Sizes(None, None, None, reshuffle=False)
 SCALE_SIZES = {**SMALL, "lab": ALL, "paper": ALL}
-"""The usual sizes: a draw of the rows at smoke, quick and evening, the data set as it is at lab and paper."""
+"""The usual sizes: a draw of the rows at smoke, quick and evening, the data set as it is at lab and
+paper."""
 
 
 def pick(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
-    """Disjoint random draws of these sizes from n rows; ValueError where there are fewer rows than asked for."""
+    """Disjoint random draws of these sizes from n rows; ValueError where there are fewer rows than
+    asked for."""
     if n < sum(sizes):
         wanted = " + ".join(f"{size:,}" for size in sizes)
-        raise ValueError(f"{what} has {n:,} rows, needed are {wanted}: bring all of it or take a smaller scale")
+        raise ValueError(
+            f"{what} has {n:,} rows, needed are {wanted}: bring all of it or take a smaller scale"
+        )
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return list(order[: sum(sizes)].split(list(sizes)))
 
 
-def check_whole(where: object, found: Sequence[int], published: Sequence[int], scale: str, what: str = "rows") -> None:
-    """ValueError at lab and paper where a data set does not have exactly the rows it is published with."""
+def check_whole(
+    where: object, found: Sequence[int], published: Sequence[int], scale: str, what: str = "rows"
+) -> None:
+    """ValueError at lab and paper where a data set does not have exactly the rows it is published
+    with."""
     if scale in ("lab", "paper") and tuple(found) != tuple(published):
-        have, needed = (" + ".join(f"{count:,}" for count in counts) for counts in (found, published))
-        raise ValueError(f"{where} holds {have} {what}, {scale} needs {needed}: bring all or take a smaller scale")
+        have, needed = (
+            " + ".join(f"{count:,}" for count in counts) for counts in (found, published)
+        )
+        raise ValueError(
+            f"{where} holds {have} {what}, {scale} needs {needed}: bring all or take a smaller scale"
+        )

@@ -1,16 +1,19 @@
-"""Glyphs: letters and digits of the typefaces that matplotlib brings, drawn anew for each seed: no download, and no two
-seeds share a row.
+"""Glyphs: letters and digits of the typefaces that matplotlib brings, drawn anew for each seed: no
+download, and no two seeds share a row.
 
-Each row is one of CHARACTERS in one of FACES, turned, sheared, stretched and moved (one affine map), with its own
-contrast, a square hidden and noise on every pixel: 12×12 pixels of one channel, near 0 (paper) to 1 (ink).
+Each row is one of CHARACTERS in one of FACES, turned, sheared, stretched and moved (one affine
+map), with its own contrast, a square hidden and noise on every pixel: 12×12 pixels of one channel,
+near 0 (paper) to 1 (ink).
 
-- `glyphs`: read in cells of 2×2 pixels, row after row: sequences of L = 36 positions with 4 features. (Pixel by pixel,
-  144 positions, small models stayed below 36 % for as long as a run may take.)
+- `glyphs`: read in cells of 2×2 pixels, row after row: sequences of L = 36 positions with 4
+  features. (Pixel by pixel, 144 positions, small models stayed below 36 % for as long as a run may
+  take.)
 - `glyphs_images`: the same rows as images, in patches of 3×3 pixels: 4×4 positions.
 
-How hard they are was chosen by level, on seeds that no claim uses: trained models lie between 60 and 95 %
-(claims/PROTOCOL.md). Ours; the faces are DejaVu (Bitstream Vera licence) and STIX (SIL OFL) as matplotlib ships them,
-drawn by its FreeType without hinting: another version of it may draw a pixel a little differently.
+How hard they are was chosen by level, on seeds that no claim uses: trained models lie between 60
+and 95 % (claims/PROTOCOL.md). Ours; the faces are DejaVu (Bitstream Vera licence) and STIX (SIL
+OFL) as matplotlib ships them, drawn by its FreeType without hinting: another version of it may draw
+a pixel a little differently.
 """
 
 from __future__ import annotations
@@ -40,7 +43,11 @@ FACES = tuple(
     }.items()
     for style in styles
 )
-EDGE, PATCH, CELL = 12, 3, 2  # pixels a side of a row, of a patch of its image, and of a position of its sequence
+EDGE, PATCH, CELL = (
+    12,
+    3,
+    2,
+)  # pixels a side of a row, of a patch of its image, and of a position of its sequence
 MASTER = 48  # pixels a side of the square in which a glyph is drawn once, EM of them its em
 EM = 36
 FINER = 3  # a pixel is the mean of so many points a side
@@ -54,13 +61,14 @@ NOISE = 0.1
 
 ROWS = {"smoke": (160, 40, 80), "quick": (4_000, 500, 1_000)}
 MOST_ROWS = (4_000, 2_000, 4_000)
-"""Rows of train, validation and test, and at the larger scales; the last two cost little and take the noise of the test
-rows away."""
+"""Rows of train, validation and test, and at the larger scales; the last two cost little and take
+the noise of the test rows away."""
 
 
 @cache
 def masters() -> Tensor:
-    """(characters, faces, MASTER, MASTER) float32, the ink of each glyph in the middle of its square, 0…1."""
+    """(characters, faces, MASTER, MASTER) float32, the ink of each glyph in the middle of its
+    square, 0…1."""
     import matplotlib
     from matplotlib.ft2font import FT2Font, LoadFlags
 
@@ -74,7 +82,9 @@ def masters() -> Tensor:
             font.draw_glyphs_to_bitmap(antialiased=True)
             ink = np.asarray(font.get_image())[:MASTER, :MASTER]
             top, left = ((MASTER - size) // 2 for size in ink.shape)
-            found[i, j, top : top + ink.shape[0], left : left + ink.shape[1]] = torch.tensor(ink) / 255
+            found[i, j, top : top + ink.shape[0], left : left + ink.shape[1]] = (
+                torch.tensor(ink) / 255
+            )
     return found
 
 
@@ -91,10 +101,14 @@ def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
     wide, high = (1 / (size * uniform(1 - STRETCH, 1 + STRETCH)) for _ in range(2))
     cos, sin = angle.cos(), angle.sin()
     # where a point of the row lies in the master: turned, then sheared, then stretched, and moved
-    across = torch.stack([wide * (cos + shear * sin), wide * (shear * cos - sin), uniform(-MOVE, MOVE) * 2], 1)
+    across = torch.stack(
+        [wide * (cos + shear * sin), wide * (shear * cos - sin), uniform(-MOVE, MOVE) * 2], 1
+    )
     down = torch.stack([high * sin, high * cos, uniform(-MOVE, MOVE) * 2], 1)
     theta = torch.stack([across, down], 1)
-    rows = torch.cat([_sampled(labels[k], faces[k], theta[k]) for k in torch.arange(n).split(1_000)])
+    rows = torch.cat(
+        [_sampled(labels[k], faces[k], theta[k]) for k in torch.arange(n).split(1_000)]
+    )
     rows *= uniform(*CONTRAST)[:, None, None]
     rows[_hidden(uniform(0, 1 - HIDDEN), uniform(0, 1 - HIDDEN))] = 0
     return rows + NOISE * torch.randn(rows.shape, generator=generator), labels
@@ -108,9 +122,12 @@ def _sampled(labels: Tensor, faces: Tensor, theta: Tensor) -> Tensor:
 
 
 def _hidden(top: Tensor, left: Tensor) -> Tensor:
-    """(n, EDGE, EDGE) bool, a square of HIDDEN of the edge whose upper left corner is given as shares of it."""
+    """(n, EDGE, EDGE) bool, a square of HIDDEN of the edge whose upper left corner is given as
+    shares of it."""
     place = (torch.arange(EDGE) + 0.5) / EDGE
-    inside = [(place >= start[:, None]) & (place < start[:, None] + HIDDEN) for start in (top, left)]
+    inside = [
+        (place >= start[:, None]) & (place < start[:, None] + HIDDEN) for start in (top, left)
+    ]
     return inside[0][:, :, None] & inside[1][:, None, :]
 
 
@@ -120,7 +137,14 @@ def _sizes(scale: str) -> tuple[int, int, int]:
 
 def _shape(scale: str, **form: int) -> Shape:
     train, *held_out = _sizes(scale)
-    return Shape(len(CHARACTERS), **form, held_out=tuple(held_out), train_rows=train, reshuffled=True, fresh=True)
+    return Shape(
+        len(CHARACTERS),
+        **form,
+        held_out=tuple(held_out),
+        train_rows=train,
+        reshuffled=True,
+        fresh=True,
+    )
 
 
 def _data(scale: str, seed: int, read: Callable[[Tensor], Tensor], **said: int) -> TaskData:
@@ -130,7 +154,8 @@ def _data(scale: str, seed: int, read: Callable[[Tensor], Tensor], **said: int) 
 
 
 def cells(rows: Tensor) -> Tensor:
-    """(n, EDGE, EDGE) → (n, (EDGE / CELL)², CELL²): the pixels of each cell, cells row after row."""
+    """(n, EDGE, EDGE) → (n, (EDGE / CELL)², CELL²): the pixels of each cell, cells row after
+    row."""
     return F.unfold(rows[:, None], CELL, stride=CELL).transpose(1, 2)
 
 
@@ -144,7 +169,8 @@ SOURCE = "ours; faces DejaVu and STIX, as matplotlib ships them"
     shape=partial(_shape, length=(EDGE // CELL) ** 2, in_features=CELL**2),
 )
 def load_glyphs(scale: str, seed: int) -> TaskData:
-    """4,000 / 2,000 / 4,000 rows (quick: 500 and 1,000 held out; smoke: 160 / 40 / 80): inputs (n, 36, 4)."""
+    """4,000 / 2,000 / 4,000 rows (quick: 500 and 1,000 held out; smoke: 160 / 40 / 80): inputs (n,
+    36, 4)."""
     return _data(scale, seed, cells, in_features=CELL**2)
 
 

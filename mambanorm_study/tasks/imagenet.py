@@ -1,12 +1,15 @@
-"""ImageNet's photographs of 1,000 classes, and of 100 of them, read from their files when a batch asks for them.
+"""ImageNet's photographs of 1,000 classes, and of 100 of them, read from their files when a batch
+asks for them.
 
-Source: Russakovsky et al. (2015), ImageNet large scale visual recognition challenge, arXiv:1409.0575. ImageNet-100: the
-class list of HobbitLong/CMC (Tian et al. 2020, arXiv:1906.05849); the paper gives no list.
+Source: Russakovsky et al. (2015), ImageNet large scale visual recognition challenge,
+arXiv:1409.0575. ImageNet-100: the class list of HobbitLong/CMC (Tian et al. 2020,
+arXiv:1906.05849); the paper gives no list.
 
-    data/imagenet1k/train/<wnid>/*.JPEG, val/<wnid>/*.JPEG
-    data/imagenet100/imagenet100.txt, and train and val like that; else the classes are taken from data/imagenet1k
+    data/imagenet1k/train/<wnid>/*.JPEG, val/<wnid>/*.JPEG data/imagenet100/imagenet100.txt, and
+    train and val like that; else the classes are taken from data/imagenet1k
 
-Glossary: wnid = WordNet number of a class, n and eight digits; edge = height and width of a picture in pixels.
+Glossary: wnid = WordNet number of a class, n and eight digits; edge = height and width of a picture
+in pixels.
 """
 
 from __future__ import annotations
@@ -23,26 +26,40 @@ from torch import Tensor
 
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import Lazy, Shape, Split, TaskData
-from mambanorm_study.tasks.files import ALL, SMALL, Sizes, check_whole, data_folder, fetch, missing, read_text, verify
+from mambanorm_study.tasks.files import (
+    ALL,
+    SMALL,
+    Sizes,
+    check_whole,
+    data_folder,
+    fetch,
+    missing,
+    read_text,
+    verify,
+)
 from mambanorm_study.tasks.images import open_picture
 from mambanorm_study.tasks.registry import register_task
 
 Image = Later("PIL.Image")
 
-ROWS = {"imagenet100": (100, 130_000, 5_000), "imagenet1k": (1_000, 1_281_167, 50_000)}  # classes, train, val
+ROWS = {
+    "imagenet100": (100, 130_000, 5_000),
+    "imagenet1k": (1_000, 1_281_167, 50_000),
+}  # classes, train, val
 ENDINGS = (".jpeg", ".jpg", ".png")
 MARGIN = 256 / 224  # the shorter side is resized to so many edges before the centre is cut out
-HELD_OUT = 0.05  # of train for validation: ImageNet's own val serves as test, which nothing may select on
+HELD_OUT = (
+    0.05  # of train for validation: ImageNet's own val serves as test, which nothing may select on
+)
 CLASS_LIST = "https://raw.githubusercontent.com/HobbitLong/CMC/bc687a26de7ae350d98f671d25d164b65336b8c2/imagenet100.txt"
 LIST_DIGEST = "sha256:79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397"
-HOW = (
-    "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort it into class folders"
-)
+HOW = "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort it into class folders"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Rows, the pictures' edge in pixels, and the edge of the squares that a model takes as one position."""
+    """Rows, the pictures' edge in pixels, and the edge of the squares that a model takes as one
+    position."""
 
     sizes: Sizes
     edge: int
@@ -58,7 +75,7 @@ SETTINGS: dict[str, Scale] = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------------- files
 
 
 def prepare(scale: str) -> None:
@@ -75,12 +92,17 @@ def _layout(name: str, scale: str) -> tuple[Path, list[str]]:
         raise missing(name, listed, f"Say `mambanorm tasks --prepare {name}`. {HOW}")
     if scale in ("lab", "paper"):  # below, a list of one's own will do
         verify(listed, LIST_DIGEST)
-    return (folder if (folder / "train").is_dir() else data_folder("imagenet1k")), sorted(read_text(listed).split())
+    return (folder if (folder / "train").is_dir() else data_folder("imagenet1k")), sorted(
+        read_text(listed).split()
+    )
 
 
 @lru_cache(maxsize=4)
-def _files(name: str, folder: Path, classes: tuple[str, ...], split: str) -> tuple[list[Path], np.ndarray]:
-    """Every picture of a split, by class and name, and the labels; ValueError where a class has none."""
+def _files(
+    name: str, folder: Path, classes: tuple[str, ...], split: str
+) -> tuple[list[Path], np.ndarray]:
+    """Every picture of a split, by class and name, and the labels; ValueError where a class has
+    none."""
     files, labels = [], []
     for label, wnid in enumerate(classes):
         place = folder / split / wnid
@@ -94,7 +116,8 @@ def _files(name: str, folder: Path, classes: tuple[str, ...], split: str) -> tup
 
 
 def photograph(path: Path, edge: int) -> np.ndarray:
-    """(edge, edge, 3) uint8: the shorter side resized to edge · 256/224, the centre cut out, any mode made RGB.
+    """(edge, edge, 3) uint8: the shorter side resized to edge · 256/224, the centre cut out, any
+    mode made RGB.
 
     ValueError with the file's name for a file that is no picture.
     """
@@ -113,30 +136,41 @@ def _read(files: list[Path], edge: int, rows: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(pictures)).float().div_(127.5).sub_(1)
 
 
-# ---------------------------------------------------------------------------------------------- the tasks
+# ---------------------------------------------------------------------------------------- the tasks
 
 
 def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
-    """Colour photographs (n, edge, edge, 3) float32 in [-1, 1], which stay in their files until a batch picks them.
+    """Colour photographs (n, edge, edge, 3) float32 in [-1, 1], which stay in their files until a
+    batch picks them.
 
-    Test is ImageNet's own val, validation a twentieth of train. At smoke and quick the seed decides which are taken.
+    Test is ImageNet's own val, validation a twentieth of train. At smoke and quick the seed decides
+    which are taken.
     """
     settings, (folder, classes) = SETTINGS[scale], _layout(name, scale)
     if not classes:
         raise missing(name, f"train/<wnid> in {folder}", HOW)
     n_classes, *rows = ROWS[name]
     check_whole(folder, [len(classes)], [n_classes], scale, "classes")
-    (train, train_labels), (test, test_labels) = (_files(name, folder, tuple(classes), s) for s in ("train", "val"))
+    (train, train_labels), (test, test_labels) = (
+        _files(name, folder, tuple(classes), s) for s in ("train", "val")
+    )
     if name == "imagenet1k":
         check_whole(folder, [len(train), len(test)], rows, scale)
     else:  # of train no exact count is published
         check_whole(folder / "val", [len(test)], rows[1:], scale)
     splits = []
-    for i, rows in enumerate(settings.sizes.pick_splits((len(train), len(test)), seed, name, HELD_OUT)):
+    for i, rows in enumerate(
+        settings.sizes.pick_splits((len(train), len(test)), seed, name, HELD_OUT)
+    ):
         files, labels = (train, train_labels) if i < 2 else (test, test_labels)
         picked = [files[row] for row in rows.tolist()]
         shape = (len(picked), settings.edge, settings.edge, 3)
-        splits.append(Split(Lazy(shape, partial(_read, picked, settings.edge)), torch.from_numpy(labels[rows.numpy()])))
+        splits.append(
+            Split(
+                Lazy(shape, partial(_read, picked, settings.edge)),
+                torch.from_numpy(labels[rows.numpy()]),
+            )
+        )
     return TaskData(*splits, n_classes=len(classes), in_channels=3, patch=settings.patch)
 
 
@@ -147,7 +181,12 @@ def shape(name: str, scale: str) -> Shape:
 
 
 for _name, _title, _source, _prepare in (
-    ("imagenet100", "ImageNet-100: photographs of 100 classes", "; class list of HobbitLong/CMC", prepare),
+    (
+        "imagenet100",
+        "ImageNet-100: photographs of 100 classes",
+        "; class list of HobbitLong/CMC",
+        prepare,
+    ),
     ("imagenet1k", "ImageNet: photographs of 1,000 classes", "", None),
 ):
     register_task(

@@ -1,8 +1,10 @@
-"""Pictures: how they are read and kept, and the classic sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
+"""Pictures: how they are read and kept, and the classic sets MNIST, Fashion-MNIST, SVHN, CIFAR-10
+and CIFAR-100.
 
-The sets are tasks pixel by pixel, CIFAR as pictures too. Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017),
-Fashion-MNIST, arXiv:1708.07747; Netzer et al. (2011), SVHN; Krizhevsky (2009), CIFAR. CIFAR as a sequence follows
-state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, a tenth of train for validation (seed 42).
+The sets are tasks pixel by pixel, CIFAR as pictures too. Sources: LeCun et al. (1998), MNIST; Xiao
+et al. (2017), Fashion-MNIST, arXiv:1708.07747; Netzer et al. (2011), SVHN; Krizhevsky (2009),
+CIFAR. CIFAR as a sequence follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row,
+a tenth of train for validation (seed 42).
 
 Glossary: n pictures of edge×edge pixels, H×W and C colours; L = positions = (edge / averaging)².
 """
@@ -45,24 +47,31 @@ if TYPE_CHECKING:
 Image, requests = Later("PIL.Image"), Later("requests")
 
 HUB = "https://huggingface.co"
-S4_GREY = (1 / 61, -122.6 / 61)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
+S4_GREY = (
+    1 / 61,
+    -122.6 / 61,
+)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
 PLUS_MINUS = (2 / 255, -1.0)  # −1…1, as `digits`
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
-"""Sequences read pictures averaged over blocks: 49 to 64 positions at smoke, 196 to 256 at quick and evening."""
+"""Sequences read pictures averaged over blocks: 49 to 64 positions at smoke, 196 to 256 at quick
+and evening."""
 
 PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
 """Pictures are cut into squares of patch² pixels: 16, 64 and 256 positions."""
 
 
-# ---------------------------------------------------------------------------------------------- pictures
+# ----------------------------------------------------------------------------------------- pictures
 
 
-def open_picture(source, where: object, mode: str = "RGB", edge: int | None = None, least: int = 0) -> Pillow.Image:
-    """The picture of a path or a file, in a mode: "L" (a colour picture turns grey as Pillow does it, ITU-R 601) or
-    "RGB".
+def open_picture(
+    source, where: object, mode: str = "RGB", edge: int | None = None, least: int = 0
+) -> Pillow.Image:
+    """The picture of a path or a file, in a mode: "L" (a colour picture turns grey as Pillow does
+    it, ITU-R 601) or "RGB".
 
-    ValueError that says where for one that cannot be read; with an `edge` also for one that has other than edge×edge
-    pixels. `least`: so many pixels a side will do, so that JPEG decodes at a half or a quarter, several times faster.
+    ValueError that says where for one that cannot be read; with an `edge` also for one that has
+    other than edge×edge pixels. `least`: so many pixels a side will do, so that JPEG decodes at a
+    half or a quarter, several times faster.
     """
     try:
         with Image.open(source) as image:
@@ -72,14 +81,21 @@ def open_picture(source, where: object, mode: str = "RGB", edge: int | None = No
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{where} is no picture that can be read ({error}): {AGAIN}") from error
     if edge and size != (edge, edge):
-        raise ValueError(f"{where}: a picture of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}")
+        raise ValueError(
+            f"{where}: a picture of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}"
+        )
     return picture
 
 
-def decode(encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, where: object) -> np.ndarray:
-    """(n, H, W) uint8 for mode "L", (n, H, W, 3) for "RGB": the picked rows of a column of encoded pictures, each as
-    bytes or as a struct {bytes, path}. ValueError with the row, as of `open_picture`."""
-    pictures = np.zeros((len(rows), edge, edge) if mode == "L" else (len(rows), edge, edge, 3), np.uint8)
+def decode(
+    encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, where: object
+) -> np.ndarray:
+    """(n, H, W) uint8 for mode "L", (n, H, W, 3) for "RGB": the picked rows of a column of encoded
+    pictures, each as bytes or as a struct {bytes, path}. ValueError with the row, as of
+    `open_picture`."""
+    pictures = np.zeros(
+        (len(rows), edge, edge) if mode == "L" else (len(rows), edge, edge, 3), np.uint8
+    )
     for i, row in enumerate(tqdm(rows, desc=f"decoding {where}", unit=" pictures", delay=2)):
         one = encoded[row].as_py()
         content = io.BytesIO(one["bytes"] if isinstance(one, dict) else one)
@@ -88,21 +104,25 @@ def decode(encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, 
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of a gzipped idx file of bytes: labels (n,) or pictures (n, H, W), uint8 (Y. LeCun's format).
+    """The array of a gzipped idx file of bytes: labels (n,) or pictures (n, H, W), uint8 (Y.
+    LeCun's format).
 
-    gzip's own checksum is checked. ValueError with the file's name where it is truncated, altered or no such file.
+    gzip's own checksum is checked. ValueError with the file's name where it is truncated, altered
+    or no such file.
     """
     try:
         content = gzip.decompress(path.read_bytes())
         start = 4 + 4 * content[3]  # of the numbers, behind the sizes of the axes
-        return np.frombuffer(content, np.uint8, offset=start).reshape(np.frombuffer(content[4:start], ">u4"))
+        return np.frombuffer(content, np.uint8, offset=start).reshape(
+            np.frombuffer(content[4:start], ">u4")
+        )
     except (OSError, EOFError, zlib.error, IndexError, ValueError) as error:
         raise ValueError(f"{path} is no whole idx file of bytes ({error}): {AGAIN}") from error
 
 
 def as_sequences(pictures: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> Lazy:
-    """(n, H, W) grey pictures as sequences (n, H·W, 1), row after row: kept as bytes, a quarter of the memory, and
-    byte · scale + shift when read."""
+    """(n, H, W) grey pictures as sequences (n, H·W, 1), row after row: kept as bytes, a quarter of
+    the memory, and byte · scale + shift when read."""
     kept = torch.tensor(pictures.reshape(len(pictures), -1, 1))
     return Lazy(kept.shape, lambda rows: kept[rows].float().mul_(scale).add_(shift))
 
@@ -116,12 +136,13 @@ def block_mean(pictures: np.ndarray, factor: int) -> np.ndarray:
     return np.rint(blocks.mean((2, 4), dtype=np.float32)).astype(np.uint8)
 
 
-# ---------------------------------------------------------------------------------------------- the sets
+# ----------------------------------------------------------------------------------------- the sets
 
 
 @dataclass(frozen=True)
 class PictureSet:
-    """A published set. `files`: name -> digest of each file to download; `rows`: of its train and its test part."""
+    """A published set. `files`: name -> digest of each file to download; `rows`: of its train and
+    its test part."""
 
     title: str
     source: str
@@ -145,7 +166,10 @@ IDX = {split: (f"{name}-images-idx3-ubyte.gz", f"{name}-labels-idx1-ubyte.gz")
 
 
 def _idx(*digests: str) -> dict[str, str]:
-    return {name: f"md5:{digest}" for name, digest in zip((*IDX["train"], *IDX["test"]), digests, strict=True)}
+    return {
+        name: f"md5:{digest}"
+        for name, digest in zip((*IDX["train"], *IDX["test"]), digests, strict=True)
+    }
 
 
 SETS: dict[str, PictureSet] = {
@@ -204,9 +228,12 @@ SETS: dict[str, PictureSet] = {
 
 
 def prepare(name: str, scale: str) -> None:
-    """Downloads a set's published files, whatever the scale; does nothing where readable files are there."""
+    """Downloads a set's published files, whatever the scale; does nothing where readable files are
+    there."""
     folder, one = data_folder(name), SETS[name]
-    if all(_pair(name, split) or parquet_files(folder, split, one.files) for split in ("train", "test")):
+    if all(
+        _pair(name, split) or parquet_files(folder, split, one.files) for split in ("train", "test")
+    ):
         return
     for file, digest in one.files.items():
         if digest or not (folder / file).exists():
@@ -218,7 +245,9 @@ def _stated_digest(url: str) -> str:
     """The SHA-256 that a Hugging Face repository states for a large file at a commit."""
     answer = requests.head(url, timeout=TIMEOUT)
     if not (digest := answer.headers.get("X-Linked-ETag", "").strip('"')):
-        raise OSError(f"{url} states no checksum ({answer.status_code} {answer.reason}): look there, or try again")
+        raise OSError(
+            f"{url} states no checksum ({answer.status_code} {answer.reason}): look there, or try again"
+        )
     return f"sha256:{digest}"
 
 
@@ -240,14 +269,17 @@ def _read(name: str, split: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarr
         pictures, labels = map(read_idx, pair)
         if pictures.shape != (*labels.shape, one.edge, one.edge):
             needed = f"needed is one label for each picture of {one.edge}×{one.edge} pixels"
-            raise ValueError(f"{pair[0]} holds {pictures.shape}, {pair[1].name} {labels.shape}: {needed}")
+            raise ValueError(
+                f"{pair[0]} holds {pictures.shape}, {pair[1].name} {labels.shape}: {needed}"
+            )
     else:
         pictures, labels = read_split(name, split, one.columns, one.address, one.files).columns
     return pictures, check_labels(np.asarray(labels), one.n_classes, where)
 
 
 def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """Pictures and labels of train, validation and test at a scale; only the pictures that it takes are decoded."""
+    """Pictures and labels of train, validation and test at a scale; only the pictures that it takes
+    are decoded."""
     one, parts = SETS[name], {split: _read(name, split) for split in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())
     check_whole(data_folder(name), counts, one.rows, scale)
@@ -264,7 +296,8 @@ def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray,
 
 
 def load_sequence(name: str, scale: str, seed: int) -> TaskData:
-    """Grey values (n, L, 1) float32, row after row. At smoke and quick the seed decides which pictures are taken."""
+    """Grey values (n, L, 1) float32, row after row. At smoke and quick the seed decides which
+    pictures are taken."""
     splits = [
         Split(as_sequences(block_mean(pictures, AVERAGED[scale]), *SETS[name].grey), labels)
         for pictures, labels in _load(name, "L", scale, seed)
@@ -273,15 +306,21 @@ def load_sequence(name: str, scale: str, seed: int) -> TaskData:
 
 
 def load_pictures(name: str, scale: str, seed: int) -> TaskData:
-    """Colour pictures (n, 32, 32, 3), bytes; a batch returns -1…1. At smoke and quick the seed decides which."""
-    splits = [Split(torch.from_numpy(pictures), labels) for pictures, labels in _load(name, "RGB", scale, seed)]
+    """Colour pictures (n, 32, 32, 3), bytes; a batch returns -1…1. At smoke and quick the seed
+    decides which."""
+    splits = [
+        Split(torch.from_numpy(pictures), labels)
+        for pictures, labels in _load(name, "RGB", scale, seed)
+    ]
     return TaskData(*splits, n_classes=SETS[name].n_classes, in_channels=3, patch=PATCH[scale])
 
 
 def _shape(name: str, colour: bool, scale: str) -> Shape:
     one, side = SETS[name], PATCH[scale] if colour else AVERAGED[scale]
     inputs = dict(in_channels=3, patch=side) if colour else dict(in_features=1)
-    return Shape(one.n_classes, (one.edge // side) ** 2, **inputs, **SCALE_SIZES[scale].told(one.rows))
+    return Shape(
+        one.n_classes, (one.edge // side) ** 2, **inputs, **SCALE_SIZES[scale].told(one.rows)
+    )
 
 
 def _register(name: str, colour: bool) -> None:

@@ -1,11 +1,12 @@
 """IMDB film reviews, character by character: positive or negative?
 
-Source: Maas et al. (2011), Learning word vectors for sentiment analysis. Rules of state-spaces/s4: characters as they
-are, at most l_max − 1 and then `<eos>`; the vocabulary holds what occurs at least 15 times in train; test serves as
-validation. This last rule holds at paper only: the smaller scales hold out a tenth of train.
+Source: Maas et al. (2011), Learning word vectors for sentiment analysis. Rules of state-spaces/s4:
+characters as they are, at most l_max − 1 and then `<eos>`; the vocabulary holds what occurs at
+least 15 times in train; test serves as validation. This last rule holds at paper only: the smaller
+scales hold out a tenth of train.
 
-Glossary: n reviews, L = characters of the longest, `<eos>` included; ids as in ListOps: 0 = padding, 1 = unknown,
-2 = `<eos>`.
+Glossary: n reviews, L = characters of the longest, `<eos>` included; ids as in ListOps: 0 =
+padding, 1 = unknown, 2 = `<eos>`.
 """
 
 from __future__ import annotations
@@ -56,17 +57,22 @@ SETTINGS: dict[str, Scale] = {
     "quick": Scale(SMALL["quick"], l_max=256),
     "evening": Scale(SMALL["evening"], l_max=256),
     "lab": Scale(ALL, l_max=1_024),
-    # s4 exactly. Selecting by validation is then selecting on test, so results are a little too good, as s4's are.
+    # s4 exactly. Selecting by validation is then selecting on test, so results are a little too
+    # good, as s4's are.
     "paper": Scale(ALL, l_max=4_096, held_out=0.0),
 }
 
 
 def vocabulary(texts: Iterable[str], min_count: int = MIN_COUNT) -> dict[str, int]:
-    """Character -> id: the special tokens first, then characters by count, equal counts by code point."""
+    """Character -> id: the special tokens first, then characters by count, equal counts by code
+    point."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
-    kept = sorted((char for char, count in counts.items() if count >= min_count), key=lambda c: (-counts[c], c))
+    kept = sorted(
+        (char for char, count in counts.items() if count >= min_count),
+        key=lambda c: (-counts[c], c),
+    )
     return {token: i for i, token in enumerate((*SPECIALS, *kept))}
 
 
@@ -86,18 +92,22 @@ def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Ten
 
 
 def prepare(scale: str) -> None:
-    """Downloads the two published files, whatever the scale; does nothing where your own files are there."""
+    """Downloads the two published files, whatever the scale; does nothing where your own files are
+    there."""
     if not all(parquet_files(data_folder("imdb"), split, FILES) for split in ("train", "test")):
         for file, digest in FILES.items():
             fetch(f"{ADDRESS}/{file}", digest, data_folder("imdb"))
 
 
 def _read(split: str) -> tuple[list[str], np.ndarray]:
-    """Texts and labels of a split's files; ValueError with the row for a review without text or label."""
+    """Texts and labels of a split's files; ValueError with the row for a review without text or
+    label."""
     texts, labels = read_split("imdb", split, ("text", "label"), ADDRESS, FILES).columns
     for row, text in enumerate(texts := texts.to_pylist(), 1):
         if not text:
-            raise ValueError(f"imdb's {split}, row {row}: {text!r} is no review: needed is at least one character")
+            raise ValueError(
+                f"imdb's {split}, row {row}: {text!r} is no review: needed is at least one character"
+            )
     return texts, check_labels(np.asarray(labels), 2, f"imdb's {split}")
 
 
@@ -120,9 +130,14 @@ def shape(scale: str) -> Shape:
 def load_imdb(scale: str, seed: int) -> TaskData:
     """Character ids (n, L), about 135 tokens at paper, 2 classes: 0 negative, 1 positive.
 
-    The vocabulary is that of all of train cut to the scale's length, whatever rows the seed takes at smoke and quick.
+    The vocabulary is that of all of train cut to the scale's length, whatever rows the seed takes
+    at smoke and quick.
     """
-    settings, (train, train_labels), (test, test_labels) = SETTINGS[scale], _read("train"), _read("test")
+    settings, (train, train_labels), (test, test_labels) = (
+        SETTINGS[scale],
+        _read("train"),
+        _read("test"),
+    )
     counts = len(train), len(test)
     check_whole(data_folder("imdb"), counts, ROWS, scale)
     ids = vocabulary(text[: settings.l_max - 1] for text in train)

@@ -1,7 +1,9 @@
-"""Pathfinder, pixel by pixel: do the two discs of a picture lie on the same dashed snake? LRA's own pictures.
+"""Pathfinder, pixel by pixel: do the two discs of a picture lie on the same dashed snake? LRA's own
+pictures.
 
-Sources: Linsley et al. (2018), arXiv:1805.08315; Tay et al. (2021), Long Range Arena (LRA), arXiv:2011.04006; reader,
-split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`; metadata also as drewlinsley/pathfinder writes them.
+Sources: Linsley et al. (2018), arXiv:1805.08315; Tay et al. (2021), Long Range Arena (LRA),
+arXiv:2011.04006; reader, split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`; metadata
+also as drewlinsley/pathfinder writes them.
 
 Glossary: window = the picture's edge in pixels; L = positions = edge², row after row.
 """
@@ -17,7 +19,15 @@ from numpy.lib.format import MAGIC_PREFIX
 from tqdm.auto import tqdm
 
 from mambanorm_study.tasks.base import Shape, Split, TaskData
-from mambanorm_study.tasks.files import AGAIN, Sizes, check_labels, data_folder, missing, pick, read_text
+from mambanorm_study.tasks.files import (
+    AGAIN,
+    Sizes,
+    check_labels,
+    data_folder,
+    missing,
+    pick,
+    read_text,
+)
 from mambanorm_study.tasks.images import as_sequences, block_mean, open_picture
 from mambanorm_study.tasks.registry import register_task
 
@@ -38,32 +48,45 @@ EDGES = {"smoke": 16}
 
 
 def read_lra(root: Path) -> dict[Path, int]:
-    """Return picture's path → label of every row of `<root>/<LRA>/metadata/<batch>.npy`, in the order of the batches.
+    """Return picture's path → label of every row of `<root>/<LRA>/metadata/<batch>.npy`, in the
+    order of the batches.
 
-    ValueError with the file's name for one that is not the metadata of a batch: it has rows of subpath, file name,
-    number, label and what else the generator noted.
+    ValueError with the file's name for one that is not the metadata of a batch: it has rows of
+    subpath, file name, number, label and what else the generator noted.
     """
     labels: dict[Path, int] = {}
     for file in sorted((root / LRA / "metadata").glob("*.npy"), key=_batch):
         try:
             rows = _rows(file)
             found = check_labels(np.array([int(row[3]) for row in rows]), 2, "its metadata")
-            labels |= {root / LRA / row[0] / row[1]: int(label) for row, label in zip(rows, found, strict=True)}
+            labels |= {
+                root / LRA / row[0] / row[1]: int(label)
+                for row, label in zip(rows, found, strict=True)
+            }
         except (ValueError, IndexError, TypeError, EOFError) as error:
-            needed = "rows of subpath, file name, number and label, as text or as an array of strings"
-            raise ValueError(f"{file} cannot be read ({error}), needed are {needed}: {AGAIN}") from error
+            needed = (
+                "rows of subpath, file name, number and label, as text or as an array of strings"
+            )
+            raise ValueError(
+                f"{file} cannot be read ({error}), needed are {needed}: {AGAIN}"
+            ) from error
     return labels
 
 
 def _batch(file: Path) -> int:
     """Return the number of a batch, whose metadata are in `<number>.npy`."""
-    if not file.stem.isdecimal():  # such as combined.npy of the generator's combine_metadata.py: the same rows again
-        raise ValueError(f"{file} is not the metadata of one batch, <number>.npy: move it out of {file.parent}")
+    if (
+        not file.stem.isdecimal()
+    ):  # such as combined.npy of the generator's combine_metadata.py: the same rows again
+        raise ValueError(
+            f"{file} is not the metadata of one batch, <number>.npy: move it out of {file.parent}"
+        )
     return int(file.stem)
 
 
 def _rows(file: Path) -> list[list[str]]:
-    """Return the rows of a batch: LRA's release has plain text in its .npy files, the generator writes an array."""
+    """Return the rows of a batch: LRA's release has plain text in its .npy files, the generator
+    writes an array."""
     with open(file, "rb") as content:
         binary = content.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX
     if binary:  # of bytes where Python 2 wrote it
@@ -81,15 +104,19 @@ def _labels(root: Path) -> dict[Path, int]:
 def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     """Grey values (n, edge², 1) float32 in [0, 1], labels 1 = the discs lie on one snake.
 
-    At smoke, quick and evening the seed decides which of LRA's pictures are train, val and test; at lab and paper it
-    changes nothing. ValueError where the pictures are not there.
+    At smoke, quick and evening the seed decides which of LRA's pictures are train, val and test; at
+    lab and paper it changes nothing. ValueError where the pictures are not there.
     """
     name, sizes = f"pathfinder{window}", SETTINGS[scale]
     labels = _labels(data_folder(name))
     n, counts = len(labels), (sizes.train, sizes.val, sizes.test)
-    if scale == "paper":  # LRA's release may hold a few pictures less: split what is there by s4's fractions
+    if (
+        scale == "paper"
+    ):  # LRA's release may hold a few pictures less: split what is there by s4's fractions
         if n < LEAST:
-            raise ValueError(f"{data_folder(name) / LRA} holds {n:,} pictures, LRA's release 200,000: bring all of it")
+            raise ValueError(
+                f"{data_folder(name) / LRA} holds {n:,} pictures, LRA's release 200,000: bring all of it"
+            )
         counts = (int(0.8 * n), int(0.1 * n), n - int(0.8 * n) - int(0.1 * n))
     return TaskData(
         *(

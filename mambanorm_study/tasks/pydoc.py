@@ -1,17 +1,21 @@
-"""Python's own documentation as text to predict character by character: every CPython carries it, so no download.
+"""Python's own documentation as text to predict character by character: every CPython carries it,
+so no download.
 
-The help topics of the language reference (`help("for")`, `help("with")`, …), near half a million characters of prose
-and code.
+The help topics of the language reference (`help("for")`, `help("with")`, …), near half a million
+characters of prose and code.
 
-- `pydoc`, the task: windows of the text as rows, each position labelled with the next character; a language model
-  learns it in the study's own loop. Long topics repeat short ones: a fifth of the text is a repetition, and 8 % of its
-  end stands in its beginning too. So the task has each paragraph once. Its first 80 % train, the next 10 % are
-  validation, the last 10 % test: the same for every seed.
+- `pydoc`, the task: windows of the text as rows, each position labelled with the next character; a
+  language model learns it in the study's own loop. Long topics repeat short ones: a fifth of the
+  text is a repetition, and 8 % of its end stands in its beginning too. So the task has each
+  paragraph once. Its first 80 % train, the next 10 % are validation, the last 10 % test: the same
+  for every seed.
 
-Source: `pydoc_data.topics` of the Python that runs this (Python Software Foundation, PSF licence). The text changes a
-little with every version of Python, and the numbers with it; the alphabet stays the same.
+Source: `pydoc_data.topics` of the Python that runs this (Python Software Foundation, PSF licence).
+The text changes a little with every version of Python, and the numbers with it; the alphabet stays
+the same.
 
-Glossary: B = windows in a batch, L = positions to predict in a window; windows have L + 1, the targets one further on.
+Glossary: B = windows in a batch, L = positions to predict in a window; windows have L + 1, the
+targets one further on.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ SMOKE_CHARACTERS = 4_000  # 200 rows to train on
 
 
 def load_text() -> str:
-    """The help topics in alphabetical order, in the characters of ALPHABET; a character beyond them becomes `?`."""
+    """The help topics in alphabetical order, in the characters of ALPHABET; a character beyond them
+    becomes `?`."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -45,12 +50,17 @@ def load_text() -> str:
             "this Python comes without its help topics (pydoc_data): install your system's full Python, "
             "or encode a text of your own"
         ) from None
-    text = "\n\n".join(topics[name].strip() for name in sorted(topics)).translate(TYPOGRAPHY).expandtabs()
+    text = (
+        "\n\n".join(topics[name].strip() for name in sorted(topics))
+        .translate(TYPOGRAPHY)
+        .expandtabs()
+    )
     return text.encode("ascii", "replace").decode()
 
 
 def distinct(text: str) -> str:
-    """The text with every paragraph once, where it stands first; how it is indented makes no difference."""
+    """The text with every paragraph once, where it stands first; how it is indented makes no
+    difference."""
     first: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         first.setdefault(" ".join(paragraph.split()), paragraph)
@@ -62,7 +72,11 @@ def encode(text: str) -> Tensor:
     places = {character: i for i, character in enumerate(ALPHABET)}
     for character in text:
         if character not in places:
-            raise unknown("character", character, ["the line feed", "ASCII's printable characters, space to ~"])
+            raise unknown(
+                "character",
+                character,
+                ["the line feed", "ASCII's printable characters, space to ~"],
+            )
     return torch.tensor([places[character] for character in text], dtype=torch.int64)
 
 
@@ -84,24 +98,28 @@ def windows(ids: Tensor, length: int) -> Tensor:
     """
     if length < 1 or len(ids) < length + 1:
         longest = len(ids) - 1
-        raise ValueError(f"length must be a whole number from 1 to {longest} for {len(ids)} characters, got {length!r}")
+        raise ValueError(
+            f"length must be a whole number from 1 to {longest} for {len(ids)} characters, got {length!r}"
+        )
     return ids.unfold(0, length + 1, length)
 
 
 def unigram_entropy(ids: Tensor) -> float:
-    """H = −Σ_c p_c · log₂ p_c in bits a character, p_c the share of c in the text: a model should get below it."""
+    """H = −Σ_c p_c · log₂ p_c in bits a character, p_c the share of c in the text: a model should
+    get below it."""
     counts = torch.bincount(ids).double()
     p = counts[counts > 0] / counts.sum()
     return float(-(p * p.log2()).sum())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the task
 
 
 @cache
 def _splits(scale: str) -> tuple[Split, Split, Split]:
-    """The windows of each part, each position predicted once: ids (n, L) and the ids one further on."""
+    """The windows of each part, each position predicted once: ids (n, L) and the ids one further
+    on."""
     ids = encode(distinct(load_text()))
     parts = three_parts(ids[:SMOKE_CHARACTERS] if scale == "smoke" else ids)
     found = (windows(part, LENGTHS[scale]) for part in parts)
@@ -122,6 +140,6 @@ def _shape(scale: str) -> Shape:
     shape=_shape,
 )
 def load_pydoc(scale: str, seed: int) -> TaskData:
-    """Windows of 128 characters (smoke: 16 of the first 4,000 characters; lab and paper: 256) and, at each of their
-    positions, the next character. The seed decides nothing."""
+    """Windows of 128 characters (smoke: 16 of the first 4,000 characters; lab and paper: 256) and,
+    at each of their positions, the next character. The seed decides nothing."""
     return TaskData(*_splits(scale), n_classes=len(ALPHABET), vocab_size=len(ALPHABET))

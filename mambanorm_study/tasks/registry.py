@@ -19,9 +19,9 @@ Load = Callable[[str, int], TaskData]
 
 @dataclass(frozen=True)
 class Task:
-    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it is for: "sequence"
-    or "image". `prepare(scale)` downloads what `load` needs and does not fetch by itself. `shape(scale)` tells what
-    the data look like without loading or making them."""
+    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it
+    is for: "sequence" or "image". `prepare(scale)` downloads what `load` needs and does not fetch
+    by itself. `shape(scale)` tells what the data look like without loading or making them."""
 
     name: str
     title: str
@@ -37,11 +37,11 @@ KINDS = ("sequence", "image")
 
 
 def register_task(name: str, *, title: str, source: str, **rest: Any) -> Callable[[Load], Load]:
-    """Decorator that enters `load(scale, seed) -> TaskData` under `name`; `rest`: kind, prepare and shape, as in Task.
-    ValueError for a taken name and an unknown kind.
+    """Decorator that enters `load(scale, seed) -> TaskData` under `name`; `rest`: kind, prepare and
+    shape, as in Task. ValueError for a taken name and an unknown kind.
 
-    A task of images needs configs with an odd d_conv, `grid(…, d_conv=3)`. The study's own image tasks are
-    VISION_TASKS in runs/presets.py.
+    A task of images needs configs with an odd d_conv, `grid(…, d_conv=3)`. The study's own image
+    tasks are VISION_TASKS in runs/presets.py.
 
     @register_task("parity", title="Parity of 32 bits", source="this notebook")
     def load_parity(scale, seed): ...
@@ -72,9 +72,11 @@ def check_task(name: str) -> str:
 
 
 def prepare_task(name: str, scale: str) -> TaskData:
-    """Downloads or makes what a task needs at a scale, as far as it is not there yet, and loads it with seed 0.
+    """Downloads or makes what a task needs at a scale, as far as it is not there yet, and loads it
+    with seed 0.
 
-    ValueError as for `load_task`; OSError where a download fails: what has arrived is kept, the same call continues.
+    ValueError as for `load_task`; OSError where a download fails: what has arrived is kept, the
+    same call continues.
     """
     check_task(name)
     check_scale(scale)
@@ -86,8 +88,8 @@ def prepare_task(name: str, scale: str) -> TaskData:
 def load_task(name: str, scale: str, seed: int) -> TaskData:
     """The data of one task at one scale; the same arguments give the same data, on any machine.
 
-    ValueError: an unknown task or scale (with the valid ones and the nearest), a seed that is no whole number ≥ 0,
-    an empty split, data that are missing or damaged (with what to do).
+    ValueError: an unknown task or scale (with the valid ones and the nearest), a seed that is no
+    whole number ≥ 0, an empty split, data that are missing or damaged (with what to do).
     """
     check_task(name)
     check_scale(scale)
@@ -99,7 +101,8 @@ def load_task(name: str, scale: str, seed: int) -> TaskData:
 @lru_cache(maxsize=8)
 @plain_torch()  # what is kept for later must not depend on what the first to ask for it has set
 def _load(task: Task, scale: str, seed: int) -> TaskData:
-    """The cache key is the entry, not its name: a task that was replaced must not return its predecessor's data."""
+    """The cache key is the entry, not its name: a task that was replaced must not return its
+    predecessor's data."""
     where = f"task {task.name!r} at scale {scale!r}"
     try:
         data = task.load(scale, seed)

@@ -1,16 +1,18 @@
 """Tables with real-valued targets: the regressions of S2, and one that needs no download.
 
-- `energy`: UCI Energy Efficiency, 768 simulated buildings, 8 features, heating and cooling load (kWh/m²).
-- `california_housing`: 20,640 districts of 1990, 9 columns, the median value of a house (dollars).
-- `diabetes`: 442 patients, 10 features, progression after a year; it comes with scikit-learn.
+- `energy`: UCI Energy Efficiency, 768 simulated buildings, 8 features, heating and cooling load
+(kWh/m²). - `california_housing`: 20,640 districts of 1990, 9 columns, the median value of a house
+(dollars). - `diabetes`: 442 patients, 10 features, progression after a year; it comes with
+scikit-learn.
 
-A feature is a position, L of them in the order of the file. Position j holds the value x_j and its name, each in a slot
-of its own: inputs (n, L, 32), x_j at j and 1 at 16 + j. A linear stem makes of it x_j·w_j + b_j, the tokenizer of the
-FT-Transformer (Gorishniy et al. 2021). All tables have these 32 slots, so a model of one can start from a model of
-another. Features are standardised by the training rows.
+A feature is a position, L of them in the order of the file. Position j holds the value x_j and its
+name, each in a slot of its own: inputs (n, L, 32), x_j at j and 1 at 16 + j. A linear stem makes of
+it x_j·w_j + b_j, the tokenizer of the FT-Transformer (Gorishniy et al. 2021). All tables have these
+32 slots, so a model of one can start from a model of another. Features are standardised by the
+training rows.
 
-Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), in the edition of Géron (2019), with
-its 207 missing bedrooms and its column ocean_proximity; Efron et al. (2004).
+Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), in the edition of
+Géron (2019), with its 207 missing bedrooms and its column ocean_proximity; Efron et al. (2004).
 """
 
 from __future__ import annotations
@@ -48,7 +50,12 @@ LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
 HOUSE_VALUE = ("median house value, $",)
 PROGRESSION = ("progression, points",)
 PROXIMITY = ("<1H OCEAN", "INLAND", "ISLAND", "NEAR BAY", "NEAR OCEAN")
-COUNTED = ("total_rooms", "total_bedrooms", "population", "households")  # long tails: their logarithm is learned
+COUNTED = (
+    "total_rooms",
+    "total_bedrooms",
+    "population",
+    "households",
+)  # long tails: their logarithm is learned
 
 
 def used_rows(rows: int, scale: str) -> int:
@@ -85,7 +92,8 @@ def _prepare(task: str, scale: str) -> None:
     shape=partial(_shape, ENERGY_ROWS, 8, LOADS),
 )
 def load_energy(scale: str, seed: int) -> TaskData:
-    """The 768 buildings (smoke: 200), 8 features, two targets; blank trailing rows of the file are left out."""
+    """The 768 buildings (smoke: 200), 8 features, two targets; blank trailing rows of the file are
+    left out."""
     table = pd.read_excel(_file("energy")).dropna(how="all").dropna(axis=1, how="all")
     return table_splits(table.iloc[:, :8], table.iloc[:, 8:], LOADS, scale, seed)
 
@@ -98,13 +106,16 @@ def load_energy(scale: str, seed: int) -> TaskData:
     shape=partial(_shape, HOUSING_ROWS, 14, HOUSE_VALUE),
 )
 def load_california_housing(scale: str, seed: int) -> TaskData:
-    """The 20,640 districts (smoke: 200, quick: 6,000). 207 of them have no number of bedrooms: it becomes the training
-    rows' median, and a feature says so. ocean_proximity is five features, one a value."""
+    """The 20,640 districts (smoke: 200, quick: 6,000). 207 of them have no number of bedrooms: it
+    becomes the training rows' median, and a feature says so. ocean_proximity is five features, one
+    a value."""
     table = pd.read_csv(_file("california_housing"))
     features = table.drop(columns=["median_house_value", "ocean_proximity"])
     features = features.assign(**{name: np.log1p(features[name]) for name in COUNTED})
     features = features.assign(no_bedrooms=features.total_bedrooms.isna().astype(float))
-    features = features.assign(**{name: (table.ocean_proximity == name).astype(float) for name in PROXIMITY})
+    features = features.assign(
+        **{name: (table.ocean_proximity == name).astype(float) for name in PROXIMITY}
+    )
     return table_splits(features, table[["median_house_value"]], HOUSE_VALUE, scale, seed)
 
 
@@ -127,7 +138,8 @@ def table_splits(
 ) -> TaskData:
     """The rows in an order that the seed decides, 60 % to train on, 20 % each to validate and test.
 
-    A missing feature becomes the median of the training rows. BadData for a target that is no number."""
+    A missing feature becomes the median of the training rows. BadData for a target that is no
+    number."""
     x, y = features.to_numpy(float), targets.to_numpy(float, copy=True)
     order = np.random.default_rng(seed).permutation(len(x))[: used_rows(len(x), scale)]
     held_out = round(HELD_OUT * len(order))
@@ -138,7 +150,10 @@ def table_splits(
     x = (x - mean) / np.where(std > 0, std, 1.0)
     tokens = torch.zeros(len(x), x.shape[1], 2 * SLOTS)
     place = torch.arange(x.shape[1])
-    tokens[:, place, place], tokens[:, place, SLOTS + place] = torch.as_tensor(x, dtype=torch.float32), 1.0
+    tokens[:, place, place], tokens[:, place, SLOTS + place] = (
+        torch.as_tensor(x, dtype=torch.float32),
+        1.0,
+    )
     wanted = torch.as_tensor(y, dtype=torch.float32)
     splits = [Split(tokens[part], wanted[part]) for part in map(torch.as_tensor, parts)]
     return TaskData(*splits, n_classes=len(names), in_features=2 * SLOTS, targets=names)

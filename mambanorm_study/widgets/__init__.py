@@ -1,9 +1,11 @@
 """Explorers for the notebooks and for `mambanorm explore`: a few controls above one picture.
 
-explorer.py      Explorer: the controls, the picture that follows them, and its first state where nobody can click
-block.py         explore_norms: what a norm does, over which cells, and what leaves it unmoved; explore_block: a norm at
-                 every site of the model, what it costs and what it was worth; explore_scan: what the states keep;
-                 explore_grid: the 6×6 grid of recorded results, a click for its details
+explorer.py      Explorer: the controls, the picture that follows them, and its first state where
+                 nobody can click
+block.py         explore_norms: what a norm does, over which cells, and what leaves it unmoved;
+                 explore_block: a norm at every site of the model, what it costs and what it was
+                 worth; explore_scan: what the states keep; explore_grid: the 6×6 grid of recorded
+                 results, a click for its details
 page.py          all of them on one page, served to this machine
 """
 

@@ -1,7 +1,7 @@
 """Explorer: controls above one picture, which follows them in place.
 
-JupyterLab and voila show the widget. GitHub, the report and a notebook that is not trusted show the PNG that goes with
-it, the picture of the first values.
+JupyterLab and voila show the widget. GitHub, the report and a notebook that is not trusted show the
+PNG that goes with it, the picture of the first values.
 """
 
 import gc
@@ -17,8 +17,8 @@ from mambanorm_study.figures.style import StudyFigure
 
 
 class Picture(w.Image):
-    """An image with words for those who cannot see it: `tooltip`. The browser's side of ipywidgets shows a tooltip only
-    of a widget that has a description, if an empty one; an Image has none."""
+    """An image with words for those who cannot see it: `tooltip`. The browser's side of ipywidgets
+    shows a tooltip only of a widget that has a description, if an empty one; an Image has none."""
 
     description = Unicode("").tag(sync=True)
 
@@ -26,9 +26,9 @@ class Picture(w.Image):
 class Explorer(w.VBox):
     """Controls above the figure that `draw` makes of their values.
 
-    `arrange(controls)` is called before each picture: it shows, hides or fills controls that depend on others. A
-    ValueError of `draw` is shown in words, and the last picture stays. `beside`: what stands behind the controls and is
-    none of them.
+    `arrange(controls)` is called before each picture: it shows, hides or fills controls that depend
+    on others. A ValueError of `draw` is shown in words, and the last picture stays. `beside`: what
+    stands behind the controls and is none of them.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class Explorer(w.VBox):
         self._draw, self._putting = draw, False
         self._arrange(controls)
         self.first = draw(**self.values)
-        self.picture = Picture(value=self.first._repr_png_(1.0), format="png", layout=w.Layout(max_width="100%"))
+        self.picture = Picture(
+            value=self.first._repr_png_(1.0), format="png", layout=w.Layout(max_width="100%")
+        )
         self.picture.add_class("mambanorm-picture")
         self.picture.tooltip = self.first.get_label()  # what a reader hears who cannot see it
         self.said = w.HTML()
@@ -73,12 +75,15 @@ class Explorer(w.VBox):
         """Shows the picture of the values as they are now."""
         if self._putting:
             return
-        # a figure calls for the collector many times while it is drawn: after torch is imported, 0.4 s each
+        # a figure calls for the collector many times while it is drawn: after torch is imported,
+        # 0.4 s each
         gc.disable()
         try:
             self._arrange(self.controls)
             figure = self._draw(**self.values)
-            figure.savefig(png := io.BytesIO(), dpi=figure.dpi, pil_kwargs={"compress_level": 1})  # large, but soon
+            figure.savefig(
+                png := io.BytesIO(), dpi=figure.dpi, pil_kwargs={"compress_level": 1}
+            )  # large, but soon
         except ValueError as error:
             self.said.value = f"<p>{escape(str(error))}</p>"
             return
@@ -90,38 +95,57 @@ class Explorer(w.VBox):
             self.picture.value, self.picture.tooltip = png.getvalue(), figure.get_label()
 
     def follow(self) -> None:
-        """Changes what stands beside the picture and shows the values, too, once their picture is drawn."""
+        """Changes what stands beside the picture and shows the values, too, once their picture is
+        drawn."""
 
     def _repr_mimebundle_(self, **options):
         alone, words = self.first._repr_mimebundle_()
         return super()._repr_mimebundle_(**options) | alone, words
 
 
-def slider(value: float, low: float, high: float, name: str, *, step: float = 0.5, **options) -> w.FloatSlider:
+def slider(
+    value: float, low: float, high: float, name: str, *, step: float = 0.5, **options
+) -> w.FloatSlider:
     """A wide slider: of its 380 pixels its name and its number take half, the track the rest."""
     layout = w.Layout(width="380px", max_width="100%")
-    given = dict(min=low, max=high, step=step, description=name, continuous_update=False, layout=layout)
+    given = dict(
+        min=low, max=high, step=step, description=name, continuous_update=False, layout=layout
+    )
     return w.FloatSlider(value=value, **given | options)
 
 
-def log_slider(value: float, low: float, high: float, name: str, *, step: float = 0.05) -> w.FloatLogSlider:
-    """A wide slider on which every tenfold takes the same way; `step` is the part of one that a step goes."""
+def log_slider(
+    value: float, low: float, high: float, name: str, *, step: float = 0.05
+) -> w.FloatLogSlider:
+    """A wide slider on which every tenfold takes the same way; `step` is the part of one that a
+    step goes."""
     layout = w.Layout(width="380px", max_width="100%")
     ends = dict(min=math.log10(low), max=math.log10(high), step=step, readout_format=".3g")
-    return w.FloatLogSlider(value=value, description=name, continuous_update=False, layout=layout, **ends)
+    return w.FloatLogSlider(
+        value=value, description=name, continuous_update=False, layout=layout, **ends
+    )
 
 
 def choice(value: object, options, name: str) -> w.Dropdown:
     """A menu."""
-    return w.Dropdown(options=options, value=value, description=name, layout=w.Layout(width="240px"))
+    return w.Dropdown(
+        options=options, value=value, description=name, layout=w.Layout(width="240px")
+    )
 
 
 def buttons(value: object, options, name: str) -> w.ToggleButtons:
     """A few buttons of which one is pressed, beside their name."""
-    style, words = w.ToggleButtonsStyle(button_width="auto", description_width="80px"), "".join(map(str, options))
+    style, words = (
+        w.ToggleButtonsStyle(button_width="auto", description_width="80px"),
+        "".join(map(str, options)),
+    )
     width = f"{130 + 32 * len(options) + 8 * len(words)}px"
-    layout = w.Layout(display="flex", flex_flow="row", align_items="center", width=width, max_width="100%")
-    return w.ToggleButtons(options=options, value=value, description=name, style=style, layout=layout)
+    layout = w.Layout(
+        display="flex", flex_flow="row", align_items="center", width=width, max_width="100%"
+    )
+    return w.ToggleButtons(
+        options=options, value=value, description=name, style=style, layout=layout
+    )
 
 
 def show(control: w.Widget, yes: bool) -> None:

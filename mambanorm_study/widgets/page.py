@@ -1,4 +1,5 @@
-"""All explorers as one page: the notebook behind it, and the server that shows it (voila, on this machine only)."""
+"""All explorers as one page: the notebook behind it, and the server that shows it (voila, on this
+machine only)."""
 
 import re
 import tempfile
@@ -22,7 +23,8 @@ POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' ws://127.0.0.1:*; "
     "frame-ancestors 'self'"
 )
-"""What the browser may fetch: of this server. Voila's template asks another for icons, which this page does not use."""
+"""What the browser may fetch: of this server. Voila's template asks another for icons, which this
+page does not use."""
 MISSING = "the page of explorers needs voila, which is not installed here: pip install voila, or make setup"
 
 
@@ -33,20 +35,29 @@ def explorers_notebook() -> nbformat.NotebookNode:
     for title, make in EXPLORERS.items():
         what = " ".join(make.__doc__.partition("\n\n")[0].split())
         cells.append(new_markdown_cell(f'<h2 id="{_anchor(title)}">{title}</h2>\n\n{what}'))
-        cells.append(new_code_cell(f"from mambanorm_study.widgets import {make.__name__}\n\n{make.__name__}()"))
+        cells.append(
+            new_code_cell(
+                f"from mambanorm_study.widgets import {make.__name__}\n\n{make.__name__}()"
+            )
+        )
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return new_notebook(cells=cells, metadata={"kernelspec": kernel, "title": "mambanorm: explorers"})
+    return new_notebook(
+        cells=cells, metadata={"kernelspec": kernel, "title": "mambanorm: explorers"}
+    )
 
 
 def _anchor(title: str) -> str:
     return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
-def serve(port: int | None = None, *, open_browser: bool = True, tell: Callable[[str], None] = print) -> None:
-    """Shows the page at 127.0.0.1 until it is interrupted; `tell` gets its address, which holds the token.
+def serve(
+    port: int | None = None, *, open_browser: bool = True, tell: Callable[[str], None] = print
+) -> None:
+    """Shows the page at 127.0.0.1 until it is interrupted; `tell` gets its address, which holds the
+    token.
 
-    port: None = 8866, or one near it if that is taken. Each browser tab has a kernel of its own. ValueError where voila
-    is not installed; SystemExit where the port that was asked for is taken.
+    port: None = 8866, or one near it if that is taken. Each browser tab has a kernel of its own.
+    ValueError where voila is not installed; SystemExit where the port that was asked for is taken.
     """
     try:
         from voila.app import Voila
@@ -71,7 +82,8 @@ def serve(port: int | None = None, *, open_browser: bool = True, tell: Callable[
 
 
 def _options(path: Path, port: int | None) -> list[str]:
-    """Voila's arguments: this machine only, a token, quiet, and no say for whoever visits the page."""
+    """Voila's arguments: this machine only, a token, quiet, and no say for whoever visits the
+    page."""
     return [
         str(path),
         "--Voila.ip=127.0.0.1",

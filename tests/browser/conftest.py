@@ -1,6 +1,8 @@
-"""A real browser for these tests: Debian's Chromium, driven by Playwright; its pages talk to 127.0.0.1 alone.
+"""A real browser for these tests: Debian's Chromium, driven by Playwright; its pages talk to
+127.0.0.1 alone.
 
-MAMBANORM_CHROMIUM names another one. What the tests see is kept in tests/browser/screenshots (git ignores it).
+MAMBANORM_CHROMIUM names another one. What the tests see is kept in tests/browser/screenshots (git
+ignores it).
 """
 
 import os
@@ -18,11 +20,18 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def browser():
-    """Chromium, closed when the file's tests are done: Playwright keeps an event loop running meanwhile."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: make setup")
-    found = os.environ.get("MAMBANORM_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    """Chromium, closed when the file's tests are done: Playwright keeps an event loop running
+    meanwhile."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is not installed: make setup"
+    )
+    found = os.environ.get("MAMBANORM_CHROMIUM") or next(
+        filter(None, map(shutil.which, NAMES)), None
+    )
     if found is None:
-        pytest.skip("there is no Chromium here: apt-get install chromium, or name one in MAMBANORM_CHROMIUM")
+        pytest.skip(
+            "there is no Chromium here: apt-get install chromium, or name one in MAMBANORM_CHROMIUM"
+        )
     with playwright.sync_playwright() as engine:
         chromium = engine.chromium.launch(executable_path=found, args=list(FLAGS))
         yield chromium
@@ -33,4 +42,6 @@ def browser():
 def shoot():
     """Keeps what a page shows: shoot(page, "name")."""
     SCREENSHOTS.mkdir(exist_ok=True)
-    return lambda page, name, **options: page.screenshot(path=SCREENSHOTS / f"{name}.png", **options)
+    return lambda page, name, **options: page.screenshot(
+        path=SCREENSHOTS / f"{name}.png", **options
+    )

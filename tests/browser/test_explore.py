@@ -1,4 +1,5 @@
-"""`mambanorm explore` as a visitor meets it: one page, every explorer on it, every control alive."""
+"""`mambanorm explore` as a visitor meets it: one page, every explorer on it, every control
+alive."""
 
 import re
 import urllib.request
@@ -13,7 +14,9 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def address(browser) -> str:
-    with server("mambanorm", "explore", "--no-browser", "--port", str(free_port()), ready="http://") as line:
+    with server(
+        "mambanorm", "explore", "--no-browser", "--port", str(free_port()), ready="http://"
+    ) as line:
         yield re.search(r"http://\S+", line)[0]
 
 
@@ -21,8 +24,13 @@ def address(browser) -> str:
 def page(browser, address):
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.asked = []  # of other servers
-    page.on("request", lambda request: page.asked.append(request) if "//127.0.0.1:" not in request.url else None)
-    page.goto(address, wait_until="commit", timeout=60_000)  # the page comes when all of its cells have run
+    page.on(
+        "request",
+        lambda request: page.asked.append(request) if "//127.0.0.1:" not in request.url else None,
+    )
+    page.goto(
+        address, wait_until="commit", timeout=60_000
+    )  # the page comes when all of its cells have run
     page.locator("img.mambanorm-picture").nth(len(EXPLORERS) - 1).wait_for(timeout=180_000)
     return page
 
@@ -36,7 +44,11 @@ def test_the_page_is_on_this_machine_only_and_asks_for_its_token(address):
 
 def test_the_page_asks_no_other_server(page):
     """The browser refuses, before it asks, what the template wants of others."""
-    left = [request.url for request in page.asked if request.url.startswith("http") and request.failure != "csp"]
+    left = [
+        request.url
+        for request in page.asked
+        if request.url.startswith("http") and request.failure != "csp"
+    ]
     assert left == []
 
 

@@ -20,7 +20,9 @@ FLAT = "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRe
 
 @pytest.fixture(scope="module", params=SIZES)
 def page(browser, request):
-    context = browser.new_context(viewport=dict(zip(("width", "height"), SIZES[request.param])), offline=True)
+    context = browser.new_context(
+        viewport=dict(zip(("width", "height"), SIZES[request.param])), offline=True
+    )
     page = context.new_page()
     page.size = request.param
     yield page
@@ -39,7 +41,9 @@ def test_a_page_of_the_report_fits_the_screen_and_draws_its_formulas(page, repor
     page.goto((report / f"{name}.html").as_uri())
     assert page.evaluate(OVERFLOW) <= 0
     assert page.evaluate(FLAT) == 0
-    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert page.evaluate(
+        "[...document.images].every(image => image.complete && image.naturalWidth > 0)"
+    )
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     shoot(page, f"report-{page.size}-{name}")
 
@@ -47,7 +51,10 @@ def test_a_page_of_the_report_fits_the_screen_and_draws_its_formulas(page, repor
 def test_the_first_card_is_within_the_first_screens_and_a_claim_has_one_line(page, report):
     page.goto((report / "index.html").as_uri())
     if page.size == "wide":
-        assert page.evaluate("document.querySelector('article').getBoundingClientRect().top") < 3 * SIZES["wide"][1]
+        assert (
+            page.evaluate("document.querySelector('article').getBoundingClientRect().top")
+            < 3 * SIZES["wide"][1]
+        )
         lines = "[...document.querySelectorAll('.verdicts tbody tr')].map(row => row.getBoundingClientRect().height)"
         assert max(page.evaluate(lines)) < 40
     page.locator(".verdicts tbody summary").first.click()
@@ -75,7 +82,9 @@ def test_all_of_a_table_that_is_wider_than_the_screen_can_be_reached(page, repor
 
 
 def test_a_click_enlarges_a_figure_in_its_own_box_without_a_script(browser, report, shoot):
-    context = browser.new_context(viewport={"width": 390, "height": 844}, offline=True, java_script_enabled=False)
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, offline=True, java_script_enabled=False
+    )
     page = context.new_page()
     for name, shown in (("index", 300), ("04_position", 300)):
         page.goto((report / f"{name}.html").as_uri())
@@ -92,10 +101,13 @@ def test_a_click_enlarges_a_figure_in_its_own_box_without_a_script(browser, repo
 
 
 def test_figures_are_no_white_slabs_in_a_dark_page_and_keep_their_hues(browser, report, shoot):
-    """Blue stays blue where it is light: of the coloured pixels of the figure, as many are bluish."""
+    """Blue stays blue where it is light: of the coloured pixels of the figure, as many are
+    bluish."""
     blue = {}
     for scheme in ("light", "dark"):
-        context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True, color_scheme=scheme)
+        context = browser.new_context(
+            viewport={"width": 1280, "height": 900}, offline=True, color_scheme=scheme
+        )
         page = context.new_page()
         page.goto((report / "index.html").as_uri())
         shot = page.locator(".figure img").first.screenshot()
@@ -108,6 +120,8 @@ def test_figures_are_no_white_slabs_in_a_dark_page_and_keep_their_hues(browser, 
         thumbnail = page.locator(".picture img").last
         thumbnail.scroll_into_view_if_needed()
         light = np.asarray(Image.open(io.BytesIO(thumbnail.screenshot())).convert("L"))
-        assert light.max() > 190 if scheme == "dark" else light.min() < 90  # its words and axes can be seen
+        assert (
+            light.max() > 190 if scheme == "dark" else light.min() < 90
+        )  # its words and axes can be seen
         context.close()
     assert blue["dark"] > 0.2 < blue["light"]

@@ -1,4 +1,5 @@
-"""A visitor: a server in a process of its own, every control of an explorer moved, and its picture seen to follow."""
+"""A visitor: a server in a process of its own, every control of an explorer moved, and its picture
+seen to follow."""
 
 import os
 import signal
@@ -24,9 +25,12 @@ def free_port() -> int:
 
 @contextmanager
 def server(*command: str, ready: str) -> Iterator[str]:
-    """Runs a Python module as a server and gives its first line that holds `ready`; ended as Ctrl-C does."""
+    """Runs a Python module as a server and gives its first line that holds `ready`; ended as Ctrl-C
+    does."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    pipes = dict(
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, env=environment, **pipes)
     try:
         said = []
@@ -55,8 +59,8 @@ def changes(explorer, act) -> None:
 
 
 def move(control) -> None:
-    """One step of a slider (back to its start from its end), the next entry of a menu, another button, or what a
-    field asks for."""
+    """One step of a slider (back to its start from its end), the next entry of a menu, another
+    button, or what a field asks for."""
     kind = control.get_attribute("class")
     if "widget-slider" in kind:
         handle = control.locator(".noUi-handle")
@@ -77,8 +81,8 @@ def move(control) -> None:
 
 
 def play(explorer) -> None:
-    """Does what a visitor can do with an explorer: moves every control by one step, clicks a cell of the grid, and sees
-    the picture follow."""
+    """Does what a visitor can do with an explorer: moves every control by one step, clicks a cell
+    of the grid, and sees the picture follow."""
     controls = [control for control in explorer.locator(CONTROLS).all() if control.is_visible()]
     assert len(controls) >= 3
     for control in controls:

@@ -1,9 +1,9 @@
 """A sweep on a real scheduler and three workers, and a monkey that kills and pauses them.
 
-Cluster     scheduler, workers and client, each a process of its own, started again when it has ended
-Monkey      what it does: one method an act
-schedule    seed → the acts, and after how many stored runs: the same on a machine of any speed
-unleash     lets the monkey loose, and waits for the sweep to end
+Cluster     scheduler, workers and client, each a process of its own, started again when it has
+ended Monkey      what it does: one method an act schedule    seed → the acts, and after how many
+stored runs: the same on a machine of any speed unleash     lets the monkey loose, and waits for the
+sweep to end
 """
 
 import multiprocessing
@@ -75,10 +75,27 @@ class Cluster:
         self.pids.add(self.running[name].pid)
 
     def start_scheduler(self) -> None:
-        self.start("scheduler", "dask_scheduler", "--host", "127.0.0.1", "--port", self.port, "--no-dashboard")
+        self.start(
+            "scheduler",
+            "dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            self.port,
+            "--no-dashboard",
+        )
 
     def start_worker(self, slot: int) -> None:
-        options = ["--host", "127.0.0.1", "--nthreads", 1, "--no-dashboard", "--no-nanny", "--preload", PROCESS]
+        options = [
+            "--host",
+            "127.0.0.1",
+            "--nthreads",
+            1,
+            "--no-dashboard",
+            "--no-nanny",
+            "--preload",
+            PROCESS,
+        ]
         self.start(f"worker-{slot}", "dask_worker", self.address, *options, slot=slot)
 
     def start_client(self, *options: object) -> None:
@@ -86,7 +103,8 @@ class Cluster:
         self.start("client", "mambanorm", *SWEEP, "--runs-dir", self.store, *where)
 
     def keep(self) -> None:
-        """Starts again what has ended, the scheduler only when the client has told that it is gone."""
+        """Starts again what has ended, the scheduler only when the client has told that it is
+        gone."""
         if self.ended("client"):
             self.ends.append(self.end_of_client())
             if self.ended("scheduler"):
@@ -101,12 +119,21 @@ class Cluster:
         return self.running[name].exitcode is not None
 
     def end_of_client(self) -> str:
-        """How it ended. AssertionError unless it was killed, is done, or says in one sentence why not."""
+        """How it ended. AssertionError unless it was killed, is done, or says in one sentence why
+        not."""
         code, said = self.running["client"].exitcode, self.logs["client"].read_text()
         if code in (0, -signal.SIGKILL):
             return "done" if code == 0 else "killed"
-        lines = [line for line in re.split(r"[\r\n]+", said) if line.strip() and not re.match(BY_THE_WAY, line)]
-        matching = [name for name, text in SENTENCES.items() if len(lines) == 1 and re.fullmatch(text, lines[0])]
+        lines = [
+            line
+            for line in re.split(r"[\r\n]+", said)
+            if line.strip() and not re.match(BY_THE_WAY, line)
+        ]
+        matching = [
+            name
+            for name, text in SENTENCES.items()
+            if len(lines) == 1 and re.fullmatch(text, lines[0])
+        ]
         assert code == 1, said
         assert matching, said
         return matching[0]
@@ -133,14 +160,18 @@ class Cluster:
         return sum("." not in name for name in os.listdir(self.store)) if self.store.is_dir() else 0
 
     def events(self) -> list[tuple[str, str, int, float]]:
-        """What, of which run or worker, by which process, when (chaos/process.py); in the order of the times."""
+        """What, of which run or worker, by which process, when (chaos/process.py); in the order of
+        the times."""
         trace = self.folder / "trace"
         lines = trace.read_text().splitlines() if trace.exists() else []
-        found = [(event, what, int(pid), float(at)) for event, what, pid, at in map(str.split, lines)]
+        found = [
+            (event, what, int(pid), float(at)) for event, what, pid, at in map(str.split, lines)
+        ]
         return sorted(found, key=lambda line: line[-1])
 
     def last(self, event: str, what: object) -> int | None:
-        """The process of which this was noted last: ("worker", slot) trains for a worker, ("start", run_id) a run."""
+        """The process of which this was noted last: ("worker", slot) trains for a worker, ("start",
+        run_id) a run."""
         pids = [pid for noted, of, pid, _ in self.events() if (noted, of) == (event, str(what))]
         return pids[-1] if pids else None
 
@@ -148,7 +179,8 @@ class Cluster:
         return sum(event == "start" for event, *_ in self.events())
 
     def needless(self) -> list[str]:
-        """Trainings after the first for which there was no reason: the process of the one before was not hit."""
+        """Trainings after the first for which there was no reason: the process of the one before
+        was not hit."""
         seen, found = {}, []
         for event, run_id, pid, at in self.events():
             before, by = seen.get(run_id, ("", None))
@@ -170,7 +202,8 @@ class Monkey:
         self.cluster.kill(self.cluster.last("worker", slot))
 
     def kill_in_writing(self, slot: int, share: float) -> None:
-        """A worker that is writing a run, or up to 20 ms later: perhaps it renames it, or deletes its lease."""
+        """A worker that is writing a run, or up to 20 ms later: perhaps it renames it, or deletes
+        its lease."""
         pid = self.seen(self.writer)
         time.sleep(share * 0.02)
         self.cluster.kill(pid)
@@ -185,7 +218,9 @@ class Monkey:
 
     def kill_scheduler(self, slot: int, share: float) -> None:
         for worker in range(WORKERS):  # they end without their scheduler
-            self.cluster.hit.setdefault(self.cluster.running[f"worker-{worker}"].pid, time.monotonic())
+            self.cluster.hit.setdefault(
+                self.cluster.running[f"worker-{worker}"].pid, time.monotonic()
+            )
         self.cluster.send(self.cluster.running["scheduler"].pid, signal.SIGKILL)
         self.seen(lambda: self.cluster.ended("client") or None, keep=False)
 
@@ -193,7 +228,8 @@ class Monkey:
         self.pause(self.cluster.last("worker", slot), share * 2)
 
     def pause_for_long(self, slot: int, share: float) -> None:
-        """Until the scheduler has given it up; a worker in the middle of writing, where there is one."""
+        """Until the scheduler has given it up; a worker in the middle of writing, where there is
+        one."""
         pid = self.seen(self.writer) or self.cluster.last("worker", slot)
         self.cluster.hit.setdefault(pid, time.monotonic())
         self.pause(pid, PAUSE_S + share * 4)
@@ -238,13 +274,16 @@ ACTS = [name for name in vars(Monkey) if name.startswith(("kill_", "pause_"))]
 
 
 def schedule(seed: int) -> list[tuple[int, str, int, float]]:
-    """Each of ACTS once, killing a worker twice, in an order, at times (runs stored so far), to a worker and with a
-    share that the seed decides."""
+    """Each of ACTS once, killing a worker twice, in an order, at times (runs stored so far), to a
+    worker and with a share that the seed decides."""
     chance = random.Random(seed)
     names = [*ACTS, "kill_worker"]
     chance.shuffle(names)
     times = sorted(chance.sample(range(1, RUNS * 3 // 4), len(names)))
-    return [(after, name, chance.randrange(WORKERS), chance.random()) for after, name in zip(times, names)]
+    return [
+        (after, name, chance.randrange(WORKERS), chance.random())
+        for after, name in zip(times, names)
+    ]
 
 
 def unleash(acts: list[tuple[int, str, int, float]], cluster: Cluster) -> None:

@@ -1,5 +1,5 @@
-"""What the monkey's processes are: `dask scheduler`, `dask worker` or `mambanorm`, with short times and a trace of the
-runs. Workers load this file with Dask's `--preload`.
+"""What the monkey's processes are: `dask scheduler`, `dask worker` or `mambanorm`, with short times
+and a trace of the runs. Workers load this file with Dask's `--preload`.
 
     MAMBANORM_CHAOS         a folder: trace (one line an event)
     MAMBANORM_CHAOS_SLOT    which worker this is
