@@ -11,9 +11,6 @@ from mambanorm.arms import (
 )
 from mambanorm.block import MambaBlock as MambaBlock
 from mambanorm.inside import (
-    norms_by_depth as norms_by_depth,
-)
-from mambanorm.inside import (
     record_sites as record_sites,
 )
 from mambanorm.inside import (
@@ -48,7 +45,6 @@ from mambanorm.norms import (
 from mambanorm.norms import (
     register_norm as register_norm,
 )
-from mambanorm.norms.statistics import update_statistics as update_statistics
 from mambanorm.operations import (
     conv_silu as conv_silu,
 )

@@ -12,7 +12,7 @@ Other packages can add blocks with another mixer in the place of SSM, see MIXERS
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from mambanorm.errors import nearest, unknown
 from mambanorm.norms import NORMS, norm_name
@@ -23,8 +23,7 @@ PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 
 
 class Site(NamedTuple):
-    """A place in a block. `width`: of which size its values are, of a block's `widths`; "" = no
-    norm stands there."""
+    """A place in a block. `width` is the size of its values; "" if no norm can stand there."""
 
     width: str
     what: str
@@ -32,22 +31,22 @@ class Site(NamedTuple):
 
 SITES = {
     "x": Site("", "the block's input"),
-    "n1": Site("D", "what feeds both branches"),
-    "conv": Site("E", "what the scan reads: after convolution and SiLU"),
+    "n1": Site("D", "the input of both branches"),
+    "conv": Site("E", "the scan's input, after convolution and SiLU"),
     "B": Site("N", "the SSM's input vector B"),
     "C": Site("N", "the SSM's output vector C"),
     "delta": Site("R", "Δ's R numbers, before their projection"),
     "delta_after": Site("E", "Δ's E numbers, after their projection, before bias and softplus"),
-    "step_size": Site("", "Δ itself, behind bias and softplus"),
+    "step_size": Site("", "Δ itself, after bias and softplus"),
     "scan": Site("", "the scan's output, D·u included"),
-    "n2": Site("E", "what goes to the gate"),
+    "n2": Site("E", "the input of the gate's product"),
     "z": Site("E", "the gate, before its SiLU"),
     "gated": Site("E", "the scan's output after the gate"),
     "branch": Site("D", "the block's output, before the residual is added"),
     "residual": Site("D", "the residual stream, after the sum"),
 }
-"""Every place of a block, in the order of computation. Each is shown to the observer; behind its
-norm, if it has one. Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank."""
+"""Every place of a block, in the order of computation. An observer sees its value, after the norm
+if one stands there. Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank."""
 
 MORE_SITES = {
     name: site.what for name, site in SITES.items() if site.width and name not in ("n1", "n2")
@@ -55,21 +54,26 @@ MORE_SITES = {
 """Where a norm can stand besides N1 and N2."""
 SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
 
+MoreNorms = Mapping[str, str] | Iterable[tuple[str, str]]
 
-class Arm(NamedTuple("Arm", [("n1", str), ("n2", str), ("more", tuple[tuple[str, str], ...])])):
-    """The norm before the SSM (Eq. 1: N1, feeding both branches) and the one after it (N2, before
-    the gate).
 
-    more: (site, norm) pairs of MORE_SITES, or a dict; kept in their order, without "None".
-    ValueError for all else.
+class _Fields(NamedTuple):
+    n1: str
+    n2: str
+    more: tuple[tuple[str, str], ...]
+
+
+class Arm(_Fields):
+    """Which norm stands where in a block: n1 before the SSM, n2 after it, `more` at further sites.
+
+    n1 feeds both branches (Eq. 1), n2 stands before the gate. more: (site, norm) pairs or a dict;
+    kept in the order of MORE_SITES, without "None". Raises ValueError for an unknown norm or site.
     """
 
-    def __new__(
-        cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()
-    ) -> Arm:
-        return super().__new__(cls, norm_name(n1), norm_name(n2), further_norms(more))
-
     mixer = "SSM"
+
+    def __new__(cls, n1: str | None, n2: str | None, more: MoreNorms = ()) -> Self:
+        return super().__new__(cls, norm_name(n1), norm_name(n2), further_norms(more))
 
     @classmethod
     def parse(cls, text: str | Arm) -> Arm:
@@ -97,26 +101,26 @@ class Arm(NamedTuple("Arm", [("n1", str), ("n2", str), ("more", tuple[tuple[str,
 
     @property
     def sites(self) -> dict[str, str]:
-        """Site → its norm: "n1", "n2", and the further ones."""
+        """The norm at each site: "n1", "n2", and the further ones."""
         return {"n1": self.n1, "n2": self.n2, **dict(self.more)}
 
     @property
     def norms(self) -> tuple[str, ...]:
-        """The names of all its norms."""
+        """The names of all norms of the arm."""
         return tuple(self.sites.values())
 
     @property
     def label(self) -> str:
-        """For figures: `RMSN→GN`, `RMSN→None + RMSN at B, C`."""
+        """The arm as figures show it: `RMSN→GN`, `RMSN→None + RMSN at B, C`."""
         by_norm: dict[str, list[str]] = {}
         for site, norm in self.more:
             by_norm.setdefault(norm, []).append(SYMBOLS.get(site, site))
-        words = (f" + {norm} at {', '.join(sites)}" for norm, sites in by_norm.items())
-        return f"{self.n1}→{self.n2}{''.join(words)}"
+        further = (f" + {norm} at {', '.join(sites)}" for norm, sites in by_norm.items())
+        return f"{self.n1}→{self.n2}{''.join(further)}"
 
     @property
     def further(self) -> str:
-        """The further sites as they are written: `+B:RMSN+gated:LN`, or ""."""
+        """The further sites in the arm's notation: `+B:RMSN+gated:LN`, or ""."""
         return "".join(f"+{site}:{norm}" for site, norm in self.more)
 
 
@@ -138,21 +142,19 @@ def _unknown_arm(text: str) -> ValueError:
 
 
 def _site_and_norm(text: str) -> tuple[str, str]:
-    """`"B:RMSN"` → its two halves."""
+    """Return ("B", "RMSN") for `"B:RMSN"`."""
     site, colon, norm = (part.strip() for part in text.partition(":"))
     if not colon:
         raise ValueError(f"a further site is written SITE:NORM, such as B:RMSN, got {text!r}")
     return site, norm
 
 
-def further_norms(
-    more: Mapping[str, str] | Iterable[tuple[str, str]],
-) -> tuple[tuple[str, str], ...]:
-    """The norms at further sites, in the order of MORE_SITES and without those that are "None".
+def further_norms(more: MoreNorms) -> tuple[tuple[str, str], ...]:
+    """Return the norms at further sites, in the order of MORE_SITES and without "None".
 
-    ValueError for a site that is none or stands there twice, and for an unknown norm.
+    Raises ValueError for an unknown site or norm, and for a site that is named twice.
     """
-    found: dict[str, str] = {}
+    norms: dict[str, str] = {}
     for site, norm in more.items() if isinstance(more, Mapping) else more:
         if site in ("n1", "n2", "x", "scan"):
             raise ValueError(
@@ -160,12 +162,12 @@ def further_norms(
             )
         if site not in MORE_SITES:
             raise unknown("site", site, MORE_SITES)
-        if site in found:
+        if site in norms:
             raise ValueError(
-                f"site {site!r} stands there twice, with {found[site]} and {norm}: name it once"
+                f"site {site!r} stands there twice, with {norms[site]} and {norm}: name it once"
             )
-        found[site] = norm_name(norm)
-    return tuple((site, found[site]) for site in MORE_SITES if found.get(site, "None") != "None")
+        norms[site] = norm_name(norm)
+    return tuple((site, norms[site]) for site in MORE_SITES if norms.get(site, "None") != "None")
 
 
 def arms(*texts: str) -> list[Arm]:
@@ -173,32 +175,38 @@ def arms(*texts: str) -> list[Arm]:
     return [Arm.parse(text) for text in texts]
 
 
+class Preset(NamedTuple):
+    """A published variant, see published.py."""
+
+    arm: Arm
+    domain: str
+    section: str
+    note: str
+    options: Mapping[str, Mapping[str, object]]
+
+
 PRESETS = {
-    name: variant._replace(arm=Arm.parse(variant.arm)) for name, variant in PUBLISHED.items()
+    name: Preset(Arm.parse(row.arm), row.domain, row.section, row.note, row.options)
+    for name, row in PUBLISHED.items()
 }
-"""Published variants by name, see published.py; `arm` is an Arm."""
+"""Published variants by name."""
 
 
 def preset(name: str) -> Arm:
-    """The arm of a published variant. ValueError for an unknown name."""
+    """Return the arm of a published variant. Raise ValueError for an unknown name."""
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name].arm
 
 
 def preset_options(text: object) -> dict[str, dict[str, object]]:
-    """The norm options that belong to an arm by its name, `"preset:Falcon-Mamba"`; {} for any other
-    arm."""
-    name = (
-        text.removeprefix("preset:").strip()
-        if isinstance(text, str) and text.startswith("preset:")
-        else ""
-    )
-    return (
-        {site: dict(options) for site, options in PRESETS[name].options.items()}
-        if name in PRESETS
-        else {}
-    )
+    """Return the norm options of `"preset:Falcon-Mamba"`, by site; {} for any other arm."""
+    if not isinstance(text, str) or not text.startswith("preset:"):
+        return {}
+    name = text.removeprefix("preset:").strip()
+    if name not in PRESETS:
+        return {}
+    return {site: dict(options) for site, options in PRESETS[name].options.items()}
 
 
 NORM_CHOICES = PAPER_NORMS[1:]  # without None, in the order of Table 1

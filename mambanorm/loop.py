@@ -130,7 +130,8 @@ def build_optimizer(
     Weight decay acts on matrices only: not on vectors and scalars (biases, γ and β of norms, D),
     and not on A_log, which mamba-ssm excludes, too.
     """
-    decayed, not_decayed = [], []
+    decayed: list[nn.Parameter] = []
+    not_decayed: list[nn.Parameter] = []
     for parameter_name, parameter in model.named_parameters():
         if parameter.requires_grad:
             excluded = parameter.dim() < 2 or parameter_name.endswith(NOT_DECAYED)

@@ -1,7 +1,6 @@
-"""Published variants of Mamba and the norms that they have: the paper's survey (§2.3, §3.2), and
-what came after it.
+"""Published variants of Mamba and their norms: the paper's survey (§2.3, §3.2), and later models.
 
-A table of names, read by arms.py, which makes arms of it.
+A table of names; arms.py makes arms of it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,11 @@ from typing import NamedTuple
 
 
 class Published(NamedTuple):
-    """A published variant: its arm, what it works on, where the paper says so ("" = it does not),
-    and the norm options that belong to it, by site (`norm_options` of the models)."""
+    """A published variant.
+
+    arm: its norms. domain: "sequence" or "vision". section: where the paper names it ("" = it does
+    not). options: the norm options that belong to it, by site (`norm_options` of the models).
+    """
 
     arm: str
     domain: str
@@ -32,37 +34,61 @@ PUBLISHED: dict[str, Published] = {
     "VMamba": Published("LN>SSM>LN", "vision", "4.5", "the paper's original for vision"),
     # §2.3, before the SSM
     **_rows("LN>SSM>None", "sequence", "2.3", "FMamba", "MLSA4Rec", "Zamba"),
-    **_rows("RMSN>SSM>None", "sequence", "2.3, 3.2", "DiMSUM", "Quamba", "bi-CrossMamba", "Mamba-PTQ", "CMAMBA"),
-    "SSM-fewshot": Published("BN>SSM>None", "sequence", "2.3", "Liang et al. 2024, named 'self-supervised'"),
+    **_rows("RMSN>SSM>None", "sequence", "2.3, 3.2", "DiMSUM", "Quamba", "bi-CrossMamba"),
+    **_rows("RMSN>SSM>None", "sequence", "2.3, 3.2", "Mamba-PTQ", "CMAMBA"),
+    "SSM-fewshot": Published(
+        "BN>SSM>None", "sequence", "2.3", "Liang et al. 2024, named 'self-supervised'"
+    ),
     "MC-SEMamba": Published("IN>SSM>None", "sequence", "2.3"),
     **_rows("LN>SSM>None", "vision", "2.3", "RetinexMamba", "CU-Mamba", "RSMamba"),
     "FST-Mamba": Published("RMSN>SSM>None", "vision", "2.3, 3.2"),
     # §2.3, after the SSM
     "DIFFIMP": Published("None>SSM>RMSN", "sequence", "2.3, 3.2"),
-    "Bi-Mamba-IN": Published("None>SSM>IN", "sequence", "2.3", "Tang et al. 2024 as §2.3 has it (I4f)"),
+    "Bi-Mamba-IN": Published(
+        "None>SSM>IN", "sequence", "2.3", "Tang et al. 2024 as §2.3 has it (I4f)"
+    ),
     "Mamba2": Published("None>SSM>GN", "sequence", "2.3", "cited there as Bai et al. 2024a"),
     "IRSRMamba": Published("None>SSM>LN", "vision", "2.3"),
     "MambaHSI": Published("None>SSM>GN", "vision", "2.3"),
     # §3.2, the same norm on both sides
     "MambaDC": Published("LN>SSM>LN", "sequence", "3.2"),
-    "Bi-Mamba": Published("LN>SSM>LN", "sequence", "3.2", "Zhou et al. 2024 as §3.2 has it; §2.3 says IN (I4f)"),
+    "Bi-Mamba": Published(
+        "LN>SSM>LN", "sequence", "3.2", "Zhou et al. 2024 as §3.2 has it; §2.3 says IN (I4f)"
+    ),
     "TiM4Rec": Published("LN>SSM>LN", "sequence", "3.2"),
     **_rows("LN>SSM>LN", "vision", "3.2", "ChangeMamba", "MiM-ISTD", "Fusion-Mamba"),
     "BMAMBA2": Published("GN>SSM>GN", "sequence", "3.2"),
     # what the paper proposes (§4.5)
-    "proposed-sequence": Published("NormVary>SSM>GN", "sequence", "4.5", "the paper's proposal for sequences"),
-    "proposed-vision": Published("NormVary>SSM>LN", "vision", "4.5", "the paper's proposal for vision"),
+    "proposed-sequence": Published(
+        "NormVary>SSM>GN", "sequence", "4.5", "the paper's proposal for sequences"
+    ),
+    "proposed-vision": Published(
+        "NormVary>SSM>LN", "vision", "4.5", "the paper's proposal for vision"
+    ),
     # beyond the paper: what today's models do
-    "Mamba-2-norms": Published("RMSN>SSM>None+gated:RMSN", "sequence", "", "Dao & Gu 2024: a norm after the gate"),
+    "Mamba-2-norms": Published(
+        "RMSN>SSM>None+gated:RMSN", "sequence", "", "Dao & Gu 2024: a norm after the gate"
+    ),
     "Jamba": Published(
-        "RMSN>SSM>None+B:RMSN+C:RMSN+delta:RMSN", "sequence", "", "Lieber et al. 2024: B, C and Δ, against loss spikes",
+        "RMSN>SSM>None+B:RMSN+C:RMSN+delta:RMSN",
+        "sequence",
+        "",
+        "Lieber et al. 2024: B, C and Δ, against loss spikes",
     ),
     "Falcon-Mamba": Published(
-        "RMSN>SSM>None+B:RMSN+C:RMSN+delta:RMSN", "sequence", "", "Zuo et al. 2024: as Jamba, without weights",
+        "RMSN>SSM>None+B:RMSN+C:RMSN+delta:RMSN",
+        "sequence",
+        "",
+        "Zuo et al. 2024: as Jamba, without weights",
         {site: {"affine": False} for site in ("B", "C", "delta")},
     ),
     "Mamba-3-norms": Published(
-        "RMSN>SSM>None+B:RMSN+C:RMSN", "sequence", "", "Lahoti et al. 2026: B and C, as attention's QK-norm",
+        "RMSN>SSM>None+B:RMSN+C:RMSN",
+        "sequence",
+        "",
+        "Lahoti et al. 2026: B and C, as attention's QK-norm",
     ),
-    "Peri-LN": Published("LN>SSM>None+branch:LN", "sequence", "", "Kim et al. 2025: before and after"),
-}  # fmt: skip
+    "Peri-LN": Published(
+        "LN>SSM>None+branch:LN", "sequence", "", "Kim et al. 2025: before and after"
+    ),
+}

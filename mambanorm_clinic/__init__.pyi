@@ -58,3 +58,4 @@ from mambanorm_clinic.watching import (
 from mambanorm_clinic.watching import (
     watch as watch,
 )
+from mambanorm_clinic.statistics import update_statistics as update_statistics

@@ -6,16 +6,16 @@ import torch
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.norms.behaviour import CHANNELS, contradiction, measured
+from mambanorm.norms.behaviour import CHANNELS, contradiction, measure
 from mambanorm_study.report.study import study_facts
 from mambanorm_study.tables.norm_catalog import norm_table
 
 
 @pytest.mark.parametrize("name", mn.NORMS)
 def test_the_kits_norms_are_what_they_declare(name):
-    entry, found = mn.NORMS[name], measured(lambda: mn.create_norm(name, CHANNELS))
+    entry, found = mn.NORMS[name], measure(lambda: mn.create_norm(name, CHANNELS))
     assert set(found.axes) == set(entry.axes)
-    assert (found.ahead is None) == entry.causal
+    assert (found.looks_ahead is None) == entry.causal
     assert contradiction(found, entry.axes, entry.causal) == ""
 
 
@@ -171,7 +171,7 @@ def register(monkeypatch):
 )
 def test_an_honest_norm_is_registered(register, cls, axes):
     register(cls, axes)
-    assert measured(lambda: cls(CHANNELS)).random == (cls is Draws)
+    assert measure(lambda: cls(CHANNELS)).random == (cls is Draws)
     assert mn.NORMS[cls.__name__].doubt == ""
 
 
@@ -234,5 +234,5 @@ def test_the_callers_random_numbers_stay_where_they_were():
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    measured(lambda: mn.create_norm("NormVary", CHANNELS))
+    measure(lambda: mn.create_norm("NormVary", CHANNELS))
     assert torch.equal(torch.rand(2), expected)

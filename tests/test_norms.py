@@ -460,7 +460,7 @@ def test_every_norm_that_learns_gamma_has_a_weightless_variant(name):
     """`affine=False` takes γ and β away and changes nothing else: at the start, where γ = 1 and β =
     0, it is the same norm in its output, its gradient and its running statistics, in training and
     in eval."""
-    assert "affine" in mn.NORMS[name].own
+    assert "affine" in mn.NORMS[name].factory_options
     norms = []
     for affine in (True, False):
         torch.manual_seed(0)
@@ -498,7 +498,7 @@ def test_a_norm_made_by_its_class_has_the_defaults_of_one_made_by_its_name():
     for name, entry in mn.NORMS.items():
         made, own = (
             inspect.signature(entry.factory).parameters,
-            set(entry.own) & set(COMMON_OPTIONS),
+            set(entry.factory_options) & set(COMMON_OPTIONS),
         )
         assert {option: made[option].default for option in own} == {
             option: COMMON_OPTIONS[option] for option in own

@@ -15,6 +15,7 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.checkpoint import checkpoint
 
 import mambanorm as mn
+import mambanorm_clinic as clinic
 import mambanorm_study as study
 from mambanorm.arms import MORE_SITES
 from mambanorm.norms import NORMS, create_norm
@@ -485,22 +486,22 @@ def test_update_statistics_does_for_our_norms_what_torch_does_for_its_own():
     torch.manual_seed(0)
     batches = [torch.randn(4, 10, 8) + 5 for _ in range(3)]
     ours, theirs = create_norm("BN", 8), nn.BatchNorm1d(8)
-    mn.update_statistics([(x, None) for x in batches], ours)
+    clinic.update_statistics([(x, None) for x in batches], ours)
     update_bn([x.transpose(1, 2) for x in batches], theirs)
     for name in ("running_mean", "running_var", "num_batches_tracked"):
         assert torch.allclose(getattr(ours, name), getattr(theirs, name), atol=1e-5)
     assert ours.momentum == 0.1
     for name in ("NormVary", "SwitchNorm"):
         mixed = create_norm(name, 8).eval()
-        mn.update_statistics([{"x": x} for x in batches], mixed)
+        clinic.update_statistics([{"x": x} for x in batches], mixed)
         assert torch.allclose(mixed.running_mean, theirs.running_mean, atol=1e-5)
         assert not mixed.training
     ours.frozen = nn.Module()  # as torchvision's FrozenBatchNorm2d: statistics without a momentum
     ours.frozen.register_buffer("running_mean", torch.ones(8))
-    mn.update_statistics(batches, ours)
+    clinic.update_statistics(batches, ours)
     assert torch.equal(ours.frozen.running_mean, torch.ones(8))
     with pytest.raises(ValueError, match="no batches"):
-        mn.update_statistics([], ours)
+        clinic.update_statistics([], ours)
 
 
 def test_a_norm_on_the_meta_device_is_made_and_takes_lengths():

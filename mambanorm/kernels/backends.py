@@ -61,7 +61,8 @@ def numba_works():
         importlib.import_module("numba")
     except Exception as error:  # a Numba for another NumPy raises more than ImportError
         warnings.warn(
-            f"numba cannot be imported ({error}): the CPU uses slow plain torch instead. pip install numba",
+            f"numba cannot be imported ({error}): the CPU uses slow plain torch instead: "
+            "pip install numba",
             stacklevel=2,
         )
         return False
@@ -150,15 +151,24 @@ def triton_obstacle(device_type):
     try:
         interpreted = importlib.import_module("mambanorm.kernels.scan_triton_loops").INTERPRETED
     except Exception as error:  # a build for another Python fails with what it likes
-        return f"needs the package triton, which cannot be imported ({error}): pip install triton, on Linux"
+        return (
+            f"needs the package triton, which cannot be imported ({error}): "
+            "pip install triton, on Linux"
+        )
     if interpreted and device_type in ("cpu", "cuda"):
         return None
     if device_type != "cuda":
-        return "runs on CUDA; on the CPU only in Triton's slow interpreter: set TRITON_INTERPRET=1 before Python starts"
+        return (
+            "runs on CUDA; on the CPU only in Triton's slow interpreter: "
+            "set TRITON_INTERPRET=1 before Python starts"
+        )
     try:
         importlib.import_module("triton.runtime").driver.active.get_current_target()
     except Exception as error:
-        return f"cannot start here ({error}): Triton builds its launcher with a C compiler, gcc or clang"
+        return (
+            f"cannot start here ({error}): "
+            "Triton builds its launcher with a C compiler, gcc or clang"
+        )
     return None
 
 

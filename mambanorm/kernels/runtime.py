@@ -18,7 +18,8 @@ from numba.extending import intrinsic
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-LANES = 64  # channels per block: four AVX-512 or eight AVX2 registers; the inner loops have this constant trip count
+# channels per block: four AVX-512 or eight AVX2 registers; the trip count of the inner loops
+LANES = 64
 
 
 def fingerprint(folder):

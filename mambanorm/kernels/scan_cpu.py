@@ -29,7 +29,8 @@ from mambanorm.kernels import backward_once, scan_cpu_loops
 from mambanorm.kernels.runtime import EMPTY, LANES, added_up, empty, run, zeros
 from mambanorm.kernels.threads import scan_threads
 
-STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
+# steps per chunk: stored states take 1/STEPS of B·L·D·N, the buffer of each worker grows with it
+STEPS = 44
 
 
 def _rows(numbers):
@@ -245,8 +246,8 @@ def _(u, delta, A, B, C, low, D, bias, softplus):
 
 @torch.library.custom_op("mambanorm::scan_cpu_backward", mutates_args=())
 def scan_operator_backward(
-    grad: Tensor, states: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, low: Tensor | None,
-    D: Tensor | None, bias: Tensor | None, softplus: bool,
+    grad: Tensor, states: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    low: Tensor | None, D: Tensor | None, bias: Tensor | None, softplus: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Return the gradients of the tensors that are given, u to bias. An operator's results must not
     share memory."""

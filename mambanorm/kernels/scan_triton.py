@@ -48,7 +48,8 @@ AHEAD, BACK = (
 )  # cells of a tile a thread has, forward and backward: as many as the compiler keeps in registers
 STAGES = 2  # tiles in flight: the next one is loaded while this one is computed
 MOST_RANKS = 16  # R up to which Δ is made inside the kernel
-PROGRAMS = 256  # blocks get narrower until there are so many programs: about two per multiprocessor of a large GPU
+# blocks get narrower until there are so many programs: two per multiprocessor of a large GPU
+PROGRAMS = 256
 WIDEST, NARROWEST = 32, 16  # channels per block
 MOST_CELLS = 4096  # of a tile, and so of a block × N
 STEPS = 8  # of a tile at most

@@ -156,7 +156,7 @@ def raw_delta(delta, low, narrow, weight, bias, shift, row, t, d, counts, PADDED
     factors."""
     if low is None:
         raw = load_rows(delta, row, t, d, counts, PADDED)
-    else:  # summed over the first axis: from a sum over the middle one Triton makes a matrix product in TF32
+    else:  # over the first axis: of a sum over the middle one Triton makes a TF32 matrix product
         raw = tl.sum(narrow[:, :, None] * weight[:, None, :], 0)
     if bias is not None:
         raw += shift[None, :]
@@ -239,7 +239,8 @@ def load_once(
 @triton.jit
 def load_tile(
     u, delta, low, B, bias, rate, weight, shift, cut, row, first, t, d, n, inside,
-    SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr, RANKS: tl.constexpr,
+    SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+    RANKS: tl.constexpr,
 ):  # fmt: skip
     """A tile's u, Δ before and after softplus (TILE, BLOCK), low rank (RANKS, TILE), B, a =
     exp(Δ·A), and Δ·u·B."""
@@ -262,7 +263,8 @@ def load_tile(
 def forward_kernel(
     u, delta, low, A, B, C, D, bias, out, states, last, cut,
     SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, RANKS: tl.constexpr, STAGES: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, RANKS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """out (B, L, D); h at the start of every chunk in `states` (B, chunks, N, D), at the end in
     `last` (B, D, N).
@@ -305,9 +307,11 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    u, delta, low, A, B, C, D, bias, grad, states, scratch, du, ddelta, dA, dlow, dB, dC, dD, dbias, cut,
+    u, delta, low, A, B, C, D, bias, grad, states, scratch, du, ddelta, dA, dlow, dB, dC, dD,
+    dbias, cut,
     SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, RANKS: tl.constexpr, STAGES: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, RANKS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """For each chunk, last to first: recomputes h at the start of its tiles into `scratch`, goes
     back tile by tile.

@@ -15,7 +15,7 @@ from numbers import Integral
 import numba
 import torch
 
-from mambanorm.checks import shown
+from mambanorm.errors import shown
 
 _PID = os.getpid()
 

@@ -1,14 +1,13 @@
 """Normalization layers on (B, L, D) and their registry.
 
-    registry.py         NORMS, create_norm, register_norm: names, equations, axes, causality,
-    sources base.py             checks, γ, β and ε; TokenNorm and SequenceNorm classic.py
-    None, BN, IN, LN, RMSN, GN, and the other scopes LN-DL, RMSN-DL, GN-token normvary.py
-    NormVary (Appendix D) masked_moments.py   moments of each channel along L, without padding, and
-    their pooling behaviour.py        measures what a norm does, to check what it declares
-    statistics.py       update_statistics: computes running statistics anew
+    registry.py         NORMS, create_norm, register_norm: name, equation, axes, causality, source
+    base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
+    classic.py          None, BN, IN, LN, RMSN, GN, and the other scopes LN-DL, RMSN-DL, GN-token
+    normvary.py         NormVary (Appendix D)
+    masked_moments.py   moments of each channel along L, without padding, and their pooling
+    behaviour.py        measures what a norm does, to check what it declares
 
-A norm is called as `norm(x, lengths)`. kernels/norm.py has the same norms as fused loops on the
-CPU.
+A norm is called as `norm(x, lengths)`. kernels/norm.py has the same norms as fused CPU loops.
 
 Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`,
 1 − α `momentum`.

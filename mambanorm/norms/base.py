@@ -1,8 +1,9 @@
-"""What all norms share: the checks on x, the scale γ, the shift β and ε; and the two families of
-norms.
+"""The base classes of the norms: checks of the input, scale γ, shift β and ε.
 
-- `TokenNorm`: the channels of one position (LN, RMSN, GN-token); causal; padding cannot matter.
-- `SequenceNorm`: along the sequence (BN, IN, GN, LN-DL, RMSN-DL, NormVary); padding is left out.
+- `TokenNorm`: statistics over the channels of one position (LN, RMSN, GN-token). Causal, and
+  padding cannot matter.
+- `SequenceNorm`: statistics along the sequence (BN, IN, GN, LN-DL, RMSN-DL, NormVary). Padding is
+  left out.
 """
 
 import math
@@ -19,49 +20,58 @@ from mambanorm.checks import (
     check_real,
     check_shapes,
     check_size,
-    shown,
 )
+from mambanorm.errors import shown
 from mambanorm.kernels.backends import fused_on_cpu
 from mambanorm.norms.masked_moments import blank_padding, standardize
 
+Statistics = tuple[Tensor, Tensor | None, Tensor]
+"""x, μ (None if it is not subtracted) and σ²."""
+
 
 class Norm(nn.Module):
-    """Base of the norms: d channels, γ as `weight`, β as `bias` (None where a norm has none), as in
-    torch.nn.
+    """Base of all norms: d channels, γ as `weight`, β as `bias` (None if a norm has none).
 
-    A subclass computes its norm in `normalize`. Without `eps` it has no ε. ValueError for a value
-    that none could use.
+    A subclass computes its norm in `normalize`. `eps=None` for a norm without ε. Raises ValueError
+    for a value that no norm can use.
     """
 
     def __init__(self, d: int, *, eps: float | None = None, affine: bool, bias: bool = True):
-        check_values(d=d, affine=affine, **{} if eps is None else {"eps": eps})
+        check_values(d=d, affine=affine)
+        if eps is not None:
+            check_values(eps=eps)
         super().__init__()
         self.d, self.eps = d, eps
         self.weight = nn.Parameter(torch.ones(d)) if affine else None
         self.bias = nn.Parameter(torch.zeros(d)) if affine and bias else None
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return N(x), (B, L, d) → (B, L, d), in x's dtype; under autocast a norm may return
-        float32, as torch's does.
+        """Return N(x), (B, L, d) → (B, L, d), in x's dtype.
 
-        ValueError for x or lengths that do not fit, see `check`.
+        lengths (B,): number of valid positions of each row; padding is left out of all statistics.
+        Under autocast a norm may return float32, as torch's norms do. Raises ValueError for x or
+        lengths that do not fit, see `check`.
         """
         self.check(x, lengths)
-        y = self.normalize(x, lengths)  # of 16-bit numbers the statistics are float32
+        y = self.normalize(x, lengths)  # statistics of 16-bit numbers are computed in float32
         return (
             y if y.dtype == x.dtype or torch.is_autocast_enabled(x.device.type) else y.to(x.dtype)
         )
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Return N(x) for arguments that are checked."""
         raise NotImplementedError
 
     def check(self, x: Tensor, lengths: Tensor | None) -> None:
-        """Raises ValueError unless x is a non-empty (B, L, d) of the norm's dtype and device. If
-        given, lengths must be a (B,) of whole numbers. Any strides will do."""
+        """Raise ValueError unless x is a non-empty (B, L, d) of the norm's dtype and device.
+
+        lengths, if given, must be whole numbers (B,). Any strides are allowed.
+        """
         check_real("x", x, f"(B, L, {self.d})")
         if x.dim() != 3 or x.shape[-1] != self.d:
             raise ValueError(
-                f"{type(self).__name__} expects (B, L, D) with D = {self.d}, got shape {tuple(x.shape)}"
+                f"{type(self).__name__} expects (B, L, D) with D = {self.d}, "
+                f"got shape {tuple(x.shape)}"
             )
         if 0 in x.shape:
             raise ValueError(
@@ -70,68 +80,68 @@ class Norm(nn.Module):
         check_lengths(lengths, x)
         gamma, beta = self.scale_and_shift()
         check_shapes(type(self).__name__, ("γ", "β"), (gamma, beta), ((self.d,), (self.d,)))
-        one = gamma
-        if gamma is None and (self._parameters or self._buffers or self._modules):
-            one = next(chain(self.parameters(), self.buffers()), None)
-        if one is not None:  # one stands for all: they move together
-            check_beside("x", x, one, type(self).__name__)
+        member = gamma  # all parameters and buffers share a device and dtype: one is enough
+        if member is None and (self._parameters or self._buffers or self._modules):
+            member = next(chain(self.parameters(), self.buffers()), None)
+        if member is not None:
+            check_beside("x", x, member, type(self).__name__)
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        """γ and β."""
+        """Return γ and β."""
         return self.weight, self.bias
 
     def scaled(self, y: Tensor) -> Tensor:
-        """γ·y + β, those of them that the norm has."""
-        y = y if self.weight is None else y * self.weight
+        """Return γ·y + β, without the part that the norm does not have."""
+        if self.weight is not None:
+            y = y * self.weight
         return y if self.bias is None else y + self.bias
 
     def extra_repr(self) -> str:
-        own = {
-            name: value
-            for name, value in vars(self).items()
-            if isinstance(value, int | float | str)
-        }
-        shown = [
-            f"{name}={value!r}" for name, value in own.items() if name not in ("d", "training")
-        ]
-        return ", ".join([str(self.d), *shown])
+        simple = {key: v for key, v in vars(self).items() if isinstance(v, int | float | str)}
+        options = [f"{key}={v!r}" for key, v in simple.items() if key not in ("d", "training")]
+        return ", ".join([str(self.d), *options])
 
 
 class TokenNorm(Norm):
-    """A norm of each token on its own: μ and σ² over the channels of its `groups`, μ = 0 where it
-    is not `centred`."""
+    """Base of norms of single tokens: μ and σ² over the channels of each of `groups` groups.
 
-    centred, groups = True, 1
+    `centred = False` for μ = 0.
+    """
+
+    eps: float
+    centred = True
+    groups = 1
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Return N(x), by the fused loop if it can take x."""
         if fused_on_cpu(x, self.weight, self.bias):
-            from mambanorm.kernels.norm import token_norm  # here: importing Numba takes a moment
+            from mambanorm.kernels.norm import token_norm  # importing Numba takes a moment
 
             return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups)
         return self.readable(x)
 
     def readable(self, x: Tensor) -> Tensor:
-        """The readable twin, in plain torch."""
+        """Return N(x) in plain torch."""
         raise NotImplementedError
 
 
 class SequenceNorm(Norm):
-    """A norm whose statistics are pooled from the moments along L; a subclass pools them in
-    `pooled`."""
+    """Base of norms whose statistics are pooled from moments along L, in `pooled`."""
+
+    eps: float
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        same, mean, var = self.pooled(blank_padding(x, lengths), lengths)
-        return standardize(same, mean, var, self.eps, *self.scale_and_shift())
+        """Return N(x) = γ·(x − μ)/√(σ² + ε) + β."""
+        x, mean, var = self.pooled(blank_padding(x, lengths), lengths)
+        return standardize(x, mean, var, self.eps, *self.scale_and_shift())
 
-    def pooled(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
-        """x as the moments return it, μ (None = it is not subtracted) and σ², both broadcastable to
-        (B, 1, D)."""
+    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
+        """Return x as the moments return it, μ and σ², both broadcastable to (B, 1, D)."""
         raise NotImplementedError
 
 
 def check_values(**options: Any) -> None:
-    """Raises ValueError for a given d, eps, momentum, number of groups or flag that no norm could
-    use."""
+    """Raise ValueError for a d, eps, momentum, number of groups or flag that no norm can use."""
     for name, value in options.items():
         if name in ("d", "groups"):
             check_size(name, value)
@@ -139,33 +149,23 @@ def check_values(**options: Any) -> None:
             check_flag(name, value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, got {shown(value)}")
+        elif math.isnan(value):
+            raise ValueError(f"{name} must be a number, got nan")
         elif math.isinf(value):
             raise ValueError(f"{name} must be finite, got {value}")
-    if not options.get("eps", 1) > 0:
+    if options.get("eps", 1) <= 0:
         raise ValueError(f"eps must be above 0, got {options['eps']!r}")
     if not 0 <= options.get("momentum", 0) <= 1:
         raise ValueError(
             f"momentum is the weight of the new statistic, 0..1, got {options['momentum']!r}"
         )
-    if unknown := [name for name, value in options.items() if value != value]:
-        raise ValueError(f"{unknown[0]} must be a number, got nan")
 
 
 def check_groups(d: int, groups: int) -> None:
-    """Raises ValueError unless the groups divide the channels."""
+    """Raise ValueError unless the groups divide the channels."""
     check_values(d=d, groups=groups)
     if d % groups:
         divisors = [g for g in range(1, d + 1) if d % g == 0]
         raise ValueError(
             f"{d} channels do not divide into {groups} groups: groups may be one of {divisors}"
         )
-
-
-def is_norm(module: nn.Module) -> bool:
-    """True for this kit's norms and for torch's own, whose parameters take no weight decay."""
-    return isinstance(module, Norm) or type(module).__module__ in TORCH_NORM_MODULES
-
-
-TORCH_NORM_MODULES = tuple(
-    f"torch.nn.modules.{name}" for name in ("batchnorm", "instancenorm", "normalization")
-)

@@ -1,9 +1,9 @@
-"""What a norm does, measured and not declared: each input is disturbed, and it is looked at which
-outputs move.
+"""Measure what a norm does: change one input value at a time and see which outputs change.
 
-It takes a few hundredths of a second, so it is asked of every norm that is registered. All of it is
-done in float64 on a (B, L, D) of 3 × 6 × 8 with ragged rows, in training mode: what a norm sees
-there is what it learns from. Only the dtype of the output is looked at in all four dtypes.
+`register_norm` measures every norm of yours and compares the result with what it declares. It takes
+a few hundredths of a second. Everything is done in float64 on a (B, L, D) = (3, 6, 8) with ragged
+rows, in training mode, because a norm learns from what it sees there. Only the dtype of the output
+is checked in all four dtypes.
 """
 
 import copy
@@ -19,31 +19,34 @@ from torch import Tensor, nn
 from mambanorm.checks import REAL
 
 ROWS, POSITIONS, CHANNELS = 3, 6, 8
-PUSHES = (-3.0, 4.0)
-"""By how much an entry is disturbed, in either direction: a largest or a middle entry feels not
-every push."""
-MOVED = 1e-9
-"""A larger change of an output, which is of order 1, is one."""
-STEPS = (1e-6, 1e-3)
-"""The steps of finite differences; the longer one is for a norm that computes in float32."""
-WRONG = 1e-3
-"""A gradient with a larger error, as a share of its size, is wrong."""
 LENGTHS = torch.tensor([POSITIONS, POSITIONS - 2, POSITIONS - 3])
-SLOWEST_S = 1.0
-"""A norm is passed a hundred times; one pass of which takes longer is not tried."""
+SHIFTS = (-3.0, 4.0)
+"""A value is changed by these. One direction is not enough: a maximum ignores smaller values."""
+CHANGED = 1e-9
+"""An output, which is of order 1, has changed if it differs by more."""
+STEPS = (1e-6, 1e-3)
+"""Steps of finite differences; the longer one is for norms that compute in float32."""
+MAX_GRADIENT_ERROR = 1e-3
+"""A gradient with a larger error, relative to its size, is wrong."""
+MAX_SECONDS = 1.0
+"""Measuring takes a hundred forward passes. A norm that takes longer for one is refused."""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """axes: those of "B", "L", "D/G", "D" over which an output looks at other entries. ahead:
-    (later position, earlier one that sees it), None = none does. padding: (row, valid position that
-    moved) when only padding was disturbed. random: two passes of one input differ. hidden: what is
-    kept from batch to batch is not in its state dict. gradient: its error (gradient_error), without
-    and with lengths. dtypes: "float32 for float16" if an output has another dtype than its
-    input."""
+    """What a norm was seen to do.
+
+    axes: those of "B", "L", "D/G", "D" over which an output depends on other values.
+    looks_ahead: (later position, earlier position that depends on it), or None.
+    padding: (row, valid position that changed) when only padding was changed, or None.
+    random: two passes of one input differ.
+    hidden: it keeps something from batch to batch that is not in its state dict.
+    gradient: `gradient_error` without and with lengths.
+    dtypes: "float32 for float16" if an output has another dtype than its input.
+    """
 
     axes: tuple[str, ...]
-    ahead: tuple[int, int] | None
+    looks_ahead: tuple[int, int] | None
     padding: tuple[int, int] | None
     random: bool
     hidden: bool
@@ -51,44 +54,48 @@ class Behaviour:
     dtypes: tuple[str, ...]
 
 
-def measured(make: Callable[[], nn.Module]) -> Behaviour:
-    """What the norm of CHANNELS channels does that `make` returns. Whatever the norm raises is
-    raised."""
+def measure(make: Callable[[], nn.Module]) -> Behaviour:
+    """Return the behaviour of the norm that `make` returns, which has CHANNELS channels.
+
+    Raises whatever the norm raises, and ValueError if it is too slow or if its output is not
+    finite or has another shape than the input.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        norm, x = prepared(make)
-        y = _passed(norm, x)
-        if not isinstance(y, Tensor) or y.shape != x.shape or not y.isfinite().all():
-            given = (
-                f"{tuple(y.shape)}, {int((~y.isfinite()).sum())} not finite"
-                if isinstance(y, Tensor)
-                else type(y)
-            )
+        norm, x = prepare(make)
+        y = _output(norm, x)
+        _check_output(x, y)
+        start = time.perf_counter()  # not the first pass, which may compile something
+        is_random = not torch.equal(y, _output(norm, x, draw=1))
+        seconds = time.perf_counter() - start
+        if seconds > MAX_SECONDS:
             raise ValueError(
-                f"of {tuple(x.shape)} finite numbers it makes {given}: a norm keeps shape and finiteness"
+                f"a pass of {x.numel()} numbers takes {seconds:.1f} s: too slow to be tried"
             )
-        start = time.perf_counter()  # the first pass may have compiled something
-        random = not torch.equal(y, _passed(norm, x, draw=1))
-        if (took := time.perf_counter() - start) > SLOWEST_S:
-            raise ValueError(
-                f"a pass of {x.numel()} numbers takes {took:.1f} s: too slow to be tried"
-            )
-        rows, positions, channels = _seen(norm, x, y)
+        rows, positions, channels = _dependencies(norm, x, y)
         ahead = [
             (late, early)
             for late in range(POSITIONS)
             for early in range(late)
             if positions[late, early]
         ]
-        axes = _axes(rows, positions, channels)
-        gradient = gradient_error(norm, x), gradient_error(norm, x, LENGTHS)
-        kept = _padding(norm, x), random, _hidden(norm, make, x), gradient, _other_dtypes(make, x)
-        return Behaviour(axes, ahead[0] if ahead else None, *kept)
+        return Behaviour(
+            axes=_axes(rows, positions, channels),
+            looks_ahead=ahead[0] if ahead else None,
+            padding=_reads_padding(norm, x),
+            random=is_random,
+            hidden=_has_hidden_state(norm, make, x),
+            gradient=(gradient_error(norm, x), gradient_error(norm, x, LENGTHS)),
+            dtypes=_other_dtypes(make, x),
+        )
 
 
-def prepared(make: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
-    """Return the norm that `make` returns, in float64, and a batch for it. The norm is moved away
-    from its start, at which a gain of zero hides what it multiplies."""
+def prepare(make: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
+    """Return the norm that `make` returns, in float64, and a batch for it.
+
+    Its parameters are moved from their initial values: a gain of zero would hide what it
+    multiplies.
+    """
     norm = make().double().train()
     with torch.no_grad():
         for parameter in norm.parameters():
@@ -96,127 +103,133 @@ def prepared(make: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
     return norm, 1.5 * torch.randn(ROWS, POSITIONS, CHANNELS, dtype=torch.float64) + 0.5
 
 
-def _passed(norm: nn.Module, x: Tensor, lengths: Tensor | None = None, *, draw: int = 0) -> Tensor:
-    """The output of a copy: what a pass leaves behind stays out of the next one. A norm that draws
-    at random draws the same each time, so that it can be looked at as any other; another `draw`
-    gives it other numbers."""
-    torch.default_generator.manual_seed(
-        draw
-    )  # torch.manual_seed also tells devices that are not here
+def _output(norm: nn.Module, x: Tensor, lengths: Tensor | None = None, *, draw: int = 0) -> Tensor:
+    """Return the output of a copy of the norm, so that its state stays as it is.
+
+    A norm that draws random numbers gets the same ones each time; another `draw` gives others.
+    """
+    torch.default_generator.manual_seed(draw)  # torch.manual_seed would also seed other devices
     with torch.no_grad():
         return copy.deepcopy(norm)(x, lengths)
 
 
-def _seen(norm: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Which outputs move when one entry does: the rows (B, B), in its own row the positions (L, L),
-    and at its own position the channels (D, D); what is disturbed comes first."""
+def _check_output(x: Tensor, y: object) -> None:
+    if isinstance(y, Tensor) and y.shape == x.shape and y.isfinite().all():
+        return
+    result = str(type(y))
+    if isinstance(y, Tensor):
+        result = f"{tuple(y.shape)}, {int((~y.isfinite()).sum())} not finite"
+    raise ValueError(
+        f"of {tuple(x.shape)} finite numbers it makes {result}: a norm keeps shape and finiteness"
+    )
+
+
+def _dependencies(norm: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which outputs change when one value does, as [changed value, output].
+
+    Rows (B, B); positions of the same row (L, L); channels of the same position (D, D).
+    """
     rows, positions, channels = (torch.zeros(n, n, dtype=torch.bool) for n in x.shape)
-    for i, (position, channel, push) in enumerate(
-        product(range(POSITIONS), range(CHANNELS), PUSHES)
-    ):
-        row, other = i % ROWS, x.clone()
-        other[row, position, channel] += push
-        moved = (_passed(norm, other) - y).abs() > MOVED  # (B, L, D)
-        rows[row] |= moved.any(2).any(1)
-        positions[position] |= moved[row].any(1)
-        channels[channel] |= moved[row, position]
+    cases = product(range(POSITIONS), range(CHANNELS), SHIFTS)
+    for i, (position, channel, shift) in enumerate(cases):
+        row, shifted = i % ROWS, x.clone()
+        shifted[row, position, channel] += shift
+        changed = (_output(norm, shifted) - y).abs() > CHANGED  # (B, L, D)
+        rows[row] |= changed.any(2).any(1)
+        positions[position] |= changed[row].any(1)
+        channels[channel] |= changed[row, position]
     return rows, positions, channels
 
 
 def _axes(rows: Tensor, positions: Tensor, channels: Tensor) -> tuple[str, ...]:
-    found = ["B"] if rows.fill_diagonal_(False).any() else []
-    found += ["L"] if positions.fill_diagonal_(False).any() else []
-    together = channels.fill_diagonal_(True).float()
-    for _ in range(
-        3
-    ):  # a median moves with some of its channels only: those that are joined by others are joined
-        together = (together @ (together + together.T)).sign()
-    if (together.sum(1) > 1).any():
-        found.append("D" if together.all() else "D/G")
-    return tuple(found)
+    axes = []
+    if rows.fill_diagonal_(False).any():
+        axes.append("B")
+    if positions.fill_diagonal_(False).any():
+        axes.append("L")
+    joined = channels.fill_diagonal_(True).float()
+    for _ in range(3):  # a median depends on some channels only: join those that share one
+        joined = (joined @ (joined + joined.T)).sign()
+    if (joined.sum(1) > 1).any():
+        axes.append("D" if joined.all() else "D/G")
+    return tuple(axes)
 
 
-def _padding(norm: nn.Module, x: Tensor) -> tuple[int, int] | None:
-    """Where a valid output moves when what stands behind the rows' ends does."""
+def _reads_padding(norm: nn.Module, x: Tensor) -> tuple[int, int] | None:
+    """Return (row, position) of a valid output that changes with the padding, or None."""
     valid = torch.arange(POSITIONS) < LENGTHS[:, None]
-    other = torch.where(valid[..., None], x, 50.0 + x)
-    moved = ((_passed(norm, x, LENGTHS) - _passed(norm, other, LENGTHS)).abs() > MOVED).any(
-        -1
-    ) & valid
-    return tuple(moved.nonzero()[0].tolist()) if moved.any() else None
+    shifted = torch.where(valid[..., None], x, 50.0 + x)
+    changed = (_output(norm, x, LENGTHS) - _output(norm, shifted, LENGTHS)).abs() > CHANGED
+    places = (changed.any(-1) & valid).nonzero()
+    return (int(places[0, 0]), int(places[0, 1])) if len(places) else None
 
 
-def _hidden(norm: nn.Module, make: Callable[[], nn.Module], x: Tensor) -> bool:
-    """Whether a norm that has seen batches differs from one with the same state dict that has
-    not."""
-    seen, fresh = copy.deepcopy(norm), make().double()
+def _has_hidden_state(norm: nn.Module, make: Callable[[], nn.Module], x: Tensor) -> bool:
+    """Return True if a norm that saw batches differs from a new one with its state dict."""
+    used, new = copy.deepcopy(norm), make().double()
     with torch.no_grad():
         for shift in (1.0, -2.0):
-            seen(x + shift, None)
-    fresh.load_state_dict(copy.deepcopy(seen.state_dict()))
-    return any(
-        not torch.equal(_passed(seen.train(mode), x), _passed(fresh.train(mode), x))
-        for mode in (True, False)
-    )
+            used(x + shift, None)
+    new.load_state_dict(copy.deepcopy(used.state_dict()))
+    for mode in (True, False):
+        if not torch.equal(_output(used.train(mode), x), _output(new.train(mode), x)):
+            return True
+    return False
 
 
-def _learned(norm: nn.Module) -> list[Tensor]:
+def _learned(norm: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in norm.parameters() if parameter.requires_grad]
 
 
 def gradient_error(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) -> float:
-    """Return by how much autograd's gradient differs from central finite differences, as a share of
-    its size.
+    """Return the relative error of autograd's gradient against central finite differences.
 
-    Both are taken along one random direction of x and of all that is learned, for a random sum of
-    the valid outputs.
+    Both are taken along one random direction of x and of all learned parameters, for a random sum
+    of the valid outputs.
     """
-    torch.default_generator.manual_seed(
-        1
-    )  # so that registration and card look along the same direction
+    torch.default_generator.manual_seed(1)  # registration and card use the same direction
     valid = slice(None) if lengths is None else torch.arange(POSITIONS) < lengths[:, None]
-    weights, *directions = (torch.randn_like(one) for one in (x, x, *_learned(norm)))
+    weights, *directions = (torch.randn_like(value) for value in (x, x, *_learned(norm)))
 
-    def value(norm: nn.Module, x: Tensor) -> Tensor:
+    def total(norm: nn.Module, x: Tensor) -> Tensor:
         torch.default_generator.manual_seed(0)
         return (weights * norm(x, lengths))[valid].sum()
 
-    def moved(step: float) -> float:
-        other = copy.deepcopy(norm)
+    def total_at(step: float) -> float:
+        moved = copy.deepcopy(norm)
         with torch.no_grad():
-            for parameter, direction in zip(_learned(other), directions[1:], strict=True):
+            for parameter, direction in zip(_learned(moved), directions[1:], strict=True):
                 parameter.add_(step * direction)
-            return float(value(other, x + step * directions[0]))
+            return float(total(moved, x + step * directions[0]))
 
-    slopes = [(moved(step) - moved(-step)) / (2 * step) for step in STEPS]
+    slopes = [(total_at(step) - total_at(-step)) / (2 * step) for step in STEPS]
     with torch.enable_grad():
-        own = copy.deepcopy(norm)
-        inputs = [x.clone().requires_grad_(), *_learned(own)]
-        total = (
-            value(own, inputs[0]) + 0 * inputs[0].sum()
-        )  # so that an output without a graph has a gradient of zero
-        gradients = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
-    slope = sum(
-        float((one * direction).sum()) for one, direction in zip(gradients, directions, strict=True)
-    )
-    size = math.hypot(*(float(one.norm()) for one in gradients))
+        copied = copy.deepcopy(norm)
+        inputs = [x.clone().requires_grad_(), *_learned(copied)]
+        # 0·x: an output without a graph has a gradient of zero
+        value = total(copied, inputs[0]) + 0 * inputs[0].sum()
+        gradients = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+    slope = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
+    size = math.hypot(*(float(gradient.norm()) for gradient in gradients))
     return min(abs(other - slope) / max(size, abs(other), 1e-12) for other in slopes)
 
 
 def _other_dtypes(make: Callable[[], nn.Module], x: Tensor) -> tuple[str, ...]:
-    """Return "float32 for float16" for each dtype of x of which the norm makes another one. It need
-    not work in all."""
-    found = []
+    """Return "float32 for float16" for each dtype whose output has another dtype.
+
+    The norm need not work in every dtype but float32.
+    """
+    changes = []
     for dtype in REAL:
         try:
-            y = _passed(make().to(dtype).train(), x.to(dtype))
-        except RuntimeError:  # such as an operation that torch has not for float16
+            y = _output(make().to(dtype).train(), x.to(dtype))
+        except RuntimeError:  # an operation that torch does not have for float16, say
             if dtype == torch.float32:
                 raise
             continue
         if y.dtype != dtype:
-            found.append(f"{name_of(y.dtype)} for {name_of(dtype)}")
-    return tuple(found)
+            changes.append(f"{name_of(y.dtype)} for {name_of(dtype)}")
+    return tuple(changes)
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -224,35 +237,39 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def contradiction(found: Behaviour, axes: Sequence[str], causal: bool) -> str:
-    """The first thing in which a norm is not what it declares."""
-    if causal and found.ahead:
-        late, early = found.ahead
-        return f"it is declared causal, but position {early} sees position {late}: declare causal=False, or mend it"
-    if found.padding:
-        row, position = found.padding
+def contradiction(behaviour: Behaviour, axes: Sequence[str], causal: bool) -> str:
+    """Return the first point in which a norm is not what it declares, or ""."""
+    if causal and behaviour.looks_ahead:
+        late, early = behaviour.looks_ahead
         return (
-            f"it takes padding into its statistics: disturbed behind the end of row {row}, position {position} of it "
-            "moves; leave out positions from lengths[row] on"
+            f"it is declared causal, but position {early} sees position {late}: "
+            "declare causal=False, or mend it"
         )
-    if found.hidden:
+    if behaviour.padding:
+        row, position = behaviour.padding
+        return (
+            f"it takes padding into its statistics: disturbed behind the end of row {row}, "
+            f"position {position} of it moves; leave out positions from lengths[row] on"
+        )
+    if behaviour.hidden:
         return (
             "it keeps something from batch to batch that is not in its state dict: make it a buffer"
         )
-    if found.dtypes:
-        how = "return y.to(x.dtype), and keep tensors as parameters or buffers"
-        return f"its output has another dtype than x, {', '.join(found.dtypes)}: {how}"
-    for error, where in zip(found.gradient, ("", " where lengths are given"), strict=True):
-        if not error < WRONG:
-            said = (
-                f"{100 * error:.3g} % off finite differences"
-                if math.isfinite(error)
-                else "not finite"
-            )
-            return f"its backward is wrong: the gradient is {said}{where}"
-    if set(found.axes) != set(axes):
-        said, seen = (" · ".join(one) or "no axis" for one in (axes, found.axes))
+    if behaviour.dtypes:
         return (
-            f"it is declared to take its statistics over {said}, but its outputs look over {seen}"
+            f"its output has another dtype than x, {', '.join(behaviour.dtypes)}: "
+            "return y.to(x.dtype), and keep tensors as parameters or buffers"
+        )
+    for error, case in zip(behaviour.gradient, ("", " where lengths are given"), strict=True):
+        if not error < MAX_GRADIENT_ERROR:
+            size = "not finite"
+            if math.isfinite(error):
+                size = f"{100 * error:.3g} % off finite differences"
+            return f"its backward is wrong: the gradient is {size}{case}"
+    if set(behaviour.axes) != set(axes):
+        declared, measured = (" · ".join(one) or "no axis" for one in (axes, behaviour.axes))
+        return (
+            f"it is declared to take its statistics over {declared}, "
+            f"but its outputs look over {measured}"
         )
     return ""

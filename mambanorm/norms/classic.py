@@ -1,26 +1,31 @@
-"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL,
-RMSN-DL, GN-token.
+"""The norms of the paper's Table 3 and their other scopes.
 
-Two families, by the axes a statistic is taken over (Fig. 2): `TokenNorm` and `SequenceNorm`, in
-base.py.
+None, BN, IN, LN, RMSN, GN; LN-DL, RMSN-DL and GN-token. base.py has the two families, by the axes
+of a statistic (Fig. 2): `TokenNorm` and `SequenceNorm`.
 
 LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints Π(X) over D·L instead:
-that is LN-DL and RMSN-DL here (I14). GN reduces over L as torch does; GN-token is what Mamba-2
-uses.
+those are LN-DL and RMSN-DL here (I14). GN reduces over L as torch's does; GN-token is Mamba-2's.
 """
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mambanorm.checks import check_flag, is_ordinary
-from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
+from mambanorm.norms.base import (
+    Norm,
+    SequenceNorm,
+    Statistics,
+    TokenNorm,
+    check_groups,
+    check_values,
+)
 from mambanorm.norms.masked_moments import (
     channel_moments,
-    follow,
     is_recomputed,
     pool_batch,
     pool_channels,
+    update_running,
 )
 from mambanorm.norms.registry import register_norm
 
@@ -56,23 +61,24 @@ class NoNorm(Norm):
     use="images in batches of 8 rows or more; eval() uses other statistics than training",
 )
 class BatchNorm(SequenceNorm):
-    """Batch norm over B and L, as torch.nn.BatchNorm1d. It normalises with the biased variance and
-    stores the unbiased one. `momentum` is the weight of the new statistic. In eval the running
-    statistics are used.
+    """Batch norm over B and L, as torch.nn.BatchNorm1d.
 
-    It is no subclass of torch's, which has another layout and no lengths. So torch's update_bn and
-    convert_sync_batchnorm pass it by: use `mambanorm.update_statistics`; across processes its
-    statistics stay local.
+    It normalizes with the biased variance and stores the unbiased one. `momentum` is the weight of
+    the new statistic. In eval mode the running statistics are used.
+
+    It is not a subclass of torch's, which has another layout and no lengths. So torch's update_bn
+    and convert_sync_batchnorm ignore it: use the clinic's `update_statistics`. Statistics are local
+    to a process.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
         super().__init__(d, eps=eps, affine=affine)
         self.momentum = momentum
-        self.register_buffer("running_mean", torch.zeros(d))
-        self.register_buffer("running_var", torch.ones(d))
-        self.register_buffer("num_batches_tracked", torch.tensor(0))
+        self.running_mean = nn.Buffer(torch.zeros(d))
+        self.running_var = nn.Buffer(torch.ones(d))
+        self.num_batches_tracked = nn.Buffer(torch.tensor(0))
 
-    def pooled(self, x: Tensor, lengths: Tensor | None):
+    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
         if not self.training:
             return x, self.running_mean, self.running_var
         moments = channel_moments(x, lengths)
@@ -80,21 +86,24 @@ class BatchNorm(SequenceNorm):
         count = batch_count(x, lengths, "BN")
         if not is_recomputed():
             with torch.no_grad():
-                self.num_batches_tracked += 1
-                follow(self.running_mean, mean, self.momentum)
-                follow(self.running_var, var * (count / (count - 1)), self.momentum)
+                self.num_batches_tracked.add_(1)
+                update_running(self.running_mean, mean, self.momentum)
+                update_running(self.running_var, var * (count / (count - 1)), self.momentum)
         return moments.x, mean, var
 
 
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
-    """How many values a batch statistic is taken over. Raises ValueError for a single one, whose
-    variance is 0."""
+    """Return the number of values of a batch statistic.
+
+    Raises ValueError for a single value, whose variance is 0.
+    """
     count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
-    known = not isinstance(count, Tensor) or (count.is_cpu and is_ordinary(count))
-    if known and count < 2:
+    is_readable = not isinstance(count, Tensor) or (count.is_cpu and is_ordinary(count))
+    if is_readable and count < 2:
         raise ValueError(
-            f"{name} in training needs more than one value per channel, got B·L = 1 (shape {tuple(x.shape)}): "
-            "use a larger batch, a longer sequence, or a norm that takes its statistics over D"
+            f"{name} in training needs more than one value per channel, got B·L = 1 "
+            f"(shape {tuple(x.shape)}): use a larger batch, a longer sequence, or a norm that "
+            "takes its statistics over D"
         )
     return count
 
@@ -109,11 +118,11 @@ def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     use="style of images, sequences read as a whole; takes each row's level and scale away",
 )
 class InstanceNorm(SequenceNorm):
-    """Instance norm: each channel of each row over L. No running statistics: train and eval are the
-    same.
+    """Instance norm: each channel of each row over L.
 
-    One half of it can be left out, to see which one an effect comes from: with `centre=False` μ is
-    not subtracted, with `scale=False` it is not divided by σ."""
+    It has no running statistics, so train and eval are the same. To see which half an effect comes
+    from, `centre=False` does not subtract μ and `scale=False` does not divide by σ.
+    """
 
     def __init__(
         self,
@@ -128,7 +137,7 @@ class InstanceNorm(SequenceNorm):
         super().__init__(d, eps=eps, affine=affine)
         self.centre, self.scale = centre, scale
 
-    def pooled(self, x: Tensor, lengths: Tensor | None):
+    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
         x, mean, var, _ = channel_moments(x, lengths)
         return x, mean if self.centre else None, var if self.scale else torch.ones_like(var)
 
@@ -162,8 +171,10 @@ class LayerNorm(TokenNorm):
     use="as LN, without a mean: large language models, Mamba",
 )
 class RMSNorm(TokenNorm):
-    """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5). It
-    has no β, as in Mamba code; `bias=True` adds the β that encyclopaedias print."""
+    """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5).
+
+    It has no β, as in Mamba code; `bias=True` adds one.
+    """
 
     centred = False
 
@@ -172,16 +183,16 @@ class RMSNorm(TokenNorm):
         super().__init__(d, eps=eps, affine=affine, bias=bias)
 
     def readable(self, x: Tensor) -> Tensor:
-        x = (
-            x if self.weight is None else x.to(self.weight.dtype)
-        )  # under autocast: mixed dtypes are slow on CUDA
+        if self.weight is not None:
+            x = x.to(self.weight.dtype)  # under autocast mixed dtypes are slow on CUDA
         y = F.rms_norm(x, (self.d,), self.weight, self.eps)
         return y if self.bias is None else y + self.bias
 
 
 @register_norm(
     "GN",
-    equation=r"y = \gamma_c \frac{x - \mu_{ng}}{\sqrt{\sigma_{ng}^2 + \epsilon}} + \beta_c,\quad g \ni c",
+    equation=r"y = \gamma_c \frac{x - \mu_{ng}}{\sqrt{\sigma_{ng}^2 + \epsilon}} + \beta_c,"
+    r"\quad g \ni c",
     source=f"Wu & He 2018; {TABLE_3}; Eq. 9",
     axes=("L", "D/G"),
     causal=False,
@@ -189,15 +200,17 @@ class RMSNorm(TokenNorm):
     use="images in small batches, sequences read as a whole",
 )
 class GroupNorm(SequenceNorm):
-    """Groups of channels of one row over L and D/G, as torch.nn.GroupNorm (Eq. 9). ValueError
-    unless G divides D."""
+    """Group norm: groups of channels of one row, over L and D/G, as torch.nn.GroupNorm (Eq. 9).
+
+    Raises ValueError unless G divides D.
+    """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
         check_groups(d, groups)
         super().__init__(d, eps=eps, affine=affine)
         self.groups = groups
 
-    def pooled(self, x: Tensor, lengths: Tensor | None):
+    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
         moments = channel_moments(x, lengths)
         return moments.x, *pool_channels(moments, self.groups)
 
@@ -233,14 +246,15 @@ class RMSNormDL(SequenceNorm):
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine, bias=False)
 
-    def pooled(self, x: Tensor, lengths: Tensor | None):
+    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
         x, m, v, _ = channel_moments(x, lengths)
         return x, None, (v + m.square()).mean(-1, keepdim=True)
 
 
 @register_norm(
     "GN-token",
-    equation=r"y = \gamma_c \frac{x - \mu_{nlg}}{\sqrt{\sigma_{nlg}^2 + \epsilon}} + \beta_c,\quad g \ni c",
+    equation=r"y = \gamma_c \frac{x - \mu_{nlg}}{\sqrt{\sigma_{nlg}^2 + \epsilon}} + \beta_c,"
+    r"\quad g \ni c",
     source="Wu & He 2018, per token as in Mamba-2",
     axes=("D/G",),
     causal=True,
@@ -248,7 +262,10 @@ class RMSNormDL(SequenceNorm):
     use="GN where the future must not be seen: Mamba-2, after the gate",
 )
 class GroupNormToken(TokenNorm):
-    """Group norm over the channel groups of one token. ValueError unless G divides D."""
+    """Group norm over the channel groups of one token.
+
+    Raises ValueError unless G divides D.
+    """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
         check_groups(d, groups)
@@ -256,7 +273,6 @@ class GroupNormToken(TokenNorm):
         self.groups = groups
 
     def readable(self, x: Tensor) -> Tensor:
-        # not F.group_norm: it computes x·s + (β − μ·s), whose rounding shows with few channels a
-        # group
+        # F.group_norm computes x·s + (β − μ·s), which loses digits with few channels a group
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
         return self.scaled(y.flatten(-2))

@@ -1,14 +1,14 @@
-"""Per-channel moments: where the norms reduce the sequence axis, and where padding is left out.
+"""Moments of each channel along the sequence, without padding, and their pooling.
 
-Every norm of this kit that looks along L (BN, IN, GN, LN-DL, RMSN-DL, NormVary) is a *pooling* of
-the same two numbers per row and channel:
+Every norm of this kit that uses statistics along L (BN, IN, GN, LN-DL, RMSN-DL, NormVary) *pools*
+the same two numbers of each row and channel:
 
     m  (B, 1, D)  mean over the valid positions                            (Eq. 10, left)
     v  (B, 1, D)  centred second moment over the valid positions, biased   (Eq. 10, right)
 
-Pooling follows the law of total variance: var = mean(v) + mean((m − mean(m))²). Variances come from
-centred values only, so a mean far above the spread costs no digits. (E[x²] − μ² in float32 is wrong
-by 100 % at mean 3,000.)
+Pooling follows the law of total variance: var = mean(v) + mean((m − mean(m))²). Variances are
+computed from centred values, so a mean far above the spread costs no digits. (E[x²] − μ² in float32
+is wrong by 100 % at mean 3,000.)
 """
 
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mambanorm.checks import HALF
 from mambanorm.kernels.backends import fused_on_cpu
 
 
 class Moments(NamedTuple):
-    """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B,
-    1, 1) or int.
+    """Mean `m` and centred second moment `v`, (B, 1, D), over `n` positions, (B, 1, 1) or int.
 
     `x` is the input again. Use this x afterwards, not the original: its two gradients are then
     added in one pass.
@@ -30,39 +30,39 @@ class Moments(NamedTuple):
     x: Tensor
     m: Tensor
     v: Tensor
-    count: Tensor | int
+    n: Tensor | int
 
 
 def valid_positions(lengths: Tensor, L: int) -> Tensor:
-    """Mask (B, L, 1), True where a position is no padding."""
+    """Return a mask (B, L, 1), True at valid positions."""
     return (torch.arange(L, device=lengths.device) < lengths[:, None])[..., None]
 
 
 def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x (B, L, D) with zeros at the padding, so that not even a NaN there can reach a statistic or
-    a gradient."""
+    """Return x (B, L, D) with zeros at the padding.
+
+    So not even a NaN in the padding can reach a statistic or a gradient.
+    """
     return x if lengths is None else x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0)
 
 
 def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
-    """Moments of x (B, L, D) over the valid positions of each row; x must be zero at the padding
-    (`blank_padding`).
+    """Return the moments of x (B, L, D) over the valid positions of each row.
 
-    For float32 on the CPU the loops of kernels/norm.py compute the same.
+    x must be zero at the padding (`blank_padding`). Statistics of 16-bit numbers are float32.
     """
     B, L, _ = x.shape
-    x = (
-        x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    )  # autocast: statistics stay in float32
+    if x.dtype in HALF:
+        x = x.float()
+    count: Tensor | int = L if lengths is None else lengths.to(x.dtype).view(B, 1, 1)
     if fused_on_cpu(x):
-        from mambanorm.kernels import norm  # here: importing Numba takes a moment
+        from mambanorm.kernels import norm  # importing Numba takes a moment
 
         m, v, x = norm.moments(x, lengths)
-        return Moments(x, m, v, L if lengths is None else lengths.to(x.dtype).view(B, 1, 1))
+        return Moments(x, m, v, count)
     if lengths is None:
         m = x.mean(1, keepdim=True)
-        return Moments(x, m, (x - m).square().mean(1, keepdim=True), L)
-    count = lengths.to(x.dtype).view(B, 1, 1)
+        return Moments(x, m, (x - m).square().mean(1, keepdim=True), count)
     m = x.sum(1, keepdim=True) / count
     centred = (x - m).masked_fill(~valid_positions(lengths, L), 0.0)
     return Moments(x, m, centred.square().sum(1, keepdim=True) / count, count)
@@ -76,13 +76,14 @@ def standardize(
     gamma: Tensor | None,
     beta: Tensor | None,
 ) -> Tensor:
-    """γ·(x − μ)/√(σ² + ε) + β (Eq. 14).
+    """Return γ·(x − μ)/√(σ² + ε) + β (Eq. 14).
 
-    Centres before it scales: no digits are lost. x (B, L, D); mean and var broadcast to (B, 1, D),
-    mean None = scaling only; gamma and beta (D,), None = 1 and 0.
+    Centres before it scales, so no digits are lost. x (B, L, D); mean and var broadcast to
+    (B, 1, D), mean None = only scale; gamma and beta (D,), None = 1 and 0.
     """
     scale = torch.rsqrt(var + eps)
-    scale = scale if gamma is None else scale * gamma
+    if gamma is not None:
+        scale = scale * gamma
     if fused_on_cpu(x, mean, scale, beta):
         from mambanorm.kernels import norm
 
@@ -92,39 +93,38 @@ def standardize(
 
 
 def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
-    """Mean and total variance of each channel over all rows, (1, 1, D); each valid position counts
-    once."""
-    _, m, v, count = moments
-    share = 1 / m.shape[0] if isinstance(count, int) else count / count.sum()
-    mean = (m * share).sum(0, keepdim=True)
-    return mean, ((v + (m - mean).square()) * share).sum(0, keepdim=True)
+    """Return mean and total variance of each channel over all rows, (1, 1, D).
 
-
-def follow(running: Tensor, new: Tensor, momentum: float) -> None:
-    """Set running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1,
-    D)."""
-    running.lerp_(new.view(-1).to(running.dtype), momentum)
-
-
-def is_recomputed() -> bool:
-    """Return True inside a backward pass: activation checkpointing runs the forward pass again
-    there.
-
-    Running statistics have followed this batch already. torch's own norms count it twice
-    (pytorch/pytorch#96136).
+    Each valid position counts once.
     """
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+    _, m, v, count = moments
+    weights = 1 / m.shape[0] if isinstance(count, int) else count / count.sum()
+    mean = (m * weights).sum(0, keepdim=True)
+    return mean, ((v + (m - mean).square()) * weights).sum(0, keepdim=True)
 
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
-    """Mean and total variance over each row's channel groups, repeated to (B, 1, D): Eq. 9; with
-    one group the paper's Π_LN of Eq. 11."""
+    """Return mean and total variance of each row's channel groups, repeated to (B, 1, D) (Eq. 9).
+
+    With one group this is the paper's Π_LN (Eq. 11).
+    """
     _, m, v, _ = moments
     B, _, D = m.shape
     m, v = m.view(B, 1, groups, D // groups), v.view(B, 1, groups, D // groups)
     mean = m.mean(-1, keepdim=True)
     var = (v + (m - mean).square()).mean(-1, keepdim=True)
-    mean, var = (
-        value.expand_as(m).reshape(B, 1, D) for value in (mean, var)
-    )  # each channel gets its group's value
-    return mean, var
+    return mean.expand_as(m).reshape(B, 1, D), var.expand_as(m).reshape(B, 1, D)
+
+
+def update_running(running: Tensor, new: Tensor, momentum: float) -> None:
+    """Set running ← (1 − momentum)·running + momentum·new in place; running (D,), new (1, 1, D)."""
+    running.lerp_(new.view(-1).to(running.dtype), momentum)
+
+
+def is_recomputed() -> bool:
+    """Return True if activation checkpointing repeats the forward pass inside a backward pass.
+
+    The running statistics contain this batch already. torch's own norms count it twice
+    (pytorch/pytorch#96136).
+    """
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

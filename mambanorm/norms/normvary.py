@@ -1,19 +1,19 @@
-"""NormVary, the paper's adaptive norm: a learned mixture of norms' statistics (Appendix D, Eq.
-8–16).
+"""NormVary, the paper's adaptive norm: a learned mixture of statistics (Appendix D, Eq. 8–16).
 
     μ  = Σ_i w^μ_i μ_i,   σ² = Σ_i w^σ_i σ²_i,   w = softmax(z)            (Eq. 13)
     y  = γ·(x − μ)/√(σ² + ε) + β                                           (Eq. 14)
 
-All members are pooled from one set of per-channel moments; no member is ever applied on its own.
+The statistics of all members are pooled from one set of per-channel moments. No member normalizes
+x itself.
 
 What the paper leaves open, and what is done here:
-- Eq. 13 writes one w_i. It needs one softmax for the means and one for the variances.
+- Eq. 13 writes one w_i. The means and the variances each get a softmax of their own.
 - Eq. 8 and 11 leave out the variance of the means (I2). `statistics="total"`, the default, adds it
   by the law of total variance; `"literal"` computes what is printed.
-- z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval the BN member takes its running statistics.
+- z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval the BN member uses its running statistics.
 
-NormVary's statistics see later positions. NormVary-token, for language models, and SwitchNorm, its
-forerunner, are in more.py.
+NormVary's statistics see later positions. For language models there is NormVary-token in
+mambanorm_study, which also has SwitchNorm, NormVary's predecessor.
 """
 
 import torch
@@ -21,30 +21,32 @@ from torch import Tensor, nn
 
 from mambanorm.errors import unknown
 from mambanorm.kernels.backends import fused_on_cpu
-from mambanorm.norms.base import SequenceNorm, check_groups, check_values
+from mambanorm.norms.base import SequenceNorm, Statistics, check_groups, check_values
 from mambanorm.norms.classic import batch_count
 from mambanorm.norms.masked_moments import (
     Moments,
     channel_moments,
-    follow,
     is_recomputed,
     pool_batch,
     pool_channels,
+    update_running,
 )
 from mambanorm.norms.registry import register_norm
 
 STATISTICS = ("total", "literal")
+MemberStatistics = tuple[list[Tensor | None], list[Tensor]]
+"""Means (None for a member without a mean) and variances, each broadcastable to (B, 1, D)."""
 
 
 class StatisticsMixture(SequenceNorm):
-    """What NormVary and SwitchNorm share: parameters, the weights of the members, and the
-    statistics of the batch.
+    """Base of NormVary and SwitchNorm: the parameters and the mixture weights.
 
-    A subclass names its `members` and gives their statistics in `member_statistics`.
+    A subclass names its `members` and returns their statistics in `member_statistics`.
     """
 
     members: tuple[str, ...]
-    groups, statistics = 1, "total"
+    groups = 1
+    statistics = "total"
 
     def __init__(
         self, d: int, *, eps: float, affine: bool, momentum: float, learn_weights: bool = True
@@ -54,44 +56,43 @@ class StatisticsMixture(SequenceNorm):
         self.momentum = momentum
         self.gamma = nn.Parameter(torch.ones(d)) if affine else None
         self.beta = nn.Parameter(torch.zeros(d)) if affine else None
-        self.mean_logits = nn.Parameter(torch.zeros(len(self.members)), requires_grad=learn_weights)
-        self.var_logits = nn.Parameter(torch.zeros(len(self.members)), requires_grad=learn_weights)
-        self.register_buffer("running_mean", torch.zeros(d))
-        self.register_buffer("running_var", torch.ones(d))
+        zeros = torch.zeros(len(self.members))
+        self.mean_logits = nn.Parameter(zeros, requires_grad=learn_weights)
+        self.var_logits = nn.Parameter(zeros.clone(), requires_grad=learn_weights)
+        self.running_mean = nn.Buffer(torch.zeros(d))
+        self.running_var = nn.Buffer(torch.ones(d))
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """The softmax weights of the means and of the variances, one a member, in the order of
-        `members` (Eq. 13)."""
-        dtype = torch.promote_types(
-            self.mean_logits.dtype, torch.float32
-        )  # as the statistics: bfloat16 has no 1/5
+        """Return the weights of the means and of the variances, one a member (Eq. 13)."""
+        dtype = torch.promote_types(self.mean_logits.dtype, torch.float32)  # as the statistics
         return self.mean_logits.softmax(0, dtype), self.var_logits.softmax(0, dtype)
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return γ and β."""
         return self.gamma, self.beta
 
-    def pooled(self, x: Tensor, lengths: Tensor | None):
+    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
+        """Return x and the mixed statistics, by the fused loop if it can take x."""
         moments = channel_moments(x, lengths)
         if self.training:
             batch_count(x, lengths, type(self).__name__)
         if fused_on_cpu(x):
-            from mambanorm.kernels.norm import (
-                mixed_statistics,
-            )  # here: importing Numba takes a moment
+            from mambanorm.kernels.norm import mixed_statistics  # importing Numba takes a moment
 
             mean, var = mixed_statistics(self, moments)
         else:
             mean, var = mix(*self.mixture(), *self.member_statistics(moments))
         return moments.x, mean, var
 
-    def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
-        """Means and variances of the members, each broadcastable to (B, 1, D); None for a member
-        without a mean."""
+    def member_statistics(self, moments: Moments) -> MemberStatistics:
+        """Return the means and variances of the members, in their order."""
         raise NotImplementedError
 
     def batch_statistics(self, moments: Moments) -> tuple[Tensor, Tensor]:
-        """Eq. 8 in training, with the running update of Eq. 15–16; the running statistics in
-        eval."""
+        """Return the BN member's statistics: the batch's in training (Eq. 8), else running ones.
+
+        In training the running statistics are updated (Eq. 15–16).
+        """
         if not self.training:
             return self.running_mean, self.running_var
         if self.statistics == "total":
@@ -103,15 +104,16 @@ class StatisticsMixture(SequenceNorm):
 
     @torch.no_grad()
     def track(self, mean: Tensor, var: Tensor) -> None:
-        """Eq. 15–16: the running statistics follow those of the batch, once."""
+        """Update the running statistics with those of a batch, once (Eq. 15–16)."""
         if not is_recomputed():
-            follow(self.running_mean, mean, self.momentum)
-            follow(self.running_var, var, self.momentum)
+            update_running(self.running_mean, mean, self.momentum)
+            update_running(self.running_var, var, self.momentum)
 
 
 @register_norm(
     "NormVary",
-    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c",
+    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}"
+    r"{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c",
     source="the paper's Appendix D, Eq. 8–16",
     axes=("B", "L", "D"),
     causal=False,
@@ -146,9 +148,8 @@ class NormVary(StatisticsMixture):
         super().__init__(d, eps=eps, affine=affine, momentum=momentum, learn_weights=learn_weights)
         self.groups, self.statistics = groups, statistics
 
-    def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
-        """Means and variances of the five members, each broadcastable to (B, 1, D); RMSN has no
-        mean (Eq. 12)."""
+    def member_statistics(self, moments: Moments) -> MemberStatistics:
+        """Return means and variances of the five members; RMSN has no mean (Eq. 12)."""
         _, m, v, _ = moments
         bn_mean, bn_var = self.batch_statistics(moments)
         gn_mean, gn_var = pool_channels(moments, self.groups)
@@ -162,9 +163,10 @@ class NormVary(StatisticsMixture):
 def mix(
     w_mean: Tensor, w_var: Tensor, means: list[Tensor | None], variances: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """μ = Σ_i w^μ_i μ_i and σ² = Σ_i w^σ_i σ²_i (Eq. 13)."""
-    mean = sum(w * s for w, s in zip(w_mean, means, strict=True) if s is not None)
-    return mean, sum(w * s for w, s in zip(w_var, variances, strict=True))
+    """Return μ = Σ_i w^μ_i μ_i and σ² = Σ_i w^σ_i σ²_i (Eq. 13)."""
+    mean = sum(w * m for w, m in zip(w_mean, means, strict=True) if m is not None)
+    var = sum(w * v for w, v in zip(w_var, variances, strict=True))
+    return torch.as_tensor(mean), torch.as_tensor(var)
 
 
 @register_norm(
@@ -185,8 +187,7 @@ def fixed_normvary(
     momentum: float = 0.1,
     statistics: str = "total",
 ) -> NormVary:
-    """NormVary whose mixture stays uniform: the control that separates mixing from learning to
-    mix."""
+    """Return a NormVary whose mixture stays uniform, to separate mixing from learning to mix."""
     return NormVary(
         d,
         eps=eps,

@@ -1,9 +1,11 @@
-"""The layers of a block: fused if they are torch's own, called if they are anything else.
+"""The layers of a block: fused if they are plain torch layers, called if they are anything else.
 
 A fused operation takes a layer's weights and never calls the layer. That is right only for a plain
-layer. LoRA, quantization, FSDP, parametrizations and hooks replace, wrap or watch a layer, and take
-effect only if it is called.
+layer: LoRA, quantization, FSDP, parametrizations and hooks replace, wrap or observe a layer, and
+work only if it is called.
 """
+
+from typing import TypeGuard, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,32 +13,35 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from mambanorm.operations.conv_gate import conv_silu
 
+Layer = TypeVar("Layer", bound=nn.Module)
 FORWARD = {kind: kind.forward for kind in (nn.Linear, nn.Conv1d, nn.Conv2d)}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return True if calling the layer is the same as using its weights: it is exactly of torch's
-    class `kind`, has no hooks and no `forward` of its own, and its weight is an ordinary tensor."""
-    if (
-        type(layer) is not kind
-        or type(layer.weight) not in (nn.Parameter, Tensor)
-        or kind.forward is not FORWARD[kind]
-    ):
+def is_plain(layer: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
+    """Return True if calling the layer is the same as using its weights.
+
+    It is exactly of torch's class `kind`, has neither hooks nor a `forward` of the instance, and
+    its weight is an ordinary tensor.
+    """
+    if type(layer) is not kind or kind.forward is not FORWARD[kind]:  # type: ignore[index]
         return False
-    own = vars(layer)
-    return not ("forward" in own or any([own[name] for name in HOOKS]) or _has_any_global_hook())
+    if type(layer.weight) not in (nn.Parameter, Tensor):
+        return False
+    attributes = vars(layer)
+    has_hooks = any([attributes[name] for name in HOOKS]) or _has_any_global_hook()
+    return "forward" not in attributes and not has_hooks
 
 
 def split_linear(layer: nn.Module, x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
     """Return the output of a linear layer in parts of these sizes along the last axis.
 
-    A plain layer makes one product for each part: slices of a single product would not be
+    A plain layer computes one product for each part: slices of a single product would not be
     contiguous.
     """
     if is_plain(layer, nn.Linear) and layer.bias is None:
         return tuple(F.linear(x, weight) for weight in layer.weight.split(sizes))
-    return layer(x).split(sizes, dim=-1)
+    return tuple(layer(x).split(sizes, dim=-1))
 
 
 def causal_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
@@ -46,22 +51,20 @@ def causal_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
     causal ones.
     """
     if is_plain(layer, nn.Conv1d) and _is_depthwise(layer):
-        return conv_silu(u, layer.weight, layer.bias)
+        return conv_silu(u, layer.weight, layer.bias)  # type: ignore[arg-type]
     return F.silu(layer(u.transpose(1, 2))[..., : u.shape[1]].transpose(1, 2))
 
 
 def image_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
     """Return SiLU of a depthwise convolution of images, u (B, H, W, E) → (B, H, W, E)."""
     if is_plain(layer, nn.Conv2d) and _is_depthwise(layer):
-        return conv_silu(u, layer.weight, layer.bias)
+        return conv_silu(u, layer.weight, layer.bias)  # type: ignore[arg-type]
     return F.silu(layer(u.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
 
 def _is_depthwise(conv: nn.Conv1d | nn.Conv2d) -> bool:
     """Return True for the convolution that the fused operation computes."""
-    ordinary = conv.bias is not None and conv.padding_mode == "zeros"
-    return (
-        ordinary
-        and conv.groups == conv.in_channels == conv.out_channels
-        and {*conv.stride, *conv.dilation} == {1}
-    )
+    if conv.bias is None or conv.padding_mode != "zeros":
+        return False
+    is_grouped = conv.groups == conv.in_channels == conv.out_channels
+    return is_grouped and {*conv.stride, *conv.dilation} == {1}

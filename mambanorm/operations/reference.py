@@ -3,21 +3,26 @@
 Equations (per channel d and state index n; Gu & Dao 2023, "Mamba", equation 2 with the
 discretisation of the code):
 
-(1)  Δ_t = delta_t + delta_bias, then softplus if asked for (2)  h_t = exp(Δ_t·A) · h_(t-1) +
-Δ_t·B_t·u_t,   h_0 = 0 or given   zero-order hold for the state, Euler for the input (3)  y_t = Σ_n
-C_t·h_t (4)  out_t = y_t + D·u_t
+(1)  Δ_t = delta_t + delta_bias, then softplus if asked for
+(2)  h_t = exp(Δ_t·A) · h_(t-1) + Δ_t·B_t·u_t,   h_0 = 0 or given
+(3)  y_t = Σ_n C_t·h_t
+(4)  out_t = y_t + D·u_t
 
-Glossary: operations/__init__.py. Source: state-spaces/mamba `ops/selective_scan_interface.py`
-(order of the operations, softplus threshold 20).
+(2) is a zero-order hold for the state and Euler's rule for the input. Glossary:
+operations/__init__.py. Source: state-spaces/mamba `ops/selective_scan_interface.py` (order of the
+operations, softplus threshold 20).
 """
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 
-def _at_step(m, t, channels):
-    """B_t or C_t for every channel: constant (D, N), (B, N, L) or (B, G, N, L) -> broadcastable to
-    (B, D, N)."""
+def _at_step(m: Tensor, t: int, channels: int) -> Tensor:
+    """Return B_t or C_t for every channel, broadcastable to (B, D, N).
+
+    m: constant (D, N), (B, N, L) or (B, G, N, L).
+    """
     if m.dim() == 2:
         return m
     if m.dim() == 3:
@@ -26,13 +31,22 @@ def _at_step(m, t, channels):
 
 
 def scan_reference(
-    u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True, state=None
-):
-    """The scan, equation by equation, from `state` (None = zero); arguments as `selective_scan`,
-    already checked.
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    want_last: bool = True,
+    state: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the scan, equation by equation, from `state` (None = zero).
 
-    Computes in float64 if u is float64, else in float32. Returns out (B, D, L) in u's dtype and
-    last_state (B, D, N) in the dtype of the computation, without gradient.
+    The arguments are those of `selective_scan`, checked by it. Computes in float64 if u is float64,
+    else in float32. Returns out (B, D, L) in u's dtype and last_state (B, D, N) in the dtype of the
+    computation, without gradient.
     """
     batch, channels, length = u.shape
     dtype = torch.float64 if u.dtype == torch.float64 else torch.float32

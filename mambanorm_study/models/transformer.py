@@ -27,7 +27,7 @@ from mambanorm.block import ObservedBlock
 from mambanorm.checks import check_flag, check_size
 from mambanorm.errors import unknown
 from mambanorm.models.classifier import mean_pool
-from mambanorm.models.parts import EMBEDDING_STD, Classifier, DropPath, drop_rates, keeps_arguments
+from mambanorm.models.parts import EMBEDDING_STD, Classifier, DropPath, drop_rates, stores_arguments
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.masked_moments import blank_padding, valid_positions
 from mambanorm_study.models.attention_arms import AttentionArm
@@ -165,7 +165,7 @@ class TransformerClassifier(Classifier):
     not divide the width, and for inputs of another kind.
     """
 
-    @keeps_arguments
+    @stores_arguments
     def __init__(
         self,
         n_classes: int,

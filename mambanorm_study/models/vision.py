@@ -34,7 +34,7 @@ from mambanorm.block import (
     options_of_blocks,
 )
 from mambanorm.checks import check_tensor
-from mambanorm.models.parts import Classifier, DropPath, drop_rates, keeps_arguments, start_branches
+from mambanorm.models.parts import Classifier, DropPath, drop_rates, stores_arguments, scale_out_proj
 from mambanorm.norms import create_norm, known_options
 from mambanorm.operations.layers import image_conv_silu
 from mambanorm_study.models.cross_scan import DIRECTIONS, cross_merge, cross_scan
@@ -198,7 +198,7 @@ class ImageClassifier(Classifier):
     arm, and for images that do not divide into patches.
     """
 
-    @keeps_arguments
+    @stores_arguments
     def __init__(
         self,
         n_classes: int,
@@ -248,7 +248,7 @@ class ImageClassifier(Classifier):
             positional,
             positions,
         )
-        start_branches(self.blocks)  # VMamba leaves it out and starts linear weights at N(0, .02)
+        scale_out_proj(self.blocks)  # VMamba leaves it out and starts linear weights at N(0, .02)
 
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:
         self._check(x, lengths)

@@ -1,0 +1,66 @@
+"""`norm_options` of blocks and models: options for every norm, and options for single sites.
+
+    {"eps": 1e-6, "B": {"affine": False}}      every norm that knows eps gets it; affine is for B's
+
+An option goes to each norm that knows it, so that two norms can share one dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mambanorm.arms import MORE_SITES, Arm
+from mambanorm.errors import shown
+from mambanorm.norms import check_options, known_options
+
+SITES_WITH_OPTIONS = ("n1", "n2", *MORE_SITES)
+"""The keys of norm_options that name a site."""
+
+
+def common_options(norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options for every norm. Raise ValueError if norm_options is not a dict."""
+    known_options((), norm_options)  # checks the type
+    given = norm_options or {}
+    return {key: value for key, value in given.items() if key not in SITES_WITH_OPTIONS}
+
+
+def site_options(site: str, name: str, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options of the norm `name` at a site; those of the site come last."""
+    options = known_options([name], common_options(norm_options))
+    options.update((norm_options or {}).get(site, {}))
+    return options
+
+
+def options_of_blocks(arm: Arm, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return those of a model's norm options that its blocks need."""
+    options = known_options(arm.norms, common_options(norm_options))
+    for site in SITES_WITH_OPTIONS:
+        if site in (norm_options or {}):
+            options[site] = (norm_options or {})[site]
+    return options
+
+
+def check_arm_options(
+    arm: Arm, norm_options: Mapping[str, Any] | None, outside: Sequence[str | None] = ()
+) -> None:
+    """Check the options of an arm's norms and of norms `outside` the blocks.
+
+    Raises TypeError for an option that no norm knows and for a site without a norm, ValueError if
+    the options of a site are not a dict.
+    """
+    check_options((*outside, *arm.norms), common_options(norm_options))
+    for site, options in (norm_options or {}).items():
+        if site not in SITES_WITH_OPTIONS:
+            continue
+        if site not in arm.sites:
+            raise TypeError(
+                f"norm_options for {site!r}, but arm {arm} has no norm there: "
+                f"add +{site}:NORM to the arm"
+            )
+        if not isinstance(options, dict):
+            raise ValueError(
+                f"norm_options for {site!r} must be a dict such as {{'affine': False}}, "
+                f"got {shown(options)}"
+            )
+        check_options([arm.sites[site]], options)
