@@ -18,8 +18,8 @@ from mambanorm.errors import nearest, unknown
 from mambanorm.norms import NORMS, norm_name
 from mambanorm.published import PUBLISHED
 
+# The six choices of the paper's grid, in the order of its Table 1.
 PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
-"""The six choices of the paper's grid, in the order of its Table 1."""
 
 
 class Site(NamedTuple):
@@ -29,6 +29,8 @@ class Site(NamedTuple):
     what: str
 
 
+# Every place of a block, in the order of computation. An observer sees its value, after the norm if
+# one stands there. Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank.
 SITES = {
     "x": Site("", "the block's input"),
     "n1": Site("D", "the input of both branches"),
@@ -45,13 +47,11 @@ SITES = {
     "branch": Site("D", "the block's output, before the residual is added"),
     "residual": Site("D", "the residual stream, after the sum"),
 }
-"""Every place of a block, in the order of computation. An observer sees its value, after the norm
-if one stands there. Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank."""
 
+# Where a norm can stand besides N1 and N2.
 MORE_SITES = {
     name: site.what for name, site in SITES.items() if site.width and name not in ("n1", "n2")
 }
-"""Where a norm can stand besides N1 and N2."""
 SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
 
 MoreNorms = Mapping[str, str] | Iterable[tuple[str, str]]
@@ -124,10 +124,10 @@ class Arm(_Fields):
         return "".join(f"+{site}:{norm}" for site, norm in self.more)
 
 
+# What stands between N1 and N2 → the class of such arms.
 MIXERS: dict[str, type[Arm]] = {"SSM": Arm}
-"""What stands between N1 and N2 → the class of such arms."""
+# Arms with a name instead of the notation.
 NAMED_ARMS: dict[str, Arm] = {}
-"""Arms with a name instead of the notation."""
 
 
 def _unknown_arm(text: str) -> ValueError:
@@ -170,26 +170,8 @@ def further_norms(more: MoreNorms) -> tuple[tuple[str, str], ...]:
     return tuple((site, norms[site]) for site in MORE_SITES if norms.get(site, "None") != "None")
 
 
-def arms(*texts: str) -> list[Arm]:
-    """Return the arms that these texts name."""
-    return [Arm.parse(text) for text in texts]
-
-
-class Preset(NamedTuple):
-    """A published variant, see published.py."""
-
-    arm: Arm
-    domain: str
-    section: str
-    note: str
-    options: Mapping[str, Mapping[str, object]]
-
-
-PRESETS = {
-    name: Preset(Arm.parse(row.arm), row.domain, row.section, row.note, row.options)
-    for name, row in PUBLISHED.items()
-}
-"""Published variants by name."""
+# Published variants by name; `arm` is an Arm.
+PRESETS = {name: row._replace(arm=Arm.parse(row.arm)) for name, row in PUBLISHED.items()}
 
 
 def preset(name: str) -> Arm:
@@ -197,16 +179,6 @@ def preset(name: str) -> Arm:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name].arm
-
-
-def preset_options(text: object) -> dict[str, dict[str, object]]:
-    """Return the norm options of `"preset:Falcon-Mamba"`, by site; {} for any other arm."""
-    if not isinstance(text, str) or not text.startswith("preset:"):
-        return {}
-    name = text.removeprefix("preset:").strip()
-    if name not in PRESETS:
-        return {}
-    return {site: dict(options) for site, options in PRESETS[name].options.items()}
 
 
 NORM_CHOICES = PAPER_NORMS[1:]  # without None, in the order of Table 1

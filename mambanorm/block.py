@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.arms import MORE_SITES, SITES, Arm, further_norms
+from mambanorm.arms import MORE_SITES, SITES, Arm
 from mambanorm.checks import check_beside, check_shapes, check_size, check_tensor
 from mambanorm.errors import shown, unknown
 from mambanorm.norm_options import check_arm_options, site_options
@@ -36,13 +36,13 @@ from mambanorm.operations import BACKENDS, gated, low_rank_scan, selective_scan
 from mambanorm.operations.layers import causal_conv_silu, is_plain, split_linear
 from mambanorm.operations.scan import project_delta
 
+# at(site, value) applies the norm at a site, calls the observer, and returns the result.
 At = Callable[[str, Tensor], Tensor]
-"""at(site, value) applies the norm at a site, calls the observer, and returns the result."""
 
 NEEDS_CAUSAL = "which a block that goes step by step does not have yet"
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ
+# Prefixes of the parameters that get mamba-ssm's mark `_no_weight_decay`.
 NOT_DECAYED = ("A_log", "D", "dt_bias", "dt_projs_bias")
-"""Prefixes of the parameters that get mamba-ssm's mark `_no_weight_decay`."""
 
 
 @dataclass
@@ -77,8 +77,8 @@ class Block(ObservedBlock):
     """
 
     sites = tuple(SITES)
+    # Sites at which this kind of block can have no norm.
     missing_sites: Sequence[str] = ()
-    """Sites at which this kind of block can have no norm."""
 
     arm: Arm
     n1: nn.Module
@@ -91,6 +91,14 @@ class Block(ObservedBlock):
     d_inner: int
     d_state: int
     scan_backend: str
+
+    # convolve(u, context): SiLU(Conv(u)), (B, L, E)
+    convolve: Callable[[Tensor, Any], Tensor]
+    # select(u, dt, at, context): u (B, L, E), Δ's R numbers, B and C (B, L, N)
+    select: Callable[[Tensor, Tensor | None, At, Any], tuple[Tensor, Tensor, Tensor, Tensor]]
+    # ssm(): Δ's weight (E, R) and bias (E,), log(−A) (E, N) and D (E,); the first two are None if
+    # dt_proj must be called (operations/layers.py)
+    ssm: Callable[[], tuple[Tensor | None, Tensor | None, Tensor, Tensor]]
 
     def forward(
         self,
@@ -122,23 +130,6 @@ class Block(ObservedBlock):
         u, z = split_linear(self.in_proj, h, [self.d_inner, self.d_inner])
         return u, z, None
 
-    def convolve(self, u: Tensor, context: Any) -> Tensor:
-        """Return SiLU(Conv(u)), (B, L, E)."""
-        raise NotImplementedError
-
-    def select(
-        self, u: Tensor, dt: Tensor | None, at: At, context: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return u (B, L, E), Δ before its projection (B, L, R), B and C (B, L, N)."""
-        raise NotImplementedError
-
-    def ssm(self) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
-        """Return Δ's weight (E, R) and bias (E,), log(−A) (E, N) and D (E,).
-
-        The first two are None if dt_proj must be called (operations/layers.py).
-        """
-        raise NotImplementedError
-
     def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: At, context: Any) -> Tensor:
         """Return the SSM's output (B, L, E); the arguments are those that `select` returns.
 
@@ -154,6 +145,7 @@ class Block(ObservedBlock):
                 u, dt, B, C, weight, bias, A_log, D, state=state, backend=self.scan_backend
             )
         else:
+            assert delta is not None
             u, delta, B, C = (m.movedim(1, -1) for m in (u, delta, B, C))  # (B, E, L), (B, N, L)
             y = selective_scan(
                 u, delta, -torch.exp(A_log), B, C, D, delta_bias=visible_bias, delta_softplus=True,
@@ -237,26 +229,6 @@ class Block(ObservedBlock):
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
         """Return a norm for a site of this block."""
         return create_norm(name, self.site_widths[site], **options)
-
-    def put_norm(self, site: str, name: str, norm: nn.Module | None) -> nn.Module | None:
-        """Put a norm at a site of `site_widths` and its name into the arm. Return the previous one.
-
-        At a further site, None removes the norm.
-        """
-        if site in ("n1", "n2"):
-            previous: nn.Module | None = getattr(self, site)
-            setattr(self, site, norm)
-            norms = {**self.arm.sites, site: name}
-            self.arm = Arm(norms["n1"], norms["n2"], self.arm.more)
-            return previous
-        previous = dict(self.more).get(site)
-        if norm is not None:
-            self.more[site] = norm
-        elif previous is not None:
-            del self.more[site]
-        more = further_norms({**dict(self.arm.more), site: name})
-        self.arm = self.arm._replace(more=more)
-        return previous
 
 
 class CausalBlock(Block):

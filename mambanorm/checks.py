@@ -17,8 +17,8 @@ from mambanorm.errors import shown
 
 REAL = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 HALF = (torch.bfloat16, torch.float16)
+# REAL: dtypes to compute with. HALF: the 16-bit ones. WHOLE: dtypes of whole numbers.
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-"""REAL: dtypes to compute with. HALF: the 16-bit ones. WHOLE: dtypes of whole numbers."""
 
 
 def check_size(name: str, size: object) -> None:

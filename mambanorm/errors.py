@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# The environment variable that names files to import, which register norms or tasks of yours.
 VARIABLE = "MAMBANORM_IMPORT"
-"""The environment variable that names files to import, which register norms or tasks of yours."""
+# A name that can stand in an arm, a file name, a table, a page and a terminal.
 WORD = r"\w[\w.-]{0,63}"
-"""A name that can stand in an arm, a file name, a table, a page and a terminal."""
 
 
 def nearest(given: object, valid: Iterable[str]) -> str | None:
@@ -46,18 +46,6 @@ def check_word(what: str, value: object) -> None:
         raise ValueError(
             f"{what} must be a word of at most 64 letters, digits and _ . -, got {shown(value)}"
         )
-
-
-def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
-    """Raise TypeError unless a value is of a type. `made_by` names the function that makes one."""
-    if not isinstance(value, kind):
-        raise TypeError(
-            f"{name} must be a {kind.__name__}, as {made_by} makes it, got {shown(value)}"
-        )
-
-
-class ImportFailed(ValueError):
-    """A file named by --import or MAMBANORM_IMPORT cannot be imported. Stored runs are intact."""
 
 
 class NotRegistered(ValueError):

@@ -9,7 +9,7 @@ The sites of a Mamba block are listed in SITES (arms.py).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,9 +23,9 @@ from mambanorm.checks import check_lengths, check_tensor
 from mambanorm.errors import shown, unknown
 from mambanorm.models.language import LanguageModel
 
+# The sites of Figure 9: what a block adds to the residual stream (a Transformer block adds twice),
+# and the sum.
 OUTPUTS = ("branch", "attention", "feed_forward", "residual")
-"""The sites of Figure 9: what a block adds to the residual stream (a Transformer block adds twice),
-and the sum."""
 
 
 def blocks_of(model: nn.Module) -> list[tuple[str, ObservedBlock]]:
@@ -203,10 +203,3 @@ def singular_values(weight: Tensor) -> np.ndarray:
     if not weight.isfinite().all():
         return np.full(min(weight.shape), np.nan)
     return torch.linalg.svdvals(weight).numpy()
-
-
-def spectra(weights: Sequence[Tensor]) -> np.ndarray:
-    """Return the singular values of each matrix, (layers, k); smaller matrices end in NaN."""
-    rows = [singular_values(weight) for weight in weights]
-    k = max(map(len, rows))
-    return np.stack([np.pad(row, (0, k - len(row)), constant_values=np.nan) for row in rows])

@@ -13,35 +13,26 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
-
-def attach(package: str, init_file: str) -> Attached:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package, from the stub beside
-    `init_file`."""
-    modules = {}
-    for node in ast.parse(Path(init_file).with_suffix(".pyi").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom):
-            modules.update({alias.name: node.module for alias in node.names})
+def attach(
+    package: str, init_file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, from its stub file."""
+    stub = Path(init_file).with_suffix(".pyi").read_text(encoding="utf-8")
+    modules = {
+        alias.name: str(node.module)
+        for node in ast.parse(stub).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
     def get_attribute(name: str) -> Any:
         if name not in modules:
-            return _submodule(package, name)
-        value = getattr(import_module(str(modules[name])), name)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)  # the next access finds it without this function
         return value
 
     return get_attribute, lambda: sorted(modules), sorted(modules)
-
-
-def _submodule(package: str, name: str) -> ModuleType:
-    """Return a submodule by attribute access. Raise AttributeError if there is none."""
-    try:
-        return import_module(f"{package}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{package}.{name}":  # the submodule exists and lacks a dependency
-            raise
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")

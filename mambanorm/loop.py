@@ -3,7 +3,6 @@
     fit                 one step a batch: learning rate, loss, backward, stop if the run diverged,
                         optimizer step, callbacks
     batch_order         the rows of each step's batch
-    micro_batches       the parts of a batch that go through the model one after another
     build_optimizer     AdamW without weight decay on vectors, scalars and A_log
     learning_rate       warm-up, then a schedule
 
@@ -13,6 +12,7 @@ The batch order follows from the seed alone, so two arms with the same seed see 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -62,7 +62,9 @@ def fit(
         total_norm = nn.utils.get_total_norm(gradients)
         loss, grad_norm = sum(part.item() for part in parts), float(total_norm)
         curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": lr})
-        if not (math.isfinite(loss) and (math.isfinite(grad_norm) or all_finite(gradients))):
+        # the norm of large finite gradients may overflow: then look at each
+        are_finite = math.isfinite(grad_norm) or all(bool(g.isfinite().all()) for g in gradients)
+        if not (math.isfinite(loss) and are_finite):
             return batch
         if clip < math.inf:
             nn.utils.clip_grads_with_norm_(parameters, clip, total_norm)
@@ -71,11 +73,6 @@ def fit(
         if any(stop):
             break
     return None
-
-
-def all_finite(gradients: Iterable[Tensor]) -> bool:
-    """Return True if every gradient is finite. The norm of large finite gradients may overflow."""
-    return all(bool(gradient.isfinite().all()) for gradient in gradients)
 
 
 # ------------------------------------------------------------------------------------------ batches
@@ -98,23 +95,13 @@ def batch_order(seed: int, rows: int, batch_size: int, steps: int) -> Iterator[T
             yield batch
 
 
-def micro_batches(rows: int, size: int) -> list[slice]:
-    """Return the slices of a batch that go through the model one after another; size 0 = one."""
-    return [slice(start, start + (size or rows)) for start in range(0, rows, size or rows)]
-
-
 # --------------------------------------------------------------------- optimizer and learning rate
 
-ParameterGroups = list[dict[str, Any]]  # as torch's optimizers take them
 
-
-def adamw(groups: ParameterGroups, lr: float, betas: tuple[float, float]) -> torch.optim.Optimizer:
-    """Return AdamW (Loshchilov & Hutter 2019), fused over all parameters."""
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
-
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": adamw}
-"""Name → function of parameter groups, learning rate and betas. Add another optimizer here."""
+# Name → function of parameter groups, learning rate and betas. Add another optimizer here.
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": partial(torch.optim.AdamW, fused=True)  # Loshchilov & Hutter 2019
+}
 
 
 def build_optimizer(
@@ -140,18 +127,18 @@ def build_optimizer(
         {"params": decayed, "weight_decay": weight_decay},
         {"params": not_decayed, "weight_decay": 0.0},
     ]
-    return OPTIMIZERS[name](groups, lr, betas)
+    return OPTIMIZERS[name](groups, lr=lr, betas=betas)
 
 
+# Endings of the names of matrices without weight decay: the biases of VSSBlock are a matrix.
 NOT_DECAYED = ("A_log", "A_logs", "bias")
-"""Endings of the names of matrices without weight decay: the biases of VSSBlock are a matrix."""
 
+# Name → factor on the learning rate by progress: 0 after the warm-up, 1 at the end. Add another
+# schedule here.
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant_warmup": lambda progress: 1.0,
     "cosine_warmup": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
 }
-"""Name → factor on the learning rate by progress: 0 after the warm-up, 1 at the end. Add another
-schedule here."""
 
 
 def learning_rate(

@@ -14,15 +14,14 @@ from mambanorm.arms import MORE_SITES, Arm
 from mambanorm.errors import shown
 from mambanorm.norms import check_options, known_options
 
+# The keys of norm_options that name a site.
 SITES_WITH_OPTIONS = ("n1", "n2", *MORE_SITES)
-"""The keys of norm_options that name a site."""
 
 
 def common_options(norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options for every norm. Raise ValueError if norm_options is not a dict."""
     known_options((), norm_options)  # checks the type
-    given = norm_options or {}
-    return {key: value for key, value in given.items() if key not in SITES_WITH_OPTIONS}
+    return {k: v for k, v in (norm_options or {}).items() if k not in SITES_WITH_OPTIONS}
 
 
 def site_options(site: str, name: str, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:

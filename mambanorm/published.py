@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Published(NamedTuple):
     """A published variant.
 
-    arm: its norms. domain: "sequence" or "vision". section: where the paper names it ("" = it does
-    not). options: the norm options that belong to it, by site (`norm_options` of the models).
+    arm: its notation here; in `arms.PRESETS` the parsed Arm. domain: "sequence" or "vision".
+    section: where the paper names it ("" = nowhere). options: the norm options that belong to it,
+    by site (`norm_options` of the models).
     """
 
-    arm: str
+    arm: Any
     domain: str
     section: str
     note: str = ""

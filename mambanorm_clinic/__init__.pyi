@@ -43,6 +43,7 @@ from mambanorm_clinic.findings import (
     Symptoms as Symptoms,
 )
 from mambanorm_clinic.model_check import check_model as check_model
+from mambanorm_clinic.statistics import update_statistics as update_statistics
 from mambanorm_clinic.surgery import (
     Surgery as Surgery,
 )
@@ -58,4 +59,3 @@ from mambanorm_clinic.watching import (
 from mambanorm_clinic.watching import (
     watch as watch,
 )
-from mambanorm_clinic.statistics import update_statistics as update_statistics

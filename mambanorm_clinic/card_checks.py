@@ -1,4 +1,4 @@
-"""What a norm does, measured: the checks of a card beyond those of registration
+"""What a norm does, measure: the checks of a card beyond those of registration
 (norms/behaviour.py).
 
 All of it is tried on made-up numbers, in under a second for an ordinary norm. A question that fails
@@ -23,12 +23,12 @@ from mambanorm.norms import NORMS, create_norm, norm_name
 from mambanorm.norms.behaviour import (
     CHANNELS,
     LENGTHS,
-    WRONG,
+    MAX_GRADIENT_ERROR,
     Behaviour,
     gradient_error,
-    measured,
+    measure,
     name_of,
-    prepared,
+    prepare,
 )
 from mambanorm_study.lessons.invariance import CHANGES, FELT, felt, prepared_norm, sample
 from mambanorm_study.models.mamba2 import Mamba2Block
@@ -78,10 +78,10 @@ def _behaviour(
 
     @cache
     def found() -> Behaviour:
-        return measured(lambda: create_norm(name, CHANNELS))
+        return measure(lambda: create_norm(name, CHANNELS))
 
     def ahead(_: str) -> Found:
-        if (pair := found().ahead) is None:
+        if (pair := found().looks_ahead) is None:
             return "no", "good"
         return f"position {pair[1]} sees position {pair[0]}", "bad" if entry.causal else ""
 
@@ -252,12 +252,12 @@ def _ordinary() -> Tensor:
 
 
 def _gradient(name: str, lengths: Tensor | None = None) -> Found:
-    error = gradient_error(*prepared(lambda: create_norm(name, CHANNELS)), lengths)
+    error = gradient_error(*prepare(lambda: create_norm(name, CHANNELS)), lengths)
     if not math.isfinite(error):
         return "the gradient is not finite", "bad"
     return (
         (f"agree to {error:.1g}", "good")
-        if error < WRONG
+        if error < MAX_GRADIENT_ERROR
         else (f"differ by {_percent(error)}", "bad")
     )
 

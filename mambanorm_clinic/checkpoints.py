@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import REAL, check_size, shown
+from mambanorm.checks import REAL, check_size
+from mambanorm.errors import shown
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.language import LanguageModel
 from mambanorm_study.config import RunConfig

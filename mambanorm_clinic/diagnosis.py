@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import shown
+from mambanorm.errors import shown
 from mambanorm.inside import preserve_state
 from mambanorm_clinic.calling import check_targets, first_tensor, preserve_random_state, run, split
 from mambanorm_clinic.findings import First, Symptoms, findings_of, named

@@ -32,8 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import shown
-from mambanorm.errors import unknown
+from mambanorm.errors import shown, unknown
 from mambanorm.inside import blocks_of, describe
 from mambanorm_clinic.calling import inspected, tensors_in
 from mambanorm_clinic.findings import First

@@ -18,12 +18,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.arms import MORE_SITES
+from mambanorm.arms import MORE_SITES, Arm, further_norms
 from mambanorm.block import Block, MambaBlock
-from mambanorm.checks import shown
-from mambanorm.errors import unknown
+from mambanorm.errors import shown, unknown
 from mambanorm.inside import preserve_state
-from mambanorm.models.language import LanguageModel
+from mambanorm.models.language import TO_PREDICT, LanguageModel
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
 from mambanorm_clinic.calling import first_tensor, preserve_random_state, run
 from mambanorm_clinic.mixers import mixers_of, parts_of, version_of
@@ -34,7 +33,6 @@ OWN_BLOCKS = (MambaBlock, Mamba2Block)
 OWN_SITES = ("n1", "n2", *MORE_SITES)
 SAME = {"dt": "delta"}
 """What `diagnose` calls other than an arm does."""
-TO_PREDICT = "which a language model is to predict"
 
 
 @dataclass(frozen=True)
@@ -145,8 +143,8 @@ def _seats_in_blocks(model: nn.Module, site: str, name: str, options: dict) -> l
         return block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype)
 
     def put(block: Block, module: nn.Module) -> Callable[[], None]:
-        before = block.put_norm(site, "None" if isinstance(module, Keeping) else name, module)
-        return lambda: block.put_norm(site, "None", before)
+        before = put_norm(block, site, "None" if isinstance(module, Keeping) else name, module)
+        return lambda: put_norm(block, site, "None", before)
 
     place = site if site in ("n1", "n2") else f"more.{site}"
     return [
@@ -358,3 +356,24 @@ def change(after: Tensor, before: Tensor) -> float:
     """‖after − before‖ / ‖before‖."""
     before = before.double()
     return float((after.double() - before).norm() / before.norm().clamp(min=1e-300))
+
+
+def put_norm(block: Block, site: str, name: str, norm: nn.Module | None) -> nn.Module | None:
+    """Put a norm at a site of a block and its name into the block's arm. Return the previous one.
+
+    At a further site, None removes the norm.
+    """
+    if site in ("n1", "n2"):
+        previous: nn.Module | None = getattr(block, site)
+        setattr(block, site, norm)
+        norms = {**block.arm.sites, site: name}
+        block.arm = Arm(norms["n1"], norms["n2"], block.arm.more)
+        return previous
+    previous = dict(block.more).get(site)
+    if norm is not None:
+        block.more[site] = norm
+    elif previous is not None:
+        del block.more[site]
+    more = further_norms({**dict(block.arm.more), site: name})
+    block.arm = block.arm._replace(more=more)
+    return previous

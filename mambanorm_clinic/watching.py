@@ -29,7 +29,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_size, shown
+from mambanorm.checks import check_size
+from mambanorm.errors import shown
 from mambanorm.inside import preserve_state
 from mambanorm_clinic.calling import (
     eagerly,

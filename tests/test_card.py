@@ -16,8 +16,7 @@ import torch
 import mambanorm as mn
 import mambanorm_study as study
 from mambanorm.errors import VARIABLE
-from mambanorm_clinic import cards_html, norm_card
-from mambanorm_clinic import card_checks, card_page
+from mambanorm_clinic import card_checks, card_page, cards_html, norm_card
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.cli.main import main
 from mambanorm_study.runs.recorded_results import own_rate, recorded

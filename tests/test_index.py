@@ -18,10 +18,8 @@ import pytest
 
 import mambanorm_study as study
 from mambanorm.loop import OPTIMIZERS, SCHEDULES
-from mambanorm.models.parts import POSITIONAL
 from mambanorm.norms import NORMS
 from mambanorm_study.config import RunConfig, run_id_of
-from mambanorm_study.models.transformer import NORM_POSITIONS
 from mambanorm_study.runs import index as indexing
 from mambanorm_study.runs.grid import base_config, grid
 from mambanorm_study.runs.index import INDEX, Index

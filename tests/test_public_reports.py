@@ -292,7 +292,7 @@ def test_every_norm_works_at_every_site_in_every_dtype(dtype):
     for name in NORMS:
         for kind in (mn.MambaBlock, study.Mamba2Block, study.VSSBlock):
             sizes = dict(head_dim=4) if kind is study.Mamba2Block else dict(dt_rank=4)
-            sites = [site for site in MORE_SITES if site not in kind.lacks]
+            sites = [site for site in MORE_SITES if site not in kind.missing_sites]
             block = kind(8, name, name, dict.fromkeys(sites, name), d_state=4, **sizes).to(dtype)
             x = (
                 torch.randn(2, *((3, 4) if kind is study.VSSBlock else (6,)), 8)

@@ -19,7 +19,7 @@ import mambanorm_study as study
 from mambanorm.arms import NORM_CHOICES
 from mambanorm.inside import record_sites
 from mambanorm.kernels.threads import set_threads
-from mambanorm.loop import batch_order, fit, micro_batches
+from mambanorm.loop import batch_order, fit
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.basics.text import spell
 from mambanorm_study.config import SCALES, SCHEMA, RunConfig
@@ -27,7 +27,7 @@ from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import accuracy, answers, errors, evaluate, predict
 from mambanorm_study.runs.grid import base_config, check_seeds, relative_cost
 from mambanorm_study.runs.recorded_results import recorded_ids
-from mambanorm_study.runs.regimen import Loss
+from mambanorm_study.runs.regimen import Loss, micro_batches
 from mambanorm_study.runs.result import FILES
 from mambanorm_study.runs.run import lr_at, optimizer_of, train
 from mambanorm_study.runs.store import COLUMNS, find_run, load_runs, save_run

@@ -384,9 +384,9 @@ class _CentreScale(torch.autograd.Function):
 
 
 # --------------------------------------------------------------------------- mixtures of statistics
+# NormVary's, in the order of the weights in the loops. SwitchNorm has three of them: the others
+# have the weight 0.
 MEMBERS = ("BN", "GN", "IN", "LN", "RMSN")
-"""NormVary's, in the order of the weights in the loops. SwitchNorm has three of them: the others
-have the weight 0."""
 
 
 def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:

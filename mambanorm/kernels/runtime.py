@@ -274,9 +274,9 @@ class _Announce(event.Listener):
         pass
 
 
+# Every kernel's: the worker, how many there are, whole numbers such as sizes, and where the tensors
+# lie.
 SIGNATURE = types.int64, types.int64, types.int64[::1], types.int64[:, ::1]
-"""Every kernel's: the worker, how many there are, whole numbers such as sizes, and where the
-tensors lie."""
 
 
 @intrinsic

@@ -41,18 +41,17 @@ def _rows(numbers):
 class Cut(NamedTuple):
     """How one scan is cut up, and the shapes of the buffers whose size depends on that."""
 
+    # Each takes some rows of the batch.
     workers: int
-    """Each takes some rows of the batch."""
+    # What the kernels need to know of the shapes: steps of a chunk, B, L, D, N, R.
     numbers: tuple[int, ...]
-    """What the kernels need to know of the shapes: steps of a chunk, B, L, D, N, R."""
+    # (blocks, 3): first channel, width, group of B and C. Blocks never cross the border of a group.
     blocks: Tensor
-    """(blocks, 3): first channel, width, group of B and C. Blocks never cross the border of a
-    group."""
+    # Size of the stored states: h at the start of every chunk except the first, (B, chunks − 1, N,
+    # D).
     states: int
-    """Size of the stored states: h at the start of every chunk except the first, (B, chunks − 1, N,
-    D)."""
+    # By direction: one row per worker, whose parts the two passes in scan_cpu_loops.py name.
     scratch: dict[str, tuple[int, int]]
-    """By direction: one row per worker, whose parts the two passes in scan_cpu_loops.py name."""
 
 
 @functools.lru_cache(maxsize=256)

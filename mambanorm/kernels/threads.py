@@ -1,5 +1,4 @@
-"""How many threads the CPU kernels use, and torch with them; and torch's other settings while a run
-is trained.
+"""How many threads the CPU kernels use, and torch with them.
 
 Numba starts its threads when it is first asked about them. It then sets OpenMP's thread count for
 the whole process, torch included. Importing this module does not do so. `_start` does it once, and
@@ -9,7 +8,7 @@ restores torch's count.
 import functools
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from numbers import Integral
 
 import numba
@@ -74,37 +73,3 @@ def exactly_threads(n: int) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         numba.set_num_threads(before[1])
-
-
-@contextmanager
-def plain_torch() -> Iterator[None]:
-    """While open, torch is as it comes, whatever the caller has set: new tensors are float32 on the
-    CPU, gradients are kept, nothing is autocast, oneDNN computes, and float32 is not rounded to
-    TensorFloat-32, as cuDNN else does."""
-    with ExitStack() as after:
-        backends = torch.backends
-        for owner, name, value in (
-            (backends.cudnn, "allow_tf32", False),
-            (backends.mkldnn, "enabled", True),
-        ):
-            after.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, value)
-        after.callback(torch.set_default_dtype, torch.get_default_dtype())
-        torch.set_default_dtype(torch.float32)
-        for kind in ("cpu", "cuda", "mps"):
-            after.callback(torch.set_autocast_enabled, kind, torch.is_autocast_enabled(kind))
-            torch.set_autocast_enabled(kind, False)
-        depth = (
-            torch.autocast_increment_nesting()
-        )  # within another, a run's autocast keeps casts of old weights
-        for _ in range(depth):
-            torch.autocast_decrement_nesting()
-        for _ in range(depth - 1):
-            after.callback(torch.autocast_increment_nesting)
-        after.enter_context(torch.inference_mode(False))
-        after.enter_context(torch.enable_grad())
-        if (
-            torch.get_default_device().type != "cpu"
-        ):  # else not, for it makes every call of torch slower
-            after.enter_context(torch.device("cpu"))
-        yield

@@ -39,9 +39,9 @@ from mambanorm.checks import (
 from mambanorm.errors import shown, unknown
 from mambanorm.norms import create_norm, known_options
 
+# `model` of SequenceClassifier and LanguageModel → the class of its blocks. Other packages add to
+# it.
 BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock}
-"""`model` of SequenceClassifier and LanguageModel → the class of its blocks. Other packages add to
-it."""
 
 
 def stores_arguments(init: Callable[..., None]) -> Callable[..., None]:
@@ -81,9 +81,8 @@ def check_values_of(x: object, axes: str, last: int) -> None:
     """Raise ValueError unless x holds real numbers, at least one, of axes such as "B, L" + last."""
     form = f"({axes}, {last})"
     values = check_tensor("x", x, f"of real values {form}")
-    dims = axes.count(",") + 2
-    fits = values.dim() == dims and values.shape[-1] == last and values.dtype in REAL
-    if not fits or not values.numel():
+    is_shaped = values.dim() == axes.count(",") + 2 and values.shape[-1] == last
+    if not is_shaped or values.dtype not in REAL or not values.numel():
         raise ValueError(
             f"expected real values {form}, at least one, got {values.dtype} {tuple(values.shape)}"
         )
@@ -107,13 +106,11 @@ class Classifier(nn.Module):
     vocab_size: int | None = None
     in_features: int | None = None
     in_channels: int | None = None
-    patch = 1
-    down_sample: tuple[int, ...] = ()
     stem: nn.Module
+    _image_stem: Callable[[int, int], nn.Module]  # models of images have these two
+    _check_images: Callable[[Tensor], None]
 
-    def _make_stem(
-        self, d_model: int, inputs: dict[str, int | None], patch: int = 1, **sizes: int
-    ) -> None:
+    def _make_stem(self, d_model: int, inputs: dict[str, int | None], **sizes: int) -> None:
         """Make the stem. `inputs`: the kinds that the model can read, one of them with a size.
 
         Raises ValueError unless exactly one is given, and for a size that is not positive.
@@ -122,17 +119,16 @@ class Classifier(nn.Module):
         if len(given) != 1:
             values = ", ".join(f"{kind}={size}" for kind, size in inputs.items())
             raise ValueError(f"give exactly one of {', '.join(inputs)}, got {values}")
-        for name, value in {"d_model": d_model, "patch": patch, **sizes, **given}.items():
+        for name, value in {"d_model": d_model, **sizes, **given}.items():
             check_size(name, value)
         ((kind, size),) = given.items()
         setattr(self, kind, size)
-        self.patch = patch
         if kind == "vocab_size":
             self.stem = nn.Embedding(size, d_model)
         elif kind == "in_features":
             self.stem = nn.Linear(size, d_model)
         else:
-            self.stem = nn.Conv2d(size, d_model, patch, stride=patch)
+            self.stem = self._image_stem(size, d_model)
 
     def _make_ends(
         self,
@@ -165,17 +161,6 @@ class Classifier(nn.Module):
             self._check_images(x)
         check_beside("x", x, weight_of(self.stem, self), "this model")
         check_lengths(lengths, x)
-
-    def _check_images(self, x: Tensor) -> None:
-        check_values_of(x, "B, H, W", self.in_channels or 0)
-        cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
-        if H % cell or W % cell:
-            halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""
-            raise ValueError(
-                f"images of {H}×{W} pixels do not divide into patches of "
-                f"{self.patch}×{self.patch}{halvings}: "
-                f"height and width must be multiples of {cell}"
-            )
 
 
 # ------------------------------------------------------------------------------ positional encoding

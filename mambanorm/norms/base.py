@@ -25,8 +25,8 @@ from mambanorm.errors import shown
 from mambanorm.kernels.backends import fused_on_cpu
 from mambanorm.norms.masked_moments import blank_padding, standardize
 
+# x, μ (None if it is not subtracted) and σ².
 Statistics = tuple[Tensor, Tensor | None, Tensor]
-"""x, μ (None if it is not subtracted) and σ²."""
 
 
 class Norm(nn.Module):
@@ -98,8 +98,9 @@ class Norm(nn.Module):
 
     def extra_repr(self) -> str:
         simple = {key: v for key, v in vars(self).items() if isinstance(v, int | float | str)}
-        options = [f"{key}={v!r}" for key, v in simple.items() if key not in ("d", "training")]
-        return ", ".join([str(self.d), *options])
+        return ", ".join(
+            [str(self.d), *(f"{k}={v!r}" for k, v in simple.items() if k not in ("d", "training"))]
+        )
 
 
 class TokenNorm(Norm):

@@ -20,16 +20,16 @@ from mambanorm.checks import REAL
 
 ROWS, POSITIONS, CHANNELS = 3, 6, 8
 LENGTHS = torch.tensor([POSITIONS, POSITIONS - 2, POSITIONS - 3])
+# A value is changed by these. One direction is not enough: a maximum ignores smaller values.
 SHIFTS = (-3.0, 4.0)
-"""A value is changed by these. One direction is not enough: a maximum ignores smaller values."""
+# An output, which is of order 1, has changed if it differs by more.
 CHANGED = 1e-9
-"""An output, which is of order 1, has changed if it differs by more."""
+# Steps of finite differences; the longer one is for norms that compute in float32.
 STEPS = (1e-6, 1e-3)
-"""Steps of finite differences; the longer one is for norms that compute in float32."""
+# A gradient with a larger error, relative to its size, is wrong.
 MAX_GRADIENT_ERROR = 1e-3
-"""A gradient with a larger error, relative to its size, is wrong."""
+# Measuring takes a hundred forward passes. A norm that takes longer for one is refused.
 MAX_SECONDS = 1.0
-"""Measuring takes a hundred forward passes. A norm that takes longer for one is refused."""
 
 
 @dataclass(frozen=True)

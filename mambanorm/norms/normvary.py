@@ -34,8 +34,8 @@ from mambanorm.norms.masked_moments import (
 from mambanorm.norms.registry import register_norm
 
 STATISTICS = ("total", "literal")
+# Means (None for a member without a mean) and variances, each broadcastable to (B, 1, D).
 MemberStatistics = tuple[list[Tensor | None], list[Tensor]]
-"""Means (None for a member without a mean) and variances, each broadcastable to (B, 1, D)."""
 
 
 class StatisticsMixture(SequenceNorm):

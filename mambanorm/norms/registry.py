@@ -23,8 +23,8 @@ from mambanorm.norms.behaviour import CHANNELS, contradiction, measure
 Factory = Callable[..., nn.Module]
 AnyFactory = TypeVar("AnyFactory", bound=Factory)
 
+# Options that every norm accepts, so that two norms can share one dict of options.
 COMMON_OPTIONS: dict[str, Any] = {"eps": 1e-5, "affine": True, "groups": 4, "momentum": 0.1}
-"""Options that every norm accepts, so that two norms can share one dict of options."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class NormEntry:
 
     name: str
     factory: Factory
+    # LaTeX, with x at row n, position l, channel c.
     equation: str
-    """LaTeX, with x at row n, position l, channel c."""
     source: str
+    # Axes of (B, L, D) over which one statistic is taken; "D/G" is a group of channels.
     axes: tuple[str, ...]
-    """Axes of (B, L, D) over which one statistic is taken; "D/G" is a group of channels."""
+    # True if no output depends on a later position (I3), as language models and `step` need.
     causal: bool
-    """True if no output depends on a later position (I3), as language models and `step` need."""
     learnable: str
+    # When to choose it, in a few words.
     use: str = ""
-    """When to choose it, in a few words."""
+    # In what it differs from its declaration, if it was registered with check=False.
     doubt: str = ""
-    """In what it differs from its declaration, if it was registered with check=False."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -74,8 +74,8 @@ def load_plugins() -> None:
             plugin.load()
 
 
+# Called before a name is refused as unknown: they import modules that may register it.
 LATE_REGISTRATION: list[Callable[[], object]] = [load_plugins]
-"""Called before a name is refused as unknown: they import modules that may register it."""
 
 
 def register_norm(

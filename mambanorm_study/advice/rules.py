@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mambanorm.checks import check_flag, check_size, shown
-from mambanorm.errors import unknown
+from mambanorm.checks import check_flag, check_size
+from mambanorm.errors import shown, unknown
 from mambanorm_study.advice.mamba import advised
 from mambanorm_study.basics.settings import SMALL_BATCH
 from mambanorm_study.tasks import TASKS as KIT

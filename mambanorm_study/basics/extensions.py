@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from mambanorm.errors import VARIABLE, ImportFailed
+from mambanorm.errors import VARIABLE
+from mambanorm_study.basics.checks import ImportFailed
 
 _LOCK = threading.RLock()  # a worker may have several threads: one imports, the others wait
 _DONE: dict[str, str] = {}  # file → checksum of what was imported

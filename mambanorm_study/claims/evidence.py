@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mambanorm.errors import check_kind
+from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.claims.claim import NONE, Claim, Comparison
 from mambanorm_study.runs.grid import FIRST_TEST_SEED, is_test_seed, is_tuning_seed, setting_id

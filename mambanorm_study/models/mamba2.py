@@ -83,7 +83,7 @@ class Mamba2Block(CausalBlock):
     norm has.
     """
 
-    lacks = ("delta_after",)
+    missing_sites = ("delta_after",)
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Mamba2Block(CausalBlock):
         norm = super().new_norm(site, name, options)
         if (site, name) != ("gated", "RMSN") or self.n_groups == 1:
             return norm
-        own = {key: value for key, value in options.items() if key in NORMS["RMSN"].own}
+        own = {key: value for key, value in options.items() if key in NORMS["RMSN"].factory_options}
         return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **own)
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:

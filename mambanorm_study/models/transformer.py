@@ -27,10 +27,11 @@ from mambanorm.block import ObservedBlock
 from mambanorm.checks import check_flag, check_size
 from mambanorm.errors import unknown
 from mambanorm.models.classifier import mean_pool
-from mambanorm.models.parts import EMBEDDING_STD, Classifier, DropPath, drop_rates, stores_arguments
+from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates, stores_arguments
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.masked_moments import blank_padding, valid_positions
 from mambanorm_study.models.attention_arms import AttentionArm
+from mambanorm_study.models.image_stem import ImageReader
 from mambanorm_study.models.registry import register_model
 from mambanorm_study.norms.selector import fresh_numbers
 
@@ -152,7 +153,7 @@ class TransformerBlock(ObservedBlock):
         return value
 
 
-class TransformerClassifier(Classifier):
+class TransformerClassifier(ImageReader):
     """Stem, n_layers Transformer blocks, mean over the valid positions, linear head.
 
     Exactly one of `vocab_size` (token ids (B, L)), `in_features` (real values (B, L, in_features))

@@ -24,20 +24,19 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.block import (
-    Block,
-    check_arm_options,
-    check_sizes,
-    common_options,
-    init_dt,
-    initial_A_log,
-    options_of_blocks,
-)
+from mambanorm.block import Block, check_sizes, init_dt, initial_A_log
 from mambanorm.checks import check_tensor
-from mambanorm.models.parts import Classifier, DropPath, drop_rates, stores_arguments, scale_out_proj
+from mambanorm.models.parts import (
+    DropPath,
+    drop_rates,
+    scale_out_proj,
+    stores_arguments,
+)
+from mambanorm.norm_options import check_arm_options, common_options, options_of_blocks
 from mambanorm.norms import create_norm, known_options
 from mambanorm.operations.layers import image_conv_silu
 from mambanorm_study.models.cross_scan import DIRECTIONS, cross_merge, cross_scan
+from mambanorm_study.models.image_stem import ImageReader
 
 
 class VSSBlock(Block):
@@ -186,7 +185,7 @@ def normed(norm: nn.Module, x: Tensor) -> Tensor:
     return norm(x.flatten(1, 2)).reshape(x.shape)
 
 
-class ImageClassifier(Classifier):
+class ImageClassifier(ImageReader):
     """Patches, n_layers blocks, mean over the positions, linear head; `forward(x)` of images (B, H,
     W, in_channels) → logits (B, n_classes).
 

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from mambanorm.checks import check_flag, check_real, check_size, shown
+from mambanorm.checks import check_flag, check_real, check_size
+from mambanorm.errors import shown
 from mambanorm.norms.base import check_values
 from mambanorm.norms.classic import LayerNorm
 

@@ -8,7 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_flag, shown
+from mambanorm.checks import check_flag
+from mambanorm.errors import shown
 from mambanorm.norms.base import Norm, check_groups
 from mambanorm.norms.masked_moments import Moments, blank_padding, pool_channels
 from mambanorm.norms.normvary import StatisticsMixture, mix

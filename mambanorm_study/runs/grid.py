@@ -11,8 +11,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from mambanorm.arms import Arm, preset_options
-from mambanorm.errors import brief, check_kind
+from mambanorm.arms import Arm
+from mambanorm.errors import brief
+from mambanorm_study.basics.checks import check_kind
+from mambanorm_study.basics.presets import preset_options
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.config import RunConfig, check_seed
 from mambanorm_study.models.attention_arms import AttentionArm

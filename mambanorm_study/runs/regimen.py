@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.loop import micro_batches
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.evaluation import autocast
 from mambanorm_study.tasks import TASKS
@@ -308,3 +307,8 @@ class StepDraws:
     def __exit__(self, *_: object) -> None:
         self.state = torch.get_rng_state()
         torch.set_rng_state(self.callers)
+
+
+def micro_batches(rows: int, size: int) -> list[slice]:
+    """Return the slices of a batch that go through the model one after another; size 0 = one."""
+    return [slice(start, start + (size or rows)) for start in range(0, rows, size or rows)]

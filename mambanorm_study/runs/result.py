@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.errors import ImportFailed, NotRegistered
+from mambanorm.errors import NotRegistered
 from mambanorm_study.basics.atomic import sha256
+from mambanorm_study.basics.checks import ImportFailed
 from mambanorm_study.config import RunConfig
 
 if TYPE_CHECKING:

@@ -22,17 +22,18 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.errors import check_kind
 from mambanorm.inside import record_sites
-from mambanorm.kernels.threads import exactly_threads, plain_torch
-from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate, micro_batches
+from mambanorm.kernels.threads import exactly_threads
+from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate
 from mambanorm.operations import scan_backend
+from mambanorm_study.basics.checks import check_kind
+from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import accuracy, autocast, errors, evaluate, predict, to_device
 from mambanorm_study.runs.observers import Average, Best, Checkpoint, Progress
-from mambanorm_study.runs.regimen import Loss, mixed, take_over, teacher_of
+from mambanorm_study.runs.regimen import Loss, micro_batches, mixed, take_over, teacher_of
 from mambanorm_study.runs.result import RunResult
 from mambanorm_study.runs.weight_log import WeightLog
 from mambanorm_study.tasks import Shape, TaskData, load_task

@@ -34,7 +34,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from mambanorm.errors import NotRegistered, check_kind, unknown
+from mambanorm.errors import NotRegistered, unknown
 from mambanorm_study.basics.atomic import (
     folder_to_disk,
     make_folder,
@@ -42,6 +42,7 @@ from mambanorm_study.basics.atomic import (
     to_disk,
     writable_folder,
 )
+from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.settings import WORK, Later
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import config_list, unique

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.block import Block
-from mambanorm.inside import blocks_of, preserve_state, record_sites, spectra
+from mambanorm.inside import blocks_of, preserve_state, record_sites, singular_values
 from mambanorm.norms.normvary import NormVary
 from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock
@@ -244,3 +244,10 @@ def selector_weights(model: nn.Module, split: Split, rows: int = ROWS) -> pd.Dat
         frame = frame.groupby("label").w0.agg(w0="mean", sd="std").reset_index()
         tables.append(frame.assign(block=name, depth=depth))
     return pd.concat(tables, ignore_index=True)[["block", "depth", "label", "w0", "sd"]]
+
+
+def spectra(weights: Sequence[Tensor]) -> np.ndarray:
+    """Return the singular values of each matrix, (layers, k); smaller matrices end in NaN."""
+    rows = [singular_values(weight) for weight in weights]
+    k = max(map(len, rows))
+    return np.stack([np.pad(row, (0, k - len(row)), constant_values=np.nan) for row in rows])

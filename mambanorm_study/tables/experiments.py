@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, arms
+from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm
+from mambanorm_study.basics.presets import arms
 from mambanorm_study.basics.settings import STUDY_SCALE, check_scale, default_scale, study_scale
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models.attention_arms import AUTONORM, AttentionArm

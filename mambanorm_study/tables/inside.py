@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
-from mambanorm.inside import blocks_of, record_sites, spectra
+from mambanorm.inside import blocks_of, record_sites
 from mambanorm.operations import selective_scan
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.config import RunConfig
@@ -24,7 +24,7 @@ from mambanorm_study.runs.recorded_results import recorded, recorded_inside, rec
 from mambanorm_study.runs.result import RunResult, StoredRun
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import find_run
-from mambanorm_study.runs.weight_log import marchenko_pastur, sigma_history
+from mambanorm_study.runs.weight_log import marchenko_pastur, sigma_history, spectra
 from mambanorm_study.tables.experiments import failing_runs, failure_runs, growth_runs
 from mambanorm_study.tables.growth import growth_table, norms_by_depth
 from mambanorm_study.tables.intervals import clopper_pearson

@@ -19,11 +19,12 @@ import pandas as pd
 import torch
 from torch import nn
 
-from mambanorm.errors import check_kind
 from mambanorm.inside import blocks_of
-from mambanorm.kernels.threads import exactly_threads, plain_torch
+from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.language import LanguageModel
+from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.text import digits, prefixed
+from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock

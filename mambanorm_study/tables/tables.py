@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.errors import check_kind, unknown
+from mambanorm.errors import unknown
+from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.runs.presets import VISION_TASKS
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.paper import MAIN_TASKS, paper_values

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mambanorm.checks import WHOLE, check_size, shown
+from mambanorm.checks import WHOLE, check_size
+from mambanorm.errors import shown
 
 IGNORED = -100
 """The label of a position that has none, where others of its row have one: torch's cross_entropy

@@ -9,9 +9,9 @@ from numbers import Integral
 from typing import Any
 
 from mambanorm.errors import NotRegistered, check_word, shown, unknown
-from mambanorm.kernels.threads import plain_torch
 from mambanorm_study.basics.extensions import load_imports
 from mambanorm_study.basics.settings import check_scale
+from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.tasks.base import SPLITS, BadData, Shape, TaskData
 
 Load = Callable[[str, int], TaskData]
