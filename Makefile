@@ -1,6 +1,6 @@
 # Two commands: `make study` re-does the paper's study, `make test` checks everything. Both install first.
 PYTHON ?= python3
-BIN := .venv/bin
+BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 
 .PHONY: study test lab setup bench notebooks lint clean
 .DEFAULT_GOAL := help
@@ -12,7 +12,7 @@ help:
 	@echo "make setup   install only"
 	@echo "make bench   install, measure scan, step and norms beside their peers (12 minutes)"
 	@echo "make notebooks  execute the committed notebooks in place"
-	@echo "make lint    ruff check and format check"
+	@echo "make lint    ruff, and the types of mambanorm/ (mypy)"
 
 setup: .venv/installed
 
@@ -44,7 +44,7 @@ bench: setup
 	$(BIN)/mambanorm bench
 
 lint: setup
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 clean:
 	rm -rf .venv reports
