@@ -34,16 +34,13 @@ def fit(
 ) -> Batch | None:
     """Train the model, one step a batch. Return None, or the batch on which the run diverged.
 
-    Divergence is a result, not an exception: training ends at the first loss or gradient that is
-    not finite, before the optimizer uses it.
+    Divergence is a result: training ends at the first loss or gradient that is not finite, before
+    the optimizer uses it.
 
-    loss_of(model, batch, step): the parts of the batch's mean loss, one for each micro-batch; their
-    gradients add up.
+    loss_of(model, batch, step): parts of the batch's mean loss, one for each micro-batch, to add.
     lr_of(step): the learning rate. Steps count from 1, or go on from the last row of `curve`.
-    curve: gets a row for each step: step, train_loss, grad_norm (L2 norm of all gradients, before
-    clipping), lr.
-    callbacks: each is called with the step's number after the step. Training ends if one of them
-    returns a true value.
+    curve: gets a row a step: step, train_loss, grad_norm (L2 norm, before clipping), lr.
+    callbacks: called with the step's number after each step; a true result ends the training.
     clip: the largest grad_norm that the optimizer gets.
     """
     parameters = list(model.parameters())  # once: this walks through all modules
