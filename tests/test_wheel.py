@@ -15,7 +15,8 @@ import pytest
 
 from mambanorm_study.basics.settings import ROOT
 
-COMMITTED = ("mambanorm", "notebooks", "data/results")
+PACKAGES = ("mambanorm", "mambanorm_study", "mambanorm_clinic")
+COMMITTED = (*PACKAGES, "notebooks", "data/results")
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "data/README.md")
 MADE = shutil.ignore_patterns("__pycache__", ".*", "*.unfinished")
 
@@ -130,10 +131,11 @@ def test_the_wheel_holds_the_package_the_notebooks_and_the_recorded_results(whee
         for path in ROOT.glob(f"{name}/**/*")
         if path.is_file()
     ]
-    wanted = {
-        path.as_posix().removeprefix("mambanorm/") for path in paths if not MADE("", path.parts)
+    names = {path.as_posix() for path in paths if not MADE("", path.parts)} | {"data/README.md"}
+    inside = {
+        name if name.startswith(PACKAGES) else f"mambanorm_study/{name}" for name in names
     }
-    assert there == {f"mambanorm/{name}" for name in wanted | {"data/README.md"}}
+    assert there == inside
 
 
 def test_in_an_empty_folder_study_sheet_and_verdicts_work(machine):
@@ -157,7 +159,7 @@ def test_notebooks_are_copied_edited_and_run_with_the_store_of_the_folder(machin
     assert machine.names("notebooks") == {path.name for path in ROOT.glob("notebooks/*.ipynb")}
     own = machine.folder / "notebooks" / "00_start_here.ipynb"
     edited = nbformat.read(own, as_version=4)
-    ask = "import mambanorm\nprint(mambanorm.__file__, len(mambanorm.load_runs()))"
+    ask = "import mambanorm_study as study\nprint(study.__file__, len(study.load_runs()))"
     edited.cells = [nbformat.v4.new_code_cell(ask)]  # the first test has run what stood in it
     nbformat.write(edited, own)
     machine.call(

@@ -18,7 +18,7 @@ are imported on first use: Numba, Triton and mamba-ssm take seconds to import.
 """
 
 import functools
-import importlib
+import importlib.util
 import math
 import warnings
 
@@ -27,6 +27,12 @@ import torch
 from mambanorm.checks import check_tensor, is_ordinary
 from mambanorm.errors import unknown
 
+HAS_NUMBA = importlib.util.find_spec("numba") is not None
+if not HAS_NUMBA:
+    warnings.warn(
+        "numba cannot be imported: the CPU computes in slow plain torch. pip install numba",
+        stacklevel=2,
+    )
 BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
 _FASTEST = {"cpu": ("cpu",), "cuda": ("mamba_ssm", "triton")}
 _KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -50,23 +56,7 @@ def fused_on_cpu(*tensors):
     fits = all(
         [t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors]
     )  # a list: several times as fast
-    return fits and is_ordinary(*tensors) and numba_works()
-
-
-@functools.cache
-def numba_works():
-    """Return True if Numba can be imported (tried once). If not, warn that plain torch computes,
-    slowly."""
-    try:
-        importlib.import_module("numba")
-    except Exception as error:  # a Numba for another NumPy raises more than ImportError
-        warnings.warn(
-            f"numba cannot be imported ({error}): the CPU uses slow plain torch instead: "
-            "pip install numba",
-            stacklevel=2,
-        )
-        return False
-    return True
+    return fits and is_ordinary(*tensors) and HAS_NUMBA
 
 
 def runs_triton(u):
@@ -130,7 +120,7 @@ def _obstacle(backend, u, state, vary):
     if backend == "cpu":
         if u.device.type != "cpu":
             return "runs on the CPU"
-        return None if numba_works() else "needs the package numba, which cannot be imported"
+        return None if HAS_NUMBA else "needs the package numba, which cannot be imported"
     if u.device.type != "cuda":
         return "runs on CUDA"
     if state > _MAMBA_SSM_STATES:

@@ -392,7 +392,7 @@ MEMBERS = ("BN", "GN", "IN", "LN", "RMSN")
 def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
     """μ and σ² of Eq. 13, (B, 1, D) each, for float32 on the CPU; in training it updates the
     running statistics."""
-    count, (rows, _, D) = moments.count, moments.m.shape
+    count, (rows, _, D) = moments.n, moments.m.shape
     names, n = ("mean_logits", "var_logits", "running_mean", "running_var"), len(norm.members)
     check_shapes(
         type(norm).__name__,

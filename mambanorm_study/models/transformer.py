@@ -191,7 +191,8 @@ class TransformerClassifier(ImageReader):
     ):
         super().__init__()
         inputs = dict(vocab_size=vocab_size, in_features=in_features, in_channels=in_channels)
-        self._make_stem(d_model, inputs, patch, n_classes=n_classes, n_layers=n_layers)
+        self.patch = patch
+        self._make_stem(d_model, inputs, patch=patch, n_classes=n_classes, n_layers=n_layers)
         if vocab_size is not None:
             nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
         self.arm = Arm.parse(arm)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.block import Block, check_sizes, init_dt, initial_A_log
 from mambanorm.checks import check_tensor
+from mambanorm_study.models.image_stem import ImageReader
 from mambanorm.models.parts import (
     DropPath,
     drop_rates,
@@ -218,8 +219,9 @@ class ImageClassifier(ImageReader):
         **block_options: Any,
     ):
         super().__init__()
+        self.patch = patch
         self._make_stem(
-            d_model, dict(in_channels=in_channels), patch, n_classes=n_classes, n_layers=n_layers
+            d_model, dict(in_channels=in_channels), patch=patch, n_classes=n_classes, n_layers=n_layers
         )
         blocks = list(down_sample) if isinstance(down_sample, tuple | list) else [None]
         if not all(type(b) is int and 0 < b < n_layers for b in blocks) or len(set(blocks)) < len(
