@@ -20,12 +20,12 @@ from mambanorm_study.tasks import (
     TASKS,
     Split,
     TaskData,
+    digits,
     files,
     listops,
     load_task,
     register_task,
     registry,
-    small,
 )
 from mambanorm_study.tasks.listops import SETTINGS, draw, evaluate, read_tsv, tokenise
 
@@ -204,15 +204,15 @@ def test_the_paper_generator_has_lras_statistics():
     slack = bound * math.sqrt(0.08 * 0.92)
     assert ((0.07 - slack < shares[1:9]) & (shares[1:9] < 0.09 + slack)).all()
     assert statistics.mean(lengths) == pytest.approx(
-        listops.TOKENS["paper"], abs=bound * statistics.stdev(lengths)
+        listops.MEAN_TOKENS["paper"], abs=bound * statistics.stdev(lengths)
     )
 
 
 def test_paper_settings_are_lras():
     paper = SETTINGS["paper"]
-    assert (paper.train, paper.val, paper.test) == (96_000, 2_000, 2_000)
+    assert paper.sizes == (96_000, 2_000, 2_000)
     assert (len(paper.operator_probability) + 1, set(paper.operator_probability)) == (10, {0.25})
-    assert (paper.min_args, paper.max_args, paper.longer_than, paper.shorter_than) == (
+    assert (listops.MIN_ARGS, paper.max_args, paper.longer_than, paper.shorter_than) == (
         2,
         10,
         500,
@@ -264,7 +264,9 @@ def test_digits_are_all_there_once_and_stratified():
 
 
 def test_digit_splits_share_no_image_and_keep_every_class():
-    assert sorted(np.concatenate(small.split_rows(np.arange(300) % 10, 4))) == list(range(300))
+    assert sorted(np.concatenate(digits.stratified_splits(np.arange(300) % 10, 4))) == list(
+        range(300)
+    )
     data = load_task("digits", "smoke", 0)
     assert sum(map(len, (data.train, data.val, data.test))) == 200
     assert all(part.labels.unique().numel() == 10 for part in (data.train, data.val, data.test))
@@ -396,7 +398,7 @@ def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(
         ValueError, match=r"holds 5 \+ 5 \+ 5 rows, paper needs 96,000 \+ 2,000 \+ 2,000"
     ):
         listops.load_listops("paper", 0)
-    monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], train=5, val=5, test=5))
+    monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], sizes=(5, 5, 5)))
     data = listops.load_listops("paper", 0)
     parts = (data.train, data.val, data.test)
     assert [
