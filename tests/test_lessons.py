@@ -251,8 +251,8 @@ def two_runs(before, after):
 def test_the_first_answers_say_what_the_two_runs_reached():
     said = answers.start_here(two_runs(0.565, 0.7))
     assert (
-        "The original Mamba passes 50 %, the norm after the SSM adds +13.5 points: RMSN→None 56.5 %; RMSN→GN"
-        in said
+        "The original Mamba passes 50 %, the norm after the SSM adds +13.5 points: "
+        "RMSN→None 56.5 %; RMSN→GN" in said
     )
     assert "RMSN→GN 70.0 %; chance is 10.0 %; 5 s a run on 1 thread(s)." in said
     assert "does not pass 50 %, the norm after the SSM adds −5.0 points" in answers.start_here(

@@ -128,7 +128,8 @@ def test_rows_with_a_label_at_each_position_have_no_padding():
         Split(ids, ids, torch.tensor([4, 3]))
     with pytest.raises(
         BadData,
-        match=r"labels are torch.int64 of shape \(2, 3\): 2 rows of inputs need whole numbers \(2,\)",
+        match=r"labels are torch.int64 of shape \(2, 3\): "
+        r"2 rows of inputs need whole numbers \(2,\)",
     ):
         Split(ids, ids[:, :3])
 

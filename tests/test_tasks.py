@@ -86,9 +86,15 @@ def written(tree):
     return str(tree) if isinstance(tree, int) else f"{tree[0]} {' '.join(map(written, tree[1]))} ]"
 
 
+def decode(ids):
+    """Return the text of a row of ids, without `<pad>` and `<eos>`, in the form of `evaluate`."""
+    tokens = [listops.VOCABULARY[i] for i in map(int, ids) if i not in (0, listops.EOS)]
+    return " ".join("]" if token == "X" else token for token in tokens)
+
+
 def drawn(n, settings, seed=0):
     """(text, value) of n expressions."""
-    return [(listops.decode(ids), value) for ids, value in draw(n, settings, seed)]
+    return [(decode(ids), value) for ids, value in draw(n, settings, seed)]
 
 
 def float_value(tree):
@@ -120,7 +126,7 @@ def test_the_worked_examples_have_their_value_and_the_s4_readers_tokens(source, 
     assert len(tokenise(source)) == {7: 21, 6: 6, 2: 12}[value]
     assert evaluate(tokens.replace(" X", " ]")) == value  # parentheses are optional
     ids = [listops.IDS[token] for token in tokenise(source)]
-    assert evaluate(listops.decode([*ids, listops.EOS, 0, 0])) == value
+    assert evaluate(decode([*ids, listops.EOS, 0, 0])) == value
     assert (len(listops.VOCABULARY), listops.VOCABULARY[:3]) == (18, ("<pad>", "<unk>", "<eos>"))
 
 
@@ -242,7 +248,7 @@ def test_seeds_share_one_pool_of_labelled_rows_and_no_expression_stands_in_two_s
     assert pools[0] == pools[1]
     assert len(pools[0]) == len(set(pools[0])) == 128
     for part in (data.train, data.test):
-        assert [evaluate(listops.decode(row)) for row in part.inputs] == part.labels.tolist()
+        assert [evaluate(decode(row)) for row in part.inputs] == part.labels.tolist()
         assert part.inputs.dtype == torch.uint8
         ends = zip(part.inputs, part.lengths, strict=True)
         assert all(row[length - 1] == 2 and not row[length:].any() for row, length in ends)
@@ -310,7 +316,7 @@ def test_a_batch_of_tokens_is_int64_and_cut_to_its_longest_row(rows):
 
 @pytest.mark.parametrize("rows", [[], slice(0, 0), [False, False, False]])
 def test_a_batch_of_no_row_is_refused(rows):
-    with pytest.raises(ValueError, match="picks no row"):
+    with pytest.raises(ValueError, match="selects no row"):
         PADDED.batch(rows)
 
 
@@ -402,7 +408,9 @@ def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(
     data = listops.load_listops("paper", 0)
     parts = (data.train, data.val, data.test)
     assert [
-        (listops.decode(row), int(n)) for part in parts for row, n in zip(part.inputs, part.labels)
+        (decode(row), int(label))
+        for part in parts
+        for row, label in zip(part.inputs, part.labels, strict=True)
     ] == pairs
     (empty_folder / "basic_test.tsv").unlink()
     listops._pool.cache_clear()

@@ -354,9 +354,7 @@ def test_a_run_on_images_leaves_what_every_run_leaves():
     assert positions(torch.zeros(3, 8), torch.tensor([8, 1, 2]), 1) == 11
 
 
-def test_no_weight_decay_on_a_logs_ds_biases_and_norm_parameters_and_part_norms_are_of_all_but_the_norms(
-    data,
-):
+def test_weight_decay_and_part_norms_leave_out_the_right_parameters(data):
     model = build_model(
         base_config("digits_images", "smoke", arm="NormVary>SSM>GN", weight_decay=0.3), data
     )

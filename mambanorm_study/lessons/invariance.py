@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from mambanorm.norms import NORMS, create_norm
 
+# The outputs of this share of the positions, from the first on, are compared
 EARLY = 0.5
-"""The outputs of this share of the positions, from the first on, are compared."""
+# A norm is invariant to a change that moves its output by a smaller share. ε is added to every
+# variance, so no norm is exactly invariant to scale: with a variance near 1, ε moves an output by
+# 1e-5.
 CHANGE_LIMIT = 0.01
-"""A norm is invariant to a change that moves its output by a smaller share. ε is added to every
-variance, so no norm is exactly invariant to scale: with a variance near 1, ε moves an output by
-1e-5."""
+# Passes after which running statistics have forgotten their start: 0.9⁴⁰ = 1.5 % of it is left.
 WARM_UP = 40
-"""Passes after which running statistics have forgotten their start: 0.9⁴⁰ = 1.5 % of it is left."""
 
 
 def _change_later_positions(x: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 FEATURES, TARGET = ("alcalinity_of_ash", "hue"), "alcohol"
+# Descent has converged when this share of the removable loss is left
 CLOSE = 0.01
-"""Descent has converged when this share of the removable loss is left."""
 
 
 def wines() -> pd.DataFrame:

@@ -20,6 +20,7 @@ class Variant(NamedTuple):
     what: str
 
 
+# The models that S2 compares (§IV.B and §IV.C.2). The config of a Teacher makes it smaller.
 AUTONORM: dict[str, Variant] = {
     "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended by a selector on each token"),
     "AutoNorm_DisableSelector": Variant(
@@ -35,8 +36,8 @@ AUTONORM: dict[str, Variant] = {
     "FrozenLN": Variant("LN", {}, "LN alone"),
     "Teacher": Variant("LN", {}, "LN alone, in a smaller model, to distil from"),
 }
-"""The models that S2 compares (§IV.B and §IV.C.2). The config of a Teacher makes it smaller."""
 
+# All named arms of a Transformer; S2 writes DyT as x ⊙ α
 NAMED: dict[str, Variant] = {
     **AUTONORM,
     "AutoNorm_Linear": Variant("NormSelector", {"linear": True}, "AutoNorm with DyT as x ⊙ α"),
@@ -44,7 +45,6 @@ NAMED: dict[str, Variant] = {
         "NormSelector", {"linear": True, "mode": "random"}, "the same, random weights"
     ),
 }
-"""All named arms of a Transformer; S2 writes DyT as x ⊙ α."""
 
 
 class AttentionArm(Arm):

@@ -24,8 +24,6 @@ Sources: Dao & Gu 2024, "Transformers are SSMs", section 7 and figure 6; state-s
 all of E goes through the scan, D has one number a head, and Δ has no limits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -201,8 +199,8 @@ def _rename_from_mamba_ssm(block: Mamba2Block, state: dict[str, Tensor], prefix:
             state[prefix + ours + key.removeprefix(prefix + theirs)] = state.pop(key)
 
 
-def _check_config(config: Any) -> None:
-    heads_of(config.expand * config.d_model, config.head_dim, config.n_groups)
-
-
-register_model("mamba2", Mamba2Block, check=_check_config)
+register_model(
+    "mamba2",
+    Mamba2Block,
+    check=lambda config: heads_of(config.expand * config.d_model, config.head_dim, config.n_groups),
+)

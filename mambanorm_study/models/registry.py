@@ -4,8 +4,6 @@ A model is built from the config fields that its class and its block take as arg
 name (runs/build.py), so a new model needs no list of fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -14,8 +14,6 @@ Glossary: B rows, L positions, D = d_model, H heads, MHA attention, FF feed-forw
 D), SE squeeze and excitation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -36,8 +34,8 @@ from mambanorm_study.models.registry import register_model
 from mambanorm_study.norms.autonorm import separate_random_numbers
 
 NORM_POSITIONS = ("after", "before")
+# The values of a block that an observer sees, in the order of a post-norm block
 TRANSFORMER_SITES = ("x", "attention", "n1", "feed_forward", "n2", "residual")
-"""The values of a block that an observer sees, in the order of a post-norm block."""
 
 
 def check_heads(d_model: int, n_heads: int) -> None:

@@ -17,8 +17,6 @@ Sources: Liu et al. 2024, "VMamba"; MzeroMiko/VMamba v0 (names of parameters, or
 directions).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -180,12 +178,7 @@ class PatchMerging(nn.Module):
             )
         x = x.reshape(B, H // 2, 2, W // 2, 2, D)
         x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns before rows, as in VMamba
-        return self.reduction(normalize_image(self.norm, x))
-
-
-def normalize_image(norm: nn.Module, x: Tensor) -> Tensor:
-    """Apply a norm to an image's positions, row by row: (B, H, W, D) → (B, H, W, D)."""
-    return norm(x.flatten(1, 2)).reshape(x.shape)
+        return self.reduction(self.norm(x.flatten(1, 2)).reshape(x.shape))
 
 
 class ImageClassifier(Classifier):
@@ -250,7 +243,7 @@ class ImageClassifier(Classifier):
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:
         self._check(x, lengths)
         x = self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()  # (B, H, W, D)
-        x = normalize_image(self.stem_norm, self.positional(x))
+        x = self.stem_norm(self.positional(x).flatten(1, 2)).reshape(x.shape)
         for depth, (block, drop_path) in enumerate(
             zip(self.blocks, self.drop_paths, strict=True), start=1
         ):

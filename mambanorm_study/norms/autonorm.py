@@ -8,8 +8,6 @@ models that it calls frozen; we follow its text.
 All three look at one token only, so they are causal, and padding has no effect.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

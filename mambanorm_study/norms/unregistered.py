@@ -20,8 +20,6 @@ optimizer changes:
 There is no γ: an activation norm is expected to follow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ Glossary: n rows of a split, B rows of a batch, L positions, F features of a pos
 H, W, C = rows, columns and channels of an image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,13 +13,13 @@ from torch import Tensor
 
 from mambanorm.checks import WHOLE, check_size, shown
 
+# The label of a position without a label, if other positions of the row have one.
+# `torch.nn.functional.cross_entropy` ignores it by default.
 IGNORED = -100
-"""The label of a position without a label, if other positions of the row have one.
-`torch.nn.functional.cross_entropy` ignores it by default."""
 
 SPLITS = ("train", "val", "test")
+# Number of axes of the inputs, by the field of TaskData that describes them
 INPUT_DIMS = {"vocab_size": 2, "in_features": 3, "in_channels": 4}
-"""Number of axes of the inputs, by the field of TaskData that describes them."""
 
 
 class BadData(ValueError):
@@ -108,7 +106,7 @@ class Split:
         if invalid:
             row, column = invalid[0]
             raise BadData(
-                f"target {column} of row {row} is {float(self.labels[row, column])}: mend the data"
+                f"target {column} of row {row} is {float(self.labels[row, column])}: fix the data"
             )
 
     def _check_lengths(self, shape: tuple[int, ...]) -> None:
@@ -154,7 +152,7 @@ class Split:
             rows = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
         labels = self.labels[rows]
         if len(labels) == 0:
-            raise ValueError("rows picks no row: a batch needs at least one")
+            raise ValueError("rows selects no row: a batch needs at least one")
         inputs, lengths = self.inputs[rows], None
         if self.lengths is not None:
             lengths = self.lengths[rows]
@@ -217,7 +215,7 @@ class TaskData:
             name: getattr(self, name) for name in INPUT_DIMS if getattr(self, name) is not None
         }
         if len(sizes) != 1:
-            raise BadData(f"given are {sizes}: give exactly one of {', '.join(INPUT_DIMS)}")
+            raise BadData(f"got {sizes}: give exactly one of {', '.join(INPUT_DIMS)}")
         for name in ("n_classes", "patch", *sizes):
             check_size(name, getattr(self, name))
         if self.targets and self.n_classes != len(self.targets):
@@ -318,7 +316,7 @@ def _check_inputs(name: str, inputs: Tensor | LazyInputs, kind: str, size: int) 
         if len(invalid):
             raise BadData(
                 f"inputs of the {name} split hold NaN or infinite values, first in row "
-                f"{int(invalid[0, 0])}: mend the data"
+                f"{int(invalid[0, 0])}: fix the data"
             )
 
 

@@ -8,13 +8,14 @@ Source: Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI
 Repository, doi:10.24432/C50P49; the 1,797 images of its test part come with scikit-learn.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
+from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.registry import register_task
+
+datasets, model_selection = Later("sklearn.datasets"), Later("sklearn.model_selection")
 
 SMOKE_ROWS = 200  # enough for 20 images a class over all splits
 HELD_OUT = 0.2  # share of validation, and of test
@@ -43,27 +44,21 @@ def load_digits_images(scale: str, seed: int) -> TaskData:
 
 def _digit_splits(scale: str, seed: int, shape: tuple[int, ...]) -> list[Split]:
     """Return train, validation and test, each image in this shape."""
-    from sklearn.datasets import load_digits  # imported here because it takes a second
-
-    images, labels = load_digits(return_X_y=True)
-    rows = np.arange(len(labels))
+    images, labels = datasets.load_digits(return_X_y=True)
     if scale == "smoke":
-        rows, _ = _stratified(rows, labels, len(rows) - SMOKE_ROWS, seed)
-    x = torch.tensor(images[rows] / (WHITE / 2) - 1, dtype=torch.float32).view(-1, *shape)
-    y = torch.tensor(labels[rows], dtype=torch.int64)
-    return [Split(x[part], y[part]) for part in stratified_splits(labels[rows], seed)]
+        images, _, labels, _ = model_selection.train_test_split(
+            images, labels, train_size=SMOKE_ROWS, stratify=labels, random_state=seed
+        )
+    x = torch.tensor(images / (WHITE / 2) - 1, dtype=torch.float32).view(-1, *shape)
+    y = torch.tensor(labels, dtype=torch.int64)
+    return [Split(x[rows], y[rows]) for rows in stratified_splits(labels, seed)]
 
 
 def stratified_splits(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows of train (60 %), validation (20 %) and test (20 %), stratified by label."""
-    n_held_out = round(HELD_OUT * len(labels))
-    rows, test = _stratified(np.arange(len(labels)), labels, n_held_out, seed)
-    train, val = _stratified(rows, labels, n_held_out, seed)
+    options = dict(test_size=round(HELD_OUT * len(labels)), random_state=seed)
+    rows, test = model_selection.train_test_split(
+        np.arange(len(labels)), stratify=labels, **options
+    )
+    train, val = model_selection.train_test_split(rows, stratify=labels[rows], **options)
     return train, val, test
-
-
-def _stratified(rows: np.ndarray, labels: np.ndarray, n_second: int, seed: int) -> list[np.ndarray]:
-    """Return the rows in two parts, the second of `n_second` rows, stratified by label."""
-    from sklearn.model_selection import train_test_split
-
-    return train_test_split(rows, test_size=n_second, stratify=labels[rows], random_state=seed)

@@ -22,7 +22,7 @@ pa, pq, requests = Later("pyarrow"), Later("pyarrow.parquet"), Later("requests")
 
 CHUNK = 1 << 16  # bytes read at a time, and the most that is lost if a download breaks off
 TIMEOUT = 30  # seconds without a byte
-AGAIN = "bring this file again"
+AGAIN = "replace this file"
 
 
 def data_folder(task: str) -> Path:
@@ -48,7 +48,7 @@ def read_text(path: Path) -> str:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} is no text in UTF-8 ({error}): save it as one, or {AGAIN}"
+            f"{path} is not UTF-8 text ({error}): save it as UTF-8, or {AGAIN}"
         ) from error
 
 
@@ -71,8 +71,8 @@ def fetch(url: str, digest: str, folder: Path) -> Path:
         _download(url, part)
     except OSError as error:  # the base class of the errors of requests
         raise OSError(
-            f"{url} could not be downloaded ({error}): what has arrived is kept, so the same "
-            f"command goes on from there; or put the file into {folder} yourself, as {path.name}"
+            f"{url} could not be downloaded ({error}): the partial file is kept, and the same "
+            f"command continues it; or put the file into {folder} yourself, as {path.name}"
         ) from error
     try:
         verify(part, digest)
@@ -146,7 +146,7 @@ def read_columns(
         raise missing_data(
             task,
             f"{split}*.parquet in {folder}",
-            f"Say `mambanorm tasks --prepare {task}`, or put the files of {address} into that "
+            f"Run `mambanorm tasks --prepare {task}`, or put the files of {address} into that "
             "folder",
         )
     try:

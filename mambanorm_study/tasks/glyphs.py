@@ -14,9 +14,8 @@ The difficulty was chosen on seeds that no claim uses, so that trained models re
 FreeType may draw a pixel slightly differently.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
@@ -29,8 +28,8 @@ from mambanorm_study.tasks.base import TaskData, consecutive_splits
 from mambanorm_study.tasks.registry import register_task
 from mambanorm_study.tasks.shape import Shape
 
+# Twenty that stay distinct when rotated and blurred: no 0 beside O and Q, no 1 beside I
 CHARACTERS = "23456789ABEHKMNPRSTX"
-"""Twenty that stay distinct when rotated and blurred: no 0 beside O and Q, no 1 beside I."""
 STYLES = {
     "DejaVuSans": ("", "-Bold", "-Oblique", "-BoldOblique"),
     "DejaVuSansMono": ("", "-Bold", "-Oblique", "-BoldOblique"),
@@ -51,8 +50,8 @@ HIDDEN = 0.2  # edge of the hidden square, as a share of EDGE
 NOISE = 0.1
 
 ROWS = {"smoke": (160, 40, 80), "quick": (4_000, 500, 1_000)}  # train, validation, test
+# Rows at the larger scales: many to validate and to test reduce the noise at little cost
 MAX_ROWS = (4_000, 2_000, 4_000)
-"""Rows at the larger scales: many to validate and to test reduce the noise at little cost."""
 
 
 @cache
@@ -129,6 +128,13 @@ def _shape(scale: str, **inputs: int) -> Shape:
     return Shape(len(CHARACTERS), **inputs, sizes=sizes, reshuffled=True, fresh=True)
 
 
+def _load(read: Callable[[Tensor], Tensor], scale: str, seed: int, **inputs: int) -> TaskData:
+    sizes = ROWS.get(scale, MAX_ROWS)
+    rows, labels = draw(sum(sizes), seed)
+    splits = consecutive_splits(read(rows), labels, sizes)
+    return TaskData(*splits, n_classes=len(CHARACTERS), **inputs)
+
+
 SOURCE = "ours; faces DejaVu and STIX, as matplotlib ships them"
 
 
@@ -140,10 +146,7 @@ SOURCE = "ours; faces DejaVu and STIX, as matplotlib ships them"
 )
 def load_glyphs(scale: str, seed: int) -> TaskData:
     """Return rows as sequences (n, 36, 4)."""
-    sizes = ROWS.get(scale, MAX_ROWS)
-    rows, labels = draw(sum(sizes), seed)
-    splits = consecutive_splits(cells(rows), labels, sizes)
-    return TaskData(*splits, n_classes=len(CHARACTERS), in_features=CELL**2)
+    return _load(cells, scale, seed, in_features=CELL**2)
 
 
 @register_task(
@@ -155,7 +158,4 @@ def load_glyphs(scale: str, seed: int) -> TaskData:
 )
 def load_glyphs_images(scale: str, seed: int) -> TaskData:
     """Return the rows of `glyphs` as images (n, 12, 12, 1) with patches of 3×3 pixels."""
-    sizes = ROWS.get(scale, MAX_ROWS)
-    rows, labels = draw(sum(sizes), seed)
-    splits = consecutive_splits(rows[..., None], labels, sizes)
-    return TaskData(*splits, n_classes=len(CHARACTERS), in_channels=1, patch=PATCH)
+    return _load(lambda rows: rows[..., None], scale, seed, in_channels=1, patch=PATCH)

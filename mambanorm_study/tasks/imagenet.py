@@ -12,8 +12,6 @@ Glossary: wnid = WordNet number of a class, n and eight digits; edge = height an
 in pixels.
 """
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -36,8 +34,8 @@ Image = Later("PIL.Image")
 N_CLASSES = {"imagenet100": 100, "imagenet1k": 1_000}
 ROWS = {"imagenet100": (130_000, 5_000), "imagenet1k": (1_281_167, 50_000)}  # train, val
 EDGE = {"smoke": 32, "quick": 64, "evening": 64, "lab": 112, "paper": 224}
+# Edge of a patch in pixels; 4 is VMamba's, whose model also halves the image three times
 PATCH = {"smoke": 8, "quick": 8, "evening": 8, "lab": 8, "paper": 4}
-"""Edge of a patch in pixels; 4 is VMamba's, whose model also halves the image three times."""
 ENDINGS = (".jpeg", ".jpg", ".png")
 MARGIN = 256 / 224  # the shorter side is resized to edge · MARGIN before the centre is cut out
 HELD_OUT = 0.05  # validation's share of train: ImageNet's own val serves as test
@@ -67,7 +65,7 @@ def _classes(name: str, scale: str) -> tuple[Path, list[str]]:
         return folder, sorted(path.name for path in folder.glob("train/*/"))
     class_list = folder / "imagenet100.txt"
     if not class_list.exists():
-        raise missing_data(name, class_list, f"Say `mambanorm tasks --prepare {name}`. {HOW}")
+        raise missing_data(name, class_list, f"Run `mambanorm tasks --prepare {name}`. {HOW}")
     if scale in ("lab", "paper"):  # the smaller scales accept any list
         verify(class_list, LIST_DIGEST)
     if not (folder / "train").is_dir():
@@ -89,7 +87,7 @@ def _files(
         names = sorted(os.listdir(class_folder)) if class_folder.is_dir() else []
         images = [class_folder / file for file in names if file.lower().endswith(ENDINGS)]
         if not images:
-            raise missing_data(name, f"picture in {class_folder}", HOW)
+            raise missing_data(name, f"image in {class_folder}", HOW)
         files += images
         labels += [label] * len(images)
     return files, np.array(labels, np.int64)

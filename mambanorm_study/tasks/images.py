@@ -42,11 +42,11 @@ from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
 
 Image, pa, requests = Later("PIL.Image"), Later("pyarrow"), Later("requests")
 
+# Edge of the blocks over which a sequence averages its image: 49 to 64 positions at smoke, 196 to
+# 256 at quick and evening.
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
-"""Edge of the blocks over which a sequence averages its image: 49 to 64 positions at smoke, 196 to
-256 at quick and evening."""
+# Edge of an image's patches in pixels: 16, 64 and 256 positions
 PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
-"""Edge of an image's patches in pixels: 16, 64 and 256 positions."""
 
 
 # ---------------------------------------------------------------------------------- reading images
@@ -67,10 +67,10 @@ def open_image(
                 image.draft(mode, (min_side, min_side))
             size, converted = image.size, image.convert(mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{where} is no picture that can be read ({error}): {AGAIN}") from error
+        raise ValueError(f"{where} is not a readable image ({error}): {AGAIN}") from error
     if edge and size != (edge, edge):
         raise ValueError(
-            f"{where}: a picture of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}"
+            f"{where}: an image of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}"
         )
     return converted
 
@@ -103,7 +103,9 @@ def read_idx(path: Path) -> np.ndarray:
         shape = np.frombuffer(content[4:header], ">u4")
         return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
     except (OSError, EOFError, zlib.error, IndexError, ValueError) as error:
-        raise ValueError(f"{path} is no whole idx file of bytes ({error}): {AGAIN}") from error
+        raise ValueError(
+            f"{path} is not a complete idx file of bytes ({error}): {AGAIN}"
+        ) from error
 
 
 def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> LazyInputs:
@@ -257,7 +259,7 @@ def _read(name: str, split: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarr
         if images.shape != (*labels.shape, image_set.edge, image_set.edge):
             raise ValueError(
                 f"{pair[0]} holds {images.shape}, {pair[1].name} {labels.shape}: needed is one "
-                f"label for each picture of {image_set.edge}×{image_set.edge} pixels"
+                f"label for each image of {image_set.edge}×{image_set.edge} pixels"
             )
     else:
         images, labels = read_columns(

@@ -14,8 +14,6 @@ Glossary: source = the text; token = an operator, a digit or the closing bracket
 parenthesis; length = number of tokens; ids = one byte a token, `<eos>` last.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -126,12 +124,6 @@ def tokenise(source: str) -> list[str]:
     return source.replace("]", "X").replace("(", "").replace(")", "").split()
 
 
-def decode(ids) -> str:
-    """Return the text of a row of ids, without `<pad>` and `<eos>`, in the form of `evaluate`."""
-    tokens = [VOCABULARY[i] for i in map(int, ids) if i not in (0, EOS)]
-    return " ".join("]" if token == "X" else token for token in tokens)
-
-
 # ---------------------------------------------------------------------------------------- generator
 
 
@@ -216,7 +208,7 @@ def _lra_rows(folder: Path) -> list[tuple[bytes, int]]:
     if absent:
         raise ValueError(
             f"LRA's ListOps is incomplete: {', '.join(absent)} missing; "
-            "bring all three files or none"
+            "provide all three files or none"
         )
     parts = [read_tsv(file) for file in files]
     check_complete(folder, tuple(map(len, parts)), SETTINGS["paper"].sizes, "paper")

@@ -15,8 +15,6 @@ included, by two numbers.
 Source: Greydanus & Kobak (2024), Scaling Down Deep Learning with MNIST-1D, ICML, arXiv:2011.14439.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from functools import partial
@@ -36,11 +34,6 @@ SIZES = {
     "mnist1d": (3_500, 500, 1_000),
     "curves": (3_500, 2_000, 4_000),
     "mnist1d_published": (3_500, 500, 1_000),
-}
-TITLES = {
-    "mnist1d": "new ones for each seed",
-    "curves": "new ones for each seed, 4,000 to test",
-    "mnist1d_published": "the published ones",
 }
 GENERATOR_LOCK = threading.Lock()  # the generator uses the global random numbers of the process
 
@@ -92,7 +85,11 @@ def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, np.concatenate([data["y"], data["y_test"]]).astype(np.int64)
 
 
-for _name, _title in TITLES.items():
+for _name, _title in {
+    "mnist1d": "new ones for each seed",
+    "curves": "new ones for each seed, 4,000 to test",
+    "mnist1d_published": "the published ones",
+}.items():
     register_task(
         _name,
         title=f"MNIST-1D: digit-like curves of 40 points, {_title}",

@@ -8,8 +8,6 @@ split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`.
 Glossary: window = the image's edge in pixels; L = positions = edge², row after row.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -37,14 +35,16 @@ SETTINGS: dict[str, SplitSizes] = {
     # LRA exactly: 200,000 images, 80 % train, 10 % validation, 10 % test.
     "paper": SplitSizes(160_000, 20_000, 20_000, reshuffle=False),
 }
-SMOKE_EDGE = 16  # smoke averages the images to this edge
+EDGES = {"smoke": 16}  # edge to which a scale averages the images; the others use them unchanged
 
 
-def read_lra(root: Path) -> dict[Path, int]:
+@lru_cache(maxsize=2)
+def read_labels(root: Path) -> dict[Path, int]:
     """Return image path -> label from `<root>/<LRA>/metadata/<batch>.npy`, batch by batch.
 
     The files are plain text in spite of their name. A row has subpath, file name, number, label and
-    parameters of the generator. Raises ValueError, with the file's name, for other content.
+    parameters of the generator. Raises ValueError, with the file's name, for other content, and if
+    there is no file.
     """
     labels: dict[Path, int] = {}
     for file in sorted((root / LRA / "metadata").glob("*.npy"), key=_batch_number):
@@ -58,6 +58,8 @@ def read_lra(root: Path) -> dict[Path, int]:
             ) from error
         for row, label in zip(rows, values, strict=True):
             labels[root / LRA / row[0] / row[1]] = int(label)
+    if not labels:
+        raise missing_data(root.name, root / LRA, HOW)
     return labels
 
 
@@ -70,14 +72,6 @@ def _batch_number(file: Path) -> int:
     return int(file.stem)
 
 
-@lru_cache(maxsize=2)
-def _labels(root: Path) -> dict[Path, int]:
-    labels = read_lra(root)
-    if not labels:
-        raise missing_data(root.name, root / LRA, HOW)
-    return labels
-
-
 def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     """Return grey values (n, edge², 1) float32 in [0, 1]; label 1 = the discs lie on one snake.
 
@@ -85,37 +79,35 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     ValueError if images are missing.
     """
     name, settings = f"pathfinder{window}", SETTINGS[scale]
-    labels = _labels(data_folder(name))
+    labels = read_labels(data_folder(name))
     n, sizes = len(labels), (settings.train, settings.val, settings.test)
     if scale == "paper":  # split by s4's fractions, because the release may lack a few images
         if n < MIN_IMAGES:
             raise ValueError(
-                f"{data_folder(name) / LRA} holds {n:,} pictures, LRA's release 200,000: "
-                "bring all of it"
+                f"{data_folder(name) / LRA} holds {n:,} images, LRA's release 200,000: "
+                "provide all of it"
             )
         sizes = int(0.8 * n), int(0.1 * n), n - int(0.8 * n) - int(0.1 * n)
     row_numbers = draw_rows(n, sizes, settings.seed(seed), f"{name}'s pool")
-    splits = [_read_split(labels, rows.tolist(), window, scale) for rows in row_numbers]
+    splits = [
+        _read_split(labels, rows.tolist(), window, EDGES.get(scale, window)) for rows in row_numbers
+    ]
     return TaskData(*splits, n_classes=2, in_features=1)
 
 
-def _edge(window: int, scale: str) -> int:
-    return SMOKE_EDGE if scale == "smoke" else window
-
-
-def _read_split(labels: dict[Path, int], rows: list[int], window: int, scale: str) -> Split:
+def _read_split(labels: dict[Path, int], rows: list[int], window: int, edge: int) -> Split:
     paths, images = list(labels), np.zeros((len(rows), window, window), np.uint8)
     for i, row in enumerate(tqdm(rows, desc="Pathfinder", unit=" pictures", delay=2)):
         images[i] = open_image(paths[row], paths[row], "L", window)
     targets = torch.tensor([labels[paths[row]] for row in rows])
-    return Split(as_sequences(block_mean(images, window // _edge(window, scale))), targets)
+    return Split(as_sequences(block_mean(images, window // edge)), targets)
 
 
 def _shape(window: int, scale: str) -> Shape:
     settings = SETTINGS[scale]
     return Shape(
         2,
-        _edge(window, scale) ** 2,
+        EDGES.get(scale, window) ** 2,
         in_features=1,
         sizes=(settings.train, settings.val, settings.test),
         reshuffled=settings.reshuffle,

@@ -16,8 +16,6 @@ same.
 Glossary: B = windows in a batch, L = positions to predict in a window of L + 1 characters.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch
@@ -28,8 +26,8 @@ from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.registry import register_task
 from mambanorm_study.tasks.shape import Shape
 
+# The line feed and the printable characters of ASCII; the id of a character is its index
 ALPHABET = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
-"""The line feed and the printable characters of ASCII; the id of a character is its index."""
 
 TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "…": "..."})
 HELD_OUT = 0.1  # share of the text for validation, and for test

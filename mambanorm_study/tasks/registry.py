@@ -1,7 +1,5 @@
 """The registry of tasks: how a task is registered, also one of your own, and how it is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The shape of a task's data at a scale, known without loading or making the data."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

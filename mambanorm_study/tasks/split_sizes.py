@@ -4,8 +4,6 @@ In this file `n` holds the number of rows of a data set's two published parts, (
 Validation is taken from the train part, unless a task says otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,8 +58,8 @@ SMALL = {
     **dict.fromkeys(("quick", "evening"), SplitSizes(4_000, 1_000, 2_000, reshuffle=True)),
 }
 ALL = SplitSizes(None, None, None, reshuffle=False)
+# The usual sizes: a random draw at smoke, quick and evening, all rows at lab and paper
 SCALE_SIZES = {**SMALL, "lab": ALL, "paper": ALL}
-"""The usual sizes: a random draw at smoke, quick and evening, all rows at lab and paper."""
 
 
 def draw_rows(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
@@ -72,7 +70,7 @@ def draw_rows(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor
     if n < sum(sizes):
         needed = " + ".join(f"{size:,}" for size in sizes)
         raise ValueError(
-            f"{what} has {n:,} rows, needed are {needed}: bring all of it or take a smaller scale"
+            f"{what} has {n:,} rows, needed are {needed}: provide all of it or use a smaller scale"
         )
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return list(order[: sum(sizes)].split(list(sizes)))
@@ -87,5 +85,5 @@ def check_complete(
         needed = " + ".join(f"{count:,}" for count in published)
         raise ValueError(
             f"{where} holds {have} {unit}, {scale} needs {needed}: "
-            "bring all or take a smaller scale"
+            "provide all or use a smaller scale"
         )

@@ -12,8 +12,6 @@
 Sources: `level` is ours. Arora et al. (2024), Zoology, ICLR, arXiv:2312.04927 (MQAR).
 """
 
-from __future__ import annotations
-
 import torch
 
 from mambanorm_study.tasks.base import IGNORED, TaskData, consecutive_splits

@@ -15,8 +15,6 @@ Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), 
 Géron (2019), with its 207 missing bedrooms and its column ocean_proximity; Efron et al. (2004).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
@@ -75,20 +73,16 @@ def _file(task: str) -> Path:
     url, digest = FILES[task]
     path = data_folder(task) / url.rpartition("/")[2]
     if not path.exists():
-        raise missing_data(task, path, f"Say `mambanorm tasks --prepare {task}`")
+        raise missing_data(task, path, f"Run `mambanorm tasks --prepare {task}`")
     verify(path, digest)
     return path
-
-
-def _prepare(task: str, scale: str) -> None:
-    fetch(*FILES[task], data_folder(task))
 
 
 @register_task(
     "energy",
     title="Energy Efficiency: heating and cooling load of buildings",
     source="Tsanas & Xifara (2012), UCI, doi:10.24432/C51307",
-    prepare=partial(_prepare, "energy"),
+    prepare=lambda scale: fetch(*FILES["energy"], data_folder("energy")),
     shape=partial(_shape, 768, 8, LOADS),
 )
 def load_energy(scale: str, seed: int) -> TaskData:
@@ -101,7 +95,7 @@ def load_energy(scale: str, seed: int) -> TaskData:
     "california_housing",
     title="California Housing: the median value of a district's houses",
     source="Pace & Barry (1997), in the edition of Géron (2019)",
-    prepare=partial(_prepare, "california_housing"),
+    prepare=lambda scale: fetch(*FILES["california_housing"], data_folder("california_housing")),
     shape=partial(_shape, 20_640, 14, HOUSE_VALUE),
 )
 def load_california_housing(scale: str, seed: int) -> TaskData:
