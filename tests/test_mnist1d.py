@@ -13,7 +13,7 @@ from mambanorm_study.tasks import TASKS, mnist1d
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A cache of its own; the data of earlier tests are forgotten."""
+    """Use a new, empty cache folder."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
     study.tasks.registry._load.cache_clear()
     yield tmp_path / "mnist1d"

@@ -51,13 +51,13 @@ def shared_data_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _data_folder(monkeypatch, shared_data_folder):
-    """Every test has the same temporary data folder, so that none writes into the project's."""
+    """Use one temporary data folder for all tests, so that none writes into the project's."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(shared_data_folder))
 
 
 @pytest.fixture
 def empty_folder(monkeypatch, tmp_path):
-    """A data folder of the test's own, nothing in it and nothing remembered."""
+    """Use a new, empty data folder without cached pools."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
     listops._pool.cache_clear()
     yield tmp_path / "listops"
@@ -66,13 +66,13 @@ def empty_folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def own_tasks(monkeypatch):
-    """The registry as it is, and as it was again afterwards."""
+    """Return a copy of the registry that replaces it during the test."""
     monkeypatch.setattr(registry, "TASKS", mine := dict(TASKS))
     return mine
 
 
 def random_tree(rng, depth):
-    """A tree of up to `depth` levels below this one, one to five arguments: wider than what the
+    """Return a random tree of up to `depth` levels and one to five arguments, more than the
     generator makes."""
     if depth == 0 or rng.random() < 0.3:
         return rng.randrange(10)
@@ -82,7 +82,7 @@ def random_tree(rng, depth):
 
 
 def written(tree):
-    """The tree as text."""
+    """Return the tree as text."""
     return str(tree) if isinstance(tree, int) else f"{tree[0]} {' '.join(map(written, tree[1]))} ]"
 
 
@@ -93,12 +93,12 @@ def decode(ids):
 
 
 def drawn(n, settings, seed=0):
-    """(text, value) of n expressions."""
+    """Return n expressions as (text, value)."""
     return [(decode(ids), value) for ids, value in draw(n, settings, seed)]
 
 
 def float_value(tree):
-    """The definition once more, by recursion and in floats, as numpy sees it."""
+    """Return the value by an independent recursion in NumPy floats."""
     if isinstance(tree, int):
         return float(tree)
     args = np.array([float_value(arg) for arg in tree[1]])
@@ -112,7 +112,7 @@ def float_value(tree):
 
 
 def rows_of(split):
-    """Every row as bytes."""
+    """Return every row as bytes."""
     return [row.numpy().tobytes() for row in split.inputs]
 
 
@@ -144,7 +144,7 @@ def test_evaluate_equals_an_independent_float_recursion():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (" \n ", "0 expressions, needed is one"),
         ("[MAX 1 [MIN 2 ]", "1 operators wait"),
@@ -155,8 +155,8 @@ def test_evaluate_equals_an_independent_float_recursion():
         ("[MXA 1 2 ]", r"token 1 '\[MXA'"),
     ],
 )
-def test_a_malformed_expression_is_refused(text, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_malformed_expression_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
         evaluate(text)
 
 
@@ -189,8 +189,11 @@ def test_quick_is_nested_lists_of_5_to_40_tokens_with_no_class_to_bet_on():
 
 
 def test_the_paper_generator_has_lras_statistics():
-    """3,000 kept against 3,000 that LRA's generator kept: bounds are 3.3 standard errors (99.9 %)
-    of the difference of two such samples; a median's is that of the share below it."""
+    """Compare 3,000 expressions with 3,000 of LRA's generator.
+
+    The bounds are 3.3 standard errors (99.9 %) of the difference of two such samples; for a median,
+    of the share below it.
+    """
     n, bound = 3_000, 3.3 * math.sqrt(2 / 3_000)
     draw, settings, lengths, labels, tries = random.Random(11).random, SETTINGS["paper"], [], [], 0
     while len(lengths) < n:
@@ -321,15 +324,15 @@ def test_a_batch_of_no_row_is_refused(rows):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"inputs": torch.zeros(3)}, r"shape \(3,\)"),
         ({"labels": torch.zeros(2).long()}, r"labels are torch.int64 of shape \(2,\)"),
         ({"lengths": torch.tensor([0, 2, 6])}, "from 0 to 6: allowed are 1 to 5"),
     ],
 )
-def test_a_split_whose_parts_do_not_fit_is_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_split_whose_parts_do_not_fit_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         replace(PADDED, **wrong)
 
 
@@ -363,7 +366,7 @@ def test_a_tsv_file_gives_back_what_was_generated(tmp_path, ending):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ("[MAX 1 2 ]", r"row 3 '\[MAX 1 2 \]': target '', but the source's value is 2"),
         ("[MAX 1 2 ]\t2\t2", "row 3 .*target '2\\\\t2'"),
@@ -372,9 +375,9 @@ def test_a_tsv_file_gives_back_what_was_generated(tmp_path, ending):
         ("[MAX 1 2 ]\t1", "row 3 .*target '1', but the source's value is 2"),
     ],
 )
-def test_a_malformed_row_is_refused_with_file_row_and_text(tmp_path, row, said):
+def test_a_malformed_row_is_refused_with_file_row_and_text(tmp_path, row, message):
     path = write_tsv(tmp_path / "basic_val.tsv", "[MAX 1 2 ]\t2", row, "[MIN 1 2 ]\t1")
-    with pytest.raises(ValueError, match=rf"basic_val\.tsv, {said}"):
+    with pytest.raises(ValueError, match=rf"basic_val\.tsv, {message}"):
         read_tsv(path)
 
 
@@ -386,7 +389,7 @@ def test_a_file_without_header_or_rows_is_refused(tmp_path):
 
 
 def put_lra_files(folder, *splits, n=5):
-    """LRA's release with n rows a split; returns its expressions and their values."""
+    """Write LRA's release with n rows a split; return its expressions and their values."""
     pairs = drawn(3 * n, SETTINGS["smoke"])
     for i, split in enumerate(splits):
         write_tsv(

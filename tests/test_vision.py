@@ -36,7 +36,7 @@ def sample(*shape, seed=0):
 
 
 def paths(height, width):
-    """The pixels (row, column) in the order in which each direction meets them, written as
+    """Return the pixels (row, column) in the order of each direction, written as
     loops."""
     rows = [(y, x) for y in range(height) for x in range(width)]
     columns = [(y, x) for x in range(width) for y in range(height)]
@@ -44,7 +44,7 @@ def paths(height, width):
 
 
 def block_by_hand(block, x):
-    """The block's equations in plain torch: one direction, one pixel, one step of the state at a
+    """Return the block's equations in plain torch: one direction, one pixel, one step at a
     time."""
     e, n, r, reach = block.d_inner, block.d_state, block.dt_rank, block.conv2d.kernel_size[0] // 2
     batch, height, width, _ = x.shape

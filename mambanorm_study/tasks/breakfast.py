@@ -12,7 +12,6 @@ Glossary: T = frames of a video; L = positions, the frames that are used; F = 20
 import math
 import random
 import shutil
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -47,10 +46,6 @@ VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}  #
 # Frames of a video, equally spaced. The paper names no length.
 POSITIONS = {"smoke": 16, "quick": 64, "evening": 64, "lab": 256, "paper": 512}
 SMOKE_VIDEOS = (32, 16, 16)  # at most, of train, validation and test
-LARGE = 2e8  # bytes from which a cache is announced
-SMALLER = (
-    "a smaller scale keeps fewer frames, and MAMBANORM_DATA_DIR puts data and cache on another disk"
-)
 HOW = (
     "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put "
     "breakfast/features and splits there"
@@ -127,15 +122,15 @@ def _features(folder: Path, videos: list[str], positions: int) -> torch.Tensor:
 
 
 def _check_space(path: Path, size: int) -> None:
-    """Warn before a large cache is written, and raise OSError if the disk has no room for it."""
+    """Raise OSError if the disk has no room for a cache of so many bytes.
+
+    Writing to a mapped file on a full disk would end the process.
+    """
     free = shutil.disk_usage(path.parent).free
-    if size > free:  # writing to a mapped file on a full disk would end the process
+    if size > free:
         raise OSError(
-            f"{path} needs {size / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB left: {SMALLER}"
-        )
-    if size > LARGE:
-        warnings.warn(
-            f"{size / 1e9:.1f} GB will be written to {path}, once: {SMALLER}", stacklevel=2
+            f"{path} needs {size / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB left: a smaller "
+            "scale keeps fewer frames, and MAMBANORM_DATA_DIR puts data and cache on another disk"
         )
 
 

@@ -83,6 +83,27 @@ def fetch(url: str, digest: str, folder: Path) -> Path:
     return path
 
 
+def fetch_all(task: str, address: str, digests: dict[str, str]) -> None:
+    """Download a task's files (name -> digest; "" = the digest that Hugging Face states)."""
+    folder = data_folder(task)
+    for name, digest in digests.items():
+        url = f"{address}/{name}"
+        if digest or not (folder / name).exists():
+            fetch(url, digest or _stated_digest(url), folder)
+
+
+def _stated_digest(url: str) -> str:
+    """Return the SHA-256 that a Hugging Face repository states for a large file."""
+    answer = requests.head(url, timeout=TIMEOUT)
+    digest = answer.headers.get("X-Linked-ETag", "").strip('"')
+    if not digest:
+        raise OSError(
+            f"{url} states no checksum ({answer.status_code} {answer.reason}): "
+            "look there, or try again"
+        )
+    return f"sha256:{digest}"
+
+
 def _download(url: str, part: Path) -> None:
     """Append to `part` the bytes of the content at `url` that it lacks."""
     size = part.stat().st_size if part.exists() else 0

@@ -53,11 +53,6 @@ HOW = (
 # -------------------------------------------------------------------------------------------- files
 
 
-def prepare(scale: str) -> None:
-    """Download ImageNet-100's class list; the photographs need a registration."""
-    print(f"the class list is there: {fetch(CLASS_LIST, LIST_DIGEST, data_folder('imagenet100'))}")
-
-
 def _classes(name: str, scale: str) -> tuple[Path, list[str]]:
     """Return the folder that contains train and val, and the classes to read from it."""
     folder = data_folder(name)
@@ -162,7 +157,7 @@ register_task(
     title="ImageNet-100: photographs of 100 classes",
     source=f"{SOURCE}; class list of HobbitLong/CMC",
     kind="image",
-    prepare=prepare,
+    prepare=lambda: fetch(CLASS_LIST, LIST_DIGEST, data_folder("imagenet100")),
     shape=partial(_shape, "imagenet100"),
 )(partial(load_imagenet, "imagenet100"))
 register_task(

@@ -29,10 +29,9 @@ from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
 from mambanorm_study.tasks.files import (
     AGAIN,
-    TIMEOUT,
     check_labels,
     data_folder,
-    fetch,
+    fetch_all,
     read_columns,
     verify,
 )
@@ -40,7 +39,7 @@ from mambanorm_study.tasks.registry import register_task
 from mambanorm_study.tasks.shape import Shape
 from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
 
-Image, pa, requests = Later("PIL.Image"), Later("pyarrow"), Later("requests")
+Image, pa = Later("PIL.Image"), Later("pyarrow")
 
 # Edge of the blocks over which a sequence averages its image: 49 to 64 positions at smoke, 196 to
 # 256 at quick and evening.
@@ -218,25 +217,8 @@ SETS: dict[str, ImageSet] = {
 }  # fmt: skip
 
 
-def prepare(name: str, scale: str) -> None:
-    """Download the published files of a set."""
-    folder, image_set = data_folder(name), SETS[name]
-    for file, digest in image_set.files.items():
-        url = f"{image_set.address}/{file}"
-        if digest or not (folder / file).exists():
-            fetch(url, digest or _stated_digest(url), folder)
-
-
-def _stated_digest(url: str) -> str:
-    """Return the SHA-256 that a Hugging Face repository states for a large file."""
-    answer = requests.head(url, timeout=TIMEOUT)
-    digest = answer.headers.get("X-Linked-ETag", "").strip('"')
-    if not digest:
-        raise OSError(
-            f"{url} states no checksum ({answer.status_code} {answer.reason}): "
-            "look there, or try again"
-        )
-    return f"sha256:{digest}"
+def _prepare(name: str) -> None:
+    fetch_all(name, SETS[name].address, SETS[name].files)
 
 
 def _idx_pair(name: str, split: str) -> list[Path]:
@@ -328,7 +310,7 @@ for _name, _set in SETS.items():
         _name,
         title=f"{_set.title}, pixel by pixel",
         source=_set.source,
-        prepare=partial(prepare, _name),
+        prepare=partial(_prepare, _name),
         shape=partial(_shape, _name, False),
     )(partial(load_sequences, _name))
 for _name in ("cifar10", "cifar100"):
@@ -337,6 +319,6 @@ for _name in ("cifar10", "cifar100"):
         title=f"{SETS[_name].title}, in colour",
         source=SETS[_name].source,
         kind="image",
-        prepare=partial(prepare, _name),
+        prepare=partial(_prepare, _name),
         shape=partial(_shape, _name, True),
     )(partial(load_images, _name))

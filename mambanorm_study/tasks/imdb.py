@@ -11,13 +11,14 @@ padding, 1 = unknown, 2 = `<eos>`.
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 
 import numpy as np
 import torch
 
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.files import check_labels, data_folder, fetch, read_columns
+from mambanorm_study.tasks.files import check_labels, data_folder, fetch_all, read_columns
 from mambanorm_study.tasks.registry import register_task
 from mambanorm_study.tasks.shape import Shape
 from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
@@ -69,12 +70,6 @@ def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Ten
     return torch.from_numpy(inputs), torch.from_numpy(lengths)
 
 
-def prepare(scale: str) -> None:
-    """Download the two published files."""
-    for file, digest in FILES.items():
-        fetch(f"{ADDRESS}/{file}", digest, data_folder("imdb"))
-
-
 def _read(split: str) -> tuple[list[str], np.ndarray]:
     """Return texts and labels of a split's files.
 
@@ -108,7 +103,7 @@ def _shape(scale: str) -> Shape:
     "imdb",
     title="IMDB: is a film review positive? Character by character",
     source="Maas et al. (2011), Learning word vectors for sentiment analysis",
-    prepare=prepare,
+    prepare=partial(fetch_all, "imdb", ADDRESS, FILES),
     shape=_shape,
 )
 def load_imdb(scale: str, seed: int) -> TaskData:

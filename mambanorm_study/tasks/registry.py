@@ -22,7 +22,7 @@ class Task:
     """A registered task.
 
     `load(scale, seed)` returns the TaskData. `kind` is the model family that the task needs.
-    `prepare(scale)` downloads what `load` cannot make itself. `shape(scale)` returns the Shape of
+    `prepare()` downloads what `load` cannot make itself. `shape(scale)` returns the Shape of
     the data without loading them.
     """
 
@@ -31,7 +31,7 @@ class Task:
     source: str
     load: Load
     kind: str = "sequence"
-    prepare: Callable[[str], None] | None = None
+    prepare: Callable[[], object] | None = None
     shape: Callable[[str], Shape] | None = None
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ def prepare_task(name: str, scale: str) -> TaskData:
     check_task(name)
     check_scale(scale)
     if TASKS[name].prepare is not None:
-        TASKS[name].prepare(scale)
+        TASKS[name].prepare()
     return load_task(name, scale, 0)
 
 

@@ -82,7 +82,7 @@ def _file(task: str) -> Path:
     "energy",
     title="Energy Efficiency: heating and cooling load of buildings",
     source="Tsanas & Xifara (2012), UCI, doi:10.24432/C51307",
-    prepare=lambda scale: fetch(*FILES["energy"], data_folder("energy")),
+    prepare=lambda: fetch(*FILES["energy"], data_folder("energy")),
     shape=partial(_shape, 768, 8, LOADS),
 )
 def load_energy(scale: str, seed: int) -> TaskData:
@@ -95,7 +95,7 @@ def load_energy(scale: str, seed: int) -> TaskData:
     "california_housing",
     title="California Housing: the median value of a district's houses",
     source="Pace & Barry (1997), in the edition of Géron (2019)",
-    prepare=lambda scale: fetch(*FILES["california_housing"], data_folder("california_housing")),
+    prepare=lambda: fetch(*FILES["california_housing"], data_folder("california_housing")),
     shape=partial(_shape, 20_640, 14, HOUSE_VALUE),
 )
 def load_california_housing(scale: str, seed: int) -> TaskData:
