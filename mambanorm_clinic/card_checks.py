@@ -30,7 +30,13 @@ from mambanorm.norms.behaviour import (
     name_of,
     prepared,
 )
-from mambanorm_study.lessons.invariance import CHANGES, CHANGE_LIMIT, output_change, prepared_norm, sample
+from mambanorm_study.lessons.invariance import (
+    CHANGE_LIMIT,
+    CHANGES,
+    output_change,
+    prepared_norm,
+    sample,
+)
 from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock
 from mambanorm_study.models.vision import VSSBlock
@@ -170,7 +176,11 @@ def _modes(name: str) -> Found:
 def _felt(name: str, change: str) -> Found:
     x = sample()
     moved = output_change(prepared_norm(name, x), change, x)
-    return ("not felt", "") if moved < CHANGE_LIMIT else (f"the output changes by {_percent(moved)}", "")
+    return (
+        ("not felt", "")
+        if moved < CHANGE_LIMIT
+        else (f"the output changes by {_percent(moved)}", "")
+    )
 
 
 def _order(name: str, axis: int) -> Found:
@@ -219,7 +229,11 @@ def _on(x: Tensor) -> Callable[[str], Found]:
         for what, value in (("output", y), ("gradient", own.grad)):
             if value is not None and not value.isfinite().all():
                 return f"the {what} is not finite", "bad"
-        left = "" if x.std() < 1e-6 or y.detach().std() > CHANGE_LIMIT else "; nothing of the input is left"
+        left = (
+            ""
+            if x.std() < 1e-6 or y.detach().std() > CHANGE_LIMIT
+            else "; nothing of the input is left"
+        )
         return f"finite, largest {y.detach().abs().max():.3g}{left}", "" if left else "good"
 
     return ask

@@ -217,7 +217,13 @@ class ImageClassifier(Classifier):
         self._make_stem(
             d_model, dict(in_channels=in_channels), patch, n_classes=n_classes, n_layers=n_layers
         )
-        _check_down_sample(down_sample, n_layers)
+        valid = isinstance(down_sample, tuple | list) and all(
+            type(block) is int and 0 < block < n_layers for block in down_sample
+        )
+        if not valid or len(set(down_sample)) < len(down_sample):
+            raise ValueError(
+                f"down_sample names blocks among 1..{n_layers - 1}, each once, got {down_sample!r}"
+            )
         self.arm = Arm.parse(arm)
         self.down_sample = tuple(down_sample)
         check_arm_options(self.arm, norm_options, (stem_norm, down_norm, final_norm))
@@ -244,21 +250,8 @@ class ImageClassifier(Classifier):
         self._check(x, lengths)
         x = self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()  # (B, H, W, D)
         x = self.stem_norm(self.positional(x).flatten(1, 2)).reshape(x.shape)
-        for depth, (block, drop_path) in enumerate(
-            zip(self.blocks, self.drop_paths, strict=True), start=1
-        ):
-            x = drop_path.around(block(x), x)
+        for depth, block in enumerate(self.blocks, start=1):
+            x = self.drop_paths[depth - 1].around(block(x), x)
             if depth in self.down_sample:
                 x = self.merging[str(depth)](x)
         return self.head(self.final_norm(x.flatten(1, 2)).mean(1))
-
-
-def _check_down_sample(down_sample: object, n_layers: int) -> None:
-    """Raise ValueError unless down_sample is a sequence of distinct blocks before the last one."""
-    valid = isinstance(down_sample, tuple | list) and all(
-        type(block) is int and 0 < block < n_layers for block in down_sample
-    )
-    if not valid or len(set(down_sample)) < len(down_sample):
-        raise ValueError(
-            f"down_sample names blocks among 1..{n_layers - 1}, each once, got {down_sample!r}"
-        )

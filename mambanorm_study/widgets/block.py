@@ -23,7 +23,7 @@ from mambanorm_study.figures.explorers import (
 )
 from mambanorm_study.figures.lessons import example_batch
 from mambanorm_study.figures.style import StudyFigure
-from mambanorm_study.lessons.invariance import CHANGES, CHANGE_LIMIT, output_change, prepared_norm
+from mambanorm_study.lessons.invariance import CHANGE_LIMIT, CHANGES, output_change, prepared_norm
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import RECORDED_TASKS
