@@ -174,8 +174,10 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     ]
     if scale == "smoke":
         generator = random.Random(seed)
-        sizes = map(min, SMOKE_VIDEOS, map(len, parts))
-        parts = [generator.sample(part, size) for part, size in zip(parts, sizes, strict=True)]
+        parts = [
+            generator.sample(part, min(most, len(part)))
+            for part, most in zip(parts, SMOKE_VIDEOS, strict=True)
+        ]
     videos = sorted(video for part in parts for video in part)  # one cache file for every seed
     features = _features(data_folder("breakfast"), videos, POSITIONS[scale])
     row_of = {video: i for i, video in enumerate(videos)}
