@@ -30,7 +30,13 @@ from mambanorm.norms.behaviour import (
     name_of,
     prepare,
 )
-from mambanorm_study.lessons.invariance import CHANGES, FELT, felt, prepared_norm, sample
+from mambanorm_study.lessons.invariance import (
+    CHANGE_LIMIT,
+    CHANGES,
+    output_change,
+    prepared_norm,
+    sample,
+)
 from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock
 from mambanorm_study.models.vision import VSSBlock
@@ -155,7 +161,7 @@ def _mates(name: str) -> Found:
     x = sample()
     return (
         ("no", "good")
-        if felt(prepared_norm(name, x, training=False), "other rows", x) < 1e-9
+        if output_change(prepared_norm(name, x, training=False), "other rows", x) < 1e-9
         else ("yes", "bad")
     )
 
@@ -169,8 +175,12 @@ def _modes(name: str) -> Found:
 
 def _felt(name: str, change: str) -> Found:
     x = sample()
-    moved = felt(prepared_norm(name, x), change, x)
-    return ("not felt", "") if moved < FELT else (f"the output changes by {_percent(moved)}", "")
+    moved = output_change(prepared_norm(name, x), change, x)
+    return (
+        ("not felt", "")
+        if moved < CHANGE_LIMIT
+        else (f"the output changes by {_percent(moved)}", "")
+    )
 
 
 def _order(name: str, axis: int) -> Found:
@@ -182,7 +192,7 @@ def _order(name: str, axis: int) -> Found:
     gap = _gap(other, y.index_select(axis, turned))
     return (
         ("the outputs move along", "")
-        if gap < FELT
+        if gap < CHANGE_LIMIT
         else (f"the outputs change by {_percent(gap)}", "")
     )
 
@@ -219,7 +229,11 @@ def _on(x: Tensor) -> Callable[[str], Found]:
         for what, value in (("output", y), ("gradient", own.grad)):
             if value is not None and not value.isfinite().all():
                 return f"the {what} is not finite", "bad"
-        left = "" if x.std() < 1e-6 or y.detach().std() > FELT else "; nothing of the input is left"
+        left = (
+            ""
+            if x.std() < 1e-6 or y.detach().std() > CHANGE_LIMIT
+            else "; nothing of the input is left"
+        )
         return f"finite, largest {y.detach().abs().max():.3g}{left}", "" if left else "good"
 
     return ask

@@ -37,10 +37,10 @@ from mambanorm_study.models.vision import (
 from mambanorm_study.models.vision import (
     VSSBlock as VSSBlock,
 )
-from mambanorm_study.norms.adaln import (
+from mambanorm_study.norms.unregistered import (
     AdaLN as AdaLN,
 )
-from mambanorm_study.norms.adaln import (
+from mambanorm_study.norms.unregistered import (
     standardize_weights as standardize_weights,
 )
 from mambanorm_study.runs.grid import (

@@ -269,7 +269,7 @@ def test_text_is_read_by_tokenizer_characters_or_bytes(tmp_path):
     ("change", "said"),
     [
         (lambda path, text: (path,), "required: --text"),
-        (lambda path, text: (path, "--text", path), "model.safetensors is no text in UTF-8"),
+        (lambda path, text: (path, "--text", path), "model.safetensors is not UTF-8 text"),
         (lambda path, text: (text, "--text", text), "no checkpoint"),
         (lambda path, text: (path, "--text", one_token(text)), "1 tokens long: at least 2"),
         (lambda path, text: (path, "--text", text, "--rows", "0"), "'0' is no whole number from 1"),

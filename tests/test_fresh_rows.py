@@ -7,7 +7,7 @@ import torch
 import mambanorm_study as study
 from mambanorm_study.runs.evaluation import answers
 from mambanorm_study.tables.intervals import shared_rows
-from mambanorm_study.tasks import TASKS, glyphs, small
+from mambanorm_study.tasks import TASKS, glyphs, synthetic
 from mambanorm_study.tasks.base import IGNORED, BadData, Split, TaskData
 
 NAMES = ("curves", "glyphs", "glyphs_images", "mqar")
@@ -84,11 +84,11 @@ def test_rows_without_noise_are_told_by_the_nearest_master_far_more_often_than_b
 def test_a_query_is_labelled_with_the_value_that_stands_behind_its_key():
     split = study.load_task("mqar", "smoke", 2).test
     for row, labels in zip(split.inputs.tolist(), split.labels.tolist(), strict=True):
-        shown, asked = row[: 2 * small.PAIRS], row[2 * small.PAIRS :]
+        shown, asked = row[: 2 * synthetic.PAIRS], row[2 * synthetic.PAIRS :]
         value = dict(zip(shown[::2], shown[1::2], strict=True))
-        assert len(value) == small.PAIRS
-        assert set(labels[: 2 * small.PAIRS]) == {IGNORED}
-        assert [value[key] for key in asked] == labels[2 * small.PAIRS :]
+        assert len(value) == synthetic.PAIRS
+        assert set(labels[: 2 * synthetic.PAIRS]) == {IGNORED}
+        assert [value[key] for key in asked] == labels[2 * synthetic.PAIRS :]
 
 
 def test_positions_without_a_label_count_for_nothing():

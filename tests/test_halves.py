@@ -8,9 +8,9 @@ import mambanorm as mn
 import mambanorm_study as study
 from mambanorm_study import figures
 from mambanorm_study.tables import halves
-from mambanorm_study.tasks import small
+from mambanorm_study.tasks import synthetic
 
-ALL_ROWS, LENGTH = small.ROWS["level"][1], small.LENGTH["level"]
+ALL_ROWS, LENGTH = synthetic.SIZES["level"], synthetic.LEVEL_LENGTH
 
 
 def rows(dtype=torch.float64):

@@ -45,8 +45,8 @@ def test_descent_finds_the_least_squares_weights_and_diverges_above_twice_the_sa
     ) == pytest.approx(path.loss.iloc[-1])
     assert np.abs(path[["w0", "w1"]].iloc[-1] - best).max() < 0.1
     edge = 2 / preprocessing.curvature(x)[-1]
-    assert preprocessing.descend(x, y, rate=1.05 * edge).loss.iloc[-1] > 10 * path.loss.iloc[0]
-    assert preprocessing.descend(x, y, rate=0.9 * edge).left.iloc[-1] <= preprocessing.CLOSE
+    assert preprocessing.descend(x, y, lr=1.05 * edge).loss.iloc[-1] > 10 * path.loss.iloc[0]
+    assert preprocessing.descend(x, y, lr=0.9 * edge).left.iloc[-1] <= preprocessing.CLOSE
 
 
 def test_the_worse_the_condition_the_more_steps():
@@ -77,7 +77,7 @@ def test_one_wrong_value_ruins_min_max_and_hardly_moves_the_quartiles():
 
 
 def test_a_norm_does_not_feel_what_its_equation_cancels():
-    blind = invariance.invariances() < invariance.FELT
+    blind = invariance.invariances() < invariance.CHANGE_LIMIT
     norms = {n: e for n, e in mn.NORMS.items() if n != "Constant"}  # which sees no input
     known = {  # which norms cannot feel the change, from their equations
         "all × 3": {n for n in norms if n not in ("None", "Scale", "DyT", "Derf", "NormSelector")},
@@ -122,20 +122,17 @@ def test_a_run_that_diverges_is_scored_as_a_guess():
 
 
 def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off(tmp_path, monkeypatch):
-    frame = trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one")
+    monkeypatch.setattr(trained, "LEARNING_RATES", (0.02,))
+    frame = trained.with_and_without("smoke", 2, runs_dir=tmp_path / "one")
     assert len(frame) == 2 * 3
     torch.rand(17)
-    assert frame.equals(
-        trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "other")
-    )
+    assert frame.equals(trained.with_and_without("smoke", 2, runs_dir=tmp_path / "other"))
     monkeypatch.setattr(
         trained, "small_vgg", None
     )  # what is kept is read, and the rest cannot be trained now
-    assert frame.equals(
-        trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one")
-    )
+    assert frame.equals(trained.with_and_without("smoke", 2, runs_dir=tmp_path / "one"))
     with pytest.raises(TypeError):
-        trained.with_and_without("smoke", 3, rates=(0.02,), runs_dir=tmp_path / "one")
+        trained.with_and_without("smoke", 3, runs_dir=tmp_path / "one")
     assert "fails" in answers.batch_norm(frame.assign(train_accuracy=0.5))
     ahead = frame.assign(
         train_accuracy=frame.arm.map({"none": 0.1, "none, He start": 0.8, "BN": 0.9})
@@ -254,8 +251,8 @@ def two_runs(before, after):
 def test_the_first_answers_say_what_the_two_runs_reached():
     said = answers.start_here(two_runs(0.565, 0.7))
     assert (
-        "The original Mamba passes 50 %, the norm after the SSM adds +13.5 points: RMSN→None 56.5 %; RMSN→GN"
-        in said
+        "The original Mamba passes 50 %, the norm after the SSM adds +13.5 points: "
+        "RMSN→None 56.5 %; RMSN→GN" in said
     )
     assert "RMSN→GN 70.0 %; chance is 10.0 %; 5 s a run on 1 thread(s)." in said
     assert "does not pass 50 %, the norm after the SSM adds −5.0 points" in answers.start_here(

@@ -93,7 +93,7 @@ def test_the_block_is_its_chunked_twin_forward_and_backward(sizes, dtype, tolera
 
 
 class Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor that an operation makes."""
+    """Mode that records the size of the largest tensor that an operation makes."""
 
     elements = 0
 

@@ -8,12 +8,12 @@ import torch
 
 import mambanorm_study as study
 from mambanorm_study.tables.intervals import shared_rows
-from mambanorm_study.tasks import TASKS, small
+from mambanorm_study.tasks import TASKS, mnist1d
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A cache of its own; the data of earlier tests are forgotten."""
+    """Use a new, empty cache folder."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
     study.tasks.registry._load.cache_clear()
     yield tmp_path / "mnist1d"
@@ -75,7 +75,7 @@ def test_the_process_keeps_its_random_numbers():
     np.random.seed(7)
     random.seed(7)
     expected = np.random.RandomState(7).rand(), random.Random(7).random()
-    small.draw_curves(20, seed=1)
+    mnist1d.draw_curves(20, seed=1)
     assert (np.random.rand(), random.random()) == expected
 
 
@@ -83,5 +83,5 @@ def test_curves_are_made_once(folder, monkeypatch):
     first = study.load_task("mnist1d", "smoke", 5)
     assert [file.name for file in folder.iterdir()] == ["200-seed5.npz"]
     study.tasks.registry._load.cache_clear()
-    monkeypatch.setattr(small, "draw_curves", None)  # must not be needed any more
+    monkeypatch.setattr(mnist1d, "draw_curves", None)  # must not be needed any more
     assert torch.equal(study.load_task("mnist1d", "smoke", 5).val.inputs, first.val.inputs)

@@ -35,7 +35,7 @@ NONE, ORIGINAL, PROPOSAL = "None>SSM>None", "RMSN>SSM>None", "NormVary-token>SSM
 
 
 def text_of(split):
-    """The text that a split's windows cover."""
+    """Return the text that a split's windows cover."""
     return pydoc.decode(torch.cat([split.inputs[0, :1], split.labels.flatten()]))
 
 
@@ -68,7 +68,7 @@ def test_the_splits_are_consecutive_parts_of_the_text_and_the_same_for_every_see
 
 
 def test_no_paragraph_stands_in_two_splits():
-    """As it is, the text repeats itself: 8 % of its end stands in its beginning."""
+    """Without `distinct`, 8 % of the end of the text also occurs at its beginning."""
     assert pydoc.distinct("a b\n\nc\n\n  a\nb\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
     text = pydoc.load_text()
     ids = pydoc.encode(pydoc.distinct(text))
@@ -128,7 +128,8 @@ def test_rows_with_a_label_at_each_position_have_no_padding():
         Split(ids, ids, torch.tensor([4, 3]))
     with pytest.raises(
         BadData,
-        match=r"labels are torch.int64 of shape \(2, 3\): 2 rows of inputs need whole numbers \(2,\)",
+        match=r"labels are torch.int64 of shape \(2, 3\): "
+        r"2 rows of inputs need whole numbers \(2,\)",
     ):
         Split(ids, ids[:, :3])
 
@@ -137,7 +138,7 @@ def test_rows_with_a_label_at_each_position_have_no_padding():
 
 
 class Sure(torch.nn.Module):
-    """Gives the id after the one it reads the share p of the probability."""
+    """Model that predicts the id after the one it reads with probability p."""
 
     def forward(self, ids, lengths=None, p=0.7):
         logits = torch.full((*ids.shape, 4), math.log((1 - p) / 3))
@@ -145,7 +146,7 @@ class Sure(torch.nn.Module):
 
 
 def counting(rows=3, wrong=1):
-    """Rows 0 1 2 3 0 …, whose labels count on but for the first `wrong` positions of the first
+    """Return rows 0 1 2 3 0 … whose labels count on, except at `wrong` positions of the first
     row."""
     ids = torch.arange(rows * 5).view(rows, 5) % 4
     labels = (ids + 1) % 4

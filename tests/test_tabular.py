@@ -25,7 +25,7 @@ FILES = {"energy/ENB2012_data.xlsx": "enb2012/ENB2012_data.xlsx",
 
 @pytest.fixture
 def real(tmp_path, monkeypatch):
-    """The folder with real files, which stand in a data folder of the test's own."""
+    """Return the folder with real files, and link them into a new data folder."""
     folder = os.environ.get("MAMBANORM_REAL_DATA")
     if not folder:
         pytest.skip("MAMBANORM_REAL_DATA is unset: it names the folder with real files")
@@ -37,7 +37,7 @@ def real(tmp_path, monkeypatch):
 
 
 def values(split: Split) -> np.ndarray:
-    """The features of a split, from their slots."""
+    """Return the features of a split from their slots."""
     place = range(split.inputs.shape[1])
     return split.inputs[:, place, place].numpy()
 
@@ -141,7 +141,7 @@ def test_a_regression_is_trained_stored_and_read_as_any_other_run(tmp_path, arm)
 def test_a_target_that_is_missing_is_named():
     x, y = made()
     y.iloc[7, 1] = np.nan
-    with pytest.raises(BadData, match=r"target 1 of row \d+ is nan: mend the data"):
+    with pytest.raises(BadData, match=r"target 1 of row \d+ is nan: fix the data"):
         table_splits(x, y, TARGETS, "quick", 0)
 
 

@@ -20,12 +20,12 @@ from mambanorm_study.tasks import (
     TASKS,
     Split,
     TaskData,
+    digits,
     files,
     listops,
     load_task,
     register_task,
     registry,
-    small,
 )
 from mambanorm_study.tasks.listops import SETTINGS, draw, evaluate, read_tsv, tokenise
 
@@ -51,13 +51,13 @@ def shared_data_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _data_folder(monkeypatch, shared_data_folder):
-    """Every test has the same temporary data folder, so that none writes into the project's."""
+    """Use one temporary data folder for all tests, so that none writes into the project's."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(shared_data_folder))
 
 
 @pytest.fixture
 def empty_folder(monkeypatch, tmp_path):
-    """A data folder of the test's own, nothing in it and nothing remembered."""
+    """Use a new, empty data folder without cached pools."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
     listops._pool.cache_clear()
     yield tmp_path / "listops"
@@ -66,13 +66,13 @@ def empty_folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def own_tasks(monkeypatch):
-    """The registry as it is, and as it was again afterwards."""
+    """Return a copy of the registry that replaces it during the test."""
     monkeypatch.setattr(registry, "TASKS", mine := dict(TASKS))
     return mine
 
 
 def random_tree(rng, depth):
-    """A tree of up to `depth` levels below this one, one to five arguments: wider than what the
+    """Return a random tree of up to `depth` levels and one to five arguments, more than the
     generator makes."""
     if depth == 0 or rng.random() < 0.3:
         return rng.randrange(10)
@@ -82,17 +82,23 @@ def random_tree(rng, depth):
 
 
 def written(tree):
-    """The tree as text."""
+    """Return the tree as text."""
     return str(tree) if isinstance(tree, int) else f"{tree[0]} {' '.join(map(written, tree[1]))} ]"
 
 
+def decode(ids):
+    """Return the text of a row of ids, without `<pad>` and `<eos>`, in the form of `evaluate`."""
+    tokens = [listops.VOCABULARY[i] for i in map(int, ids) if i not in (0, listops.EOS)]
+    return " ".join("]" if token == "X" else token for token in tokens)
+
+
 def drawn(n, settings, seed=0):
-    """(text, value) of n expressions."""
-    return [(listops.decode(ids), value) for ids, value in draw(n, settings, seed)]
+    """Return n expressions as (text, value)."""
+    return [(decode(ids), value) for ids, value in draw(n, settings, seed)]
 
 
 def float_value(tree):
-    """The definition once more, by recursion and in floats, as numpy sees it."""
+    """Return the value by an independent recursion in NumPy floats."""
     if isinstance(tree, int):
         return float(tree)
     args = np.array([float_value(arg) for arg in tree[1]])
@@ -106,7 +112,7 @@ def float_value(tree):
 
 
 def rows_of(split):
-    """Every row as bytes."""
+    """Return every row as bytes."""
     return [row.numpy().tobytes() for row in split.inputs]
 
 
@@ -120,7 +126,7 @@ def test_the_worked_examples_have_their_value_and_the_s4_readers_tokens(source, 
     assert len(tokenise(source)) == {7: 21, 6: 6, 2: 12}[value]
     assert evaluate(tokens.replace(" X", " ]")) == value  # parentheses are optional
     ids = [listops.IDS[token] for token in tokenise(source)]
-    assert evaluate(listops.decode([*ids, listops.EOS, 0, 0])) == value
+    assert evaluate(decode([*ids, listops.EOS, 0, 0])) == value
     assert (len(listops.VOCABULARY), listops.VOCABULARY[:3]) == (18, ("<pad>", "<unk>", "<eos>"))
 
 
@@ -138,7 +144,7 @@ def test_evaluate_equals_an_independent_float_recursion():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (" \n ", "0 expressions, needed is one"),
         ("[MAX 1 [MIN 2 ]", "1 operators wait"),
@@ -149,8 +155,8 @@ def test_evaluate_equals_an_independent_float_recursion():
         ("[MXA 1 2 ]", r"token 1 '\[MXA'"),
     ],
 )
-def test_a_malformed_expression_is_refused(text, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_malformed_expression_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
         evaluate(text)
 
 
@@ -183,8 +189,11 @@ def test_quick_is_nested_lists_of_5_to_40_tokens_with_no_class_to_bet_on():
 
 
 def test_the_paper_generator_has_lras_statistics():
-    """3,000 kept against 3,000 that LRA's generator kept: bounds are 3.3 standard errors (99.9 %)
-    of the difference of two such samples; a median's is that of the share below it."""
+    """Compare 3,000 expressions with 3,000 of LRA's generator.
+
+    The bounds are 3.3 standard errors (99.9 %) of the difference of two such samples; for a median,
+    of the share below it.
+    """
     n, bound = 3_000, 3.3 * math.sqrt(2 / 3_000)
     draw, settings, lengths, labels, tries = random.Random(11).random, SETTINGS["paper"], [], [], 0
     while len(lengths) < n:
@@ -204,15 +213,15 @@ def test_the_paper_generator_has_lras_statistics():
     slack = bound * math.sqrt(0.08 * 0.92)
     assert ((0.07 - slack < shares[1:9]) & (shares[1:9] < 0.09 + slack)).all()
     assert statistics.mean(lengths) == pytest.approx(
-        listops.TOKENS["paper"], abs=bound * statistics.stdev(lengths)
+        listops.MEAN_TOKENS["paper"], abs=bound * statistics.stdev(lengths)
     )
 
 
 def test_paper_settings_are_lras():
     paper = SETTINGS["paper"]
-    assert (paper.train, paper.val, paper.test) == (96_000, 2_000, 2_000)
+    assert paper.sizes == (96_000, 2_000, 2_000)
     assert (len(paper.operator_probability) + 1, set(paper.operator_probability)) == (10, {0.25})
-    assert (paper.min_args, paper.max_args, paper.longer_than, paper.shorter_than) == (
+    assert (listops.MIN_ARGS, paper.max_args, paper.longer_than, paper.shorter_than) == (
         2,
         10,
         500,
@@ -242,7 +251,7 @@ def test_seeds_share_one_pool_of_labelled_rows_and_no_expression_stands_in_two_s
     assert pools[0] == pools[1]
     assert len(pools[0]) == len(set(pools[0])) == 128
     for part in (data.train, data.test):
-        assert [evaluate(listops.decode(row)) for row in part.inputs] == part.labels.tolist()
+        assert [evaluate(decode(row)) for row in part.inputs] == part.labels.tolist()
         assert part.inputs.dtype == torch.uint8
         ends = zip(part.inputs, part.lengths, strict=True)
         assert all(row[length - 1] == 2 and not row[length:].any() for row, length in ends)
@@ -264,7 +273,9 @@ def test_digits_are_all_there_once_and_stratified():
 
 
 def test_digit_splits_share_no_image_and_keep_every_class():
-    assert sorted(np.concatenate(small.split_rows(np.arange(300) % 10, 4))) == list(range(300))
+    assert sorted(np.concatenate(digits.stratified_splits(np.arange(300) % 10, 4))) == list(
+        range(300)
+    )
     data = load_task("digits", "smoke", 0)
     assert sum(map(len, (data.train, data.val, data.test))) == 200
     assert all(part.labels.unique().numel() == 10 for part in (data.train, data.val, data.test))
@@ -308,20 +319,20 @@ def test_a_batch_of_tokens_is_int64_and_cut_to_its_longest_row(rows):
 
 @pytest.mark.parametrize("rows", [[], slice(0, 0), [False, False, False]])
 def test_a_batch_of_no_row_is_refused(rows):
-    with pytest.raises(ValueError, match="picks no row"):
+    with pytest.raises(ValueError, match="selects no row"):
         PADDED.batch(rows)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"inputs": torch.zeros(3)}, r"shape \(3,\)"),
         ({"labels": torch.zeros(2).long()}, r"labels are torch.int64 of shape \(2,\)"),
         ({"lengths": torch.tensor([0, 2, 6])}, "from 0 to 6: allowed are 1 to 5"),
     ],
 )
-def test_a_split_whose_parts_do_not_fit_is_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_split_whose_parts_do_not_fit_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         replace(PADDED, **wrong)
 
 
@@ -355,7 +366,7 @@ def test_a_tsv_file_gives_back_what_was_generated(tmp_path, ending):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ("[MAX 1 2 ]", r"row 3 '\[MAX 1 2 \]': target '', but the source's value is 2"),
         ("[MAX 1 2 ]\t2\t2", "row 3 .*target '2\\\\t2'"),
@@ -364,9 +375,9 @@ def test_a_tsv_file_gives_back_what_was_generated(tmp_path, ending):
         ("[MAX 1 2 ]\t1", "row 3 .*target '1', but the source's value is 2"),
     ],
 )
-def test_a_malformed_row_is_refused_with_file_row_and_text(tmp_path, row, said):
+def test_a_malformed_row_is_refused_with_file_row_and_text(tmp_path, row, message):
     path = write_tsv(tmp_path / "basic_val.tsv", "[MAX 1 2 ]\t2", row, "[MIN 1 2 ]\t1")
-    with pytest.raises(ValueError, match=rf"basic_val\.tsv, {said}"):
+    with pytest.raises(ValueError, match=rf"basic_val\.tsv, {message}"):
         read_tsv(path)
 
 
@@ -378,7 +389,7 @@ def test_a_file_without_header_or_rows_is_refused(tmp_path):
 
 
 def put_lra_files(folder, *splits, n=5):
-    """LRA's release with n rows a split; returns its expressions and their values."""
+    """Write LRA's release with n rows a split; return its expressions and their values."""
     pairs = drawn(3 * n, SETTINGS["smoke"])
     for i, split in enumerate(splits):
         write_tsv(
@@ -396,11 +407,13 @@ def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(
         ValueError, match=r"holds 5 \+ 5 \+ 5 rows, paper needs 96,000 \+ 2,000 \+ 2,000"
     ):
         listops.load_listops("paper", 0)
-    monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], train=5, val=5, test=5))
+    monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], sizes=(5, 5, 5)))
     data = listops.load_listops("paper", 0)
     parts = (data.train, data.val, data.test)
     assert [
-        (listops.decode(row), int(n)) for part in parts for row, n in zip(part.inputs, part.labels)
+        (decode(row), int(label))
+        for part in parts
+        for row, label in zip(part.inputs, part.labels, strict=True)
     ] == pairs
     (empty_folder / "basic_test.tsv").unlink()
     listops._pool.cache_clear()

@@ -35,7 +35,7 @@ def make(**changes):
 
 
 def attention_by_hand(layer, x, length):
-    """One row (L, D), head by head and query by query: softmax(q·k/√d) v over the first `length`
+    """Return one row (L, D), head by head, query by query: softmax(q·k/√d) v over `length`
     positions."""
     q, k, v = (x @ layer.qkv.weight.T + layer.qkv.bias).split(D, dim=-1)
     out, d = torch.zeros_like(x), D // layer.n_heads

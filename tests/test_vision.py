@@ -36,7 +36,7 @@ def sample(*shape, seed=0):
 
 
 def paths(height, width):
-    """The pixels (row, column) in the order in which each direction meets them, written as
+    """Return the pixels (row, column) in the order of each direction, written as
     loops."""
     rows = [(y, x) for y in range(height) for x in range(width)]
     columns = [(y, x) for x in range(width) for y in range(height)]
@@ -44,7 +44,7 @@ def paths(height, width):
 
 
 def block_by_hand(block, x):
-    """The block's equations in plain torch: one direction, one pixel, one step of the state at a
+    """Return the block's equations in plain torch: one direction, one pixel, one step at a
     time."""
     e, n, r, reach = block.d_inner, block.d_state, block.dt_rank, block.conv2d.kernel_size[0] // 2
     batch, height, width, _ = x.shape
@@ -354,9 +354,7 @@ def test_a_run_on_images_leaves_what_every_run_leaves():
     assert positions(torch.zeros(3, 8), torch.tensor([8, 1, 2]), 1) == 11
 
 
-def test_no_weight_decay_on_a_logs_ds_biases_and_norm_parameters_and_part_norms_are_of_all_but_the_norms(
-    data,
-):
+def test_weight_decay_and_part_norms_leave_out_the_right_parameters(data):
     model = build_model(
         base_config("digits_images", "smoke", arm="NormVary>SSM>GN", weight_decay=0.3), data
     )

@@ -19,7 +19,7 @@ from mambanorm_study.figures.colours import BEST
 from mambanorm_study.figures.diagrams import moving_cells
 from mambanorm_study.figures.lessons import example_batch
 from mambanorm_study.figures.style import StudyFigure
-from mambanorm_study.lessons.invariance import FELT, felt, prepared_norm
+from mambanorm_study.lessons.invariance import CHANGE_LIMIT, output_change, prepared_norm
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.tables.inside import INPUTS, scan_by_hand
 from mambanorm_study.tables.norm_catalog import arm_facts
@@ -87,8 +87,8 @@ def test_every_explorer_is_one_labelled_picture_with_words_for_those_who_cannot_
 def test_in_eval_mode_batch_norm_depends_on_nobody_else_and_follows_the_scale():
     x = example_batch()
     norm = prepared_norm("BN", x, training=False)
-    assert felt(norm, "other rows", x) == felt(norm, "later positions", x) == 0
-    assert felt(norm, "all × 3", x) > FELT
+    assert output_change(norm, "other rows", x) == output_change(norm, "later positions", x) == 0
+    assert output_change(norm, "all × 3", x) > CHANGE_LIMIT
     assert not moving_cells("BN", training=False).any()
     assert moving_cells("BN").any()
 

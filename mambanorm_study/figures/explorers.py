@@ -37,9 +37,9 @@ def fig_norm_view(
     training: bool = True,
 ) -> Figure:
     """The norm's cube, the first row of x and of y = norm(x), both (B, L, D), with mean and sd of
-    all their values, and by how much each change of x moves the output (`lessons.invariance.felt`;
-    unmoved below `felt`). The cube has four channels, so that more than four groups look like
-    four."""
+    all their values, and by how much each change of x moves the output
+    (`lessons.invariance.output_change`; unmoved below `felt`). The cube has four channels, so that
+    more than four groups look like four."""
     margins = dict(left=0.02, right=0.985, top=0.85, bottom=0.2, hspace=0.3, wspace=0.24)
     layout = [["cube", "x", "y"], ["trials", "x", "y"]]
     fig, axes = quick_figure(layout, height=4.2, margins=margins, width_ratios=(0.95, 1, 1))

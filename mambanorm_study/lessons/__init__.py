@@ -1,7 +1,9 @@
-"""The experiments of the notebooks that teach: small, seconds long, and each returns a data frame.
+"""The experiments of the notebooks that teach; each takes seconds and returns a data frame.
 
-preprocessing.py   what the scale of features does to gradient descent invariance.py      which
-changes of its input each norm does not feel state_space.py     one state of a state space model,
-and how long it remembers trained.py         a small VGG with and without batch norm; a Mamba block
-without its gate or its convolution
+| file | question |
+|---|---|
+| preprocessing.py | what does the scale of features do to gradient descent? |
+| invariance.py | which changes of its input leave a norm's output unchanged? |
+| state_space.py | how long does one state of a state space model remember? |
+| trained.py | a small VGG with and without batch norm; a Mamba block without gate or convolution |
 """

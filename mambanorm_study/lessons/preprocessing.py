@@ -1,9 +1,9 @@
-"""What the scale of the input features does to gradient descent, on real measurements of 178 wines.
+"""What the scale of the input features does to gradient descent, on measurements of 178 wines.
 
 A linear model w·x without intercept is fitted to a centred target by full-batch gradient descent.
-Its loss is a bowl whose steepness is the matrix H = 2 XᵀX / n. The largest eigenvalue of H bounds
-the learning rate, the smallest sets the speed, so their ratio, the condition number, says how many
-steps it takes.
+The loss is a bowl with the curvature matrix H = 2 XᵀX / n. The largest eigenvalue of H bounds the
+learning rate, and the smallest sets the speed. So their ratio, the condition number, determines the
+number of steps.
 
 Source: Aeberhard & Forina (1991), Wine, UCI, doi:10.24432/C5PC7J; scikit-learn `load_wine`.
 """
@@ -14,93 +14,91 @@ import numpy as np
 import pandas as pd
 
 FEATURES, TARGET = ("alcalinity_of_ash", "hue"), "alcohol"
+# Descent has converged when this share of the removable loss is left
 CLOSE = 0.01
-"""Converged: this share of the loss that can be removed is left."""
 
 
 def wines() -> pd.DataFrame:
-    """178 wines, 13 measurements each, in the units of the laboratory."""
-    from sklearn.datasets import load_wine  # here: scikit-learn takes a second
+    """Return 178 wines with 13 measurements each, in the units of the laboratory."""
+    from sklearn.datasets import load_wine  # imported here because it takes a second
 
     return load_wine(as_frame=True).data
 
 
 def scaled(x: np.ndarray, how: str) -> np.ndarray:
-    """Columns of x (n, features): "raw" but centred, "min–max" to [0, 1], "min–max, centred", or
-    "standardised"."""
+    """Return x (n, features) with scaled columns.
+
+    how: "raw" (centred only), "min–max" (to [0, 1]), "min–max, centred", or "standardised".
+    """
     if how == "min–max":
         return (x - x.min(0)) / np.ptp(x, 0)
-    return (x - x.mean(0)) / {"raw": 1, "min–max, centred": np.ptp(x, 0), "standardised": x.std(0)}[
-        how
-    ]
+    spread = {"raw": 1, "min–max, centred": np.ptp(x, 0), "standardised": x.std(0)}
+    return (x - x.mean(0)) / spread[how]
 
 
 def wine_problem(how: str) -> tuple[np.ndarray, np.ndarray]:
-    """Two features of the wines, scaled in that way (178, 2), and the standardised target
-    (178,)."""
+    """Return two scaled features of the wines (178, 2) and the standardized target (178,)."""
     frame = wines()
-    return scaled(frame[list(FEATURES)].to_numpy(), how), scaled(
-        frame[TARGET].to_numpy(), "standardised"
-    )
+    x = scaled(frame[list(FEATURES)].to_numpy(), how)
+    return x, scaled(frame[TARGET].to_numpy(), "standardised")
 
 
 def curvature(x: np.ndarray) -> np.ndarray:
-    """Eigenvalues of H = 2 XᵀX / n, the smallest first."""
+    """Return the eigenvalues of H = 2 XᵀX / n in ascending order."""
     return np.linalg.eigvalsh(2 * x.T @ x / len(x))
 
 
 def squared_error(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Mean of (x·w − y)² for one w (features,) or many (…, features)."""
+    """Return the mean of (x·w − y)² for one w (features,) or for many (…, features)."""
     return ((w @ x.T - y) ** 2).mean(-1)
 
 
 def descend(
-    x: np.ndarray, y: np.ndarray, *, rate: float | None = None, steps: int = 2000
+    x: np.ndarray, y: np.ndarray, *, lr: float | None = None, steps: int = 2000
 ) -> pd.DataFrame:
-    """Gradient descent from w = 0: columns step, w0, w1, …, loss and left: the share of the
-    removable loss.
+    """Run gradient descent from w = 0 and return its path: step, w0, w1, …, loss, left.
 
-    `rate`: None = 1 over the largest eigenvalue of H, the safest quick one; from twice that on it
-    diverges. Stops once CLOSE is reached.
+    left: the share of the removable loss. lr: None = 1 over the largest eigenvalue of H; from twice
+    that value on, descent diverges. Stops when CLOSE is reached.
     """
-    rate = 1 / curvature(x)[-1] if rate is None else rate
+    if lr is None:
+        lr = 1 / curvature(x)[-1]
     w, rows = np.zeros(x.shape[1]), []
     best = squared_error(x, y, np.linalg.lstsq(x, y, rcond=None)[0])
     first = squared_error(x, y, w)
     for step in range(steps + 1):
         loss = squared_error(x, y, w)
         left = (loss - best) / (first - best)
-        rows.append(
-            dict(step=step, **{f"w{i}": value for i, value in enumerate(w)}, loss=loss, left=left)
-        )
+        weights = {f"w{i}": value for i, value in enumerate(w)}
+        rows.append(dict(step=step, **weights, loss=loss, left=left))
         if left <= CLOSE or not np.isfinite(loss):
             break
-        w = w - rate * 2 * x.T @ (x @ w - y) / len(x)
+        w = w - lr * 2 * x.T @ (x @ w - y) / len(x)
     return pd.DataFrame(rows)
 
 
 def outlier_table() -> pd.DataFrame:
-    """The range (largest minus smallest) of all wines but the first after scaling their proline by
-    min–max, by mean and standard deviation, and by median and quartiles ("robust"): as measured,
-    and after the first wine's value was typed a hundred times too large. Rows ways, columns "as
-    measured" and "one wrong"."""
+    """Return the range of all wines but the first after scaling their proline, in three ways.
+
+    Rows: min–max, mean and standard deviation, median and quartiles ("robust"). Columns: "as
+    measured", and "one wrong", where the first wine's value is a hundred times too large.
+    """
     x = wines()["proline"].to_numpy()
-    wrong = np.where(np.arange(len(x)) == 0, 100 * x, x)
-    ways = {
+    wrong = x.copy()
+    wrong[0] *= 100
+    spreads = {
         "min–max": np.ptp,
         "standardised": np.std,
         "robust": lambda v: np.subtract(*np.percentile(v, [75, 25])),
     }
-    rows = {how: [np.ptp(x[1:]) / size(v) for v in (x, wrong)] for how, size in ways.items()}
-    return pd.DataFrame.from_dict(
-        rows, orient="index", columns=["as measured", "one wrong"]
-    ).rename_axis("scaling")
+    rows = {how: [np.ptp(x[1:]) / spread(v) for v in (x, wrong)] for how, spread in spreads.items()}
+    table = pd.DataFrame(rows, index=["as measured", "one wrong"]).T
+    return table.rename_axis("scaling")
 
 
 @dataclass(frozen=True)
 class Bowl:
-    """The loss over the two weights, and the way down: w0 and w1 (n,), loss (n of w1, n of w0),
-    path of `descend`."""
+    """The loss over two weights: axes w0, w1 (n,), loss (n of w1, n of w0), path of `descend`."""
 
     w0: np.ndarray
     w1: np.ndarray
@@ -109,25 +107,25 @@ class Bowl:
 
 
 def bowl(how: str) -> Bowl:
-    """The loss surface around the path of gradient descent from w = 0, for one way of scaling the
-    two features."""
+    """Return the loss around the path of gradient descent, for one scaling of the features."""
     x, y = wine_problem(how)
     path, best = descend(x, y), np.linalg.lstsq(x, y, rcond=None)[0]
-    reach = (
-        1.4 * np.abs(best).max()
-    )  # the same for both weights, so that a valley looks as narrow as it is
+    reach = 1.4 * np.abs(best).max()  # equal for both weights, so that the axes are comparable
     w0, w1 = (np.linspace(centre - reach, centre + reach, 120) for centre in best)
     grid = np.stack(np.meshgrid(w0, w1), axis=-1)  # (w1, w0, 2)
     return Bowl(w0, w1, squared_error(x, y, grid), path)
 
 
 def scaling_table() -> pd.DataFrame:
-    """One row a way of scaling: the condition number and the steps until 99 % of the removable loss
-    is gone (NaN if that was not reached)."""
+    """Return the condition number of each scaling, and the steps that remove 99 % of the loss.
+
+    Steps are NaN if that was not reached.
+    """
     rows = []
     for how in ("raw", "min–max", "min–max, centred", "standardised"):
         x, y = wine_problem(how)
-        path, (low, *_, high) = descend(x, y), curvature(x)
+        path, eigenvalues = descend(x, y), curvature(x)
         steps = path.step.iloc[-1] if path.left.iloc[-1] <= CLOSE else np.nan
-        rows.append(dict(features=how, condition=high / low, steps=steps))
+        condition = eigenvalues[-1] / eigenvalues[0]
+        rows.append(dict(features=how, condition=condition, steps=steps))
     return pd.DataFrame(rows).set_index("features")

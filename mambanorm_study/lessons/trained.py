@@ -1,19 +1,17 @@
-"""Two lessons that train small models, and the loop of a few lines that they share; it goes by
-epochs, the kit's (loop.py) by steps.
+"""Two lessons that train small models, and the short training loop that they share.
 
-The lecture's claim about batch norm (Patel, CS460, after Santurkar et al. 2018, Figure 1): a VGG
+**Batch norm.** The lecture's claim (Patel, CS460, after Santurkar et al. 2018, Figure 1): a VGG
 trained on CIFAR-10 reaches a higher training accuracy with batch norm. Here: six convolutions in
-VGG's manner on the 8×8 digits that come with scikit-learn, plain SGD with momentum, two learning
-rates. Beside "none" and "BN" stands a third arm without a norm, whose weights start as He et al.
-(2015) propose. It tells how much of the gain is one of the norm, and how much one of the start.
+the manner of VGG on the 8×8 digits of scikit-learn, SGD with momentum, two learning rates. A third
+arm has no norm, but the initial weights of He et al. (2015). It separates the gain of the norm from
+that of the start.
 
-What the convolution and the gate of a Mamba block are for: small models with and without them, on
-two tasks. `neighbours`: does "a" stand directly before "b" somewhere? Every row holds the same
-symbols in another order, so only the order can tell; made up for this lesson. `digits`: the pixels
-of handwritten digits as a sequence, real data.
+**Parts of a Mamba block.** Small models with and without convolution and gate, on two tasks.
+`neighbours`, made up for this lesson: is "a" directly before "b" somewhere? Every row contains the
+same symbols, so only their order gives the answer. `digits`: the pixels of handwritten digits as a
+sequence, real data.
 
-What was measured is kept in `<run store>/.lessons/` (runs/kept.py); a lesson that is written anew
-is measured anew.
+Results are cached in `<run store>/.lessons/` (runs/kept.py) until this file changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,123 +40,124 @@ def fit(
     epochs: int,
     batch_size: int = 64,
 ) -> Iterator[float]:
-    """Trains the model and yields the training accuracy after each epoch, measured while it learns
-    (a fraction).
+    """Train the model and yield the training accuracy (a fraction) of each epoch.
 
-    The order of the rows follows torch's seed. A loss that is not finite ends the training: the
-    epochs that are left yield the accuracy of a guess, 1 over the number of classes.
+    The accuracy is measured during training. Torch's seed decides the order of the rows. From the
+    first epoch with a loss that is not finite, the accuracy is that of guessing: 1 over the number
+    of classes.
     """
     x, labels, finite = train.inputs, train.labels, True
     for _ in range(epochs):
-        right = 0
-        for rows in torch.randperm(len(x)).split(batch_size) if finite else ():
+        n_right = 0
+        for rows in torch.randperm(len(x)).split(batch_size):
             logits = model.train()(x[rows])
             loss = F.cross_entropy(logits, labels[rows])
             finite = finite and bool(loss.isfinite())
-            right += int((logits.argmax(-1) == labels[rows]).sum())
-            optimizer.zero_grad(), loss.backward(), optimizer.step()
-        yield right / len(x) if finite else 1 / logits.shape[-1]
+            n_right += int((logits.argmax(-1) == labels[rows]).sum())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        yield n_right / len(x) if finite else 1 / logits.shape[-1]
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, split: Split) -> float:
-    """Share of a split's rows that the model names rightly, in eval mode."""
+    """Return the model's accuracy on a split (a fraction), in eval mode."""
     return float((model.eval()(split.inputs).argmax(-1) == split.labels).float().mean())
 
 
-def _kept(
+def _rows_by_seed(
     name: str, one_seed: Callable[[int], Iterable[dict]], seeds: int | Iterable[int], runs_dir
 ) -> pd.DataFrame:
-    """Return the rows for each seed, from the store or measured now. ValueError for seeds that are
-    none."""
-    listed = check_seeds(seeds, "smoke")
-    return kept.kept(".lessons", name, one_seed, listed, kept.digest(Path(__file__)), runs_dir)
+    """Return the rows of each seed, cached or measured now. Raise ValueError for invalid seeds."""
+    digest = kept.digest(Path(__file__))
+    return kept.kept(".lessons", name, one_seed, check_seeds(seeds, "smoke"), digest, runs_dir)
 
 
 # batch norm in a small VGG
 
 ARMS = ("none", "none, He start", "BN")
-RATES = (0.02, 0.1)
-VGG_EPOCHS, VGG_SEEDS = (
-    {"smoke": 1, "quick": 5, "evening": 5},
-    {"smoke": 1, "quick": 4, "evening": 4},
-)
-"""At larger scales 10 epochs and 8 seeds."""
+LEARNING_RATES = (0.02, 0.1)
+VGG_EPOCHS = {"smoke": 1, "quick": 5, "evening": 5}  # 10 at larger scales
+VGG_SEEDS = {"smoke": 1, "quick": 4, "evening": 4}  # 8 at larger scales
 
 
-def small_vgg(arm: str, *, classes: int = 10) -> nn.Sequential:
-    """Three stages of two 3×3 convolutions (16, 32, 64 channels), each halved by pooling: images
-    (n, 1, 8, 8) → logits. With "BN" a batch norm follows each convolution. ValueError for another
-    arm than those of ARMS."""
+def small_vgg(arm: str) -> nn.Sequential:
+    """Return a model of images (n, 1, 8, 8) → logits (n, 10) with three stages.
+
+    A stage has two 3×3 convolutions (16, 32, 64 channels) and pooling. With "BN" a batch norm
+    follows each convolution. Raises ValueError for an arm that is not in ARMS.
+    """
     if arm not in ARMS:
         raise unknown("arm", arm, ARMS)
-    layers, before = [], 1
+    layers, channels = [], 1
     for width in (16, 32, 64):
         for _ in range(2):
             norm = [nn.BatchNorm2d(width)] if arm == "BN" else []
-            layers += [nn.Conv2d(before, width, 3, padding=1), *norm, nn.ReLU()]
-            before = width
+            layers += [nn.Conv2d(channels, width, 3, padding=1), *norm, nn.ReLU()]
+            channels = width
         layers.append(nn.MaxPool2d(2))
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(before, classes))
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, 10))
     if arm == "none, He start":
         for layer in model[:-1]:
             if isinstance(layer, nn.Conv2d):
-                (
-                    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu"),
-                    nn.init.zeros_(layer.bias),
-                )
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
     return model
 
 
-def with_and_without(
-    scale: str, seeds: int | None = None, rates: Iterable[float] = RATES, runs_dir=None
-) -> pd.DataFrame:
-    """Trains every arm at every rate with every seed, or reads what the run store holds of that. A
-    row an epoch: arm, lr, scale, epoch, train_accuracy, val_accuracy of the trained model (the same
-    in all rows of a run), seed; accuracies are fractions."""
+def with_and_without(scale: str, seeds: int | None = None, runs_dir=None) -> pd.DataFrame:
+    """Train every arm at every learning rate with every seed, or read the cached results.
+
+    A row an epoch: arm, lr, scale, val_accuracy of the trained model (the same in all rows of a
+    run), epoch, train_accuracy, seed; accuracies are fractions.
+    """
     seeds = VGG_SEEDS.get(scale, 8) if seeds is None else seeds
-    each = {f"vgg-{scale}-{rate:g}": partial(_curves, scale, rate) for rate in rates}
-    return pd.concat(
-        [_kept(name, curves, seeds, runs_dir) for name, curves in each.items()], ignore_index=True
-    )
+    frames = [
+        _rows_by_seed(f"vgg-{scale}-{lr:g}", partial(_vgg_curves, scale, lr), seeds, runs_dir)
+        for lr in LEARNING_RATES
+    ]
+    return pd.concat(frames, ignore_index=True)
 
 
-def _curves(scale: str, rate: float, seed: int) -> list[dict]:
+def _vgg_curves(scale: str, lr: float, seed: int) -> list[dict]:
     data, rows = load_task("digits_images", scale, seed), []
-    # (n, H, W, C) → (n, C, H, W)
     train, val = (
-        Split(s.inputs.permute(0, 3, 1, 2).contiguous(), s.labels) for s in (data.train, data.val)
+        Split(split.inputs.permute(0, 3, 1, 2).contiguous(), split.labels)  # (n, C, H, W)
+        for split in (data.train, data.val)
     )
     for arm in ARMS:
         torch.manual_seed(seed)
         model = small_vgg(arm)
-        optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
         curve = list(fit(model, train, optimizer, epochs=VGG_EPOCHS.get(scale, 10)))
-        facts = dict(arm=arm, lr=rate, scale=scale, val_accuracy=accuracy(model, val))
-        rows += [
-            facts | dict(epoch=epoch, train_accuracy=share)
-            for epoch, share in enumerate(curve, start=1)
-        ]
+        run = dict(arm=arm, lr=lr, scale=scale, val_accuracy=accuracy(model, val))
+        for epoch, train_accuracy in enumerate(curve, start=1):
+            rows.append(dict(run, epoch=epoch, train_accuracy=train_accuracy))
     return rows
 
 
 # a Mamba block without its convolution or without its gate
 
 PARTS = ("nothing", "conv", "gate")
-TASKS = ("neighbours", "digits")
-ROWS, SEEDS = {"smoke": 96, "quick": 960, "evening": 960}, {"smoke": 1, "quick": 3, "evening": 3}
-"""Training rows and seeds; at larger scales 4,000 and 8."""
-EPOCHS = {"smoke": {"neighbours": 1, "digits": 1}} | {
-    scale: {"neighbours": 4, "digits": 6} for scale in ("quick", "evening")
-}
-"""At larger scales 15."""
-SYMBOLS, A, B = 6, 0, 1
+ROWS = {"smoke": 96, "quick": 960, "evening": 960}  # 4,000 training rows at larger scales
+SEEDS = {"smoke": 1, "quick": 3, "evening": 3}  # 8 at larger scales
+EPOCHS = {
+    "neighbours": {"smoke": 1, "quick": 4, "evening": 4},
+    "digits": {"smoke": 1, "quick": 6, "evening": 6},
+}  # 15 at larger scales
+TASKS = tuple(EPOCHS)
+D_MODEL = 24
+SYMBOLS, COPIES = 6, 3  # a row of neighbours contains each symbol COPIES times
+A, B = 0, 1
 
 
 class BlockWithout(MambaBlock):
-    """A Mamba block that leaves one part out, for all else as it is: "conv" leaves SiLU alone in
-    the convolution's place, "gate" multiplies by nothing (Eq. 2 is gone), "nothing" is the whole
-    block. ValueError for another part."""
+    """A Mamba block without one of its parts.
+
+    Without "conv" SiLU alone replaces the convolution; without "gate" nothing multiplies the scan's
+    output (no Eq. 2); without "nothing" it is the whole block. Raises ValueError for another part.
+    """
 
     def __init__(self, part: str, d_model: int, n1: str = "RMSN", n2: str = "None", **options):
         if part not in PARTS:
@@ -180,38 +179,31 @@ class BlockWithout(MambaBlock):
         return x + self.out_proj(at("n2", self.scan(u, dt, B, C, at, context)))
 
 
-class Reader(nn.Module):
-    """Stem, one block, mean over the positions, head: token ids (n, L) or values (n, L, 1) → logits
-    (n, classes)."""
+class OneBlockModel(nn.Module):
+    """Stem, one block without a part, mean over the positions, head.
 
-    def __init__(
-        self,
-        part: str,
-        stem: nn.Module,
-        classes: int,
-        *,
-        d_model: int = 24,
-        arm: str = "RMSN>SSM>None",
-    ):
+    Token ids (n, L) or values (n, L, 1) → logits (n, classes).
+    """
+
+    def __init__(self, part: str, stem: nn.Module, classes: int):
         super().__init__()
-        self.stem, self.block = stem, BlockWithout(part, d_model, *Arm.parse(arm)[:2])
-        self.head = nn.Linear(d_model, classes)
+        self.stem = stem
+        self.block = BlockWithout(part, D_MODEL, *Arm.parse("RMSN>SSM>None")[:2])
+        self.head = nn.Linear(D_MODEL, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.block(self.stem(x)).mean(1))
 
 
-def neighbours(rows: int, seed: int, *, copies: int = 3) -> Split:
-    """Rows of SYMBOLS · copies symbols in random order (rows, L), half of them with "a" directly
-    before "b" (label 1) and half without (label 0)."""
-    draw = torch.Generator().manual_seed(seed)
-    length = SYMBOLS * copies
-    ordered = torch.arange(length) % SYMBOLS
-    many = ordered[torch.rand(6 * rows, length, generator=draw).argsort(1)]
-    found = ((many[:, :-1] == A) & (many[:, 1:] == B)).any(1)
-    both = torch.cat([many[found][: rows // 2], many[~found][: rows - rows // 2]])
-    mixed = torch.randperm(rows, generator=draw)
-    return Split(both[mixed], (torch.arange(rows) < rows // 2).long()[mixed])
+def neighbours(rows: int, seed: int) -> Split:
+    """Return shuffled symbols (rows, L); label 1, half of all rows: "a" is directly before "b"."""
+    generator = torch.Generator().manual_seed(seed)
+    symbols = torch.arange(SYMBOLS * COPIES) % SYMBOLS
+    x = symbols[torch.rand(6 * rows, len(symbols), generator=generator).argsort(1)]
+    has_pair = ((x[:, :-1] == A) & (x[:, 1:] == B)).any(1)
+    x = torch.cat([x[has_pair][: rows // 2], x[~has_pair][: rows - rows // 2]])
+    order = torch.randperm(rows, generator=generator)
+    return Split(x[order], (torch.arange(rows) < rows // 2).long()[order])
 
 
 def parts_of_a_block(
@@ -222,38 +214,48 @@ def parts_of_a_block(
     epochs: int | None = None,
     runs_dir=None,
 ) -> pd.DataFrame:
-    """Trains a one-block model without each of PARTS, or reads what the run store holds of that. A
-    row a run: task, without, scale, epochs, test_accuracy, chance (fractions), seed. None = the
-    scale's seeds and epochs. ValueError for an unknown task."""
-    seeds, frames = SEEDS.get(scale, 8) if seeds is None else seeds, []
+    """Train a one-block model without each of PARTS, or read the cached results.
+
+    A row a run: task, scale, epochs, chance, without, test_accuracy (fractions), seed. None = the
+    scale's seeds and epochs. Raises ValueError for an unknown task.
+    """
+    seeds = SEEDS.get(scale, 8) if seeds is None else seeds
+    frames = []
     for task in tasks:
         if task not in TASKS:
             raise unknown("task of this lesson", task, TASKS)
-        passes = EPOCHS.get(scale, {}).get(task, 15) if epochs is None else epochs
-        each = partial(_runs, scale, task, passes)
-        frames.append(_kept(f"{task}-{scale}-{passes}", each, seeds, runs_dir))
+        n_epochs = EPOCHS[task].get(scale, 15) if epochs is None else epochs
+        one_seed = partial(_part_runs, scale, task, n_epochs)
+        frames.append(_rows_by_seed(f"{task}-{scale}-{n_epochs}", one_seed, seeds, runs_dir))
     return pd.concat(frames, ignore_index=True)
 
 
-def _runs(scale: str, task: str, epochs: int, seed: int) -> list[dict]:
+def _part_runs(scale: str, task: str, epochs: int, seed: int) -> list[dict]:
     (train, test, classes), rows = _data(task, scale, seed), []
-    facts = dict(task=task, scale=scale, epochs=epochs, chance=1 / classes)
     for part in PARTS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = Reader(
-                part, nn.Linear(1, 24) if task == "digits" else nn.Embedding(SYMBOLS, 24), classes
-            )
+            stem = nn.Linear(1, D_MODEL) if task == "digits" else nn.Embedding(SYMBOLS, D_MODEL)
+            model = OneBlockModel(part, stem, classes)
             optimizer = torch.optim.AdamW(model.parameters(), lr=8e-3)
-            for _ in fit(model, train, optimizer, epochs=epochs, batch_size=32):
-                pass
-        rows.append(facts | dict(without=part, test_accuracy=accuracy(model, test)))
+            list(fit(model, train, optimizer, epochs=epochs, batch_size=32))
+        rows.append(
+            dict(
+                task=task,
+                scale=scale,
+                epochs=epochs,
+                chance=1 / classes,
+                without=part,
+                test_accuracy=accuracy(model, test),
+            )
+        )
     return rows
 
 
 def _data(task: str, scale: str, seed: int) -> tuple[Split, Split, int]:
-    rows = ROWS.get(scale, 4000)
+    """Return the training split, the test split and the number of classes."""
+    n = ROWS.get(scale, 4000)
     if task == "digits":
         data = load_task("digits", scale, seed)
-        return Split(data.train.inputs[:rows], data.train.labels[:rows]), data.test, data.n_classes
-    return neighbours(rows, 2 * seed), neighbours(400, 2 * seed + 1), 2
+        return Split(data.train.inputs[:n], data.train.labels[:n]), data.test, data.n_classes
+    return neighbours(n, 2 * seed), neighbours(400, 2 * seed + 1), 2

@@ -1,9 +1,13 @@
-"""Models beyond the core's, and the registry of all that a config may name.
+"""Models beyond the core's, and the registry of all models that a config can name.
 
-registry.py         MODELS, register_model
-mamba2.py           Mamba2Block
-vision.py           VSSBlock, ImageClassifier;   cross_scan.py: an image in four directions
-transformer.py      TransformerClassifier (S2);   attention_arms.py: its arms
+| file | contents |
+|---|---|
+| registry.py | MODELS, register_model |
+| mamba2.py | Mamba2Block |
+| vision.py | VSSBlock, ImageClassifier |
+| cross_scan.py | an image as four sequences |
+| transformer.py | TransformerClassifier (S2) |
+| attention_arms.py | the arms of a Transformer |
 """
 
 from mambanorm_study.models import mamba2, transformer, vision

@@ -1,6 +1,6 @@
-"""Arms of a Transformer: one norm at its attention, one at its feed-forward part, `N1>MHA>N2`.
+"""Arms of a Transformer: a norm at the attention and a norm at the feed-forward part, `N1>MHA>N2`.
 
-S2's models have names instead: `"AutoNorm"` is an arm, too.
+The models of S2 have names instead: `"AutoNorm"` is also an arm.
 """
 
 from __future__ import annotations
@@ -12,59 +12,15 @@ import mambanorm_study.norms  # noqa: F401 (registers the norms of these arms)
 from mambanorm.arms import MIXERS, NAMED_ARMS, Arm
 
 
-class AttentionArm(Arm):
-    """The norms of a Transformer's block, at its attention and at its feed-forward. `name`: that of
-    AUTONORM, or ""."""
-
-    mixer = "MHA"
-    name = ""
-
-    def __new__(
-        cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()
-    ) -> AttentionArm:
-        arm = super().__new__(cls, n1, n2, more)
-        if arm.more:
-            raise ValueError(
-                f"arm {n1}>MHA>{n2}{arm.further}: a Transformer block has no further sites, leave out {arm.further}"
-            )
-        return arm
-
-    @classmethod
-    def named(cls, name: str) -> AttentionArm:
-        arm = cls(ATTENTION[name].norm, ATTENTION[name].norm)
-        arm.name = name
-        return arm
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The norm options that the name stands for."""
-        return ATTENTION[self.name].options if self.name else {}
-
-    def __str__(self) -> str:
-        return self.name or super().__str__()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AttentionArm) and str(self) == str(other)
-
-    def __ne__(self, other: object) -> bool:  # a tuple has one of its own
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    @property
-    def label(self) -> str:
-        return self.name or super().label
-
-
 class Variant(NamedTuple):
-    """One of S2's models: its norm at both places, with these options."""
+    """One of S2's models: its norm at both places, the options of the norm, and a description."""
 
     norm: str
     options: dict[str, object]
     what: str
 
 
+# The models that S2 compares (§IV.B and §IV.C.2). The config of a Teacher makes it smaller.
 AUTONORM: dict[str, Variant] = {
     "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended by a selector on each token"),
     "AutoNorm_DisableSelector": Variant(
@@ -80,17 +36,67 @@ AUTONORM: dict[str, Variant] = {
     "FrozenLN": Variant("LN", {}, "LN alone"),
     "Teacher": Variant("LN", {}, "LN alone, in a smaller model, to distil from"),
 }
-"""S2, §IV.B and §IV.C.2: the models that it compares. What makes a Teacher smaller is the business
-of its config."""
 
-ATTENTION: dict[str, Variant] = AUTONORM | {
+# All named arms of a Transformer; S2 writes DyT as x ⊙ α
+NAMED: dict[str, Variant] = {
+    **AUTONORM,
     "AutoNorm_Linear": Variant("NormSelector", {"linear": True}, "AutoNorm with DyT as x ⊙ α"),
     "AutoNorm_Linear_RandomSelector": Variant(
         "NormSelector", {"linear": True, "mode": "random"}, "the same, random weights"
     ),
 }
-"""Every arm of a Transformer that has a name of its own; x ⊙ α is how S2 writes DyT."""
+
+
+class AttentionArm(Arm):
+    """The norms of a Transformer block, at its attention and at its feed-forward part.
+
+    name: a key of NAMED, or "" for an arm in the notation. Raises ValueError for further sites,
+    which a Transformer block does not have.
+    """
+
+    mixer = "MHA"
+    name = ""
+
+    def __new__(
+        cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()
+    ) -> AttentionArm:
+        arm = super().__new__(cls, n1, n2, more)
+        if arm.more:
+            raise ValueError(
+                f"arm {n1}>MHA>{n2}{arm.further}: a Transformer block has no further sites, "
+                f"leave out {arm.further}"
+            )
+        return arm
+
+    @classmethod
+    def named(cls, name: str) -> AttentionArm:
+        """Return the arm with a name of NAMED."""
+        arm = cls(NAMED[name].norm, NAMED[name].norm)
+        arm.name = name
+        return arm
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The norm options that belong to the name."""
+        return NAMED[self.name].options if self.name else {}
+
+    def __str__(self) -> str:
+        return self.name or super().__str__()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AttentionArm) and str(self) == str(other)
+
+    def __ne__(self, other: object) -> bool:  # otherwise that of tuple
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    @property
+    def label(self) -> str:
+        """Text for figures: the name, or `N1→N2`."""
+        return self.name or super().label
 
 
 MIXERS["MHA"] = AttentionArm
-NAMED_ARMS.update({name: AttentionArm.named(name) for name in ATTENTION})
+NAMED_ARMS.update({name: AttentionArm.named(name) for name in NAMED})

@@ -1,19 +1,21 @@
-"""An image as four sequences: by rows, by columns, and both from the end (VMamba's SS2D, Liu et al.
-2024)."""
+"""An image as four sequences: by rows, by columns, and both from the end.
+
+This is VMamba's SS2D (Liu et al. 2024).
+"""
 
 import torch
 from torch import Tensor
 
-from mambanorm.checks import check_size, check_tensor, is_ordinary
+from mambanorm.checks import check_tensor, is_ordinary
 
 DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
 
 
 def cross_scan(x: Tensor) -> Tensor:
-    """An image (B, D, H, W) as four sequences (B, 4, D, H·W), in the order of DIRECTIONS.
-    ValueError for other shapes.
+    """Return an image (B, D, H, W) as four sequences (B, 4, D, H·W), in the order of DIRECTIONS.
 
-    The result is a view of a contiguous (B, H·W, 4, D), as a block reads it.
+    The result is a view of a contiguous (B, H·W, 4, D), the layout that a block reads. Raises
+    ValueError for other shapes.
     """
     check_tensor("x", x, "(B, D, H, W)")
     if x.dim() != 4 or not x.numel():
@@ -22,11 +24,11 @@ def cross_scan(x: Tensor) -> Tensor:
 
 
 def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
-    """The adjoint of `cross_scan`, (B, 4, D, H·W) → (B, D, H, W): every value back in its place,
-    the four summed."""
+    """Return the sum of four sequences, each value at its place in the image.
+
+    This is the adjoint of `cross_scan`: (B, 4, D, H·W) → (B, D, H, W).
+    """
     check_tensor("y", y, "(B, 4, D, H·W)")
-    if is_ordinary(y):  # jit.trace has tensors for sizes
-        check_size("height", height), check_size("width", width)
     if y.dim() != 4 or y.shape[1] != 4 or y.shape[3] != height * width or not y.numel():
         raise ValueError(
             f"cross_merge expects (B, 4, D, H·W) with H·W = {height * width}, got {tuple(y.shape)}"
@@ -35,25 +37,26 @@ def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
 
 
 def _cross(x: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Return `_scan(x)`, or `_merge(x, size)`. torch.func takes the plain operations, not an
-    autograd.Function."""
-    if is_ordinary(x):
-        return _Cross.apply(x, size)
-    return _scan(x) if size is None else _merge(x, size)
+    """Return `_transform(x, size)`; torch.func cannot use an autograd.Function."""
+    return _Cross.apply(x, size) if is_ordinary(x) else _transform(x, size)
 
 
 class _Cross(torch.autograd.Function):
-    """`_scan`, or `_merge` to a size (H, W): each is the other's backward pass, and adds the four
-    in the same order."""
+    """`_transform`, whose backward pass is the other transform and adds in the same order."""
 
     @staticmethod
     def forward(ctx, x: Tensor, size: tuple[int, int] | None) -> Tensor:
         ctx.size = x.shape[1:3] if size is None else None
-        return _scan(x) if size is None else _merge(x, size)
+        return _transform(x, size)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         return _Cross.apply(grad, ctx.size), None
+
+
+def _transform(x: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Scan an image if size is None, else merge four sequences into an image of size (H, W)."""
+    return _scan(x) if size is None else _merge(x, size)
 
 
 def _scan(image: Tensor) -> Tensor:
@@ -64,7 +67,7 @@ def _scan(image: Tensor) -> Tensor:
 
 def _merge(four: Tensor, size: tuple[int, int]) -> Tensor:
     """(B, H·W, 4, D) → (B, H, W, D)."""
-    (H, W), (rows, columns, back, up) = size, four.unbind(2)
+    (H, W), (rows, columns, rows_back, columns_back) = size, four.unbind(2)
     total = rows.unflatten(1, (H, W)) + columns.unflatten(1, (W, H)).transpose(1, 2)
-    total += back.flip(1).unflatten(1, (H, W))
-    return total + up.flip(1).unflatten(1, (W, H)).transpose(1, 2)
+    total += rows_back.flip(1).unflatten(1, (H, W))
+    return total + columns_back.flip(1).unflatten(1, (W, H)).transpose(1, 2)

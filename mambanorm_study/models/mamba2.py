@@ -1,28 +1,28 @@
-"""The Mamba-2 block with the sites of MambaBlock: Dao & Gu 2024, "Transformers are SSMs", section 7
-and figure 6.
+"""The Mamba-2 block with the sites of MambaBlock.
 
-    z, xBC, dt = split(Lin(N1(x)))             u, B, C = split(SiLU(Conv(xBC))) Δ = softplus(dt +
-    dt_bias)                 y = Scan(u, Δ, A, B, C) + D·u          one Δ, A and D a head out = x +
-    Lin(N_gated(N2(y) · SiLU(z)))
+    z, xBC, dt = split(Lin(N1(x)))
+    u, B, C = split(SiLU(Conv(xBC)))
+    Δ = softplus(dt + dt_bias)
+    y = Scan(u, Δ, A, B, C) + D·u                  one Δ, A and D for each head
+    out = x + Lin(N_gated(N2(y) · SiLU(z)))
 
-The published block is the arm `RMSN>SSM>None+gated:RMSN`: its norm stands behind the gate
+The published block is the arm `RMSN>SSM>None+gated:RMSN`: its norm is after the gate
 (`norm_before_gate=False`).
 
-Its scan is the selective scan whose Δ, A and D are the same for all channels of a head and whose A
-is the same for all states; so `selective_scan` carries it, on every back end, and no (B, L, E, N)
-tensor is made. What is lost against Mamba-2's own kernels: Δ and A are read once a channel and not
-once a head, exp(Δ·A) is computed P·N times and not once, and nothing of it is a matrix product,
-which is what makes large N cheap on a GPU. `benchmarks/peers.py` has that form, to test this block
-against and to measure the two side by side.
+Its scan is a selective scan in which all channels of a head have the same Δ, A and D, and all
+states the same A. So `selective_scan` computes it on every back end, without a (B, L, E, N) tensor.
+Costs compared to Mamba-2's own kernels: Δ and A are read for each channel instead of each head,
+exp(Δ·A) is computed P·N times instead of once, and nothing is a matrix product, which makes large N
+cheap on a GPU. `benchmarks/peers.py` has that form, to test this block and to measure both.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, H heads of P = head_dim
-channels, G = n_groups, N = d_state, K = d_conv. Source: state-spaces/mamba `modules/mamba2.py`
-(parameter names, initial values); huggingface/transformers `models/mamba2/modeling_mamba2.py`.
-Deviations: all of E goes through the scan, D has one number a head, and Δ has no limits, which are
-their defaults.
-"""
+channels, G = n_groups, N = d_state, K = d_conv.
 
-from __future__ import annotations
+Sources: Dao & Gu 2024, "Transformers are SSMs", section 7 and figure 6; state-spaces/mamba
+`modules/mamba2.py` (parameter names, initial values); huggingface/transformers
+`models/mamba2/modeling_mamba2.py`. Three of their options have no counterpart, the defaults hold:
+all of E goes through the scan, D has one number a head, and Δ has no limits.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -45,9 +45,12 @@ A_RANGE = (1.0, 16.0)  # mamba-ssm's range of the initial −A
 
 
 def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
-    """The number of heads. ValueError unless head_dim divides d_inner and n_groups the heads."""
-    heads, left = divmod(d_inner, head_dim)
-    if left:
+    """Return the number of heads.
+
+    Raises ValueError unless head_dim divides d_inner and n_groups divides the heads.
+    """
+    heads, remainder = divmod(d_inner, head_dim)
+    if remainder:
         raise ValueError(f"head_dim={head_dim} does not divide d_inner={d_inner}")
     if heads % n_groups:
         raise ValueError(f"n_groups={n_groups} does not divide the {heads} heads")
@@ -55,11 +58,10 @@ def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
 
 
 class GroupedRMSNorm(RMSNorm):
-    """RMSN of each group of a token's channels on its own: what Mamba-2 has behind its gate,
-    mamba-ssm's RMSNormGated.
+    """RMSN over each group of a token's channels: mamba-ssm's RMSNormGated after the gate.
 
-    y = γ_c · x / √(mean over the channels of c's group of x² + ε). ValueError unless the groups
-    divide d.
+    y = γ_c · x / √(mean over the channels of c's group of x² + ε). Raises ValueError unless the
+    groups divide d.
     """
 
     def __init__(self, d: int, *, groups: int, **options: Any):
@@ -77,10 +79,10 @@ class Mamba2Block(CausalBlock):
 
     n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. more: (site, norm)
     pairs of further norms, at "conv" (u alone), "B" and "C" (over G·N channels), "delta" (the H
-    numbers before bias and softplus), "z", "gated", "branch" and "residual"; "gated" is Mamba-2's
-    own, and RMSN there is taken over each of the n_groups. `norm_options` go to whichever norm
-    knows them. Raises ValueError for an unknown norm, site or size, TypeError for an option that no
-    norm has.
+    numbers before bias and softplus), "z", "gated", "branch" and "residual". "gated" is the site of
+    Mamba-2's own norm; RMSN at this site is computed over each of the n_groups. Each norm takes the
+    `norm_options` that it knows. Raises ValueError for an unknown norm, site or size, TypeError for
+    an option that no norm has.
     """
 
     missing_sites = ("delta_after",)
@@ -101,15 +103,19 @@ class Mamba2Block(CausalBlock):
         scan_backend: str = "auto",
     ):
         super().__init__()
-        sizes = dict(d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
-        check_sizes(scan_backend, None, **sizes, head_dim=head_dim, n_groups=n_groups)
-        self.d_model, self.d_state, self.head_dim, self.n_groups = (
-            d_model,
-            d_state,
-            head_dim,
-            n_groups,
+        check_sizes(
+            scan_backend,
+            None,
+            d_model=d_model,
+            d_state=d_state,
+            d_conv=d_conv,
+            expand=expand,
+            head_dim=head_dim,
+            n_groups=n_groups,
         )
-        self.d_inner, self.scan_backend = expand * d_model, scan_backend
+        self.d_model, self.d_state, self.scan_backend = d_model, d_state, scan_backend
+        self.head_dim, self.n_groups = head_dim, n_groups
+        self.d_inner = expand * d_model
         self.n_heads = heads_of(self.d_inner, head_dim, n_groups)
 
         convolved = self.d_inner + 2 * n_groups * d_state  # u, B and C
@@ -120,30 +126,33 @@ class Mamba2Block(CausalBlock):
         self.A_log = nn.Parameter(torch.empty(self.n_heads).uniform_(*A_RANGE).log())
         self.D = nn.Parameter(torch.ones(self.n_heads))
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=False)
-        widths = dict(D=d_model, E=self.d_inner, N=n_groups * d_state, R=self.n_heads)
-        self._make_norms(Arm(n1, n2, more), norm_options, **widths)
+        self._make_norms(
+            Arm(n1, n2, more),
+            norm_options,
+            D=d_model,
+            E=self.d_inner,
+            N=n_groups * d_state,
+            R=self.n_heads,
+        )
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
 
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
-        """RMSN behind the gate is taken over each group."""
+        """Return a new norm for a site; RMSN after the gate is computed over each group."""
         norm = super().new_norm(site, name, options)
         if (site, name) != ("gated", "RMSN") or self.n_groups == 1:
             return norm
-        own = {key: value for key, value in options.items() if key in NORMS["RMSN"].factory_options}
-        return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **own)
+        rms_options = {key: value for key, value in options.items() if key in NORMS["RMSN"].factory_options}
+        return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **rms_options)
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:
-        """What is convolved, u, B and C (B, L, E + 2·G·N); the gate z (B, L, E); Δ before its
-        softplus (B, L, H)."""
-        gate, main, step = split_linear(
-            self.in_proj, h, [self.d_inner, self.convolved, self.n_heads]
-        )
-        return main, gate, step
+        """Return the convolution's input (B, L, E + 2·G·N), gate z (B, L, E) and dt (B, L, H)."""
+        z, xBC, dt = split_linear(self.in_proj, h, [self.d_inner, self.convolved, self.n_heads])
+        return xBC, z, dt
 
     def select(
         self, u: Tensor, dt: Tensor, at: Callable, context: BlockCache | None
     ) -> tuple[Tensor, ...]:
-        """u (B, L, E), dt, B and C (B, L, G·N)."""
+        """Return u (B, L, E), dt (B, L, H), B and C (B, L, G·N)."""
         bc = self.n_groups * self.d_state
         u, B, C = u.split([self.d_inner, bc, bc], dim=-1)
         u, B, C = at("conv", u), at("B", B), at("C", C)
@@ -152,47 +161,46 @@ class Mamba2Block(CausalBlock):
     def scan(
         self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: BlockCache | None
     ) -> Tensor:
-        """y (B, L, E): the selective scan, Δ, A and D the same for all channels of a head."""
-        state, heads = None if context is None else context.state, [(self.n_heads,)] * 3
-        check_shapes(
-            "Mamba2Block", ("dt_bias", "A_log", "D"), (self.dt_bias, self.A_log, self.D), heads
-        )  # no widening
+        """Return y (B, L, E)."""
+        per_head = self.dt_bias, self.A_log, self.D
+        names = "dt_bias", "A_log", "D"  # a wrong shape would be broadcast silently
+        check_shapes("Mamba2Block", names, per_head, [(self.n_heads,)] * 3)
         delta = at("step_size", F.softplus(dt + self.dt_bias))
-        u, delta, B, C = (
+        state = None if context is None else context.state
+        result = selective_scan(
             u.transpose(1, 2),
             self._widen(delta).transpose(1, 2),
+            self._widen(-torch.exp(self.A_log))[:, None].expand(-1, self.d_state),
             self._grouped(B),
             self._grouped(C),
+            self._widen(self.D),
+            return_last_state=state is not None,
+            initial_state=state,
+            backend=self.scan_backend,
         )
-        A = self._widen(-torch.exp(self.A_log))[:, None].expand(-1, self.d_state)
-        options = dict(
-            return_last_state=state is not None, initial_state=state, backend=self.scan_backend
-        )
-        found = selective_scan(u, delta, A, B, C, self._widen(self.D), **options)
         if state is None:
-            return found.transpose(1, 2)
-        context.state = found[1]
-        return found[0].transpose(1, 2)
+            return result.transpose(1, 2)
+        y, context.state = result
+        return y.transpose(1, 2)
 
     def _widen(self, heads: Tensor) -> Tensor:
-        """(…, H) → (…, E)."""
+        """Repeat each head's number for its channels: (…, H) → (…, E)."""
         return heads.repeat_interleave(self.head_dim, dim=-1)
 
     def _grouped(self, m: Tensor) -> Tensor:
-        """B or C as the scan takes it: (B, L, G·N) → (B, G, N, L)."""
+        """Return B or C in the layout of the scan: (B, L, G·N) → (B, G, N, L)."""
         return m.unflatten(-1, (self.n_groups, self.d_state)).permute(0, 2, 3, 1)
 
 
 def _rename_from_mamba_ssm(block: Mamba2Block, state: dict[str, Tensor], prefix: str, *_) -> None:
-    """Renames mamba-ssm's `norm.*`, its N1, and `mixer.*`, whose `norm` is behind the gate, to this
-    block's names."""
+    """Rename mamba-ssm's `norm.*`, its N1, and `mixer.*`, whose `norm` is after the gate."""
     for theirs, ours in (("norm.", "n1."), ("mixer.norm.", "more.gated."), ("mixer.", "")):
         for key in [key for key in state if key.startswith(prefix + theirs)]:
             state[prefix + ours + key.removeprefix(prefix + theirs)] = state.pop(key)
 
 
-def _check_heads(config: Any) -> None:
-    heads_of(config.expand * config.d_model, config.head_dim, config.n_groups)
-
-
-register_model("mamba2", Mamba2Block, check=_check_heads)
+register_model(
+    "mamba2",
+    Mamba2Block,
+    check=lambda config: heads_of(config.expand * config.d_model, config.head_dim, config.n_groups),
+)

@@ -1,10 +1,8 @@
-"""The registry of models: what `RunConfig.model` may name.
+"""The registry of models: the names that `RunConfig.model` accepts.
 
 A model is built from the config fields that its class and its block take as arguments of the same
 name (runs/build.py), so a new model needs no list of fields.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +18,9 @@ from mambanorm.models.parts import BLOCKS
 class ModelEntry:
     """A model that a config can name.
 
-    mixer: what stands between the norms in its arms, "SSM" or "MHA". block: the class of its blocks
-    for sequences. check(config): raises ValueError for fields that do not fit together. classifier:
-    the model class, if it is not SequenceClassifier, ImageClassifier or LanguageModel.
+    mixer: the operation between the norms in its arms, "SSM" or "MHA". block: the class of its
+    blocks for sequences. check(config): raises ValueError for fields that do not fit together.
+    classifier: the model class, if it is not SequenceClassifier, ImageClassifier or LanguageModel.
     """
 
     name: str
@@ -43,7 +41,7 @@ def register_model(
     check: Callable[[Any], None] = lambda config: None,
     classifier: type[nn.Module] | None = None,
 ) -> None:
-    """Enter a model into MODELS. Raise ValueError if the name is taken."""
+    """Add a model to MODELS. Raise ValueError if the name is taken."""
     if name in MODELS:
         raise ValueError(f"model {name!r} is registered already (taken: {', '.join(MODELS)})")
     MODELS[name] = ModelEntry(name, mixer, block, check, classifier)

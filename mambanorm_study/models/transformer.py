@@ -1,19 +1,18 @@
-"""A Transformer with any norm of the registry: S2's TransformerWithAutoNorm, built from its text
-(S2, §IV.B).
+"""A Transformer with any registered norm: TransformerWithAutoNorm, built from S2's text (§IV.B).
 
-    h = N1(x + DropPath(MHA(x)))            norms "after" the sum, as in S2 and in Vaswani et al.
-    2017 y = N2(h + DropPath(SE(FF(h)))) h = x + DropPath(MHA(N1(x)))            norms "before"
-    (pre-norm) y = h + DropPath(SE(FF(N2(h))))
+    h = N1(x + DropPath(MHA(x)))            norms "after" the sum, as in S2
+    y = N2(h + DropPath(SE(FF(h))))         and in Vaswani et al. 2017
 
-S2 says that the NormSelector stands "after the multi-head attention and feed-forward network
-layers", and no more. It is read as post-norm, behind the residual sum. Where SE stands it does not
-say: here it scales the channels of the feed-forward branch.
+    h = x + DropPath(MHA(N1(x)))            norms "before" (pre-norm)
+    y = h + DropPath(SE(FF(N2(h))))
+
+S2 says only that the NormSelector is "after the multi-head attention and feed-forward network
+layers". We read this as post-norm, after the residual sum. S2 does not say where SE is: here it
+scales the channels of the feed-forward branch.
 
 Glossary: B rows, L positions, D = d_model, H heads, MHA attention, FF feed-forward (D → expand·D →
 D), SE squeeze and excitation.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
@@ -33,48 +32,52 @@ from mambanorm.norms.masked_moments import blank_padding, valid_positions
 from mambanorm_study.models.attention_arms import AttentionArm
 from mambanorm_study.models.image_stem import ImageReader
 from mambanorm_study.models.registry import register_model
-from mambanorm_study.norms.selector import fresh_numbers
+from mambanorm_study.norms.autonorm import separate_random_numbers
 
 NORM_POSITIONS = ("after", "before")
+# The values of a block that an observer sees, in the order of a post-norm block
 TRANSFORMER_SITES = ("x", "attention", "n1", "feed_forward", "n2", "residual")
-"""What diagnostics can see of a block, in the order in which a post-norm block computes them."""
+
+
+def check_heads(d_model: int, n_heads: int) -> None:
+    """Raise ValueError unless the heads divide the width."""
+    if d_model % n_heads:
+        valid = [heads for heads in range(1, d_model + 1) if d_model % heads == 0]
+        raise ValueError(
+            f"{n_heads} heads do not divide d_model={d_model}: n_heads may be one of {valid}"
+        )
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention of all positions on all, (B, L, D) → (B, L, D), by torch's fused
-    kernel. ValueError unless the heads divide the width."""
+    """Multi-head self-attention between all valid positions, (B, L, D) → (B, L, D).
+
+    Raises ValueError unless the heads divide the width.
+    """
 
     def __init__(self, d_model: int, n_heads: int):
         super().__init__()
-        check_size("d_model", d_model), check_size("n_heads", n_heads)
-        if d_model % n_heads:
-            fits = [h for h in range(1, d_model + 1) if d_model % h == 0]
-            raise ValueError(
-                f"{n_heads} heads do not divide d_model={d_model}: n_heads may be one of {fits}"
-            )
+        check_size("d_model", d_model)
+        check_size("n_heads", n_heads)
+        check_heads(d_model, n_heads)
         self.n_heads = n_heads
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out_proj = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         B, L, D = x.shape
-        q, k, v = (
-            self.qkv(x).view(B, L, 3, self.n_heads, D // self.n_heads).permute(2, 0, 3, 1, 4)
-        )  # (B, H, L, D/H)
-        mask = (
-            None if lengths is None else valid_positions(lengths, L).view(B, 1, 1, L)
-        )  # no one looks at padding
+        heads = self.qkv(x).view(B, L, 3, self.n_heads, D // self.n_heads)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)  # (B, H, L, D/H)
+        mask = None if lengths is None else valid_positions(lengths, L).view(B, 1, 1, L)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.out_proj(y.transpose(1, 2).reshape(B, L, D))
 
 
 class SqueezeExcite(nn.Module):
-    """x·σ(MLP(mean of x over its valid positions)), channel by channel (Hu et al. 2018), (B, L, D)
-    → (B, L, D)."""
+    """x·σ(MLP(mean of x over the valid positions)), (B, L, D) → (B, L, D) (Hu et al. 2018)."""
 
-    def __init__(self, d_model: int, hidden: int | None = None):
+    def __init__(self, d_model: int):
         super().__init__()
-        hidden = max(4, d_model // 4) if hidden is None else hidden
+        hidden = max(4, d_model // 4)
         self.excite = nn.Sequential(
             nn.Linear(d_model, hidden), nn.ReLU(), nn.Linear(hidden, d_model), nn.Sigmoid()
         )
@@ -84,9 +87,11 @@ class SqueezeExcite(nn.Module):
 
 
 class TransformerBlock(ObservedBlock):
-    """One block, residuals included: x (B, L, D) → (B, L, D). n1 and n2 are names of norms;
-    `norm_options` go to whichever of the two knows them. ValueError for an unknown norm, position
-    or size."""
+    """One block, residuals included: x (B, L, D) → (B, L, D).
+
+    n1 and n2 are names of norms; each takes the `norm_options` that it knows. Raises ValueError for
+    an unknown norm, position or size.
+    """
 
     sites = TRANSFORMER_SITES
 
@@ -106,7 +111,8 @@ class TransformerBlock(ObservedBlock):
         super().__init__()
         if norm_position not in NORM_POSITIONS:
             raise unknown("norm_position", norm_position, NORM_POSITIONS)
-        check_size("expand", expand), check_flag("squeeze_excite", squeeze_excite)
+        check_size("expand", expand)
+        check_flag("squeeze_excite", squeeze_excite)
         check_options((n1, n2), norm_options)
         self.d_model, self.norm_position = d_model, norm_position
         self.attention = Attention(d_model, n_heads)
@@ -115,39 +121,38 @@ class TransformerBlock(ObservedBlock):
         )
         self.drop_path = DropPath(drop_path)
         with torch.random.fork_rng(devices=[]):  # all arms start equal, with SE and without
-            with fresh_numbers():  # and no block's SE has the numbers of the next block's attention
+            with separate_random_numbers():  # SE must not repeat the next block's random numbers
                 self.squeeze = SqueezeExcite(d_model) if squeeze_excite else None
             self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
             self.n2 = create_norm(n2, d_model, **known_options([n2], norm_options))
 
     @property
     def out_proj(self) -> nn.Linear:
-        """The projection at the end of the attention: what diagnostics take the spectrum of, as a
-        Mamba block's."""
+        """The last projection of the attention, whose spectrum diagnostics compute."""
         return self.attention.out_proj
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        x = self._branch("attention", self.attention, "n1", self.n1, self._see("x", x), lengths)
-        x = self._branch("feed_forward", self._feed, "n2", self.n2, x, lengths)
-        return self._see("residual", x)
+        x = self._observe("x", x)
+        x = self._branch("attention", self.attention, "n1", x, lengths)
+        x = self._branch("feed_forward", self._feed_forward, "n2", x, lengths)
+        return self._observe("residual", x)
 
     def _branch(
-        self, name: str, function: Callable, site: str, norm: nn.Module, x: Tensor, lengths
+        self, name: str, function: Callable, site: str, x: Tensor, lengths: Tensor | None
     ) -> Tensor:
-        """x + DropPath(f(x)), with the norm after the sum or before f."""
+        """Return x + DropPath(f(x)), with the norm of a site after the sum or before f."""
+        norm = getattr(self, site)
         if self.norm_position == "after":
-            return self._see(
-                site, norm(x + self.drop_path(self._see(name, function(x, lengths))), lengths)
-            )
-        return x + self.drop_path(
-            self._see(name, function(self._see(site, norm(x, lengths)), lengths))
-        )
+            y = self._observe(name, function(x, lengths))
+            return self._observe(site, norm(x + self.drop_path(y), lengths))
+        h = self._observe(site, norm(x, lengths))
+        return x + self.drop_path(self._observe(name, function(h, lengths)))
 
-    def _feed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+    def _feed_forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         y = self.feed_forward(x)
         return y if self.squeeze is None else self.squeeze(y, lengths)
 
-    def _see(self, site: str, value: Tensor) -> Tensor:
+    def _observe(self, site: str, value: Tensor) -> Tensor:
         if self.observer is not None:
             self.observer(site, value)
         return value
@@ -161,8 +166,8 @@ class TransformerClassifier(ImageReader):
     `forward(x, lengths=None)` → logits (B, n_classes). For regression n_classes is the number of
     targets, and the logits are their values.
 
-    `arm`: `"N1>MHA>N2"` or one of AUTONORM. `drop_path`, `positional` and `positions` as
-    SequenceClassifier's. Raises ValueError for an unknown norm, arm or position, for heads that do
+    `arm`: `"N1>MHA>N2"` or one of NAMED. `drop_path`, `positional` and `positions` are those of
+    SequenceClassifier. Raises ValueError for an unknown norm, arm or position, for heads that do
     not divide the width, and for inputs of another kind.
     """
 
@@ -196,23 +201,21 @@ class TransformerClassifier(ImageReader):
         if vocab_size is not None:
             nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
         self.arm = Arm.parse(arm)
-        if not isinstance(self.arm, AttentionArm):
-            raise ValueError(
-                f"arm {self.arm} is a Mamba's: a Transformer's is written {self.arm.n1}>MHA>{self.arm.n2}"
-            )
-        for name, value in self.arm.options.items():
-            if (norm_options or {}).get(name, value) != value:
-                raise ValueError(
-                    f"{self.arm} is {name}={value!r}, got norm_options {name}={norm_options[name]!r}: write "
-                    f"{self.arm.n1}>MHA>{self.arm.n2} to choose it"
-                )
-        options = {**self.arm.options, **(norm_options or {})}
+        options = _options_of_arm(self.arm, norm_options)
         check_options((stem_norm, final_norm, *self.arm.norms), options)
-        own = dict(norm_options=known_options(self.arm.norms, options), norm_position=norm_position)
-        own |= dict(n_heads=n_heads, expand=expand, squeeze_excite=squeeze_excite)
         self.blocks = nn.ModuleList(
-            TransformerBlock(d_model, self.arm.n1, self.arm.n2, drop_path=rate, **own)
-            for rate in drop_rates(drop_path, n_layers)
+            TransformerBlock(
+                d_model,
+                self.arm.n1,
+                self.arm.n2,
+                n_heads=n_heads,
+                expand=expand,
+                norm_position=norm_position,
+                drop_path=drop_rate,
+                squeeze_excite=squeeze_excite,
+                norm_options=known_options(self.arm.norms, options),
+            )
+            for drop_rate in drop_rates(drop_path, n_layers)
         )
         self._make_ends(
             n_classes, (d_model, d_model), (stem_norm, final_norm), options, positional, positions
@@ -220,32 +223,40 @@ class TransformerClassifier(ImageReader):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         self._check(x, lengths)
-        x = (
-            self.stem(x)
-            if self.in_channels is None
-            else self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        )
-        x = self.positional(x)
-        x = blank_padding(
-            x if self.in_channels is None else x.flatten(1, 2), lengths
-        )  # (B, L, D); 0 · NaN is NaN
-        x = self.stem_norm(x, lengths)
+        if self.in_channels is None:
+            x = self.positional(self.stem(x))
+        else:
+            x = self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            x = self.positional(x).flatten(1, 2)
+        x = self.stem_norm(blank_padding(x, lengths), lengths)  # (B, L, D); padding may be NaN
         for block in self.blocks:
             x = block(x, lengths)
         return self.head(mean_pool(self.final_norm(x, lengths), lengths))
 
 
-def _check_heads(config: Any) -> None:
-    if config.d_model % config.n_heads:
+def _options_of_arm(arm: Arm, norm_options: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the norm options with those of a named arm.
+
+    Raises ValueError for an arm of a Mamba, and for options that contradict the name.
+    """
+    if not isinstance(arm, AttentionArm):
         raise ValueError(
-            f"n_heads={config.n_heads} does not divide d_model={config.d_model}: every head has the same width"
+            f"arm {arm} is a Mamba's: a Transformer's is written {arm.n1}>MHA>{arm.n2}"
         )
+    given = norm_options or {}
+    for name, value in arm.options.items():
+        if given.get(name, value) != value:
+            raise ValueError(
+                f"{arm} is {name}={value!r}, got norm_options {name}={given[name]!r}: write "
+                f"{arm.n1}>MHA>{arm.n2} to choose it"
+            )
+    return {**arm.options, **given}
 
 
 register_model(
     "transformer",
     TransformerBlock,
     mixer="MHA",
-    check=_check_heads,
+    check=lambda config: check_heads(config.d_model, config.n_heads),
     classifier=TransformerClassifier,
 )

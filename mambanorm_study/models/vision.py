@@ -1,20 +1,21 @@
-"""Models of images: the VSS block, which scans an image in four directions, and ImageClassifier,
-made of such blocks.
+"""Models of images: VSSBlock, which scans an image in four directions, and ImageClassifier.
 
     f = N2(Merge(SSM(Scan(SiLU(Conv(Lin(N1(x))))))))        (1)   main branch, a 3×3 depthwise
-    convolution p = SiLU(Lin(N1(x)))                                     (2)   gate: the same N1(x)
-    feeds both branches y = Lin(f ⊗ p) ⊕ x                                       (3)
+                                                                  convolution
+    p = SiLU(Lin(N1(x)))                                    (2)   gate: the same N1(x) feeds both
+                                                                  branches
+    y = Lin(f ⊗ p) ⊕ x                                      (3)
 
 This is VMamba v0's VSSBlock without its FFN, as the paper used it (App. C.1); its original arm is
-LN>SSM>LN. The norms see an image as its H·W positions, row by row. N2's input is the sum of the
+LN>SSM>LN. For the norms an image is its H·W positions, row by row. N2's input is the sum of the
 four directions, D·u included.
 
 Glossary: B images, H and W rows and columns of positions, L = H·W, D = d_model, E = d_inner =
-expand·D, N = d_state, R = dt_rank; g = 0…3 the directions. Source: Liu et al. 2024, "VMamba";
-MzeroMiko/VMamba v0 (names of parameters, order of the directions).
-"""
+expand·D, N = d_state, R = dt_rank; g = 0…3 the directions.
 
-from __future__ import annotations
+Sources: Liu et al. 2024, "VMamba"; MzeroMiko/VMamba v0 (names of parameters, order of the
+directions).
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +27,6 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.block import Block, check_sizes, init_dt, initial_A_log
 from mambanorm.checks import check_tensor
-from mambanorm_study.models.image_stem import ImageReader
 from mambanorm.models.parts import (
     DropPath,
     drop_rates,
@@ -43,11 +43,11 @@ from mambanorm_study.models.image_stem import ImageReader
 class VSSBlock(Block):
     """One block, residual included: x (B, H, W, d_model) → (B, H, W, d_model).
 
-    n1, n2, more, norm_options: as MambaBlock's. At B, C, delta and delta_after one norm serves the
-    four directions, as if they were four rows, (4·B, L, …): it sees the positions in the order of
+    n1, n2, more, norm_options: as for MambaBlock. At B, C, delta and delta_after one norm serves
+    all four directions, as if they were four rows, (4·B, L, …), with the positions in the order of
     the direction. Each direction has its own x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E,
-    R), dt_projs_bias (4, E), A_logs (4·E, N) and Ds (4·E), shaped and initialised as VMamba's; its
-    v0 blocks load as they are. Raises ValueError for an unknown norm, site or size, TypeError for
+    R), dt_projs_bias (4, E), A_logs (4·E, N) and Ds (4·E), shaped and initialized as in VMamba, so
+    that blocks of its v0 load. Raises ValueError for an unknown norm, site or size, TypeError for
     an option that no norm has.
     """
 
@@ -86,9 +86,8 @@ class VSSBlock(Block):
         self.A_logs = nn.Parameter(initial_A_log(4 * d_inner, d_state))
         self.Ds = nn.Parameter(torch.ones(4 * d_inner))
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
-        nn.init.uniform_(
-            self.x_proj_weight, -(d_inner**-0.5), d_inner**-0.5
-        )  # as nn.Linear starts each direction's
+        limit = d_inner**-0.5  # that of nn.Linear, for each direction
+        nn.init.uniform_(self.x_proj_weight, -limit, limit)
         init_dt(self.dt_projs_weight, self.dt_projs_bias)
         self._make_norms(Arm(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=rank)
         self.register_load_state_dict_pre_hook(_rename_from_vmamba)
@@ -106,37 +105,31 @@ class VSSBlock(Block):
         return super().forward(x.flatten(1, 2), context=x.shape[1:3]).view_as(x)
 
     def convolve(self, u: Tensor, size: torch.Size) -> Tensor:
-        """Depthwise convolution over the image, then SiLU; (B, L, E) → (B, L, E)."""
+        """Return SiLU of the depthwise convolution over the image, (B, L, E) → (B, L, E)."""
         return image_conv_silu(self.conv2d, u.unflatten(1, size)).flatten(1, 2)
 
     def select(self, u: Tensor, _: None, at: Callable, size: torch.Size) -> tuple[Tensor, ...]:
-        """u in the four directions, (B, L, 4·E), and of each Δ's R numbers, B and C, (B, L, 4,
-        ·)."""
+        """Return u in the four directions, (B, L, 4·E), and dt, B and C, (B, L, 4, ·)."""
         u = at("conv", u)
         four = cross_scan(u.transpose(1, 2).unflatten(2, size)).permute(0, 3, 1, 2)  # (B, L, 4, E)
-        narrow = torch.bmm(
-            four.flatten(0, 1).transpose(0, 1), self.x_proj_weight.transpose(1, 2)
-        )  # (4, B·L, R + 2·N)
-        parts = (
-            narrow.unflatten(1, four.shape[:2])
-            .flatten(0, 1)
-            .split([self.dt_rank, self.d_state, self.d_state], -1)
-        )
-        dt, B, C = parts
-        B, C, dt = at("B", B), at("C", C), at("delta", dt)  # (4·B, L, ·)
-        return four.flatten(2), *(m.unflatten(0, (4, -1)).permute(1, 2, 0, 3) for m in (dt, B, C))
+        weight = self.x_proj_weight.transpose(1, 2)
+        x = torch.bmm(four.flatten(0, 1).transpose(0, 1), weight)  # (4, B·L, R + 2·N)
+        x = x.unflatten(1, four.shape[:2]).flatten(0, 1)  # (4·B, L, R + 2·N)
+        dt, B, C = x.split([self.dt_rank, self.d_state, self.d_state], -1)
+        B, C, dt = at("B", B), at("C", C), at("delta", dt)
+        return four.flatten(2), _from_rows(dt), _from_rows(B), _from_rows(C)
 
     def scan(
         self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, size: torch.Size
     ) -> Tensor:
-        """The four scans in one call, each direction a group of channels, and their sum in the
-        image's order."""
+        """Return the sum of the four scans in the order of the image, (B, L, E).
+
+        One call computes all four: each direction is a group of channels.
+        """
 
         def at_each(site: str, value: Tensor) -> Tensor:  # (B, L, 4·E)
-            rows = at(
-                site, value.unflatten(2, (4, -1)).permute(2, 0, 1, 3).flatten(0, 1)
-            )  # (4·B, L, E)
-            return rows.unflatten(0, (4, -1)).permute(1, 2, 0, 3).flatten(2)
+            rows = value.unflatten(2, (4, -1)).permute(2, 0, 1, 3).flatten(0, 1)  # (4·B, L, E)
+            return _from_rows(at(site, rows)).flatten(2)
 
         y = super().scan(u, dt, B, C, at_each, None).unflatten(2, (4, -1))  # (B, L, 4, E)
         return cross_merge(y.permute(0, 2, 3, 1), *size).flatten(2).transpose(1, 2)
@@ -146,20 +139,26 @@ class VSSBlock(Block):
         return weight, bias, self.A_logs, self.Ds
 
 
+def _from_rows(x: Tensor) -> Tensor:
+    """Move the direction from the rows to its own axis: (4·B, L, ·) → (B, L, 4, ·)."""
+    return x.unflatten(0, (4, -1)).permute(1, 2, 0, 3)
+
+
 def _rename_from_vmamba(block: VSSBlock, state: dict[str, Tensor], prefix: str, *_) -> None:
-    """Renames VMamba v0's `self_attention.*`, `ln_1.*` (its N1) and `out_norm` (its N2) to this
-    block's names."""
-    for key in [
-        key for key in state if key.startswith((f"{prefix}self_attention.", f"{prefix}ln_1."))
-    ]:
-        own = key.removeprefix(prefix).removeprefix("self_attention.")
-        state[prefix + own.replace("ln_1.", "n1.").replace("out_norm.", "n2.")] = state.pop(key)
+    """Rename VMamba v0's `self_attention.*`, `ln_1.*` (its N1) and `out_norm` (its N2)."""
+    for key in list(state):
+        if key.startswith((f"{prefix}self_attention.", f"{prefix}ln_1.")):
+            name = key.removeprefix(prefix).removeprefix("self_attention.")
+            name = name.replace("ln_1.", "n1.").replace("out_norm.", "n2.")
+            state[prefix + name] = state.pop(key)
 
 
 class PatchMerging(nn.Module):
-    """Halves an image, (B, H, W, D) → (B, H/2, W/2, 2·D): the channels of 2×2 positions side by
-    side, a norm, a projection. As VMamba's, whose norm is LN; ValueError for an odd height or
-    width."""
+    """VMamba's down-sampling, (B, H, W, D) → (B, H/2, W/2, 2·D).
+
+    It concatenates the channels of 2×2 positions, then applies a norm (LN in VMamba) and a
+    projection. Raises ValueError for an odd height or width.
+    """
 
     def __init__(
         self, d_model: int, norm: str | None = "None", *, norm_options: dict[str, Any] | None = None
@@ -173,29 +172,24 @@ class PatchMerging(nn.Module):
         B, H, W, D = x.shape
         if H % 2 or W % 2:
             raise ValueError(
-                f"an image of {H}×{W} positions cannot be halved: choose other sizes or less down_sample"
+                f"an image of {H}×{W} positions cannot be halved: choose other sizes or less "
+                "down_sample"
             )
-        x = (
-            x.reshape(B, H // 2, 2, W // 2, 2, D).permute(0, 1, 3, 4, 2, 5).flatten(3)
-        )  # columns before rows, as VMamba
-        return self.reduction(normed(self.norm, x))
-
-
-def normed(norm: nn.Module, x: Tensor) -> Tensor:
-    """The norm of an image's positions, row by row: (B, H, W, D) → (B, H, W, D)."""
-    return norm(x.flatten(1, 2)).reshape(x.shape)
+        x = x.reshape(B, H // 2, 2, W // 2, 2, D)
+        x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns before rows, as in VMamba
+        return self.reduction(self.norm(x.flatten(1, 2)).reshape(x.shape))
 
 
 class ImageClassifier(ImageReader):
-    """Patches, n_layers blocks, mean over the positions, linear head; `forward(x)` of images (B, H,
-    W, in_channels) → logits (B, n_classes).
+    """Patches, n_layers blocks, mean over the positions, linear head.
 
-    A patch of p×p pixels becomes one position by a strided convolution. `down_sample` names the
-    blocks, counted from 1, after which the image is halved and the width doubled (`PatchMerging`);
-    () = nowhere. `stem_norm` (after the patches), `down_norm` and `final_norm` are "None" by
-    default, so that the arm names all norms; VMamba has LN at all three. `drop_path`, `positional`
-    and `positions`, (H, W) in patches, as SequenceClassifier's. ValueError for an unknown norm or
-    arm, and for images that do not divide into patches.
+    `forward(x)` maps images (B, H, W, in_channels) to logits (B, n_classes). A strided convolution
+    makes one position of each patch of p×p pixels. `down_sample` names the blocks, counted from 1,
+    after which the image is halved and the width doubled (`PatchMerging`). `stem_norm` (after the
+    patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all norms;
+    VMamba has LN at all three. `drop_path`, `positional` and `positions`, (H, W) in patches, are
+    those of SequenceClassifier. Raises ValueError for an unknown norm or arm, and for images that
+    do not divide into patches.
     """
 
     @stores_arguments
@@ -223,20 +217,21 @@ class ImageClassifier(ImageReader):
         self._make_stem(
             d_model, dict(in_channels=in_channels), patch=patch, n_classes=n_classes, n_layers=n_layers
         )
-        blocks = list(down_sample) if isinstance(down_sample, tuple | list) else [None]
-        if not all(type(b) is int and 0 < b < n_layers for b in blocks) or len(set(blocks)) < len(
-            blocks
-        ):
+        valid = isinstance(down_sample, tuple | list) and all(
+            type(block) is int and 0 < block < n_layers for block in down_sample
+        )
+        if not valid or len(set(down_sample)) < len(down_sample):
             raise ValueError(
                 f"down_sample names blocks among 1..{n_layers - 1}, each once, got {down_sample!r}"
             )
         self.arm = Arm.parse(arm)
         self.down_sample = tuple(down_sample)
         check_arm_options(self.arm, norm_options, (stem_norm, down_norm, final_norm))
-        own, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
+        block_options["norm_options"] = options_of_blocks(self.arm, norm_options)
+        norm_options = common_options(norm_options)
         self.blocks, self.merging, width = nn.ModuleList(), nn.ModuleDict(), d_model
         for depth in range(1, n_layers + 1):
-            self.blocks.append(VSSBlock(width, *self.arm, norm_options=own, **block_options))
+            self.blocks.append(VSSBlock(width, *self.arm, **block_options))
             if depth in down_sample:
                 self.merging[str(depth)] = PatchMerging(width, down_norm, norm_options=norm_options)
                 width *= 2
@@ -254,11 +249,9 @@ class ImageClassifier(ImageReader):
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:
         self._check(x, lengths)
         x = self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()  # (B, H, W, D)
-        x = normed(self.stem_norm, self.positional(x))
-        for depth, (block, drop_path) in enumerate(
-            zip(self.blocks, self.drop_paths, strict=True), start=1
-        ):
-            x = drop_path.around(block(x), x)
+        x = self.stem_norm(self.positional(x).flatten(1, 2)).reshape(x.shape)
+        for depth, block in enumerate(self.blocks, start=1):
+            x = self.drop_paths[depth - 1].around(block(x), x)
             if depth in self.down_sample:
                 x = self.merging[str(depth)](x)
         return self.head(self.final_norm(x.flatten(1, 2)).mean(1))

@@ -1,15 +1,18 @@
-"""Further norms, which importing this package registers.
+"""Further norms, which are registered when this package is imported.
 
-controls.py   Lp, Scale, Constant, NormVary-token, SwitchNorm
-selector.py   DyT, Derf, and NormSelector, which chooses between DyT and LN (source S2)
-adaln.py      not in the registry: adaLN, adaLN-zero, weight standardization
+| file | contents |
+|---|---|
+| per_token.py | Lp, Scale, Constant, NormVary-token |
+| switch_norm.py | SwitchNorm |
+| autonorm.py | DyT, Derf, and NormSelector, which chooses between DyT and LN (source S2) |
+| unregistered.py | adaLN, adaLN-zero and weight standardization, which need more than x |
 """
 
 from mambanorm.norms.registry import LATE_REGISTRATION
 from mambanorm_study.basics.extensions import load_imports
-from mambanorm_study.norms import controls
-from mambanorm_study.norms.selector import NormSelector
+from mambanorm_study.norms import per_token, switch_norm  # the order of import is that of NORMS
+from mambanorm_study.norms.autonorm import NormSelector
 
-LATE_REGISTRATION.append(load_imports)  # a norm of yours may stand in a file of --import
+LATE_REGISTRATION.append(load_imports)  # a file of --import may register an unknown norm
 
 __all__ = ["NormSelector"]

@@ -189,11 +189,10 @@ def shape_of_data(data: TaskData) -> Shape:
     return Shape(
         **{name: getattr(data, name) for name in same},
         length=math.prod(side // data.patch for side in inputs.shape[1:3])
-        if inputs.dim() == 4
+        if len(inputs.shape) == 4
         else inputs.shape[1],
         tokens=0 if lengths is None else round(float(lengths.double().mean())),
-        held_out=(len(data.val), len(data.test)),
-        train_rows=len(data.train),
+        sizes=(len(data.train), len(data.val), len(data.test)),
     )
 
 

@@ -37,9 +37,9 @@ COLUMNS = [*FACTS, "kind", "severity", "accuracy"]
 def kinds_of(split: Split) -> list[str]:
     """The corruptions that a split can have: token ids and tables none, other real values noise,
     images both."""
-    if split.inputs.dim() == 4:
+    if len(split.inputs.shape) == 4:
         return ["noise", "rotation"]
-    return ["noise"] if split.inputs.is_floating_point() and not split.is_regression else []
+    return ["noise"] if split.inputs.dtype.is_floating_point and not split.is_regression else []
 
 
 def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:

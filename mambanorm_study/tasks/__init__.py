@@ -1,18 +1,21 @@
-"""The data a run learns from: what a task is, the registry of tasks, and how one is loaded.
+"""The data that a run learns from: the registry of tasks, and how the data of a task are loaded.
 
     config -> **task** -> model -> train -> run store
 
-    base.py         Split, TaskData, Shape: the data of a task, checked registry.py     TASKS,
-    register_task, load_task, prepare_task files.py        downloads that resume and are checked,
-    Parquet, arrays that are made once, rows of a scale small.py …      a task, or a family of
-    tasks, a file; each registers what it defines images.py       how pictures are read, and MNIST's
-    and CIFAR's families pydoc.py        text for the language model
+| file | contents |
+|---|---|
+| base.py, shape.py | Split and TaskData, the checked data of a task; Shape, their sizes |
+| registry.py | TASKS, register_task, load_task, prepare_task |
+| files.py | downloads that resume and are checked, Parquet files, cached arrays |
+| split_sizes.py | which rows of a data set a scale uses |
+| images.py | decoding of images; MNIST, SVHN and CIFAR |
+| digits.py, … | one task, or a family of tasks; importing the file registers it |
 
-Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a
-position; H, W, C = rows, columns and channels of an image.
+Glossary: n rows of a split, B rows of a batch, L positions, F features of a position; H, W, C =
+rows, columns and channels of an image.
 """
 
-from mambanorm_study.tasks import small  # importing a task registers it: these first
+from mambanorm_study.tasks import digits, mnist1d, synthetic  # the order of import is that of TASKS
 
 # isort: split
 from mambanorm_study.tasks import (
@@ -26,7 +29,7 @@ from mambanorm_study.tasks import (
     pydoc,
     tabular,
 )
-from mambanorm_study.tasks.base import BadData, Lazy, Shape, Split, TaskData
+from mambanorm_study.tasks.base import BadData, LazyInputs, Split, TaskData
 from mambanorm_study.tasks.registry import (
     TASKS,
     Task,
@@ -35,3 +38,4 @@ from mambanorm_study.tasks.registry import (
     prepare_task,
     register_task,
 )
+from mambanorm_study.tasks.shape import Shape

@@ -1,7 +1,6 @@
-"""The tasks' files: where they lie, checked downloads, published Parquet files, what is kept, and
-which rows a scale takes.
+"""The files of tasks: where they are, checked downloads, published Parquet files, cached arrays.
 
-Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the data set's own source states it.
+Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the source of the data set states it.
 """
 
 from __future__ import annotations
@@ -11,12 +10,9 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from mambanorm_study.basics.atomic import replacing
@@ -24,34 +20,35 @@ from mambanorm_study.basics.settings import KIT, WORK, Later
 
 pa, pq, requests = Later("pyarrow"), Later("pyarrow.parquet"), Later("requests")
 
-CHUNK = 1 << 16  # bytes read at a time, and at most lost where a download breaks off
+CHUNK = 1 << 16  # bytes read at a time, and the most that is lost if a download breaks off
 TIMEOUT = 30  # seconds without a byte
-FIXED_SEED = 42  # of the split where the run's seed does not decide: s4's
-AGAIN = "bring this file again"
+AGAIN = "replace this file"
 
 
 def data_folder(task: str) -> Path:
-    """Where a task's files lie: `data/<task>` of the working folder, or of the folder in
-    MAMBANORM_DATA_DIR."""
+    """Return the folder with a task's files, `data/<task>` or `$MAMBANORM_DATA_DIR/<task>`."""
     root = os.environ.get("MAMBANORM_DATA_DIR") or WORK / "data"
     return Path(root).expanduser() / task
 
 
-def missing(task: str, what: object, how: str) -> ValueError:
-    """The error for missing data: what is missing, and how to get it."""
+def missing_data(task: str, what: object, how: str) -> ValueError:
+    """Return the error for missing data; `how` says how to get them."""
     return ValueError(
-        f"the data of task {task!r} are missing: no {what}. {how} (see {KIT / 'data' / 'README.md'})"
+        f"the data of task {task!r} are missing: no {what}. {how} "
+        f"(see {KIT / 'data' / 'README.md'})"
     )
 
 
 def read_text(path: Path) -> str:
-    """Return a text in UTF-8, without a byte order mark. ValueError with the file's name for one
-    that is none."""
+    """Return the text of a UTF-8 file without its byte order mark.
+
+    Raises ValueError with the file's name if it is not UTF-8.
+    """
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} is no text in UTF-8 ({error}): save it as one, or {AGAIN}"
+            f"{path} is not UTF-8 text ({error}): save it as UTF-8, or {AGAIN}"
         ) from error
 
 
@@ -59,11 +56,10 @@ def read_text(path: Path) -> str:
 
 
 def fetch(url: str, digest: str, folder: Path) -> Path:
-    """The file of an address in `folder`, downloaded if missing; it gets its name only once its
-    checksum is right.
+    """Download a file into `folder` unless it is there, check it, and return its path.
 
-    What has arrived is kept as `<name>.part`: the next call asks for the rest. OSError where the
-    address does not answer or breaks off, ValueError where the content is not what it should be.
+    An incomplete download is kept as `<name>.part`, and the next call continues it. Raises OSError
+    if the address does not answer or the download breaks off, ValueError if the checksum is wrong.
     """
     path = folder / url.rpartition("/")[2]
     part = path.with_name(f"{path.name}.part")
@@ -72,11 +68,11 @@ def fetch(url: str, digest: str, folder: Path) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _receive(url, part)
-    except OSError as error:  # those of requests, too
+        _download(url, part)
+    except OSError as error:  # the base class of the errors of requests
         raise OSError(
-            f"{url} could not be downloaded ({error}): what has arrived is kept, so the same command "
-            f"goes on from there; or put the file into {folder} yourself, as {path.name}"
+            f"{url} could not be downloaded ({error}): the partial file is kept, and the same "
+            f"command continues it; or put the file into {folder} yourself, as {path.name}"
         ) from error
     try:
         verify(part, digest)
@@ -87,67 +83,95 @@ def fetch(url: str, digest: str, folder: Path) -> Path:
     return path
 
 
-def _receive(url: str, part: Path) -> None:
-    """Appends to `part` what it lacks of the content at `url`."""
-    have = part.stat().st_size if part.exists() else 0
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+def fetch_all(task: str, address: str, digests: dict[str, str]) -> None:
+    """Download a task's files (name -> digest; "" = the digest that Hugging Face states)."""
+    folder = data_folder(task)
+    for name, digest in digests.items():
+        url = f"{address}/{name}"
+        if digest or not (folder / name).exists():
+            fetch(url, digest or _stated_digest(url), folder)
+
+
+def _stated_digest(url: str) -> str:
+    """Return the SHA-256 that a Hugging Face repository states for a large file."""
+    answer = requests.head(url, timeout=TIMEOUT)
+    digest = answer.headers.get("X-Linked-ETag", "").strip('"')
+    if not digest:
+        raise OSError(
+            f"{url} states no checksum ({answer.status_code} {answer.reason}): "
+            "look there, or try again"
+        )
+    return f"sha256:{digest}"
+
+
+def _download(url: str, part: Path) -> None:
+    """Append to `part` the bytes of the content at `url` that it lacks."""
+    size = part.stat().st_size if part.exists() else 0
+    headers = {"Accept-Encoding": "identity"}
+    if size:
+        headers["Range"] = f"bytes={size}-"
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
-        if (
-            have and answer.status_code == 416
-        ):  # nothing beyond what is here: the checksum says whether it is right
+        if size and answer.status_code == 416:  # nothing is left to download
             return
         answer.raise_for_status()
-        if answer.status_code != 206:  # the server ignores the range and sends all of it
-            have = 0
-        total = have + int(answer.headers.get("Content-Length", 0)) or None
-        bar = tqdm(total=total, initial=have, desc=part.stem, unit="B", unit_scale=True, delay=1)
-        with open(part, "ab" if have else "wb") as file, bar:
+        if answer.status_code != 206:  # the server ignores the range and sends the whole file
+            size = 0
+        total = size + int(answer.headers.get("Content-Length", 0)) or None
+        bar = tqdm(total=total, initial=size, desc=part.stem, unit="B", unit_scale=True, delay=1)
+        with open(part, "ab" if size else "wb") as file, bar:
             for chunk in answer.iter_content(CHUNK):
                 bar.update(file.write(chunk))
 
 
 def verify(path: Path, digest: str) -> None:
-    """ValueError, with both checksums, where the file's content is not what the digest says ("" =
-    anything)."""
+    """Raise ValueError, with both checksums, if a file does not have this digest ("" = any)."""
     if not digest:
         return
     kind, expected = digest.split(":")
     with open(path, "rb") as file:
-        found = hashlib.file_digest(file, kind).hexdigest()
-    if found != expected:
+        actual = hashlib.file_digest(file, kind).hexdigest()
+    if actual != expected:
         raise ValueError(
-            f"{path} ({path.stat().st_size:,} bytes) is truncated or altered: its {kind} should be {expected} and is "
-            f"{found}; delete it and download it again"
+            f"{path} ({path.stat().st_size:,} bytes) is truncated or altered: its {kind} should be "
+            f"{expected} and is {actual}; delete it and download it again"
         )
 
 
-# ---------------------------------------------------------------------------------------------- Par
+# ------------------------------------------------------------------------------------------- tables
 
 
 def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Path]:
-    """The Parquet files of a split in `folder`, [] where there is none: `train.parquet`, else all
-    of `train-…-of-…`.
+    """Return a split's Parquet files: `<split>.parquet`, else all `<split>-…-of-…`, else [].
 
-    ValueError where a file with a published name has another checksum (`digests`: name -> digest).
+    Raises ValueError if a file with a published name has another checksum (`digests`: name ->
+    digest).
     """
-    own = folder / f"{split}.parquet"
-    files = [own] if own.exists() else sorted(folder.glob(f"{split}-*.parquet"))
+    single = folder / f"{split}.parquet"
+    files = [single] if single.exists() else sorted(folder.glob(f"{split}-*.parquet"))
     for file in files:
         verify(file, digests.get(file.name, ""))
     return files
 
 
-def read_split(
+def read_columns(
     task: str, split: str, columns: Sequence[str], address: str, digests: dict[str, str]
-) -> pa.Table:
-    """The named columns of a split's Parquet files, one after the other; ValueError where there is
-    none, or where they cannot be read, lack a column or have columns of different types."""
+) -> list[pa.ChunkedArray]:
+    """Return the named columns of a split's Parquet files, one after the other.
+
+    Raises ValueError if there is no file, if a file cannot be read or lacks a column, or if the
+    columns of the files have different types.
+    """
     folder = data_folder(task)
-    if not (files := parquet_files(folder, split, digests)):
-        how = f"Say `mambanorm tasks --prepare {task}`, or put the files of {address} into that folder"
-        raise missing(task, f"{split}*.parquet in {folder}", how)
+    files = parquet_files(folder, split, digests)
+    if not files:
+        raise missing_data(
+            task,
+            f"{split}*.parquet in {folder}",
+            f"Run `mambanorm tasks --prepare {task}`, or put the files of {address} into that "
+            "folder",
+        )
     try:
-        return pq.read_table(files, columns=list(columns))
+        return pq.read_table(files, columns=list(columns)).columns
     except (OSError, pa.ArrowException) as error:
         raise ValueError(
             f"{task}'s {split} in {folder}: {error}; {AGAIN}, whole, with {', '.join(columns)}"
@@ -155,118 +179,44 @@ def read_split(
 
 
 def check_labels(labels: np.ndarray, n_classes: int, where: object) -> np.ndarray:
-    """(n,) int64. ValueError with the first row whose label is missing or none of 0…n_classes −
-    1."""
-    if len(wrong := np.flatnonzero(~np.isin(labels, np.arange(n_classes)))):
+    """Return the labels as int64 (n,).
+
+    Raises ValueError, with the first such row, for a label that is missing or not in
+    0…n_classes − 1.
+    """
+    invalid = np.flatnonzero(~np.isin(labels, np.arange(n_classes)))
+    if len(invalid):
+        row = invalid[0]
         raise ValueError(
-            f"{where}, row {wrong[0] + 1}: label {labels[wrong[0]]}, allowed are 0 to {n_classes - 1}"
+            f"{where}, row {row + 1}: label {labels[row]}, allowed are 0 to {n_classes - 1}"
         )
     return labels.astype(np.int64)
 
 
-# ------------------------------------------------------------------------------------- what is kept
+# ------------------------------------------------------------------------------------------- caches
 
 
 def cache_file(folder: Path, label: str, key: object, ending: str = "npz") -> Path:
-    """A name that changes with everything its content depends on (`key`), so that a stale cache is
-    never read."""
+    """Return a file name that depends on `key`: everything that determines the content."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return folder / f"{label}-{digest[:12]}.{ending}"
 
 
-def kept(path: Path, make: Callable[[], Sequence[np.ndarray]]) -> list[np.ndarray]:
-    """The arrays in an .npz file, which has a checksum of each; made, and written, where it is
-    missing or damaged."""
+def cached_arrays(path: Path, make: Callable[[], Sequence[np.ndarray]]) -> list[np.ndarray]:
+    """Return the arrays of an .npz file, or make and store them if it is missing or damaged."""
     if path.exists():
         try:
             with np.load(path) as file:
                 return list(file.values())
-        except Exception as error:  # of a damaged file NumPy and zipfile raise a dozen kinds
+        except Exception as error:  # NumPy and zipfile raise a dozen types for a damaged file
             warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
     arrays = make()
     try:
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez_compressed(file, *arrays)
-    except OSError as error:  # a read-only disk must not stop a run that has its data in hand
+    except OSError as error:  # the data are in memory, so the run can go on
         warnings.warn(
             f"{path} could not be written, so the next run makes the data again ({error})",
             stacklevel=2,
         )
     return list(arrays)
-
-
-# ---------------------------------------------------------------------------------- rows of a scale
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Rows that a scale takes of each split, None = all there are (train: less validation's
-    `held_out`).
-
-    `reshuffle`: the run's seed decides which rows; otherwise they are the same for every seed. In
-    the methods, n = rows of a data set's own two parts, train (which gives validation too) and
-    test.
-    """
-
-    train: int | None
-    val: int | None
-    test: int | None
-    reshuffle: bool
-
-    def seed(self, run_seed: int) -> int:
-        return run_seed if self.reshuffle else FIXED_SEED
-
-    def told(self, n: tuple[int, int], held_out: float = 0.1) -> dict:
-        """The fields of a Shape that say how many rows there are."""
-        val = n[0] - int(n[0] * (1 - held_out)) if self.val is None else self.val
-        train = max(n[0] - val, 0) if self.train is None else self.train
-        test = n[1] if self.test is None else self.test
-        return dict(train_rows=train, held_out=(val, test), reshuffled=self.reshuffle)
-
-    def pick_splits(
-        self, n: tuple[int, int], seed: int, what: str, held_out: float = 0.1
-    ) -> list[Tensor]:
-        """Which rows train, validation and test are. With all rows and seed 42 this is s4's split
-        of CIFAR: validation is the last tenth of a permutation."""
-        told, seed = self.told(n, held_out), self.seed(seed)
-        train, (val, test) = told["train_rows"], told["held_out"]
-        return [
-            *pick(n[0], (train, val), seed, f"{what}'s train"),
-            *pick(n[1], (test,), seed, f"{what}'s test"),
-        ]
-
-
-SMALL = {
-    "smoke": Sizes(64, 32, 32, reshuffle=True),
-    **dict.fromkeys(("quick", "evening"), Sizes(4_000, 1_000, 2_000, reshuffle=True)),
-}
-ALL = Sizes(None, None, None, reshuffle=False)
-SCALE_SIZES = {**SMALL, "lab": ALL, "paper": ALL}
-"""The usual sizes: a draw of the rows at smoke, quick and evening, the data set as it is at lab and
-paper."""
-
-
-def pick(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
-    """Disjoint random draws of these sizes from n rows; ValueError where there are fewer rows than
-    asked for."""
-    if n < sum(sizes):
-        wanted = " + ".join(f"{size:,}" for size in sizes)
-        raise ValueError(
-            f"{what} has {n:,} rows, needed are {wanted}: bring all of it or take a smaller scale"
-        )
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return list(order[: sum(sizes)].split(list(sizes)))
-
-
-def check_whole(
-    where: object, found: Sequence[int], published: Sequence[int], scale: str, what: str = "rows"
-) -> None:
-    """ValueError at lab and paper where a data set does not have exactly the rows it is published
-    with."""
-    if scale in ("lab", "paper") and tuple(found) != tuple(published):
-        have, needed = (
-            " + ".join(f"{count:,}" for count in counts) for counts in (found, published)
-        )
-        raise ValueError(
-            f"{where} holds {have} {what}, {scale} needs {needed}: bring all or take a smaller scale"
-        )

@@ -1,22 +1,18 @@
-"""Glyphs: letters and digits of the typefaces that matplotlib brings, drawn anew for each seed: no
-download, and no two seeds share a row.
+"""Glyphs: letters and digits of matplotlib's typefaces, drawn anew for each seed, no download.
 
-Each row is one of CHARACTERS in one of FACES, turned, sheared, stretched and moved (one affine
-map), with its own contrast, a square hidden and noise on every pixel: 12×12 pixels of one channel,
-near 0 (paper) to 1 (ink).
+Each row shows one of CHARACTERS in one of FACES, rotated, sheared, stretched and shifted (one
+affine map), with its own contrast, a hidden square and noise on every pixel: 12×12 pixels of one
+channel, from about 0 (paper) to 1 (ink). No two seeds share a row.
 
-- `glyphs`: read in cells of 2×2 pixels, row after row: sequences of L = 36 positions with 4
-  features. (Pixel by pixel, 144 positions, small models stayed below 36 % for as long as a run may
-  take.)
+- `glyphs`: cells of 2×2 pixels, row after row: sequences of L = 36 positions with 4 features.
+  (Pixel by pixel, 144 positions, small models stayed below 36 % within the time limit of a run.)
 - `glyphs_images`: the same rows as images, in patches of 3×3 pixels: 4×4 positions.
 
-How hard they are was chosen by level, on seeds that no claim uses: trained models lie between 60
-and 95 % (claims/PROTOCOL.md). Ours; the faces are DejaVu (Bitstream Vera licence) and STIX (SIL
-OFL) as matplotlib ships them, drawn by its FreeType without hinting: another version of it may draw
-a pixel a little differently.
+The difficulty was chosen on seeds that no claim uses, so that trained models reach between 60 and
+95 % (claims/PROTOCOL.md). The task is ours; the faces are DejaVu (Bitstream Vera licence) and STIX
+(SIL OFL) as matplotlib ships them, drawn by its FreeType without hinting. Another version of
+FreeType may draw a pixel slightly differently.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -28,68 +24,62 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm_study.tasks.base import Shape, Split, TaskData
+from mambanorm_study.tasks.base import TaskData, consecutive_splits
 from mambanorm_study.tasks.registry import register_task
+from mambanorm_study.tasks.shape import Shape
 
+# Twenty that stay distinct when rotated and blurred: no 0 beside O and Q, no 1 beside I
 CHARACTERS = "23456789ABEHKMNPRSTX"
-"""Twenty that stay apart when they are turned and blurred: no 0 beside O and Q, no 1 beside I."""
-FACES = tuple(
-    f"{family}{style}"
-    for family, styles in {
-        "DejaVuSans": ("", "-Bold", "-Oblique", "-BoldOblique"),
-        "DejaVuSansMono": ("", "-Bold", "-Oblique", "-BoldOblique"),
-        "DejaVuSerif": ("", "-Bold", "-Italic", "-BoldItalic"),
-        "STIXGeneral": ("", "Bol", "Italic", "BolIta"),
-    }.items()
-    for style in styles
-)
-EDGE, PATCH, CELL = (
-    12,
-    3,
-    2,
-)  # pixels a side of a row, of a patch of its image, and of a position of its sequence
-MASTER = 48  # pixels a side of the square in which a glyph is drawn once, EM of them its em
-EM = 36
-FINER = 3  # a pixel is the mean of so many points a side
+STYLES = {
+    "DejaVuSans": ("", "-Bold", "-Oblique", "-BoldOblique"),
+    "DejaVuSansMono": ("", "-Bold", "-Oblique", "-BoldOblique"),
+    "DejaVuSerif": ("", "-Bold", "-Italic", "-BoldItalic"),
+    "STIXGeneral": ("", "Bol", "Italic", "BolIta"),
+}
+FACES = tuple(f"{family}{style}" for family, styles in STYLES.items() for style in styles)
+EDGE = 12  # pixels a side of a row
+PATCH, CELL = 3, 2  # pixels a side of a patch of an image, of a position of a sequence
+MASTER, EM = 48, 36  # pixels a side of the square in which a glyph is drawn once, and of its em
+OVERSAMPLING = 3  # a pixel is the mean of so many points a side
 
-TURN = math.radians(12)
-SHEAR, STRETCH, MOVE = 0.12, 0.15, 0.05  # of the edge; STRETCH of either axis
+ROTATION = math.radians(12)
+SHEAR, STRETCH, SHIFT = 0.12, 0.15, 0.05  # shares of the edge; STRETCH of either axis
 SIZES = (1.05, 1.35)
 CONTRAST = (0.6, 1.0)
-HIDDEN = 0.2  # of the edge: the square that shows paper
+HIDDEN = 0.2  # edge of the hidden square, as a share of EDGE
 NOISE = 0.1
 
-ROWS = {"smoke": (160, 40, 80), "quick": (4_000, 500, 1_000)}
-MOST_ROWS = (4_000, 2_000, 4_000)
-"""Rows of train, validation and test, and at the larger scales; the last two cost little and take
-the noise of the test rows away."""
+ROWS = {"smoke": (160, 40, 80), "quick": (4_000, 500, 1_000)}  # train, validation, test
+# Rows at the larger scales: many to validate and to test reduce the noise at little cost
+MAX_ROWS = (4_000, 2_000, 4_000)
 
 
 @cache
 def masters() -> Tensor:
-    """(characters, faces, MASTER, MASTER) float32, the ink of each glyph in the middle of its
-    square, 0…1."""
+    """Return the ink of each glyph in the middle of its square, 0…1, float32.
+
+    The shape is (characters, faces, MASTER, MASTER).
+    """
     import matplotlib
     from matplotlib.ft2font import FT2Font, LoadFlags
 
-    fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    found = torch.zeros(len(CHARACTERS), len(FACES), MASTER, MASTER)
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    glyphs = torch.zeros(len(CHARACTERS), len(FACES), MASTER, MASTER)
     for j, face in enumerate(FACES):
-        font = FT2Font(str(fonts / f"{face}.ttf"))
+        font = FT2Font(str(folder / f"{face}.ttf"))
         font.set_size(EM, 72)
         for i, character in enumerate(CHARACTERS):
             font.set_text(character, 0.0, flags=LoadFlags.NO_HINTING)
             font.draw_glyphs_to_bitmap(antialiased=True)
-            ink = np.asarray(font.get_image())[:MASTER, :MASTER]
-            top, left = ((MASTER - size) // 2 for size in ink.shape)
-            found[i, j, top : top + ink.shape[0], left : left + ink.shape[1]] = (
-                torch.tensor(ink) / 255
-            )
-    return found
+            ink = torch.tensor(np.asarray(font.get_image())[:MASTER, :MASTER]) / 255
+            height, width = ink.shape
+            top, left = (MASTER - height) // 2, (MASTER - width) // 2
+            glyphs[i, j, top : top + height, left : left + width] = ink
+    return glyphs
 
 
 def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """n rows (n, EDGE, EDGE) float32 and their labels (n,), as many of each character as can be."""
+    """Return n rows (n, EDGE, EDGE) float32 and labels (n,); classes are as equal as n allows."""
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(low: float, high: float) -> Tensor:
@@ -97,66 +87,52 @@ def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
     labels = torch.randperm(n, generator=generator) % len(CHARACTERS)
     faces = torch.randint(len(FACES), (n,), generator=generator)
-    angle, shear, size = uniform(-TURN, TURN), uniform(-SHEAR, SHEAR), uniform(*SIZES)
-    wide, high = (1 / (size * uniform(1 - STRETCH, 1 + STRETCH)) for _ in range(2))
+    angle, shear, size = uniform(-ROTATION, ROTATION), uniform(-SHEAR, SHEAR), uniform(*SIZES)
+    x_scale, y_scale = (1 / (size * uniform(1 - STRETCH, 1 + STRETCH)) for _ in range(2))
     cos, sin = angle.cos(), angle.sin()
-    # where a point of the row lies in the master: turned, then sheared, then stretched, and moved
-    across = torch.stack(
-        [wide * (cos + shear * sin), wide * (shear * cos - sin), uniform(-MOVE, MOVE) * 2], 1
-    )
-    down = torch.stack([high * sin, high * cos, uniform(-MOVE, MOVE) * 2], 1)
-    theta = torch.stack([across, down], 1)
-    rows = torch.cat(
-        [_sampled(labels[k], faces[k], theta[k]) for k in torch.arange(n).split(1_000)]
-    )
+    # from a point of the row to its point in the master: rotate, shear, stretch, shift
+    x_shift, y_shift = uniform(-SHIFT, SHIFT) * 2, uniform(-SHIFT, SHIFT) * 2
+    x_row = torch.stack([x_scale * (cos + shear * sin), x_scale * (shear * cos - sin), x_shift], 1)
+    y_row = torch.stack([y_scale * sin, y_scale * cos, y_shift], 1)
+    theta = torch.stack([x_row, y_row], 1)
+    chunks = torch.arange(n).split(1_000)
+    rows = torch.cat([_sample_masters(labels[k], faces[k], theta[k]) for k in chunks])
     rows *= uniform(*CONTRAST)[:, None, None]
     rows[_hidden(uniform(0, 1 - HIDDEN), uniform(0, 1 - HIDDEN))] = 0
     return rows + NOISE * torch.randn(rows.shape, generator=generator), labels
 
 
-def _sampled(labels: Tensor, faces: Tensor, theta: Tensor) -> Tensor:
-    """(n, EDGE, EDGE): each glyph under its affine map (n, 2, 3)."""
-    grid = F.affine_grid(theta, (len(theta), 1, FINER * EDGE, FINER * EDGE), align_corners=False)
+def _sample_masters(labels: Tensor, faces: Tensor, theta: Tensor) -> Tensor:
+    """Return each glyph under its affine map theta (n, 2, 3), as (n, EDGE, EDGE)."""
+    side = OVERSAMPLING * EDGE
+    grid = F.affine_grid(theta, (len(theta), 1, side, side), align_corners=False)
     points = F.grid_sample(masters()[labels, faces][:, None], grid, align_corners=False)
-    return F.avg_pool2d(points, FINER)[:, 0]
+    return F.avg_pool2d(points, OVERSAMPLING)[:, 0]
 
 
 def _hidden(top: Tensor, left: Tensor) -> Tensor:
-    """(n, EDGE, EDGE) bool, a square of HIDDEN of the edge whose upper left corner is given as
-    shares of it."""
-    place = (torch.arange(EDGE) + 0.5) / EDGE
-    inside = [
-        (place >= start[:, None]) & (place < start[:, None] + HIDDEN) for start in (top, left)
-    ]
-    return inside[0][:, :, None] & inside[1][:, None, :]
-
-
-def _sizes(scale: str) -> tuple[int, int, int]:
-    return ROWS.get(scale, MOST_ROWS)
-
-
-def _shape(scale: str, **form: int) -> Shape:
-    train, *held_out = _sizes(scale)
-    return Shape(
-        len(CHARACTERS),
-        **form,
-        held_out=tuple(held_out),
-        train_rows=train,
-        reshuffled=True,
-        fresh=True,
-    )
-
-
-def _data(scale: str, seed: int, read: Callable[[Tensor], Tensor], **said: int) -> TaskData:
-    rows, labels = draw(sum(_sizes(scale)), seed)
-    parts = zip(read(rows).split(_sizes(scale)), labels.split(_sizes(scale)), strict=True)
-    return TaskData(*(Split(*part) for part in parts), n_classes=len(CHARACTERS), **said)
+    """Return the mask (n, EDGE, EDGE) of the hidden squares, from corners as shares of the edge."""
+    pixel = (torch.arange(EDGE) + 0.5) / EDGE
+    in_rows = (pixel >= top[:, None]) & (pixel < top[:, None] + HIDDEN)
+    in_columns = (pixel >= left[:, None]) & (pixel < left[:, None] + HIDDEN)
+    return in_rows[:, :, None] & in_columns[:, None, :]
 
 
 def cells(rows: Tensor) -> Tensor:
-    """(n, EDGE, EDGE) → (n, (EDGE / CELL)², CELL²): the pixels of each cell, cells row after
-    row."""
+    """Return the pixels of each cell, row after row: (n, EDGE, EDGE) → (n, (EDGE/CELL)², CELL²)."""
     return F.unfold(rows[:, None], CELL, stride=CELL).transpose(1, 2)
+
+
+def _shape(scale: str, **inputs: int) -> Shape:
+    sizes = ROWS.get(scale, MAX_ROWS)
+    return Shape(len(CHARACTERS), **inputs, sizes=sizes, reshuffled=True, fresh=True)
+
+
+def _load(read: Callable[[Tensor], Tensor], scale: str, seed: int, **inputs: int) -> TaskData:
+    sizes = ROWS.get(scale, MAX_ROWS)
+    rows, labels = draw(sum(sizes), seed)
+    splits = consecutive_splits(read(rows), labels, sizes)
+    return TaskData(*splits, n_classes=len(CHARACTERS), **inputs)
 
 
 SOURCE = "ours; faces DejaVu and STIX, as matplotlib ships them"
@@ -169,9 +145,8 @@ SOURCE = "ours; faces DejaVu and STIX, as matplotlib ships them"
     shape=partial(_shape, length=(EDGE // CELL) ** 2, in_features=CELL**2),
 )
 def load_glyphs(scale: str, seed: int) -> TaskData:
-    """4,000 / 2,000 / 4,000 rows (quick: 500 and 1,000 held out; smoke: 160 / 40 / 80): inputs (n,
-    36, 4)."""
-    return _data(scale, seed, cells, in_features=CELL**2)
+    """Return rows as sequences (n, 36, 4)."""
+    return _load(cells, scale, seed, in_features=CELL**2)
 
 
 @register_task(
@@ -182,5 +157,5 @@ def load_glyphs(scale: str, seed: int) -> TaskData:
     shape=partial(_shape, length=(EDGE // PATCH) ** 2, in_channels=1, patch=PATCH),
 )
 def load_glyphs_images(scale: str, seed: int) -> TaskData:
-    """The rows of `glyphs`: inputs (n, 12, 12, 1), patches of 3×3 pixels."""
-    return _data(scale, seed, lambda rows: rows[..., None], in_channels=1, patch=PATCH)
+    """Return the rows of `glyphs` as images (n, 12, 12, 1) with patches of 3×3 pixels."""
+    return _load(lambda rows: rows[..., None], scale, seed, in_channels=1, patch=PATCH)

@@ -1,22 +1,19 @@
-"""ImageNet's photographs of 1,000 classes, and of 100 of them, read from their files when a batch
-asks for them.
+"""ImageNet's photographs of 1,000 classes, and of 100 of them, decoded when a batch needs them.
 
-Source: Russakovsky et al. (2015), ImageNet large scale visual recognition challenge,
+Sources: Russakovsky et al. (2015), ImageNet large scale visual recognition challenge,
 arXiv:1409.0575. ImageNet-100: the class list of HobbitLong/CMC (Tian et al. 2020,
 arXiv:1906.05849); the paper gives no list.
 
-    data/imagenet1k/train/<wnid>/*.JPEG, val/<wnid>/*.JPEG data/imagenet100/imagenet100.txt, and
-    train and val like that; else the classes are taken from data/imagenet1k
+    data/imagenet1k/train/<wnid>/*.JPEG and val/<wnid>/*.JPEG
+    data/imagenet100/imagenet100.txt, and optionally train and val as above; otherwise the classes
+    are read from data/imagenet1k
 
-Glossary: wnid = WordNet number of a class, n and eight digits; edge = height and width of a picture
+Glossary: wnid = WordNet number of a class, n and eight digits; edge = height and width of an image
 in pixels.
 """
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -25,104 +22,80 @@ import torch
 from torch import Tensor
 
 from mambanorm_study.basics.settings import Later
-from mambanorm_study.tasks.base import Lazy, Shape, Split, TaskData
-from mambanorm_study.tasks.files import (
-    ALL,
-    SMALL,
-    Sizes,
-    check_whole,
-    data_folder,
-    fetch,
-    missing,
-    read_text,
-    verify,
-)
-from mambanorm_study.tasks.images import open_picture
+from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
+from mambanorm_study.tasks.files import data_folder, fetch, missing_data, read_text, verify
+from mambanorm_study.tasks.images import open_image
 from mambanorm_study.tasks.registry import register_task
+from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
 
 Image = Later("PIL.Image")
 
-ROWS = {
-    "imagenet100": (100, 130_000, 5_000),
-    "imagenet1k": (1_000, 1_281_167, 50_000),
-}  # classes, train, val
+N_CLASSES = {"imagenet100": 100, "imagenet1k": 1_000}
+ROWS = {"imagenet100": (130_000, 5_000), "imagenet1k": (1_281_167, 50_000)}  # train, val
+EDGE = {"smoke": 32, "quick": 64, "evening": 64, "lab": 112, "paper": 224}
+# Edge of a patch in pixels; 4 is VMamba's, whose model also halves the image three times
+PATCH = {"smoke": 8, "quick": 8, "evening": 8, "lab": 8, "paper": 4}
 ENDINGS = (".jpeg", ".jpg", ".png")
-MARGIN = 256 / 224  # the shorter side is resized to so many edges before the centre is cut out
-HELD_OUT = (
-    0.05  # of train for validation: ImageNet's own val serves as test, which nothing may select on
+MARGIN = 256 / 224  # the shorter side is resized to edge · MARGIN before the centre is cut out
+HELD_OUT = 0.05  # validation's share of train: ImageNet's own val serves as test
+CLASS_LIST = (
+    "https://raw.githubusercontent.com/HobbitLong/CMC/"
+    "bc687a26de7ae350d98f671d25d164b65336b8c2/imagenet100.txt"
 )
-CLASS_LIST = "https://raw.githubusercontent.com/HobbitLong/CMC/bc687a26de7ae350d98f671d25d164b65336b8c2/imagenet100.txt"
 LIST_DIGEST = "sha256:79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397"
-HOW = "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort it into class folders"
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Rows, the pictures' edge in pixels, and the edge of the squares that a model takes as one
-    position."""
-
-    sizes: Sizes
-    edge: int
-    patch: int
-
-
-SETTINGS: dict[str, Scale] = {
-    "smoke": Scale(SMALL["smoke"], 32, 8),
-    "quick": Scale(SMALL["quick"], 64, 8),
-    "evening": Scale(SMALL["evening"], 64, 8),
-    "lab": Scale(ALL, 112, 8),
-    "paper": Scale(ALL, 224, 4),  # VMamba's patches; its model halves the image three times besides
-}
+HOW = (
+    "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort "
+    "it into class folders"
+)
 
 
 # -------------------------------------------------------------------------------------------- files
 
 
-def prepare(scale: str) -> None:
-    """Downloads ImageNet-100's class list; the photographs themselves need a registration."""
-    print(f"the class list is there: {fetch(CLASS_LIST, LIST_DIGEST, data_folder('imagenet100'))}")
-
-
-def _layout(name: str, scale: str) -> tuple[Path, list[str]]:
-    """The folder with train and val, and the classes to take from it."""
+def _classes(name: str, scale: str) -> tuple[Path, list[str]]:
+    """Return the folder that contains train and val, and the classes to read from it."""
     folder = data_folder(name)
     if name == "imagenet1k":
-        return folder, sorted(place.name for place in folder.glob("train/*/"))
-    if not (listed := folder / "imagenet100.txt").exists():
-        raise missing(name, listed, f"Say `mambanorm tasks --prepare {name}`. {HOW}")
-    if scale in ("lab", "paper"):  # below, a list of one's own will do
-        verify(listed, LIST_DIGEST)
-    return (folder if (folder / "train").is_dir() else data_folder("imagenet1k")), sorted(
-        read_text(listed).split()
-    )
+        return folder, sorted(path.name for path in folder.glob("train/*/"))
+    class_list = folder / "imagenet100.txt"
+    if not class_list.exists():
+        raise missing_data(name, class_list, f"Run `mambanorm tasks --prepare {name}`. {HOW}")
+    if scale in ("lab", "paper"):  # the smaller scales accept any list
+        verify(class_list, LIST_DIGEST)
+    if not (folder / "train").is_dir():
+        folder = data_folder("imagenet1k")
+    return folder, sorted(read_text(class_list).split())
 
 
 @lru_cache(maxsize=4)
 def _files(
     name: str, folder: Path, classes: tuple[str, ...], split: str
 ) -> tuple[list[Path], np.ndarray]:
-    """Every picture of a split, by class and name, and the labels; ValueError where a class has
-    none."""
+    """Return the images of a split, by class and name, and their labels.
+
+    Raises ValueError if a class has no image.
+    """
     files, labels = [], []
     for label, wnid in enumerate(classes):
-        place = folder / split / wnid
-        found = sorted(entry.name for entry in os.scandir(place)) if place.is_dir() else []
-        pictures = [file for file in found if file.lower().endswith(ENDINGS)]
-        if not pictures:
-            raise missing(name, f"picture in {place}", HOW)
-        files += [place / file for file in pictures]
-        labels += [label] * len(pictures)
+        class_folder = folder / split / wnid
+        names = sorted(os.listdir(class_folder)) if class_folder.is_dir() else []
+        images = [class_folder / file for file in names if file.lower().endswith(ENDINGS)]
+        if not images:
+            raise missing_data(name, f"image in {class_folder}", HOW)
+        files += images
+        labels += [label] * len(images)
     return files, np.array(labels, np.int64)
 
 
 def photograph(path: Path, edge: int) -> np.ndarray:
-    """(edge, edge, 3) uint8: the shorter side resized to edge · 256/224, the centre cut out, any
-    mode made RGB.
+    """Return the centre of an image, (edge, edge, 3) uint8, cut from its resized version.
 
-    ValueError with the file's name for a file that is no picture.
+    The shorter side is resized to edge · 256/224. Raises ValueError, with the file's name, if it is
+    not an image.
     """
     shorter = round(edge * MARGIN)
-    image = open_picture(path, path, least=shorter)
+    image = open_image(path, path, min_side=shorter)
     width, height = (max(shorter, round(side * shorter / min(image.size))) for side in image.size)
     image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = (width - edge) // 2, (height - edge) // 2
@@ -130,70 +103,67 @@ def photograph(path: Path, edge: int) -> np.ndarray:
 
 
 def _read(files: list[Path], edge: int, rows: Tensor) -> Tensor:
-    """The picked pictures (B, edge, edge, 3) float32 in [-1, 1], read side by side."""
+    """Return some of the images, (B, edge, edge, 3) float32 in [-1, 1], decoded in parallel."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        pictures = list(pool.map(lambda row: photograph(files[row], edge), rows.tolist()))
-    return torch.from_numpy(np.stack(pictures)).float().div_(127.5).sub_(1)
+        images = list(pool.map(lambda row: photograph(files[row], edge), rows.tolist()))
+    return torch.from_numpy(np.stack(images)).float().div_(127.5).sub_(1)
 
 
 # ---------------------------------------------------------------------------------------- the tasks
 
 
 def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
-    """Colour photographs (n, edge, edge, 3) float32 in [-1, 1], which stay in their files until a
-    batch picks them.
+    """Return colour photographs (n, edge, edge, 3), float32 in [-1, 1], read batch by batch.
 
-    Test is ImageNet's own val, validation a twentieth of train. At smoke and quick the seed decides
-    which are taken.
+    Test is ImageNet's own val, validation a twentieth of train. The seed decides which photographs
+    are used, except at lab and paper.
     """
-    settings, (folder, classes) = SETTINGS[scale], _layout(name, scale)
+    folder, classes = _classes(name, scale)
     if not classes:
-        raise missing(name, f"train/<wnid> in {folder}", HOW)
-    n_classes, *rows = ROWS[name]
-    check_whole(folder, [len(classes)], [n_classes], scale, "classes")
-    (train, train_labels), (test, test_labels) = (
-        _files(name, folder, tuple(classes), s) for s in ("train", "val")
-    )
+        raise missing_data(name, f"train/<wnid> in {folder}", HOW)
+    check_complete(folder, [len(classes)], [N_CLASSES[name]], scale, "classes")
+    parts = {part: _files(name, folder, tuple(classes), part) for part in ("train", "val")}
+    n = len(parts["train"][0]), len(parts["val"][0])
     if name == "imagenet1k":
-        check_whole(folder, [len(train), len(test)], rows, scale)
-    else:  # of train no exact count is published
-        check_whole(folder / "val", [len(test)], rows[1:], scale)
-    splits = []
-    for i, rows in enumerate(
-        settings.sizes.pick_splits((len(train), len(test)), seed, name, HELD_OUT)
-    ):
-        files, labels = (train, train_labels) if i < 2 else (test, test_labels)
-        picked = [files[row] for row in rows.tolist()]
-        shape = (len(picked), settings.edge, settings.edge, 3)
-        splits.append(
-            Split(
-                Lazy(shape, partial(_read, picked, settings.edge)),
-                torch.from_numpy(labels[rows.numpy()]),
-            )
-        )
-    return TaskData(*splits, n_classes=len(classes), in_channels=3, patch=settings.patch)
+        check_complete(folder, n, ROWS[name], scale)
+    else:  # no exact count of its train part is published
+        check_complete(folder / "val", n[1:], ROWS[name][1:], scale)
+    splits, edge = [], EDGE[scale]
+    row_numbers = SCALE_SIZES[scale].draw_splits(n, seed, name, HELD_OUT)
+    for part, rows in zip(("train", "train", "val"), row_numbers, strict=True):
+        files, labels = parts[part]
+        files = [files[row] for row in rows.tolist()]
+        inputs = LazyInputs((len(files), edge, edge, 3), partial(_read, files, edge))
+        splits.append(Split(inputs, torch.from_numpy(labels[rows.numpy()])))
+    return TaskData(*splits, n_classes=len(classes), in_channels=3, patch=PATCH[scale])
 
 
-def shape(name: str, scale: str) -> Shape:
-    settings, (n_classes, *rows) = SETTINGS[scale], ROWS[name]
-    length, told = (settings.edge // settings.patch) ** 2, settings.sizes.told(rows, HELD_OUT)
-    return Shape(n_classes, length, in_channels=3, patch=settings.patch, **told)
+def _shape(name: str, scale: str) -> Shape:
+    sizes = SCALE_SIZES[scale]
+    return Shape(
+        N_CLASSES[name],
+        (EDGE[scale] // PATCH[scale]) ** 2,
+        in_channels=3,
+        patch=PATCH[scale],
+        sizes=sizes.counts(ROWS[name], HELD_OUT),
+        reshuffled=sizes.reshuffle,
+    )
 
 
-for _name, _title, _source, _prepare in (
-    (
-        "imagenet100",
-        "ImageNet-100: photographs of 100 classes",
-        "; class list of HobbitLong/CMC",
-        prepare,
-    ),
-    ("imagenet1k", "ImageNet: photographs of 1,000 classes", "", None),
-):
-    register_task(
-        _name,
-        title=_title,
-        source=f"Russakovsky et al. (2015), arXiv:1409.0575{_source}",
-        kind="image",
-        prepare=_prepare,
-        shape=partial(shape, _name),
-    )(partial(load_imagenet, _name))
+SOURCE = "Russakovsky et al. (2015), arXiv:1409.0575"
+
+register_task(
+    "imagenet100",
+    title="ImageNet-100: photographs of 100 classes",
+    source=f"{SOURCE}; class list of HobbitLong/CMC",
+    kind="image",
+    prepare=lambda: fetch(CLASS_LIST, LIST_DIGEST, data_folder("imagenet100")),
+    shape=partial(_shape, "imagenet100"),
+)(partial(load_imagenet, "imagenet100"))
+register_task(
+    "imagenet1k",
+    title="ImageNet: photographs of 1,000 classes",
+    source=SOURCE,
+    kind="image",
+    shape=partial(_shape, "imagenet1k"),
+)(partial(load_imagenet, "imagenet1k"))

@@ -1,12 +1,13 @@
-"""Pictures: how they are read and kept, and the classic sets MNIST, Fashion-MNIST, SVHN, CIFAR-10
-and CIFAR-100.
+"""Decoding of images, and the classic sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
 
-The sets are tasks pixel by pixel, CIFAR as pictures too. Sources: LeCun et al. (1998), MNIST; Xiao
-et al. (2017), Fashion-MNIST, arXiv:1708.07747; Netzer et al. (2011), SVHN; Krizhevsky (2009),
-CIFAR. CIFAR as a sequence follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row,
-a tenth of train for validation (seed 42).
+Each set is a task pixel by pixel; the CIFAR sets are also tasks of images. CIFAR as a sequence
+follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, with a tenth of train for
+validation (seed 42).
 
-Glossary: n pictures of edge×edge pixels, H×W and C colours; L = positions = (edge / averaging)².
+Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747; Netzer et
+al. (2011), SVHN; Krizhevsky (2009), CIFAR.
+
+Glossary: n images of H×W = edge×edge pixels; L = positions = (edge / averaging)².
 """
 
 from __future__ import annotations
@@ -18,192 +19,181 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tqdm.auto import tqdm
 
 from mambanorm_study.basics.settings import Later
-from mambanorm_study.tasks.base import Lazy, Shape, Split, TaskData
+from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
 from mambanorm_study.tasks.files import (
     AGAIN,
-    SCALE_SIZES,
-    TIMEOUT,
     check_labels,
-    check_whole,
     data_folder,
-    fetch,
-    parquet_files,
-    read_split,
+    fetch_all,
+    read_columns,
     verify,
 )
 from mambanorm_study.tasks.registry import register_task
+from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from PIL import Image as Pillow
+Image, pa = Later("PIL.Image"), Later("pyarrow")
 
-Image, requests = Later("PIL.Image"), Later("requests")
-
-HUB = "https://huggingface.co"
-S4_GREY = (
-    1 / 61,
-    -122.6 / 61,
-)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
-PLUS_MINUS = (2 / 255, -1.0)  # −1…1, as `digits`
+# Edge of the blocks over which a sequence averages its image: 49 to 64 positions at smoke, 196 to
+# 256 at quick and evening.
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
-"""Sequences read pictures averaged over blocks: 49 to 64 positions at smoke, 196 to 256 at quick
-and evening."""
-
+# Edge of an image's patches in pixels: 16, 64 and 256 positions
 PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
-"""Pictures are cut into squares of patch² pixels: 16, 64 and 256 positions."""
 
 
-# ----------------------------------------------------------------------------------------- pictures
+# ---------------------------------------------------------------------------------- reading images
 
 
-def open_picture(
-    source, where: object, mode: str = "RGB", edge: int | None = None, least: int = 0
-) -> Pillow.Image:
-    """The picture of a path or a file, in a mode: "L" (a colour picture turns grey as Pillow does
-    it, ITU-R 601) or "RGB".
+def open_image(
+    source, where: object, mode: str = "RGB", edge: int | None = None, min_side: int = 0
+) -> Image.Image:
+    """Return the image in a path or a file, in mode "L" (grey as in ITU-R 601) or "RGB".
 
-    ValueError that says where for one that cannot be read; with an `edge` also for one that has
-    other than edge×edge pixels. `least`: so many pixels a side will do, so that JPEG decodes at a
-    half or a quarter, several times faster.
+    Raises ValueError, with `where`, if it cannot be read, or if it is not edge×edge pixels. With
+    `min_side`, JPEG may decode at a half or a quarter of the size, as long as both sides have that
+    many pixels; this is several times faster.
     """
     try:
         with Image.open(source) as image:
-            if least:
-                image.draft(mode, (least, least))
-            size, picture = image.size, image.convert(mode)
+            if min_side:
+                image.draft(mode, (min_side, min_side))
+            size, converted = image.size, image.convert(mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{where} is no picture that can be read ({error}): {AGAIN}") from error
+        raise ValueError(f"{where} is not a readable image ({error}): {AGAIN}") from error
     if edge and size != (edge, edge):
         raise ValueError(
-            f"{where}: a picture of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}"
+            f"{where}: an image of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}"
         )
-    return picture
+    return converted
 
 
 def decode(
     encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, where: object
 ) -> np.ndarray:
-    """(n, H, W) uint8 for mode "L", (n, H, W, 3) for "RGB": the picked rows of a column of encoded
-    pictures, each as bytes or as a struct {bytes, path}. ValueError with the row, as of
-    `open_picture`."""
-    pictures = np.zeros(
-        (len(rows), edge, edge) if mode == "L" else (len(rows), edge, edge, 3), np.uint8
-    )
+    """Return some rows of a column of encoded images, (n, H, W) in mode "L", else (n, H, W, 3).
+
+    A row is bytes or a struct {bytes, path}. Raises ValueError as `open_image` does, with the row.
+    """
+    shape = (edge, edge) if mode == "L" else (edge, edge, 3)
+    images = np.zeros((len(rows), *shape), np.uint8)
     for i, row in enumerate(tqdm(rows, desc=f"decoding {where}", unit=" pictures", delay=2)):
-        one = encoded[row].as_py()
-        content = io.BytesIO(one["bytes"] if isinstance(one, dict) else one)
-        pictures[i] = np.asarray(open_picture(content, f"{where}, row {row + 1}", mode, edge))
-    return pictures
+        content = encoded[row].as_py()
+        if isinstance(content, dict):
+            content = content["bytes"]
+        images[i] = open_image(io.BytesIO(content), f"{where}, row {row + 1}", mode, edge)
+    return images
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of a gzipped idx file of bytes: labels (n,) or pictures (n, H, W), uint8 (Y.
-    LeCun's format).
+    """Return the uint8 array of a gzipped idx file: labels (n,) or images (n, H, W).
 
-    gzip's own checksum is checked. ValueError with the file's name where it is truncated, altered
-    or no such file.
+    Raises ValueError with the file's name if it is truncated, altered or in another format.
     """
     try:
         content = gzip.decompress(path.read_bytes())
-        start = 4 + 4 * content[3]  # of the numbers, behind the sizes of the axes
-        return np.frombuffer(content, np.uint8, offset=start).reshape(
-            np.frombuffer(content[4:start], ">u4")
-        )
+        header = 4 + 4 * content[3]  # a magic number, then the size of each axis
+        shape = np.frombuffer(content[4:header], ">u4")
+        return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
     except (OSError, EOFError, zlib.error, IndexError, ValueError) as error:
-        raise ValueError(f"{path} is no whole idx file of bytes ({error}): {AGAIN}") from error
+        raise ValueError(
+            f"{path} is not a complete idx file of bytes ({error}): {AGAIN}"
+        ) from error
 
 
-def as_sequences(pictures: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> Lazy:
-    """(n, H, W) grey pictures as sequences (n, H·W, 1), row after row: kept as bytes, a quarter of
-    the memory, and byte · scale + shift when read."""
-    kept = torch.tensor(pictures.reshape(len(pictures), -1, 1))
-    return Lazy(kept.shape, lambda rows: kept[rows].float().mul_(scale).add_(shift))
+def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> LazyInputs:
+    """Return grey images (n, H, W) as sequences (n, H·W, 1) of byte · scale + shift.
+
+    They stay bytes until they are read, which takes a quarter of the memory.
+    """
+    pixels = torch.tensor(images.reshape(len(images), -1, 1))
+    return LazyInputs(pixels.shape, lambda rows: pixels[rows].float().mul_(scale).add_(shift))
 
 
-def block_mean(pictures: np.ndarray, factor: int) -> np.ndarray:
-    """(n, H, W) grey pictures with every factor×factor block averaged (rounded to a byte)."""
+def block_mean(images: np.ndarray, factor: int) -> np.ndarray:
+    """Return grey images (n, H, W) averaged over factor×factor blocks, rounded to bytes."""
     if factor == 1:
-        return pictures
-    n, height, width = pictures.shape
-    blocks = pictures.reshape(n, height // factor, factor, width // factor, factor)
-    return np.rint(blocks.mean((2, 4), dtype=np.float32)).astype(np.uint8)
+        return images
+    means = F.avg_pool2d(torch.from_numpy(images)[:, None].float(), factor)
+    return means[:, 0].round().byte().numpy()
 
 
 # ----------------------------------------------------------------------------------------- the sets
 
 
+PLUS_MINUS = (2 / 255, -1.0)  # byte · scale + shift: −1…1, as the digits
+S4_GREY = (1 / 61, -122.6 / 61)  # s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
+HUB = "https://huggingface.co/datasets"
+TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
+IDX = {
+    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+
+
 @dataclass(frozen=True)
-class PictureSet:
-    """A published set. `files`: name -> digest of each file to download; `rows`: of its train and
-    its test part."""
+class ImageSet:
+    """A published set of images.
+
+    rows: of its train and its test part. address: of the folder with the files. files: name ->
+    digest. columns: of the Parquet files. grey: scale and shift of a sequence's bytes.
+    """
 
     title: str
     source: str
     rows: tuple[int, int]
-    address: str  # of the folder with the files
+    address: str
     files: dict[str, str]
     edge: int = 32
     n_classes: int = 10
-    columns: tuple[str, str] = ("image", "label")  # of the Parquet files
+    columns: tuple[str, str] = ("image", "label")
     grey: tuple[float, float] = PLUS_MINUS
 
 
-def _hub(repository: str, revision: str, config: str) -> str:
-    """The folder of a configuration's Parquet files in a Hugging Face repository, at one commit."""
-    return f"{HUB}/datasets/{repository}/resolve/{revision}/{config}"
+def _idx_files(*md5: str) -> dict[str, str]:
+    names = (*IDX["train"], *IDX["test"])
+    return {name: f"md5:{digest}" for name, digest in zip(names, md5, strict=True)}
 
 
-TRAIN, TEST = (f"{split}-00000-of-00001.parquet" for split in ("train", "test"))
-IDX = {split: (f"{name}-images-idx3-ubyte.gz", f"{name}-labels-idx1-ubyte.gz")
-       for split, name in (("train", "train"), ("test", "t10k"))}  # fmt: skip
-
-
-def _idx(*digests: str) -> dict[str, str]:
-    return {
-        name: f"md5:{digest}"
-        for name, digest in zip((*IDX["train"], *IDX["test"]), digests, strict=True)
-    }
-
-
-SETS: dict[str, PictureSet] = {
-    "mnist": PictureSet(
+SETS: dict[str, ImageSet] = {
+    "mnist": ImageSet(
         "MNIST: handwritten digits, 28×28",
         "LeCun et al. (1998), Gradient-based learning applied to document recognition",
         edge=28,
         rows=(60_000, 10_000),
         address="https://ossci-datasets.s3.amazonaws.com/mnist",
-        files=_idx("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
+        files=_idx_files("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
                    "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
     ),
-    "fashion_mnist": PictureSet(
+    "fashion_mnist": ImageSet(
         "Fashion-MNIST: pieces of clothing, 28×28",
         "Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747",
         edge=28,
         rows=(60_000, 10_000),
         address="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
         "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
-        files=_idx("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
+        files=_idx_files("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
                    "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
     ),
-    "svhn": PictureSet(
+    "svhn": ImageSet(
         "SVHN: house numbers, 32×32",
         "Netzer et al. (2011), Reading digits in natural images with unsupervised feature learning",
         rows=(73_257, 26_032),
-        address=_hub("ufldl-stanford/svhn", "f9e1717d73324ebbc1ece84267ccd80d0aca0690", "cropped_digits"),
-        files={TRAIN: "", TEST: ""},  # "" = the Hub states which: see `_stated_digest`
+        address=f"{HUB}/ufldl-stanford/svhn/resolve/f9e1717d73324ebbc1ece84267ccd80d0aca0690/"
+        "cropped_digits",
+        files={TRAIN: "", TEST: ""},  # the Hub states the digests
     ),
-    "cifar10": PictureSet(
+    "cifar10": ImageSet(
         "CIFAR-10: ten kinds of things, 32×32",
         "Krizhevsky (2009), Learning multiple layers of features from tiny images",
         rows=(50_000, 10_000),
-        address=_hub("uoft-cs/cifar10", "0b2714987fa478483af9968de7c934580d0bb9a2", "plain_text"),
+        address=f"{HUB}/uoft-cs/cifar10/resolve/0b2714987fa478483af9968de7c934580d0bb9a2/plain_text",
         files={
             TRAIN: "sha256:8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
             TEST: "sha256:841389e6f2d64f28bf17310e430aebac20ec3ba611a3c5e231dc93c645ce84de",
@@ -211,12 +201,12 @@ SETS: dict[str, PictureSet] = {
         columns=("img", "label"),
         grey=S4_GREY,
     ),
-    "cifar100": PictureSet(
+    "cifar100": ImageSet(
         "CIFAR-100: a hundred kinds of things, 32×32",
         "Krizhevsky (2009), Learning multiple layers of features from tiny images",
         rows=(50_000, 10_000),
         n_classes=100,
-        address=_hub("uoft-cs/cifar100", "aadb3af77e9048adbea6b47c21a81e47dd092ae5", "cifar100"),
+        address=f"{HUB}/uoft-cs/cifar100/resolve/aadb3af77e9048adbea6b47c21a81e47dd092ae5/cifar100",
         files={
             TRAIN: "sha256:694865d6b990e234804f01268586c41e88bcbbb75e20858432c05ad4081aca23",
             TEST: "sha256:98776c529bb146a9c791229df74a5cf076be9b43d82dbbd334b6a7788d73dc68",
@@ -227,115 +217,108 @@ SETS: dict[str, PictureSet] = {
 }  # fmt: skip
 
 
-def prepare(name: str, scale: str) -> None:
-    """Downloads a set's published files, whatever the scale; does nothing where readable files are
-    there."""
-    folder, one = data_folder(name), SETS[name]
-    if all(
-        _pair(name, split) or parquet_files(folder, split, one.files) for split in ("train", "test")
-    ):
-        return
-    for file, digest in one.files.items():
-        if digest or not (folder / file).exists():
-            url = f"{one.address}/{file}"
-            fetch(url, digest or _stated_digest(url), folder)
+def _prepare(name: str) -> None:
+    fetch_all(name, SETS[name].address, SETS[name].files)
 
 
-def _stated_digest(url: str) -> str:
-    """The SHA-256 that a Hugging Face repository states for a large file at a commit."""
-    answer = requests.head(url, timeout=TIMEOUT)
-    if not (digest := answer.headers.get("X-Linked-ETag", "").strip('"')):
-        raise OSError(
-            f"{url} states no checksum ({answer.status_code} {answer.reason}): look there, or try again"
-        )
-    return f"sha256:{digest}"
-
-
-def _pair(name: str, split: str) -> list[Path]:
-    """A split's idx files of pictures and labels, [] where there is no such pair."""
-    folder, one = data_folder(name), SETS[name]
-    pair = [folder / file for file in IDX[split] if file in one.files]
+def _idx_pair(name: str, split: str) -> list[Path]:
+    """Return a split's idx files of images and labels, [] unless both are there."""
+    digests = SETS[name].files
+    pair = [data_folder(name) / file for file in IDX[split] if file in digests]
     if not all(file.exists() for file in pair):
         return []
     for file in pair:
-        verify(file, one.files[file.name])
+        verify(file, digests[file.name])
     return pair
 
 
 def _read(name: str, split: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
-    """A split's pictures, decoded (n, H, W) or a column of encoded ones, and its labels (n,)."""
-    one, where = SETS[name], f"{name}'s {split}"
-    if pair := _pair(name, split):
-        pictures, labels = map(read_idx, pair)
-        if pictures.shape != (*labels.shape, one.edge, one.edge):
-            needed = f"needed is one label for each picture of {one.edge}×{one.edge} pixels"
+    """Return a split's images, decoded (n, H, W) or as an encoded column, and its labels (n,)."""
+    image_set = SETS[name]
+    pair = _idx_pair(name, split)
+    if pair:
+        images, labels = map(read_idx, pair)
+        if images.shape != (*labels.shape, image_set.edge, image_set.edge):
             raise ValueError(
-                f"{pair[0]} holds {pictures.shape}, {pair[1].name} {labels.shape}: {needed}"
+                f"{pair[0]} holds {images.shape}, {pair[1].name} {labels.shape}: needed is one "
+                f"label for each image of {image_set.edge}×{image_set.edge} pixels"
             )
     else:
-        pictures, labels = read_split(name, split, one.columns, one.address, one.files).columns
-    return pictures, check_labels(np.asarray(labels), one.n_classes, where)
+        images, labels = read_columns(
+            name, split, image_set.columns, image_set.address, image_set.files
+        )
+    return images, check_labels(np.asarray(labels), image_set.n_classes, f"{name}'s {split}")
 
 
 def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """Pictures and labels of train, validation and test at a scale; only the pictures that it takes
-    are decoded."""
-    one, parts = SETS[name], {split: _read(name, split) for split in ("train", "test")}
+    """Return images and labels of train, validation and test; decode no others."""
+    parts = {split: _read(name, split) for split in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())
-    check_whole(data_folder(name), counts, one.rows, scale)
+    check_complete(data_folder(name), counts, SETS[name].rows, scale)
     loaded = []
-    picked = SCALE_SIZES[scale].pick_splits(counts, seed, name)
-    for split, rows in zip(("train", "train", "test"), map(np.asarray, picked), strict=True):
-        pictures, labels = parts[split]
-        if isinstance(pictures, np.ndarray):
-            pictures = pictures[rows]
+    row_numbers = SCALE_SIZES[scale].draw_splits(counts, seed, name)
+    for split, rows in zip(("train", "train", "test"), map(np.asarray, row_numbers), strict=True):
+        images, labels = parts[split]
+        if isinstance(images, np.ndarray):
+            images = images[rows]
         else:
-            pictures = decode(pictures, rows.tolist(), one.edge, mode, f"{name}'s {split}")
-        loaded.append((pictures, torch.from_numpy(labels[rows])))
+            images = decode(images, rows.tolist(), SETS[name].edge, mode, f"{name}'s {split}")
+        loaded.append((images, torch.from_numpy(labels[rows])))
     return loaded
 
 
-def load_sequence(name: str, scale: str, seed: int) -> TaskData:
-    """Grey values (n, L, 1) float32, row after row. At smoke and quick the seed decides which
-    pictures are taken."""
+def load_sequences(name: str, scale: str, seed: int) -> TaskData:
+    """Return grey values (n, L, 1) float32, row after row.
+
+    The seed decides which images are used, except at lab and paper.
+    """
     splits = [
-        Split(as_sequences(block_mean(pictures, AVERAGED[scale]), *SETS[name].grey), labels)
-        for pictures, labels in _load(name, "L", scale, seed)
+        Split(as_sequences(block_mean(images, AVERAGED[scale]), *SETS[name].grey), labels)
+        for images, labels in _load(name, "L", scale, seed)
     ]
     return TaskData(*splits, n_classes=SETS[name].n_classes, in_features=1)
 
 
-def load_pictures(name: str, scale: str, seed: int) -> TaskData:
-    """Colour pictures (n, 32, 32, 3), bytes; a batch returns -1…1. At smoke and quick the seed
-    decides which."""
+def load_images(name: str, scale: str, seed: int) -> TaskData:
+    """Return colour images (n, 32, 32, 3) as bytes, of which a batch makes −1…1.
+
+    The seed decides which images are used, except at lab and paper.
+    """
     splits = [
-        Split(torch.from_numpy(pictures), labels)
-        for pictures, labels in _load(name, "RGB", scale, seed)
+        Split(torch.from_numpy(images), labels)
+        for images, labels in _load(name, "RGB", scale, seed)
     ]
     return TaskData(*splits, n_classes=SETS[name].n_classes, in_channels=3, patch=PATCH[scale])
 
 
 def _shape(name: str, colour: bool, scale: str) -> Shape:
-    one, side = SETS[name], PATCH[scale] if colour else AVERAGED[scale]
-    inputs = dict(in_channels=3, patch=side) if colour else dict(in_features=1)
+    image_set, sizes = SETS[name], SCALE_SIZES[scale]
+    side = PATCH[scale] if colour else AVERAGED[scale]
     return Shape(
-        one.n_classes, (one.edge // side) ** 2, **inputs, **SCALE_SIZES[scale].told(one.rows)
+        image_set.n_classes,
+        (image_set.edge // side) ** 2,
+        in_features=None if colour else 1,
+        in_channels=3 if colour else None,
+        patch=side if colour else 1,
+        sizes=sizes.counts(image_set.rows),
+        reshuffled=sizes.reshuffle,
     )
 
 
-def _register(name: str, colour: bool) -> None:
-    one, load = SETS[name], load_pictures if colour else load_sequence
+for _name, _set in SETS.items():
     register_task(
-        f"{name}_images" if colour else name,
-        title=f"{one.title}, {'in colour' if colour else 'pixel by pixel'}",
-        source=one.source,
-        kind="image" if colour else "sequence",
-        prepare=partial(prepare, name),
-        shape=partial(_shape, name, colour),
-    )(partial(load, name))
-
-
-for _name in SETS:
-    _register(_name, colour=False)
+        _name,
+        title=f"{_set.title}, pixel by pixel",
+        source=_set.source,
+        prepare=partial(_prepare, _name),
+        shape=partial(_shape, _name, False),
+    )(partial(load_sequences, _name))
 for _name in ("cifar10", "cifar100"):
-    _register(_name, colour=True)
+    register_task(
+        f"{_name}_images",
+        title=f"{SETS[_name].title}, in colour",
+        source=SETS[_name].source,
+        kind="image",
+        prepare=partial(_prepare, _name),
+        shape=partial(_shape, _name, True),
+    )(partial(load_images, _name))

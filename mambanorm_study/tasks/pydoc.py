@@ -1,24 +1,20 @@
-"""Python's own documentation as text to predict character by character: every CPython carries it,
-so no download.
+"""Python's own documentation as text to predict character by character, without a download.
 
-The help topics of the language reference (`help("for")`, `help("with")`, …), near half a million
-characters of prose and code.
+The text is the help topics of the language reference (`help("for")`, `help("with")`, …), near half
+a million characters of prose and code.
 
-- `pydoc`, the task: windows of the text as rows, each position labelled with the next character; a
-  language model learns it in the study's own loop. Long topics repeat short ones: a fifth of the
-  text is a repetition, and 8 % of its end stands in its beginning too. So the task has each
-  paragraph once. Its first 80 % train, the next 10 % are validation, the last 10 % test: the same
-  for every seed.
+- `pydoc`: the rows are windows of the text; the label of a position is the next character. A
+  language model learns it in the study's training loop. Long topics repeat short ones: a fifth of
+  the text is a repetition, and 8 % of its end also occurs at its beginning. So the task contains
+  each paragraph once. The first 80 % train, the next 10 % are validation, the last 10 % test, for
+  every seed.
 
 Source: `pydoc_data.topics` of the Python that runs this (Python Software Foundation, PSF licence).
-The text changes a little with every version of Python, and the numbers with it; the alphabet stays
-the same.
+The text changes slightly with each version of Python, and so do the results; the alphabet stays the
+same.
 
-Glossary: B = windows in a batch, L = positions to predict in a window; windows have L + 1, the
-targets one further on.
+Glossary: B = windows in a batch, L = positions to predict in a window of L + 1 characters.
 """
-
-from __future__ import annotations
 
 from functools import cache
 
@@ -26,41 +22,35 @@ import torch
 from torch import Tensor
 
 from mambanorm.errors import unknown
-from mambanorm_study.tasks.base import Shape, Split, TaskData
+from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.registry import register_task
+from mambanorm_study.tasks.shape import Shape
 
+# The line feed and the printable characters of ASCII; the id of a character is its index
 ALPHABET = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
-"""Character i has id i: the line feed and what ASCII can print."""
 
 TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "…": "..."})
-HELD_OUT = 0.1  # of the text, for validation, and as much for test
+HELD_OUT = 0.1  # share of the text for validation, and for test
 
-LENGTHS = {"smoke": 16, "quick": 128, "evening": 128, "lab": 256, "paper": 256}
-"""Positions of a row of the task."""
+LENGTHS = {"smoke": 16, "quick": 128, "evening": 128, "lab": 256, "paper": 256}  # positions
 SMOKE_CHARACTERS = 4_000  # 200 rows to train on
 
 
 def load_text() -> str:
-    """The help topics in alphabetical order, in the characters of ALPHABET; a character beyond them
-    becomes `?`."""
+    """Return the help topics in alphabetical order, with `?` for a character not in ALPHABET."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
         raise ValueError(
-            "this Python comes without its help topics (pydoc_data): install your system's full Python, "
-            "or encode a text of your own"
+            "this Python comes without its help topics (pydoc_data): install your system's full "
+            "Python, or encode a text of your own"
         ) from None
-    text = (
-        "\n\n".join(topics[name].strip() for name in sorted(topics))
-        .translate(TYPOGRAPHY)
-        .expandtabs()
-    )
-    return text.encode("ascii", "replace").decode()
+    text = "\n\n".join(topics[name].strip() for name in sorted(topics))
+    return text.translate(TYPOGRAPHY).expandtabs().encode("ascii", "replace").decode()
 
 
 def distinct(text: str) -> str:
-    """The text with every paragraph once, where it stands first; how it is indented makes no
-    difference."""
+    """Return the text with each paragraph once, in its first place; white space is ignored."""
     first: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         first.setdefault(" ".join(paragraph.split()), paragraph)
@@ -68,78 +58,83 @@ def distinct(text: str) -> str:
 
 
 def encode(text: str) -> Tensor:
-    """Text → ids (n,) int64. ValueError for a character outside ALPHABET."""
-    places = {character: i for i, character in enumerate(ALPHABET)}
+    """Return the ids (n,) int64 of a text. Raises ValueError for a character not in ALPHABET."""
+    ids = {character: i for i, character in enumerate(ALPHABET)}
     for character in text:
-        if character not in places:
-            raise unknown(
-                "character",
-                character,
-                ["the line feed", "ASCII's printable characters, space to ~"],
-            )
-    return torch.tensor([places[character] for character in text], dtype=torch.int64)
+        if character not in ids:
+            valid = ["the line feed", "ASCII's printable characters, space to ~"]
+            raise unknown("character", character, valid)
+    return torch.tensor([ids[character] for character in text], dtype=torch.int64)
 
 
 def decode(ids: Tensor) -> str:
-    """Ids (n,) → text, the inverse of `encode`."""
+    """Return the text of ids (n,), the inverse of `encode`."""
     return "".join(ALPHABET[i] for i in ids.tolist())
 
 
-def three_parts(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Train, the first 80 % of the text, then validation and test, 10 % each."""
+def three_parts(ids: Tensor) -> tuple[Tensor, ...]:
+    """Return train, the first 80 % of the text, then validation and test, 10 % each."""
     cuts = [round(len(ids) * (1 - share)) for share in (2 * HELD_OUT, HELD_OUT)]
-    return ids[: cuts[0]], ids[cuts[0] : cuts[1]], ids[cuts[1] :]
+    return torch.tensor_split(ids, cuts)
 
 
 def windows(ids: Tensor, length: int) -> Tensor:
-    """Windows (n, L + 1) from the start on, such that each position is predicted once.
+    """Return windows (n, L + 1) from the start on that predict each position once.
 
-    What no longer fills a window is left out. ValueError for a text that does not fill one.
+    The characters after the last full window are left out. Raises ValueError if the text is too
+    short for one window.
     """
     if length < 1 or len(ids) < length + 1:
-        longest = len(ids) - 1
         raise ValueError(
-            f"length must be a whole number from 1 to {longest} for {len(ids)} characters, got {length!r}"
+            f"length must be a whole number from 1 to {len(ids) - 1} for {len(ids)} characters, "
+            f"got {length!r}"
         )
     return ids.unfold(0, length + 1, length)
 
 
 def unigram_entropy(ids: Tensor) -> float:
-    """H = −Σ_c p_c · log₂ p_c in bits a character, p_c the share of c in the text: a model should
-    get below it."""
+    """Return H = −Σ_c p_c · log₂ p_c in bits a character, with p_c the share of c in the text.
+
+    A useful model has a loss below it.
+    """
     counts = torch.bincount(ids).double()
     p = counts[counts > 0] / counts.sum()
     return float(-(p * p.log2()).sum())
 
 
-# --------------------------------------------------------------------------------------------------
-# the task
+# ----------------------------------------------------------------------------------------- the task
 
 
 @cache
-def _splits(scale: str) -> tuple[Split, Split, Split]:
-    """The windows of each part, each position predicted once: ids (n, L) and the ids one further
-    on."""
+def _splits(scale: str) -> list[Split]:
+    """Return the windows of each part: ids (n, L) and the ids one character further on."""
     ids = encode(distinct(load_text()))
-    parts = three_parts(ids[:SMOKE_CHARACTERS] if scale == "smoke" else ids)
-    found = (windows(part, LENGTHS[scale]) for part in parts)
-    return tuple(Split(rows[:, :-1].to(torch.uint8), rows[:, 1:]) for rows in found)
+    if scale == "smoke":
+        ids = ids[:SMOKE_CHARACTERS]
+    rows = [windows(part, LENGTHS[scale]) for part in three_parts(ids)]
+    return [Split(part[:, :-1].to(torch.uint8), part[:, 1:]) for part in rows]
 
 
 def _shape(scale: str) -> Shape:
-    train, *held_out = map(len, _splits(scale))
-    size = len(ALPHABET)
-    rows = dict(held_out=tuple(held_out), train_rows=train)
-    return Shape(size, LENGTHS[scale], vocab_size=size, per_position=True, **rows)
+    return Shape(
+        len(ALPHABET),
+        LENGTHS[scale],
+        vocab_size=len(ALPHABET),
+        sizes=tuple(map(len, _splits(scale))),
+        per_position=True,
+    )
 
 
 @register_task(
     "pydoc",
     title="Python's documentation, the next character (a language model)",
-    source="Python Software Foundation, pydoc_data.topics of the Python that runs this, PSF licence",
+    source="Python Software Foundation, pydoc_data.topics of the Python that runs this, "
+    "PSF licence",
     shape=_shape,
 )
 def load_pydoc(scale: str, seed: int) -> TaskData:
-    """Windows of 128 characters (smoke: 16 of the first 4,000 characters; lab and paper: 256) and,
-    at each of their positions, the next character. The seed decides nothing."""
+    """Return windows of 128 characters (smoke: 16 of the first 4,000 characters; lab, paper: 256).
+
+    The label of a position is the next character. The seed has no effect.
+    """
     return TaskData(*_splits(scale), n_classes=len(ALPHABET), vocab_size=len(ALPHABET))

@@ -1,21 +1,19 @@
 """Tables with real-valued targets: the regressions of S2, and one that needs no download.
 
 - `energy`: UCI Energy Efficiency, 768 simulated buildings, 8 features, heating and cooling load
-(kWh/m²). - `california_housing`: 20,640 districts of 1990, 9 columns, the median value of a house
-(dollars). - `diabetes`: 442 patients, 10 features, progression after a year; it comes with
-scikit-learn.
+  (kWh/m²).
+- `california_housing`: 20,640 districts of 1990, 9 columns, the median value of a house (dollars).
+- `diabetes`: 442 patients, 10 features, progression after a year; it comes with scikit-learn.
 
-A feature is a position, L of them in the order of the file. Position j holds the value x_j and its
-name, each in a slot of its own: inputs (n, L, 32), x_j at j and 1 at 16 + j. A linear stem makes of
-it x_j·w_j + b_j, the tokenizer of the FT-Transformer (Gorishniy et al. 2021). All tables have these
-32 slots, so a model of one can start from a model of another. Features are standardised by the
-training rows.
+A feature is a position, L of them in the order of the file. Position j holds the value x_j and an
+indicator of its feature in separate slots: inputs (n, L, 32), x_j at j and 1 at 16 + j. A linear
+stem makes x_j·w_j + b_j of it, the tokenizer of the FT-Transformer (Gorishniy et al. 2021). All
+tables have these 32 slots, so a model of one can start from a model of another. Features are
+standardized by the training rows.
 
 Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), in the edition of
 Géron (2019), with its 207 missing bedrooms and its column ocean_proximity; Efron et al. (2004).
 """
-
-from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
@@ -24,76 +22,71 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mambanorm_study.tasks.base import Shape, Split, TaskData
-from mambanorm_study.tasks.files import data_folder, fetch, missing, verify
+from mambanorm_study.tasks.base import Split, TaskData
+from mambanorm_study.tasks.files import data_folder, fetch, missing_data, verify
 from mambanorm_study.tasks.registry import register_task
+from mambanorm_study.tasks.shape import Shape
 
 SLOTS = 16
-MOST_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}
-HELD_OUT = 0.2  # validation 20 %, test 20 %, train the rest
+MAX_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}
+HELD_OUT = 0.2  # share of validation, and of test
 
 FILES = {
     "energy": (
-        "https://raw.githubusercontent.com/sradicwebster/counterfactuals/81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef/"
-        "ENB2012_data.xlsx",
+        "https://raw.githubusercontent.com/sradicwebster/counterfactuals/"
+        "81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef/ENB2012_data.xlsx",
         "sha256:be1176575d2622b3647e2b336e3b6d06a6e3033ea911d18d72658d3ef53c40bd",
     ),
     "california_housing": (
-        "https://raw.githubusercontent.com/ageron/handson-ml2/aa555aa16b9d0af6c84e67c7757f3317d05acb12/"
-        "datasets/housing/housing.csv",
+        "https://raw.githubusercontent.com/ageron/handson-ml2/"
+        "aa555aa16b9d0af6c84e67c7757f3317d05acb12/datasets/housing/housing.csv",
         "sha256:8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e",
     ),
-}
-"""Address and digest of a task's file."""
-ENERGY_ROWS, HOUSING_ROWS, DIABETES_ROWS = 768, 20_640, 442
+}  # address and digest
 LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
 HOUSE_VALUE = ("median house value, $",)
 PROGRESSION = ("progression, points",)
 PROXIMITY = ("<1H OCEAN", "INLAND", "ISLAND", "NEAR BAY", "NEAR OCEAN")
-COUNTED = (
-    "total_rooms",
-    "total_bedrooms",
-    "population",
-    "households",
-)  # long tails: their logarithm is learned
+COUNTS = ("total_rooms", "total_bedrooms", "population", "households")  # log, for their long tails
 
 
-def used_rows(rows: int, scale: str) -> int:
-    """How many of a table's rows a scale uses."""
-    return min(rows, MOST_ROWS.get(scale, rows))
+def _sizes(rows: int, scale: str) -> tuple[int, int, int]:
+    """Return the rows of train, validation and test of a table with so many rows."""
+    rows = min(rows, MAX_ROWS.get(scale, rows))
+    held_out = round(HELD_OUT * rows)
+    return rows - 2 * held_out, held_out, held_out
 
 
 def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Shape:
-    rows = used_rows(rows, scale)
-    held_out = round(HELD_OUT * rows)
-    sizes = dict(held_out=(held_out, held_out), train_rows=rows - 2 * held_out, reshuffled=True)
-    return Shape(len(targets), features, in_features=2 * SLOTS, targets=targets, **sizes)
+    return Shape(
+        len(targets),
+        features,
+        in_features=2 * SLOTS,
+        sizes=_sizes(rows, scale),
+        reshuffled=True,
+        targets=targets,
+    )
 
 
 def _file(task: str) -> Path:
-    """The task's file in `data/<task>`; its checksum is checked."""
+    """Return the task's file in `data/<task>` after a check of its digest."""
     url, digest = FILES[task]
     path = data_folder(task) / url.rpartition("/")[2]
     if not path.exists():
-        raise missing(task, path, f"Say `mambanorm tasks --prepare {task}`")
+        raise missing_data(task, path, f"Run `mambanorm tasks --prepare {task}`")
     verify(path, digest)
     return path
-
-
-def _prepare(task: str, scale: str) -> None:
-    fetch(*FILES[task], data_folder(task))
 
 
 @register_task(
     "energy",
     title="Energy Efficiency: heating and cooling load of buildings",
     source="Tsanas & Xifara (2012), UCI, doi:10.24432/C51307",
-    prepare=partial(_prepare, "energy"),
-    shape=partial(_shape, ENERGY_ROWS, 8, LOADS),
+    prepare=lambda: fetch(*FILES["energy"], data_folder("energy")),
+    shape=partial(_shape, 768, 8, LOADS),
 )
 def load_energy(scale: str, seed: int) -> TaskData:
-    """The 768 buildings (smoke: 200), 8 features, two targets; blank trailing rows of the file are
-    left out."""
+    """Return the 768 buildings (smoke: 200) without the blank last rows of the file."""
     table = pd.read_excel(_file("energy")).dropna(how="all").dropna(axis=1, how="all")
     return table_splits(table.iloc[:, :8], table.iloc[:, 8:], LOADS, scale, seed)
 
@@ -102,20 +95,21 @@ def load_energy(scale: str, seed: int) -> TaskData:
     "california_housing",
     title="California Housing: the median value of a district's houses",
     source="Pace & Barry (1997), in the edition of Géron (2019)",
-    prepare=partial(_prepare, "california_housing"),
-    shape=partial(_shape, HOUSING_ROWS, 14, HOUSE_VALUE),
+    prepare=lambda: fetch(*FILES["california_housing"], data_folder("california_housing")),
+    shape=partial(_shape, 20_640, 14, HOUSE_VALUE),
 )
 def load_california_housing(scale: str, seed: int) -> TaskData:
-    """The 20,640 districts (smoke: 200, quick: 6,000). 207 of them have no number of bedrooms: it
-    becomes the training rows' median, and a feature says so. ocean_proximity is five features, one
-    a value."""
+    """Return the 20,640 districts (smoke: 200, quick: 6,000).
+
+    207 of them lack the number of bedrooms: `table_splits` fills in a median, and a feature marks
+    them. ocean_proximity becomes five features, one for each value.
+    """
     table = pd.read_csv(_file("california_housing"))
     features = table.drop(columns=["median_house_value", "ocean_proximity"])
-    features = features.assign(**{name: np.log1p(features[name]) for name in COUNTED})
-    features = features.assign(no_bedrooms=features.total_bedrooms.isna().astype(float))
-    features = features.assign(
-        **{name: (table.ocean_proximity == name).astype(float) for name in PROXIMITY}
-    )
+    features[[*COUNTS]] = np.log1p(features[[*COUNTS]])
+    features["no_bedrooms"] = features.total_bedrooms.isna().astype(float)
+    for value in PROXIMITY:
+        features[value] = (table.ocean_proximity == value).astype(float)
     return table_splits(features, table[["median_house_value"]], HOUSE_VALUE, scale, seed)
 
 
@@ -123,10 +117,10 @@ def load_california_housing(scale: str, seed: int) -> TaskData:
     "diabetes",
     title="Diabetes: progression after one year",
     source="Efron et al. (2004); scikit-learn load_diabetes",
-    shape=partial(_shape, DIABETES_ROWS, 10, PROGRESSION),
+    shape=partial(_shape, 442, 10, PROGRESSION),
 )
 def load_diabetes_task(scale: str, seed: int) -> TaskData:
-    """The 442 patients (smoke: 200), 10 features, one target."""
+    """Return the 442 patients (smoke: 200), 10 features, one target."""
     from sklearn.datasets import load_diabetes
 
     features, target = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
@@ -136,24 +130,24 @@ def load_diabetes_task(scale: str, seed: int) -> TaskData:
 def table_splits(
     features: pd.DataFrame, targets: pd.DataFrame, names: tuple[str, ...], scale: str, seed: int
 ) -> TaskData:
-    """The rows in an order that the seed decides, 60 % to train on, 20 % each to validate and test.
+    """Return a table as a task: 60 % of the rows to train, 20 % each to validate and test.
 
-    A missing feature becomes the median of the training rows. BadData for a target that is no
-    number."""
+    The seed decides the order of the rows. A missing feature becomes the median of the training
+    rows. Raises BadData for a target that is not finite.
+    """
     x, y = features.to_numpy(float), targets.to_numpy(float, copy=True)
-    order = np.random.default_rng(seed).permutation(len(x))[: used_rows(len(x), scale)]
-    held_out = round(HELD_OUT * len(order))
-    parts = order[2 * held_out :], order[:held_out], order[held_out : 2 * held_out]
-    known = x[parts[0]]
-    x = np.where(np.isnan(x), np.nanmedian(known, axis=0), x)
-    mean, std = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
+    n_train, n_val, n_test = _sizes(len(x), scale)
+    order = np.random.default_rng(seed).permutation(len(x))
+    val, test, train = np.split(order[: n_train + n_val + n_test], [n_val, n_val + n_test])
+    mean, std = np.nanmean(x[train], axis=0), np.nanstd(x[train], axis=0)
+    x = np.where(np.isnan(x), np.nanmedian(x[train], axis=0), x)
     x = (x - mean) / np.where(std > 0, std, 1.0)
-    tokens = torch.zeros(len(x), x.shape[1], 2 * SLOTS)
-    place = torch.arange(x.shape[1])
-    tokens[:, place, place], tokens[:, place, SLOTS + place] = (
-        torch.as_tensor(x, dtype=torch.float32),
-        1.0,
-    )
-    wanted = torch.as_tensor(y, dtype=torch.float32)
-    splits = [Split(tokens[part], wanted[part]) for part in map(torch.as_tensor, parts)]
+    inputs = torch.zeros(len(x), x.shape[1], 2 * SLOTS)
+    feature = torch.arange(x.shape[1])
+    inputs[:, feature, feature] = torch.as_tensor(x, dtype=torch.float32)
+    inputs[:, feature, SLOTS + feature] = 1.0
+    labels = torch.as_tensor(y, dtype=torch.float32)
+    splits = [
+        Split(inputs[rows], labels[rows]) for rows in map(torch.as_tensor, (train, val, test))
+    ]
     return TaskData(*splits, n_classes=len(names), in_features=2 * SLOTS, targets=names)

@@ -1,15 +1,12 @@
-"""Norms of AutoNorm (study source S2) and what it is made of: functions of one token, learned,
-without its statistics.
+"""The norms of AutoNorm (source S2): DyT, Derf, and NormSelector, which blends DyT and LN.
 
-The source writes DyT(x) = x ⊙ α, and calls it "Dynamic Transformer Normalization". The published
-DyT is Dynamic Tanh (Zhu et al. 2025, Transformers without Normalization), which is the default;
-`linear=True` is the source's. The source's public code applies its selector once and blends even
-where it is called frozen; its text is built here.
+S2 writes DyT(x) = x ⊙ α and calls it "Dynamic Transformer Normalization". The published DyT is
+Dynamic Tanh (Zhu et al. 2025, Transformers without Normalization), which is the default here;
+`linear=True` is the form of S2. S2's public code applies its selector once and also blends in the
+models that it calls frozen; we follow its text.
 
-All three look at one token only. They are causal, and padding cannot matter.
+All three look at one token only, so they are causal, and padding has no effect.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,10 +25,12 @@ MODES = ("learned", "disable", "random", "fixed")
 
 
 @contextmanager
-def fresh_numbers() -> Iterator[None]:
-    """Random numbers of their own for what is made inside. The stream outside moves by one number,
-    whatever is drawn; so what follows starts the same beside any norm, and repeats nothing."""
-    seed = int(torch.randint(2**62, (), device="cpu"))  # also where models are built on meta
+def separate_random_numbers() -> Iterator[None]:
+    """Use other random numbers inside the block; the outer stream advances by one number.
+
+    So the initial weights after the block are the same whatever it draws, and repeat nothing.
+    """
+    seed = int(torch.randint(2**62, (), device="cpu"))  # also if the model is built on meta
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -47,20 +46,24 @@ def fresh_numbers() -> Iterator[None]:
     use="Transformers without any statistic",
 )
 class DyT(Norm):
-    """Dynamic Tanh: every number for itself, no statistic. α is one number; with `linear=True` it
-    is one a channel, and the norm is x ⊙ α without γ and β. α starts at 0.5, and at 1 with `linear`
-    (the identity)."""
+    """Dynamic Tanh: each value is transformed independently, without a statistic.
+
+    α is one number that starts at 0.5. With `linear=True` it is one number a channel, starts at 1,
+    and the norm is x ⊙ α without γ and β: the identity at first.
+    """
 
     def __init__(self, d: int, *, affine: bool = True, linear: bool = False):
-        check_flag("affine", affine), check_flag("linear", linear)
+        check_flag("affine", affine)
+        check_flag("linear", linear)
         super().__init__(d, affine=affine and not linear)
         self.linear = linear
         self.alpha = nn.Parameter(torch.full((d,), 1.0) if linear else torch.full((1,), 0.5))
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return self.bounded(blank_padding(x, lengths))
+        return self.transform(blank_padding(x, lengths))
 
-    def bounded(self, x: Tensor) -> Tensor:
+    def transform(self, x: Tensor) -> Tensor:
+        """Return γ ⊙ tanh(α·x) + β, or x ⊙ α, of an x without padding."""
         return self.scaled(x * self.alpha if self.linear else torch.tanh(self.alpha * x))
 
 
@@ -74,8 +77,10 @@ class DyT(Norm):
     use="as DyT, with erf and a shift",
 )
 class Derf(Norm):
-    """The error function in DyT's place, with a learned shift s of its argument, α = 0.5 and s = 0
-    at the start."""
+    """The error function instead of DyT's tanh, with a learned shift s of its argument.
+
+    α starts at 0.5, s at 0.
+    """
 
     def __init__(self, d: int, *, affine: bool = True):
         super().__init__(d, affine=affine)
@@ -88,7 +93,8 @@ class Derf(Norm):
 
 @register_norm(
     "NormSelector",
-    equation=r"y = w_0\,\mathrm{DyT}(x) + w_1\,\mathrm{LN}(x),\quad w = \mathrm{softmax}(\mathrm{MLP}(x_{nl}))",
+    equation=r"y = w_0\,\mathrm{DyT}(x) + w_1\,\mathrm{LN}(x),"
+    r"\quad w = \mathrm{softmax}(\mathrm{MLP}(x_{nl}))",
     source="S2, AutoNorm, §IV.A",
     axes=("D",),
     causal=True,
@@ -98,11 +104,11 @@ class Derf(Norm):
 class NormSelector(Norm):
     """Two norms blended by weights that depend on the token, x (B, L, D) → (B, L, D).
 
-    mode: "learned", from ½ each at the start; "disable", LN alone, bit for bit; "random", one draw
-    w₀ ~ U(0, 1) for each forward pass in training and its mean ½ in eval; "fixed", ½ always (our
-    control). The MLP's width is D/4, at least 4. `linear`: DyT as the source states it. The draws
-    depend on the torch seed at construction and on their number alone, and go on after a
-    checkpoint. `observer("selector", w)` is shown the weights (B, L, 2) of each forward pass.
+    mode: "learned", starting at ½ each; "disable", LN alone, bit for bit; "random", one draw
+    w₀ ~ U(0, 1) for each forward pass in training and its mean ½ in eval; "fixed", always ½ (our
+    control). The MLP's width is D/4, at least 4. `linear`: DyT in the form of S2. The draws depend
+    only on the torch seed at construction and on their number, and continue after a checkpoint.
+    `observer("selector", w)` receives the weights (B, L, 2) of each forward pass.
     """
 
     members = ("DyT", "LN")
@@ -127,9 +133,9 @@ class NormSelector(Norm):
             self.dyt = DyT(d, affine=affine, linear=linear)
         if mode == "learned":
             hidden = max(4, d // 4)
-            with fresh_numbers():
+            with separate_random_numbers():
                 self.selector = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, 2))
-            for parameter in self.selector[-1].parameters():  # what is not ½ was learned
+            for parameter in self.selector[-1].parameters():  # both weights start at ½
                 nn.init.zeros_(parameter)
         if mode == "random":
             self.register_buffer("seed", torch.randint(2**62, ()))
@@ -142,24 +148,25 @@ class NormSelector(Norm):
             self.observer("selector", w)
         if self.mode == "disable":
             return self.ln.normalize(x, lengths)
-        return torch.addcmul(
-            self.ln.normalize(blank, None) * w[..., 1:], self.dyt.bounded(blank), w[..., :1]
-        )
+        ln = self.ln.normalize(blank, None)
+        return torch.addcmul(ln * w[..., 1:], self.dyt.transform(blank), w[..., :1])
 
     def weights(self, x: Tensor) -> Tensor:
-        """w₀ of DyT and w₁ of LN, (B, L, 2)."""
+        """Return w₀ of DyT and w₁ of LN, (B, L, 2)."""
         if self.mode == "learned":
             return self.selector(x).softmax(-1)
-        first = {"disable": 0.0, "fixed": 0.5}.get(self.mode)
-        first = (self._draw() if self.training else 0.5) if first is None else first
-        return x.new_tensor([first, 1 - first]).expand(*x.shape[:2], 2)
+        w0 = 0.0 if self.mode == "disable" else 0.5
+        if self.mode == "random" and self.training:
+            w0 = self._draw()
+        return x.new_tensor([w0, 1 - w0]).expand(*x.shape[:2], 2)
 
     def _draw(self) -> float:
-        """Return the next of the draws, from a generator of its own: nothing else's random numbers
-        move."""
+        """Return the next random weight from a separate generator."""
         if is_recomputed():
-            told = "the random weights of NormSelector cannot be drawn again: leave this norm out of activation "
-            raise RuntimeError(f"{told}checkpointing, or use mode='fixed'")
-        own = torch.Generator().manual_seed((int(self.seed) + int(self.draws)) % 2**62)
+            raise RuntimeError(
+                "the random weights of NormSelector cannot be drawn again: leave this norm out of "
+                "activation checkpointing, or use mode='fixed'"
+            )
+        generator = torch.Generator().manual_seed((int(self.seed) + int(self.draws)) % 2**62)
         self.draws += 1
-        return float(torch.rand((), generator=own))
+        return float(torch.rand((), generator=generator))

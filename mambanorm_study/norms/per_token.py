@@ -1,0 +1,154 @@
+"""Norms of a single token beyond the paper's: Lp, Scale, Constant and NormVary-token.
+
+They look at one position only, so they are causal. Lp generalizes RMSN (p = 2). Scale (a gain
+alone) and Constant (a shift alone) are controls. NormVary-token mixes those members of NormVary
+that a single token has, for language models (ours).
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from mambanorm.checks import check_flag
+from mambanorm.errors import shown
+from mambanorm.norms.base import Norm, check_groups
+from mambanorm.norms.masked_moments import blank_padding
+from mambanorm.norms.normvary import mix
+from mambanorm.norms.registry import register_norm
+
+
+@register_norm(
+    "Lp",
+    equation=r"y = \gamma_c \frac{x}{\sqrt{\|x\|_p^2 + \epsilon}},"
+    r"\quad \|x\|_p = (\mathrm{mean}_c\,|x|^p)^{1/p}",
+    source="Wikipedia, Normalization (machine learning): Lp normalization; p = 2 is RMSN",
+    axes=("D",),
+    causal=True,
+    learnable="γ",
+    use="as RMSN; p says how much large channels count: 1 the least, ∞ alone",
+)
+class LpNorm(Norm):
+    """Divide each token by the p-mean of its channels, 1 ≤ p ≤ ∞; x (B, L, D) → (B, L, D).
+
+    p = 1 is the mean of |x|, p = 2 the root mean square (RMSN), p = ∞ the largest |x|. ε is added
+    to the square of the p-mean for every p, so that p = 2 equals RMSN; the source has no ε. The
+    source allows p > 0, but below 1 the gradient at zero is infinite, so p < 1 raises ValueError.
+    """
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0):
+        if isinstance(p, bool) or not isinstance(p, int | float) or not p >= 1:
+            raise ValueError(
+                "p of the Lp norm must be a number from 1 to infinity, such as 1, 2 or inf, "
+                f"got {shown(p)}"
+            )
+        super().__init__(d, eps=eps, affine=affine, bias=False)
+        self.p = float(p)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        x = blank_padding(x, lengths)
+        return self.scaled(x / torch.hypot(self.size(x), x.new_full((), math.sqrt(self.eps))))
+
+    def size(self, x: Tensor) -> Tensor:
+        """Return (mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
+        if self.p == 1:
+            return x.abs().mean(-1, keepdim=True)
+        largest = x.abs().amax(-1, keepdim=True)
+        if math.isinf(self.p):
+            return largest
+        tiny = torch.finfo(x.dtype).tiny  # makes the gradient of a token of zeros 0 instead of NaN
+        unit = largest.detach().clamp(min=tiny)  # dividing by it keeps powers from overflowing
+        mean = (x / unit).abs().pow(self.p).mean(-1, keepdim=True)
+        return unit * mean.clamp(min=tiny).pow(1 / self.p)
+
+
+@register_norm(
+    "Scale",
+    equation=r"y = \gamma_c\,x",
+    source="LayerScale, Touvron et al. 2021",
+    axes=(),
+    causal=True,
+    learnable="γ",
+    use="the control: does it take a statistic, or only a gain that is learned?",
+)
+class Scale(Norm):
+    """The learned gain of a norm without the norm, x (B, L, D) → (B, L, D).
+
+    It separates the effect of normalizing from that of scaling. γ is one number a channel
+    (LayerScale, Touvron et al. 2021) and starts at 1, as in every norm, so that it starts as None
+    does. The paper starts with a small γ at the end of a branch; here Scale is where the arm names
+    it. With `affine=False` it is the identity.
+    """
+
+    def __init__(self, d: int, *, affine: bool = True):
+        super().__init__(d, affine=affine, bias=False)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return x if self.weight is None else blank_padding(x, lengths) * self.weight
+
+
+@register_norm(
+    "Constant",
+    equation=r"y = \beta_c",
+    source="ours, against Gu & Dao 2023: what they call selection is gone",
+    axes=(),
+    causal=True,
+    learnable="β",
+    use="the control at Δ, B and C: what does it matter that they depend on the input?",
+)
+class Constant(Norm):
+    """A learned vector that replaces the input, x (B, L, D) → (B, L, D).
+
+    At the sites B, C and delta it makes the scan independent of the input. β starts at 1/√D, so
+    that constant B and C have the product 1; with `affine=False` it stays there.
+    """
+
+    def __init__(self, d: int, *, affine: bool = True):
+        check_flag("affine", affine)
+        super().__init__(d, affine=False)
+        self.bias = nn.Parameter(torch.full((d,), d**-0.5), requires_grad=affine)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return self.bias + 0 * blank_padding(x, lengths)  # a gradient of 0 instead of None
+
+
+@register_norm(
+    "NormVary-token",
+    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}"
+    r"{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c"
+    r",\quad i \in \{\mathrm{GN\text{-}token}, \mathrm{LN}, \mathrm{RMSN}\}",
+    source="ours: NormVary within one token, so that it is causal",
+    axes=("D",),
+    causal=True,
+    learnable="γ, β, 3 + 3 mixture logits",
+    use="a learned mixture where the future must not be seen",
+)
+class NormVaryToken(Norm):
+    """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D).
+
+    These are the members of NormVary without BN and IN, whose statistics need several tokens. LN
+    has the total variance. Raises ValueError unless the groups divide d.
+    """
+
+    members = ("GN-token", "LN", "RMSN")
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
+        check_groups(d, groups)
+        super().__init__(d, eps=eps, affine=affine)
+        self.groups = groups
+        self.mean_logits = nn.Parameter(torch.zeros(3))
+        self.var_logits = nn.Parameter(torch.zeros(3))
+
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """Return the softmax weights of means and variances, (3,) each, in the order of members."""
+        return self.mean_logits.softmax(0), self.var_logits.softmax(0)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        grouped = blank_padding(x, lengths).unflatten(-1, (self.groups, -1))  # (B, L, G, D/G)
+        gn_var, gn_mean = torch.var_mean(grouped, -1, correction=0, keepdim=True)
+        ln_mean = gn_mean.mean(-2, keepdim=True)
+        ln_var = (gn_var + (gn_mean - ln_mean).square()).mean(-2, keepdim=True)
+        means = [gn_mean, ln_mean, None]
+        variances = [gn_var, ln_var, ln_var + ln_mean.square()]
+        mean, var = mix(*self.mixture(), means, variances)
+        return self.scaled(((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2))

@@ -1,0 +1,98 @@
+"""MNIST-1D: ten digit-like curves of 40 points, moved, stretched, tilted and noisy.
+
+The curves separate architectures: a linear model reaches 32 %, an MLP 68, a GRU 91, a CNN 94,
+people 96 (Greydanus & Kobak 2024, Figure 2).
+
+- `mnist1d`: each seed draws 5,000 new curves. No two seeds share a row, so differences between
+  seeds are those of the whole experiment.
+- `curves`: as `mnist1d`, with more rows for validation and test, so that the noise of the test rows
+  is small compared to that of training.
+- `mnist1d_published`: the 5,000 curves of the published data set (seed 42), for every seed.
+
+The generator is the authors' (PyPI `mnist1d`). It standardizes all curves at once, test rows
+included, by two numbers.
+
+Source: Greydanus & Kobak (2024), Scaling Down Deep Learning with MNIST-1D, ICML, arXiv:2011.14439.
+"""
+
+import random
+import threading
+from functools import partial
+
+import numpy as np
+import torch
+
+from mambanorm_study.tasks.base import TaskData, consecutive_splits
+from mambanorm_study.tasks.files import cached_arrays, data_folder
+from mambanorm_study.tasks.registry import register_task
+from mambanorm_study.tasks.shape import Shape
+
+LENGTH, N_CLASSES = 40, 10
+PUBLISHED_SEED = 42
+SMOKE_SIZES = (140, 20, 40)
+SIZES = {
+    "mnist1d": (3_500, 500, 1_000),
+    "curves": (3_500, 2_000, 4_000),
+    "mnist1d_published": (3_500, 500, 1_000),
+}
+GENERATOR_LOCK = threading.Lock()  # the generator uses the global random numbers of the process
+
+
+def load_curves(name: str, scale: str, seed: int) -> TaskData:
+    """Return the curves of a seed, or of the published seed, as float32 (n, 40, 1).
+
+    The last rows are the authors' test rows.
+    """
+    sizes = _sizes(name, scale)
+    if name == "mnist1d_published":
+        seed = PUBLISHED_SEED
+    x, y = curves(sum(sizes), seed)
+    x = torch.tensor(x, dtype=torch.float32)[..., None]
+    splits = consecutive_splits(x, torch.tensor(y, dtype=torch.int64), sizes)
+    return TaskData(*splits, n_classes=N_CLASSES, in_features=1)
+
+
+def _sizes(name: str, scale: str) -> tuple[int, int, int]:
+    return SMOKE_SIZES if scale == "smoke" else SIZES[name]
+
+
+def _shape(name: str, scale: str) -> Shape:
+    fresh = name != "mnist1d_published"
+    sizes = _sizes(name, scale)
+    return Shape(N_CLASSES, LENGTH, in_features=1, sizes=sizes, reshuffled=fresh, fresh=fresh)
+
+
+def curves(n: int, seed: int) -> list[np.ndarray]:
+    """Return n curves (n, 40) and labels (n,), cached: 5,000 curves take four seconds to draw."""
+    path = data_folder("mnist1d") / f"{n}-seed{seed}.npz"
+    return cached_arrays(path, lambda: draw_curves(n, seed))
+
+
+def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the curves with the authors' generator and restore the process's random numbers."""
+    from mnist1d.data import get_dataset_args, make_dataset  # it imports requests and pyplot
+
+    args = get_dataset_args()
+    args.num_samples, args.seed = n, seed
+    with GENERATOR_LOCK:
+        numpy_state, python_state = np.random.get_state(), random.getstate()
+        try:
+            data = make_dataset(args)
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
+    x = np.concatenate([data["x"], data["x_test"]]).astype(np.float32)
+    return x, np.concatenate([data["y"], data["y_test"]]).astype(np.int64)
+
+
+for _name, _title in {
+    "mnist1d": "new ones for each seed",
+    "curves": "new ones for each seed, 4,000 to test",
+    "mnist1d_published": "the published ones",
+}.items():
+    register_task(
+        _name,
+        title=f"MNIST-1D: digit-like curves of 40 points, {_title}",
+        source="Greydanus & Kobak (2024), arXiv:2011.14439; PyPI mnist1d",
+        shape=partial(_shape, _name),
+    )(partial(load_curves, _name))
