@@ -22,7 +22,7 @@ from mambanorm_study.models import MODELS
 from mambanorm_study.models.vision import ImageClassifier, VSSBlock
 from mambanorm_study.tasks import Shape, TaskData
 
-IGNORED = ("d_state", "d_conv")
+IGNORED = ("d_state", "d_conv", "n_heads")
 """Fields that a model without them ignores: a task sets them for Mambas, and a Transformer of the
 same task has none."""
 TRAINED_LATER = ("head_steps",)
