@@ -166,7 +166,7 @@ def mix(
     """Return μ = Σ_i w^μ_i μ_i and σ² = Σ_i w^σ_i σ²_i (Eq. 13)."""
     mean = sum(w * m for w, m in zip(w_mean, means, strict=True) if m is not None)
     var = sum(w * v for w, v in zip(w_var, variances, strict=True))
-    return mean, var  # type: ignore[return-value]
+    return mean, var
 
 
 @register_norm(
