@@ -129,7 +129,7 @@ def test_mamba_takes_the_arm_that_validation_chose_whatever_it_is(monkeypatch):
     rows = [("LN>SSM>BN", "", 90.0, 0.0, np.nan, np.nan, "chosen"),
             ("BN>SSM>BN", "", 89.0, 1.0, -2, 4, "we cannot tell"),
             ("NormVary>SSM>GN", "the paper's", 70.0, 20.0, 15.0, 25.0, "behind")]  # fmt: skip
-    table = pd.DataFrame(rows, columns=["arm", "who", "mean", "behind", "low", "high", "told"])
+    table = pd.DataFrame(rows, columns=["arm", "who", "mean", "behind", "low", "high", "standing"])
     table = table.assign(sd=1.0, n=8, unit="pp")
     monkeypatch.setattr(mamba, "_ranked", lambda kind, task, causal: (table, "made-up runs"))
     found = study.recommend("mamba", batch_size=2)
@@ -278,9 +278,9 @@ def test_numbers_of_the_guide_have_their_measured_neighbours(runs):
     for text in ("10 ×", "72.1 / 75.3 %", "12 layers", "the same"):
         rows = table[table.claimed.str.contains(text, regex=False)]
         assert len(rows), text
-        assert rows.here.str.contains(r"\d").all(), text
+        assert rows.measured.str.contains(r"\d").all(), text
     means = runs[1]["batch_size"].query("batch == 2").groupby("norm").accuracy.mean()
-    assert table.here["BN / GN at batch 2"].startswith(
+    assert table.measured["BN / GN at batch 2"].startswith(
         f"{means.BN:.1f} / {means.GN:.1f} % (BN − GN: "
     )
     assert (

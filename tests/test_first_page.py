@@ -1,4 +1,4 @@
-"""What was found and what to do, in sentences that follow the runs."""
+"""The sentences of findings and advice depend on the runs."""
 
 import html
 import re
@@ -29,10 +29,10 @@ def curves():
     return frame[frame.task == "curves"]
 
 
-def of(sentences, words):
+def sentence_with(words, sentences):
     """Return the one sentence with these words."""
-    (found,) = [sentence for sentence in sentences if words in sentence]
-    return found
+    (sentence,) = [sentence for sentence in sentences if words in sentence]
+    return sentence
 
 
 def test_each_finding_has_a_sentence_for_every_word_of_the_rule():
@@ -62,7 +62,7 @@ def test_the_sentence_follows_the_word_of_the_verdict(curves):
     ):
         changed = curves.test_accuracy + (new_lead - lead + noise * sign) / 100
         frame = curves.assign(test_accuracy=curves.test_accuracy.mask(proposal, changed))
-        sentence = of(findings(frame), words)
+        sentence = sentence_with(words, findings(frame))
         verdict = judge("H8s", frame, task="curves")
         assert sentence.startswith(
             f"**On curves {words}.** NormVary→GN against RMSN→None, curves: "

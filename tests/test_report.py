@@ -23,7 +23,7 @@ from mambanorm_study.advice.first_page import findings
 from mambanorm_study.report import execute as report
 from mambanorm_study.report import study as whole_study
 from mambanorm_study.report.execute import Kernels, run_notebook
-from mambanorm_study.report.notebook_page import rendered, to_html
+from mambanorm_study.report.notebook_page import render_markdown, to_html
 from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
 from mambanorm_study.report.page import key_lines, markdown
 from mambanorm_study.report.study import exit_code, run_study, write_index
@@ -107,9 +107,8 @@ def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
     third = notebooks("03_fine", code(ask, "answer"))
     fourth = notebooks("04_damaged")
     fourth.write_text("{")
-    failed, dead, fine, damaged = report.execute(
-        [first, second, third, fourth], tmp_path / "out", {}, progress=False
-    )
+    paths = [first, second, third, fourth]
+    failed, dead, fine, damaged = report.execute(paths, tmp_path / "out", {})
     assert exit_code([failed, dead, fine, damaged]) == 1
     assert exit_code([fine]) == 0
     assert failed.error == "cell [3]: ZeroDivisionError: division by zero"
@@ -119,7 +118,7 @@ def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
     assert "ZeroDivisionError" in failed.html.read_text()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     share = max(1, cores // min(2, cores))  # at most two kernels at a time
-    assert (fine.status, fine.answer) == ("ok", f"{share} {share}")
+    assert (fine.error, fine.answer) == ("", f"{share} {share}")
 
 
 def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
@@ -142,7 +141,7 @@ def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
 
 def asks_for(monkeypatch, study):
     """The study is this one."""
-    monkeypatch.setattr("mambanorm_study.report.notebooks.study", study)
+    monkeypatch.setattr("mambanorm_study.report.plan.notebook_runs", study)
 
 
 @pytest.fixture
@@ -151,14 +150,15 @@ def small_study(notebooks, store, monkeypatch):
     runs = [base_config("digits", "smoke", arm=arm) for arm in ("RMSN>SSM>None", "RMSN>SSM>GN")]
     asks_for(monkeypatch, lambda *_: {"01_a": runs, "02_b": runs[:1]})
     notebooks("01_a", code("print(scale, seeds, tasks, runs_dir, scheduler)", "answer"))
-    notebooks("02_b", code("import mambanorm\nprint(len(mambanorm.load_runs(runs_dir)))", "answer"))
+    notebooks(
+        "02_b",
+        code("import mambanorm_study\nprint(len(mambanorm_study.load_runs(runs_dir)))", "answer"),
+    )
 
 
 def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkeypatch):
     out = tmp_path / "reports"
-    options = dict(
-        scale="smoke", out_dir=out, runs_dir=tmp_path / "my runs", progress=False, workers=0
-    )
+    options = dict(scale="smoke", out_dir=out, runs_dir=tmp_path / "my runs", workers=0)
     first = run_study(**options)
     assert [outcome.answer for outcome in first] == [
         f"smoke None None {tmp_path}/my runs None",
@@ -194,11 +194,11 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
     monkeypatch.setattr(
         whole_study,
         "execute",
-        lambda paths, *_: [_[-1](NotebookOutcome(p.stem, "ok")) for p in paths],
+        lambda paths, *_: [NotebookOutcome(path.stem) for path in paths],
     )
     impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
     asks_for(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
-    options = dict(out_dir=tmp_path / "out", progress=False, workers=0)
+    options = dict(out_dir=tmp_path / "out", workers=0)
     with pytest.warns(UserWarning, match="groups"):
         outcomes = run_study("smoke", **options)
     assert [outcome.ok for outcome in outcomes] == [False, True]
@@ -364,7 +364,7 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
         outcomes, tmp_path, {"Scale": "smoke", "Machine": "a <small> one"}
     ).read_text()
     assert '<li><code>01</code> <a href="#01_a">Title of 01_a</a></li>' in page
-    assert '<li><code>·</code> <a href="#x"></a> <span class="bad">failed</span></li>' in page
+    assert '<li><code>x</code> <a href="#x"></a> <span class="bad">failed</span></li>' in page
     assert 'id="found"' not in page  # nothing was
     assert "<strong>RMSN</strong> wins, <em>clearly</em>: <code>84 %</code>" in page
     assert '<a href="03_type.html">this</a>' in page
@@ -388,9 +388,7 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
 
 def test_answers_cannot_bring_html_or_scripts(tmp_path):
     evil = "**bold** [x](javascript:alert(1)) <img src=x onerror=alert(1)>\n\n<script>alert(1)</script>"
-    outcome = NotebookOutcome(
-        "01_a", "ok", title="<i>T</i>", question=evil, answer=evil, error=evil
-    )
+    outcome = NotebookOutcome("01_a", title="<i>T</i>", question=evil, answer=evil, error=evil)
     page = write_index([outcome], tmp_path).read_text()
     for forbidden in ("<script", "<img src=x", 'href="javascript', "<i>"):
         assert forbidden not in page
@@ -464,7 +462,11 @@ def test_formulas_are_drawn_when_the_page_is_made():
     "tex", [r"\text{<script>alert(1)</script>}", r"\href{javascript:alert(1)}{x}", r"\style{x}{y}"]
 )
 def test_a_formula_brings_nothing_to_life(tex):
-    for page in (markdown(f"${tex}$"), markdown(f"$${tex}$$"), rendered(f"${tex}$", escape=True)):
+    for page in (
+        markdown(f"${tex}$"),
+        markdown(f"$${tex}$$"),
+        render_markdown(f"${tex}$", escape=True),
+    ):
         assert "<math" in page
         assert not re.search("<script|href|style=", page)
     assert "<mo>&lt;</mo>" in markdown("$a < b$")
@@ -475,7 +477,7 @@ def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
     for name in ("01_a", "02_b", "03_c"):
         page = tmp_path / f"{name}.html"
         page.write_text(to_html(nbformat.read(notebooks(name), 4), name))
-        outcomes.append(NotebookOutcome(name, "ok", title=f"Title {name}", html=page))
+        outcomes.append(NotebookOutcome(name, title=f"Title {name}", html=page))
     for shown, after in (
         (outcomes, ["03_c.html"] * 2),
         (outcomes[:-1], []),

@@ -37,36 +37,36 @@ def add_study(command: Parser) -> None:
 )
 def study(options: argparse.Namespace) -> int:
     """Train what is missing, execute the notebooks and write the report."""
-    from mambanorm_study.report.notebooks import find_notebooks, study_runs
-    from mambanorm_study.tables.replication import trained_here
+    from mambanorm_study.report.plan import plan_study
 
     arg.set_source(options)
-    paths = find_notebooks(options.notebooks)
-    names = [path.stem for path in paths] if options.notebooks else None
-    plan = study_runs(options.scale, options.tasks, options.seeds, names)
-    configs = [config for configs in plan.values() for config in configs]
-    how = dict(runs_dir=options.runs_dir, draw=not options.dry_run)
-    here = [config for own in plan.values() for config in trained_here(own, **how)]
+    given = (options.scale, options.tasks, options.seeds, options.runs_dir, options.notebooks)
+    plan = plan_study(*given, draw=not options.dry_run)
     if options.dry_run:
         if options.out:
             writable_folder(options.out, "the report")
-        read = len({config.run_id for config in configs} - {config.run_id for config in here})
-        print(f"{plural(read, 'recorded run')} read") if read else None
-        print_dry_run(here, options)
-        print(
-            f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}"
-        )
+        n_read = len(set(plan.configs) - set(plan.configs_trained_here))
+        if n_read:
+            print(f"{plural(n_read, 'recorded run')} read")
+        print_dry_run(plan.configs_trained_here, options)
+        names = ", ".join(path.stem for path in plan.paths)
+        print(f"Then {plural(len(plan.paths), 'notebook')} executed: {names}")
         return 0
-    confirm(here, options)
-    from mambanorm_study.report import (
-        study as report,
-    )  # here: what a study would train is said without Jupyter
+    confirm(plan.configs_trained_here, options)
+    # here, because a dry run needs no Jupyter
+    from mambanorm_study.report import study as report
 
-    asked = {
-        name: getattr(options, name)
-        for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")
-    }
-    return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
+    outcomes = report.run_study(
+        scale=options.scale,
+        tasks=options.tasks,
+        seeds=options.seeds,
+        runs_dir=options.runs_dir,
+        scheduler=options.scheduler,
+        notebooks=options.notebooks,
+        out_dir=options.out,
+        workers=options.workers,
+    )
+    return report.exit_code(outcomes)
 
 
 def add_verdicts(command: Parser) -> None:
