@@ -35,7 +35,7 @@ COMMANDS = [  # one or two a rule
     (["train", "--arm", "RMS>SSM>GN"], "did you mean 'RMSN'"),
     (["train", "--arm", "LN>SSM>LN", "--task", "digit"], "did you mean 'digits'"),
     (["sweep", "--grid", "posision"], "did you mean 'position'"),
-    (["sweep", "--grid", "type", "--arms", "LN>SSM>LN"], "not allowed with"),
+    (["sweep", "--grid", "type", "--arms", "LN>SSM>LN"], "give either --arms or --grid"),
     ([*SWEEP, "--tasks", "digits,listop"], "did you mean 'listops'"),
     ([*SWEEP, "--tasks", "digits,digits"], "name 'digits' is given twice"),
     (["study", "--notebooks", "99"], "unknown notebook '99'"),

@@ -85,8 +85,8 @@ def digits(scale: str, seed: int) -> dict[str, Data]:
 
 
 def row_batches(data: Data, batch: int, steps: int, seed: int) -> Iterable[Data]:
-    """Yield `steps` batches of rows, in a new order for each epoch; an incomplete last batch is left
-    out."""
+    """Yield `steps` batches of rows in a new order for each epoch, without an incomplete last
+    batch."""
     inputs, labels = data
     generator, order = torch.Generator().manual_seed(seed), torch.empty(0, dtype=torch.long)
     for _ in range(steps):

@@ -270,8 +270,8 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
         failed = failing.turns_on.failed.items()
         counts = [f"{label(arm)} failed in {k} of {n} runs" for arm, (k, n) in failed]
         advice.append(
-            "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a norm "
-            f"on both sides of the scan: on {failing.task} {', '.join(counts)} "
+            "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a "
+            f"norm on both sides of the scan: on {failing.task} {', '.join(counts)} "
             f"(claim H9s: {failing.said})."
         )
     return advice

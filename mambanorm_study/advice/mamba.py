@@ -46,9 +46,10 @@ def recommend_mamba(task: str | None, causal: bool, batch_size: int | None) -> R
     kind = kind_of(task) if task in TASKS else KINDS.get(task, "sequence")
     causal = causal or kind == "language"
     table, basis = _ranked(kind, task if task in TASKS else None, causal)
-    best, others = table.iloc[0], table.iloc[1:]
+    best, other_arms = table.iloc[0], table.iloc[1:]
     arm = Arm.parse(best.arm)
-    similar = [Arm.parse(name).label for name in others[~others.standing.isin([BEHIND, AHEAD])].arm]
+    clear = other_arms.standing.isin([BEHIND, AHEAD])
+    similar = [Arm.parse(name).label for name in other_arms.arm[~clear]]
     what = f"the {'causal ' if causal else ''}arm that validation chooses of {len(table)}"
     reasons = [
         f"{arm.label} is {what}: {_score(best, kind)} in the test. [{basis}]",
@@ -64,7 +65,7 @@ def recommend_mamba(task: str | None, causal: bool, batch_size: int | None) -> R
             at_odds.append(_claim(verdict))
         else:
             undecided.append(_claim(verdict))
-    for row in others[(others.who != "") & (others.standing == BEHIND)].itertuples():
+    for row in other_arms[(other_arms.who != "") & (other_arms.standing == BEHIND)].itertuples():
         difference = points(-row.behind, -row.high, -row.low, row.unit)
         name = f"{Arm.parse(row.arm).label} ({row.who})"
         at_odds.append(f"{name} is behind it: {difference}. [{basis}]")

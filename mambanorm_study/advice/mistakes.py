@@ -1,5 +1,5 @@
-"""Claims of the guide (S4) that a laptop can test: its five mistakes, each as a failing run beside a
-mended run, and its numbers beside ours.
+"""Claims of the guide (S4) that a laptop can test: its five mistakes, each as failing runs beside
+mended runs, and its numbers beside ours.
 
 The models and data differ from those of the guide, which names none for most of its numbers.
 Compare the pattern, not the level. What a norm costs in time is in notebook 01.
@@ -127,8 +127,8 @@ FAILS = {"clearly above zero": "yes", "clearly below zero": "no, the twin is wor
 
 
 def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
-    """Return one row for each mistake: number, mistake, measured (the unit), wrong and right (mean ±
-    sd), advantage of right (with low and high, the 95 % t-interval of the paired seeds), n, fails
+    """Return one row for each mistake: number, mistake, measured (the unit), wrong and right (mean
+    ± sd), advantage of right (with low and high, the 95 % t-interval of the paired seeds), n, fails
     (what the interval says of the mistake), wrong_is, right_is, condition."""
     rows = []
     for number, mistake in MISTAKES.items():

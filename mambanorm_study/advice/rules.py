@@ -160,7 +160,8 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place=AFTER_CONVOLUTION,
             code="nn.GroupNorm(32, channels)  # 32 must divide channels, and be fewer",
             reasons=(
-                f"Below {SMALL_BATCH} rows the statistics of BatchNorm are noisy. [guide S4, step 1]",
+                f"Below {SMALL_BATCH} rows the statistics of BatchNorm are noisy. "
+                "[guide S4, step 1]",
                 PLACED,
             ),
             at_odds=(
