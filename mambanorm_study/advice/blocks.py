@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mambanorm.norms import create_norm
 
 GROUPS = 4
-"""Groups of GN, of four channels each. S4 says 32, which with 16 channels would be impossible."""
+"""Groups of GN, of four channels each. S4 says 32, which equals InstanceNorm up to 32 channels."""
 
 NORMS_2D = {
     "None": lambda c: nn.Identity(),
