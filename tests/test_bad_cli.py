@@ -132,7 +132,9 @@ OWN_NORM = """
 import torch
 from torch import nn
 import mambanorm as mn
-@mn.register_norm("Fails", equation="", source="mine", axes=("D",), causal=True, learnable="", check=False)
+@mn.register_norm(
+    "Fails", equation="", source="mine", axes=("D",), causal=True, learnable="", check=False
+)
 class Fails(nn.Module):
     def __init__(self, d):
         super().__init__()
@@ -163,7 +165,8 @@ class Fails(nn.Module):
         (
             "",
             "return x",
-            "unexpected TypeError: Fails.forward() takes 2 positional arguments but 3 were given; -",
+            "unexpected TypeError: Fails.forward() takes 2 positional arguments "
+            "but 3 were given; -",
         ),
     ],
 )

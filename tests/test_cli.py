@@ -1,5 +1,5 @@
-"""Claims about the command line: it helps, it refuses with the nearest name, it counts, it reuses
-what it has."""
+"""Claims about the command line: help, errors with the nearest name, dry runs, and reuse of stored
+runs."""
 
 from __future__ import annotations
 
@@ -344,9 +344,9 @@ def test_a_store_that_is_not_there_is_told_apart_from_an_empty_one(capsys, store
     for argv in (["runs"], ["runs", "--check"], ["runs", "--export", "x.csv"]):
         code, out, err = call(capsys, *argv)
         assert (code, out) == (2, "")
-        assert (
-            err
-            == f"mambanorm: there is no run store {store}: the first training makes one, --runs-dir names another\n"
+        assert err == (
+            f"mambanorm: there is no run store {store}: the first training makes one, "
+            "--runs-dir names another\n"
         )
     store.mkdir()
     for argv in (["runs"], ["runs", "--check"]):

@@ -24,7 +24,7 @@ PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 
 @pytest.fixture(scope="module")
 def curves():
-    """The recorded runs of one task, so that each finding rests on one verdict."""
+    """Return the recorded runs of one task, so that each finding rests on one verdict."""
     frame = recorded("evening")
     return frame[frame.task == "curves"]
 

@@ -261,7 +261,17 @@ def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(name)
     defined = re.findall(r"^def (\w+)", "\n".join(codes), re.MULTILINE)
     by_hand = {"pool", "one_hot", "largest"}
     own_loop = {
-        "new_model", "batches", "bits", "train", "note", "parts", "listen", "normed", "score", "treat", "treated",
+        "new_model",
+        "batches",
+        "bits",
+        "train",
+        "note",
+        "parts",
+        "listen",
+        "normed",
+        "score",
+        "treat",
+        "treated",
         "with_trainer",
-    }  # fmt: skip
+    }
     assert set(defined) <= by_hand | own_loop

@@ -1,5 +1,5 @@
-"""Claims about the report: parameters arrive, a failure is told and stops nobody, the page says
-what it must."""
+"""Claims about the report: parameters arrive, a failing notebook does not stop the others, and the
+page shows everything."""
 
 import base64
 import html
@@ -50,8 +50,8 @@ def code(source: str, *tags: str):
 
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
-    """Writes tiny notebooks into a folder that stands for the study's: `notebooks("01_a", cell,
-    …)`."""
+    """Return a function that writes a tiny notebook into the folder that replaces the study's:
+    `notebooks("01_a", cell, …)`."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
     monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOKS", folder)
@@ -83,7 +83,7 @@ def test_parameters_arrive_and_the_kernel_works_beside_its_notebook(notebooks, t
     assert (outcome.title, outcome.question) == ("Title of 01_a", "Does 01_a\nwork?")
     assert outcome.wall_s > 0
     assert sorted(os.listdir(out)) == ["01_a.html", "01_a.ipynb"]
-    assert "new" not in outcome.notebook.read_text()  # it does not tell where it was made
+    assert "new" not in outcome.notebook.read_text()  # the file does not name its folder
 
 
 def test_notebooks_are_found_by_their_beginning_and_an_unknown_one_names_the_nearest(notebooks):
@@ -95,7 +95,7 @@ def test_notebooks_are_found_by_their_beginning_and_an_unknown_one_names_the_nea
         find_notebooks(["03_tipe"])
 
 
-def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
+def test_a_failing_notebook_is_reported_and_does_not_stop_the_others(notebooks, tmp_path):
     first = notebooks(
         "01_fails",
         code("before = 1"),
@@ -132,23 +132,23 @@ def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
     kernels.stop()
     thread.join(timeout=20)
     assert not thread.is_alive()
-    assert os.listdir(tmp_path / "out") == []  # what an earlier study made of it would have stayed
+    assert os.listdir(tmp_path / "out") == []  # a file of an earlier study would have stayed
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 # the whole study
 
 
-def asks_for(monkeypatch, study):
-    """The study is this one."""
+def replace_runs(monkeypatch, study):
+    """Replace the runs of the notebooks."""
     monkeypatch.setattr("mambanorm_study.report.plan.notebook_runs", study)
 
 
 @pytest.fixture
 def small_study(notebooks, store, monkeypatch):
-    """A study of two notebooks and two runs, in place of config.study()."""
+    """Make a study of two notebooks and two runs."""
     runs = [base_config("digits", "smoke", arm=arm) for arm in ("RMSN>SSM>None", "RMSN>SSM>GN")]
-    asks_for(monkeypatch, lambda *_: {"01_a": runs, "02_b": runs[:1]})
+    replace_runs(monkeypatch, lambda *_: {"01_a": runs, "02_b": runs[:1]})
     notebooks("01_a", code("print(scale, seeds, tasks, runs_dir, scheduler)", "answer"))
     notebooks(
         "02_b",
@@ -197,13 +197,13 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
         lambda paths, *_: [NotebookOutcome(path.stem) for path in paths],
     )
     impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
-    asks_for(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
+    replace_runs(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
     options = dict(out_dir=tmp_path / "out", workers=0)
     with pytest.warns(UserWarning, match="groups"):
         outcomes = run_study("smoke", **options)
     assert [outcome.ok for outcome in outcomes] == [False, True]
     assert "1 of its runs could not be trained" in (tmp_path / "out" / "index.html").read_text()
-    asks_for(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
+    replace_runs(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
     assert [outcome.name for outcome in run_study("smoke", ["digits"], **options)] == ["01_a"]
     assert "02_b is left out: digits is none of its tasks" in capsys.readouterr().out
 
@@ -212,7 +212,7 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
 
 
 def executed(folder, name, *cells):
-    """The outcome of an executed notebook: cells are Markdown or (tag, an output that it gave)."""
+    """Return the outcome of an executed notebook; cells are Markdown or (tag, output)."""
     opening = f"# Title of {name}\n\n**Question.** Does {name}\nwork?"
     made = [new_markdown_cell(opening)]
     for cell in cells:
@@ -255,7 +255,7 @@ def test_cells_tagged_first_stand_above_all_cards_the_later_ones_folded_under_th
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory):
-    """The report that the committed notebooks make: its folder."""
+    """Return the folder of the report on the committed notebooks."""
     folder = tmp_path_factory.mktemp("committed")
     for path in find_notebooks():
         (folder / f"{path.stem}.html").write_text(
@@ -387,7 +387,8 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
 
 
 def test_answers_cannot_bring_html_or_scripts(tmp_path):
-    evil = "**bold** [x](javascript:alert(1)) <img src=x onerror=alert(1)>\n\n<script>alert(1)</script>"
+    evil = "**bold** [x](javascript:alert(1)) <img src=x onerror=alert(1)>"
+    evil += "\n\n<script>alert(1)</script>"
     outcome = NotebookOutcome("01_a", title="<i>T</i>", question=evil, answer=evil, error=evil)
     page = write_index([outcome], tmp_path).read_text()
     for forbidden in ("<script", "<img src=x", 'href="javascript', "<i>"):
@@ -496,7 +497,8 @@ def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
 ANSWERS = {
     "bullets": (
         "**Answer** (quick scale · 3 seeds).\n\n| a | b |\n| --- | --- |\n\n"
-        "- **digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.\n- two\n- three (a, b). Four.\n- five",
+        "- **digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.\n- two\n"
+        "- three (a, b). Four.\n- five",
         [
             "**digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.",
             "two",
@@ -518,8 +520,7 @@ def test_a_card_has_the_first_three_bullets_or_paragraphs_of_an_answer(answer, l
 
 
 def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):
-    """The real thing: 03_type through papermill, at smoke, with one seed, one task and a store of
-    its own."""
+    """Execute 03_type with papermill, at smoke, with one seed, one task and a new run store."""
     given = dict(scale="smoke", seeds=1, tasks=["digits"], runs_dir=str(tmp_path / "runs"))
     outcome = run_notebook(find_notebooks("03")[0], tmp_path / "out", given)
     assert outcome.ok, outcome.problem
