@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from mambanorm.norms import create_norm
 
+# Groups of GN, of four channels each. S4 says 32, which equals InstanceNorm up to 32 channels.
 GROUPS = 4
-"""Groups of GN, of four channels each. S4 says 32, which equals InstanceNorm up to 32 channels."""
 
+# Name of a norm → channels → norm of images (B, C, H, W).
 NORMS_2D = {
     "None": lambda c: nn.Identity(),
     "BN": nn.BatchNorm2d,
@@ -19,7 +20,6 @@ NORMS_2D = {
     "GN": lambda c: nn.GroupNorm(min(GROUPS, max(c // 2, 1)), c),
     "LN": lambda c: nn.GroupNorm(1, c),  # one statistic over C, H and W: LayerNorm of images
 }
-"""Name of a norm → channels → norm of images (B, C, H, W)."""
 
 
 class ConvBlock(nn.Sequential):

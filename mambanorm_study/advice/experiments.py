@@ -56,11 +56,12 @@ DEPTHS = {
 }
 LENGTHS = {"one": (16,), "four": (4, 8, 16, 32)}
 SGD = partial(torch.optim.SGD, momentum=0.9)
-REACHED = 80.0
-"""Validation accuracy in per cent; `rates` counts the steps until a run reaches it."""
 
+# Validation accuracy in per cent; `rates` counts the steps until a run reaches it.
+REACHED = 80.0
+
+# Inputs and labels (or targets), one row each.
 Data = tuple[Tensor, Tensor]
-"""Inputs and labels (or targets), one row each."""
 
 
 def _steps(scale: str, quick: int) -> int:

@@ -37,13 +37,13 @@ from mambanorm_study.claims.verdict import Row, Verdict, judge, verdicts
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.tables.tables import CANNOT_TELL, label, points
 
+# What a reader must know before the findings.
 HOW_TO_READ = (
     "N1→N2 is norm N1 before the block and norm N2 after the scan (the SSM). NormVary is the "
     "paper's learned mixture of batch, instance, layer, group and root-mean-square normalization "
     "(BN, IN, LN, GN, RMSN). A plus favours the arm that is named first, in points of test "
     "accuracy (of text: bits a character). Brackets hold 95 % intervals."
 )
-"""What a reader must know before the findings."""
 
 PAGE = ROOT / "docs" / "index.html"
 PICTURE = ROOT / "data" / "readme.png"  # drawn by notebook 12, shown by the README
@@ -239,20 +239,20 @@ def _carried_by_one_norm(verdict: Verdict) -> list[str]:
 
 # ------------------------------------------------------------------------------------- what to do
 
+# Kind of task → what its reader does.
 READERS = {
     "sequence": "classify sequences",
     "vision": "classify images",
     "language": "model language",
 }
-"""Kind of task → what its reader does."""
 
+# Standing of the original arm in the ranking → the advice.
 ADVICE = {
     BEHIND: "take {arm}: {lead} over {original}",
     AHEAD: "keep {original}: {arm}, which validation chooses, is worse, {lead}",
     SAME: "keep {original}, or take {arm}: they are about the same, {lead}",
     CANNOT_TELL: "keep {original}, or take {arm}: we cannot tell which is better, {lead}",
 }
-"""Standing of the original arm in the ranking → the advice."""
 
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:

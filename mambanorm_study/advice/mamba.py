@@ -24,6 +24,7 @@ from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.tables import points
 from mambanorm_study.tasks import TASKS
 
+# Task of the guide → kind of this kit's tasks; any other task is a sequence.
 KINDS = {
     "language_model": "language",
     "detection": "vision",
@@ -31,13 +32,13 @@ KINDS = {
     "style_transfer": "vision",
     "image_translation": "vision",
 }
-"""Task of the guide → kind of this kit's tasks; any other task is a sequence."""
+
+# Kind of task → the claims on type, position and proposal.
 JUDGED = {
     "sequence": ("H1s", "H3s", "H4s", "H6s", "H8s"),
     "vision": ("H1v", "H3v", "H4v", "H6v", "H8v"),
     "language": ("H1l", "H3l", "H8l"),
 }
-"""Kind of task → the claims on type, position and proposal."""
 
 
 def recommend_mamba(task: str | None, causal: bool, batch_size: int | None) -> Recommendation:

@@ -14,7 +14,7 @@ from mambanorm.errors import unknown
 from mambanorm_study.advice.experiments import REACHED, measure
 from mambanorm_study.answers.words import numbered
 from mambanorm_study.tables.intervals import t_interval
-from mambanorm_study.tables.tables import interval_says, points, seeds_text
+from mambanorm_study.tables.tables import CANNOT_TELL, interval_says, points, seeds_text
 
 
 class Gap:
@@ -57,6 +57,7 @@ class Mistake:
     unit: str = "accuracy (%)"
 
 
+# The number of a mistake in the guide → the mistake.
 MISTAKES = {
     1: Mistake(
         "BatchNorm with small batches",
@@ -105,7 +106,6 @@ MISTAKES = {
         unit="RMSE, unseen contrasts",
     ),
 }
-"""The number of a mistake in the guide → the mistake."""
 
 
 def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
@@ -122,8 +122,8 @@ def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=Non
     return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]]
 
 
-FAILS = {"clearly above zero": "yes", "clearly below zero": "no, the twin is worse"}
-"""What the interval of right − wrong says → the column `fails`; anything else: we cannot tell."""
+# Values of the column `fails`; the third one is CANNOT_TELL.
+FAILS, TWIN_IS_WORSE = "yes", "no, the twin is worse"
 
 
 def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
@@ -147,7 +147,7 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
                 low=gap.low,
                 high=gap.high,
                 n=len(gap.by_seed),
-                fails=FAILS.get(gap.says, "we cannot tell"),
+                fails=FAILS if gap.low > 0 else TWIN_IS_WORSE if gap.high < 0 else CANNOT_TELL,
                 wrong_is=mistake.labels[0],
                 right_is=mistake.labels[1],
                 condition=mistake.condition,
@@ -163,12 +163,12 @@ def _mean_sd(values: pd.Series) -> str:
 
 # ------------------------------------------------------------------------------------- answers
 
+# The column `fails` → the words of an answer, short enough for the card of the notebook.
 FAILS_WORDS = {
-    "yes": "it fails",
-    "no, the twin is worse": "**the twin is worse**",
-    "we cannot tell": "we cannot tell",
+    FAILS: "it fails",
+    TWIN_IS_WORSE: "**the twin is worse**",
+    CANNOT_TELL: CANNOT_TELL,
 }
-"""The column `fails` → the words of an answer, short enough for the card of the notebook."""
 
 
 def in_words(mistakes: pd.DataFrame, measured: Mapping[str, pd.DataFrame]) -> str:
@@ -219,9 +219,8 @@ def _sizes_behind(frame: pd.DataFrame) -> str:
 
 # ------------------------------------------------------------------------- the guide's numbers
 
+# Batch → accuracy of BN and of GN that the guide prints (ResNet-50, ImageNet), as of “He et al.”.
 IMAGENET = {32: (76.5, 76.3), 8: (75.8, 76.1), 2: (72.1, 75.3)}
-"""Batch → accuracy of BN and of GN that the guide prints (ResNet-50, ImageNet), as of “He et
-al.”."""
 
 
 def claimed_and_measured(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:

@@ -79,6 +79,7 @@ PRE = (
 )
 HIDDEN = "after the linear layer, before the activation"
 
+# (question → True if the rule fits, its answer); the first rule that fits is taken.
 RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
     (
         lambda q: q.component == "output",
@@ -316,7 +317,6 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
         ),
     ),
 )
-"""(question → True if the rule fits, its answer); the first rule that fits is taken."""
 
 
 def recommend(

@@ -37,6 +37,9 @@ from mambanorm_study.tables.scores import SMALLEST_BITS, of_test_seeds
 from mambanorm_study.tables.tables import CANNOT_TELL, label
 
 ORIGINAL, PAPERS, LATER = "the original", "the paper's", "the later claim's"
+
+# Kind of task → arms that somebody recommends: the paper (§4.5), its apparent successor, and the
+# original model that both start from.
 NAMED = {
     "sequence": {"NormVary>SSM>GN": PAPERS, "BN>SSM>LN": LATER, "RMSN>SSM>None": ORIGINAL},
     "vision": {"NormVary>SSM>LN": PAPERS, "BN>SSM>LN": LATER, "LN>SSM>LN": ORIGINAL},
@@ -45,18 +48,16 @@ NAMED = {
         "RMSN>SSM>None": ORIGINAL,
     },
 }
-"""Kind of task → arms that somebody recommends: the paper (§4.5), its apparent successor, and the
-original model that both start from."""
 
+# Kind of task → the recorded task by which `what_to_do` and `recommend` choose an arm.
 ADVISED_ON = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
-"""Kind of task → the recorded task by which `what_to_do` and `recommend` choose an arm."""
 
+# How an arm stands to the chosen arm in a ranking; the fifth standing is CANNOT_TELL.
 CHOSEN, BEHIND, AHEAD, SAME = "chosen", "behind", "ahead", "about the same"
-"""How an arm stands to the chosen arm in a ranking; the fifth standing is CANNOT_TELL."""
 
+# Word of the comparison chosen arm − other arm → standing of the other arm; any other word is
+# CANNOT_TELL.
 STANDING_OF_WORD = {"better": BEHIND, "worse": AHEAD, "about the same": SAME}
-"""Word of the comparison chosen arm − other arm → standing of the other arm; any other word is
-CANNOT_TELL."""
 
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
@@ -164,9 +165,10 @@ def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
 
 # ------------------------------------------------------------------------------------- two arms
 
+# The word of a comparison at one learning rate, with too few seeds (card_rows.py).
 SKETCH = "sketch"
-"""The word of a comparison at one learning rate, with too few seeds (card_rows.py)."""
 
+# Word of a comparison → its sentence about two arms.
 SENTENCES = {
     "better": "{} is better than {}",
     "worse": "{} is worse than {}",
@@ -174,7 +176,6 @@ SENTENCES = {
     rule.CANNOT_TELL: "we cannot tell whether {} or {} is better",
     SKETCH: "{} − {}",
 }
-"""Word of a comparison → its sentence about two arms."""
 
 NOT_FRESH = "not fresh: a learning rate was chosen on these seeds"
 

@@ -52,8 +52,8 @@ class Command(NamedTuple):
     examples: Sequence[str]
 
 
+# Name → command. A command is registered when its file is imported.
 COMMANDS: dict[str, Command] = {}
-"""Name → command. A command is registered when its file is imported."""
 
 
 def option(*flags: str, **settings: Any) -> Option:
@@ -71,13 +71,13 @@ def command(*options: Option, examples: Sequence[str] = ("",)) -> Callable:
     return register
 
 
+# Fields of RunConfig that have their own option.
 FIELDS_WITH_OPTIONS = {
     "task": "--tasks or --task",
     "arm": "--arms or --arm",
     "scale": "--scale",
     "seed": "--seeds or --seed",
 }
-"""Fields of RunConfig that have their own option."""
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
@@ -220,6 +220,8 @@ RUNS_DIR = option(
     metavar="DIR",
     help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)",
 )
+
+# The options of every command that trains.
 TRAINING = (
     option("--scheduler", metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…"),
     option(
@@ -236,7 +238,6 @@ TRAINING = (
     ),
     option("--yes", action="store_true", help="train for more than an hour without asking"),
 )
-"""The options of every command that trains."""
 
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
 JUDGED_SEEDS_HELP = (

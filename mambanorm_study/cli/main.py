@@ -23,8 +23,8 @@ from mambanorm_study.cli import store, study, teaching, training  # noqa: F401 (
 from mambanorm_study.cli.arguments import COMMANDS, Command, Parser, file
 from mambanorm_study.cli.printing import say, warn_once
 
+# The environment variable that --debug sets, for workers too: errors then have a traceback.
 DEBUG = "MAMBANORM_DEBUG"
-"""The environment variable that --debug sets, for workers too: errors then have a traceback."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -56,8 +56,9 @@ def print_dry_run(configs: list[RunConfig], options: argparse.Namespace) -> None
 
 
 HOUR_S = 3600.0
+
+# Cost (`relative_cost`) of runs that train within an hour on every task; no estimate is made.
 SHORT = 5e6
-"""Cost (`relative_cost`) of runs that train within an hour on every task; no estimate is made."""
 
 
 def confirm(configs: list[RunConfig], options: argparse.Namespace) -> None:
@@ -68,13 +69,12 @@ def confirm(configs: list[RunConfig], options: argparse.Namespace) -> None:
     from mambanorm_study.runs.grid import relative_cost
     from mambanorm_study.runs.store import missing_runs
 
-    if sum(map(relative_cost, configs)) > SHORT:  # reading the store takes time, too
-        configs = missing_runs(configs, options.runs_dir)
-    if sum(map(relative_cost, configs)) <= SHORT:
+    missing = missing_runs(configs, options.runs_dir)
+    if sum(map(relative_cost, missing)) <= SHORT:
         return
     from mambanorm_study.tables.estimate import how_long
 
-    seconds, sentence = how_long(configs, workers=options.workers, scheduler=options.scheduler)
+    seconds, sentence = how_long(missing, workers=options.workers, scheduler=options.scheduler)
     if seconds <= HOUR_S:
         return
     say(

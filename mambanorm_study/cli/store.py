@@ -10,6 +10,8 @@ from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 
 SHOWN = 40  # runs that are printed
+
+# The columns that are printed.
 COLUMNS = [
     "run_id",
     "task",
@@ -23,7 +25,6 @@ COLUMNS = [
     "wall_s",
     "backend",
 ]
-"""The columns that are printed."""
 
 
 @arg.command(

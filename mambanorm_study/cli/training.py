@@ -106,8 +106,8 @@ def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
     return None
 
 
+# The values of --grid; tables/experiments.py has the arms of each.
 GRIDS = ("type", "position", "grid", "normvary")
-"""The values of --grid; tables/experiments.py has the arms of each."""
 
 
 @arg.command(

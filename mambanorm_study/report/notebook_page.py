@@ -16,6 +16,7 @@ from traitlets.config import Config
 
 from mambanorm_study.report.page import figures, mathml, navigation, page, template, to_pages
 
+# The formats of an output in the order of preference; none of them needs a script.
 OUTPUT_FORMATS = [
     "text/html",
     "text/markdown",
@@ -25,7 +26,6 @@ OUTPUT_FORMATS = [
     "text/latex",
     "text/plain",
 ]
-"""The formats of an output in the order of preference; none of them needs a script."""
 
 
 class Renderer(IPythonRenderer):
@@ -41,13 +41,13 @@ class Renderer(IPythonRenderer):
         return mathml(rf"\begin{{{name}}}{body}\end{{{name}}}", display="block")
 
 
+# nbconvert's plain template, with the cells tagged `solution` folded.
 CELL_TEMPLATE = """{%- extends "basic/index.html.j2" -%}
 {% block codecell %}{% if "solution" in cell.metadata.get("tags", []) -%}
 <details class="solution"><summary>Show the solution: code and result</summary>
 {{- super() -}}
 </details>
 {%- else %}{{ super() }}{% endif %}{% endblock %}"""
-"""nbconvert's plain template, with the cells tagged `solution` folded."""
 
 
 class Cells(HTMLExporter):

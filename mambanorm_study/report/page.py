@@ -81,8 +81,8 @@ def to_pages(text: str) -> str:
     return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
 
 
+# The beginning of an answer: `**Answer** (quick scale · 3 seeds: a sketch).`
 OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \(((?:[^()]|\([^()]*\))*)\))?\.?\s*")
-"""The beginning of an answer: `**Answer** (quick scale · 3 seeds: a sketch).`"""
 
 
 def key_lines(answer: str) -> list[str]:

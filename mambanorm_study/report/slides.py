@@ -17,10 +17,11 @@ from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.report.notebooks import find_notebooks, pictures_of, read_outcome, tags_of
 from mambanorm_study.report.page import OPENING, TEMPLATES, key_lines, markdown, template
 
+# A Markdown cell with one of these words asks the reader a question and becomes a slide.
 QUESTION = re.compile(r"\bPredict\b|\*\*Guess")
-"""A Markdown cell with one of these words asks the reader a question and becomes a slide."""
+
+# The headings of exercises.
 EXERCISES = ("Exercises", "Try")
-"""The headings of exercises."""
 LONG_SLIDE = 700  # characters of text; a longer slide is set in a smaller type
 LONG_ANSWER = 900  # characters; of a longer answer only the key lines are shown
 KEYS = (

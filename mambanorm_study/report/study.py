@@ -107,6 +107,7 @@ def earlier_outcomes(executed: Sequence[Path], out_dir: Path) -> list[NotebookOu
     return outcomes
 
 
+# --source → how the report says where the runs come from.
 SOURCE_WORDS = {
     "auto": (
         "recorded ones are read and compared arms trained once more, the rest is trained here"
@@ -114,7 +115,6 @@ SOURCE_WORDS = {
     "recorded": "recorded ones are read, nothing else is trained but a fresh seed",
     "trained": "all are trained here",
 }
-"""--source → how the report says where the runs come from."""
 
 
 def study_facts(
