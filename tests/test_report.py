@@ -26,6 +26,7 @@ from mambanorm_study.report.execute import Kernels, run_notebook
 from mambanorm_study.report.notebook_page import render_markdown, to_html
 from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
 from mambanorm_study.report.page import key_lines, markdown
+from mambanorm_study.report.plan import plan_study
 from mambanorm_study.report.study import exit_code, run_study, write_index
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -158,8 +159,8 @@ def small_study(notebooks, store, monkeypatch):
 
 def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkeypatch):
     out = tmp_path / "reports"
-    options = dict(scale="smoke", out_dir=out, runs_dir=tmp_path / "my runs", workers=0)
-    first = run_study(**options)
+    runs_dir = tmp_path / "my runs"
+    first = run_study(plan_study("smoke", runs_dir=runs_dir), out_dir=out, workers=0)
     assert [outcome.answer for outcome in first] == [
         f"smoke None None {tmp_path}/my runs None",
         "2",
@@ -170,22 +171,22 @@ def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkey
     monkeypatch.setattr(
         whole_study, "sweep", lambda *_, **__: pytest.fail("nothing is missing, and yet it trains")
     )
-    second = run_study(notebooks=["02"], **options)
+    plan = plan_study("smoke", runs_dir=runs_dir, notebooks=["02"])
+    second = run_study(plan, out_dir=out, workers=0)
     assert [outcome.name for outcome in second] == ["02_b"]
     page = (out / "index.html").read_text()
     assert "Title of 01_a" in page  # from the first time
     assert "executed earlier" in page
 
 
-def test_the_study_refuses_unknown_names_before_it_starts(small_study, tmp_path):
+def test_a_plan_refuses_unknown_names(small_study):
     for options, message in [
         ({"tasks": ["digts"]}, "did you mean 'digits'"),
         ({"notebooks": "02_c"}, "did you mean '02_b'"),
         ({"scale": "smok"}, "did you mean 'smoke'"),
     ]:
         with pytest.raises(ValueError, match=message):
-            run_study(out_dir=tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
+            plan_study(**options)
 
 
 def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_fails_its_own(
@@ -200,11 +201,12 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
     replace_runs(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
     options = dict(out_dir=tmp_path / "out", workers=0)
     with pytest.warns(UserWarning, match="groups"):
-        outcomes = run_study("smoke", **options)
+        outcomes = run_study(plan_study("smoke"), **options)
     assert [outcome.ok for outcome in outcomes] == [False, True]
     assert "1 of its runs could not be trained" in (tmp_path / "out" / "index.html").read_text()
     replace_runs(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
-    assert [outcome.name for outcome in run_study("smoke", ["digits"], **options)] == ["01_a"]
+    outcomes = run_study(plan_study("smoke", ["digits"]), **options)
+    assert [outcome.name for outcome in outcomes] == ["01_a"]
     assert "02_b is left out: digits is none of its tasks" in capsys.readouterr().out
 
 

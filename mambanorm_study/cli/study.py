@@ -53,8 +53,14 @@ def study(options: argparse.Namespace) -> int:
         os.environ["MAMBANORM_SOURCE"] = options.source
     if options.fresh is not None:
         os.environ["MAMBANORM_FRESH"] = str(options.fresh)
-    given = (options.scale, options.tasks, options.seeds, options.runs_dir, options.notebooks)
-    plan = plan_study(*given, draw=not options.dry_run)
+    plan = plan_study(
+        options.scale,
+        options.tasks,
+        options.seeds,
+        runs_dir=options.runs_dir,
+        notebooks=options.notebooks,
+        draw=not options.dry_run,
+    )
     if options.dry_run:
         if options.out:
             writable_folder(options.out, "the report")
@@ -70,14 +76,7 @@ def study(options: argparse.Namespace) -> int:
     from mambanorm_study.report import study as report
 
     outcomes = report.run_study(
-        scale=options.scale,
-        tasks=options.tasks,
-        seeds=options.seeds,
-        runs_dir=options.runs_dir,
-        scheduler=options.scheduler,
-        notebooks=options.notebooks,
-        out_dir=options.out,
-        workers=options.workers,
+        plan, scheduler=options.scheduler, workers=options.workers, out_dir=options.out
     )
     return report.exit_code(outcomes)
 

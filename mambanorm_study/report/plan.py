@@ -25,6 +25,7 @@ class StudyPlan:
     scale: str
     tasks: list[str] | None  # None = the tasks of the scale
     seeds: int | list[int] | None  # None = the seeds of the scale
+    runs_dir: str | Path | None  # the run store; None = the environment's
     paths: list[Path]  # the notebooks, in teaching order
     left_out: list[str]  # notebooks that take none of the tasks
     runs: dict[str, list[RunConfig]]
@@ -45,9 +46,9 @@ def plan_study(
     scale: str | None = None,
     tasks: Sequence[str] | None = None,
     seeds: int | Iterable[int] | None = None,
+    *,
     runs_dir: str | Path | None = None,
     notebooks: str | Sequence[str] | None = None,
-    *,
     draw: bool = True,
 ) -> StudyPlan:
     """Return the plan of a study. ValueError for an unknown scale, task or notebook.
@@ -66,7 +67,7 @@ def plan_study(
     paths = [path for path in paths if path.stem not in left_out]
     runs = {path.stem: runs[path.stem] for path in paths if path.stem in runs}
     here = {name: trained_here(configs, runs_dir, draw=draw) for name, configs in runs.items()}
-    return StudyPlan(scale, tasks, seeds, paths, left_out, runs, here)
+    return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, runs, here)
 
 
 def takes_none(

@@ -24,7 +24,7 @@ from mambanorm_study.report.page import (
     page,
     template,
 )
-from mambanorm_study.report.plan import plan_study
+from mambanorm_study.report.plan import StudyPlan
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.store import missing_runs
@@ -41,42 +41,35 @@ def exit_code(outcomes: Iterable[NotebookOutcome]) -> int:
 
 
 def run_study(
-    scale: str | None = None,
-    tasks: Sequence[str] | None = None,
-    seeds: int | Iterable[int] | None = None,
-    runs_dir: str | Path | None = None,
-    scheduler: str | None = None,
-    notebooks: str | Sequence[str] | None = None,
-    out_dir: str | Path | None = None,
+    plan: StudyPlan,
     *,
+    scheduler: str | None = None,
     workers: int | str = "auto",
+    out_dir: str | Path | None = None,
 ) -> list[NotebookOutcome]:
     """Train the missing runs, execute the notebooks, write the report, and return the outcomes.
 
-    notebooks: names or their beginnings; None = all.
-
-    ValueError for an unknown scale, task or notebook, and OSError for a folder that cannot be
-    written to, before anything starts. A run or a notebook that fails is in the outcomes.
+    scheduler, workers: as of `sweep`. out_dir: None = reports/<scale>. OSError for a folder that
+    cannot be written to, before anything starts. A run or a notebook that fails is in the outcomes.
     """
     start = time.monotonic()
-    plan = plan_study(scale, tasks, seeds, runs_dir, notebooks)
     for name in plan.left_out:
         print(f"{name} is left out: {', '.join(plan.tasks)} is none of its tasks")
     out_dir = writable_folder(out_dir or REPORTS / plan.scale, "the report")
     facts = study_facts(plan.scale, check_source(), plan.configs, plan.tasks)
 
     warm_up()  # compile the kernels once, and not in every worker and notebook
-    missing = missing_runs(plan.configs_trained_here, runs_dir)
+    missing = missing_runs(plan.configs_trained_here, plan.runs_dir)
     failed_ids = set()
     if missing:
-        frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=runs_dir)
+        frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=plan.runs_dir)
         failed_ids = set(frame.run_id[frame.status == "failed"])
 
     parameters = {
         "scale": plan.scale,
         "seeds": plan.seeds,
         "tasks": plan.tasks,
-        "runs_dir": None if runs_dir is None else str(store_dir(runs_dir)),
+        "runs_dir": None if plan.runs_dir is None else str(store_dir(plan.runs_dir)),
         "scheduler": scheduler,
     }
     parameters = {name: value for name, value in parameters.items() if value is not None}
