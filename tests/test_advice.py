@@ -151,7 +151,7 @@ def test_every_decision_step_of_the_guide_has_its_branch_and_a_line_of_code_that
 
 
 SEE_NO_FUTURE = [
-    dict(architecture=architecture, component=component, batch_size=64) | asked
+    dict(architecture=architecture, component=component, batch_size=64, **causal)
     for architecture, component in (
         ("cnn", None),
         ("mlp", None),
@@ -160,11 +160,11 @@ SEE_NO_FUTURE = [
         ("gan", "generator"),
         ("gan", "discriminator"),
     )
-    for asked in (dict(task="language_model"), dict(causal=True))
+    for causal in (dict(task="language_model"), dict(causal=True))
 ]
 
 
-def test_a_causal_model_gets_a_norm_of_one_position_and_is_told_why():
+def test_a_causal_model_gets_a_norm_of_one_position_with_the_reason():
     for question in SEE_NO_FUTURE:
         found = study.recommend(**question)
         assert found.norm in ("LN", "RMSN", "None")
@@ -330,10 +330,10 @@ def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "says"),
     [(1.2, "clearly above zero"), (3.0, "clearly below zero"), (1.7, "we cannot tell")],
 )
-def test_a_gap_is_paired_by_seed(other, told):
+def test_a_gap_is_paired_by_seed(other, says):
     noise = [0.0, 0.3, -0.3] if other == 1.7 else [0.0, 0.0, 0.0]
     rows = [
         dict(norm=norm, seed=seed, error=error + seed)
@@ -341,7 +341,7 @@ def test_a_gap_is_paired_by_seed(other, told):
         for norm, error in (("LN", 1.7), ("None", other + noise[seed]))
     ]
     gap = Gap(pd.DataFrame(rows), "norm", "LN", "None", "error")
-    assert gap.says == told
+    assert gap.says == says
     assert str(gap).startswith(f"{1.7 - other:+.2f} [".replace("-", "−"))
 
 

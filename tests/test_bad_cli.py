@@ -173,7 +173,7 @@ class Fails(nn.Module):
 def test_an_error_in_a_norm_of_ones_own_is_no_mistake_in_the_arguments(
     arguments, body, said, capsys, tmp_path
 ):
-    """It was told as one of the command line, without where it comes from."""
+    """Once it was shown as an error of the command line, without its origin."""
     (tmp_path / "fails.py").write_text(OWN_NORM.format(arguments=arguments, body=body))
     argv = [
         "--import",
@@ -196,7 +196,7 @@ def test_an_error_in_a_norm_of_ones_own_is_no_mistake_in_the_arguments(
     assert "Traceback" not in done.stderr
 
 
-def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
+def test_a_file_name_that_is_too_long_is_shown_briefly(capsys, store):
     store.mkdir()
     for argv in (
         ["runs", "--export", f"{DIGITS}.csv"],
@@ -277,14 +277,14 @@ def test_a_single_name_stands_for_itself():
     alone, listed = (study.notebook_runs("smoke", tasks) for tasks in ("digits", ["digits"]))
     assert alone == listed
     assert {one.task for one in alone["03_type"]} == {"digits"}
-    asked = dict(seeds=1, scale="smoke")
+    options = dict(seeds=1, scale="smoke")
     assert (
-        ids(study.needed("H1s", tasks="digits", **asked))
-        == ids(study.needed("H1s", tasks=["digits"], **asked))
+        ids(study.needed("H1s", tasks="digits", **options))
+        == ids(study.needed("H1s", tasks=["digits"], **options))
         != []
     )
-    assert ids(study.grid("LN>SSM>LN", "digits", **asked)) == ids(
-        study.grid(["LN>SSM>LN"], ["digits"], **asked)
+    assert ids(study.grid("LN>SSM>LN", "digits", **options)) == ids(
+        study.grid(["LN>SSM>LN"], ["digits"], **options)
     )
     assert experiments.validation_tasks("smoke", "listops") == ["listops"]
 

@@ -404,8 +404,8 @@ def as_page(*cells, **metadata) -> str:
 
 
 def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
-    """What of it is fetched is told by `test_a_report_can_be_published_as_it_is`. A hidden checkbox
-    in a figure's label enlarges it: :checked makes the figure as wide as it was drawn."""
+    """A hidden checkbox in the label of a figure enlarges it: :checked makes the figure as wide as
+    it was drawn. `test_a_report_can_be_published_as_it_is` checks the addresses."""
     for path in find_notebooks():
         nb, page = nbformat.read(path, 4), (committed / f"{path.stem}.html").read_text()
         assert "<script" not in page
@@ -499,10 +499,10 @@ def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
 ANSWERS = {
     "bullets": (
         "**Answer** (quick scale · 3 seeds).\n\n| a | b |\n| --- | --- |\n\n"
-        "- **digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.\n- two\n"
+        "- **digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is clear. More.\n- two\n"
         "- three (a, b). Four.\n- five",
         [
-            "**digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.",
+            "**digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is clear. More.",
             "two",
             "three (a, b). Four.",
         ],

@@ -147,13 +147,19 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
                 low=gap.low,
                 high=gap.high,
                 n=len(gap.by_seed),
-                fails=FAILS if gap.low > 0 else TWIN_IS_WORSE if gap.high < 0 else CANNOT_TELL,
+                fails=_fails(gap),
                 wrong_is=mistake.labels[0],
                 right_is=mistake.labels[1],
                 condition=mistake.condition,
             )
         )
     return pd.DataFrame(rows)
+
+
+def _fails(gap: Gap) -> str:
+    if gap.low > 0:
+        return FAILS
+    return TWIN_IS_WORSE if gap.high < 0 else CANNOT_TELL
 
 
 def _mean_sd(values: pd.Series) -> str:
