@@ -183,7 +183,10 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
             "mixup and cutmix mix rows of one length, and level has padding",
         ),
         (["--set", "label_smoothing=0.1", "--tasks", "energy"], "energy is a regression"),
-        (["--set", "down_sample=[1]"], "no part of a Mamba of sequences, and digits needs"),
+        (
+            ["--set", "down_sample=[1]"],
+            "down_sample=(1,) has no effect on the SequenceClassifier that digits needs",
+        ),
         (["--runs-dir", "FILE/below"], "below cannot hold the run store: Not a directory"),
     ],
     ids=lambda part: part[1] if isinstance(part, list) else "",
