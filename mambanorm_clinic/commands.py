@@ -11,38 +11,36 @@ from typing import TYPE_CHECKING
 
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.cli import arguments as arg
-from mambanorm_study.cli.arguments import Parser
 from mambanorm_study.cli.printing import print_dry_run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def add_card(command: Parser) -> None:
-    command.add_argument(
+@arg.command(
+    arg.option(
         "which",
         metavar="FILE",
         help="my_norm.py, which registers a norm; or a norm's name, such as LN",
-    )
-    command.add_argument(
+    ),
+    arg.option(
         "--against",
         default="RMSN>SSM>None",
         metavar="ARM",
-        help="other arm (default: RMSN>SSM>None)",
-    )
-    command.add_argument(
-        "--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)"
-    )
-    recorded = "so many of the seeds at which --against is recorded (default: 8, of images 6); or a list: 76-83"
-    arg.add_common(command, seeds_help=recorded, usual=f"MAMBANORM_SCALE, else {STUDY_SCALE}")
-    arg.add_training(command)
-
-
-@arg.command(
-    add_card,
-    "my_norm.py",
-    "LN --tasks curves,pydoc",
-    "my_norm.py --seeds 3 --out /tmp/card --dry-run",
+        help="the other arm (default: RMSN>SSM>None)",
+    ),
+    arg.out("where the page goes (default: reports/cards)"),
+    *arg.which_runs(
+        "so many of the seeds at which --against is recorded (default: 8, of images 6); "
+        "or a list: 76-83",
+        default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}",
+    ),
+    *arg.TRAINING,
+    examples=(
+        "my_norm.py",
+        "LN --tasks curves,pydoc",
+        "my_norm.py --seeds 3 --out /tmp/card --dry-run",
+    ),
 )
 def card(options: argparse.Namespace) -> int:
     """Say all about a norm on one page: what it does and costs, whether it trains, whether it is
@@ -75,36 +73,52 @@ def card(options: argparse.Namespace) -> int:
 BYTES = 256
 
 
-def add_diagnose(command: Parser) -> None:
-    help_text = "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or .pt, or the "
-    help_text += "folder of a download; config.json beside it says which; or a file of clinic.watch, or the folder of a run"
-    command.add_argument("checkpoint", metavar="CHECKPOINT", help=help_text)
-    help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, else by characters or bytes"
-    command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
-    command.add_argument(
+@arg.command(
+    arg.option(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help=(
+            "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or "
+            ".pt, or the folder of a download; config.json beside it says which; or a file of "
+            "clinic.watch, or the folder of a run"
+        ),
+    ),
+    arg.option(
+        "--text",
+        type=arg.file,
+        required=True,
+        metavar="FILE",
+        help=(
+            "a text in UTF-8, read with tokenizer.json beside the checkpoint, else by characters "
+            "or bytes"
+        ),
+    ),
+    arg.option(
         "--length",
         type=arg.whole(1),
         default=256,
         metavar="L",
-        help="positions a row (default: 256)",
-    )
-    command.add_argument(
-        "--rows", type=arg.whole(1), default=4, metavar="B", help="rows of the batch (default: 4)"
-    )
-    command.add_argument(
+        help="positions in each row (default: 256)",
+    ),
+    arg.option(
+        "--rows",
+        type=arg.whole(1),
+        default=4,
+        metavar="B",
+        help="rows of the batch (default: 4)",
+    ),
+    arg.option(
         "--html",
         type=arg.file,
         metavar="FILE",
         help="write a page with the picture and all numbers",
-    )
-
-
-@arg.command(
-    add_diagnose,
-    "model.safetensors --text novel.txt",
-    "mamba-130m/ --text novel.txt",
-    "clinic/step-000120.safetensors --text novel.txt",
-    "pytorch_model.bin --text novel.txt --length 512 --html diagnosis.html",
+    ),
+    examples=(
+        "model.safetensors --text novel.txt",
+        "mamba-130m/ --text novel.txt",
+        "clinic/step-000120.safetensors --text novel.txt",
+        "pytorch_model.bin --text novel.txt --length 512 --html diagnosis.html",
+    ),
 )
 def diagnose(options: argparse.Namespace) -> int:
     """Look into a checkpoint: activations, gradients and weights on a text, and what to try."""

@@ -1,7 +1,7 @@
 """Claims about the advice: every decision step, mistake and number of the guide (S4) has its
-function or demo, and what `recommend` says goes not beyond the runs it names.
+function or demo, and `recommend` claims no more than the runs that it names.
 
-The guide's words stand in the parameters of the tests. What a check of a model says is in
+The parameters of the tests have the guide's words. Checks of models are tested in
 test_check_model.py.
 """
 
@@ -27,7 +27,7 @@ SEEDS = 2
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Every experiment at scale smoke, two seeds, in a store of its own."""
+    """Return a run store and the frames of every experiment at scale smoke, two seeds."""
     folder = tmp_path_factory.mktemp("advice-runs")
     return folder, {
         name: advice.measure(name, "smoke", SEEDS, folder) for name in advice.EXPERIMENTS
@@ -38,30 +38,100 @@ def runs(tmp_path_factory):
 # the decision framework
 
 STEPS = {
-    "Step 1, batch_size >= 8: consider BatchNorm": (dict(architecture="cnn", batch_size=8), "BN", "after the conv"),
-    "Step 1, else: GroupNorm": (dict(architecture="cnn", batch_size=7), "GN", "before the activation"),
+    "Step 1, batch_size >= 8: consider BatchNorm": (
+        dict(architecture="cnn", batch_size=8),
+        "BN",
+        "after the conv",
+    ),
+    "Step 1, else: GroupNorm": (
+        dict(architecture="cnn", batch_size=7),
+        "GN",
+        "before the activation",
+    ),
     "Step 1, else: LayerNorm": (dict(architecture="mlp", batch_size=7), "LN", "linear"),
-    "Step 2, CNN, style transfer": (dict(architecture="cnn", batch_size=64, task="style_transfer"), "IN", "conv"),
-    "the same in a single layer": (dict(architecture="cnn", depth=1, task="style_transfer"), "IN", "conv"),
-    "Step 2, CNN, detection often has small batches": (dict(architecture="cnn", task="detection"), "GN", "conv"),
-    "Image-to-image translation": (dict(architecture="cnn", task="image_translation"), "IN", "conv"),
-    "Step 2, RNN: never BatchNorm": (dict(architecture="rnn", batch_size=512), "LN", "step by step"),
+    "Step 2, CNN, style transfer": (
+        dict(architecture="cnn", batch_size=64, task="style_transfer"),
+        "IN",
+        "conv",
+    ),
+    "the same in a single layer": (
+        dict(architecture="cnn", depth=1, task="style_transfer"),
+        "IN",
+        "conv",
+    ),
+    "Step 2, CNN, detection often has small batches": (
+        dict(architecture="cnn", task="detection"),
+        "GN",
+        "conv",
+    ),
+    "Image-to-image translation": (
+        dict(architecture="cnn", task="image_translation"),
+        "IN",
+        "conv",
+    ),
+    "Step 2, RNN: never BatchNorm": (
+        dict(architecture="rnn", batch_size=512),
+        "LN",
+        "step by step",
+    ),
     "Step 2, GRU": (dict(architecture="gru"), "LN", "step by step"),
     "Step 2, Transformer, small": (dict(architecture="transformer", size=350e6), "LN", "pre-norm"),
-    "Step 2, Transformer, > 1B parameters": (dict(architecture="transformer", size=7e9), "RMSN", "pre-norm"),
-    "Step 2, Transformer, exactly 1B": (dict(architecture="transformer", size=1e9), "RMSN", "pre-norm"),
+    "Step 2, Transformer, > 1B parameters": (
+        dict(architecture="transformer", size=7e9),
+        "RMSN",
+        "pre-norm",
+    ),
+    "Step 2, Transformer, exactly 1B": (
+        dict(architecture="transformer", size=1e9),
+        "RMSN",
+        "pre-norm",
+    ),
     "Step 2, GAN, generator, image translation": (
-        dict(architecture="gan", component="generator", task="image_translation"), "IN", "conv"),
-    "Step 2, GAN, generator": (dict(architecture="gan", component="generator"), "None", "generator"),
+        dict(architecture="gan", component="generator", task="image_translation"),
+        "IN",
+        "conv",
+    ),
+    "Step 2, GAN, generator": (
+        dict(architecture="gan", component="generator"),
+        "None",
+        "generator",
+    ),
     "Step 2, GAN, discriminator": (
-        dict(architecture="gan", component="discriminator", batch_size=64), "None", "discriminator"),
-    "Step 3, Transformers: pre-norm": (dict(architecture="transformer", depth=24), "LN", "before each sub-layer"),
-    "When not to, 1: final output layer": (dict(architecture="transformer", component="output"), "None", "output"),
-    "When not to, 2: very small networks": (dict(architecture="mlp", depth=1), "None", "single layer"),
-    "When not to, 3: when debugging": (dict(architecture="cnn", task="debugging"), "None", "cause is found"),
-    "LayerNorm: batch_size 1 is common in RL": (dict(architecture="mlp", task="reinforcement_learning"), "LN", ""),
-    "A causal CNN may not see the future": (dict(architecture="cnn", causal=True), "LN", "each position"),
-}  # fmt: skip
+        dict(architecture="gan", component="discriminator", batch_size=64),
+        "None",
+        "discriminator",
+    ),
+    "Step 3, Transformers: pre-norm": (
+        dict(architecture="transformer", depth=24),
+        "LN",
+        "before each sub-layer",
+    ),
+    "When not to, 1: final output layer": (
+        dict(architecture="transformer", component="output"),
+        "None",
+        "output",
+    ),
+    "When not to, 2: very small networks": (
+        dict(architecture="mlp", depth=1),
+        "None",
+        "single layer",
+    ),
+    "When not to, 3: when debugging": (
+        dict(architecture="cnn", task="debugging"),
+        "None",
+        "cause is found",
+    ),
+    "LayerNorm: batch_size 1 is common in RL": (
+        dict(architecture="mlp", task="reinforcement_learning"),
+        "LN",
+        "",
+    ),
+    "A causal CNN may not see the future": (
+        dict(architecture="cnn", causal=True),
+        "LN",
+        "each position",
+    ),
+}
 NAMES = dict(
     nn=nn, channels=64, features=64, hidden_size=64, d_model=64, d=64, n_out=3, mambanorm=mn
 )
@@ -81,14 +151,20 @@ def test_every_decision_step_of_the_guide_has_its_branch_and_a_line_of_code_that
 
 
 SEE_NO_FUTURE = [
-    dict(architecture=architecture, component=component, batch_size=64) | asked
-    for architecture, component in (("cnn", None), ("mlp", None), ("lstm", None), ("transformer", None),
-                                    ("gan", "generator"), ("gan", "discriminator"))
-    for asked in (dict(task="language_model"), dict(causal=True))
-]  # fmt: skip
+    dict(architecture=architecture, component=component, batch_size=64, **causal)
+    for architecture, component in (
+        ("cnn", None),
+        ("mlp", None),
+        ("lstm", None),
+        ("transformer", None),
+        ("gan", "generator"),
+        ("gan", "discriminator"),
+    )
+    for causal in (dict(task="language_model"), dict(causal=True))
+]
 
 
-def test_a_causal_model_gets_a_norm_of_one_position_and_is_told_why():
+def test_a_causal_model_gets_a_norm_of_one_position_with_the_reason():
     for question in SEE_NO_FUTURE:
         found = study.recommend(**question)
         assert found.norm in ("LN", "RMSN", "None")
@@ -126,10 +202,12 @@ def test_bad_values_are_answered_with_the_valid_ones(question, words):
 
 
 def test_mamba_takes_the_arm_that_validation_chose_whatever_it_is(monkeypatch):
-    rows = [("LN>SSM>BN", "", 90.0, 0.0, np.nan, np.nan, "chosen"),
-            ("BN>SSM>BN", "", 89.0, 1.0, -2, 4, "we cannot tell"),
-            ("NormVary>SSM>GN", "the paper's", 70.0, 20.0, 15.0, 25.0, "behind")]  # fmt: skip
-    table = pd.DataFrame(rows, columns=["arm", "who", "mean", "behind", "low", "high", "told"])
+    rows = [
+        ("LN>SSM>BN", "", 90.0, 0.0, np.nan, np.nan, "chosen"),
+        ("BN>SSM>BN", "", 89.0, 1.0, -2, 4, "we cannot tell"),
+        ("NormVary>SSM>GN", "the paper's", 70.0, 20.0, 15.0, 25.0, "behind"),
+    ]
+    table = pd.DataFrame(rows, columns=["arm", "who", "mean", "behind", "low", "high", "standing"])
     table = table.assign(sd=1.0, n=8, unit="pp")
     monkeypatch.setattr(mamba, "_ranked", lambda kind, task, causal: (table, "made-up runs"))
     found = study.recommend("mamba", batch_size=2)
@@ -220,8 +298,13 @@ def test_every_mistake_has_a_demo_and_a_twin_that_shares_its_seeds(runs):
 
 
 def test_the_advantage_of_a_twin_is_signed_so_that_more_is_better(monkeypatch):
-    rows = [dict(norm=norm, seed=seed, scale="smoke", error_beyond=value + 0.01 * seed, losses=[1.0, 0.5])
-            for seed in range(3) for norm, value in (("IN", 0.1), ("BN", 0.9))]  # fmt: skip
+    rows = [
+        dict(
+            norm=norm, seed=seed, scale="smoke", error_beyond=value + 0.01 * seed, losses=[1.0, 0.5]
+        )
+        for seed in range(3)
+        for norm, value in (("IN", 0.1), ("BN", 0.9))
+    ]
     monkeypatch.setattr("mambanorm_study.advice.mistakes.MISTAKES", {5: MISTAKES[5]})
     monkeypatch.setattr("mambanorm_study.advice.mistakes.measure", lambda *_: pd.DataFrame(rows))
     (row,) = mistake_table().itertuples()
@@ -247,15 +330,18 @@ def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "says"),
     [(1.2, "clearly above zero"), (3.0, "clearly below zero"), (1.7, "we cannot tell")],
 )
-def test_a_gap_is_paired_by_seed(other, told):
+def test_a_gap_is_paired_by_seed(other, says):
     noise = [0.0, 0.3, -0.3] if other == 1.7 else [0.0, 0.0, 0.0]
-    rows = [dict(norm=norm, seed=seed, error=error + seed)
-            for seed in range(3) for norm, error in (("LN", 1.7), ("None", other + noise[seed]))]  # fmt: skip
+    rows = [
+        dict(norm=norm, seed=seed, error=error + seed)
+        for seed in range(3)
+        for norm, error in (("LN", 1.7), ("None", other + noise[seed]))
+    ]
     gap = Gap(pd.DataFrame(rows), "norm", "LN", "None", "error")
-    assert gap.says == told
+    assert gap.says == says
     assert str(gap).startswith(f"{1.7 - other:+.2f} [".replace("-", "−"))
 
 
@@ -278,9 +364,9 @@ def test_numbers_of_the_guide_have_their_measured_neighbours(runs):
     for text in ("10 ×", "72.1 / 75.3 %", "12 layers", "the same"):
         rows = table[table.claimed.str.contains(text, regex=False)]
         assert len(rows), text
-        assert rows.here.str.contains(r"\d").all(), text
+        assert rows.measured.str.contains(r"\d").all(), text
     means = runs[1]["batch_size"].query("batch == 2").groupby("norm").accuracy.mean()
-    assert table.here["BN / GN at batch 2"].startswith(
+    assert table.measured["BN / GN at batch 2"].startswith(
         f"{means.BN:.1f} / {means.GN:.1f} % (BN − GN: "
     )
     assert (

@@ -35,7 +35,7 @@ COMMANDS = [  # one or two a rule
     (["train", "--arm", "RMS>SSM>GN"], "did you mean 'RMSN'"),
     (["train", "--arm", "LN>SSM>LN", "--task", "digit"], "did you mean 'digits'"),
     (["sweep", "--grid", "posision"], "did you mean 'position'"),
-    (["sweep", "--grid", "type", "--arms", "LN>SSM>LN"], "not allowed with"),
+    (["sweep", "--grid", "type", "--arms", "LN>SSM>LN"], "give either --arms or --grid"),
     ([*SWEEP, "--tasks", "digits,listop"], "did you mean 'listops'"),
     ([*SWEEP, "--tasks", "digits,digits"], "name 'digits' is given twice"),
     (["study", "--notebooks", "99"], "unknown notebook '99'"),
@@ -132,7 +132,9 @@ OWN_NORM = """
 import torch
 from torch import nn
 import mambanorm as mn
-@mn.register_norm("Fails", equation="", source="mine", axes=("D",), causal=True, learnable="", check=False)
+@mn.register_norm(
+    "Fails", equation="", source="mine", axes=("D",), causal=True, learnable="", check=False
+)
 class Fails(nn.Module):
     def __init__(self, d):
         super().__init__()
@@ -163,14 +165,15 @@ class Fails(nn.Module):
         (
             "",
             "return x",
-            "unexpected TypeError: Fails.forward() takes 2 positional arguments but 3 were given; -",
+            "unexpected TypeError: Fails.forward() takes 2 positional arguments "
+            "but 3 were given; -",
         ),
     ],
 )
 def test_an_error_in_a_norm_of_ones_own_is_no_mistake_in_the_arguments(
     arguments, body, said, capsys, tmp_path
 ):
-    """It was told as one of the command line, without where it comes from."""
+    """Once it was shown as an error of the command line, without its origin."""
     (tmp_path / "fails.py").write_text(OWN_NORM.format(arguments=arguments, body=body))
     argv = [
         "--import",
@@ -193,7 +196,7 @@ def test_an_error_in_a_norm_of_ones_own_is_no_mistake_in_the_arguments(
     assert "Traceback" not in done.stderr
 
 
-def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
+def test_a_file_name_that_is_too_long_is_shown_briefly(capsys, store):
     store.mkdir()
     for argv in (
         ["runs", "--export", f"{DIGITS}.csv"],
@@ -274,14 +277,14 @@ def test_a_single_name_stands_for_itself():
     alone, listed = (study.notebook_runs("smoke", tasks) for tasks in ("digits", ["digits"]))
     assert alone == listed
     assert {one.task for one in alone["03_type"]} == {"digits"}
-    asked = dict(seeds=1, scale="smoke")
+    options = dict(seeds=1, scale="smoke")
     assert (
-        ids(study.needed("H1s", tasks="digits", **asked))
-        == ids(study.needed("H1s", tasks=["digits"], **asked))
+        ids(study.needed("H1s", tasks="digits", **options))
+        == ids(study.needed("H1s", tasks=["digits"], **options))
         != []
     )
-    assert ids(study.grid("LN>SSM>LN", "digits", **asked)) == ids(
-        study.grid(["LN>SSM>LN"], ["digits"], **asked)
+    assert ids(study.grid("LN>SSM>LN", "digits", **options)) == ids(
+        study.grid(["LN>SSM>LN"], ["digits"], **options)
     )
     assert experiments.validation_tasks("smoke", "listops") == ["listops"]
 

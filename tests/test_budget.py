@@ -215,7 +215,7 @@ def test_other_seeds_tasks_and_scales_have_parts_too():
 
 def test_the_manifest_says_which_runs_are_there(frame):
     known = pd.concat([recorded(SCALE), frame], ignore_index=True)
-    table = recording.manifest(known, SCALE).groupby("part")[["needed", "there"]].sum()
+    table = recording.manifest(known, SCALE).groupby("part")[["needed", "recorded"]].sum()
     assert table.loc["curves, every arm"].tolist()[0] == 44 * 12
     own = Evidence(recorded(SCALE), SCALE)
     at_their_rate = frame[(frame.seed < 100) & (frame.steps == base_config(CURVES, SCALE).steps)]
@@ -223,7 +223,7 @@ def test_the_manifest_says_which_runs_are_there(frame):
         at_their_rate.lr == at_their_rate.arm.map(lambda arm: own.rate(arm, CURVES))
     ]
     new = set(at_their_rate.run_id) - set(recorded(SCALE).run_id)
-    before = recording.manifest(recorded(SCALE), SCALE).groupby("part").there.sum()
-    assert table.there["curves, every arm"] - before["curves, every arm"] == len(new)
+    before = recording.manifest(recorded(SCALE), SCALE).groupby("part").recorded.sum()
+    assert table.recorded["curves, every arm"] - before["curves, every arm"] == len(new)
     empty = recording.manifest(pd.DataFrame(), SCALE)
-    assert set(empty.there) == {0}
+    assert set(empty.recorded) == {0}

@@ -1,5 +1,5 @@
-"""Claims about the command line: it helps, it refuses with the nearest name, it counts, it reuses
-what it has."""
+"""Claims about the command line: help, errors with the nearest name, dry runs, and reuse of stored
+runs."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_sweep_prints_a_row_an_arm_and_trains_nothing_twice(capsys, monkeypatch)
     code, out, _ = call(capsys, *argv)
     assert code == 0
     *rows, last = [line.split() for line in out.splitlines() if ">SSM>" in line]
-    asked = [
+    suggestion = [
         "compare",
         '"LN>SSM>LN"',
         "--against",
@@ -142,7 +142,7 @@ def test_sweep_prints_a_row_an_arm_and_trains_nothing_twice(capsys, monkeypatch)
         "--tasks",
         "digits",
     ]
-    assert last[-8:] == asked
+    assert last[-8:] == suggestion
     assert [row[0] for row in rows] == ["RMSN>SSM>None", "LN>SSM>LN"]
     assert all(row[2] == "±" and row[-2:] == ["(2", "runs)"] for row in rows)
 
@@ -183,7 +183,10 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
             "mixup and cutmix mix rows of one length, and level has padding",
         ),
         (["--set", "label_smoothing=0.1", "--tasks", "energy"], "energy is a regression"),
-        (["--set", "down_sample=[1]"], "no part of a Mamba of sequences, and digits needs"),
+        (
+            ["--set", "down_sample=[1]"],
+            "down_sample=(1,) has no effect on the SequenceClassifier that digits needs",
+        ),
         (["--runs-dir", "FILE/below"], "below cannot hold the run store: Not a directory"),
     ],
     ids=lambda part: part[1] if isinstance(part, list) else "",
@@ -239,7 +242,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_training_of_hours_is_told_first_and_at_a_terminal_asked_about(
+def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
     name, capsys, monkeypatch, tmp_path
 ):
     class Begun(Exception):
@@ -274,12 +277,12 @@ def test_a_training_of_hours_is_told_first_and_at_a_terminal_asked_about(
     assert "Go on?" not in call(capsys, *argv, "--yes")[1]
 
 
-def test_of_a_training_of_minutes_nothing_is_asked(capsys, monkeypatch):
+def test_a_training_of_minutes_starts_without_a_question(capsys, monkeypatch):
     monkeypatch.setattr(estimate, "estimate", lambda *_: pytest.fail("too short to be estimated"))
     assert call(capsys, "train", "--arm", "RMSN>SSM>None", "--scale", "smoke")[0] == 0
 
 
-def test_a_regression_is_told_in_the_units_of_its_target(capsys, store):
+def test_a_regression_is_shown_in_the_units_of_its_target(capsys, store):
     assert main(["train", "--arm", "AutoNorm", "--task", "diabetes"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(r"test R² .* test RMSE \d+\.\d+ \(of predicting the training mean: \d+", out)
@@ -340,13 +343,13 @@ def test_an_interrupt_says_how_to_go_on(capsys, monkeypatch):
     assert "Finished runs are kept" in err
 
 
-def test_a_store_that_is_not_there_is_told_apart_from_an_empty_one(capsys, store):
+def test_a_missing_store_is_an_error_and_an_empty_one_is_not(capsys, store):
     for argv in (["runs"], ["runs", "--check"], ["runs", "--export", "x.csv"]):
         code, out, err = call(capsys, *argv)
         assert (code, out) == (2, "")
-        assert (
-            err
-            == f"mambanorm: there is no run store {store}: the first training makes one, --runs-dir names another\n"
+        assert err == (
+            f"mambanorm: there is no run store {store}: the first training makes one, "
+            "--runs-dir names another\n"
         )
     store.mkdir()
     for argv in (["runs"], ["runs", "--check"]):

@@ -1,4 +1,4 @@
-"""What was found and what to do, in sentences that follow the runs."""
+"""The sentences of findings and advice depend on the runs."""
 
 import html
 import re
@@ -24,15 +24,15 @@ PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 
 @pytest.fixture(scope="module")
 def curves():
-    """The recorded runs of one task, so that each finding rests on one verdict."""
+    """Return the recorded runs of one task, so that each finding rests on one verdict."""
     frame = recorded("evening")
     return frame[frame.task == "curves"]
 
 
-def of(sentences, words):
+def sentence_with(words, sentences):
     """Return the one sentence with these words."""
-    (found,) = [sentence for sentence in sentences if words in sentence]
-    return found
+    (sentence,) = [sentence for sentence in sentences if words in sentence]
+    return sentence
 
 
 def test_each_finding_has_a_sentence_for_every_word_of_the_rule():
@@ -62,7 +62,7 @@ def test_the_sentence_follows_the_word_of_the_verdict(curves):
     ):
         changed = curves.test_accuracy + (new_lead - lead + noise * sign) / 100
         frame = curves.assign(test_accuracy=curves.test_accuracy.mask(proposal, changed))
-        sentence = of(findings(frame), words)
+        sentence = sentence_with(words, findings(frame))
         verdict = judge("H8s", frame, task="curves")
         assert sentence.startswith(
             f"**On curves {words}.** NormVary→GN against RMSN→None, curves: "

@@ -1,6 +1,6 @@
-"""What the pages and the notebooks say is true: links lead somewhere, commands are understood, code
-runs, names exist, numbers, tables and pictures are those that the package makes; and every exercise
-has its solution."""
+"""Claims about pages and notebooks: links lead somewhere, commands are understood, code runs, names
+exist, numbers, tables and pictures are those that the package makes, and every exercise has its
+solution."""
 
 import base64
 import re
@@ -15,6 +15,8 @@ import nbformat
 import pytest
 
 import mambanorm as mn
+import mambanorm_clinic
+import mambanorm_study
 from mambanorm_study.advice.first_page import findings, findings_page, what_to_do
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.cli import main as cli
@@ -123,19 +125,20 @@ def test_files_that_a_reader_is_led_to_exist():
         assert (ROOT / name).exists() or (ROOT / "mambanorm" / name).exists(), name
 
 
-def test_every_name_of_the_package_on_a_page_or_in_a_notebook_exists():
-    """Whatever stands as `mn.name` in the README, in docs/ or in notebooks/, in text and in
-    code."""
+def test_every_name_of_the_packages_on_a_page_or_in_a_notebook_exists():
+    """Check `mn.name`, `study.name` and `clinic.name` in the README, docs/ and notebooks/."""
+    packages = {"mn": mn, "study": mambanorm_study, "clinic": mambanorm_clinic}
     texts = {page.stem: text for page, text in PAGES.items()}
     texts |= {name: "\n".join(cell.source for cell in cells_of(name)) for name in NOTEBOOKS}
     used = {
-        (page, name)
+        (page, package, name)
         for page, text in texts.items()
-        for name in re.findall(r"\bmn\.([A-Za-z_]\w*)", text)
+        for package, name in re.findall(r"\b(mn|study|clinic)\.([A-Za-z_]\w*)", text)
     }
-    assert ("training", "TransformerClassifier") in used
-    assert len({page for page, _ in used}) > 10
-    assert not [(page, name) for page, name in sorted(used) if not hasattr(mn, name)]
+    assert ("training", "study", "TransformerClassifier") in used
+    assert len({page for page, _, _ in used}) > 10
+    missing = [one for one in sorted(used) if not hasattr(packages[one[1]], one[2])]
+    assert missing == []
 
 
 # the teacher's page
@@ -261,7 +264,17 @@ def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(name)
     defined = re.findall(r"^def (\w+)", "\n".join(codes), re.MULTILINE)
     by_hand = {"pool", "one_hot", "largest"}
     own_loop = {
-        "new_model", "batches", "bits", "train", "note", "parts", "listen", "normed", "score", "treat", "treated",
+        "new_model",
+        "batches",
+        "bits",
+        "train",
+        "note",
+        "parts",
+        "listen",
+        "normed",
+        "score",
+        "treat",
+        "treated",
         "with_trainer",
-    }  # fmt: skip
+    }
     assert set(defined) <= by_hand | own_loop

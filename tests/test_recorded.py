@@ -52,8 +52,8 @@ def test_every_row_carries_its_config_and_where_it_comes_from(scale, most_bytes)
 def test_what_is_recorded_of_trained_models_is_whole_parts_of_the_plan_and_the_tuning_runs():
     frame = recorded.recorded("evening")
     manifest = recording.manifest(frame, "evening")
-    assert set(manifest.there) - {0} == set(manifest.needed[manifest.there > 0])
-    assert (manifest.there == manifest.needed)[manifest.part.str.startswith("mnist1d")].all()
+    assert set(manifest.recorded) - {0} == set(manifest.needed[manifest.recorded > 0])
+    assert (manifest.recorded == manifest.needed)[manifest.part.str.startswith("mnist1d")].all()
     planned = {config.run_id for part in recording.parts("evening") for config in part.ask(frame)}
     assert frame[~frame.run_id.isin(planned)].seed.max() < 52
 

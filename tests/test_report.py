@@ -1,5 +1,5 @@
-"""Claims about the report: parameters arrive, a failure is told and stops nobody, the page says
-what it must."""
+"""Claims about the report: parameters arrive, a failing notebook does not stop the others, and the
+page shows everything."""
 
 import base64
 import html
@@ -23,9 +23,10 @@ from mambanorm_study.advice.first_page import findings
 from mambanorm_study.report import execute as report
 from mambanorm_study.report import study as whole_study
 from mambanorm_study.report.execute import Kernels, run_notebook
-from mambanorm_study.report.notebook_page import rendered, to_html
+from mambanorm_study.report.notebook_page import render_markdown, to_html
 from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
 from mambanorm_study.report.page import key_lines, markdown
+from mambanorm_study.report.plan import plan_study
 from mambanorm_study.report.study import exit_code, run_study, write_index
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -50,8 +51,8 @@ def code(source: str, *tags: str):
 
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
-    """Writes tiny notebooks into a folder that stands for the study's: `notebooks("01_a", cell,
-    …)`."""
+    """Return a function that writes a tiny notebook into the folder that replaces the study's:
+    `notebooks("01_a", cell, …)`."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
     monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOKS", folder)
@@ -83,7 +84,7 @@ def test_parameters_arrive_and_the_kernel_works_beside_its_notebook(notebooks, t
     assert (outcome.title, outcome.question) == ("Title of 01_a", "Does 01_a\nwork?")
     assert outcome.wall_s > 0
     assert sorted(os.listdir(out)) == ["01_a.html", "01_a.ipynb"]
-    assert "new" not in outcome.notebook.read_text()  # it does not tell where it was made
+    assert "new" not in outcome.notebook.read_text()  # the file does not name its folder
 
 
 def test_notebooks_are_found_by_their_beginning_and_an_unknown_one_names_the_nearest(notebooks):
@@ -95,7 +96,7 @@ def test_notebooks_are_found_by_their_beginning_and_an_unknown_one_names_the_nea
         find_notebooks(["03_tipe"])
 
 
-def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
+def test_a_failing_notebook_is_reported_and_does_not_stop_the_others(notebooks, tmp_path):
     first = notebooks(
         "01_fails",
         code("before = 1"),
@@ -107,9 +108,8 @@ def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
     third = notebooks("03_fine", code(ask, "answer"))
     fourth = notebooks("04_damaged")
     fourth.write_text("{")
-    failed, dead, fine, damaged = report.execute(
-        [first, second, third, fourth], tmp_path / "out", {}, progress=False
-    )
+    paths = [first, second, third, fourth]
+    failed, dead, fine, damaged = report.execute(paths, tmp_path / "out", {})
     assert exit_code([failed, dead, fine, damaged]) == 1
     assert exit_code([fine]) == 0
     assert failed.error == "cell [3]: ZeroDivisionError: division by zero"
@@ -119,7 +119,7 @@ def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
     assert "ZeroDivisionError" in failed.html.read_text()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     share = max(1, cores // min(2, cores))  # at most two kernels at a time
-    assert (fine.status, fine.answer) == ("ok", f"{share} {share}")
+    assert (fine.error, fine.answer) == ("", f"{share} {share}")
 
 
 def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
@@ -133,33 +133,34 @@ def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
     kernels.stop()
     thread.join(timeout=20)
     assert not thread.is_alive()
-    assert os.listdir(tmp_path / "out") == []  # what an earlier study made of it would have stayed
+    assert os.listdir(tmp_path / "out") == []  # a file of an earlier study would have stayed
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 # the whole study
 
 
-def asks_for(monkeypatch, study):
-    """The study is this one."""
-    monkeypatch.setattr("mambanorm_study.report.notebooks.study", study)
+def replace_runs(monkeypatch, study):
+    """Replace the runs of the notebooks."""
+    monkeypatch.setattr("mambanorm_study.report.plan.notebook_runs", study)
 
 
 @pytest.fixture
 def small_study(notebooks, store, monkeypatch):
-    """A study of two notebooks and two runs, in place of config.study()."""
+    """Make a study of two notebooks and two runs."""
     runs = [base_config("digits", "smoke", arm=arm) for arm in ("RMSN>SSM>None", "RMSN>SSM>GN")]
-    asks_for(monkeypatch, lambda *_: {"01_a": runs, "02_b": runs[:1]})
+    replace_runs(monkeypatch, lambda *_: {"01_a": runs, "02_b": runs[:1]})
     notebooks("01_a", code("print(scale, seeds, tasks, runs_dir, scheduler)", "answer"))
-    notebooks("02_b", code("import mambanorm\nprint(len(mambanorm.load_runs(runs_dir)))", "answer"))
+    notebooks(
+        "02_b",
+        code("import mambanorm_study\nprint(len(mambanorm_study.load_runs(runs_dir)))", "answer"),
+    )
 
 
 def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkeypatch):
     out = tmp_path / "reports"
-    options = dict(
-        scale="smoke", out_dir=out, runs_dir=tmp_path / "my runs", progress=False, workers=0
-    )
-    first = run_study(**options)
+    runs_dir = tmp_path / "my runs"
+    first = run_study(plan_study("smoke", runs_dir=runs_dir), out_dir=out, workers=0)
     assert [outcome.answer for outcome in first] == [
         f"smoke None None {tmp_path}/my runs None",
         "2",
@@ -170,22 +171,22 @@ def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkey
     monkeypatch.setattr(
         whole_study, "sweep", lambda *_, **__: pytest.fail("nothing is missing, and yet it trains")
     )
-    second = run_study(notebooks=["02"], **options)
+    plan = plan_study("smoke", runs_dir=runs_dir, notebooks=["02"])
+    second = run_study(plan, out_dir=out, workers=0)
     assert [outcome.name for outcome in second] == ["02_b"]
     page = (out / "index.html").read_text()
     assert "Title of 01_a" in page  # from the first time
     assert "executed earlier" in page
 
 
-def test_the_study_refuses_unknown_names_before_it_starts(small_study, tmp_path):
+def test_a_plan_refuses_unknown_names(small_study):
     for options, message in [
         ({"tasks": ["digts"]}, "did you mean 'digits'"),
         ({"notebooks": "02_c"}, "did you mean '02_b'"),
         ({"scale": "smok"}, "did you mean 'smoke'"),
     ]:
         with pytest.raises(ValueError, match=message):
-            run_study(out_dir=tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
+            plan_study(**options)
 
 
 def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_fails_its_own(
@@ -194,17 +195,18 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
     monkeypatch.setattr(
         whole_study,
         "execute",
-        lambda paths, *_: [_[-1](NotebookOutcome(p.stem, "ok")) for p in paths],
+        lambda paths, *_: [NotebookOutcome(path.stem) for path in paths],
     )
     impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
-    asks_for(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
-    options = dict(out_dir=tmp_path / "out", progress=False, workers=0)
+    replace_runs(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
+    options = dict(out_dir=tmp_path / "out", workers=0)
     with pytest.warns(UserWarning, match="groups"):
-        outcomes = run_study("smoke", **options)
+        outcomes = run_study(plan_study("smoke"), **options)
     assert [outcome.ok for outcome in outcomes] == [False, True]
     assert "1 of its runs could not be trained" in (tmp_path / "out" / "index.html").read_text()
-    asks_for(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
-    assert [outcome.name for outcome in run_study("smoke", ["digits"], **options)] == ["01_a"]
+    replace_runs(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
+    outcomes = run_study(plan_study("smoke", ["digits"]), **options)
+    assert [outcome.name for outcome in outcomes] == ["01_a"]
     assert "02_b is left out: digits is none of its tasks" in capsys.readouterr().out
 
 
@@ -212,7 +214,7 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
 
 
 def executed(folder, name, *cells):
-    """The outcome of an executed notebook: cells are Markdown or (tag, an output that it gave)."""
+    """Return the outcome of an executed notebook; cells are Markdown or (tag, output)."""
     opening = f"# Title of {name}\n\n**Question.** Does {name}\nwork?"
     made = [new_markdown_cell(opening)]
     for cell in cells:
@@ -255,7 +257,7 @@ def test_cells_tagged_first_stand_above_all_cards_the_later_ones_folded_under_th
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory):
-    """The report that the committed notebooks make: its folder."""
+    """Return the folder of the report on the committed notebooks."""
     folder = tmp_path_factory.mktemp("committed")
     for path in find_notebooks():
         (folder / f"{path.stem}.html").write_text(
@@ -364,7 +366,7 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
         outcomes, tmp_path, {"Scale": "smoke", "Machine": "a <small> one"}
     ).read_text()
     assert '<li><code>01</code> <a href="#01_a">Title of 01_a</a></li>' in page
-    assert '<li><code>·</code> <a href="#x"></a> <span class="bad">failed</span></li>' in page
+    assert '<li><code>x</code> <a href="#x"></a> <span class="bad">failed</span></li>' in page
     assert 'id="found"' not in page  # nothing was
     assert "<strong>RMSN</strong> wins, <em>clearly</em>: <code>84 %</code>" in page
     assert '<a href="03_type.html">this</a>' in page
@@ -387,10 +389,9 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
 
 
 def test_answers_cannot_bring_html_or_scripts(tmp_path):
-    evil = "**bold** [x](javascript:alert(1)) <img src=x onerror=alert(1)>\n\n<script>alert(1)</script>"
-    outcome = NotebookOutcome(
-        "01_a", "ok", title="<i>T</i>", question=evil, answer=evil, error=evil
-    )
+    evil = "**bold** [x](javascript:alert(1)) <img src=x onerror=alert(1)>"
+    evil += "\n\n<script>alert(1)</script>"
+    outcome = NotebookOutcome("01_a", title="<i>T</i>", question=evil, answer=evil, error=evil)
     page = write_index([outcome], tmp_path).read_text()
     for forbidden in ("<script", "<img src=x", 'href="javascript', "<i>"):
         assert forbidden not in page
@@ -403,8 +404,8 @@ def as_page(*cells, **metadata) -> str:
 
 
 def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
-    """What of it is fetched is told by `test_a_report_can_be_published_as_it_is`. A hidden checkbox
-    in a figure's label enlarges it: :checked makes the figure as wide as it was drawn."""
+    """A hidden checkbox in the label of a figure enlarges it: :checked makes the figure as wide as
+    it was drawn. `test_a_report_can_be_published_as_it_is` checks the addresses."""
     for path in find_notebooks():
         nb, page = nbformat.read(path, 4), (committed / f"{path.stem}.html").read_text()
         assert "<script" not in page
@@ -464,7 +465,11 @@ def test_formulas_are_drawn_when_the_page_is_made():
     "tex", [r"\text{<script>alert(1)</script>}", r"\href{javascript:alert(1)}{x}", r"\style{x}{y}"]
 )
 def test_a_formula_brings_nothing_to_life(tex):
-    for page in (markdown(f"${tex}$"), markdown(f"$${tex}$$"), rendered(f"${tex}$", escape=True)):
+    for page in (
+        markdown(f"${tex}$"),
+        markdown(f"$${tex}$$"),
+        render_markdown(f"${tex}$", escape=True),
+    ):
         assert "<math" in page
         assert not re.search("<script|href|style=", page)
     assert "<mo>&lt;</mo>" in markdown("$a < b$")
@@ -475,7 +480,7 @@ def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
     for name in ("01_a", "02_b", "03_c"):
         page = tmp_path / f"{name}.html"
         page.write_text(to_html(nbformat.read(notebooks(name), 4), name))
-        outcomes.append(NotebookOutcome(name, "ok", title=f"Title {name}", html=page))
+        outcomes.append(NotebookOutcome(name, title=f"Title {name}", html=page))
     for shown, after in (
         (outcomes, ["03_c.html"] * 2),
         (outcomes[:-1], []),
@@ -494,9 +499,10 @@ def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
 ANSWERS = {
     "bullets": (
         "**Answer** (quick scale · 3 seeds).\n\n| a | b |\n| --- | --- |\n\n"
-        "- **digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.\n- two\n- three (a, b). Four.\n- five",
+        "- **digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is clear. More.\n- two\n"
+        "- three (a, b). Four.\n- five",
         [
-            "**digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.",
+            "**digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is clear. More.",
             "two",
             "three (a, b). Four.",
         ],
@@ -516,8 +522,7 @@ def test_a_card_has_the_first_three_bullets_or_paragraphs_of_an_answer(answer, l
 
 
 def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):
-    """The real thing: 03_type through papermill, at smoke, with one seed, one task and a store of
-    its own."""
+    """Execute 03_type with papermill, at smoke, with one seed, one task and a new run store."""
     given = dict(scale="smoke", seeds=1, tasks=["digits"], runs_dir=str(tmp_path / "runs"))
     outcome = run_notebook(find_notebooks("03")[0], tmp_path / "out", given)
     assert outcome.ok, outcome.problem

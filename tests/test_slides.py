@@ -1,5 +1,5 @@
-"""Claims about the slides: a deck holds a notebook's questions, figures and answer, and opens
-without a network."""
+"""Claims about the slides: they have the questions, figures and answer of a notebook, and load
+nothing from the network."""
 
 import base64
 import re
@@ -21,8 +21,8 @@ def shown(data, **metadata):
 
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
-    """A folder with two notebooks that stand for the kit's: 01_one with everything a deck shows,
-    02_two with little."""
+    """Return the folder of two notebooks that replace the kit's: 01_one has everything that slides
+    show, 02_two has a title only."""
     cells = [
         new_markdown_cell(
             "# Title & more\n\n**Question.** Does $x^2$ work,\nsee [two](02_two.ipynb)?\n\nMore."
@@ -50,9 +50,13 @@ def notebooks(tmp_path, monkeypatch):
 def test_a_deck_has_the_question_the_figures_the_answer_and_the_exercises_in_order(notebooks):
     slides = list(slides_of(notebooks / "01_one.ipynb"))
     assert [(s.kind, s.heading) for s in slides] == [
-        ("title", "Title & more"), ("figure", "Look"), ("text", "Look"), ("figure", "Look"), ("answer", "Answer"),
+        ("title", "Title & more"),
+        ("figure", "Look"),
+        ("text", "Look"),
+        ("figure", "Look"),
+        ("answer", "Answer"),
         ("text", "Exercises"),
-    ]  # fmt: skip
+    ]
     assert "<math" in slides[0].body
     assert "see two?" in slides[0].body  # no link to what does not stand beside the slides
     assert 'href="https://example.org"' in slides[2].body

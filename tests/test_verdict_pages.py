@@ -26,7 +26,7 @@ from tests import planted
 from tests.test_colours import contrast
 
 NOTEBOOK = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
-TOLD = "".join(cell.source for cell in NOTEBOOK.cells)
+SOURCE = "".join(cell.source for cell in NOTEBOOK.cells)
 
 
 def made_up(claim_id: str, effects=None, seeds: int = 8, **how) -> pd.DataFrame:
@@ -68,10 +68,10 @@ def test_every_word_has_a_colour_that_can_be_read_and_a_meaning(verdicts):
         css = re.search(rf'<i class="([\w-]+)">{word}</i>', key)[1]
         assert f".verdicts .{css} {{ background: {colour}; }}" in page
         assert f">{word}</i> {meaning}" in key
-        assert f"**{word.capitalize()}**" in TOLD
+        assert f"**{word.capitalize()}**" in SOURCE
 
 
-def test_a_word_that_tells_nothing_is_followed_by_what_is_lacking(verdicts):
+def test_a_word_that_decides_nothing_is_followed_by_its_reason(verdicts):
     reasons = {word: verdict.reason for word, verdict in verdicts.items()}
     assert (
         reasons["cannot tell"]
@@ -115,14 +115,14 @@ def test_a_row_that_reaches_far_beyond_the_others_is_cut_and_its_numbers_are_pri
 
 
 def test_every_figure_says_protocol_scale_and_seeds(verdicts):
-    told = [verdict for verdict in verdicts.values() if verdict.n]
-    for figure in (figures.fig_verdicts(told[:4]), figures.fig_claim(told[0])):
+    judged = [verdict for verdict in verdicts.values() if verdict.n]
+    for figure in (figures.fig_verdicts(judged[:4]), figures.fig_claim(judged[0])):
         caption = figure.get_label()
         assert all(part in caption for part in (f"protocol {VERSION}", "quick scale", "8 seeds"))
-    words = figures.fig_verdicts(told).get_label()
-    assert all(f"{verdict.word}: {WORD_COLOURS[verdict.word][1]}" in words for verdict in told)
+    words = figures.fig_verdicts(judged).get_label()
+    assert all(f"{verdict.word}: {WORD_COLOURS[verdict.word][1]}" in words for verdict in judged)
     assert (
-        "opposite: " not in figures.fig_verdicts(told[:1]).get_label()
+        "opposite: " not in figures.fig_verdicts(judged[:1]).get_label()
     )  # only those that are drawn
 
 
@@ -196,7 +196,7 @@ def test_the_table_reads_without_its_style(verdicts):
     assert page.count('<th scope="row">') == len(shown)
 
 
-def test_the_papers_sentence_is_quoted_beside_what_is_asked(verdicts):
+def test_the_papers_sentence_is_quoted_beside_what_must_hold(verdicts):
     claim, page = CLAIMS["H1s"], verdict_html([verdicts["no word"]])
     assert f"<strong>The paper.</strong> “{escape(claim.quote)}” ({claim.where})." in page
     assert f"<strong>Must lie above 0.</strong> {escape(claim.asks)}" in page
@@ -283,21 +283,21 @@ def test_ranges_that_make_no_sense_are_refused_in_a_line(text, message, capsys):
 
 
 def test_the_command_tunes_and_tests_what_a_claim_lacks_and_judges_added_seeds_alone(store, capsys):
-    asked = ["verdicts", "--claims", "H4v", "--scale", "smoke", "--workers", "0", "--seeds"]
-    assert main([*asked, "1", "--dry-run"]) == 0
+    command = ["verdicts", "--claims", "H4v", "--scale", "smoke", "--workers", "0", "--seeds"]
+    assert main([*command, "1", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith(
         "24 runs asked for, 0 in the store"
     )  # 2 arms × 3 rates × 4 tuning seeds
     assert not store.exists()
-    assert main([*asked, "1"]) == 0
+    assert main([*command, "1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"Protocol {VERSION}, scale smoke; the rule in words: ")
     assert "H4v  no word" in out
     assert "1 pair of runs, and 6 are needed" in out
     assert len(study.load_runs()) == 26  # and a test run of each arm
-    assert main([*asked, "60-61"]) == 0
+    assert main([*command, "60-61"]) == 0
     assert "2 seeds" in capsys.readouterr().out  # not 3
-    assert main([*asked, "8-9"]) == 2
+    assert main([*command, "8-9"]) == 2
     assert "test seeds are 52 to 99, got 8, 9" in capsys.readouterr().err
     assert main(["verdicts", "--help"]) == 0
     assert "judged alone" in " ".join(capsys.readouterr().out.split())
@@ -314,4 +314,4 @@ def test_every_word_of_notebook_12_comes_from_the_rule():
     assert output.data["text/markdown"] == answers.what_holds(
         verdicts, WORDS, pages.basis(verdicts, "recorded")
     )
-    assert f"version {VERSION}" in TOLD
+    assert f"version {VERSION}" in SOURCE

@@ -1,17 +1,13 @@
-"""Which norm when, and which mistakes? The guide (source S4) as functions, and what this kit
-measures of it.
+"""Which norm when, and which mistakes? The guide (source S4) as functions, and our measurements.
 
-rules.py                   recommend: the decision framework as a table;   mamba.py: of a Mamba
-                           block, by recorded runs
-which_arm.py               ranking, compare: by the rule of the verdicts;   first_page.py: what the
-                           study found
-blocks.py                  ConvBlock, ConvNet, SequenceNet, …: the guide's blocks, small
-experiments.py             small real runs, their loop and their cache
-mistakes.py                the five mistakes, each a failing demo beside its mended twin; its
-                           numbers beside ours
-card.py                    norm_card: all about a norm on one page;   card_checks.py: what it does,
-                           measured; card_rows.py: its comparisons;   card_page.py: NormCard, the
-                           words and the page
+recommendation.py   Question and Recommendation
+rules.py            recommend: the decision framework of the guide as a table
+mamba.py            the recommendation for a Mamba block, from recorded runs
+which_arm.py        ranking and compare, by the rule of the verdicts
+first_page.py       the findings and the advice of README, report and docs/index.html
+blocks.py           ConvBlock, ConvNet, SequenceNet, …: the models of the guide, small
+experiments.py      small runs that test the advice, and their store
+mistakes.py         the five mistakes of the guide and its numbers, beside ours
 """
 
 from mambanorm.lazy import attach

@@ -36,7 +36,7 @@ from mambanorm_study.advice.mistakes import (
 from mambanorm_study.advice.mistakes import (
     mistake_table as mistake_table,
 )
-from mambanorm_study.advice.rules import (
+from mambanorm_study.advice.recommendation import (
     Recommendation as Recommendation,
 )
 from mambanorm_study.advice.rules import (

@@ -1,7 +1,6 @@
-"""The building blocks of the guide (source S4), with the norm as an argument: small enough to be
-read at one sitting.
+"""The building blocks of the guide (source S4), with the norm as an argument.
 
-Images are (B, C, H, W), sequences (B, L, D), as torch has them.
+Images are (B, C, H, W), sequences (B, L, D), as in torch.
 """
 
 import itertools
@@ -10,20 +9,17 @@ from torch import Tensor, nn
 
 from mambanorm.norms import create_norm
 
+# Groups of GN, of four channels each. S4 says 32, which equals InstanceNorm up to 32 channels.
 GROUPS = 4
-"""Groups of GN, four channels each here: S4 says 32, which needs far more channels to be more than
-InstanceNorm."""
 
+# Name of a norm → channels → norm of images (B, C, H, W).
 NORMS_2D = {
     "None": lambda c: nn.Identity(),
     "BN": nn.BatchNorm2d,
     "IN": lambda c: nn.InstanceNorm2d(c, affine=True),
     "GN": lambda c: nn.GroupNorm(min(GROUPS, max(c // 2, 1)), c),
-    "LN": lambda c: nn.GroupNorm(
-        1, c
-    ),  # one statistic over C, H and W, which is LN as images have it
+    "LN": lambda c: nn.GroupNorm(1, c),  # one statistic over C, H and W: LayerNorm of images
 }
-"""Of images (B, C, H, W)."""
 
 
 class ConvBlock(nn.Sequential):
@@ -36,11 +32,11 @@ class ConvBlock(nn.Sequential):
 
 
 class ConvNet(nn.Sequential):
-    """ConvBlocks, the mean over each quarter of the image, a linear head: (B, 1, H, W) → (B,
+    """ConvBlocks, the mean over each quarter of the image, and a linear head: (B, 1, H, W) → (B,
     n_classes).
 
-    A mean over the whole image would be nearly the same for all images behind GN, which sets the
-    means of groups.
+    After GN, which sets the means of groups, a mean over the whole image would be nearly the same
+    for all images.
     """
 
     def __init__(self, n_classes: int = 10, channels: int = 16, depth: int = 3, norm: str = "BN"):
@@ -52,7 +48,7 @@ class ConvNet(nn.Sequential):
 
 
 class StyleNet(nn.Sequential):
-    """ConvBlocks and a last convolution without norm: images (B, 1, H, W) → images (S4, style
+    """ConvBlocks and a last convolution without a norm: (B, 1, H, W) → (B, 1, H, W) (S4, style
     transfer)."""
 
     def __init__(self, channels: int = 16, depth: int = 2, norm: str = "IN"):
@@ -61,11 +57,11 @@ class StyleNet(nn.Sequential):
 
 
 class DenseNet(nn.Sequential):
-    """Two hidden layers of linear features with a norm each, BN or GN: images (B, 1, 8, 8) → (B,
-    10).
+    """Two hidden linear layers with a norm each, BN or GN, and a linear head: images (B, 1, 8, 8) →
+    (B, 10).
 
-    Behind a convolution BatchNorm at batch 2 has 2·H·W values a statistic. Here it has 2, and
-    whatever goes in, what comes out in training is −1 and 1.
+    At batch 2, BatchNorm computes each statistic from 2·H·W values after a convolution, and from 2
+    values here: in training its outputs are −1 and 1, whatever the inputs are.
     """
 
     def __init__(self, width: int = 64, norm: str = "BN"):
@@ -79,8 +75,8 @@ class DenseNet(nn.Sequential):
 
 
 class SequenceNet(nn.Module):
-    """LSTMs whose outputs are normalized step by step, and a linear head on the last step: (B, L,
-    d_in) → (B, n_out) (S4, RNN)."""
+    """LSTMs with a norm on their outputs, and a linear head on the last step: (B, L, d_in) → (B,
+    n_out) (S4, RNN)."""
 
     def __init__(self, d_in: int, n_out: int, d: int = 32, n_layers: int = 2, norm: str = "LN"):
         super().__init__()

@@ -1,10 +1,10 @@
-"""What was found, in plain sentences: the first thing that README, report and docs/index.html say.
+"""The findings in plain sentences: the first text of README, report and docs/index.html.
 
-A finding is one claim on the recorded trained models. Its first words follow the word of the
-comparison that decides the claim, so other runs change the sentence.
+A finding is the verdict on one claim from the recorded models. Its sentence depends on the word of
+the comparison that decides the claim, so that other runs change the sentence.
 
-`python -m mambanorm_study.advice.first_page` writes docs/index.html, which GitHub Pages can serve:
-findings, advice, picture.
+`python -m mambanorm_study.advice.first_page` writes docs/index.html with findings, advice and
+picture; GitHub Pages can serve it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from io import BytesIO
 
 import pandas as pd
 
-from mambanorm_study.advice.which_arm import ADVISED_ON, rankings
+from mambanorm_study.advice.which_arm import (
+    ADVISED_ON,
+    AHEAD,
+    BEHIND,
+    CHOSEN,
+    ORIGINAL,
+    SAME,
+    failures_in_words,
+    rankings,
+)
+from mambanorm_study.answers.words import listed
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.settings import ROOT, STUDY_SCALE
 from mambanorm_study.basics.text import plural
@@ -27,31 +37,37 @@ from mambanorm_study.claims.verdict import Row, Verdict, judge, verdicts
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.tables.tables import CANNOT_TELL, label, points
 
-HOW_TO_READ = """N1→N2 is norm N1 before the block and norm N2 after the scan (the SSM). NormVary is the paper's learned
-mixture of batch, instance, layer, group and root-mean-square normalization (BN, IN, LN, GN, RMSN). A plus favours the
-arm that is named first, in points of test accuracy (of text: bits a character). Brackets hold 95 % intervals."""
-"""What a reader has to know before the findings; the README says it in its own words."""
+# What a reader must know before the findings.
+HOW_TO_READ = (
+    "N1→N2 is norm N1 before the block and norm N2 after the scan (the SSM). NormVary is the "
+    "paper's learned mixture of batch, instance, layer, group and root-mean-square normalization "
+    "(BN, IN, LN, GN, RMSN). A plus favours the arm that is named first, in points of test "
+    "accuracy (of text: bits a character). Brackets hold 95 % intervals."
+)
 
 PAGE = ROOT / "docs" / "index.html"
-PICTURE = ROOT / "data" / "readme.png"  # notebook 12 draws it, the README shows it
+PICTURE = ROOT / "data" / "readme.png"  # drawn by notebook 12, shown by the README
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, or one of its comparisons, and the sentence for each word of the rule; {task} is the
-    task shown."""
+    """A claim, or one of its comparisons, with a sentence for each word of the rule.
+
+    {task} in a sentence is the task; {a} and {b} in `compared` are the sides of the comparison.
+    """
 
     notebook: str  # the notebook that shows it
     claim: str
-    compared: str  # {a} and {b}: the two sides of the comparison
+    compared: str
     supported: str
     opposite: str
     no_gain: str
     cannot_tell: str
     comparison: str = ""  # "" = the comparison that decides the claim
-    on_images: str = ""  # the same claim of images, whose word is added
+    on_images: str = ""  # the same claim about images, whose word is added
 
     def sentence(self, word: str) -> str:
+        """Return the sentence for a word of the rule."""
         sentences = {
             rule.SUPPORTED: self.supported,
             rule.OPPOSITE: self.opposite,
@@ -75,10 +91,15 @@ FINDINGS = (
     Finding(
         notebook="04_position",
         claim="H3s",
-        compared="A norm after the scan (None→N) against the same norm before the block (N→None), mean over the norms",
+        compared=(
+            "A norm after the scan (None→N) against the same norm before the block (N→None), mean "
+            "over the norms"
+        ),
         supported="On {task} a norm works better after the scan than before the block.",
         opposite="On {task} a norm works better before the block than after the scan.",
-        no_gain="On {task} moving a norm from before the block to after the scan does not gain a point.",
+        no_gain=(
+            "On {task} moving a norm from before the block to after the scan does not gain a point."
+        ),
         cannot_tell="On {task} we cannot tell whether a norm works better after the scan.",
         on_images="H3v",
     ),
@@ -88,17 +109,26 @@ FINDINGS = (
         compared="The same comparison, for causal norms",
         supported="In a language model a norm works better after the scan than before the block.",
         opposite="In a language model a norm works better before the block than after the scan.",
-        no_gain="In a language model moving a norm to after the scan does not gain 0.01 bits a character.",
-        cannot_tell="In a language model we cannot tell whether a norm works better after the scan.",
+        no_gain=(
+            "In a language model moving a norm to after the scan does not gain 0.01 bits a "
+            "character."
+        ),
+        cannot_tell=(
+            "In a language model we cannot tell whether a norm works better after the scan."
+        ),
     ),
     Finding(
         notebook="05_combination",
         claim="H5s",
         compared="{a} (first norm chosen by validation) against {b}",
-        supported="Two different norms are better than the same norm twice, whichever comes second.",
+        supported=(
+            "Two different norms are better than the same norm twice, whichever comes second."
+        ),
         opposite="Two different norms can be worse than the same norm twice.",
         no_gain="Two different norms do not always gain a point over the same norm twice.",
-        cannot_tell="We cannot tell whether two different norms are always better than the same norm twice.",
+        cannot_tell=(
+            "We cannot tell whether two different norms are always better than the same norm twice."
+        ),
     ),
     Finding(
         notebook="08_validation",
@@ -107,7 +137,9 @@ FINDINGS = (
         supported="On {task} the paper's proposal beats the original Mamba.",
         opposite="On {task} the original Mamba beats the paper's proposal.",
         no_gain="On {task} the paper's proposal does not beat the original Mamba by a point.",
-        cannot_tell="On {task} we cannot tell whether the paper's proposal beats the original Mamba.",
+        cannot_tell=(
+            "On {task} we cannot tell whether the paper's proposal beats the original Mamba."
+        ),
     ),
     Finding(
         notebook="08_validation",
@@ -115,8 +147,13 @@ FINDINGS = (
         compared="{a} against {b}",
         supported="On {task} the paper's proposal is better than GN after the scan alone.",
         opposite="On {task} GN after the scan alone is better than the paper's proposal.",
-        no_gain="On {task} the paper's proposal does not gain a point over GN after the scan alone.",
-        cannot_tell="On {task} we cannot tell whether the paper's proposal is better than GN after the scan alone.",
+        no_gain=(
+            "On {task} the paper's proposal does not gain a point over GN after the scan alone."
+        ),
+        cannot_tell=(
+            "On {task} we cannot tell whether the paper's proposal is better than GN after the "
+            "scan alone."
+        ),
         comparison="NormVary→GN − None→GN",
     ),
 )
@@ -125,31 +162,30 @@ FINDINGS = (
 def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> list[str]:
     """Return a sentence in Markdown for each finding that has runs.
 
-    frame: runs of trained models; None = the recorded ones. links: the folder of the notebooks,
-    such as "" or "notebooks/", if each sentence is to link the notebook that shows it.
+    frame: runs of trained models; None = the recorded runs. links: the folder of the notebooks,
+    such as "" or "notebooks/", to which each sentence links; None = no links.
     """
     evidence, sentences = _evidence(frame), []
     for finding in FINDINGS:
-        if text := _sentence(finding, evidence):
-            link = (
-                ""
-                if links is None
-                else f" ([{finding.notebook[:2]}]({links}{finding.notebook}.ipynb))"
-            )
-            sentences.append(f"{text}{link}.")
+        text = _sentence(finding, evidence)
+        if text and links is not None:
+            number, path = finding.notebook[:2], f"{links}{finding.notebook}.ipynb"
+            text = f"{text} ([{number}]({path}))"
+        if text:
+            sentences.append(f"{text}.")
     return sentences
 
 
 def not_fresh(frame: pd.DataFrame | None = None) -> str:
-    """Return the remark on findings whose test seeds are not recorded yet; "" if there are none.
-    `frame`: see `findings`."""
+    """Return a remark on the findings whose test seeds are not recorded yet; "" if there are none.
+    frame: see `findings`."""
     evidence = _evidence(frame)
-    rows = [row for finding in FINDINGS for row in _rows(finding, evidence)]
-    tasks = list(dict.fromkeys(row.task for row in rows if not row.fresh))
+    rows = [row for finding in FINDINGS for row, _ in _rows(finding, evidence)]
+    tasks = dict.fromkeys(row.task for row in rows if not row.fresh)
     if not tasks:
         return ""
-    where = " and ".join(filter(None, [", ".join(tasks[:-1]), tasks[-1]]))
-    return f"Not fresh: on {where} the learning rates were chosen on the seeds that are compared."
+    seeds = "the learning rates were chosen on the seeds that are compared"
+    return f"Not fresh: on {listed(tasks)} {seeds}."
 
 
 def _evidence(frame: pd.DataFrame | None) -> Evidence:
@@ -158,76 +194,70 @@ def _evidence(frame: pd.DataFrame | None) -> Evidence:
     return Evidence(frame, STUDY_SCALE)
 
 
-def _verdicts(finding: Finding, evidence: Evidence) -> list[Verdict]:
-    """Return the verdicts that a finding rests on, the one that is shown first."""
-    claims = [finding.claim, finding.on_images] if finding.on_images else [finding.claim]
-    return verdicts(evidence, claims)
-
-
-def _row(finding: Finding, verdict: Verdict) -> Row:
-    named = [row for row in verdict.rows if row.comparison == finding.comparison]
-    return named[0] if named else verdict.turns_on
-
-
-def _rows(finding: Finding, evidence: Evidence) -> list[Row]:
-    rows = [_row(finding, verdict) for verdict in _verdicts(finding, evidence)]
-    return [row for row in rows if row.n > 1]
+def _rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
+    """Return the comparisons of a finding that have runs, with their verdicts; the first one is
+    the comparison that is shown."""
+    rows = []
+    for verdict in verdicts(evidence, filter(None, [finding.claim, finding.on_images])):
+        by_name = {row.comparison: row for row in verdict.rows}
+        row = by_name.get(finding.comparison, verdict.turns_on)
+        if row.n > 1:
+            rows.append((row, verdict))
+    return rows
 
 
 def _sentence(finding: Finding, evidence: Evidence) -> str:
     """Return `**On curves …** NormVary→GN against RMSN→None, curves: +3.4 points [2.6, 4.2]
     (listops: no gain of a point)`; "" without runs."""
-    judged = [verdict for verdict in _verdicts(finding, evidence) if _row(finding, verdict).n > 1]
-    if not judged:
+    rows = _rows(finding, evidence)
+    if not rows:
         return ""
-    shown = _row(finding, judged[0])
-    bold = finding.sentence(shown.word).format(task=shown.task)
-    a, _, b = shown.comparison.partition(" − ")
-    details = [shown.why, _failures(shown)] if shown.word == rule.NO_WORD else [_failures(shown)]
-    details += _carried_by_one_norm(judged[0])
-    for verdict in judged[1:]:
-        other = _row(finding, verdict)
-        details.append(
-            ", but ".join([f"{other.task}: {other.said}", *_carried_by_one_norm(verdict)])
-        )
-    bracket = "; ".join(detail for detail in details if detail)
-    compared = finding.compared.format(a=a, b=b)
-    return (
-        f"**{bold}** {compared}, {shown.task}: {shown.amount}{f' ({bracket})' if bracket else ''}"
-    )
-
-
-def _failures(row: Row) -> str:
-    """Return `failed: NormVary→GN 2 of 12 runs`; "" for a mean of many arms."""
-    failed = row.failed or {}
-    counts = [f"{label(arm)} {k} of {n} runs" for arm, (k, n) in failed.items() if k]
-    return f"failed: {', '.join(counts)}" if counts and len(failed) == 2 else ""
+    row, verdict = rows[0]
+    bold = finding.sentence(row.word).format(task=row.task)
+    a, _, b = row.comparison.partition(" − ")
+    details = [row.why] if row.word == rule.NO_WORD else []
+    if row.failed and len(row.failed) == 2:  # none for a mean over many arms
+        details += failures_in_words(row)
+    details += _carried_by_one_norm(verdict)
+    for other, its_verdict in rows[1:]:
+        words = [f"{other.task}: {other.said}", *_carried_by_one_norm(its_verdict)]
+        details.append(", but ".join(words))
+    bracket = f" ({'; '.join(details)})" if details else ""
+    return f"**{bold}** {finding.compared.format(a=a, b=b)}, {row.task}: {row.amount}{bracket}"
 
 
 def _carried_by_one_norm(verdict: Verdict) -> list[str]:
     """Return `without BN: cannot tell` for each norm without which the mean over the norms has
     another word."""
-    means = [row for row in verdict.rows if row.comparison.startswith("the mean without ")]
+    left_out = {comparison.name: comparison.without for comparison in verdict.claim.comparisons}
     return [
-        f"{row.comparison.removeprefix('the mean ')}: {row.said}"
-        for row in means
-        if row.n and row.word != verdict.turns_on.word
+        f"without {left_out[row.comparison]}: {row.said}"
+        for row in verdict.rows
+        if left_out.get(row.comparison) and row.n and row.word != verdict.turns_on.word
     ]
 
 
-# --------------------------------------------------------------------------------------- what to do
+# ------------------------------------------------------------------------------------- what to do
 
+# Kind of task → what its reader does.
 READERS = {
     "sequence": "classify sequences",
     "vision": "classify images",
     "language": "model language",
 }
-"""The kind of a task → what its reader does."""
+
+# Standing of the original arm in the ranking → the advice.
+ADVICE = {
+    BEHIND: "take {arm}: {lead} over {original}",
+    AHEAD: "keep {original}: {arm}, which validation chooses, is worse, {lead}",
+    SAME: "keep {original}, or take {arm}: they are about the same, {lead}",
+    CANNOT_TELL: "keep {original}, or take {arm}: we cannot tell which is better, {lead}",
+}
 
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
-    """Return what to do with a model of each kind, a sentence each in Markdown, from `ranking` on
-    the first recorded task of its kind; and what to do about NaN. `frame`: see `findings`."""
+    """Return the advice for a model of each kind, a sentence each in Markdown, from `ranking` on
+    the first recorded task of its kind; then the advice about NaN. frame: see `findings`."""
     evidence = _evidence(frame)
     tables = rankings(evidence, ADVISED_ON.values())
     advice = [
@@ -237,13 +267,12 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     ]
     failing = judge("H9s", evidence)
     if failing.n:
-        counts = [
-            f"{label(arm)} failed in {k} of {n} runs"
-            for arm, (k, n) in failing.turns_on.failed.items()
-        ]
-        nan = "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a norm on both sides"
+        failed = failing.turns_on.failed.items()
+        counts = [f"{label(arm)} failed in {k} of {n} runs" for arm, (k, n) in failed]
         advice.append(
-            f"{nan} of the scan: on {failing.task} {', '.join(counts)} (claim H9s: {failing.said})."
+            "**If training goes NaN**, let `mambanorm diagnose` say where it begins, and try a "
+            f"norm on both sides of the scan: on {failing.task} {', '.join(counts)} "
+            f"(claim H9s: {failing.said})."
         )
     return advice
 
@@ -252,43 +281,36 @@ def _take(kind: str, task: str, table: pd.DataFrame) -> str:
     """Return `**If you classify images**, take LN→BN: +2.8 points [2.0, 3.6] over LN→LN, the
     original (…).`"""
     chosen = table.iloc[0]
-    arm, how = label(chosen.arm), f"({task}, chosen by validation, {plural(chosen.n, 'seed')})"
-    originals = table[(table.who == "the original") & (table.told != "chosen")]
-    if originals.empty:
-        return f"**If you {READERS[kind]}**, take {arm} {how}."
-    row = originals.iloc[0]
-    original, lead = (
-        f"{label(row.arm)}, the original",
-        points(row.behind, row.low, row.high, row.unit),
-    )
-    sentences = {
-        "behind": f"take {arm}: {lead} over {original}",
-        "ahead": f"keep {original}: {arm}, which validation chooses, is worse, {lead}",
-        "about the same": f"keep {original}, or take {arm}: they are about the same, {lead}",
-        CANNOT_TELL: f"keep {original}, or take {arm}: we cannot tell which is better, {lead}",
-    }
-    return f"**If you {READERS[kind]}**, {sentences[row.told]} {how}."
+    basis = f"({task}, chosen by validation, {plural(chosen.n, 'seed')})"
+    advice = f"take {label(chosen.arm)}"
+    for row in table[(table.who == ORIGINAL) & (table.standing != CHOSEN)].itertuples():
+        advice = ADVICE[row.standing].format(
+            arm=label(chosen.arm),
+            original=f"{label(row.arm)}, the original",
+            lead=points(row.behind, row.low, row.high, row.unit),
+        )
+    return f"**If you {READERS[kind]}**, {advice} {basis}."
 
 
 def findings_page() -> str:
-    """Return the page, from the recorded results. ValueError if none are recorded."""
+    """Return docs/index.html, from the recorded results. ValueError if none are recorded."""
+    # here, because the sentences need none of these
     from PIL import Image
 
-    from mambanorm_study.claims.pages import basis  # here, because the sentences do not need them
+    from mambanorm_study.claims.pages import basis
     from mambanorm_study.report.page import figures, markdown, page, template
     from mambanorm_study.report.verdict_page import verdict_html
 
     judged = verdicts(recorded(STUDY_SCALE), CLAIMS, scale=STUDY_SCALE)
-    Image.open(PICTURE).save(
-        small := BytesIO(), format="webp", lossless=True, quality=100, method=6
-    )
-    picture = base64.b64encode(small.getvalue()).decode()
+    webp = BytesIO()
+    Image.open(PICTURE).save(webp, format="webp", lossless=True, quality=100, method=6)
+    picture = f"data:image/webp;base64,{base64.b64encode(webp.getvalue()).decode()}"
     body = template(
         "findings.html",
         note=" ".join([HOW_TO_READ, not_fresh()]).strip(),
         found=markdown(_bullets(findings())),
         advice=markdown(_bullets(what_to_do())),
-        picture=f'<img alt="The claims, their words and intervals" src="data:image/webp;base64,{picture}">',
+        picture=f'<img alt="The claims, their words and intervals" src="{picture}">',
         claims=verdict_html(judged, caption=basis(judged, "recorded"), pictures=False),
     )
     return page("Normalization in Mamba: what was found", figures(body), template("index.css"))
@@ -300,5 +322,5 @@ def _bullets(sentences: Iterable[str]) -> str:
 
 if __name__ == "__main__":
     write_text(PAGE, findings_page())
-    write_text(PAGE.with_name(".nojekyll"), "")  # GitHub Pages serves the folder as it is
+    write_text(PAGE.with_name(".nojekyll"), "")  # GitHub Pages then serves the folder as it is
     print(PAGE)

@@ -1,8 +1,7 @@
-"""The recommendation for a Mamba block, about which the guide says nothing; it rests on the
-recorded runs alone.
+"""The recommendation for a Mamba block, which the guide does not treat: from recorded runs alone.
 
-The arm is the one that README and notebook 12 name: `ranking` chooses it by validation, on the
-recorded trained models. The reasons say how sure that is, and what the recorded runs say about the
+The arm is the arm of README and notebook 12: `ranking` chooses it by validation, on the recorded
+trained models. The reasons say how sure the choice is, and what the recorded runs say about the
 claims of the paper.
 """
 
@@ -15,7 +14,8 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.errors import unknown
 from mambanorm.norms import NORMS
-from mambanorm_study.advice.which_arm import ADVISED_ON, ranking, tuned_arms
+from mambanorm_study.advice.recommendation import Recommendation
+from mambanorm_study.advice.which_arm import ADVISED_ON, AHEAD, BEHIND, ranking, tuned_arms
 from mambanorm_study.basics.settings import SMALL_BATCH, STUDY_SCALE
 from mambanorm_study.claims.rule import NO_GAIN, OPPOSITE, SUPPORTED
 from mambanorm_study.claims.verdict import Verdict, verdicts
@@ -24,115 +24,113 @@ from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.tables import points
 from mambanorm_study.tasks import TASKS
 
+# Task of the guide → kind of this kit's tasks; any other task is a sequence.
 KINDS = {
-    "language_model": "language", "detection": "vision", "segmentation": "vision", "style_transfer": "vision",
+    "language_model": "language",
+    "detection": "vision",
+    "segmentation": "vision",
+    "style_transfer": "vision",
     "image_translation": "vision",
-}  # fmt: skip
-"""Task of the guide → kind of this kit's tasks; any other is a sequence."""
+}
+
+# Kind of task → the claims on type, position and proposal.
 JUDGED = {
     "sequence": ("H1s", "H3s", "H4s", "H6s", "H8s"),
     "vision": ("H1v", "H3v", "H4v", "H6v", "H8v"),
     "language": ("H1l", "H3l", "H8l"),
 }
-"""The claims on type, position and proposal, by kind of task."""
 
 
-def advised(task: str | None, causal: bool, batch_size: int | None) -> tuple:
-    """Return the fields of a Recommendation that follow its question, for a Mamba block. ValueError
-    for a task of the kit that is not recorded."""
+def recommend_mamba(task: str | None, causal: bool, batch_size: int | None) -> Recommendation:
+    """Return the recommendation for a Mamba block. ValueError for a task of the kit that is not
+    recorded."""
     kind = kind_of(task) if task in TASKS else KINDS.get(task, "sequence")
     causal = causal or kind == "language"
     table, basis = _ranked(kind, task if task in TASKS else None, causal)
-    best, others = table.iloc[0], table.iloc[1:]
-    near = [Arm.parse(name).label for name in others[~others.told.isin(("behind", "ahead"))].arm]
+    best, other_arms = table.iloc[0], table.iloc[1:]
     arm = Arm.parse(best.arm)
+    clear = other_arms.standing.isin([BEHIND, AHEAD])
+    similar = [Arm.parse(name).label for name in other_arms.arm[~clear]]
     what = f"the {'causal ' if causal else ''}arm that validation chooses of {len(table)}"
     reasons = [
         f"{arm.label} is {what}: {_score(best, kind)} in the test. [{basis}]",
-        f"About the same, or we cannot tell: {', '.join(near) or 'none'}. [{basis}]",
+        f"About the same, or we cannot tell: {', '.join(similar) or 'none'}. [{basis}]",
     ]
-    fitting, left_out = _fitting_verdicts(kind, causal)
-    reasons += [_claim(verdict) for verdict in fitting if verdict.word == SUPPORTED]
-    odd = [_claim(verdict) for verdict in fitting if verdict.word in (OPPOSITE, NO_GAIN)]
-    undecided = [
-        _claim(verdict) for verdict in fitting if verdict.word not in (SUPPORTED, OPPOSITE, NO_GAIN)
-    ]
-    odd += [
-        _named(row, basis) for row in others[others.who != ""].itertuples() if row.told == "behind"
-    ]
+    at_odds, undecided, left_out = [], [], []
+    for verdict in _verdicts(kind):
+        if not all(_fits(name, causal) for name in verdict.claim.arms):
+            left_out.append(verdict.claim.id)
+        elif verdict.word == SUPPORTED:
+            reasons.append(_claim(verdict))
+        elif verdict.word in (OPPOSITE, NO_GAIN):
+            at_odds.append(_claim(verdict))
+        else:
+            undecided.append(_claim(verdict))
+    for row in other_arms[(other_arms.who != "") & (other_arms.standing == BEHIND)].itertuples():
+        difference = points(-row.behind, -row.high, -row.low, row.unit)
+        name = f"{Arm.parse(row.arm).label} ({row.who})"
+        at_odds.append(f"{name} is behind it: {difference}. [{basis}]")
+    if left_out:
+        ids = ", ".join(left_out)
+        undecided.append(f"{ids} compare arms that look at later positions. [claims of the paper]")
     if batch_size and batch_size < SMALL_BATCH and {"BN", "NormVary"} & set(arm.norms):
-        odd.append(f"A batch of {batch_size} makes the statistics of BN noisy. [guide S4, step 1]")
+        text = f"A batch of {batch_size} makes the statistics of BN noisy. [guide S4, step 1]"
+        at_odds.append(text)
     if not _fits(best.arm, causal=True):
-        odd.append(
+        at_odds.append(
             "It looks at later positions: causal=True asks for one that does not. [notebook 01]"
         )
-    code = f'mambanorm.MambaBlock(d_model, n1="{arm.n1}", n2="{arm.n2}")'
-    norm, place = (arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)")
     if arm.n2 == "None":
         norm, place = arm.n1, "before the SSM (N1), none after it (N2)"
-    return norm, place, code, tuple(reasons), tuple(odd), tuple(near[:3]), (*undecided, *left_out)
+    else:
+        norm, place = arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)"
+    return Recommendation(
+        norm=norm,
+        place=place,
+        code=f'mambanorm.MambaBlock(d_model, n1="{arm.n1}", n2="{arm.n2}")',
+        reasons=tuple(reasons),
+        at_odds=tuple(at_odds),
+        instead=tuple(similar[:3]),
+        undecided=tuple(undecided),
+    )
 
 
 def _score(row: pd.Series, kind: str) -> str:
-    """Return the test score of an arm: accuracy, or bits a character, which a ranking holds with a
-    minus."""
-    if kind == "language":
-        return f"{-row['mean']:.2f} ± {row.sd:.2f} bits a character (mean ± sd, {row.n:.0f} seeds)"
-    return f"{row['mean']:.1f} ± {row.sd:.1f} % (mean ± sd, {row.n:.0f} seeds)"
-
-
-def _fitting_verdicts(kind: str, causal: bool) -> tuple[list[Verdict], list[str]]:
-    """Return the verdicts on arms that may be taken, and a sentence on the claims that are left
-    out."""
-    fitting = [
-        verdict
-        for verdict in _verdicts(kind)
-        if all(_fits(arm, causal) for arm in verdict.claim.arms)
-    ]
-    left_out = dict.fromkeys(
-        verdict.claim.id for verdict in _verdicts(kind) if verdict not in fitting
-    )
-    if not left_out:
-        return fitting, []
-    return fitting, [
-        f"{', '.join(left_out)} compare arms that look at later positions. [claims of the paper]"
-    ]
+    """Return the test score of an arm: accuracy, or the loss in bits a character."""
+    seeds = f"(mean ± sd, {row.n:.0f} seeds)"
+    if kind == "language":  # a ranking has minus the loss
+        return f"{-row['mean']:.2f} ± {row.sd:.2f} bits a character {seeds}"
+    return f"{row['mean']:.1f} ± {row.sd:.1f} % {seeds}"
 
 
 def _fits(arm: str, causal: bool) -> bool:
+    """Return True if an arm may be used: in a causal model its norms must be causal."""
     return not causal or all(NORMS[name].causal for name in Arm.parse(arm).norms)
 
 
 @lru_cache(maxsize=16)
 def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, str]:
-    """Return the ranking on a task (None = the task by which arms of this kind are advised), and
-    its basis in words.
+    """Return the ranking on a task, and the runs that it rests on in words.
 
-    causal: only among the arms that see no later position.
+    task: None = the task by which arms of this kind are advised. causal: rank causal arms only.
     """
     frame, name = recorded(STUDY_SCALE), task or ADVISED_ON[kind]
-    if name not in (known := dict.fromkeys(frame.task)):
-        raise unknown("task with recorded runs", name, known)
-    table = ranking(
-        frame, name, scale=STUDY_SCALE, arms=[arm for arm in tuned_arms(kind) if _fits(arm, causal)]
-    )
+    tasks = list(frame.task.unique())
+    if name not in tasks:
+        raise unknown("task with recorded runs", name, tasks)
+    arms = [arm for arm in tuned_arms(kind) if _fits(arm, causal)]
+    table = ranking(frame, name, scale=STUDY_SCALE, arms=arms)
     return table, f"recorded runs, scale {STUDY_SCALE}, {name}, {int(table.n.max())} seeds"
 
 
 @lru_cache(maxsize=4)
-def _verdicts(kind: str) -> tuple[Verdict, ...]:
-    """Return the verdicts on recorded trained models, one for each claim and task."""
-    judged = verdicts(
-        recorded(STUDY_SCALE), JUDGED[kind], scale=STUDY_SCALE, tasks=[ADVISED_ON[kind]]
-    )
-    return tuple(verdict for verdict in judged if verdict.n)
+def _verdicts(kind: str) -> list[Verdict]:
+    """Return the verdicts on the recorded models, one for each claim and task that was run."""
+    tasks = [ADVISED_ON[kind]]
+    judged = verdicts(recorded(STUDY_SCALE), JUDGED[kind], scale=STUDY_SCALE, tasks=tasks)
+    return [verdict for verdict in judged if verdict.n]
 
 
 def _claim(verdict: Verdict) -> str:
     source = f"claim of the paper, {verdict.claim.where}; {verdict.basis}, {verdict.n} seeds"
     return f"“{verdict.claim.words}” ({verdict.claim.id}): {verdict.brief}. [{source}]"
-
-
-def _named(row, basis: str) -> str:
-    difference = points(-row.behind, -row.high, -row.low, row.unit)
-    return f"{Arm.parse(row.arm).label} ({row.who}) is behind it: {difference}. [{basis}]"

@@ -1,9 +1,9 @@
-"""Which arm to take: chosen by validation, then compared with every other arm by test accuracy
-(`ranking`); and any arm compared with any other (`compare`).
+"""Which arm to take (`ranking`), and which of two arms is better (`compare`).
 
-As in the verdicts, each arm has one learning rate, fixed on the tuning seeds, and is compared on
-the test seeds; a diverged run scores chance. Where no test seeds are recorded yet, the tuning seeds
-serve, and `fresh` is False.
+`ranking` chooses an arm by validation accuracy, and compares it with every other arm by test
+accuracy. As in the verdicts, the learning rate of an arm is chosen on the tuning seeds, arms are
+compared on the test seeds, and a run that diverged scores chance. Where no test seeds are recorded,
+arms are compared on the tuning seeds, and `fresh` is False.
 """
 
 from __future__ import annotations
@@ -36,38 +36,34 @@ from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.scores import SMALLEST_BITS, of_test_seeds
 from mambanorm_study.tables.tables import CANNOT_TELL, label
 
+ORIGINAL, PAPERS, LATER = "the original", "the paper's", "the later claim's"
+
+# Kind of task → arms that somebody recommends: the paper (§4.5), its apparent successor, and the
+# original model that both start from.
 NAMED = {
-    "sequence": {
-        "NormVary>SSM>GN": "the paper's",
-        "BN>SSM>LN": "the later claim's",
-        "RMSN>SSM>None": "the original",
-    },
-    "vision": {
-        "NormVary>SSM>LN": "the paper's",
-        "BN>SSM>LN": "the later claim's",
-        "LN>SSM>LN": "the original",
-    },
+    "sequence": {"NormVary>SSM>GN": PAPERS, "BN>SSM>LN": LATER, "RMSN>SSM>None": ORIGINAL},
+    "vision": {"NormVary>SSM>LN": PAPERS, "BN>SSM>LN": LATER, "LN>SSM>LN": ORIGINAL},
     "language": {
-        "NormVary-token>SSM>GN-token": "the paper's, causal",
-        "RMSN>SSM>None": "the original",
+        "NormVary-token>SSM>GN-token": f"{PAPERS}, causal",
+        "RMSN>SSM>None": ORIGINAL,
     },
 }
-"""The recommendation of §4.5, that of the paper's apparent successor, and the original that both
-start from."""
 
+# Kind of task → the recorded task by which `what_to_do` and `recommend` choose an arm.
 ADVISED_ON = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
-"""Kind of a task → the recorded task by which an arm is advised: by `what_to_do`, and by
-`recommend` (advice)."""
 
-PLACE_OF_WORD = {"better": "behind", "worse": "ahead", "about the same": "about the same"}
-"""The word of chosen arm − other arm → where the other arm stands; any other word is
-CANNOT_TELL."""
+# How an arm stands to the chosen arm in a ranking; the fifth standing is CANNOT_TELL.
+CHOSEN, BEHIND, AHEAD, SAME = "chosen", "behind", "ahead", "about the same"
+
+# Word of the comparison chosen arm − other arm → standing of the other arm; any other word is
+# CANNOT_TELL.
+STANDING_OF_WORD = {"better": BEHIND, "worse": AHEAD, "about the same": SAME}
 
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
-    """Return every Mamba with norms before and after the SSM, and nothing further, that a claim of
-    that kind tunes."""
-    claims = (claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned")
+    """Return the arms with norms before and after the SSM only, for which a claim about this kind
+    of task tunes the learning rate."""
+    claims = [claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned"]
     arms = dict.fromkeys(Arm.parse(arm) for claim in claims for arm in claim.arms)
     return tuple(str(arm) for arm in arms if type(arm) is Arm and not arm.more)
 
@@ -85,34 +81,35 @@ def ranking(
     scale: str | None = None,
     arms: Iterable[str] | None = None,
 ) -> pd.DataFrame:
-    """Return one row an arm, ordered by mean validation accuracy on the tuning seeds; the first arm
-    is the chosen one.
+    """Return one row for each arm, ordered by mean validation accuracy on the tuning seeds; the
+    first arm is the chosen one.
 
-    Columns: arm, who (names it), lr, validation; on the test seeds that all arms have: mean, sd, n,
-    late (the share of runs that still improved at the end), diverged; chosen arm minus this arm:
-    behind (mean), low, high (95 %), per_seed, told ("chosen", "behind", "ahead", "about the same",
-    "we cannot tell"), unit; fresh. Accuracies in per cent, differences in points (unit "pp");
-    language models: minus the test loss, in bits a character.
+    Columns: arm, who (recommends it), lr, validation. On the test seeds that all arms have: mean,
+    sd, n, late (the share of runs that still improved at the end), diverged. Chosen arm minus this
+    arm: behind (mean), low, high (95 %), per_seed, standing ("chosen", "behind", "ahead", "about
+    the same", "we cannot tell"), unit; fresh. Accuracies are in per cent, differences in points
+    (unit "pp"); for language models both are minus the test loss, in bits a character.
 
-    arms: those to choose from (None = all that a claim tunes). Arms without a learning rate are
-    left out. ValueError if none is left, or if they share fewer than two seeds.
+    arms: the arms to choose from (None = `tuned_arms`). Arms without a learning rate are left out.
+    ValueError if no arm is left, or if the arms share fewer than two seeds.
     """
     evidence, kind = Evidence(frame, scale), kind_of(task)
-    allowed = set(tuned_arms(kind) if arms is None else arms)
-    arms = [
-        arm for arm in tuned_arms(kind) if arm in allowed and evidence.rate(arm, task) is not None
-    ]
-    runs = evidence.of_arms(arms, task) if arms else None
+    tuned = [arm for arm in tuned_arms(kind) if evidence.rate(arm, task) is not None]
+    if arms is not None:
+        tuned = [arm for arm in tuned if arm in set(arms)]
+    runs = evidence.of_arms(tuned, task) if tuned else None
     if runs is None or len(runs.seeds) < 2:
         raise ValueError(
-            f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: see mambanorm.needed"
+            f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: "
+            "see mambanorm_study.needed"
         )
-    tuning = evidence.on_tuning_seeds().of_arms(arms, task)
+    tuning = evidence.on_tuning_seeds().of_arms(tuned, task)
     column, smallest = compared_on(task)
     score, validation = runs.columns[column], tuning.columns["validation"].mean(axis=1)
     order = np.argsort(-validation, kind="stable")
-    lead = score[order[0]] - score  # (arms, seeds), by how much the chosen arm is better
+    lead = score[order[0]] - score  # (arms, seeds): chosen arm minus each arm
     low, high = np.array([rule.interval(row) for row in lead]).T
+    words = [rule.better_or_worse(row, smallest) for row in lead]
     table = pd.DataFrame(
         dict(
             arm=runs.arms,
@@ -128,56 +125,51 @@ def ranking(
             low=low,
             high=high,
             per_seed=lead.tolist(),
-            told=[
-                PLACE_OF_WORD.get(rule.better_or_worse(row, smallest), CANNOT_TELL) for row in lead
-            ],
+            standing=[STANDING_OF_WORD.get(word, CANNOT_TELL) for word in words],
             unit=UNITS[column],
             fresh=runs.fresh,
         )
     )
-    table.loc[order[0], ["low", "high", "told"]] = np.nan, np.nan, "chosen"
+    table.loc[order[0], ["low", "high", "standing"]] = np.nan, np.nan, CHOSEN
     return table.iloc[order].reset_index(drop=True)
 
 
 def rankings(
     frame: pd.DataFrame | Evidence, tasks: Iterable[str], scale: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return task → `ranking`, for those of the tasks on which arms are tuned and share two seeds
-    or more."""
-    found, evidence = {}, Evidence(frame, scale)
+    """Return task → `ranking`, for the tasks on which arms are tuned and share two seeds or
+    more."""
+    tables, evidence = {}, Evidence(frame, scale)
     for task in tasks:
         with suppress(ValueError):
-            found[task] = ranking(evidence, task)
-    return found
+            tables[task] = ranking(evidence, task)
+    return tables
 
 
 def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
-    """Return the first arms of a ranking and those that somebody recommends, rounded for
-    reading."""
-    shown = table[(table.index < at_most) | (table.who != "")].drop(
-        columns=["per_seed", "unit", "late", "fresh"]
-    )
+    """Return the first arms of a ranking and the arms that somebody recommends, rounded."""
+    rows = table[(table.index < at_most) | (table.who != "")]
+    rows = rows.drop(columns=["per_seed", "unit", "late", "fresh"])
     digits = 1 if (table.unit == "pp").all() else 3
-    return shown.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
+    return rows.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
 
 def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return rows for `figures.fig_pairs`: the chosen arm minus each of those that somebody
+    """Return rows for `figures.fig_pairs`: the chosen arm minus each arm that somebody
     recommends."""
-    chosen = table.arm.iloc[0]
-    named = table[(table.who != "") & (table.arm != chosen)].rename(
-        columns={"arm": "b", "behind": "difference"}
-    )
+    named = table[(table.who != "") & (table.standing != CHOSEN)]
+    named = named.rename(columns={"arm": "b", "behind": "difference"})
     columns = ["task", "a", "b", "difference", "low", "high", "n", "per_seed", "who", "unit"]
-    return named.assign(a=chosen, task=task)[columns]
+    return named.assign(a=table.arm.iloc[0], task=task)[columns]
 
 
-# ------------------------------------------------------------------------ any arm against any other
+# ------------------------------------------------------------------------------------- two arms
 
+# The word of a comparison at one learning rate, with too few seeds (card_rows.py).
 SKETCH = "sketch"
-"""The word of a comparison at one learning rate, with too few seeds (card.py)."""
 
-SAID = {
+# Word of a comparison → its sentence about two arms.
+SENTENCES = {
     "better": "{} is better than {}",
     "worse": "{} is worse than {}",
     "about the same": "{} and {} are about the same",
@@ -192,31 +184,30 @@ def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
     """Return two arms as they are stored. ValueError if they cannot be compared on the task: the
     same arm twice, a Mamba and a Transformer, a regression, or a norm that sees later positions in
     a language model."""
-    arm, against = str(Arm.parse(arm)), str(Arm.parse(against))
+    arms = Arm.parse(arm), Arm.parse(against)
+    arm, against = map(str, arms)
     if arm == against:
         raise ValueError(f"{arm} against itself: give two arms")
     model_of([arm, against])
     if kind_of(task) == "table":
         raise ValueError(
-            f"{task} is a regression, whose arms the rule of the verdicts does not compare: see `sweep`"
+            f"{task} is a regression, whose arms the rule of the verdicts does not compare: "
+            "see `sweep`"
         )
     if kind_of(task) == "language":
-        from mambanorm.norms import (
-            check_causal,
-        )  # here, because recorded runs are compared without torch
+        # here, because recorded runs are compared without torch
+        from mambanorm.norms import check_causal
 
-        check_causal(
-            [*Arm.parse(arm).norms, *Arm.parse(against).norms], "which a language model predicts"
-        )
+        check_causal([*arms[0].norms, *arms[1].norms], "which a language model predicts")
     return arm, against
 
 
 def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] | None) -> list[int]:
     """Return the seeds on which a new arm is compared with `against`.
 
-    A number, or None for eight: so many of the recorded seeds of `against` at its learning rate,
-    which then need not be trained again; the first test seeds if fewer are recorded. A list: these
-    test seeds.
+    seeds: a list = these test seeds. A number, or None for eight = this many of the recorded seeds
+    of `against` at its learning rate, which need not be trained again; the first test seeds if
+    fewer are recorded.
     """
     if seeds is not None and not isinstance(seeds, int):
         return list(check_test_seeds(seeds))
@@ -230,17 +221,9 @@ def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] |
 def duel_runs(
     arm: str, against: str, task: str, seeds: list[int], scale: str, frame: pd.DataFrame
 ) -> list[RunConfig]:
-    """Return the runs of a comparison that a frame lacks: the tuning runs of an arm without a
-    learning rate, and the test runs of an arm that has one. Once these are trained, ask again."""
-    stored = set(frame.run_id) if len(frame) else set()
-    asked = _runs_of_pair(check_pair(arm, against, task), task, seeds, scale, frame)
-    return [config for config in asked if config.run_id not in stored]
-
-
-def _runs_of_pair(
-    pair: tuple[str, str], task: str, seeds: list[int], scale: str, frame: pd.DataFrame
-) -> list[RunConfig]:
-    return arm_runs(pair, task, seeds, Evidence(frame, scale))
+    """Return the runs of a comparison that are needed next: the tuning runs of an arm without a
+    learning rate, and the test runs of an arm that has one. frame: the runs that are known."""
+    return arm_runs(check_pair(arm, against, task), task, seeds, Evidence(frame, scale))
 
 
 def compare(
@@ -253,28 +236,32 @@ def compare(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> pd.DataFrame:
-    """Compare one arm with another, each at its learning rate, by the rule of PROTOCOL.md; missing
-    runs are trained.
+    """Compare two arms, each at its learning rate, by the rule of PROTOCOL.md; train missing runs.
 
-    Returns one row a task: said and brief, the answer in words with and without its footnotes; word
-    (better, worse, about the same, cannot tell, no word); new_seeds, about how many would tell what
-    we cannot; effect, low, high (95 %), unit, n, diverged, diverged_against, fresh.
+    Return one row for each task: said and brief, the answer in words with and without its
+    footnotes; word (better, worse, about the same, cannot tell, no word); new_seeds, about how many
+    seeds would change "cannot tell"; effect, low, high (95 %), unit, n, diverged, diverged_against,
+    fresh.
 
-    `seeds`: see `duel_seeds`; a list of seeds is judged alone. `engine`: sweep's scheduler,
-    workers, client, progress. ValueError for arms that cannot be compared (`check_pair`),
+    seeds: see `duel_seeds`; of a list only these seeds are compared. engine: scheduler, workers,
+    client and progress of `sweep`. ValueError for arms that cannot be compared (`check_pair`),
     RuntimeError if a run could not be trained.
     """
-    scale, rows = default_scale() if scale is None else check_scale(scale), []
+    scale = default_scale() if scale is None else check_scale(scale)
+    rows = []
     for task in check_names("tasks", tasks):
-        pair, test_seeds = check_pair(arm, against, task), duel_seeds(against, task, scale, seeds)
-        trained = train_asked(
-            partial(_runs_of_pair, pair, task, test_seeds, scale), scale, runs_dir, **engine
-        )
-        if failed := len(trained.failed):
+        test_seeds = duel_seeds(against, task, scale, seeds)
+        needed = partial(duel_runs, arm, against, task, test_seeds, scale)
+        trained = train_asked(needed, scale, runs_dir, **engine)
+        n_failed = len(trained.failed)
+        if n_failed:
             first = trained.failed.run_id.iloc[0]
-            raise RuntimeError(f"{plural(failed, 'run')} could not be trained, the first: {first}")
-        listed = seeds is not None and not isinstance(seeds, int)
-        known = of_test_seeds(trained.known, test_seeds) if listed else trained.known
+            raise RuntimeError(
+                f"{plural(n_failed, 'run')} could not be trained, the first: {first}"
+            )
+        known = trained.known
+        if seeds is not None and not isinstance(seeds, int):
+            known = of_test_seeds(known, test_seeds)
         rows.append(answer(arm, against, task, known, scale))
     return pd.DataFrame(rows)
 
@@ -282,15 +269,14 @@ def compare(
 def answer(
     arm: str, against: str, task: str, frame: pd.DataFrame | Evidence, scale: str
 ) -> dict[str, object]:
-    """Return the row of a comparison from the runs that are there; nothing is trained."""
+    """Return the row of `compare` from the runs of a frame; train nothing."""
     arm, against = check_pair(arm, against, task)
-    return row_of_answer(
-        compare_arms(arm, against, Evidence(frame, scale), task), arm, against, scale
-    )
+    row = compare_arms(arm, against, Evidence(frame, scale), task)
+    return row_of_answer(row, arm, against, scale)
 
 
 def row_of_answer(row: Row, arm: str, against: str, scale: str) -> dict[str, object]:
-    """Return a comparison of two arms as `compare` shows it."""
+    """Return a comparison of two arms as a row of `compare`."""
     failed = row.failed or {arm: (0, 0), against: (0, 0)}
     brief = _brief(row, arm, against)
     return dict(
@@ -311,21 +297,28 @@ def row_of_answer(row: Row, arm: str, against: str, scale: str) -> dict[str, obj
 
 
 def _brief(row: Row, arm: str, against: str) -> str:
-    """`LN→GN is better than RMSN→None: +2.1 points [0.4, 3.8], 8 seeds; failed: LN→GN 1 of 8
-    runs`"""
+    """Return `LN→GN is better than RMSN→None: +2.1 points [0.4, 3.8], 8 seeds; failed: LN→GN 1 of 8
+    runs`."""
     if row.word == rule.NO_WORD:
-        said = f"no word: {row.why}"
+        parts = [f"no word: {row.why}"]
     else:
-        said = f"{SAID[row.word].format(label(arm), label(against))}: {row.amount}, {plural(row.n, 'seed')}"
-    failed = [f"{label(one)} {k} of {n} runs" for one, (k, n) in (row.failed or {}).items() if k]
-    parts = [said, *(["failed: " + ", ".join(failed)] if failed else [])]
+        sentence = SENTENCES[row.word].format(label(arm), label(against))
+        parts = [f"{sentence}: {row.amount}, {plural(row.n, 'seed')}"]
+    parts += failures_in_words(row)
     if row.word == rule.CANNOT_TELL and row.seeds_to_tell:
         parts.append(f"about {row.seeds_to_tell} new seeds would tell")
     return "; ".join(parts)
 
 
+def failures_in_words(row: Row) -> list[str]:
+    """Return `["failed: NormVary→GN 2 of 12 runs"]`; an empty list if no run failed."""
+    counts = [f"{label(arm)} {k} of {n} runs" for arm, (k, n) in (row.failed or {}).items() if k]
+    return [f"failed: {', '.join(counts)}"] if counts else []
+
+
 def _footnotes(row: Row, scale: str) -> list[str]:
     notes = [] if row.fresh else [NOT_FRESH]
-    if row.n and (shared := shared_rows(row.task, scale)):
+    shared = shared_rows(row.task, scale) if row.n else ""
+    if shared:
         notes.append(f"the seeds share {shared}, and this speaks about it alone")
     return notes

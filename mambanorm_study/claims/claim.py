@@ -67,6 +67,7 @@ class Comparison:
     smallest: float | None = None
     group: str = ""
     decides: bool = True
+    without: str = ""  # the norm that a mean over the norms leaves out
 
     @property
     def unit(self) -> str:
@@ -174,7 +175,9 @@ def after_against_before(norms: Sequence[str] = NORM_CHOICES) -> tuple[Compariso
         )
 
     without = (
-        over([n for n in norms if n != left], f"the mean without {left}", decides=False)
+        over(
+            [n for n in norms if n != left], f"the mean without {left}", decides=False, without=left
+        )
         for left in norms
     )
     return over(norms, f"mean over {len(each)} norms: None→N − N→None"), *each, *without

@@ -1,8 +1,13 @@
-"""The command line. Each command is a function under `@arg.command(…)`.
+"""The command line. Each command is a function with the decorator `@arg.command(…)`.
 
-main.py         reads the arguments, runs the command, turns every error into one line and an exit
-code arguments.py    what each kind of option may be, and the options that several commands share
-printing.py     what several commands print training.py     train, sweep, plan, bench;   study.py
-study, verdicts, record, calibrate teaching.py     notebooks, explore, sheet, slides;   store.py
-runs, tasks;   diagnose.py
+main.py         parse the arguments, run the command, turn errors into one line and an exit code
+arguments.py    the decorator, the types of options, and options that several commands share
+printing.py     output that several commands share
+training.py     train, sweep, compare, plan, bench
+study.py        study, verdicts, record, calibrate
+recording.py    train and write the recorded results
+teaching.py     notebooks, explore, sheet, slides
+store.py        runs, tasks
+
+The clinic adds card and diagnose (mambanorm_clinic/commands.py).
 """

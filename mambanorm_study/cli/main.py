@@ -1,12 +1,10 @@
-"""The command line: `mambanorm study | verdicts | record | calibrate | sweep | train | explore |
-tasks | …`.
+"""The entry point of the command line: `mambanorm COMMAND`.
 
-Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for
-does not exist or does not make sense (one line on stderr says what would); 130 interrupted, with
-every finished run kept.
+Exit codes: 0 everything was done; 1 a run or a notebook failed; 2 an argument is wrong, with one
+line on stderr that says what is allowed; 130 interrupted, with all finished runs stored.
 
-Only the standard library is imported here; each command imports what it needs, so that neither
-`--help` nor a mistake in the arguments waits for it.
+This module imports the standard library only, and each command imports what it needs, so that
+`--help` and errors in the arguments are quick.
 """
 
 from __future__ import annotations
@@ -21,13 +19,16 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from mambanorm.errors import VARIABLE, brief
-from mambanorm_study.cli import store, study, teaching, training  # noqa: F401 (each registers its commands)
-from mambanorm_study.cli.arguments import COMMANDS, Parser, file
+from mambanorm_study.cli import store, study, teaching, training  # noqa: F401 (register commands)
+from mambanorm_study.cli.arguments import COMMANDS, Command, Parser, file
 from mambanorm_study.cli.printing import say, warn_once
+
+# The environment variable that --debug sets, for workers too: errors then have a traceback.
+DEBUG = "MAMBANORM_DEBUG"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+    """Run one command and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
         warnings.showwarning = warn_once()
@@ -51,31 +52,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (OSError, MemoryError) as error:  # a full disk, a scheduler that does not answer
             return _fail(error, 1)
         except Exception as error:
-            if _is_said(error):
+            if _is_message_for_user(error):
                 return _fail(error, 1 if isinstance(error, RuntimeError) else 2)
             return _fail(f"unexpected {type(error).__name__}: {error}; --debug shows where", 1)
 
 
-DEBUG = "MAMBANORM_DEBUG"
-"""The environment variable that --debug sets, for workers too: errors are then shown with where
-they came from."""
+def _is_message_for_user(error: Exception) -> bool:
+    """Return True if this project raised the error itself, with a message for its user.
 
-
-def _is_said(error: Exception) -> bool:
-    """Return whether the kit raised the error itself, in words for its user. Another one is a
-    mistake in code, such as a norm of the user's that raises TypeError, or that the kit calls with
-    arguments which it does not take."""
+    Any other error is a mistake in code: a norm of the user's raises TypeError, or the project
+    calls it with arguments that it does not take.
+    """
     last = traceback.extract_tb(error.__traceback__)[-1]
     packages = {command.run.__module__.partition(".")[0] for command in COMMANDS.values()}
-    packages |= {"mambanorm", "benchmarks"}
-    folders = [Path(sys.modules[name].__file__).parent for name in packages if name in sys.modules]
-    if set(folders).isdisjoint(Path(last.filename).parents):
+    packages.update({"mambanorm", "benchmarks"})
+    folders = {Path(sys.modules[name].__file__).parent for name in packages & set(sys.modules)}
+    if folders.isdisjoint(Path(last.filename).parents):
         return False
     raised = isinstance(error, TypeError | RuntimeError) and last.line.startswith("raise ")
     return raised or isinstance(error, ValueError)
 
 
 def _fail(error: object, code: int) -> int:
+    """Print the error and return the exit code."""
     if os.environ.get(DEBUG):
         traceback.print_exc()
     if isinstance(error, OSError) and error.strerror:  # without its number
@@ -85,39 +84,61 @@ def _fail(error: object, code: int) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    everywhere = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    said = "import my_norm.py, which registers a norm or a task of your own; may be repeated (also: MAMBANORM_IMPORT)"
-    everywhere.add_argument(
-        "--import", type=file, action="append", dest="imports", metavar="FILE", help=said
-    )
-    everywhere.add_argument("--debug", action="store_true", help="show where an error comes from")
+    for plugin in entry_points(group="mambanorm.commands"):
+        plugin.load()  # registers the commands of another package
+    shared = _shared_options()
     parser = Parser(
         prog="mambanorm",
-        description="A study kit on normalization in Mamba: train, compare, and re-do the paper's study.",
+        description=(
+            "A study kit on normalization in Mamba: train, compare, and re-do the paper's study."
+        ),
         epilog="each command has examples: mambanorm study --help",
-        parents=[everywhere],
+        parents=[shared],
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for plugin in entry_points(group="mambanorm.commands"):
-        plugin.load()  # registers commands of another package
     for name in sorted(COMMANDS):
-        run, add, examples = COMMANDS[name]
-        said = run.__doc__
-        command = commands.add_parser(
-            name,
-            help=f"{said[0].lower()}{said[1:-1]}",
-            description=said,
-            epilog="examples:\n"
-            + "\n".join(f"  mambanorm {name} {example}".rstrip() for example in examples),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            parents=[everywhere],
-            allow_abbrev=False,
+        _add_command(commands, name, COMMANDS[name], shared)
+    options, unknown = parser.parse_known_args(argv, argparse.Namespace(imports=[], debug=False))
+    if unknown:
+        raise ValueError(
+            f"{options.command} takes no {brief(unknown[0])}: see mambanorm {options.command} "
+            "--help; a field of RunConfig is changed by --set FIELD=VALUE"
         )
-        add(command)
-        command.set_defaults(run=run)
-    options, left = parser.parse_known_args(argv, argparse.Namespace(imports=[], debug=False))
-    if left:
-        how = f"see mambanorm {options.command} --help; a field of RunConfig is changed by --set FIELD=VALUE"
-        raise ValueError(f"{options.command} takes no {brief(left[0])}: {how}")
     return options
+
+
+def _shared_options() -> Parser:
+    """Return the options that may stand before and after the name of a command."""
+    shared = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    shared.add_argument(
+        "--import",
+        type=file,
+        action="append",
+        dest="imports",
+        metavar="FILE",
+        help=(
+            "import my_norm.py, which registers a norm or a task of your own; may be repeated "
+            "(also: MAMBANORM_IMPORT)"
+        ),
+    )
+    shared.add_argument("--debug", action="store_true", help="show where an error comes from")
+    return shared
+
+
+def _add_command(commands, name: str, command: Command, shared: Parser) -> None:
+    """Add the parser of a command."""
+    summary = " ".join(command.run.__doc__.split())
+    examples = "".join(f"\n  mambanorm {name} {example}".rstrip() for example in command.examples)
+    parser = commands.add_parser(
+        name,
+        help=f"{summary[0].lower()}{summary[1:-1]}",
+        description=summary,
+        epilog=f"examples:{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[shared],
+        allow_abbrev=False,
+    )
+    for flags, settings in command.options:
+        parser.add_argument(*flags, **settings)
+    parser.set_defaults(run=command.run)

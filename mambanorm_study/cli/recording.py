@@ -1,8 +1,7 @@
-"""The command `mambanorm record`: the parts of the recorded results of a scale, in their order, and
-writing them.
+"""`mambanorm record`: the parts of the recorded results, and writing them to data/results.
 
-PROTOCOL.md has the plan. A part is whole in data/results or not there; its runs are kept in the run
-store, so that a recording which is stopped continues where it stopped.
+PROTOCOL.md has the plan. A part is written when all its runs are trained. Trained runs are in the
+run store, so that a recording which was stopped continues where it stopped.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "prot
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the recorded results, which is whole or not there."""
+    """A part of the recorded results; it is recorded as a whole or not at all."""
 
     name: str
     seeds: tuple[int, ...]
@@ -198,48 +197,44 @@ def manifest(
     seeds: int | Iterable[int] | None = None,
     tasks: str | Iterable[str] | None = None,
 ) -> pd.DataFrame:
-    """Return how many runs each part needs, and how many of them the frame has."""
-    has, rows = set(frame.run_id) if len(frame) else set(), []
+    """Return one row for each part: part, seeds, needed (the number of its runs), and recorded (how
+    many of them the frame has)."""
+    recorded_ids = set(frame.run_id) if len(frame) else set()
+    rows = []
     for part in parts(scale, seeds, tasks):
-        ids = [config.run_id for config in unique(part.ask(frame))]
-        rows.append(
-            (
-                part.name,
-                f"{part.seeds[0]}–{part.seeds[-1]}",
-                len(ids),
-                sum(name in has for name in ids),
-            )
-        )
-    return pd.DataFrame(rows, columns=["part", "seeds", "needed", "there"])
+        ids = {config.run_id for config in part.ask(frame)}
+        seed_range = f"{part.seeds[0]}–{part.seeds[-1]}"
+        rows.append((part.name, seed_range, len(ids), len(ids & recorded_ids)))
+    return pd.DataFrame(rows, columns=["part", "seeds", "needed", "recorded"])
 
 
 def commit_in_force() -> str:
-    """Return the commit that last changed PROTOCOL.md, with ", changed since" if it was edited
-    since."""
+    """Return the commit that last changed PROTOCOL.md, with ", changed since" if the file has been
+    edited after it; "unknown" without git."""
     git = ["git", "-C", str(PROTOCOL.parent)]
+    log = [*git, "log", "-1", "--format=%h", "--", PROTOCOL.name]
+    diff = [*git, "diff", "--quiet", "HEAD", "--", PROTOCOL.name]
     try:
-        log = subprocess.run(
-            [*git, "log", "-1", "--format=%h", "--", PROTOCOL.name], capture_output=True, text=True
-        )
-        dirty = subprocess.run(
-            [*git, "diff", "--quiet", "HEAD", "--", PROTOCOL.name], capture_output=True
-        )
+        commit = subprocess.run(log, capture_output=True, text=True).stdout.strip()
+        is_edited = subprocess.run(diff, capture_output=True).returncode != 0
     except OSError:
         return "unknown"
-    commit = log.stdout.strip()
-    return f"{commit}, changed since" if commit and dirty.returncode else commit or "unknown"
+    if not commit:
+        return "unknown"
+    return f"{commit}, changed since" if is_edited else commit
 
 
 def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None:
-    """Return the rows that the file holds already; None = there is no file yet.
+    """Return the rows that the file has already; None if there is no file yet.
 
-    ValueError for a file that is no recorded frame of the scale, which recording would spoil, and
-    OSError for a folder that cannot be written to.
+    ValueError for a file that is not a recorded frame of the scale, because recording would
+    overwrite it; OSError for a folder that cannot be written to.
     """
     path = (recorded_path(scale) if path is None else path).resolve()
     if not CHECKOUT and KIT in path.parents:
         raise ValueError(
-            "the kit's results are recorded in a checkout of the project: name another file with --out"
+            "the kit's results are recorded in a checkout of the project: "
+            "name another file with --out"
         )
     writable_folder(path.parent, "the recorded results")
     if path.exists() and not path.is_file():
@@ -247,10 +242,14 @@ def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None
     if not path.is_file():
         return None
     frame = read_results(path)
-    lacks = [f"the column {name}" for name in RECORDED_COLUMNS if name not in frame]
-    if lacks or set(frame.scale) - {scale} or not frame.protocol.between(2, VERSION).all():
-        what = f"lacks {lacks[0]}" if lacks else "holds runs of another scale or protocol"
-        raise ValueError(f"{path} {what}: move it away, or record into another file with --out")
+    missing_columns = [name for name in RECORDED_COLUMNS if name not in frame]
+    fault = ""
+    if missing_columns:
+        fault = f"lacks the column {missing_columns[0]}"
+    elif set(frame.scale) - {scale} or not frame.protocol.between(2, VERSION).all():
+        fault = "holds runs of another scale or protocol"
+    if fault:
+        raise ValueError(f"{path} {fault}: move it away, or record into another file with --out")
     return frame
 
 
@@ -263,76 +262,76 @@ def record_results(
     path: str | Path | None = None,
     **engine: Any,
 ) -> Path:
-    """Train the parts one after the other and write the recorded results of a scale; return their
+    """Train the parts one after the other, write the recorded results of a scale, and return their
     path.
 
-    The file is written anew after each part; called again, recording goes on. Runs that the file or
-    the kit has are not trained again. Each new row names the version of the protocol and its
-    commit. `engine`: sweep's scheduler, workers, client, progress. RuntimeError if a run could not
-    be trained: its part is not recorded. The file is checked as in `recorded_before` before
-    anything is trained.
+    The file is written after each part, and a second call continues. Runs that the file or the kit
+    has are not trained again. Each new row has the version of the protocol and its commit. engine:
+    scheduler, workers, client and progress of `sweep`.
+
+    RuntimeError if a run could not be trained: its part is not recorded. ValueError and OSError as
+    of `recorded_before`, before anything is trained.
     """
     scale, commit = default_scale() if scale is None else scale, commit_in_force()
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
     recorded_before(scale, path)  # an unusable file is refused before anything is trained
-    asked = parts(scale, seeds, tasks)
-    for number, part in enumerate(asked, start=1):
-        print(
-            f"part {number} of {len(asked)}: {part.name}, seeds {part.seeds[0]} to {part.seeds[-1]}"
-        )
+    to_record = parts(scale, seeds, tasks)
+    for number, part in enumerate(to_record, start=1):
+        seed_range = f"seeds {part.seeds[0]} to {part.seeds[-1]}"
+        print(f"part {number} of {len(to_record)}: {part.name}, {seed_range}")
         trained = train_asked(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
-        if failed := len(trained.failed):
+        n_failed = len(trained.failed)
+        if n_failed:
             raise RuntimeError(
-                f"{plural(failed, 'run')} could not be trained: {part.name!r} is not recorded"
+                f"{plural(n_failed, 'run')} could not be trained: {part.name!r} is not recorded"
             )
         _write(trained.asked, commit, path, runs_dir)
     return path
 
 
 def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None) -> None:
-    """Add the stored runs among these configs to the file; rows that it or the kit has keep what
-    they say. RuntimeError if a run is not there."""
-    before = recorded_before(
-        configs[0].scale, path
-    )  # read again, for another recording may have written to it
-    known = set() if before is None else set(before.run_id)
-    if recorded_path(configs[0].scale).is_file():
-        known |= set(recorded(configs[0].scale).run_id)
-    configs = [config for config in configs if config.run_id not in known]
+    """Add the stored runs of these configs to the file; rows that the file or the kit has are not
+    changed. RuntimeError if the store lacks a run."""
+    scale = configs[0].scale
+    before = recorded_before(scale, path)  # read again: another process may have written to it
+    recorded_ids = set() if before is None else set(before.run_id)
+    if recorded_path(scale).is_file():
+        recorded_ids.update(recorded(scale).run_id)
+    configs = [config for config in configs if config.run_id not in recorded_ids]
     if not configs:
         return
     rows = load_runs(runs_dir, configs=configs)
-    if len(rows) < len(configs):
+    n_missing = len(configs) - len(rows)
+    if n_missing:
         raise RuntimeError(
-            f"the store lacks {plural(len(configs) - len(rows), 'run')} of this part, which is not recorded"
+            f"the store lacks {plural(n_missing, 'run')} of this part, which is not recorded"
         )
-    rows = with_summaries(rows, runs_dir, again=True).assign(
-        protocol=VERSION, protocol_commit=commit
-    )
-    write_inside(
-        recorded_inside(path) | _inside(configs, runs_dir), path
-    )  # first: a frame without it would be final
-    write_recorded(
-        rows if before is None else pd.concat([before, rows], ignore_index=True), configs, path
-    )
+    rows = with_summaries(rows, runs_dir, again=True)
+    rows = rows.assign(protocol=VERSION, protocol_commit=commit)
+    if before is not None:
+        rows = pd.concat([before, rows], ignore_index=True)
+    # the inside first: once the frame has its rows, these runs would not be written again
+    write_inside(recorded_inside(path) | _inside(configs, runs_dir), path)
+    write_recorded(rows, configs, path)
 
 
 def _inside(
     configs: list[RunConfig], runs_dir: str | Path | None
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return what the runs of Figures 9 and 10 keep of their inside; singular values, which are
-    many, of one seed."""
+    """Return run_id → recorded statistics of the layers, for the runs of Figures 9 and 10.
+
+    Singular values are large, and are returned for one seed only.
+    """
     scale, seeds = configs[0].scale, sorted({config.seed for config in configs})
-    drawn = {
-        config.run_id for config in (*growth_runs(scale, seeds=seeds), *failing_runs(scale, seeds))
-    }
-    found = {}
+    drawn = [*growth_runs(scale, seeds=seeds), *failing_runs(scale, seeds)]
+    drawn_ids = {config.run_id for config in drawn}
+    inside = {}
     for config in configs:
-        run = stored_run(config.run_id, runs_dir) if config.run_id in drawn else None
+        run = stored_run(config.run_id, runs_dir) if config.run_id in drawn_ids else None
         if run is not None and (run.path / "diagnostics.npz").is_file():
-            found[config.run_id] = {
+            inside[config.run_id] = {
                 name: values
                 for name, values in run.diagnostics.items()
                 if config.seed == seeds[0] or not name.endswith("singular_values")
             }
-    return found
+    return inside

@@ -1,91 +1,104 @@
-"""`mambanorm study`, `verdicts`, `record` and `calibrate`: the paper's study anew, its claims
-judged, results recorded, and how often the verdicts' rule is wrong."""
+"""`mambanorm study`, `verdicts`, `record` and `calibrate`: repeat the paper's study, judge its
+claims, record results, and simulate how often the rule of the verdicts is wrong."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
-from mambanorm_study.basics.atomic import writable_folder
-from mambanorm_study.basics.settings import STUDY_SCALE, check_fresh, check_source
+from mambanorm_study.basics.atomic import writable_folder, write_text
+from mambanorm_study.basics.settings import CHECKOUT, STUDY_SCALE, check_fresh, check_source
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
-from mambanorm_study.cli.arguments import Parser
 from mambanorm_study.cli.printing import confirm, print_dry_run, report_failed
 
 
-def add_study(command: Parser) -> None:
-    arg.add_common(command, usual=f"MAMBANORM_SCALE, else {STUDY_SCALE}")
-    arg.add_training(command)
-    command.add_argument("--source", type=check_source, metavar="WHERE", help=arg.SOURCE_HELP)
-    command.add_argument("--fresh", type=check_fresh, metavar="N", help=arg.FRESH_HELP)
-    command.add_argument("--notebooks", type=arg.names, metavar="NAMES", help=arg.NOTEBOOKS_HELP)
-    command.add_argument(
-        "--out",
-        type=arg.folder,
-        metavar="DIR",
-        help="where the report goes (default: reports/<scale>)",
-    )
-
-
 @arg.command(
-    add_study,
-    "",
-    "--scale smoke --out /tmp/report",
-    "--seeds 8 --dry-run",
-    "--notebooks 03,05_combination --tasks digits",
+    *arg.which_runs(default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}"),
+    *arg.TRAINING,
+    arg.option(
+        "--source",
+        type=check_source,
+        metavar="WHERE",
+        help=(
+            "auto (reads recorded runs, trains the rest), recorded or trained "
+            "(default: MAMBANORM_SOURCE, else auto)"
+        ),
+    ),
+    arg.option(
+        "--fresh",
+        type=check_fresh,
+        metavar="N",
+        help=(
+            "how many fresh seeds of each compared arm are trained "
+            "(default: MAMBANORM_FRESH, else 1)"
+        ),
+    ),
+    arg.NOTEBOOKS,
+    arg.out("where the report goes (default: reports/<scale>)"),
+    examples=(
+        "",
+        "--scale smoke --out /tmp/report",
+        "--seeds 8 --dry-run",
+        "--notebooks 03,05_combination --tasks digits",
+    ),
 )
 def study(options: argparse.Namespace) -> int:
     """Train what is missing, execute the notebooks and write the report."""
-    from mambanorm_study.report.notebooks import find_notebooks, study_runs
-    from mambanorm_study.tables.replication import trained_here
+    from mambanorm_study.report.plan import plan_study
 
-    arg.set_source(options)
-    paths = find_notebooks(options.notebooks)
-    names = [path.stem for path in paths] if options.notebooks else None
-    plan = study_runs(options.scale, options.tasks, options.seeds, names)
-    configs = [config for configs in plan.values() for config in configs]
-    how = dict(runs_dir=options.runs_dir, draw=not options.dry_run)
-    here = [config for own in plan.values() for config in trained_here(own, **how)]
+    # the kernels of the notebooks read these
+    if options.source is not None:
+        os.environ["MAMBANORM_SOURCE"] = options.source
+    if options.fresh is not None:
+        os.environ["MAMBANORM_FRESH"] = str(options.fresh)
+    plan = plan_study(
+        options.scale,
+        options.tasks,
+        options.seeds,
+        runs_dir=options.runs_dir,
+        notebooks=options.notebooks,
+        draw=not options.dry_run,
+    )
     if options.dry_run:
         if options.out:
             writable_folder(options.out, "the report")
-        read = len({config.run_id for config in configs} - {config.run_id for config in here})
-        print(f"{plural(read, 'recorded run')} read") if read else None
-        print_dry_run(here, options)
-        print(
-            f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}"
-        )
+        n_read = len(set(plan.configs) - set(plan.configs_trained_here))
+        if n_read:
+            print(f"{plural(n_read, 'recorded run')} read")
+        print_dry_run(plan.configs_trained_here, options)
+        names = ", ".join(path.stem for path in plan.paths)
+        print(f"Then {plural(len(plan.paths), 'notebook')} executed: {names}")
         return 0
-    confirm(here, options)
-    from mambanorm_study.report import (
-        study as report,
-    )  # here: what a study would train is said without Jupyter
+    confirm(plan.configs_trained_here, options)
+    # here, because a dry run needs no Jupyter
+    from mambanorm_study.report import study as report
 
-    asked = {
-        name: getattr(options, name)
-        for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")
-    }
-    return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
-
-
-def add_verdicts(command: Parser) -> None:
-    command.add_argument(
-        "--claims", type=arg.names, metavar="IDS", help="only these claims: H1s,H3s (default: all)"
+    outcomes = report.run_study(
+        plan, scheduler=options.scheduler, workers=options.workers, out_dir=options.out
     )
-    arg.add_common(command, seeds_help=arg.JUDGED_SEEDS_HELP)
-    arg.add_training(command)
+    return report.exit_code(outcomes)
 
 
 @arg.command(
-    add_verdicts,
-    "--seeds 8 --tasks digits",
-    "--seeds 3 --dry-run",
-    "--claims H1s,H3s --tasks digits,listops",
-    "--claims H1s --seeds 60-67",
+    arg.option(
+        "--claims",
+        type=arg.names,
+        metavar="IDS",
+        help="only these claims: H1s,H3s (default: all)",
+    ),
+    *arg.which_runs(arg.JUDGED_SEEDS_HELP),
+    *arg.TRAINING,
+    examples=(
+        "--seeds 8 --tasks digits",
+        "--seeds 3 --dry-run",
+        "--claims H1s,H3s --tasks digits,listops",
+        "--claims H1s --seeds 60-67",
+    ),
 )
 def verdicts(options: argparse.Namespace) -> int:
-    """Train the runs that the claims lack and print a verdict for each claim."""
+    """Train the missing runs of the claims and print a verdict for each claim."""
     from mambanorm_study import claims
     from mambanorm_study.claims import pages
     from mambanorm_study.claims.plan import PROTOCOL, check_test_seeds
@@ -94,43 +107,38 @@ def verdicts(options: argparse.Namespace) -> int:
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
-    asked = dict(
-        seeds=options.seeds,
-        tasks=arg.check_tasks(options.tasks) if options.tasks else None,
-        scale=scale,
-    )
+    tasks = arg.check_tasks(options.tasks) if options.tasks else None
+    which = dict(seeds=options.seeds, tasks=tasks, scale=scale)
     known = known_runs(scale, options.runs_dir)
-    configs = claims.verdict_runs(ids, known, **asked)
-    to_train = [config for config in configs if config.run_id not in set(known.run_id)]
+    needed = claims.verdict_runs(ids, known, **which)
+    missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if options.dry_run:
-        print_dry_run(to_train, options)
+        print_dry_run(missing, options)
         return 0
-    confirm(to_train, options)
-    engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
-    trained = claims.train_verdicts(ids, **asked, **engine)
+    confirm(missing, options)
+    trained = claims.train_verdicts(ids, **which, **arg.engine(options))
     frame = trained.known
     if options.seeds is not None:
         frame = of_test_seeds(frame, check_test_seeds(options.seeds))
-    judged = claims.verdicts(frame, ids, scale=scale, tasks=asked["tasks"])
     print(f"Protocol {claims.VERSION}, scale {scale}; the rule in words: {PROTOCOL}\n")
-    print("\n".join(map(pages.describe, judged)))
+    for verdict in claims.verdicts(frame, ids, scale=scale, tasks=tasks):
+        print(pages.describe(verdict))
     return report_failed(trained.failed)
 
 
-def add_record(command: Parser) -> None:
-    command.add_argument(
+@arg.command(
+    arg.option(
         "--out",
         type=arg.file,
         metavar="FILE",
         help="where the frame goes (default: data/results/<scale>.parquet)",
-    )
-    arg.add_common(command, seeds_help=arg.JUDGED_SEEDS_HELP)
-    arg.add_training(command)
-
-
-@arg.command(add_record, "--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet")
+    ),
+    *arg.which_runs(arg.JUDGED_SEEDS_HELP),
+    *arg.TRAINING,
+    examples=("--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet"),
+)
 def record(options: argparse.Namespace) -> int:
-    """Train all that the study and the verdicts need and record the run frame."""
+    """Train all runs that the study and the verdicts need, and record them in one file."""
     from mambanorm_study.cli import recording
     from mambanorm_study.runs.grid import unique
     from mambanorm_study.runs.recorded_results import describe_recorded, read_results
@@ -140,34 +148,35 @@ def record(options: argparse.Namespace) -> int:
     tasks = arg.check_tasks(options.tasks) if options.tasks else None
     before = recording.recorded_before(scale, options.out and Path(options.out))
     known = known_runs(scale, options.runs_dir, before)
-    to_train = [c for part in recording.parts(scale, options.seeds, tasks) for c in part.ask(known)]
-    to_train = [config for config in unique(to_train) if config.run_id not in set(known.run_id)]
+    parts = recording.parts(scale, options.seeds, tasks)
+    needed = unique(config for part in parts for config in part.ask(known))
+    missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if options.dry_run:
         print(recording.manifest(known, scale, options.seeds, tasks).to_string(index=False))
-        print_dry_run(to_train, options)
+        print_dry_run(missing, options)
         return 0
-    confirm(to_train, options)
-    engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    confirm(missing, options)
     path = recording.record_results(
-        scale, seeds=options.seeds, tasks=tasks, path=options.out, **engine
+        scale, seeds=options.seeds, tasks=tasks, path=options.out, **arg.engine(options)
     )
     print(f"{path}: {describe_recorded(read_results(path))}")
     return 0
 
 
-def add_calibrate(command: Parser) -> None:
-    command.add_argument(
-        "--studies", type=arg.whole(1), default=1_000, metavar="N", help="per case (default: 1000)"
-    )
-    command.add_argument("--record", action="store_true", help="write the repository's table anew")
-
-
-@arg.command(add_calibrate, "--studies 200", "--studies 10000 --record")
+@arg.command(
+    arg.option(
+        "--studies",
+        type=arg.whole(1),
+        default=1_000,
+        metavar="N",
+        help="simulated studies for each case (default: 1000)",
+    ),
+    arg.option("--record", action="store_true", help="write the table of the repository anew"),
+    examples=("--studies 200", "--studies 10000 --record"),
+)
 def calibrate(options: argparse.Namespace) -> int:
     """Simulate studies and print how often the verdicts are wrong, and how often they find an
     effect."""
-    from mambanorm_study.basics.atomic import write_text
-    from mambanorm_study.basics.settings import CHECKOUT
     from mambanorm_study.claims import calibration
 
     if options.record and not CHECKOUT:

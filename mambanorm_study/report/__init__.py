@@ -1,8 +1,11 @@
-"""The report: the notebooks executed headless, and one page of their answers.
+"""The report: notebooks executed without a browser, and one page of their answers.
 
-study.py           the whole way, from what has to be trained to the page of cards
-(templates/index.html) notebooks.py       the study's notebooks, the runs that each needs, and what
-an executed one shows of itself execute.py         notebooks → executed notebooks notebook_page.py
-the page of one notebook;   page.py: the frame and the text of every page slides.py          a slide
-deck of one notebook
+plan.py            which notebooks a study executes, and which runs it reads and trains
+study.py           the whole study, and its first page (templates/index.html)
+execute.py         execute notebooks with papermill
+notebooks.py       find the notebooks, and read the title, question, answer and pictures of one
+notebook_page.py   the HTML page of one notebook
+page.py            the frame of every page; Markdown and formulas to HTML
+slides.py          the slides of one notebook
+verdict_page.py    the HTML table of verdicts
 """

@@ -1,8 +1,7 @@
-"""Executing notebooks headless: papermill with parameters, two kernels at a time, each with its
-share of the cores.
+"""Execute notebooks with papermill, two kernels at a time, which share the cores of the machine.
 
 A notebook needs one cell tagged `parameters` with scale, seeds, tasks, runs_dir and scheduler. A
-failing notebook never stops the others: its outcome says which cell failed and with what.
+notebook that fails does not stop the others: its outcome names the cell and the error.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,51 +32,44 @@ from mambanorm_study.report.notebooks import NotebookOutcome, read_outcome
 from mambanorm_study.runs import machine
 
 AT_ONCE = 2  # kernels; more would only share the cores of a laptop
-logging.getLogger("papermill").addHandler(
-    logging.NullHandler()
-)  # what it would print is in the outcome
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+# papermill logs what the outcome says
+logging.getLogger("papermill").addHandler(logging.NullHandler())
 
 
-def execute(
-    paths: Sequence[Path],
-    out_dir: Path,
-    parameters: dict,
-    progress: bool = True,
-    each: Callable[[NotebookOutcome], None] = lambda outcome: None,
-) -> list[NotebookOutcome]:
-    """Executes notebooks, at most AT_ONCE at a time with the cores split among them; outcomes in
-    their order. `each` is called with every outcome as it comes."""
+def execute(paths: Sequence[Path], out_dir: Path, parameters: dict) -> list[NotebookOutcome]:
+    """Execute notebooks, at most AT_ONCE at a time, and return their outcomes in the order
+    given."""
     if not paths:
         return []
     cores = machine.cores()
     at_once = max(1, min(AT_ONCE, cores, len(paths)))
     kernels, pool = Kernels(max(1, cores // at_once)), ThreadPoolExecutor(at_once)
-    outcomes = {}
+    futures = [pool.submit(_run_safely, path, out_dir, parameters, kernels) for path in paths]
     layout = "{desc} |{bar}| {n_fmt}/{total_fmt}, {elapsed}{postfix}"
-    with tqdm(total=len(paths), desc="notebooks", bar_format=layout, disable=not progress) as bar:
-        futures = {
-            pool.submit(_run_safely, path, out_dir, parameters, kernels): path for path in paths
-        }
-        try:
+    try:
+        with tqdm(total=len(paths), desc="notebooks", bar_format=layout) as bar:
             for future in as_completed(futures):
-                outcome = outcomes[futures[future]] = future.result()
-                if progress or not outcome.ok:
-                    bar.write(str(outcome))
+                bar.write(str(future.result()))
                 bar.update()
-                each(outcome)
-        finally:  # on an interrupt no kernel is left behind, and no thread waits for one
-            pool.shutdown(wait=False, cancel_futures=True)
-            kernels.stop()
-            pool.shutdown()
-            # papermill's threads can leave the whole process in their working directory
-            papermill_io.get_handler("local").cwd(None)
-    return [outcomes[path] for path in paths]
+    finally:  # after an interrupt no kernel may keep running, and no thread may wait for one
+        pool.shutdown(wait=False, cancel_futures=True)
+        kernels.stop()
+        pool.shutdown()
+        # papermill's threads can leave the whole process in their working directory
+        papermill_io.get_handler("local").cwd(None)
+    return [future.result() for future in futures]
 
 
 def _run_safely(path: Path, out_dir: Path, parameters: dict, kernels: Kernels) -> NotebookOutcome:
     try:
         return run_notebook(path, out_dir, parameters, kernels=kernels)
-    except Exception as error:  # not even started: a damaged file, a parameter it does not know
+    except Exception as error:  # before the start: a damaged file, an unknown parameter
         return NotebookOutcome(path.stem, title=path.stem, error=f"{type(error).__name__}: {error}")
 
 
@@ -88,79 +80,93 @@ def run_notebook(
     *,
     kernels: Kernels | None = None,
 ) -> NotebookOutcome:
-    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a failing cell
-    is an outcome."""
+    """Execute one notebook with parameters, write `<name>.ipynb` and `<name>.html` into `out_dir`,
+    and return its outcome, also if a cell fails.
+
+    InterruptedError if `kernels` were stopped; the files of an earlier execution then stay.
+    """
     path, out_dir = Path(path).resolve(), Path(out_dir).resolve()
-    nbformat.read(path, as_version=4)
+    nbformat.read(path, as_version=4)  # refuses a damaged file before a kernel is started
     out_dir.mkdir(parents=True, exist_ok=True)
     unfinished, final = out_dir / f".unfinished-{path.name}", out_dir / path.name
-    crash, kernels = "", kernels or Kernels()
-    try:
-        # beside its notebook, as in JupyterLab; but nothing is written beside those of an installed
-        # wheel
-        with kernels.start(path.parent if CHECKOUT or KIT not in path.parents else WORK) as kernel:
-            # papermill formats its paths: braces in a folder's name must be doubled
-            names = [str(name).replace("{", "{{").replace("}", "}}") for name in (path, unfinished)]
-            options = dict(kernel_name="python3", language="python", progress_bar=False)
-            pm.execute_notebook(*names, parameters=parameters, km=kernel, **options)
-    except PapermillExecutionError:
-        pass  # the notebook holds the error, see read_outcome
-    except Exception as error:  # the kernel died or never came up
-        crash = f"{type(error).__name__}: {error}"
-    if kernels.stopped:  # what an earlier study has made of this notebook stays
+    kernels = kernels or Kernels()
+    crash = _papermill(path, unfinished, parameters, kernels)
+    if kernels.stopped:
         unfinished.unlink(missing_ok=True)
         raise InterruptedError(f"{path.name} was interrupted")
     if not unfinished.exists():
-        return NotebookOutcome(path.stem, title=path.stem, error=crash)
+        return NotebookOutcome(path.stem, title=path.stem, error=crash or "no notebook was written")
     nb = nbformat.read(unfinished, as_version=4)
-    nb.metadata.papermill |= {"input_path": path.name, "output_path": path.name, "crash": crash}
+    nb.metadata.papermill.update(input_path=path.name, output_path=path.name, crash=crash)
     write_text(final, nbformat.writes(nb))
     unfinished.unlink()
     outcome = read_outcome(final)
-    from mambanorm_study.report.notebook_page import (
-        to_html,  # nbconvert takes a second to import; by now a kernel has run
-    )
+    # nbconvert takes a second to import: here, because by now other kernels are running
+    from mambanorm_study.report.notebook_page import to_html
 
-    write_text(final.with_suffix(".html"), to_html(nb, outcome.title))
-    return replace(outcome, html=final.with_suffix(".html"))
+    html = final.with_suffix(".html")
+    write_text(html, to_html(nb, outcome.title))
+    return replace(outcome, html=html)
+
+
+def _papermill(path: Path, out: Path, parameters: dict | None, kernels: Kernels) -> str:
+    """Execute the notebook into the file `out`, and return the error of the kernel, or ""."""
+    # the working directory is the notebook's, as in JupyterLab, but an installed wheel stays clean
+    folder = path.parent if CHECKOUT or KIT not in path.parents else WORK
+    # papermill formats its paths: braces in a folder's name must be doubled
+    names = [str(name).replace("{", "{{").replace("}", "}}") for name in (path, out)]
+    try:
+        with kernels.start(folder) as kernel:
+            pm.execute_notebook(
+                *names,
+                parameters=parameters,
+                km=kernel,
+                kernel_name="python3",
+                language="python",
+                progress_bar=False,
+            )
+    except PapermillExecutionError:
+        return ""  # a cell failed: the notebook holds its error
+    except Exception as error:  # the kernel died or did not start
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel that remembers its client, and closes it: nbclient does not if it was given the
-    kernel."""
+    """A kernel that remembers its client and closes it.
+
+    nbclient does not close the client of a kernel that it was given.
+    """
 
     def client(self, **options):
         self.last_client = super().client(**options)
         return self.last_client
 
     def close(self) -> None:
+        """Close the client and shut the kernel down."""
         if hasattr(self, "last_client"):
             self.last_client.stop_channels()
         run_sync(self._async_shutdown_kernel)(now=True)
 
 
 class Kernels:
-    """Starts kernels of this very Python with a share of the cores, and can stop all of them at
-    once."""
+    """Kernels of this Python with a number of threads each, which can be stopped together."""
 
     def __init__(self, threads: int | None = None):
-        self.threads, self.running, self.stopped = threads, set(), False
+        self.threads = threads  # None = as many as the environment says
+        self.running: set[Kernel] = set()
+        self.stopped = False
         self.lock = threading.Lock()
 
     @contextmanager
     def start(self, folder: Path) -> Iterator[Kernel]:
-        """A running kernel whose working directory is `folder`; it is shut down when done."""
+        """Yield a running kernel whose working directory is `folder`, and shut it down after."""
         with tempfile.TemporaryDirectory(prefix="mambanorm-") as private:
-            # sockets in a private folder: kernels started side by side would pick the same TCP
-            # ports
-            sockets = (
-                dict(transport="ipc", ip=f"{private}/k")
-                if os.name == "posix" and len(private) < 90
-                else {}
-            )
-            kernel = Kernel(
-                kernel_name="python3", connection_file=f"{private}/kernel.json", **sockets
-            )
+            kernel = Kernel(kernel_name="python3", connection_file=f"{private}/kernel.json")
+            if os.name == "posix" and len(private) < 90:
+                # kernels that start side by side would choose the same TCP ports; the path of a
+                # socket has about 100 characters
+                kernel.transport, kernel.ip = "ipc", f"{private}/k"
             # a user's own "python3" kernel may be another Python, without this package
             kernel.kernel_spec.argv[0] = sys.executable
             with self.lock:
@@ -177,28 +183,24 @@ class Kernels:
 
     def _environment(self) -> dict[str, str]:
         env = dict(os.environ)
-        env.pop("MPLBACKEND", None)  # a backend chosen for scripts would swallow the figures
-        if CHECKOUT:  # which need not be installed
+        env.pop("MPLBACKEND", None)  # a backend for scripts would show no figures
+        if CHECKOUT:  # the checkout may not be installed
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         env[KERNEL] = "1"
         if self.threads:
-            names = (
-                "OMP_NUM_THREADS",
-                "MKL_NUM_THREADS",
-                "OPENBLAS_NUM_THREADS",
-                "NUMBA_NUM_THREADS",
-            )
-            env |= dict.fromkeys(names, str(self.threads))
+            env.update(dict.fromkeys(THREAD_VARIABLES, str(self.threads)))
         return env
 
     def stop(self) -> None:
-        """Kills what runs, with the processes it started; its notebook then ends with an error."""
+        """Kill the running kernels and the processes that they started.
+
+        The notebooks of these kernels end with an error.
+        """
         with self.lock:
             self.stopped = True
             for kernel in self.running:
-                try:
+                with suppress(psutil.NoSuchProcess):
                     process = psutil.Process(kernel.provisioner.pid)
-                    for one in (*process.children(recursive=True), process):
-                        one.kill()
-                except psutil.NoSuchProcess:
-                    continue
+                    for child in process.children(recursive=True):
+                        child.kill()
+                    process.kill()

@@ -1,8 +1,7 @@
-"""One executed notebook as a page that stands alone: no script, no network, light and dark, wide
-and narrow.
+"""The HTML page of one executed notebook, in light and dark colours, for wide and narrow screens.
 
-A widget is shown as the picture that goes with it (`mambanorm_study/widgets/`). `link_pages` of
-study.py fills <nav>.
+The page holds no script and loads nothing from the network. A widget is shown as its picture
+(`mambanorm_study/widgets/`). `link_pages` of study.py fills <nav>.
 """
 
 import re
@@ -17,7 +16,8 @@ from traitlets.config import Config
 
 from mambanorm_study.report.page import figures, mathml, navigation, page, template, to_pages
 
-SHOWN = [
+# The formats of an output in the order of preference; none of them needs a script.
+OUTPUT_FORMATS = [
     "text/html",
     "text/markdown",
     "image/svg+xml",
@@ -26,12 +26,10 @@ SHOWN = [
     "text/latex",
     "text/plain",
 ]
-"""The formats of an output, of which the first that it has is shown. None of them needs a
-script."""
 
 
 class Renderer(IPythonRenderer):
-    """nbconvert's Markdown, its formulas drawn at once instead of by MathJax."""
+    """nbconvert's Markdown renderer with formulas in MathML, where nbconvert needs MathJax."""
 
     def inline_math(self, body: str) -> str:
         return mathml(body)
@@ -43,52 +41,51 @@ class Renderer(IPythonRenderer):
         return mathml(rf"\begin{{{name}}}{body}\end{{{name}}}", display="block")
 
 
-FOLDED = """{%- extends "basic/index.html.j2" -%}
+# nbconvert's plain template, with the cells tagged `solution` folded.
+CELL_TEMPLATE = """{%- extends "basic/index.html.j2" -%}
 {% block codecell %}{% if "solution" in cell.metadata.get("tags", []) -%}
-<details class="solution"><summary>Show the solution: code and result</summary>{{ super() }}</details>
+<details class="solution"><summary>Show the solution: code and result</summary>
+{{- super() -}}
+</details>
 {%- else %}{{ super() }}{% endif %}{% endblock %}"""
-"""nbconvert's plain template, with the cells tagged `solution` folded."""
 
 
 class Cells(HTMLExporter):
-    """The cells of a notebook as HTML, without a page around them; a solution opens when it is
-    clicked."""
+    """An exporter of the cells of a notebook as HTML, without a page around them."""
 
     def __init__(self):
-        shown = Config(NbConvertBase=dict(display_data_priority=SHOWN))
         super().__init__(
-            config=shown, template_name="basic", exclude_anchor_links=True, raw_template=FOLDED
+            config=Config(NbConvertBase=dict(display_data_priority=OUTPUT_FORMATS)),
+            template_name="basic",
+            exclude_anchor_links=True,
+            raw_template=CELL_TEMPLATE,
         )
 
     @pass_context
     def markdown2html(self, context, source: str) -> str:
-        return rendered(
-            source, escape=False, attachments=context.get("cell", {}).get("attachments", {})
-        )
+        attachments = context.get("cell", {}).get("attachments", {})
+        return render_markdown(source, escape=False, attachments=attachments)
 
 
-def rendered(text: str, **options) -> str:
-    """Markdown → HTML; a heading has an id, and a link to itself."""
+def render_markdown(text: str, **options) -> str:
+    """Return Markdown as HTML; each heading has an id and a link to itself."""
     return MarkdownWithMath(renderer=Renderer(**options)).render(text)
 
 
 def to_html(nb: nbformat.NotebookNode, title: str) -> str:
-    """The page of an executed notebook; its links to other notebooks lead to their pages."""
+    """Return the page of an executed notebook; links to notebooks lead to their pages."""
     nb = deepcopy(nb)
-    nb.metadata.pop("widgets", None)  # the state of widgets, of use to their scripts only
-    for output in (o for cell in nb.cells for o in cell.get("outputs", ())):
-        data = output.get("data", {})
-        if text := data.get("text/markdown") or data.get(
-            "text/latex"
-        ):  # an answer: what a store says is in it
-            data.setdefault(
-                "text/html", f'<div class="rendered_html">{rendered(text, escape=True)}</div>'
-            )
+    nb.metadata.pop("widgets", None)  # only the scripts of widgets need their state
+    for cell in nb.cells:
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            text = data.get("text/markdown") or data.get("text/latex")
+            if text:  # escaped, because an answer shows text from the run store
+                html = f'<div class="rendered_html">{render_markdown(text, escape=True)}</div>'
+                data.setdefault("text/html", html)
     cells, _ = Cells().from_notebook_node(nb)
-    light, dark = (
-        HtmlFormatter(style=name).get_style_defs(".highlight")
-        for name in ("default", "github-dark")
-    )
+    light = HtmlFormatter(style="default").get_style_defs(".highlight")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     colours = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
     links = navigation()
     body = f"{links}\n{sections(cells)}\n{figures(cells)}\n{links}"
@@ -96,7 +93,7 @@ def to_html(nb: nbformat.NotebookNode, title: str) -> str:
 
 
 def sections(cells: str) -> str:
-    """The contents of a page, folded: a link to each section."""
-    found = re.findall(r'<h2 id="(.*?)">(.*?)<a class="anchor-link"', cells)
-    lines = "\n".join(f'<li><a href="#{place}">{title}</a></li>' for place, title in found)
-    return f"<details><summary>On this page</summary><ul>{lines}</ul></details>" if found else ""
+    """Return a folded list of links to the sections of a page."""
+    headings = re.findall(r'<h2 id="(.*?)">(.*?)<a class="anchor-link"', cells)
+    links = "\n".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
+    return f"<details><summary>On this page</summary><ul>{links}</ul></details>" if links else ""

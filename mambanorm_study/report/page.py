@@ -1,5 +1,7 @@
-"""The frame of every page of the report, from the files in `templates/`, and its text: no script,
-no network."""
+"""The frame of every page of the report, from the files in `templates/`, and its text.
+
+A page holds no script and loads nothing from the network.
+"""
 
 import html
 import re
@@ -8,24 +10,26 @@ from pathlib import Path
 from xml.etree.ElementTree import tostring
 
 TEMPLATES = Path(__file__).with_name("templates")
-ACTIVE = {"href", "style", "class", "id"}  # attributes that a formula could bring into a page
+# attributes that a formula must not bring into a page
+UNSAFE_ATTRIBUTES = {"href", "style", "class", "id"}
 
 
 def page(title: str, body: str, *styles: str) -> str:
-    """A page. `title` is text and `body` HTML; the styles follow those that every page has."""
-    return template(
-        "page.html", title=title, style="\n".join([template("look.css"), *styles]), body=body
-    )
+    """Return a page. title: text; body: HTML; styles: CSS, added to that of every page."""
+    style = "\n".join([template("look.css"), *styles])
+    return template("page.html", title=title, style=style, body=body)
 
 
 def template(name: str, **values: object) -> str:
-    """The file with its values, which are escaped unless it says `|safe`. An error for a name
-    without a value."""
+    """Return a file of `templates/` with its values filled in.
+
+    Values are escaped unless the file says `|safe`. jinja2.UndefinedError for a missing value.
+    """
     return _environment().get_template(name).render(values)
 
 
 def add_templates(folder: Path) -> None:
-    """Let `template` find the files of another folder, too."""
+    """Make `template` look for files in another folder as well."""
     _environment().loader.searchpath.append(str(folder))
 
 
@@ -33,25 +37,29 @@ def add_templates(folder: Path) -> None:
 def _environment():
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    how = dict(autoescape=True, undefined=StrictUndefined)
-    how |= dict(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    return Environment(loader=FileSystemLoader(TEMPLATES), **how)
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 def navigation(before: tuple[str, str] | None = None, after: tuple[str, str] | None = None) -> str:
-    """Links to the page before, the index and the page after, each its title and address."""
-    links = []
-    for kind, text, to in (("prev", "← {}", before), ("next", "{} →", after)):
-        title = html.escape(text.format(to[0])) if to else ""
-        links.append(
-            f'<a rel="{kind}" href="{html.escape(to[1])}">{title}</a>' if to else "<span></span>"
-        )
-    return f'<nav class="pages">{links[0]}<a href="index.html">All notebooks</a>{links[1]}</nav>'
+    """Return links to the page before, the first page and the page after.
+
+    before, after: title and address of a page; None = there is no such page.
+    """
+    return template("navigation.html", before=before, after=after)
 
 
 def figures(text: str) -> str:
-    """The HTML, each figure in it as large as there is room; clicked, it is larger, in a box that
-    scrolls. A hidden checkbox does it, without a script."""
+    """Return the HTML with each figure in a label, so that a click enlarges it.
+
+    A hidden checkbox does this without a script.
+    """
     box = '<input type="checkbox" aria-label="Enlarge the figure">'
     return re.sub(
         r'<img\b[^>]*\bsrc="data:[^>]*>', rf'<label class="figure">{box}\g<0></label>', text
@@ -59,8 +67,11 @@ def figures(text: str) -> str:
 
 
 def to_pages(text: str) -> str:
-    """The HTML, with links to the notebooks' pages instead of the notebooks. A link to another file
-    of the checkout becomes the file's name: a report may lie anywhere."""
+    """Return the HTML with links to the pages of notebooks in place of the notebooks.
+
+    A link to another file of the checkout is replaced by the file's name, because the report may be
+    in any folder.
+    """
     text = re.sub(
         r'<a [^>]*href="\.\./([^"#]+)[^"]*"[^>]*>(.*?)</a>',
         r"\2 (<code>\1</code>)",
@@ -70,20 +81,22 @@ def to_pages(text: str) -> str:
     return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
 
 
+# The beginning of an answer: `**Answer** (quick scale · 3 seeds: a sketch).`
 OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \(((?:[^()]|\([^()]*\))*)\))?\.?\s*")
-"""How an answer begins: `**Answer** (quick scale · 3 seeds: a sketch).`"""
 
 
 def key_lines(answer: str) -> list[str]:
-    """An answer's first three paragraphs or bullets, without its opening and its tables. A card
-    shows the first lines of each (index.css)."""
+    """Return the first three paragraphs or bullets of an answer, without its opening and tables.
+
+    A card shows the first lines of each (index.css).
+    """
     blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*(?:[-*]|\d\.) )", OPENING.sub("", answer, count=1))
     texts = (re.sub(r"^([-*]|\d\.) ", "", " ".join(block.split())) for block in blocks)
     return [text for text in texts if text and text[0] not in "|#<"][:3]
 
 
 def markdown(text: str) -> str:
-    """Markdown → HTML; HTML within it is shown, not obeyed."""
+    """Return Markdown as HTML; HTML in the Markdown is escaped."""
     import mistune
 
     parse = mistune.create_markdown(escape=True, plugins=["table", "math"])
@@ -93,20 +106,20 @@ def markdown(text: str) -> str:
 
 
 def mathml(tex: str, display: str = "inline") -> str:
-    """TeX → MathML, which browsers draw without a script or a network. What cannot be read stays as
-    it is.
+    """Return TeX as MathML, which browsers draw without a script; TeX that cannot be converted is
+    returned as code.
 
-    The text of a formula is escaped after the conversion, which would bring `\\text{<script>}` to
-    life; \\href and \\style leave nothing.
+    The text of a formula is escaped after the conversion, so that `\\text{<script>}` adds no
+    script. The attributes of \\href and \\style are removed.
     """
     from latex2mathml.converter import convert_to_element
 
     try:
         formula = convert_to_element(tex, display=display)
-    except Exception:  # it has a dozen kinds of them, and none is worth a page
+    except Exception:  # the library raises many kinds, and a formula must not stop a page
         return f"<code>{html.escape(tex)}</code>"
     for element in formula.iter():
-        element.text = html.unescape(element.text or "")  # it writes its signs as entities
-        for name in ACTIVE.intersection(element.keys()):
+        element.text = html.unescape(element.text or "")  # the library writes signs as entities
+        for name in UNSAFE_ATTRIBUTES.intersection(element.keys()):
             del element.attrib[name]
     return tostring(formula, encoding="unicode")

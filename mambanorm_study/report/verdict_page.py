@@ -1,7 +1,7 @@
-"""The verdicts as one HTML table: a row a claim and task, which unfolds to its footnotes, its
-figure and its command.
+"""The verdicts as an HTML table with one row for each claim and task.
 
-Verdicts (`mambanorm_study.claims.Verdict`) are passed in.
+A row unfolds to the footnotes, the figure and the command of its claim. Verdicts
+(`mambanorm_study.claims.Verdict`) are passed in.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from mambanorm_study.basics.text import plural
 from mambanorm_study.report.page import template
 from mambanorm_study.tables.tables import label
 
+AT_MOST_SHOWN = 4  # arms whose learning rates are shown
+
 
 def verdict_html(
     verdicts: Sequence[Any],
@@ -24,35 +26,19 @@ def verdict_html(
     caption: str = "",
     pictures: bool = True,
 ) -> str:
-    """Return the table. beside: (claim id, task) → the text of a last column, such as the word of
-    the reader's runs. pictures: draw every comparison of a claim in what its row unfolds to."""
-    from mambanorm_study.figures.verdicts import (
-        WORD_COLOURS,  # here, because a page without verdicts needs no matplotlib
-    )
+    """Return the table of verdicts as HTML.
+
+    beside: (claim id, task) → the text of the last column, such as the verdict on the reader's
+    runs; None = the last column has the paper's number. pictures: draw the comparisons of a claim
+    in the part of its row that unfolds.
+    """
+    # here, because a page without verdicts needs no matplotlib
+    from mambanorm_study.figures.verdicts import WORD_COLOURS
 
     counts = Counter(verdict.word for verdict in verdicts)
-    rows = [
-        dict(
-            id=verdict.claim.id,
-            task=verdict.task,
-            word=verdict.word,
-            said=verdict.said,
-            claim=verdict.claim.words,
-            first=[note for note in (verdict.reason, verdict.failures) if note],
-            fold=_fold(verdict),
-            footnotes=verdict.footnotes,
-            picture=_picture(verdict) if pictures else "",
-            command=command(verdict),
-            effect=verdict.turns_on.amount if verdict.n else "–",
-            last=beside.get((verdict.claim.id, verdict.task), "–")
-            if beside
-            else _number(verdict.turns_on.paper),
-        )
-        for verdict in verdicts
-    ]
     return template(
         "verdicts.html",
-        rows=rows,
+        rows=[_row(verdict, beside, pictures) for verdict in verdicts],
         counted=", ".join(f"{counts[word]} {word}" for word in WORD_COLOURS if counts[word]),
         caption=caption,
         last="your runs" if beside else "paper",
@@ -60,43 +46,68 @@ def verdict_html(
     )
 
 
-def _fold(verdict: Any) -> dict[str, str]:
-    """Return what a row unfolds to: the first words of a paragraph → the rest of it."""
-    claim, row, decided = verdict.claim, verdict.turns_on, {}
-    if verdict.n:
-        rates = ", ".join(f"{label(arm)} {rate:g}" for arm, rate in (row.rates or {}).items())
-        at = f"; learning rates {rates}" if rates and len(row.rates) <= 4 else ""
-        decided = {"Decided by": f"{row.comparison}; {plural(row.n, 'seed')}{at}; {verdict.basis}"}
-    return decided | {
+def _row(
+    verdict: Any, beside: Mapping[tuple[str, str], str] | None, pictures: bool
+) -> dict[str, Any]:
+    if beside:
+        last = beside.get((verdict.claim.id, verdict.task), "–")
+    else:
+        last = _number(verdict.turns_on.paper)
+    return dict(
+        id=verdict.claim.id,
+        task=verdict.task,
+        word=verdict.word,
+        said=verdict.said,
+        claim=verdict.claim.words,
+        first=[note for note in (verdict.reason, verdict.failures) if note],
+        details=_details(verdict),
+        footnotes=verdict.footnotes,
+        picture=_picture(verdict) if pictures else "",
+        command=command(verdict),
+        effect=verdict.turns_on.amount if verdict.n else "–",
+        last=last,
+    )
+
+
+def _details(verdict: Any) -> dict[str, str]:
+    """Return the paragraphs that a row unfolds to: the first words → the text after them."""
+    claim, row = verdict.claim, verdict.turns_on
+    details = {
         "Measured": claim.quantity,
         "Must lie above 0": claim.asks,
         "The paper": f"“{claim.quote}” ({claim.where}). In numbers: {claim.paper}.",
     }
+    if not verdict.n:
+        return details
+    decided = [row.comparison, plural(row.n, "seed"), verdict.basis]
+    if row.rates and len(row.rates) <= AT_MOST_SHOWN:
+        rates = ", ".join(f"{label(arm)} {lr:g}" for arm, lr in row.rates.items())
+        decided.insert(2, f"learning rates {rates}")
+    return {"Decided by": "; ".join(decided), **details}
 
 
 def _picture(verdict: Any) -> str:
-    """Return the comparisons of a claim as the address of a small image; "" where one decides, and
-    without a word."""
-    if sum(row.decides for row in verdict.rows) < 2 or not verdict.n or verdict.word == "no word":
+    """Return the comparisons of a claim as the data URL of a small image; "" if one comparison
+    decides, and for a verdict without a word."""
+    n_deciding = sum(row.decides for row in verdict.rows)
+    if n_deciding < 2 or not verdict.n or verdict.turns_on.why:
         return ""
     from PIL import Image
 
     from mambanorm_study.figures import fig_claim
 
-    figure, drawn, small = fig_claim(verdict), BytesIO(), BytesIO()
+    figure, png, webp = fig_claim(verdict), BytesIO(), BytesIO()
     figure.supxlabel("")
-    figure.savefig(drawn, format="png", dpi=62)
-    few = (
-        Image.open(drawn)
-        .convert("RGB")
-        .quantize(8, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    )
-    few.convert("RGB").save(small, format="webp", lossless=True, quality=75, method=4)
-    return f"data:image/webp;base64,{base64.b64encode(small.getvalue()).decode()}"
+    figure.savefig(png, format="png", dpi=62)
+    # eight colours, because a notebook with all verdicts must stay below 500 kB
+    small = Image.open(png).convert("RGB")
+    small = small.quantize(8, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    small.convert("RGB").save(webp, format="webp", lossless=True, quality=75, method=4)
+    return f"data:image/webp;base64,{base64.b64encode(webp.getvalue()).decode()}"
 
 
 def command(verdict: Any) -> str:
-    """Return the command that trains what the claim lacks and prints its verdict."""
+    """Return the command that trains the missing runs of the claim and prints its verdict."""
     task = f" --tasks {verdict.task}" if verdict.task else ""
     return f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale}{task}"
 

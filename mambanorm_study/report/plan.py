@@ -1,0 +1,77 @@
+"""The plan of a study: its notebooks, the runs that they read, and the runs that are trained here.
+
+This module does not import Jupyter, so that a dry run answers quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from mambanorm_study.basics.settings import study_scale
+from mambanorm_study.config import RunConfig
+from mambanorm_study.report.notebooks import find_notebooks
+from mambanorm_study.runs.grid import check_names, check_seeds, check_task, unique
+from mambanorm_study.tables.experiments import TAKES, notebook_runs, taken
+from mambanorm_study.tables.replication import trained_here
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The notebooks of a study and, by the name of the notebook, its runs."""
+
+    scale: str
+    tasks: list[str] | None  # None = the tasks of the scale
+    seeds: int | list[int] | None  # None = the seeds of the scale
+    runs_dir: str | Path | None  # the run store; None = the environment's
+    paths: list[Path]  # the notebooks, in teaching order
+    left_out: list[str]  # notebooks that take none of the tasks
+    runs: dict[str, list[RunConfig]]
+    trained_here: dict[str, list[RunConfig]]  # runs that are not recorded, and fresh seeds
+
+    @property
+    def configs(self) -> list[RunConfig]:
+        """All runs that the notebooks read, each once."""
+        return unique(chain.from_iterable(self.runs.values()))
+
+    @property
+    def configs_trained_here(self) -> list[RunConfig]:
+        """All runs that are trained on this machine, each once."""
+        return unique(chain.from_iterable(self.trained_here.values()))
+
+
+def plan_study(
+    scale: str | None = None,
+    tasks: Sequence[str] | None = None,
+    seeds: int | Iterable[int] | None = None,
+    *,
+    runs_dir: str | Path | None = None,
+    notebooks: str | Sequence[str] | None = None,
+    draw: bool = True,
+) -> StudyPlan:
+    """Return the plan of a study. ValueError for an unknown scale, task or notebook.
+
+    notebooks: names or their beginnings; None = all. draw: draw the fresh seed of a run store that
+    has none, and write it there.
+    """
+    scale = study_scale(scale)
+    if tasks is not None:
+        tasks = [check_task(name) for name in check_names("tasks", tasks)]
+    if seeds is not None and not isinstance(seeds, int):
+        seeds = check_seeds(seeds, scale)
+    paths = find_notebooks(notebooks)
+    runs = notebook_runs(scale, tasks, seeds)
+    left_out = [path.stem for path in paths if tasks and takes_none(path.stem, runs, tasks, scale)]
+    paths = [path for path in paths if path.stem not in left_out]
+    runs = {path.stem: runs[path.stem] for path in paths if path.stem in runs}
+    here = {name: trained_here(configs, runs_dir, draw=draw) for name, configs in runs.items()}
+    return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, runs, here)
+
+
+def takes_none(
+    notebook: str, runs: dict[str, list[RunConfig]], tasks: Sequence[str], scale: str
+) -> bool:
+    """Return True if a notebook takes none of the tasks. runs: see `notebook_runs`."""
+    return runs.get(notebook) == [] or (notebook in TAKES and not taken(notebook, tasks, scale))
