@@ -2,7 +2,6 @@
 by colour alone."""
 
 import itertools
-import re
 
 import numpy as np
 import pandas as pd
@@ -12,8 +11,16 @@ from test_figures import DRAW_ARRAYS, DRAW_FRAME, frame  # noqa: F401
 
 from mambanorm import NORMS
 from mambanorm_study import figures
-from mambanorm_study.figures.colours import INK, MARKERS, PALETTE, ink_on, luminance, norm_marker
-from mambanorm_study.report.page import TEMPLATES
+from mambanorm_study.figures.colours import (
+    INK,
+    MARKERS,
+    PAGE_DARK,
+    PAGE_LIGHT,
+    PALETTE,
+    ink_on,
+    luminance,
+    norm_marker,
+)
 
 VISION = {
     "normal": np.eye(3),
@@ -183,20 +190,12 @@ def test_no_legend_tells_two_things_by_colour_alone_and_the_ground_is_white_on_a
 # ----------------------------------------------------------------------------------- light and dark
 
 
-def schemes() -> dict[str, dict[str, str]]:
-    """The colours of the report's pages and of the slides: `light` and `dark`, name → #RRGGBB."""
-    found = re.findall(r":root \{(.*?)\}", (TEMPLATES / "look.css").read_text(), re.DOTALL)
-    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{3,6})\b", block)) for block in found)
-    full = lambda c: c if len(c) == 7 else "#" + "".join(2 * digit for digit in c[1:])
-    return {
-        "light": {n: full(c) for n, c in light.items()},
-        "dark": {n: full(c) for n, c in (light | dark).items()},
-    }
+SCHEMES = {"light": PAGE_LIGHT, "dark": PAGE_DARK}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_of_the_pages_can_be_read_on_every_ground_in_light_and_dark(scheme):
-    colours = schemes()[scheme]
+    colours = SCHEMES[scheme]
     assert (luminance(colours["page"]) > 0.5) == (scheme == "light")
     pairs = itertools.product(("ink", "soft", "accent", "good", "bad"), ("page", "card", "wash"))
     contrasts = {(text, ground): contrast(colours[text], colours[ground]) for text, ground in pairs}

@@ -12,6 +12,7 @@ from scipy import stats
 
 from mambanorm import NORMS, Arm
 from mambanorm.arms import PAPER_NORMS
+from mambanorm_clinic.figures import fig_cures
 from mambanorm_study import figures
 from mambanorm_study.figures.accuracy import best_combination
 from mambanorm_study.figures.colours import BEST
@@ -402,7 +403,7 @@ def test_of_the_cures_only_a_run_that_fails_ends_in_a_cross_at_its_last_finite_s
             for n in (1, 2)
         ]
     )
-    none, cure = figures.fig_cures(curves.query("step < 2 or seed == 0"), ends, "Cures").axes
+    none, cure = fig_cures(curves.query("step < 2 or seed == 0"), ends, "Cures").axes
     assert [line.get_xdata().tolist() for line in none.lines if line.get_marker() == "X"] == [[2]]
     assert "1 of 2 fail" in none.get_title("left")
     assert not any(len(line.get_xdata()) for line in cure.lines if line.get_marker() == "X")

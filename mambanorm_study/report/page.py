@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from xml.etree.ElementTree import tostring
 
+from mambanorm_study.figures.colours import PAGE_DARK, PAGE_LIGHT
+
 TEMPLATES = Path(__file__).with_name("templates")
 ACTIVE = {"href", "style", "class", "id"}  # attributes that a formula could bring into a page
 
@@ -14,8 +16,13 @@ ACTIVE = {"href", "style", "class", "id"}  # attributes that a formula could bri
 def page(title: str, body: str, *styles: str) -> str:
     """A page. `title` is text and `body` HTML; the styles follow those that every page has."""
     return template(
-        "page.html", title=title, style="\n".join([template("look.css"), *styles]), body=body
+        "page.html", title=title, style="\n".join([look(), *styles]), body=body
     )
+
+
+def look() -> str:
+    """Return the stylesheet that pages and slides share, with the colours of figures/colours.py."""
+    return template("look.css", light=PAGE_LIGHT, dark=PAGE_DARK)
 
 
 def template(name: str, **values: object) -> str:

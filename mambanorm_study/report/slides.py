@@ -16,7 +16,7 @@ import nbformat
 
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.report.notebooks import find_notebooks, pictures_of, read_outcome, tags_of
-from mambanorm_study.report.page import OPENING, TEMPLATES, key_lines, markdown, template
+from mambanorm_study.report.page import OPENING, TEMPLATES, key_lines, look, markdown, template
 
 QUESTION = re.compile(r"\bPredict\b|\*\*Guess")
 """A Markdown cell with one of these asks the reader something: it becomes a slide."""
@@ -77,7 +77,7 @@ def deck(path: Path) -> str:
         name: (TEMPLATES / "reveal" / name).read_text(encoding="utf-8")
         for name in ("reveal.css", "reveal.js")
     }
-    style = f"{template('look.css')}\n{library['reveal.css']}\n{template('slides.css')}"
+    style = f"{look()}\n{library['reveal.css']}\n{template('slides.css')}"
     return template(
         "slides.html",
         title=html.escape(slides[0].heading),

@@ -26,9 +26,8 @@ def verdict_html(
 ) -> str:
     """Return the table. beside: (claim id, task) → the text of a last column, such as the word of
     the reader's runs. pictures: draw every comparison of a claim in what its row unfolds to."""
-    from mambanorm_study.figures.verdicts import (
-        WORD_COLOURS,  # here, because a page without verdicts needs no matplotlib
-    )
+    # imported here, because a page without verdicts needs no matplotlib
+    from mambanorm_study.figures.verdicts import WORD_COLOURS, WORD_MEANINGS
 
     counts = Counter(verdict.word for verdict in verdicts)
     rows = [
@@ -53,10 +52,11 @@ def verdict_html(
     return template(
         "verdicts.html",
         rows=rows,
-        counted=", ".join(f"{counts[word]} {word}" for word in WORD_COLOURS if counts[word]),
+        counted=", ".join(f"{counts[word]} {word}" for word in WORD_MEANINGS if counts[word]),
         caption=caption,
         last="your runs" if beside else "paper",
-        words=WORD_COLOURS,
+        colours=WORD_COLOURS,
+        meanings=WORD_MEANINGS,
     )
 
 

@@ -23,7 +23,7 @@ from mambanorm_study.figures.explorers import (
 )
 from mambanorm_study.figures.lessons import example_batch
 from mambanorm_study.figures.style import StudyFigure
-from mambanorm_study.lessons.invariance import CHANGES, FELT, felt, prepared_norm
+from mambanorm_study.lessons.invariance import CHANGES, felt, prepared_norm
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import RECORDED_TASKS
@@ -45,7 +45,7 @@ def _draw_norm(norm: str, training: bool, groups: int, offset: float, spread: fl
     with torch.no_grad():
         y = prepared(x)
     moved = {change: felt(prepared, change, x) for change in CHANGES}
-    return fig_norm_view(norm, x, y, moved, FELT, **how)
+    return fig_norm_view(norm, x, y, moved, **how)
 
 
 def explore_norms() -> Explorer:
