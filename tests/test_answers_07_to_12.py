@@ -109,9 +109,9 @@ def test_a_run_that_is_watched_is_the_same_run_with_its_spectra_at_every_step():
     ended, some = inside.watched(config, until=2)
     assert ended is None
     np.testing.assert_array_equal(some["singular_values"], arrays["singular_values"][:3])
-    assert answers.its_end(run) == "did **not** fail in its 4 steps here"
+    assert answers.run_end(run) == "did **not** fail in its 4 steps here"
     run.status, run.steps, run.first_nonfinite_site = "diverged", 1, "blocks.1.scan"
-    assert answers.its_end(run) == "went non-finite at step 2 of 4, first at `blocks.1.scan`"
+    assert answers.run_end(run) == "went non-finite at step 2 of 4, first at `blocks.1.scan`"
 
 
 def ended(arm: str, steps: list[float]) -> pd.DataFrame:

@@ -124,7 +124,7 @@ def test_the_room_of_each_arm_is_told_and_failed_runs_apart():
     runs = frame.assign(
         headroom=room, status=np.where(without & (frame.seed < 57), "diverged", "ok")
     )
-    none, after = answers.room_said(
+    none, after = answers.float16_headroom(
         runs, ["None>SSM>None", "None>SSM>LN", "GN>SSM>GN"]
     ).splitlines()
     assert (
@@ -136,5 +136,5 @@ def test_the_room_of_each_arm_is_told_and_failed_runs_apart():
         == "- **None→LN**: 0 runs non-finite; 0 of 8 that ended finite lie within float16; median −3.0 decades"
     )
     assert (
-        answers.room_said(frame.drop(columns="lr"), ["None>SSM>None"]) == "No run of E1 is there."
+        answers.float16_headroom(frame.drop(columns="lr"), ["None>SSM>None"]) == "No run of E1 is there."
     )

@@ -12,7 +12,7 @@ import pandas as pd
 
 from mambanorm.errors import unknown
 from mambanorm_study.advice.experiments import REACHED, measure
-from mambanorm_study.answers.words import numbered
+from mambanorm_study.answers.phrases import numbered_list
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.tables import interval_says, points, seeds_text
 
@@ -170,7 +170,7 @@ def guesses_tested(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) ->
         f"{left.IN:.0f} % of each image's own style can be read behind IN, {left.BN:.0f} % behind BN.",
         f"BatchNorm behind the LSTM that counts: {fails[2]}. Post-norm: {fails[4]}.",
     )
-    return numbered(lines)
+    return numbered_list(lines)
 
 
 def _behind(frame: pd.DataFrame) -> str:
