@@ -24,8 +24,14 @@ from mambanorm_study.runs.grid import base_config
 from mambanorm_study.tables.inside import INPUTS, scan_by_hand
 from mambanorm_study.tables.norm_catalog import arm_facts
 from mambanorm_study.widgets import page
-from mambanorm_study.widgets.block import COLUMNS, NAMED, OWN, recorded_arm, recorded_cell
-from mambanorm_study.widgets.explorer import Explorer, choice
+from mambanorm_study.widgets.explorer import Explorer, menu
+from mambanorm_study.widgets.explorers import (
+    COLUMNS,
+    CUSTOM,
+    NAMED,
+    recorded_arm,
+    recorded_cell,
+)
 
 # what all explorers share
 
@@ -45,7 +51,7 @@ def test_a_control_changes_the_one_picture_in_place_and_what_cannot_be_drawn_is_
         figure.set_label(f"a figure of size {size}")
         return figure
 
-    explorer = Explorer(draw, size=choice(1, [1, 2, 3], "size"))
+    explorer = Explorer(draw, size=menu(1, [1, 2, 3], "size"))
     image, before = explorer.picture, explorer.picture.value
     explorer.controls["size"].value = 2
     assert explorer.picture is image
@@ -54,10 +60,10 @@ def test_a_control_changes_the_one_picture_in_place_and_what_cannot_be_drawn_is_
     assert "size 2" in image.tooltip
     before = image.value
     explorer.controls["size"].value = 3
-    assert explorer.said.value == "<p>size 3 is &lt;too&gt; large</p>"
+    assert explorer.message.value == "<p>size 3 is &lt;too&gt; large</p>"
     assert image.value == before
     explorer.controls["size"].value = 2
-    assert explorer.said.value == ""
+    assert explorer.message.value == ""
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +179,7 @@ def test_a_norm_at_a_further_site_is_drawn_and_counted():
 def test_a_preset_of_the_explorer_is_the_published_arm(monkeypatch):
     explorer, drawn = widgets.explore_block(), []
     monkeypatch.setattr(explorer, "_draw", lambda **values: drawn.append(values) or explorer.first)
-    assert explorer.preset.value == OWN
+    assert explorer.preset.value == CUSTOM
     assert {name for name, preset in PRESETS.items() if preset.arm.more} < set(NAMED)
     for name in NAMED:
         explorer.preset.value = name
@@ -181,7 +187,7 @@ def test_a_preset_of_the_explorer_is_the_published_arm(monkeypatch):
         assert sites == dict.fromkeys(MORE_SITES, "None") | PRESETS[name].arm.sites
         assert drawn[-1]["weights"] == (name != "Falcon-Mamba")
     assert len(drawn) == len(NAMED)  # each once
-    explorer.preset.value = OWN
+    explorer.preset.value = CUSTOM
     assert explorer.values["B"] == drawn[-1]["B"]  # to be nothing named changes nothing
 
 
