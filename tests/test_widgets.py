@@ -1,4 +1,4 @@
-"""The explorers, without a browser: controls move the picture, and what stands in it is true."""
+"""Tests of the explorers without a browser."""
 
 import io
 import math
@@ -37,13 +37,13 @@ from mambanorm_study.widgets.explorers import (
 
 
 def texts(figure) -> str:
-    """All words of a figure."""
+    """Return all text of a figure."""
     return " ".join(
         text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))
     )
 
 
-def test_a_control_changes_the_one_picture_in_place_and_what_cannot_be_drawn_is_told_in_words():
+def test_a_control_changes_the_picture_in_place_and_an_error_is_shown_as_a_message():
     def draw(size: int) -> StudyFigure:
         if size > 2:
             raise ValueError(f"size {size} is <too> large")
@@ -68,12 +68,12 @@ def test_a_control_changes_the_one_picture_in_place_and_what_cannot_be_drawn_is_
 
 @pytest.fixture(scope="module")
 def made():
-    """An explorer of each kind, as it is at first."""
+    """Return an explorer of each kind in its first state."""
     return {make: make() for make in widgets.EXPLORERS.values()}
 
 
 @pytest.mark.parametrize("make", widgets.EXPLORERS.values(), ids=lambda make: make.__name__)
-def test_every_explorer_is_one_labelled_picture_with_words_for_those_who_cannot_see_it(make, made):
+def test_every_explorer_is_one_labelled_picture_with_an_alternative_text(make, made):
     explorer = made[make]
     data, metadata = explorer._repr_mimebundle_()
     assert (
@@ -117,8 +117,8 @@ def test_groups_are_offered_only_where_they_mean_something():
 def test_the_parameters_of_every_place_add_up_to_the_model():
     facts = arm_facts("RMSN>SSM>GN")
     layers, d = facts.n_layers, facts.d_model
-    own = {place: facts.parameters[place] for place in ("N1", "N2")}
-    assert own == {"N1": layers * d, "N2": layers * 2 * 2 * d}
+    norms = {place: facts.parameters[place] for place in ("N1", "N2")}
+    assert norms == {"N1": layers * d, "N2": layers * 2 * 2 * d}
     config = base_config("digits", "quick")
     block = MambaBlock(
         d, "None", "None", d_state=config.d_state, d_conv=config.d_conv, expand=config.expand
@@ -188,7 +188,7 @@ def test_a_preset_of_the_explorer_is_the_published_arm(monkeypatch):
         assert drawn[-1]["weights"] == (name != "Falcon-Mamba")
     assert len(drawn) == len(NAMED)  # each once
     explorer.preset.value = CUSTOM
-    assert explorer.values["B"] == drawn[-1]["B"]  # to be nothing named changes nothing
+    assert explorer.values["B"] == drawn[-1]["B"]  # the custom entry changes nothing
 
 
 # the scan

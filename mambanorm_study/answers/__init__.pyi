@@ -9,6 +9,7 @@ from mambanorm_study.answers.autonorm import (
 from mambanorm_study.answers.autonorm import (
     teacher_effect as teacher_effect,
 )
+from mambanorm_study.answers.fresh_runs import replicated as replicated
 from mambanorm_study.answers.inside import (
     guesses_on_growth as guesses_on_growth,
 )
@@ -55,13 +56,13 @@ from mambanorm_study.answers.verdicts import (
     card_in_short as card_in_short,
 )
 from mambanorm_study.answers.verdicts import (
+    float16_headroom as float16_headroom,
+)
+from mambanorm_study.answers.verdicts import (
     guesses_on_card as guesses_on_card,
 )
 from mambanorm_study.answers.verdicts import (
     model_norms as model_norms,
-)
-from mambanorm_study.answers.verdicts import (
-    float16_headroom as float16_headroom,
 )
 from mambanorm_study.answers.verdicts import (
     what_a_site_brings as what_a_site_brings,
@@ -75,4 +76,3 @@ from mambanorm_study.answers.vision import (
 from mambanorm_study.answers.vision import (
     does_it_hold as does_it_hold,
 )
-from mambanorm_study.answers.fresh_runs import replicated as replicated

@@ -72,7 +72,7 @@ def batch_norm(frame: pd.DataFrame) -> str:
         f"{_points(row.BN - row.none)}."
         for lr, row in means.iterrows()
     ]
-    is_ahead = means.BN > means.none
+    is_ahead = means.none < means.BN
     holds = "holds at one rate only" if is_ahead.any() else "fails"
     if is_ahead.all():
         holds = "holds"

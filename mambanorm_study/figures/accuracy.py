@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from mambanorm.arms import NORM_CHOICES, PAPER_NORMS, Arm
 from mambanorm_study.figures.colours import (
@@ -22,19 +21,26 @@ from mambanorm_study.figures.colours import (
     GREY,
     INK,
     NO_NORM,
-    PALETTE,
     SINGLE,
     arm_styles,
     fresh_marker,
     norm_colour,
     norm_marker,
 )
+from mambanorm_study.figures.panels import (
+    AFTER_SSM,
+    TEST_ACCURACY,
+    arm_panels,
+    norm_ticks,
+    scored,
+    scored_fresh,
+    task_panels,
+)
 from mambanorm_study.figures.style import (
     finish,
     fresh_note,
     jitter,
     new_figure,
-    panel_grid,
     short,
     styled,
     write_above,
@@ -51,114 +57,7 @@ from mambanorm_study.tables.tables import (
 )
 
 NONE = "None>SSM>None"
-TEST_ACCURACY = "test accuracy (%)"
-AFTER_SSM = "N₂, the norm after the SSM"
 GROUPS = {"no norm": NO_NORM, "single norm": SINGLE, "combination": COMBINATION}
-
-
-def scored(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the runs of the arms that a figure draws, with the test accuracy as `percent`.
-
-    arms: None = all. Raises ValueError if there are no runs, or several of one seed.
-    """
-    check_frame(frame)
-    runs = frame if arms is None else frame[frame.arm.isin(arms)]
-    if runs.empty:
-        raise ValueError(f"none of the arms drawn here has been run: {', '.join(arms)}")
-    if runs.duplicated(["task", "arm", "seed"]).any():
-        raise ValueError(
-            "an arm has several runs of one seed on a task: keep one scale, depth and lr"
-        )
-    return runs.assign(percent=100 * runs.test_accuracy)
-
-
-def scored_fresh(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the reader's fresh runs as `scored` does, or no row where there are none."""
-    if fresh is None or fresh.empty:
-        return runs.iloc[:0]
-    return fresh.assign(percent=100 * fresh.test_accuracy)
-
-
-def task_panels(runs: pd.DataFrame, *, chance: bool = True, height: float = 4.0):
-    """Return a figure with one titled panel a task, and task → axes. chance: draw it dotted."""
-    tasks = runs.task.unique()
-    fig, axes = panel_grid(len(tasks), 3, row=height)
-    panels = dict(zip(tasks, axes, strict=True))
-    for task, ax in panels.items():
-        ax.set(title=task, ylabel=TEST_ACCURACY)
-        level = 100 * runs.chance[runs.task == task].mean()
-        if chance and np.isfinite(level):
-            ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
-    return fig, panels
-
-
-def norm_ticks(ax: Axes, names: Sequence[str], label: str) -> None:
-    """Name the places 0, 1, … of the x axis after norms."""
-    ax.set_xticks(range(len(names)), ["none" if name == "None" else name for name in names])
-    ax.set(xlabel=label, xlim=(-0.6, len(names) - 0.4))
-    ax.tick_params(axis="x", length=0)
-
-
-def arm_panels(
-    runs: pd.DataFrame,
-    fresh: pd.DataFrame | None,
-    places: Sequence[str],
-    groups: Mapping[str, dict],
-    label: str,
-    *,
-    bar: bool = False,
-    join: str = "",
-    apart: float = 0.4,
-):
-    """Return a figure with the mean of each arm, its seeds and its fresh runs, and task → axes.
-
-    Columns of `runs`: `place` (on the x axis, named by `label`), `group` and `norm` (the colour).
-    groups: group → the style of its means. Groups stand `apart`. bar: draw means as bars with their
-    sd, otherwise as large dots. join: lines connect the means that agree in this column.
-    """
-    fig, panels = task_panels(runs, chance=bar)
-    offsets = dict(zip(groups, jitter(len(groups), apart), strict=True))
-    x = runs.place.map(list(places).index) + runs.group.map(offsets)
-    runs = runs.assign(x=x, colour=runs.norm.map(norm_colour)).dropna(subset="percent")
-    fresh = scored_fresh(fresh, runs)
-    for (task, arm), rows in runs.groupby(["task", "arm"], sort=False):
-        ax, first, mean = panels[task], rows.iloc[0], rows.percent.mean()
-        diamonds = fresh.percent[(fresh.task == task) & (fresh.arm == arm)]
-        beside = np.full(len(diamonds), first.x + np.copysign(0.14, offsets[first.group]))
-        _draw_arm(ax, rows, mean, groups[first.group], bar_width=(apart or 0.62) if bar else 0)
-        ax.plot(beside, diamonds, **fresh_marker(INK if bar else first.colour))
-    for (task, _), rows in runs.groupby(["task", join]) if join else ():
-        means = rows.groupby("x").percent.mean()
-        panels[task].plot(means.index, means, color=rows.colour.iloc[0], linewidth=1.4)
-    for ax in panels.values():
-        norm_ticks(ax, places, label)
-        if bar:  # from zero, with room above the highest
-            ax.set_ylim(0, max(ax.dataLim.ymax, 1) * 1.12)
-    if len(groups) > 1:
-        handles = [_handle(group, look, bar) for group, look in groups.items()]
-        fig.legend(handles=handles, loc="outside upper right", ncols=len(groups))
-    return fig, panels
-
-
-def _draw_arm(ax: Axes, rows: pd.DataFrame, mean: float, look: dict, bar_width: float) -> None:
-    """Draw the mean of one arm as a bar with the sd, or as a large dot, and one dot a seed."""
-    x, colour, norm = rows[["x", "colour", "norm"]].iloc[0]
-    if bar_width:
-        bar = dict(color=colour, edgecolor="white", yerr=rows.percent.std(), ecolor=INK)
-        ax.bar(x, mean, bar_width, **bar, **look)
-        dots = dict(color=INK, markeredgecolor="white", markeredgewidth=0.5)
-    else:
-        ax.plot(x, mean, norm_marker(norm), markersize=8, color=colour, zorder=5, **look)
-        dots = dict(color=colour, alpha=0.6)
-    seeds = rows.percent[rows.seed.notna()]
-    ax.plot(x + jitter(len(seeds)), seeds, "o", markersize=3.2, **dots)
-
-
-def _handle(group: str, look: dict, bar: bool) -> Patch | Line2D:
-    if bar:
-        return Patch(label=group, color=GREY, **look)
-    style = dict(color=PALETTE.get(group, GREY), marker=norm_marker(group), markersize=8)
-    return Line2D([], [], label=group, linestyle="", **style, **look)
 
 
 def group_of(arm: str) -> str:
@@ -192,8 +91,15 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> F
 def _draw_group(ax: Axes, x: int, runs: pd.DataFrame, fresh: pd.DataFrame, colour: str) -> None:
     """Draw the arms of one group around x, from the lowest mean to the highest."""
     if runs.empty:
-        place = dict(transform=ax.get_xaxis_transform(), ha="center")
-        ax.text(x, 0.02, "not run", color=GREY, fontsize=8, **place)
+        ax.text(
+            x,
+            0.02,
+            "not run",
+            color=GREY,
+            fontsize=8,
+            transform=ax.get_xaxis_transform(),
+            ha="center",
+        )
         return
     means = runs.groupby("arm").percent.mean().sort_values()
     places = pd.Series(x + jitter(len(means), 0.62), means.index)
@@ -203,8 +109,9 @@ def _draw_group(ax: Axes, x: int, runs: pd.DataFrame, fresh: pd.DataFrame, colou
     fresh = fresh[fresh.arm.isin(means.index)]
     ax.plot(fresh.arm.map(places), fresh.percent, **fresh_marker(size=3.5))
     ax.hlines(means.mean(), x - 0.4, x + 0.4, color=colour, linewidth=1.4, alpha=0.8)
-    best = f"{short(means.index[-1])}\n{percent(means.iloc[-1] / 100)}"
-    write_above(ax, x, runs.percent.max(), best, 8)
+    write_above(
+        ax, x, runs.percent.max(), f"{short(means.index[-1])}\n{percent(means.iloc[-1] / 100)}", 8
+    )
 
 
 def printed(runs: pd.DataFrame) -> pd.DataFrame:
@@ -212,8 +119,12 @@ def printed(runs: pd.DataFrame) -> pd.DataFrame:
     kind = paper_kind(runs)
     values = paper_values(kind).drop_duplicates(["task", "arm"])
     values = values[(values.task == MAIN_TASKS[kind]) & values.arm.isin(runs.arm)]
-    task = f"the paper, {MAIN_TASKS[kind]}: not our level"
-    return values.assign(task=task, percent=100 * values.accuracy, seed=np.nan, chance=np.nan)
+    return values.assign(
+        task=f"the paper, {MAIN_TASKS[kind]}: not our level",
+        percent=100 * values.accuracy,
+        seed=np.nan,
+        chance=np.nan,
+    )
 
 
 def _beside_paper(
@@ -322,12 +233,11 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
     drawn = runs.assign(place=runs.n2, norm=runs.n2, group=group)[chosen | (runs.n1 == runs.n2)]
     fig, panels = arm_panels(drawn, fresh, NORM_CHOICES, groups, AFTER_SSM, join="place")
     for (task, n1, n2), rows in runs[chosen].groupby(["task", "n1", "n2"]):
-        x = NORM_CHOICES.index(n2) + 0.2
-        write_above(panels[task], x, rows.percent.max(), n1, 7.5)
+        write_above(panels[task], (NORM_CHOICES.index(n2) + 0.2), rows.percent.max(), n1, 7.5)
     for ax in panels.values():
         ax.margins(y=0.1)
     kind = paper_kind(runs)
-    numbers = ", ".join(f"{short(arm)} {value:.1f} %" for arm, value in FIGURE_7[kind].items())
+    numbers = [f"{short(arm)} {value:.1f} %" for arm, value in FIGURE_7[kind].items()]
     return finish(
         fig,
         "One type, or the best pair?",
@@ -335,7 +245,7 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
         "large dots: means, small: seeds",
         "N₁ chosen on validation, shown on test",
         fresh_note(fresh),
-        f"paper, {MAIN_TASKS[kind]}: {numbers} ({PATTERN_ONLY})",
+        f"paper, {MAIN_TASKS[kind]}: {', '.join(numbers)} ({PATTERN_ONLY})",
     )
 
 
@@ -353,11 +263,15 @@ def fig_n2_box(frame: pd.DataFrame) -> Figure:
         _draw_boxes(ax, means[means.task == task])
         norm_ticks(ax, NORM_CHOICES, AFTER_SSM)
     handles = [Line2D([], [], label=n1, **_n1_dot(n1)) for n1 in NORM_CHOICES]
-    place = dict(loc="outside right center", title_fontsize=8.5)
-    fig.legend(handles=handles, title="N₁, before the SSM", **place)
-    marks = "box: quartiles over N₁, line: median, cross: mean, whiskers: all"
-    title = "Which norm after the SSM, whatever stands before?"
-    return finish(fig, title, describe_frame(runs, "means over seeds"), marks)
+    fig.legend(
+        handles=handles, title="N₁, before the SSM", loc="outside right center", title_fontsize=8.5
+    )
+    return finish(
+        fig,
+        "Which norm after the SSM, whatever stands before?",
+        describe_frame(runs, "means over seeds"),
+        "box: quartiles over N₁, line: median, cross: mean, whiskers: all",
+    )
 
 
 def _n1_dot(n1: str) -> dict:
@@ -424,8 +338,15 @@ def fig_halves(frame: pd.DataFrame) -> Figure:
         norm=[Arm.parse(arm).n1 for arm in frame.arm],
         arm=frame.part,
     )
-    label = "norm before and after the SSM"
-    fig, _ = arm_panels(runs, None, list(runs.place.unique()), groups, label, bar=True, apart=0)
+    fig, _ = arm_panels(
+        runs,
+        None,
+        list(runs.place.unique()),
+        groups,
+        "norm before and after the SSM",
+        bar=True,
+        apart=0,
+    )
     return finish(fig, "What does IN take away?", describe_frame(frame), "dotted: chance")
 
 
@@ -446,15 +367,28 @@ def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> Figure:
             time = latency[(latency.arm == arm) & (latency.rows == n)].iloc[0]
             quartiles = [[time.ms - time.low], [time.high - time.ms]]
             half_width = score.mean() - t_interval(score)[0]
-            look = dict(color=style["color"], marker=marker, markersize=6.5, linestyle="")
             centre = time.ms, score.mean()
-            ax.errorbar(*centre, xerr=quartiles, yerr=half_width, label=short(arm), **look)
-        title = "one row" if n == 1 else f"a batch of {n} rows"
-        ax.set(title=title, xlabel="forward pass (ms, median)")
+            ax.errorbar(
+                *centre,
+                xerr=quartiles,
+                yerr=half_width,
+                label=short(arm),
+                color=style["color"],
+                marker=marker,
+                markersize=6.5,
+                linestyle="",
+            )
+        ax.set(
+            title="one row" if n == 1 else f"a batch of {n} rows",
+            xlabel="forward pass (ms, median)",
+        )
         ax.set_xlim(left=0)
         ax.grid(axis="x")
     axes[0, 0].set_ylabel(TEST_ACCURACY)
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    lines = "lines: 95 % t-interval over the seeds, quartiles of the time"
-    where = "on this machine, with the run's threads"
-    return finish(fig, "Accuracy against latency", describe_frame(runs, lines), where)
+    return finish(
+        fig,
+        "Accuracy against latency",
+        describe_frame(runs, "lines: 95 % t-interval over the seeds, quartiles of the time"),
+        "on this machine, with the run's threads",
+    )

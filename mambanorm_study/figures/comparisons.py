@@ -16,18 +16,17 @@ from matplotlib.patches import Rectangle
 
 from mambanorm.arms import MORE_SITES, PAPER_NORMS, SYMBOLS, Arm
 from mambanorm.errors import unknown
-from mambanorm_study.figures.accuracy import AFTER_SSM, TEST_ACCURACY, scored, scored_fresh
 from mambanorm_study.figures.colours import (
     BEST,
     COMBINATION,
     GREY,
     INK,
     NO_NORM,
-    WORD_COLOURS,
     ink_on,
     norm_colour,
     norm_marker,
 )
+from mambanorm_study.figures.panels import AFTER_SSM, TEST_ACCURACY, scored, scored_fresh
 from mambanorm_study.figures.style import (
     DPI,
     WIDTH,
@@ -37,12 +36,11 @@ from mambanorm_study.figures.style import (
     fresh_note,
     jitter,
     new_figure,
-    panel_grid,
     short,
     sns,
     styled,
 )
-from mambanorm_study.figures.verdicts import draw_estimate, legend, unit_name
+from mambanorm_study.figures.verdicts import draw_estimate
 from mambanorm_study.tables.contrasts import site_gains
 from mambanorm_study.tables.tables import (
     by_seed,
@@ -98,10 +96,14 @@ def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = Non
     ax.set(xlabel=AFTER_SSM, ylabel="N₁, the norm before the SSM")
     ax.tick_params(length=0, rotation=0)
     ax.grid(visible=False)
-    blank = "blank: not run" if means.isna().any(axis=None) else ""
-    marks = "palest: the lowest tenth, framed: the best mean"
-    title = f"Every pair on {task}"
-    return finish(fig, title, describe_frame(runs), fresh_note(fresh), marks, blank)
+    return finish(
+        fig,
+        f"Every pair on {task}",
+        describe_frame(runs),
+        fresh_note(fresh),
+        "palest: the lowest tenth, framed: the best mean",
+        "blank: not run" if means.isna().any(axis=None) else "",
+    )
 
 
 def _cell_text(row: pd.Series, fresh_mean: float | None) -> str:
@@ -124,18 +126,13 @@ SIGNS = {
 
 @styled
 def fig_pairs(
-    table: pd.DataFrame,
-    caption: str = "",
-    *,
-    corrected: bool = False,
-    fresh: pd.DataFrame | None = None,
+    table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFrame | None = None
 ) -> Figure:
     """Return a forest plot of paired differences, one panel a task.
 
     table: rows of `tables.paired`; a column `unit` other than "pp" marks differences of a loss. The
     mean is a filled dot if its 95 % interval excludes zero, otherwise an open dot. Small dots are
-    seeds, diamonds are two fresh runs of one seed. corrected: the intervals are corrected for
-    several comparisons, as the caption explains. Raises ValueError for a table without rows.
+    seeds, diamonds are two fresh runs of one seed. Raises ValueError for a table without rows.
     """
     if table.empty:
         raise ValueError(
@@ -155,8 +152,7 @@ def fig_pairs(
     has_intervals = table.low.notna().any()
     lines = f"lines: their intervals{', cut at the edge' * any(cut)}, " if has_intervals else ""
     colours = ", ".join(SIGNS[colour] for colour in SIGNS if (table.colour == colour).any())
-    several = len(table) > 1 and not corrected
-    uncorrected = "; not corrected for several comparisons" if several else ""
+    uncorrected = "; not corrected for several comparisons" if len(table) > 1 else ""
     return finish(
         fig,
         "Paired differences" + (f", {table.task.iloc[0]}" if len(panels) == 1 else ""),
@@ -186,8 +182,9 @@ def _draw_pairs(ax: Axes, rows: pd.DataFrame) -> bool:
     is_cut = rows[["low", "high"]].abs().max(axis=None) > 3 * furthest_seed
     if is_cut:
         ax.set_xlim(-2 * furthest_seed, 2 * furthest_seed)
-    names = [f"{short(row.a)}  −  {short(row.b)}" for row in rows.itertuples()]
-    ax.set_yticks(range(len(rows)), names)
+    ax.set_yticks(
+        range(len(rows)), [f"{short(row.a)}  −  {short(row.b)}" for row in rows.itertuples()]
+    )
     unit = rows["unit"].iloc[0] if "unit" in rows else "pp"
     label = "difference in test accuracy (percentage points)"
     if unit != "pp":
@@ -237,8 +234,11 @@ def fig_site_gains(
         _draw_gains(ax, table[table.task == task])
     axes[0, 0].set_yticks(range(len(sites)), [SYMBOLS.get(site, site) for site in sites])
     axes[0, 0].set(ylabel="site", ylim=(len(sites) - 0.5, -0.5))
-    dots = [_norm_handle(norm) for norm in norms]
-    fig.legend(handles=dots, loc="outside right upper", title="norm there")
+    fig.legend(
+        handles=[_norm_handle(norm) for norm in norms],
+        loc="outside right upper",
+        title="norm there",
+    )
     return finish(
         fig,
         "One more norm in RMSN→None, site by site",
@@ -259,8 +259,17 @@ def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
         dot = {} if is_clear else dict(markerfacecolor="white", markeredgecolor=colour)
         fresh = row.per_seed_f if isinstance(row.per_seed_f, list) else ()
         estimate = row.gain, row.low, row.high
-        shape = dict(marker=norm_marker(row.norm), below=0.1)
-        draw_estimate(ax, row.y, *estimate, colour, row.per_seed, fresh, **shape, **dot)
+        draw_estimate(
+            ax,
+            row.y,
+            *estimate,
+            colour,
+            row.per_seed,
+            fresh,
+            marker=norm_marker(row.norm),
+            below=0.1,
+            **dot,
+        )
     difference_axis(ax)
     unit = rows.unit.iloc[0]
     label = "gain in test accuracy (points)" if unit == "points" else unit
@@ -269,49 +278,9 @@ def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
 
 
 def _norm_handle(norm: str, **look) -> Line2D:
-    style = dict(color=norm_colour(norm), marker=norm_marker(norm), linestyle="")
-    return Line2D([], [], label=norm, **style, **look)
-
-
-@styled
-def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
-    """Return the deciding comparison over the steps, one panel for each claim and task.
-
-    table: `claims.pages.over_budget`. Raises ValueError for a table without rows.
-    """
-    if table.empty:
-        raise ValueError("the table has no rows: none of these claims has been run over the budget")
-    panels = [panel for _, panel in table.groupby(["claim", "task"], sort=False)]
-    fig, axes = panel_grid(len(panels), 3, row=2.3, more=0.9)
-    for ax, panel in zip(axes, panels, strict=True):
-        _draw_budget(ax, panel)
-    return finish(
-        fig,
-        "Fast or good? The effect over the training budget",
-        caption,
-        seeds_text(table.n),
-        "dot and line: the comparison that decides at all steps, with its 95 % interval, "
-        "in the colour of its word",
-        "grey line: the smallest effect of interest",
-        *legend(table.word),
+    return Line2D(
+        [], [], label=norm, color=norm_colour(norm), marker=norm_marker(norm), linestyle="", **look
     )
-
-
-def _draw_budget(ax: Axes, rows: pd.DataFrame) -> None:
-    """Draw the effect of one claim on one task at each number of steps."""
-    first, places = rows.iloc[0], np.arange(len(rows))
-    ax.axhline(first.smallest, color=GREY, linewidth=1.2)
-    ax.plot(places, rows.effect, color=GREY, linewidth=0.9, alpha=0.6)
-    ticks = [f"{row.steps:,}\n{row.word}" for row in rows.itertuples()]
-    ax.set_xticks(places, ticks, fontsize=7)
-    for x, row, tick in zip(places, rows.itertuples(), ax.get_xticklabels(), strict=True):
-        colour = WORD_COLOURS[row.word]
-        ax.vlines(x, row.low, row.high, color=colour, linewidth=2.2)
-        dot = dict(markersize=6.5, markeredgecolor="white", zorder=3)
-        ax.plot(x, row.effect, "o", color=colour, **dot)
-        tick.set_color(colour)
-    title = f"{first.claim}, {first.task}"
-    ax.set(xlim=(-0.5, len(rows) - 0.5), title=title, ylabel=unit_name(first.unit), xlabel="steps")
 
 
 PLACES = ("before", "after", "both", "two norms")  # the rows of a card
@@ -340,8 +309,16 @@ def fig_card(
     if text:
         head = fig.add_subplot(grid[0, :])
         head.set_axis_off()
-        look = dict(va="top", fontsize=10, color=INK, linespacing=1.25)
-        head.text(0, 1, "\n".join(text), transform=head.transAxes, **look)
+        head.text(
+            0,
+            1,
+            "\n".join(text),
+            transform=head.transAxes,
+            va="top",
+            fontsize=10,
+            color=INK,
+            linespacing=1.25,
+        )
     norms = []
     for i, (task, table) in enumerate(strips.items()):
         ax = fig.add_subplot(grid[-1, i])
@@ -367,10 +344,19 @@ def _draw_strip(ax: Axes, table: pd.DataFrame, name: str) -> list[str]:
             look = dict(color=GREY, marker=".", markersize=4)
         ax.plot(row.mean, place, linestyle="", alpha=0.85, zorder=3, **look)
         if norm == name:
-            circle = dict(markersize=14, markerfacecolor="none", markeredgecolor=INK, zorder=4)
-            ax.plot(row.mean, place, "o", **circle)
-    is_loss = (table["mean"] < 0).all()
-    ax.set(ylim=(3.6, -0.6), xlabel="minus the test loss (bits)" if is_loss else TEST_ACCURACY)
+            ax.plot(
+                row.mean,
+                place,
+                "o",
+                markersize=14,
+                markerfacecolor="none",
+                markeredgecolor=INK,
+                zorder=4,
+            )
+    ax.set(
+        ylim=(3.6, -0.6),
+        xlabel="minus the test loss (bits)" if (table["mean"] < 0).all() else TEST_ACCURACY,
+    )
     ax.grid(axis="x")
     return norms
 

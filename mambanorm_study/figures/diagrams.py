@@ -1,30 +1,23 @@
-"""Diagrams: the cells that share a statistic (Figure 2), the block (Figures 3 and 4), the four
-directions of the cross-scan, and the sheet of the norms, one A4 page to print.
+"""Diagrams: the cells that share a statistic (Figure 2), the block (Figures 3 and 4), and the four
+directions of the cross-scan.
 
 All are drawn from the code: the registered norms with their `axes` and `causal`, the arm notation,
 and `cross_scan`. They show no training run, so their captions name no seeds.
 """
 
 import itertools
-import re
-import textwrap
-from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon, Rectangle
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 
 from mambanorm.arms import SYMBOLS, Arm
-from mambanorm.norms import NORMS, create_norm, norm_name
-from mambanorm.norms.registry import NormEntry
+from mambanorm.norms import NORMS, create_norm
 from mambanorm_study.figures.colours import (
-    AXIS_GREY,
     BAR_GREY,
     BOX_GREY,
     CELL_GREY,
@@ -36,7 +29,7 @@ from mambanorm_study.figures.colours import (
     ink_on,
     norm_colour,
 )
-from mambanorm_study.figures.style import StudyFigure, finish, panel_grid, sns, styled
+from mambanorm_study.figures.style import finish, panel_grid, sns, styled
 from mambanorm_study.models.cross_scan import DIRECTIONS, cross_scan
 
 SHAPE, GROUPS = (3, 5, 4), 2  # B, L, D of the drawn box, and its groups of channels
@@ -58,14 +51,10 @@ def moving_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> n
 
 
 @styled
-def fig_axes(names: Sequence[str] | None = None) -> Figure:
-    """Return Figure 2: for each norm, the cells of (B, L, D) that share one statistic.
-
-    names: None = every norm of the registry.
-    """
-    names = list(NORMS) if names is None else [norm_name(name) for name in names]
-    fig, axes = panel_grid(len(names), 7, row=1.8, more=0.7)
-    for ax, name in zip(axes, names, strict=True):
+def fig_axes() -> Figure:
+    """Return Figure 2: for each norm, the cells of (B, L, D) that share one statistic."""
+    fig, axes = panel_grid(len(NORMS), 7, row=1.8, more=0.7)
+    for ax, name in zip(axes, NORMS, strict=True):
         draw_cells(ax, moving_cells(name), norm_colour(name))
         ax.set_title(name, fontsize=9, loc="center", weight="bold", pad=14)
         small = dict(transform=ax.transAxes, ha="center", fontsize=8)
@@ -75,13 +64,12 @@ def fig_axes(names: Sequence[str] | None = None) -> Figure:
     _, L, D = SHAPE
     for x, y, letter in ((L / 2, -0.5, "L →"), (-0.55, D / 2, "D"), (L + 0.85, 0.15, "B")):
         _write(axes[0], x, y, letter, 8, GREY)
-    mixture = "NormVary mixes the statistics of BN, GN, IN, LN-DL and RMSN-DL"
     return finish(
         fig,
         "Which cells share one statistic",
         "B rows, L positions, D channels, G = 2 groups of them",
         "coloured: the cells that the output of the front cell, top right, depends on in training",
-        mixture if "NormVary" in names else "",
+        "NormVary mixes the statistics of BN, GN, IN, LN-DL and RMSN-DL",
     )
 
 
@@ -206,20 +194,27 @@ def _draw_station(ax: Axes, key: str, station: Station, fontsize: float) -> None
         return
     is_small, is_empty = y == BELOW, text == "–"
     width, height = (0.9, 0.3) if is_small else (0.78, 0.5)
-    box = FancyBboxPatch(
-        (x - width / 2, y - height / 2),
-        width,
-        height,
-        boxstyle="round,pad=0,rounding_size=0.1",
-        facecolor=colour,
-        edgecolor=BOX_GREY,
-        linestyle="--" if is_empty else "-",
-        zorder=3,
+    ax.add_patch(
+        FancyBboxPatch(
+            (x - width / 2, y - height / 2),
+            width,
+            height,
+            boxstyle="round,pad=0,rounding_size=0.1",
+            facecolor=colour,
+            edgecolor=BOX_GREY,
+            linestyle="--" if is_empty else "-",
+            zorder=3,
+        )
     )
-    ax.add_patch(box)
-    size = fontsize * 0.68 if is_small or len(text) > 5 else fontsize
     text = text.replace("NormVary-fixed", "NormVary\nfixed")
-    _write(ax, x, y, text, size, GREY if is_empty else ink_on(colour))
+    _write(
+        ax,
+        x,
+        y,
+        text,
+        fontsize * 0.68 if is_small or len(text) > 5 else fontsize,
+        GREY if is_empty else ink_on(colour),
+    )
     if key in ("N1", "N2"):
         _write(ax, x, MAIN + 0.42, f"{key[0]}$_{key[1]}$", fontsize)
     elif key.startswith("+") and not is_small:
@@ -253,8 +248,18 @@ def arrow(ax: Axes, *points: tuple[float, float]) -> None:
     if line:
         x, y = zip(*line, start, strict=True)
         ax.plot(x, y, color=GREY, linewidth=1.0, solid_joinstyle="round", zorder=2)
-    head = dict(arrowstyle="-|>", mutation_scale=8, shrinkA=0, shrinkB=0)
-    ax.add_patch(FancyArrowPatch(start, end, color=GREY, linewidth=1.0, **head))
+    ax.add_patch(
+        FancyArrowPatch(
+            start,
+            end,
+            color=GREY,
+            linewidth=1.0,
+            arrowstyle="-|>",
+            mutation_scale=8,
+            shrinkA=0,
+            shrinkB=0,
+        )
+    )
 
 
 @styled
@@ -309,101 +314,3 @@ def fig_cross_scan() -> Figure:
         f"an image of {side}×{side} positions; numbers: the order in which the scan meets them",
         "the four outputs are put back in place and summed",
     )
-
-
-# The sheet: a card for each norm. Shared cells are hatched, for printers without colour.
-
-A4 = (8.27, 11.69)  # inches
-COLUMNS, ROWS = 2, 8  # with fewer norms a card keeps its size, with more it is less high
-WIDEST = 52  # characters of a line of a card
-INTRODUCTION = (
-    r"An activation has $B$ rows (of a batch), $L$ positions (of a sequence) and $D$ channels; "
-    "$n$, $l$ and $c$ count them.",
-    r"A norm takes statistics $\mu$, $\sigma^2$ over some of the activation's cells and divides by "
-    r"$\sigma$; $\gamma$ and $\beta$ are learned, one a channel.",
-    "Dark and hatched: the cells on which the output of the front cell, top right, depends in "
-    "training.",
-    "A norm that looks along $L$ sees the future: fine where a whole sequence is read, cheating in "
-    "a language model.",
-)
-
-
-@styled
-def fig_sheet(names: Sequence[str] | None = None) -> Figure:
-    """Return one A4 page with a card for each norm.
-
-    names: None = every norm of the registry but Constant, which sees no input. Raises ValueError
-    for an unknown name.
-    """
-    if names is None:
-        names = [name for name in NORMS if name != "Constant"]
-    names = [norm_name(name) for name in names]
-    rows = max(-(-len(names) // COLUMNS), ROWS)
-    fig = StudyFigure(figsize=A4, dpi=150)
-    fig.text(0.05, 0.965, "The norms on one page", fontsize=17, weight="bold", color=INK)
-    for i, line in enumerate(INTRODUCTION):
-        fig.text(0.05, 0.95 - 0.0122 * i, line, fontsize=7.8, color=INK)
-    margins = dict(left=0.05, right=0.95, top=0.9, bottom=0.035, hspace=0.08, wspace=0.03)
-    grid = fig.add_gridspec(rows, COLUMNS, **margins)
-    for i, name in enumerate(names):
-        ax = fig.add_subplot(grid[i // COLUMNS, i % COLUMNS])
-        ax.set_axis_off()
-        ax.set(xlim=(0, 1), ylim=(0, 1))
-        frame = dict(fill=False, edgecolor=AXIS_GREY, linewidth=0.7)
-        ax.add_patch(Rectangle((0, 0.02), 1, 0.96, **frame))
-        _draw_card(ax, NORMS[name])
-    made = "mambanorm: made from its registry of norms by the command mambanorm sheet"
-    fig.text(0.05, 0.02, made, fontsize=6.5, color=GREY)
-    fig.set_label("The norms on one page: " + ", ".join(names))
-    return fig
-
-
-def _draw_card(ax: Axes, entry: NormEntry) -> None:
-    """Draw one norm: its box of cells on the left, and what the registry says on the right."""
-    box = ax.inset_axes((0.0, 0.06, 0.27, 0.86))
-    draw_cells(box, moving_cells(entry.name), norm_colour(entry.name), hatch="//////")
-
-    def write(x: float, y: float, text: str, size: float, va: str = "center", **look) -> None:
-        ax.text(x, y, text, fontsize=size, va=va, **{"color": INK, **look})
-
-    write(0.29, 0.91, entry.name, 11, "top", weight="bold")
-    if entry.causal:
-        write(0.975, 0.9, "causal", 7, "top", ha="right")
-    else:
-        warning = dict(color="white", bbox=dict(facecolor=INK, edgecolor=INK, pad=1.6))
-        write(0.975, 0.9, "sees the future", 7, "top", ha="right", **warning)
-    write(0.98, 0.755, axes_text(entry.name), 7, "top", ha="right")
-    main, *conditions = equation(entry)
-    write(0.29, 0.58, main, 9 if r"\sum" in main else 8)
-    write(0.98, 0.56, "  ".join(conditions), 6.4, ha="right")
-    facts = " · ".join(filter(None, [f"learns {entry.learnable}", entry.use]))
-    for i, line in enumerate(textwrap.wrap(facts, WIDEST)[:2]):
-        write(0.29, 0.34 - 0.115 * i, line, 6.8)
-    source = textwrap.shorten(entry.source.replace("`", ""), WIDEST + 6, placeholder=" …")
-    write(0.29, 0.11, source, 6.1, color=GREY)
-
-
-def equation(entry: NormEntry) -> list[str]:
-    """Return the equation of a norm and its conditions as LaTeX between dollars.
-
-    An equation that is words with LaTeX in them is returned as it is.
-    """
-    if "$" in entry.equation:
-        return [entry.equation]
-    if r"\sum" in entry.equation:  # the index behind the sum, as a card has no room below it
-        text = entry.equation.replace(r"\sum", r"{\sum}")
-    else:
-        text = entry.equation.replace(r"\frac", r"\dfrac")
-    return [f"${part.strip()}$" for part in re.split(r",\s*\\quad", text)]
-
-
-def save_sheet(folder: str | Path, names: Sequence[str] | None = None) -> list[Path]:
-    """Write the sheet to `norms.pdf` and `norms.svg` in the folder; return their paths."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    fig = fig_sheet(names)
-    pdf, svg = folder / "norms.pdf", folder / "norms.svg"
-    fig.savefig(pdf, metadata={"Title": "The norms on one page", "CreationDate": None})
-    with matplotlib.rc_context({"svg.hashsalt": "mambanorm"}):  # the same sheet gives the same file
-        fig.savefig(svg, metadata={"Date": None})
-    return [pdf, svg]

@@ -155,8 +155,9 @@ def _draw_results(ax: Axes, results: pd.DataFrame, note: str) -> None:
         _draw_seeds(ax, runs, i, alpha=0.6, markersize=4)
         ax.vlines(100 * runs.accuracy.mean(), i - 0.35, i + 0.35, color=COMBINATION, linewidth=2.2)
         ax.vlines(100 * runs.chance.mean(), i - 0.2, i + 0.2, color=GREY, linewidth=1)
-    names = [f"{task}\n({scale})" for (scale, task), _ in groups]
-    ax.set_yticks(range(len(groups)), names, fontsize=7.5)
+    ax.set_yticks(
+        range(len(groups)), [f"{task}\n({scale})" for (scale, task), _ in groups], fontsize=7.5
+    )
     ax.set(
         title="recorded test accuracy",
         xlabel="test accuracy (%)",
@@ -199,8 +200,9 @@ def fig_scan_view(scan: HandScan, *, delta: float, a: float) -> Figure:
         axes[key].axhline(0, color=GREY, linewidth=0.7)
     for n, state in enumerate(scan.states.numpy(), start=1):
         colour = matplotlib.colormaps["viridis"](0.85 * (n - 1) / max(len(scan.states) - 1, 1))
-        label = f"state {n}, rate {n * a:.2g}"
-        axes["h"].plot(where, state, color=colour, linewidth=1.6, label=label)
+        axes["h"].plot(
+            where, state, color=colour, linewidth=1.6, label=f"state {n}, rate {n * a:.2g}"
+        )
     axes["y"].plot(where, scan.y, color=INK, linewidth=1.8)
     for key, title in SCAN_TITLES.items():
         axes[key].set(title=title, ylabel=f"{'Δ' if key == 'delta' else key} (a.u.)")

@@ -54,8 +54,12 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
         )
         ax.grid(False)
     axes[0, 0].set_ylabel("weight of feature 2")
-    words = "lines of equal loss · red: one dot a step, from the square until 99 % of the way down"
-    return finish(fig, "Gradient descent on features of different scale", caption, words)
+    return finish(
+        fig,
+        "Gradient descent on features of different scale",
+        caption,
+        "lines of equal loss · red: one dot a step, from the square until 99 % of the way down",
+    )
 
 
 @styled
@@ -103,8 +107,11 @@ def fig_memory(delta: Tensor, A: Tensor) -> Figure:
     fig.colorbar(image, ax=ax, pad=0.01, label="log10 of steps to half")
     ax.set(xlabel="channel, by its Δ", ylabel="state n (0 is the slowest)")
     ax.grid(False)
-    words = f"half-life from {half.min():.2g} to {half.max():.3g} steps"
-    return finish(fig, "What the SSM remembers at the start", words)
+    return finish(
+        fig,
+        "What the SSM remembers at the start",
+        f"half-life from {half.min():.2g} to {half.max():.3g} steps",
+    )
 
 
 @styled
@@ -121,8 +128,10 @@ def fig_parts(frame: pd.DataFrame) -> Figure:
         sns.barplot(runs, color=BAR_GREY, width=0.6, errorbar=None, **how)
         sns.swarmplot(runs, color=INK, size=3, warn_thresh=1, **how)
         ax.axhline(100 * runs.chance.iloc[0], color=GREY, linestyle=":")
-        names = runs.without.unique()
-        labels = ["the whole block" if part == "nothing" else f"no {part}" for part in names]
+        labels = [
+            "the whole block" if part == "nothing" else f"no {part}"
+            for part in runs.without.unique()
+        ]
         ax.set_xticks(range(len(labels)), labels)
         ax.set(
             title=task,
@@ -130,8 +139,12 @@ def fig_parts(frame: pd.DataFrame) -> Figure:
             xlabel=f"model, after {runs.epochs.iloc[0]} epochs",
             ylabel="test accuracy (%)",
         )
-    words = "bar: mean, dots: seeds, dotted: chance"
-    return finish(fig, "A block without one of its parts", seeds_note(frame), words)
+    return finish(
+        fig,
+        "A block without one of its parts",
+        seeds_note(frame),
+        "bar: mean, dots: seeds, dotted: chance",
+    )
 
 
 @styled
@@ -150,15 +163,24 @@ def fig_effect(x: Tensor, names: Sequence[str]) -> Figure:
         ax.set_xlabel(f"position\n{mean_sd(row)}\ncolours ±{limit:.1f}", fontsize=8)
     axes[0, 0].set_ylabel("channel")
     rows, length, channels = x.shape
-    words = f"row 1 of a batch of {rows}, {length} positions, {channels} channels"
-    return finish(fig, "What a norm does to one row", words)
+    return finish(
+        fig,
+        "What a norm does to one row",
+        f"row 1 of a batch of {rows}, {length} positions, {channels} channels",
+    )
 
 
 def draw_row(ax: Axes, row: Tensor) -> float:
     """Draw one row (L, D) as channels × positions, and return the value ± at which colours end."""
     limit = max(float(row.abs().max()), 1e-9)
-    colours = dict(cmap="RdBu_r", vmin=-limit, vmax=limit)
-    ax.imshow(row.numpy().T, aspect="auto", interpolation="nearest", **colours)
+    ax.imshow(
+        row.numpy().T,
+        aspect="auto",
+        interpolation="nearest",
+        cmap="RdBu_r",
+        vmin=-limit,
+        vmax=limit,
+    )
     ax.set(xticks=[], yticks=[])
     ax.grid(False)
     return limit
@@ -218,14 +240,15 @@ def fig_selector(log: pd.DataFrame, caption: str = "one run") -> Figure:
         place = block.rsplit(".", 1)[-1]
         names.append(f"block {depth}, {BRANCHES.get(place, place)}")
     table = log.pivot(index="block", columns="label", values="w0").loc[depths.index]
-    ramp = [norm_colour("LN"), WHITE, norm_colour("DyT")]
     fig, ((ax,),) = new_figure(height=0.9 + 0.42 * max(len(depths), 6))
     sns.heatmap(
         table,
         annot=table.map(lambda w0: f"{w0:.2f}".removeprefix("0")),
         annot_kws=dict(fontsize=7.5, color=INK),
         fmt="",
-        cmap=LinearSegmentedColormap.from_list("choice", ramp),
+        cmap=LinearSegmentedColormap.from_list(
+            "choice", [norm_colour("LN"), WHITE, norm_colour("DyT")]
+        ),
         vmin=0,
         vmax=1,
         cbar_kws=dict(label="w₀: 0 = LN, 1 = DyT", pad=0.02),
@@ -235,8 +258,9 @@ def fig_selector(log: pd.DataFrame, caption: str = "one run") -> Figure:
     )
     ax.set(title="by class", xlabel="class", ylabel="")
     ax.tick_params(length=0, rotation=0)
-    note = "mean over the tokens of the split's rows"
-    return finish(fig, "What the selectors choose", caption, note)
+    return finish(
+        fig, "What the selectors choose", caption, "mean over the tokens of the split's rows"
+    )
 
 
 def example_batch(*, offset: float = 2.0, spread: float = 3.0) -> Tensor:

@@ -244,8 +244,9 @@ def write_above(
 
 def write_centred(ax: Axes, text: str) -> None:
     """Write text in the middle of a panel that has no data."""
-    place = dict(transform=ax.transAxes, ha="center", va="center")
-    ax.text(0.5, 0.5, text, color=GREY, fontsize=8.5, **place)
+    ax.text(
+        0.5, 0.5, text, color=GREY, fontsize=8.5, transform=ax.transAxes, ha="center", va="center"
+    )
 
 
 def some_of(n: int, at_most: int) -> list[int]:

@@ -1,17 +1,18 @@
-"""Forest plots of verdicts: all claims on one page, and the comparisons of one claim.
+"""Plots of verdicts: all claims on one page, one claim, and claims over the training budget.
 
-Both take `mambanorm_study.claims.Verdict`; each claim keeps its unit and its smallest effect.
+Verdicts are those of `mambanorm_study.claims`; each claim keeps its unit and its smallest effect.
 """
 
 from collections.abc import Iterable, Sequence
 from textwrap import fill
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mambanorm_study.figures.colours import GREY, INK, WORD_COLOURS, fresh_marker
-from mambanorm_study.figures.style import difference_axis, finish, new_figure, styled
+from mambanorm_study.figures.style import difference_axis, finish, new_figure, panel_grid, styled
 from mambanorm_study.tables.tables import seeds_text
 
 # The word of a verdict → its meaning, for captions and the HTML table.
@@ -95,10 +96,18 @@ def _draw_verdicts(ax: Axes, verdicts: Sequence) -> bool:
     for y, verdict in enumerate(verdicts):
         if verdict.n:
             _draw_comparison(ax, y, verdict.turns_on, verdict.word)
-        word = verdict.said + " *" * _is_stale(verdict)
-        _write_word(ax, y, word, _note(verdict), WORD_COLOURS[verdict.word])
-    names = [fill(f"{verdict.claim.id}  {verdict.claim.words}", 52) for verdict in verdicts]
-    _name_rows(ax, names, verdicts[0].turns_on.unit)
+        _write_word(
+            ax,
+            y,
+            verdict.said + " *" * _is_stale(verdict),
+            _note(verdict),
+            WORD_COLOURS[verdict.word],
+        )
+    _name_rows(
+        ax,
+        [fill(f"{verdict.claim.id}  {verdict.claim.words}", 52) for verdict in verdicts],
+        verdicts[0].turns_on.unit,
+    )
     return _clip(ax, verdicts)
 
 
@@ -154,11 +163,19 @@ def _write_word(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
 def _draw_comparison(ax: Axes, y: float, row, word: str) -> None:
     """Draw a row with a tick at the smallest effect and a hollow diamond at the paper's number."""
     ax.plot([row.smallest] * 2, [y - 0.36, y + 0.36], color=GREY, linewidth=1.2, zorder=1)
-    seeds = () if row.unit in NOT_BY_SEED else row.per_seed
-    draw_estimate(ax, y, row.effect, row.low, row.high, WORD_COLOURS[word], seeds)
+    draw_estimate(
+        ax,
+        y,
+        row.effect,
+        row.low,
+        row.high,
+        WORD_COLOURS[word],
+        (() if row.unit in NOT_BY_SEED else row.per_seed),
+    )
     if np.isfinite(row.paper):
-        diamond = dict(markersize=6, markerfacecolor="none", markeredgecolor=INK, zorder=4)
-        ax.plot(row.paper, y, "D", **diamond)
+        ax.plot(
+            row.paper, y, "D", markersize=6, markerfacecolor="none", markeredgecolor=INK, zorder=4
+        )
 
 
 def draw_estimate(
@@ -194,18 +211,18 @@ def fig_claim(verdict) -> Figure:
     units = list(dict.fromkeys(row.unit for row in rows))
     panels = [[row for row in rows if row.unit == unit] for unit in units]
     heights = [0.7 + 0.38 * len(panel) for panel in panels]
-    size = dict(height=sum(heights) + 0.75, width=8.4, height_ratios=heights)
-    fig, axes = new_figure(len(panels), 1, **size)
+    fig, axes = new_figure(
+        len(panels), 1, height=sum(heights) + 0.75, width=8.4, height_ratios=heights
+    )
     for ax, panel in zip(axes[:, 0], panels, strict=True):
         _draw_comparisons(ax, panel)
-    has_paper = any(np.isfinite(row.paper) for row in rows)
     return finish(
         fig,
         f"{verdict.claim.id} on {verdict.task}: {verdict.said}",
         verdict.basis,
         seeds_text([row.n for row in rows]),
         "line: 95 % interval",
-        *_marks([verdict] if has_paper else []),
+        *_marks([verdict] if any(np.isfinite(row.paper) for row in rows) else []),
         *legend([row.word for row in rows]),
     )
 
@@ -218,5 +235,49 @@ def _draw_comparisons(ax: Axes, rows: Sequence) -> None:
         if row.word == "cannot tell" and row.seeds_to_tell:
             note = f"about {row.seeds_to_tell} new seeds would tell"
         _write_word(ax, y, row.said, note, WORD_COLOURS[row.word])
-    names = [row.comparison + ("" if row.decides else "  (beside)") for row in rows]
-    _name_rows(ax, names, rows[0].unit)
+    _name_rows(
+        ax, [row.comparison + ("" if row.decides else "  (beside)") for row in rows], rows[0].unit
+    )
+
+
+@styled
+def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
+    """Return the deciding comparison over the steps, one panel for each claim and task.
+
+    table: `claims.pages.over_budget`. Raises ValueError for a table without rows.
+    """
+    if table.empty:
+        raise ValueError("the table has no rows: none of these claims has been run over the budget")
+    panels = [panel for _, panel in table.groupby(["claim", "task"], sort=False)]
+    fig, axes = panel_grid(len(panels), 3, row=2.3, more=0.9)
+    for ax, panel in zip(axes, panels, strict=True):
+        _draw_budget(ax, panel)
+    return finish(
+        fig,
+        "Fast or good? The effect over the training budget",
+        caption,
+        seeds_text(table.n),
+        "dot and line: the comparison that decides at all steps, with its 95 % interval, "
+        "in the colour of its word",
+        "grey line: the smallest effect of interest",
+        *legend(table.word),
+    )
+
+
+def _draw_budget(ax: Axes, rows: pd.DataFrame) -> None:
+    """Draw the effect of one claim on one task at each number of steps."""
+    first, places = rows.iloc[0], np.arange(len(rows))
+    ax.axhline(first.smallest, color=GREY, linewidth=1.2)
+    ax.plot(places, rows.effect, color=GREY, linewidth=0.9, alpha=0.6)
+    ax.set_xticks(places, [f"{row.steps:,}\n{row.word}" for row in rows.itertuples()], fontsize=7)
+    for x, row, tick in zip(places, rows.itertuples(), ax.get_xticklabels(), strict=True):
+        colour = WORD_COLOURS[row.word]
+        ax.vlines(x, row.low, row.high, color=colour, linewidth=2.2)
+        ax.plot(x, row.effect, "o", color=colour, markersize=6.5, markeredgecolor="white", zorder=3)
+        tick.set_color(colour)
+    ax.set(
+        xlim=(-0.5, len(rows) - 0.5),
+        title=f"{first.claim}, {first.task}",
+        ylabel=unit_name(first.unit),
+        xlabel="steps",
+    )

@@ -13,8 +13,9 @@ from mambanorm_study.widgets import EXPLORERS
 
 PORT = 8866
 STYLE = """from IPython.display import HTML
-style = ".jp-Cell { max-width: 1040px; margin: 0 auto } .mambanorm-picture { align-self: flex-start }"
-HTML(f"<style>{style}</style>")"""
+cells = ".jp-Cell { max-width: 1040px; margin: 0 auto }"
+pictures = ".mambanorm-picture { align-self: flex-start }"
+HTML(f"<style>{cells} {pictures}</style>")"""
 INTRO = """# mambanorm: explorers
 
 Move a control, and the picture below it follows. What is recorded or made up is said under each
