@@ -38,10 +38,9 @@ def teacher_effect(runs: pd.DataFrame, tables: Collection[str]) -> str:
             continue
         taught, teacher = wide["AutoNorm, student"] - wide["AutoNorm"], wide["Teacher"].mean()
         if task in tables:
-            against = rmse_text(wide["AutoNorm"] - wide["FrozenLN"])
             lines += [
                 f"- taught − by itself, {task}: {rmse_text(taught)} (teacher: {teacher:.2f})",
-                f"- AutoNorm − FrozenLN, {task}: {against}",
+                f"- AutoNorm − FrozenLN, {task}: {rmse_text(wide['AutoNorm'] - wide['FrozenLN'])}",
             ]
         else:
             agree = (wide["AutoNorm_DisableSelector"] == wide["FrozenLN"]).all()

@@ -77,8 +77,9 @@ def batch_norm(frame: pd.DataFrame) -> str:
     if is_ahead.all():
         holds = "holds"
     seeds = f"{last['scale'].iloc[0]} scale, {seeds_text([last.seed.nunique()])}"
-    head = f"**The claim {holds} here** ({seeds}, after {last.epoch.max()} epochs)."
-    return "\n".join([head, "", *lines])
+    return "\n".join(
+        [f"**The claim {holds} here** ({seeds}, after {last.epoch.max()} epochs).", "", *lines]
+    )
 
 
 CONTROLS = ("None", "Scale", "Constant")  # entries of the registry that do not normalize

@@ -30,9 +30,11 @@ def type_of_norm(runs: pd.DataFrame) -> str:
             lead = judged_difference(paired(of_task, best, second).iloc[0], ": ")
             line += f" Over the next, {label(second)}, it is {lead}."
         lines.append(line)
-    paper = "\nThe paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."
-    shows = "mean ± sd, each difference with a 95 % t-interval"
-    return answer_text(runs, shows, [*lines, paper])
+    return answer_text(
+        runs,
+        "mean ± sd, each difference with a 95 % t-interval",
+        [*lines, "\nThe paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."],
+    )
 
 
 def difference(frame: pd.DataFrame) -> str:
@@ -80,7 +82,6 @@ def before_or_after(
 
 
 def _gate_line(sizes: pd.DataFrame) -> str:
-    """Return by how much a larger input multiplies the gate's input, with RMSN at either place."""
     factors = sizes.index.get_level_values("factor")
     least, largest = factors.min(), factors.max()
     growth = sizes.z.xs(largest, level="factor") / sizes.z.xs(least, level="factor")

@@ -53,8 +53,11 @@ def which_pair(
             f"- The paper's own second step, {label(normvary.arm)}, has {mean_sd(normvary)}; the "
             f"fixed N₁ minus NormVary: {judged_difference(gaps.loc[normvary.arm])}.",
         ]
-    paper = "\nThe paper: N₂ = GN on sequences (§4.4), with NormVary before it (§4.5)."
-    return answer_text(both, "mean ± sd, differences with 95 % t-interval", [*lines, paper])
+    return answer_text(
+        both,
+        "mean ± sd, differences with 95 % t-interval",
+        [*lines, "\nThe paper: N₂ = GN on sequences (§4.4), with NormVary before it (§4.5)."],
+    )
 
 
 def guesses_on_pairs(runs: pd.DataFrame) -> str:
@@ -108,8 +111,9 @@ def learned_norm(
             f"there, N1 adds {judged_difference(row.loc['N1 after N2'])}. "
             f"{sketch_note(row.n)}".rstrip()
         )
-        learned = judged_difference(row.loc["by learning"])
-        losses.append(f"On {task} learning the weights brings {learned}.")
+        losses.append(
+            f"On {task} learning the weights brings {judged_difference(row.loc['by learning'])}."
+        )
     paper = f"The paper's row (Table 2): {printed:+.1f} points on ListOps, for both steps at once."
     lines = [numbered_list([weights, " ".join(shares), " ".join(losses)]), "", paper]
     shows = "95 % t-intervals, not corrected for several comparisons"
@@ -167,7 +171,6 @@ def _learning(row: pd.Series) -> str:
 
 
 def _single_steps(rows: pd.DataFrame) -> str:
-    """Return which of the two single steps brings more."""
     single = rows.loc[[step for step in SINGLE if step in rows.index]]
     each = ", ".join(f"{step} {difference_text(row)}" for step, row in single.iterrows())
     if single.empty:

@@ -37,7 +37,6 @@ def _claim_name(verdict: Any, verdicts: Sequence[Any]) -> str:
 
 
 def _norm_or_gain(table: pd.DataFrame) -> str:
-    """Return at how many sites a norm does better than its gain alone (Scale)."""
     if table.empty or "Scale" not in set(table.norm):
         return "The gain alone was not run."
     rows = table[table.task == table.task[table.norm == "Scale"].iloc[0]]

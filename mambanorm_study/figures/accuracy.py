@@ -279,7 +279,6 @@ def _n1_dot(n1: str) -> dict:
 
 
 def _draw_boxes(ax: Axes, means: pd.DataFrame) -> None:
-    """Draw a box for each N2, and a dot for each N1."""
     drawn = ax.boxplot(
         [means.percent[means.n2 == n2].dropna() for n2 in NORM_CHOICES],
         positions=range(len(NORM_CHOICES)),

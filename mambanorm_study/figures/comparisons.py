@@ -172,10 +172,17 @@ def _scales(table: pd.DataFrame) -> str:
 def _draw_pairs(ax: Axes, rows: pd.DataFrame) -> bool:
     """Draw the differences of one task. Return True if an interval is cut at the edge."""
     for y, row in enumerate(rows.itertuples()):
-        is_open = row.colour == GREY
-        dot = dict(markerfacecolor="white", markeredgecolor=GREY) if is_open else {}
-        estimate = row.difference, row.low, row.high
-        draw_estimate(ax, y, *estimate, row.colour, row.per_seed, row.fresh, **dot)
+        draw_estimate(
+            ax,
+            y,
+            row.difference,
+            row.low,
+            row.high,
+            row.colour,
+            row.per_seed,
+            row.fresh,
+            is_open=row.colour == GREY,
+        )
     difference_axis(ax)
     furthest_seed = np.abs(np.concatenate(rows.per_seed.tolist())).max(initial=0)
     # the interval of two seeds is so wide that it would hide the seeds
@@ -252,23 +259,19 @@ def fig_site_gains(
 
 
 def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
-    """Draw the gains of all sites and norms on one task."""
     for row in rows.itertuples():
-        colour = norm_colour(row.norm)
-        is_clear = row.low > 0 or row.high < 0
-        dot = {} if is_clear else dict(markerfacecolor="white", markeredgecolor=colour)
-        fresh = row.per_seed_f if isinstance(row.per_seed_f, list) else ()
-        estimate = row.gain, row.low, row.high
         draw_estimate(
             ax,
             row.y,
-            *estimate,
-            colour,
+            row.gain,
+            row.low,
+            row.high,
+            norm_colour(row.norm),
             row.per_seed,
-            fresh,
-            marker=norm_marker(row.norm),
+            row.per_seed_f if isinstance(row.per_seed_f, list) else (),
+            is_open=not (row.low > 0 or row.high < 0),
             below=0.1,
-            **dot,
+            marker=norm_marker(row.norm),
         )
     difference_axis(ax)
     unit = rows.unit.iloc[0]

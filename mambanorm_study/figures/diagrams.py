@@ -187,7 +187,6 @@ def draw_block(ax: Axes, arm: str | Arm, *, fontsize: float = 9) -> None:
 
 
 def _draw_station(ax: Axes, key: str, station: Station, fontsize: float) -> None:
-    """Draw a round sign, or a rounded box around its text, with the name of its site above."""
     text, x, y, colour = station
     if text in "⊗⊕":
         _write(ax, x, y, text, fontsize * 1.9)
@@ -226,7 +225,6 @@ def _write(ax: Axes, x: float, y: float, text: str, size: float, colour: str = I
 
 
 def _draw_flow(ax: Axes, stations: dict[str, Station]) -> None:
-    """Draw the arrows of the main branch, of the gate below and of the residual above."""
     line = [station for station in stations.values() if station.y == MAIN]
     gate = [stations[key] for key in ("gate_lin", "+z", "gate_silu") if key in stations]
     for a, b in (*itertools.pairwise(line), *itertools.pairwise(gate)):

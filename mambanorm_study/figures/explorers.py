@@ -126,7 +126,6 @@ def fig_arm_view(facts: ArmFacts, results: pd.DataFrame, *, note: str = "") -> F
 
 
 def _draw_parameters(ax: Axes, facts: ArmFacts) -> None:
-    """Draw a bar for each place on a logarithmic axis, with its number."""
     places, counts = list(facts.parameters), np.array(list(facts.parameters.values()))
     y, widths = range(len(places)), np.maximum(counts, 0.5)
     ax.barh(y, widths, color=[INK if place in NORM_PLACES else BAR_GREY for place in places])
@@ -147,7 +146,6 @@ def _draw_parameters(ax: Axes, facts: ArmFacts) -> None:
 
 
 def _draw_results(ax: Axes, results: pd.DataFrame, note: str) -> None:
-    """Draw the test accuracy by task: a dot a seed, a line at their mean, a tick at chance."""
     ax.grid(visible=True, axis="x")
     ax.grid(visible=False, axis="y")
     groups = list(results.groupby(["scale", "task"], sort=False)) if len(results) else []
@@ -257,7 +255,6 @@ def fig_cell_view(
 
 
 def _draw_cell(ax: Axes, arm: str, cell: pd.DataFrame, known: np.ndarray) -> None:
-    """Draw a dot a seed, above the ticks of all arms' means."""
     ax.vlines(100 * known, -0.15, 0.15, color=GREY, linewidth=0.8)
     if len(known):
         ax.vlines(100 * known.max(), -0.25, 0.25, color=BEST, linewidth=2)
@@ -277,7 +274,6 @@ def _draw_cell(ax: Axes, arm: str, cell: pd.DataFrame, known: np.ndarray) -> Non
 
 
 def _draw_rates(ax: Axes, runs: pd.DataFrame) -> None:
-    """Draw the test accuracy at each learning rate, a dot a seed and a line through the means."""
     for lr, of_lr in runs.groupby("lr"):
         x, failed = lr * np.exp(jitter(len(of_lr), 0.12)), of_lr.diverged.to_numpy(bool)
         y = 100 * of_lr.accuracy

@@ -111,7 +111,6 @@ def arm_panels(
 
 
 def _draw_arm(ax: Axes, rows: pd.DataFrame, mean: float, look: dict, bar_width: float) -> None:
-    """Draw the mean of one arm as a bar with the sd, or as a large dot, and one dot a seed."""
     x, colour, norm = rows[["x", "colour", "norm"]].iloc[0]
     if bar_width:
         ax.bar(

@@ -70,7 +70,6 @@ def fig_sheet(names: Sequence[str] | None = None) -> Figure:
 
 
 def _draw_card(ax: Axes, entry: NormEntry) -> None:
-    """Draw one norm: its box of cells on the left, and what the registry says on the right."""
     box = ax.inset_axes((0.0, 0.06, 0.27, 0.86))
     draw_cells(box, moving_cells(entry.name), norm_colour(entry.name), hatch="//////")
 

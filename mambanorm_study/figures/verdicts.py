@@ -87,8 +87,9 @@ def legend(words: Iterable[str]) -> list[str]:
 def _marks(with_paper: Sequence) -> tuple[str, str]:
     """Return the captions of the ticks and of the hollow diamonds ("" without a diamond)."""
     places = ", ".join(dict.fromkeys(verdict.claim.printed_on for verdict in with_paper))
-    diamond = f"hollow diamond: the paper's own number, on {places}" if places else ""
-    return "grey tick: the smallest effect of interest", diamond
+    return "grey tick: the smallest effect of interest", (
+        f"hollow diamond: the paper's own number, on {places}" if places else ""
+    )
 
 
 def _draw_verdicts(ax: Axes, verdicts: Sequence) -> bool:
@@ -151,7 +152,6 @@ def _name_rows(ax: Axes, names: Sequence[str], unit: str) -> None:
 
 
 def _write_word(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
-    """Write the word at the right of a row, and a note below it in small type."""
     place = dict(transform=ax.get_yaxis_transform())
     if not note:
         ax.text(1.01, y, word, color=colour, weight="bold", va="center", **place)
@@ -179,17 +179,36 @@ def _draw_comparison(ax: Axes, y: float, row, word: str) -> None:
 
 
 def draw_estimate(
-    ax: Axes, y, mean, low, high, colour: str, seeds, fresh=(), *, below=0.22, **dot
+    ax: Axes,
+    y: float,
+    mean: float,
+    low: float,
+    high: float,
+    colour: str,
+    seeds: Sequence[float],
+    fresh: Sequence[float] = (),
+    *,
+    is_open: bool = False,
+    below: float = 0.22,
+    marker: str = "o",
 ) -> None:
     """Draw a row of a forest plot: a mean and its interval, and `below` them one dot a seed.
 
-    fresh: differences of the reader's fresh runs, drawn as diamonds. Keywords change the large dot.
+    fresh: differences of the reader's fresh runs, drawn as diamonds. is_open: draw a hollow mean.
     """
     if np.isfinite(low):
         ax.hlines(y, low, high, color=colour, linewidth=2.2)
     ax.plot(seeds, np.full(len(seeds), y + below), "o", markersize=2.5, color=colour, alpha=0.55)
-    look = dict(marker="o", markersize=6.5, color=colour, markeredgecolor="white", zorder=3)
-    ax.plot(mean, y, **{**look, **dot})
+    ax.plot(
+        mean,
+        y,
+        marker=marker,
+        markersize=6.5,
+        color=colour,
+        markerfacecolor="white" if is_open else colour,
+        markeredgecolor=colour if is_open else "white",
+        zorder=3,
+    )
     ax.plot(fresh, np.full(len(fresh), y + below), **fresh_marker(size=5))
 
 
@@ -228,7 +247,6 @@ def fig_claim(verdict) -> Figure:
 
 
 def _draw_comparisons(ax: Axes, rows: Sequence) -> None:
-    """Draw one panel of `fig_claim`: comparisons in one unit."""
     for y, row in enumerate(rows):
         _draw_comparison(ax, y, row, row.word)
         note = ""
@@ -265,7 +283,6 @@ def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
 
 
 def _draw_budget(ax: Axes, rows: pd.DataFrame) -> None:
-    """Draw the effect of one claim on one task at each number of steps."""
     first, places = rows.iloc[0], np.arange(len(rows))
     ax.axhline(first.smallest, color=GREY, linewidth=1.2)
     ax.plot(places, rows.effect, color=GREY, linewidth=0.9, alpha=0.6)

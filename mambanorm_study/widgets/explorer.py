@@ -140,8 +140,9 @@ def log_slider(value: float, low: float, high: float, name: str) -> w.FloatLogSl
 
 def menu(value: object, options, name: str) -> w.Dropdown:
     """Return a menu."""
-    layout = w.Layout(width="240px")
-    return w.Dropdown(options=options, value=value, description=name, layout=layout)
+    return w.Dropdown(
+        options=options, value=value, description=name, layout=w.Layout(width="240px")
+    )
 
 
 def buttons(value: object, options, name: str) -> w.ToggleButtons:

@@ -36,7 +36,6 @@ GROUPS = (1, 2, 4, 8, 16)
 
 
 def _offer_groups(controls: dict[str, w.Widget]) -> None:
-    """Show the control of groups only for norms that have them."""
     has_groups = "groups" in NORMS[controls["norm"].value].own
     controls["groups"].layout.display = "flex" if has_groups else "none"
 
@@ -76,8 +75,11 @@ NAMED = {
 def _draw_arm(n1: str, n2: str, weights: bool, **more: str) -> StudyFigure:
     arm = str(Arm(n1, n2, more))
     results = recorded_arm(arm)
-    facts = arm_facts(arm, weightless=not weights)
-    return fig_arm_view(facts, results if weights else results.iloc[:0], note=ABSENT)
+    return fig_arm_view(
+        arm_facts(arm, weightless=not weights),
+        results if weights else results.iloc[:0],
+        note=ABSENT,
+    )
 
 
 class BlockExplorer(Explorer):
@@ -120,8 +122,9 @@ def explore_block() -> BlockExplorer:
 
 
 def _draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFigure:
-    scan = scan_by_hand(INPUTS[source], delta, a, selective=selective)
-    return fig_scan_view(scan, delta=delta, a=a)
+    return fig_scan_view(
+        scan_by_hand(INPUTS[source], delta, a, selective=selective), delta=delta, a=a
+    )
 
 
 def explore_scan() -> Explorer:
@@ -236,13 +239,18 @@ class GridExplorer(Explorer):
         return cell
 
     def _table(self) -> w.GridBox:
-        """Return the buttons with the names of their rows (N1) and columns (N2)."""
         name = partial(w.HTML, layout=w.Layout())
         widgets = [name("N1 ↓ N2 →"), *(name(f"<b>{n2}</b>") for n2 in PAPER_NORMS)]
         for n1 in PAPER_NORMS:
             widgets += [name(f"<b>{n1}</b>"), *(self.cells[n1, n2] for n2 in PAPER_NORMS)]
-        columns = dict(grid_template_columns="80px repeat(6, 76px)", overflow="auto")
-        return w.GridBox(widgets, layout=w.Layout(margin="6px 0 6px 12px", **columns))
+        return w.GridBox(
+            widgets,
+            layout=w.Layout(
+                margin="6px 0 6px 12px",
+                grid_template_columns="80px repeat(6, 76px)",
+                overflow="auto",
+            ),
+        )
 
     def update_controls(self) -> None:
         """Colour each button by its mean accuracy, write the number on it, and frame the choice."""

@@ -40,9 +40,13 @@ def explorers_notebook() -> nbformat.NotebookNode:
         heading = f'<h2 id="{_anchor(title)}">{title}</h2>'
         cells.append(new_markdown_cell(f"{heading}\n\n{text}"))
         cells.append(new_code_cell(f"from mambanorm_study.widgets import {name}\n\n{name}()"))
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "title": "mambanorm: explorers"}
-    return new_notebook(cells=cells, metadata=metadata)
+    return new_notebook(
+        cells=cells,
+        metadata={
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "title": "mambanorm: explorers",
+        },
+    )
 
 
 def _anchor(title: str) -> str:
