@@ -55,47 +55,45 @@ from mambanorm_study.tables.tables import (
 def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = None) -> Figure:
     """Return the grid N1 × N2 of one task, with mean and sd of the test accuracy in each cell.
 
-    A diamond is the mean of the fresh runs. A cell without runs is blank. Raises ValueError for a
-    task that the frame does not hold.
+    A diamond is the mean of the fresh runs. Raises ValueError if the frame lacks the task.
     """
     check_frame(frame)
     if task not in set(frame.task):
         raise unknown("task of this frame", task, frame.task.unique())
     arms = [f"{n1}>SSM>{n2}" for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
     runs = scored(frame[frame.task == task], arms)
-    fresh_runs = scored_fresh(fresh, runs)
-    fresh_means = fresh_runs[fresh_runs.task == task].groupby("arm").percent.mean()
+    fresh_means = scored_fresh(fresh, runs).query("task == @task").groupby("arm").percent.mean()
     table = summarize(runs, ["n1", "n2", "arm"])
     table["text"] = [_cell_text(row, fresh_means.get(row.arm)) for _, row in table.iterrows()]
-    means = 100 * table.pivot(index="n1", columns="n2", values="mean")
-    means = means.reindex(index=PAPER_NORMS, columns=PAPER_NORMS)
-    texts = table.pivot(index="n1", columns="n2", values="text").reindex_like(means)
+    means, texts = (
+        table.pivot(index="n1", columns="n2", values=column).reindex(
+            PAPER_NORMS, columns=PAPER_NORMS
+        )
+        for column in ("mean", "text")
+    )
     fig, ((ax,),) = new_figure(height=5.0, width=8.2)
     names = ["none", *PAPER_NORMS[1:]]
     sns.heatmap(
-        means,
+        100 * means,
         annot=texts.fillna(""),
         annot_kws=dict(fontsize=8),
         fmt="",
         ax=ax,
         cmap="YlGnBu",
         alpha=0.9,
-        vmin=np.nanquantile(means, 0.1),
+        vmin=100 * np.nanquantile(means, 0.1),
         linewidths=2,
         cbar_kws=dict(label=TEST_ACCURACY, pad=0.02, shrink=0.9, extend="min"),
         xticklabels=names,
         yticklabels=names,
     )
-    faces = ax.collections[0].get_facecolors()
-    for text in ax.texts:  # seaborn writes white on many light cells
-        x, y = map(int, text.get_position())
-        text.set_color(ink_on(to_hex(faces[len(names) * y + x])))
+    _use_readable_ink(ax, columns=len(names))
     best = table.loc[table["mean"].idxmax()]
     corner = PAPER_NORMS.index(best.n2) + 0.02, PAPER_NORMS.index(best.n1) + 0.03
     ax.add_patch(Rectangle(corner, 0.96, 0.94, fill=False, edgecolor=BEST, linewidth=2.2))
     ax.set(xlabel=AFTER_SSM, ylabel="N₁, the norm before the SSM")
     ax.tick_params(length=0, rotation=0)
-    ax.grid(visible=False)
+    ax.grid(False)
     return finish(
         fig,
         f"Every pair on {task}",
@@ -104,6 +102,14 @@ def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = Non
         "palest: the lowest tenth, framed: the best mean",
         "blank: not run" if means.isna().any(axis=None) else "",
     )
+
+
+def _use_readable_ink(ax: Axes, columns: int) -> None:
+    """Choose the colour of each cell's text, as seaborn writes white on many light cells."""
+    faces = ax.collections[0].get_facecolors()
+    for text in ax.texts:
+        x, y = map(int, text.get_position())
+        text.set_color(ink_on(to_hex(faces[columns * y + x])))
 
 
 def _cell_text(row: pd.Series, fresh_mean: float | None) -> str:
@@ -145,10 +151,9 @@ def fig_pairs(
     panels = dict(list(table.groupby("task", sort=False)))
     heights = [0.7 + 0.36 * len(panel) for panel in panels.values()]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.8, height_ratios=heights)
-    cut = [_draw_pairs(ax, panel) for ax, panel in zip(axes[:, 0], panels.values(), strict=True)]
-    if len(panels) > 1:
-        for ax, task in zip(axes[:, 0], panels, strict=True):
-            ax.set_title(task)
+    cut = []
+    for ax, (task, panel) in zip(axes[:, 0], panels.items(), strict=True):
+        cut.append(_draw_pairs(ax, panel, title=task if len(panels) > 1 else ""))
     has_intervals = table.low.notna().any()
     lines = f"lines: their intervals{', cut at the edge' * any(cut)}, " if has_intervals else ""
     colours = ", ".join(SIGNS[colour] for colour in SIGNS if (table.colour == colour).any())
@@ -169,7 +174,7 @@ def _scales(table: pd.DataFrame) -> str:
     return f"{', '.join(names)} scale · " if names else ""
 
 
-def _draw_pairs(ax: Axes, rows: pd.DataFrame) -> bool:
+def _draw_pairs(ax: Axes, rows: pd.DataFrame, title: str) -> bool:
     """Draw the differences of one task. Return True if an interval is cut at the edge."""
     for y, row in enumerate(rows.itertuples()):
         draw_estimate(
@@ -196,7 +201,7 @@ def _draw_pairs(ax: Axes, rows: pd.DataFrame) -> bool:
     label = "difference in test accuracy (percentage points)"
     if unit != "pp":
         label = f"by how much the test loss is lower ({unit})"
-    ax.set(xlabel=label, ylabel="pair", ylim=(len(rows) - 0.5, -0.6))
+    ax.set(title=title, xlabel=label, ylabel="pair", ylim=(len(rows) - 0.5, -0.6))
     return is_cut
 
 
