@@ -12,7 +12,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mambanorm_study.figures.colours import BEST, COMBINATION, GREY, INK
-from mambanorm_study.figures.style import above, finish, instead, log_axis, new_figure, styled
+from mambanorm_study.figures.style import (
+    finish,
+    log_axis,
+    new_figure,
+    styled,
+    write_above,
+    write_centred,
+)
 
 LINEAR_FROM = 512
 """From this length on, a fixed cost no longer shows in the cost per token."""
@@ -66,7 +73,7 @@ def fig_speed(frame: pd.DataFrame, caption: str = "") -> Figure:
             ax.plot(
                 x, row.median_ms, "o", markersize=7, color=colour, markeredgecolor="white", zorder=3
             )
-            above(ax, x, np.nanmax([row.median_ms, row.high_ms]), _ratios(row), 7.5, (0, 7))
+            write_above(ax, x, np.nanmax([row.median_ms, row.high_ms]), _ratios(row), 7.5, (0, 7))
         ax.set_title(f"({', '.join(map(str, shape[:3]))})", color=INK)
         labels = [name.replace("+", "\n+ ") for name in names]
         ax.set_xticks(range(len(names)), labels, rotation=30, ha="right", rotation_mode="anchor")
@@ -112,7 +119,7 @@ def fig_scaling(frame: pd.DataFrame, caption: str = "") -> Figure:
     for ax, (column, label) in zip(axes[0], panels.items(), strict=True):
         ax.set_ylabel(label)
         if rows[column].isna().all():
-            instead(ax, "not measured")
+            write_centred(ax, "not measured")
             continue
         for i, (group, line) in enumerate(rows.groupby("group", sort=False)):
             line = line.dropna(subset=column).sort_values("length")

@@ -1,5 +1,4 @@
-"""The sentences of answer cells follow their frames: who is ahead, what an interval says, what one
-seed cannot tell."""
+"""Tests of the answers of notebooks 03 to 08: each sentence follows its frame."""
 
 import re
 
@@ -10,13 +9,14 @@ from mambanorm_study.tables import contrasts, procedure, tables
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 NOTHING = pd.DataFrame(columns=["task", "arm", "scale"])
-RIPPLE = (0.0, 0.01, -0.01)
-"""What seeds 0, 1 and 2 add to an arm's accuracy."""
+RIPPLE = (0.0, 0.01, -0.01)  # what seeds 0, 1 and 2 add to the accuracy of an arm
 
 
 def planted(accuracy, task="digits", seeds=3, scale="quick", each=None, **columns):
-    """A run frame: arm → its mean accuracy. `each`: arm → by seed what it has besides, so that
-    differences vary."""
+    """Return a run frame from arm → mean accuracy.
+
+    each: arm → what each seed adds, so that differences vary.
+    """
     rows = []
     for arm, mean in accuracy.items():
         n1, n2 = arm.split(">SSM>")
@@ -37,28 +37,30 @@ def planted(accuracy, task="digits", seeds=3, scale="quick", each=None, **column
 
 
 def of_type(best, mean=0.8, **options):
-    """Six arms of one type each, with one ahead."""
+    """Return six arms of one type each, with one ahead."""
     means = {f"{n}>SSM>{n}": 0.5 for n in NORMS} | {"None>SSM>None": 0.3}
     return planted(means | {best: mean}, **options)
 
 
-# 03
-# ------------------------------------------------------------------------------------------------------------------
+# notebook 03
 
 
 def test_the_answer_on_type_names_the_leader_its_gain_and_the_baseline():
-    said = answers.type_of_norm(of_type("IN>SSM>IN"))
-    assert said == (
-        "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, each difference with a 95 % t-interval · digits).\n\n"
-        "- **digits**: IN→IN is ahead with 80.0 ± 1.0 % (no norm 30.0 ± 1.0 %, chance 10.0 %). The gain is "
-        "+50.0 points [50.0, 50.0]: clearly above zero. Over the next, BN→BN, it is +30.0 points [30.0, 30.0]: clearly "
+    text = answers.type_of_norm(of_type("IN>SSM>IN"))
+    assert text == (
+        "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, each difference with a 95 % "
+        "t-interval · digits).\n\n"
+        "- **digits**: IN→IN is ahead with 80.0 ± 1.0 % (no norm 30.0 ± 1.0 %, chance 10.0 %). "
+        "The gain is "
+        "+50.0 points [50.0, 50.0]: clearly above zero. Over the next, BN→BN, it is +30.0 points "
+        "[30.0, 30.0]: clearly "
         "above zero.\n\n"
         "The paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."
     )
     assert "GN→GN is ahead" in answers.type_of_norm(of_type("GN>SSM>GN"))
 
 
-def test_a_difference_is_told_with_what_its_interval_says():
+def test_a_difference_is_followed_by_what_its_interval_says():
     gain = tables.paired(of_type("IN>SSM>IN"), "IN>SSM>IN", "None>SSM>None")
     assert (
         answers.difference(gain)
@@ -66,7 +68,7 @@ def test_a_difference_is_told_with_what_its_interval_says():
     )
 
 
-def test_the_settings_of_the_runs_stand_in_a_row_with_the_arms_that_have_them():
+def test_the_settings_of_the_runs_are_listed_with_their_arms():
     runs = pd.concat(
         [
             planted({"GN>SSM>GN": 0.5, "IN>SSM>IN": 0.5}, lr=0.015),
@@ -81,12 +83,11 @@ def test_the_settings_of_the_runs_stand_in_a_row_with_the_arms_that_have_them():
     ]
 
 
-# 04
-# ------------------------------------------------------------------------------------------------------------------
+# notebook 04
 
 
 def places(after=0.7, before=0.5, **options):
-    """One norm at one place; `after` and `before` by norm, or the same for all."""
+    """Return one norm at one place. after: the mean accuracy, or norm → its own."""
     by = {n: (after.get(n, 0.7) if isinstance(after, dict) else after) for n in NORMS}
     means = {f"None>SSM>{n}": by[n] for n in NORMS} | {f"{n}>SSM>None": before for n in NORMS}
     return planted(means, **options)
@@ -113,26 +114,29 @@ def place_answer(runs, sizes):
     return answers.before_or_after(runs, after_before(runs), rivals, sizes, printed=PRINTED)
 
 
-def test_the_answer_on_position_counts_signs_and_rivals_names_the_largest_of_either_sign_and_the_gate():
-    said = place_answer(places({"GN": 0.8}), gate_sizes())
-    assert said == (
-        "**Answer** (quick scale · 3 seeds: a sketch · after − before, 95 % t-intervals · digits).\n\n"
-        "- **digits**: after is ahead for 5 of 5 norms, clearly for 5, clearly behind for 0. The place matters most "
-        "for GN (+30.0 points [30.0, 30.0], after − before). GN's gain is larger than that of 4 of the other 4.\n"
-        "- An input 100 times as large multiplies the gate's input by 100 where RMSN stands after the SSM, and by 1 "
+def test_the_answer_on_position_counts_signs_and_rivals_and_names_the_largest_difference():
+    text = place_answer(places({"GN": 0.8}), gate_sizes())
+    assert text == (
+        "**Answer** (quick scale · 3 seeds: a sketch · after − before, 95 % t-intervals · "
+        "digits).\n\n"
+        "- **digits**: after is ahead for 5 of 5 norms, clearly for 5, clearly behind for 0. The "
+        "place matters most "
+        "for GN (+30.0 points [30.0, 30.0], after − before). GN's gain is larger than that of 4 "
+        "of the other 4.\n"
+        "- An input 100 times as large multiplies the gate's input by 100 where RMSN stands after "
+        "the SSM, and by 1 "
         "where it stands before. So a norm after the SSM does nothing for the gate.\n"
         "- The paper's own Table 1: after is ahead for 3 of 5 on Breakfast."
     )
     turned = place_answer(places({"RMSN": 0.1}), gate_sizes(after=1.0))
     assert (
-        "ahead for 4 of 5 norms, clearly for 4, clearly behind for 1. The place matters most for RMSN (−40"
-        in turned
+        "ahead for 4 of 5 norms, clearly for 4, clearly behind for 1. The place matters most for "
+        "RMSN (−40" in turned
     )
     assert "holds the gate's input too" in turned
 
 
-# 05
-# ------------------------------------------------------------------------------------------------------------------
+# notebook 05
 
 
 def grid(best="LN>SSM>IN", normvary=0.6, **options):
@@ -150,35 +154,39 @@ def pair_frames(both):
 
 
 def test_the_answer_on_pairs_names_the_choice_its_rank_and_what_it_beats():
-    said = answers.which_pair(*pair_frames(grid()))
-    assert said == (
-        "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, differences with 95 % t-interval · digits).\n\n"
-        "- **digits**: the two steps choose LN→IN, 80.0 ± 1.0 % on test, rank 1 of 36; +10.0 points [10.0, 10.0] "
-        "against one type at both sites (IN→IN) and +40.0 points [40.0, 40.0] against the original (RMSN→None). Best "
-        "on test, chosen on test: LN→IN, 80.0 ± 1.0 %. What the best arm of one seed loses on the others: 0.0 points.\n"
-        "- The paper's own second step, NormVary→IN, has 60.0 ± 1.0 %; the fixed N₁ minus NormVary: +20.0 points "
+    text = answers.which_pair(*pair_frames(grid()))
+    assert text == (
+        "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, differences with 95 % "
+        "t-interval · digits).\n\n"
+        "- **digits**: the two steps choose LN→IN, 80.0 ± 1.0 % on test, rank 1 of 36; +10.0 "
+        "points [10.0, 10.0] "
+        "against one type at both sites (IN→IN) and +40.0 points [40.0, 40.0] against the "
+        "original (RMSN→None). Best "
+        "on test, chosen on test: LN→IN, 80.0 ± 1.0 %. What the best arm of one seed loses on the "
+        "others: 0.0 points.\n"
+        "- The paper's own second step, NormVary→IN, has 60.0 ± 1.0 %; the fixed N₁ minus "
+        "NormVary: +20.0 points "
         "[20.0, 20.0], clearly above zero.\n\n"
         "The paper: N₂ = GN on sequences (§4.4), with NormVary before it (§4.5)."
     )
 
 
-def test_the_guesses_on_pairs_tell_columns_from_rows_the_diagonal_and_the_rank():
+def test_the_guesses_on_pairs_compare_columns_and_rows_and_name_diagonal_and_rank():
     runs = grid()
-    said = answers.guesses_on_pairs(runs[runs.n1 != "NormVary"])
-    assert "1. The columns (N₂) differ more." in said
-    assert "2. The best cell, LN→IN, lies off the diagonal." in said
-    assert re.search(r"3\. RMSN→None has rank 31 of 36\.", said)
+    text = answers.guesses_on_pairs(runs[runs.n1 != "NormVary"])
+    assert "1. The columns (N₂) differ more." in text
+    assert "2. The best cell, LN→IN, lies off the diagonal." in text
+    assert re.search(r"3\. RMSN→None has rank 31 of 36\.", text)
     turned = planted(
         {f"{b}>SSM>{a}": 0.1 * i for i, b in enumerate(NORMS) for a in NORMS} | {"GN>SSM>GN": 0.9}
     )
-    said = answers.guesses_on_pairs(turned)
-    assert "The rows (N₁) differ more" in said
-    assert "GN→GN, lies on the diagonal" in said
-    assert "RMSN→None was not run" in said
+    text = answers.guesses_on_pairs(turned)
+    assert "The rows (N₁) differ more" in text
+    assert "GN→GN, lies on the diagonal" in text
+    assert "RMSN→None was not run" in text
 
 
-# 06
-# ------------------------------------------------------------------------------------------------------------------
+# notebook 06
 
 STEPS = {
     "both": ("NormVary>SSM>GN", "RMSN>SSM>None"),
@@ -202,19 +210,21 @@ def learning_answer(runs, moved=MOVED):
 
 
 def test_the_answer_on_normvary_follows_the_weights_the_steps_and_the_interval():
-    said = learning_answer(planted(NORMVARY))
+    text = learning_answer(planted(NORMVARY))
     assert (
-        "1. The weights move by at most 0.080 from 0.2 on digits (possible: about 0.250)." in said
+        "1. The weights move by at most 0.080 from 0.2 on digits (possible: about 0.250)." in text
     )
     assert (
-        "2. On digits both steps bring +20.0 points [20.0, 20.0]. N1 alone brings +5.0 points [5.0, 5.0], N2 alone "
-        "+10.0 points [10.0, 10.0]. Once N2 is there, N1 adds +10.0 points [10.0, 10.0], clearly above zero. 3 seeds, "
+        "2. On digits both steps bring +20.0 points [20.0, 20.0]. N1 alone brings +5.0 points "
+        "[5.0, 5.0], N2 alone "
+        "+10.0 points [10.0, 10.0]. Once N2 is there, N1 adds +10.0 points [10.0, 10.0], clearly "
+        "above zero. 3 seeds, "
         "not corrected for several comparisons: a sketch.\n"
-    ) in said
+    ) in text
     assert (
-        "3. On digits learning the weights brings +0.0 points [0.0, 0.0], we cannot tell.\n" in said
+        "3. On digits learning the weights brings +0.0 points [0.0, 0.0], we cannot tell.\n" in text
     )
-    assert said.endswith(
+    assert text.endswith(
         "The paper's row (Table 2): +2.4 points on ListOps, for both steps at once."
     )
     assert "[10.0, 10.0], clearly above zero.\n" in learning_answer(
@@ -225,8 +235,7 @@ def test_the_answer_on_normvary_follows_the_weights_the_steps_and_the_interval()
     assert "(one seed: no interval), one seed cannot tell.\n" in single
 
 
-# 08
-# ------------------------------------------------------------------------------------------------------------------
+# notebook 08
 
 TABLE_2_STEPS = {
     "NormVary→GN": ("NormVary>SSM>GN", "RMSN>SSM>None"),
@@ -252,17 +261,23 @@ def proposal(means, not_run=("imdb",), **options):
     return answers.proposal_or_original(runs, steps, beyond, printed=GAIN, not_run=not_run)
 
 
-def test_the_answer_on_validation_names_the_larger_step_the_interaction_the_proposals_and_learning():
-    said = proposal(SIX | {"NormVary-fixed>SSM>GN": 0.49})
-    assert said == (
+def test_the_answer_on_validation_names_larger_step_interaction_proposals_and_learning():
+    text = proposal(SIX | {"NormVary-fixed>SSM>GN": 0.49})
+    assert text == (
         "**Answer** (quick scale · 3 seeds: a sketch · 95 % t-intervals · listops).\n\n"
-        "- **listops**: GN after the SSM brings more: GN alone +5.0 points [5.0, 5.0], NormVary alone +2.0 points "
-        "[2.0, 2.0]. Both steps together minus the sum of the two is +3.0 points [3.0, 3.0], clearly above "
-        "zero. Against RMSN→None: NormVary→GN brings +10.0 points [10.0, 10.0]: clearly above zero. "
-        "NormVary→LN brings −10.0 points [−10.0, −10.0]: clearly below zero. LN alone brings +4.0 points [4.0, 4.0]: "
-        "clearly above zero. That the mixture is learned brings +1.0 points [1.0, 1.0]: clearly above zero. 3 seeds, "
+        "- **listops**: GN after the SSM brings more: GN alone +5.0 points [5.0, 5.0], NormVary "
+        "alone +2.0 points "
+        "[2.0, 2.0]. Both steps together minus the sum of the two is +3.0 points [3.0, 3.0], "
+        "clearly above "
+        "zero. Against RMSN→None: NormVary→GN brings +10.0 points [10.0, 10.0]: clearly above "
+        "zero. "
+        "NormVary→LN brings −10.0 points [−10.0, −10.0]: clearly below zero. LN alone brings +4.0 "
+        "points [4.0, 4.0]: "
+        "clearly above zero. That the mixture is learned brings +1.0 points [1.0, 1.0]: clearly "
+        "above zero. 3 seeds, "
         "not corrected for several comparisons: a sketch.\n"
-        "- The paper's Table 2, in points: ListOps +2.4, IMDB +2.4. Not run here: imdb. Notebook 12 has the verdict on "
+        "- The paper's Table 2, in points: ListOps +2.4, IMDB +2.4. Not run here: imdb. Notebook "
+        "12 has the verdict on "
         "the proposal (H8)."
     )
     turned = proposal(
@@ -272,14 +287,14 @@ def test_the_answer_on_validation_names_the_larger_step_the_interaction_the_prop
     assert "sum of the two is −2.0 points [−2.0, −2.0], clearly below zero." in turned
 
 
-def test_the_answer_on_validation_leaves_out_what_was_not_run_and_says_what_one_seed_cannot_tell():
-    said = proposal(
+def test_the_answer_on_validation_omits_missing_arms_and_judges_no_single_seed():
+    text = proposal(
         {arm: mean for arm, mean in SIX.items() if arm != "NormVary>SSM>LN"}, not_run=(), seeds=1
     )
-    assert "NormVary→LN" not in said
-    assert "NormVary→GN brings +10.0 points (one seed: no interval): one seed cannot tell" in said
-    assert "sum of the two is +3.0 points (one seed: no interval), one seed cannot tell." in said
-    assert "Not run" not in said
+    assert "NormVary→LN" not in text
+    assert "NormVary→GN brings +10.0 points (one seed: no interval): one seed cannot tell" in text
+    assert "sum of the two is +3.0 points (one seed: no interval), one seed cannot tell." in text
+    assert "Not run" not in text
     bare = proposal({arm: mean for arm, mean in SIX.items() if not arm.startswith("NormVary")})
     assert "Only one of the two steps was run: GN alone +5.0 points [5.0, 5.0]." in bare
     assert "The four arms of the interaction were not all run." in bare

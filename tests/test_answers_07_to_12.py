@@ -1,5 +1,4 @@
-"""The sentences of notebooks 07, 09 and 12, and the tables that they read: planted frames in which
-they must change."""
+"""Tests of the answers of notebooks 07 to 14 and of their tables, on planted frames."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,7 +19,7 @@ from tests.planted import made_up
 
 
 def said_of(name: str, word: str, task: str = "curves") -> SimpleNamespace:
-    """As much of a verdict as a sentence looks at."""
+    """Return the fields of a verdict that an answer reads."""
     return SimpleNamespace(claim=CLAIMS[name], word=word, task=task)
 
 
@@ -38,7 +37,7 @@ def test_the_answer_counts_each_word_and_names_the_task_of_a_claim_that_has_seve
     assert text.endswith("- 1 **opposite**: H2s (glyphs)")
 
 
-def test_a_larger_smallest_effect_turns_a_word():
+def test_a_larger_smallest_effect_changes_a_word():
     planted = made_up("H4s", {"None>SSM>GN": 2.0}, scale="quick", sd=6.0)
     assert judge("H4s", planted).word == "cannot tell"
     assert judge(replace(CLAIMS["H4s"], smallest=45.0), planted).word == "no gain"
@@ -48,8 +47,10 @@ def test_a_larger_smallest_effect_turns_a_word():
 
 
 def grown(**of: tuple[float, float, float, float]) -> pd.DataFrame:
-    """`residual_growth` of made-up models: arm → log₁₀ of the median and the largest token, first
-    and last block."""
+    """Return `residual_growth` of made-up models.
+
+    of: arm → log₁₀ of the median token in the first and last block, and of the largest token.
+    """
     rows = []
     for name, (a, b, c, d) in of.items():
         slope = 8 * (b - a) / 7
@@ -109,13 +110,13 @@ def test_a_run_that_is_watched_is_the_same_run_with_its_spectra_at_every_step():
     ended, some = inside.watched(config, until=2)
     assert ended is None
     np.testing.assert_array_equal(some["singular_values"], arrays["singular_values"][:3])
-    assert answers.its_end(run) == "did **not** fail in its 4 steps here"
+    assert answers.run_end(run) == "did **not** fail in its 4 steps here"
     run.status, run.steps, run.first_nonfinite_site = "diverged", 1, "blocks.1.scan"
-    assert answers.its_end(run) == "went non-finite at step 2 of 4, first at `blocks.1.scan`"
+    assert answers.run_end(run) == "went non-finite at step 2 of 4, first at `blocks.1.scan`"
 
 
 def ended(arm: str, steps: list[float]) -> pd.DataFrame:
-    """Runs of an arm that diverged at these steps; NaN = it did not."""
+    """Return runs of an arm that diverged at these steps; NaN = the run did not."""
     status = ["ok" if step != step else "diverged" for step in steps]
     facts = dict(
         arm=arm, lr=0.01, first_nonfinite_step=steps, status=status, test_accuracy=0.5, chance=0.1
@@ -140,8 +141,8 @@ def test_failures_are_counted_arm_by_arm_with_their_steps():
         "in 8 blocks, at the last finite step: None→None 2.0 ± 1.0, RMSN→RMSN 0.5 ± 0.0.\n" in text
     )
     assert (
-        "At lr 0.01 ended non-finite: None→None 2 of 3, RMSN→RMSN 0 of 3. One of those without norms"
-        in text
+        "At lr 0.01 ended non-finite: None→None 2 of 3, RMSN→RMSN 0 of 3. One of those without "
+        "norms" in text
     )
     assert "trained here once more, went on. It moved.\n" in text
 
@@ -150,8 +151,7 @@ def test_failures_are_counted_arm_by_arm_with_their_steps():
 
 
 def pictures(seeds: int = 3, **gain: float) -> pd.DataFrame:
-    """The grid, NormVary and its control on images: every arm at 80 % ± seeds, plus the gain of its
-    N₂ in points."""
+    """Return the grid, NormVary and its control on images, at 80 % plus the seed and N2's gain."""
     arms = [*map(str, GRID_ARMS), "NormVary>SSM>LN", "NormVary-fixed>SSM>LN"]
     rows = [
         dict(
@@ -267,7 +267,7 @@ ENDS = pd.DataFrame(
 )
 
 
-def test_the_answer_on_cures_tells_where_it_began_and_failed_finite_and_learned_apart():
+def test_the_answer_on_cures_names_the_start_and_counts_failed_finite_and_idle_treatments():
     text = answers.what_cures(ENDS, "quick", 4.5, "`a.out_proj`")
     assert text.startswith("**Answer** (quick scale, 2 seeds: a sketch; ")
     assert "- First not finite: `a.out_proj`.\n" in text
@@ -278,8 +278,10 @@ def test_the_answer_on_cures_tells_where_it_began_and_failed_finite_and_learned_
         in text
     )
     assert "- Finite in every seed: norm and slow. Of these norm learned most." in text
-    assert text.endswith("Staying finite is not learning: slow ended no lower than the 4.50 bits of a model that knows "
-                         "only how common each character is.")  # fmt: skip
+    assert text.endswith(
+        "Staying finite is not learning: slow ended no lower than the 4.50 bits of a model that "
+        "knows only how common each character is."
+    )
     assert answers.what_cures(ENDS, "quick", 5.0, "").endswith("norm learned most.")
     assert answers.what_cures(ENDS[ENDS.failed], "quick", 5.0, "").endswith(
         "Finite in every seed: none."

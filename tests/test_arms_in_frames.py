@@ -1,17 +1,15 @@
-"""Arms with and without further sites in one run frame: none is pooled with another, and all can be
-told apart.
+"""Tests of run frames that mix arms with and without further sites: no mean pools them.
 
-Every arm with further sites has an accuracy that no arm without them has, so that a mean over both
-would show.
+Every arm with further sites has an accuracy that no other arm has, so that a mean over both would
+show.
 """
 
-import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
 from mambanorm.arms import MORE_SITES, PAPER_NORMS
-from mambanorm_study import answers, claims, figures
+from mambanorm_study import answers, claims
 from mambanorm_study.answers.vision import by_n2, place_counts
 from mambanorm_study.cli.printing import print_arms
 from mambanorm_study.figures.accuracy import best_combination
@@ -32,7 +30,7 @@ CAPTION = "smoke scale"
 
 
 def runs_of(arms, task="digits", level=0.3, spread=0.4, **changes):
-    """A run frame with the columns of the store, accuracies rising from arm to arm."""
+    """Return a run frame with the columns of the store; accuracies rise from arm to arm."""
     rows = []
     for i, arm in enumerate(arms):
         for seed in SEEDS:
@@ -53,14 +51,13 @@ def plain():
 
 @pytest.fixture(scope="module")
 def mixed(plain):
-    """The same runs, and between them those of further sites, all better."""
+    """Return the same runs, and between them better runs of arms with further sites."""
     frame = pd.concat([runs_of(FURTHER, level=0.9, spread=0.05), plain], ignore_index=True)
     return frame.sort_values(["seed", "n1", "n2"], kind="stable", ignore_index=True)
 
 
-def settled(value):
-    """A result in an order of its own, so that the order of the frame's rows makes no
-    difference."""
+def sorted_result(value):
+    """Return a result in a fixed order, whatever the order of the frame's rows."""
     if isinstance(value, pd.DataFrame):
         value = value.assign(
             **{name: value[name].map(str) for name in value if value[name].dtype == object}
@@ -99,48 +96,22 @@ OF_PAIRS = {
     "the paper's numbers": tables.beside_paper,
     "a choice among some": lambda runs: tables.choose(runs, "digits", ["LN>SSM>GN", "GN>SSM>GN"]),
 }
-"""What is told of pairs N1, N2 alone."""
+# What is computed of pairs N1, N2 alone.
 
 
 @pytest.mark.parametrize("name", OF_PAIRS)
-def test_what_is_told_of_pairs_is_the_same_with_further_sites_in_the_frame(name, plain, mixed):
-    told, alone = (settled(OF_PAIRS[name](frame)) for frame in (mixed, plain))
-    if isinstance(told, pd.DataFrame | pd.Series):
-        (
-            pd.testing.assert_frame_equal
-            if isinstance(told, pd.DataFrame)
-            else pd.testing.assert_series_equal
-        )(told, alone)
+def test_results_on_pairs_do_not_depend_on_further_sites_in_the_frame(name, plain, mixed):
+    among, alone = (sorted_result(OF_PAIRS[name](frame)) for frame in (mixed, plain))
+    if isinstance(among, pd.DataFrame):
+        pd.testing.assert_frame_equal(among, alone)
+    elif isinstance(among, pd.Series):
+        pd.testing.assert_series_equal(among, alone)
     else:
-        assert told == alone
-
-
-def drawn(figure):
-    """Bars, lines and words of a figure, but for the caption's."""
-    found = []
-    for ax in figure.axes:
-        found += [
-            tuple(np.round(bar.get_bbox().extents, 6))
-            for bar in ax.patches
-            if hasattr(bar, "get_bbox")
-        ]
-        found += [tuple(np.round(np.asarray(line.get_ydata(), float), 6)) for line in ax.lines]
-        found += [text.get_text() for text in ax.texts]
-    return sorted(map(str, found))
-
-
-FIGURES = {
-    "type": figures.fig_type,
-    "position": figures.fig_position,
-    "grid": lambda runs: figures.fig_grid(runs, "digits"),
-    "single or pair": figures.fig_single_vs_best,
-    "by N2": figures.fig_n2_box,
-    "validation": figures.fig_validation,
-}
+        assert among == alone
 
 
 # --------------------------------------------------------------------------------------------------
-# arms that the text of an arm does not tell apart
+# runs of one arm that differ in model or norm options
 
 
 def test_a_mean_over_runs_with_several_norm_options_is_refused_and_they_can_be_told_apart(capsys):

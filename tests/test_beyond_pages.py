@@ -1,4 +1,4 @@
-"""Notebook 13: gains site by site, the ladder's figure, and its answers, on made-up runs."""
+"""Tests of notebook 13 on made-up runs: gains site by site, figures and answers."""
 
 import math
 
@@ -19,8 +19,7 @@ WORTH = {"RMSN at B": 0.10, "LN at residual": -0.20, "Scale at B": 0.02}
 
 
 def frame(task: str = "digits", seeds: int = 6, norms=SITE_NORMS) -> pd.DataFrame:
-    """Runs of every site: Mamba's own arm at 50 %, the arms of WORTH better or worse, all else
-    equal; 0.01 of noise."""
+    """Return runs of every site: Mamba's arm at 50 %, others at 50 % plus WORTH, noise of 0.01."""
     rng, rows = np.random.default_rng(0), []
     for arm in site_arms(norms):
         gain = WORTH.get(arm.label.removeprefix("RMSN→None + "), 0.0)
@@ -52,9 +51,9 @@ def test_gains_are_paired_by_seed_and_a_diverged_run_counts_as_chance():
     assert len(table) == len(SITE_NORMS) * len(MORE_SITES)
     assert table.gain["RMSN", "B"] == pytest.approx(10, abs=1)
     assert table.gain["LN", "residual"] == pytest.approx(-20, abs=1)
-    own = runs[runs.arm == str(OWN)].set_index("seed").test_accuracy
-    mine = runs[runs.arm == f"{OWN}+B:RMSN"].set_index("seed").test_accuracy
-    assert table.per_seed["RMSN", "B"] == pytest.approx((100 * (mine - own)).tolist())
+    baseline = runs[runs.arm == str(OWN)].set_index("seed").test_accuracy
+    with_b = runs[runs.arm == f"{OWN}+B:RMSN"].set_index("seed").test_accuracy
+    assert table.per_seed["RMSN", "B"] == pytest.approx((100 * (with_b - baseline)).tolist())
     lost = runs.assign(status=np.where(runs.arm == f"{OWN}+B:RMSN", "diverged", "ok"))
     assert site_gains(lost).set_index(["norm", "site"]).gain["RMSN", "B"] == pytest.approx(
         -40, abs=1
@@ -99,14 +98,14 @@ def test_the_answers_are_those_of_the_runs():
     assert "clearly better: RMSN at B" in said
     assert "LN at residual (−" in said.split("clearly worse:")[1]
     assert "- **E2s** " in said
-    told = answers.what_a_site_brings(
+    with_trained = answers.what_a_site_brings(
         frame(), table, verdicts, table[(table.site == "B") & (table.norm != "LN")]
     )
-    assert "- **digits**, trained: RMSN at B +" in told
-    assert told.split("trained: RMSN at B")[1].splitlines()[0].endswith(": clearly better")
+    assert "- **digits**, trained: RMSN at B +" in with_trained
+    assert with_trained.split("trained: RMSN at B")[1].splitlines()[0].endswith(": clearly better")
     assert (
         "- **digits**, in the first epochs (6 seeds, one learning rate for all), the largest mean: "
-        in told
+        in with_trained
     )
     authors = answers.authors_and_runs(verdicts)
     assert "**E2s: supported, by more than 0.1 decades of the rate.**" in authors
@@ -117,24 +116,25 @@ def test_the_answers_are_those_of_the_runs():
     )
 
 
-def test_the_room_of_each_arm_is_told_and_failed_runs_apart():
+def test_the_headroom_of_each_arm_and_its_failed_runs_are_counted():
     frame = planted.skeleton("E1s")
     without = frame.arm == "None>SSM>None"
     room = without.map({True: 2.0, False: -3.0})
     runs = frame.assign(
         headroom=room, status=np.where(without & (frame.seed < 57), "diverged", "ok")
     )
-    none, after = answers.room_said(
+    none, after = answers.float16_headroom(
         runs, ["None>SSM>None", "None>SSM>LN", "GN>SSM>GN"]
     ).splitlines()
     assert (
-        none
-        == "- **None→None**: 5 runs non-finite; 3 of 3 that ended finite lie within float16; median +2.0 decades"
+        none == "- **None→None**: 5 runs non-finite; 3 of 3 that ended finite lie within float16; "
+        "median +2.0 decades"
     )
     assert (
-        after
-        == "- **None→LN**: 0 runs non-finite; 0 of 8 that ended finite lie within float16; median −3.0 decades"
+        after == "- **None→LN**: 0 runs non-finite; 0 of 8 that ended finite lie within float16; "
+        "median −3.0 decades"
     )
     assert (
-        answers.room_said(frame.drop(columns="lr"), ["None>SSM>None"]) == "No run of E1 is there."
+        answers.float16_headroom(frame.drop(columns="lr"), ["None>SSM>None"])
+        == "No run of E1 is there."
     )

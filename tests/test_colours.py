@@ -1,20 +1,27 @@
-"""Claims about colour: any two norms can be told apart by colour-blind readers, and nothing is told
-by colour alone."""
+"""Tests of the colours: colour-blind readers can distinguish norms, and no meaning needs colour."""
 
 import itertools
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import same_color, to_rgba
-from test_figures import DRAW_ARRAYS, DRAW_FRAME, frame  # noqa: F401
 
 from mambanorm import NORMS
 from mambanorm_study import figures
-from mambanorm_study.figures.colours import INK, MARKERS, PALETTE, ink_on, luminance, norm_marker
-from mambanorm_study.report.page import TEMPLATES
+from mambanorm_study.figures.colours import (
+    INK,
+    MARKERS,
+    PAGE_DARK,
+    PAGE_LIGHT,
+    PALETTE,
+    ink_on,
+    luminance,
+    norm_marker,
+)
+from tests.test_figures import DRAW_ARRAYS, DRAW_FRAME, frame  # noqa: F401
 
+# Colour vision → matrix on linear RGB (Machado et al. 2009, severity 1).
 VISION = {
     "normal": np.eye(3),
     "protanopia": [
@@ -33,14 +40,12 @@ VISION = {
         [0.004733, 0.691367, 0.303900],
     ],
 }
-"""What a dichromat sees, as a matrix on linear RGB: Machado et al. 2009, severity 1."""
-TOLD_APART = 10.0
-"""CIEDE2000. A difference of 1 can just be seen side by side; 10 is seen at a glance, in two places
-of a figure."""
+# A difference of 1 in CIEDE2000 is just visible side by side; 10 is visible at a glance.
+DISTINCT = 10.0
 
 
 def lab(colour: str, vision: str = "normal") -> np.ndarray:
-    """CIE L*a*b* (D65) of `#RRGGBB`, as someone with that colour vision sees it."""
+    """Return CIE L*a*b* (D65) of `#RRGGBB`, as seen with that colour vision."""
     rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     to_xyz = np.array(
@@ -56,8 +61,7 @@ def lab(colour: str, vision: str = "normal") -> np.ndarray:
 
 
 def ciede2000(one: np.ndarray, two: np.ndarray) -> float:
-    """The colour difference ΔE₀₀ of two L*a*b* triples, with all weights 1 (Sharma et al. 2005, Eq.
-    2–22)."""
+    """Return the colour difference ΔE₀₀ of two L*a*b* triples (Sharma et al. 2005, Eq. 2–22)."""
     chroma = (np.hypot(*one[1:]) + np.hypot(*two[1:])) / 2
     stretch = 1.5 - 0.5 * np.sqrt(chroma**7 / (chroma**7 + 25**7))
     (l1, a1, b1), (l2, a2, b2) = one, two
@@ -66,7 +70,10 @@ def ciede2000(one: np.ndarray, two: np.ndarray) -> float:
     turn = (h2 - h1 + 180) % 360 - 180 if c1 * c2 else 0.0
     lightness, chroma = (l1 + l2) / 2, (c1 + c2) / 2
     hue = (h1 + turn / 2) % 360 if c1 * c2 else h1 + h2
-    cos = lambda degrees: np.cos(np.radians(degrees))
+
+    def cos(degrees: float) -> float:
+        return np.cos(np.radians(degrees))
+
     t = (
         1
         - 0.17 * cos(hue - 30)
@@ -103,10 +110,10 @@ def test_any_two_norms_differ_in_colour_for_every_kind_of_colour_vision(vision):
         for a, b in itertools.combinations(PALETTE, 2)
     }
     assert set(PALETTE) == set(NORMS)
-    assert {pair: d for pair, d in differences.items() if d < TOLD_APART} == {}
+    assert {pair: d for pair, d in differences.items() if d < DISTINCT} == {}
 
 
-def test_every_norm_has_a_shape_of_its_own():
+def test_no_two_norms_share_a_marker():
     assert set(MARKERS) == set(NORMS)
     assert len(set(MARKERS.values())) == len(NORMS)
     assert norm_marker("registered-tomorrow") == "o"
@@ -123,7 +130,7 @@ def test_words_on_a_norms_colour_can_be_read():
 
 
 def without_colour(handle) -> tuple:
-    """What is left of a legend's handle for a reader who sees no colour."""
+    """Return the look of a legend's handle without its colour."""
     if hasattr(handle, "get_marker"):
         face = handle.get_marker() not in ("None", "", " ") and same_color(
             handle.get_markerfacecolor(), "white"
@@ -141,13 +148,12 @@ def legends(fig):
     return [*fig.legends, *(ax.get_legend() for ax in fig.axes if ax.get_legend())]
 
 
-def assert_told_without_colour(fig):
-    """For every legend: no two entries look the same in black and white. True if there was one to
-    look at."""
+def assert_legends_need_no_colour(fig):
+    """Assert that no two entries of a legend look alike without colour. Return if there is one."""
     for legend in legends(fig):
         looks = {
             text.get_text(): without_colour(h)
-            for text, h in zip(legend.get_texts(), legend.legend_handles)
+            for text, h in zip(legend.get_texts(), legend.legend_handles, strict=True)
         }
         assert len(set(looks.values())) == len(looks), looks
     return bool(legends(fig))
@@ -168,12 +174,10 @@ def lines_figure():
 
 
 @pytest.mark.parametrize("name", [*DRAW_FRAME, *DRAW_ARRAYS, "lines"])
-def test_no_legend_tells_two_things_by_colour_alone_and_the_ground_is_white_on_a_dark_page_too(
-    name, frame
-):
+def test_no_legend_needs_colour_and_every_ground_is_white(name, frame):
     draw = {**DRAW_FRAME, **{key: lambda _, key=key: DRAW_ARRAYS[key]("") for key in DRAW_ARRAYS}}
     fig = lines_figure() if name == "lines" else draw[name](frame)
-    assert assert_told_without_colour(fig) == (
+    assert assert_legends_need_no_colour(fig) == (
         name not in {"headline", "type", "grid", "pairs", "sigma1"}
     )
     assert to_rgba(fig.get_facecolor()) == (1, 1, 1, 1)
@@ -183,20 +187,12 @@ def test_no_legend_tells_two_things_by_colour_alone_and_the_ground_is_white_on_a
 # ----------------------------------------------------------------------------------- light and dark
 
 
-def schemes() -> dict[str, dict[str, str]]:
-    """The colours of the report's pages and of the slides: `light` and `dark`, name → #RRGGBB."""
-    found = re.findall(r":root \{(.*?)\}", (TEMPLATES / "look.css").read_text(), re.DOTALL)
-    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{3,6})\b", block)) for block in found)
-    full = lambda c: c if len(c) == 7 else "#" + "".join(2 * digit for digit in c[1:])
-    return {
-        "light": {n: full(c) for n, c in light.items()},
-        "dark": {n: full(c) for n, c in (light | dark).items()},
-    }
+SCHEMES = {"light": PAGE_LIGHT, "dark": PAGE_DARK}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_of_the_pages_can_be_read_on_every_ground_in_light_and_dark(scheme):
-    colours = schemes()[scheme]
+    colours = SCHEMES[scheme]
     assert (luminance(colours["page"]) > 0.5) == (scheme == "light")
     pairs = itertools.product(("ink", "soft", "accent", "good", "bad"), ("page", "card", "wash"))
     contrasts = {(text, ground): contrast(colours[text], colours[ground]) for text, ground in pairs}

@@ -1,5 +1,4 @@
-"""Claims about the figures, the tables behind them and the paper's numbers, on made-up runs of
-known structure."""
+"""Tests of the figures, their tables and the paper's numbers on made-up runs."""
 
 import io
 
@@ -12,6 +11,7 @@ from scipy import stats
 
 from mambanorm import NORMS, Arm
 from mambanorm.arms import PAPER_NORMS
+from mambanorm_clinic.figures import fig_cures
 from mambanorm_study import figures
 from mambanorm_study.figures.accuracy import best_combination
 from mambanorm_study.figures.colours import BEST
@@ -53,8 +53,10 @@ def made_run(task, arm, seed, *, accuracy=None, status="ok", scale="quick"):
 
 @pytest.fixture(scope="module")
 def frame():
-    """Both tasks, 6×6 arms, 3 seeds; IN→BN missing, one seed only of LN→LN, None→None diverged
-    once."""
+    """Return both tasks, 6×6 arms and 3 seeds.
+
+    IN→BN is missing, LN→LN has one seed, and None→None diverged once.
+    """
     runs = []
     for task in BASE:
         for arm in GRID_ARMS:
@@ -139,8 +141,7 @@ DRAW_ARRAYS = {
 
 
 def assert_labelled(fig):
-    """Every panel that has data has both labels, unless the panel to its left or below shares its
-    axis and has it."""
+    """Assert that every panel with data has both labels, or shares them with another panel."""
     for ax in fig.axes:
         if not ax.axison or ax.get_label() == "<colorbar>" or not ax.has_data():
             continue
@@ -175,9 +176,7 @@ def test_a_figure_of_arrays_is_labelled_and_carries_its_caption(name):
     assert "1 seed: a sketch" in DRAW_ARRAYS[name]("").get_supxlabel()
 
 
-def test_a_figure_shows_itself_once_as_a_small_png_that_keeps_the_greys_and_nearly_all_other_colours(
-    frame,
-):
+def test_a_figure_is_shown_once_as_a_small_png_that_keeps_greys_and_nearly_all_colours(frame):
     import matplotlib.pyplot as plt
 
     fig, drawn = figures.fig_grid(frame, "digits"), io.BytesIO()
@@ -195,12 +194,12 @@ def test_a_figure_shows_itself_once_as_a_small_png_that_keeps_the_greys_and_near
 
 
 def test_figures_refuse_what_they_cannot_draw(frame):
-    for draw, said in (
+    for draw, message in (
         (lambda: figures.fig_headline(frame.iloc[:0]), "holds no runs"),
         (lambda: figures.fig_type(frame[frame.arm == "RMSN>SSM>GN"]), "none of the arms"),
         (lambda: figures.fig_grid(frame, "digit"), "did you mean 'digits'"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             draw()
 
 
@@ -282,31 +281,26 @@ def test_paired_differences_say_what_their_lines_are(frame):
     caption = " ".join(DRAW_FRAME["pairs"](frame).get_supxlabel().split())
     assert "large dots: means, lines: their intervals, small dots: seeds" in caption
     assert "not corrected for several comparisons" in caption
-    table = paired(frame, "None>SSM>GN", "GN>SSM>None")
-    assert (
-        "not corrected"
-        not in figures.fig_pairs(table, "simultaneous over 2 arms", corrected=True).get_supxlabel()
-    )
     assert "their intervals" not in DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
 
 
-def own_diamonds(fig):
-    """Where the diamonds of fresh runs stand: the value on the axis that has values, by panel."""
+def fresh_values(fig):
+    """Return the y values of the diamonds of fresh runs."""
     lines = [line for ax in fig.axes for line in ax.lines if line.get_marker() == "D"]
     return [value for line in lines for value in np.round(line.get_ydata(), 6)]
 
 
-def test_fresh_runs_stand_in_the_picture_as_diamonds_and_the_caption_names_their_seed(frame):
+def test_fresh_runs_are_diamonds_and_the_caption_names_their_seed(frame):
     fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(
         seed=12_345, test_accuracy=0.77
     )
     for name in ("headline", "type", "position", "single_vs_best", "validation"):
         draw = getattr(figures, f"fig_{name}")
         without = draw(frame, fresh=fresh.iloc[:0] if name == "type" else None)
-        assert own_diamonds(without) == []
+        assert fresh_values(without) == []
         assert "diamonds" not in without.get_label()
         fig = draw(frame, fresh=fresh)
-        assert set(own_diamonds(fig)) == {77.0}, name
+        assert set(fresh_values(fig)) == {77.0}, name
         assert "diamonds: your own runs, seed 12,345" in " ".join(fig.get_label().split())
     cells = [
         text.get_text() for text in figures.fig_grid(frame, "digits", fresh=fresh).axes[0].texts
@@ -325,7 +319,8 @@ def test_an_interval_that_holds_zero_has_an_open_dot():
     )
     bounds = [(1.0, 3.0), (-3.0, -1.0), (-108.0, 112.0)]
     table = pd.DataFrame([facts | dict(difference=sum(b) / 2, low=b[0], high=b[1]) for b in bounds])
-    (ax,) = (fig := figures.fig_pairs(table)).axes
+    fig = figures.fig_pairs(table)
+    (ax,) = fig.axes
     assert ax.get_xlim() == (-6, 6)  # and not ±112
     assert "their intervals, cut at the edge" in fig.get_supxlabel()
     dots = [line for line in ax.lines if line.get_markersize() > 5 and line.get_marker() == "o"]
@@ -333,7 +328,7 @@ def test_an_interval_that_holds_zero_has_an_open_dot():
 
 
 def test_figure_9_shows_the_largest_token_beside_the_median_in_train_mode():
-    """256 tokens of 1 and one that grows: the median is flat, and the figure must not be."""
+    """Of 256 tokens one grows: the median stays flat, and the largest must be seen to rise."""
     frame = token_frame().query("depth < 5 and mode == 'train'")
     frame = pd.concat(
         [frame.assign(l2=1.0)] * 32 + [frame.groupby(["arm", "site", "depth"]).head(1)]
@@ -402,7 +397,7 @@ def test_of_the_cures_only_a_run_that_fails_ends_in_a_cross_at_its_last_finite_s
             for n in (1, 2)
         ]
     )
-    none, cure = figures.fig_cures(curves.query("step < 2 or seed == 0"), ends, "Cures").axes
+    none, cure = fig_cures(curves.query("step < 2 or seed == 0"), ends, "Cures").axes
     assert [line.get_xdata().tolist() for line in none.lines if line.get_marker() == "X"] == [[2]]
     assert "1 of 2 fail" in none.get_title("left")
     assert not any(len(line.get_xdata()) for line in cure.lines if line.get_marker() == "X")
@@ -418,14 +413,16 @@ def test_weights_by_depth_are_shown_against_step_0():
 
 
 def shared_cells(axes):
-    """The cells (B, L, D) that share one statistic with the first row's last channel at the last
-    position, by the names of the axes; "D/G" is the channel's group."""
+    """Return the cells (B, L, D) that share a statistic over these axes with one output value.
+
+    The output value is that of the last channel at the last position of the first row. "D/G" is the
+    group of the channel.
+    """
     cells, (_, L, D) = np.zeros(SHAPE, bool), SHAPE
     spans = {"B": slice(None), "L": slice(None), "D": slice(None), "D/G": slice(D - D // 2, D)}
-    own = {"B": slice(0, 1), "L": slice(L - 1, L), "D": slice(D - 1, D)} | {
-        axis[0]: spans[axis] for axis in axes
-    }
-    cells[own["B"], own["L"], own["D"]] = bool(axes)
+    cell = {"B": slice(0, 1), "L": slice(L - 1, L), "D": slice(D - 1, D)}
+    cell.update({axis[0]: spans[axis] for axis in axes})
+    cells[cell["B"], cell["L"], cell["D"]] = bool(axes)
     return cells
 
 

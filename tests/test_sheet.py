@@ -1,5 +1,4 @@
-"""Claims about the sheet of the norms: one A4 page that holds what the registry says, in black and
-white too."""
+"""Tests of the sheet of the norms: one A4 page with the facts of the registry."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -12,7 +11,8 @@ from matplotlib.patches import Polygon, Rectangle
 from mambanorm import NORMS
 from mambanorm_study import figures
 from mambanorm_study.cli.main import main
-from mambanorm_study.figures.diagrams import equation, moving_cells
+from mambanorm_study.figures.diagrams import moving_cells
+from mambanorm_study.figures.sheet import equation
 
 
 @pytest.fixture(scope="module")
@@ -23,21 +23,21 @@ def sheet():
 
 
 def cards(fig):
-    """Name → the axes of its card; its box of cells is a child of it."""
+    """Return name → the axes of its card, whose child is the box of cells."""
     return {text.get_text(): ax for ax in fig.axes for text in ax.texts if text.get_text() in NORMS}
 
 
 def test_the_sheet_has_a_card_for_every_norm_with_what_the_registry_says(sheet):
     assert list(cards(sheet)) == [name for name in NORMS if name != "Constant"]
     for name, ax in cards(sheet).items():
-        said = " ".join(text.get_text() for text in ax.texts)
+        words = " ".join(text.get_text() for text in ax.texts)
         entry = NORMS[name]
-        assert ("sees the future" in said) == (not entry.causal)
-        assert (" · ".join(entry.axes) or "no statistic") in said
-        assert f"learns {entry.learnable}" in said
+        assert ("sees the future" in words) == (not entry.causal)
+        assert (" · ".join(entry.axes) or "no statistic") in words
+        assert f"learns {entry.learnable}" in words
         assert entry.use
-        assert " ".join(entry.use.split()[-2:]) in said.replace("  ", " ")
-        assert all(part in said for part in equation(entry))
+        assert " ".join(entry.use.split()[-2:]) in words.replace("  ", " ")
+        assert all(part in words for part in equation(entry))
 
 
 def test_no_words_leave_their_card_or_run_into_each_other(sheet):

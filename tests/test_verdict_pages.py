@@ -18,7 +18,8 @@ from mambanorm_study.basics.settings import ROOT, study_scale
 from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, VERSION, WORDS, judge, pages
 from mambanorm_study.cli.arguments import seeds as read_seeds
 from mambanorm_study.cli.main import main
-from mambanorm_study.figures.verdicts import WORD_COLOURS
+from mambanorm_study.figures.colours import WORD_COLOURS
+from mambanorm_study.figures.verdicts import WORD_MEANINGS
 from mambanorm_study.report.verdict_page import verdict_html
 from mambanorm_study.runs import recorded_results as recorded
 from mambanorm_study.tables.scores import of_test_seeds, runs_to_judge
@@ -56,18 +57,18 @@ def texts_of(figure) -> list[str]:
 
 
 def test_every_word_has_a_colour_that_can_be_read_and_a_meaning(verdicts):
-    assert set(verdicts) == set(WORDS) == set(WORD_COLOURS)
-    colours = [colour for colour, _ in WORD_COLOURS.values()]
+    assert set(verdicts) == set(WORDS) == set(WORD_COLOURS) == set(WORD_MEANINGS)
+    colours = list(WORD_COLOURS.values())
     assert len(set(colours)) == len(WORDS)
     assert all(
         contrast(colour, "#FFFFFF") >= 4.5 for colour in colours
     )  # read in it, and in white on it
     page = verdict_html(list(verdicts.values()))
     key = page[page.index('<p class="key">') :]
-    for word, (colour, meaning) in WORD_COLOURS.items():
+    for word, colour in WORD_COLOURS.items():
         css = re.search(rf'<i class="([\w-]+)">{word}</i>', key)[1]
         assert f".verdicts .{css} {{ background: {colour}; }}" in page
-        assert f">{word}</i> {meaning}" in key
+        assert f">{word}</i> {WORD_MEANINGS[word]}" in key
         assert f"**{word.capitalize()}**" in SOURCE
 
 
@@ -120,7 +121,7 @@ def test_every_figure_says_protocol_scale_and_seeds(verdicts):
         caption = figure.get_label()
         assert all(part in caption for part in (f"protocol {VERSION}", "quick scale", "8 seeds"))
     words = figures.fig_verdicts(judged).get_label()
-    assert all(f"{verdict.word}: {WORD_COLOURS[verdict.word][1]}" in words for verdict in judged)
+    assert all(f"{verdict.word}: {WORD_MEANINGS[verdict.word]}" in words for verdict in judged)
     assert (
         "opposite: " not in figures.fig_verdicts(judged[:1]).get_label()
     )  # only those that are drawn

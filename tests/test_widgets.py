@@ -1,4 +1,4 @@
-"""The explorers, without a browser: controls move the picture, and what stands in it is true."""
+"""Tests of the explorers without a browser."""
 
 import io
 import math
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_figures import assert_labelled
 
 from mambanorm.arms import MORE_SITES, PRESETS
 from mambanorm.block import MambaBlock
@@ -24,20 +23,27 @@ from mambanorm_study.runs.grid import base_config
 from mambanorm_study.tables.inside import INPUTS, scan_by_hand
 from mambanorm_study.tables.norm_catalog import arm_facts
 from mambanorm_study.widgets import page
-from mambanorm_study.widgets.block import COLUMNS, NAMED, OWN, recorded_arm, recorded_cell
-from mambanorm_study.widgets.explorer import Explorer, choice
+from mambanorm_study.widgets.explorer import Explorer, menu
+from mambanorm_study.widgets.explorers import (
+    COLUMNS,
+    CUSTOM,
+    NAMED,
+    recorded_arm,
+    recorded_cell,
+)
+from tests.test_figures import assert_labelled
 
 # what all explorers share
 
 
 def texts(figure) -> str:
-    """All words of a figure."""
+    """Return all text of a figure."""
     return " ".join(
         text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))
     )
 
 
-def test_a_control_changes_the_one_picture_in_place_and_what_cannot_be_drawn_is_told_in_words():
+def test_a_control_changes_the_picture_in_place_and_an_error_is_shown_as_a_message():
     def draw(size: int) -> StudyFigure:
         if size > 2:
             raise ValueError(f"size {size} is <too> large")
@@ -45,7 +51,7 @@ def test_a_control_changes_the_one_picture_in_place_and_what_cannot_be_drawn_is_
         figure.set_label(f"a figure of size {size}")
         return figure
 
-    explorer = Explorer(draw, size=choice(1, [1, 2, 3], "size"))
+    explorer = Explorer(draw, size=menu(1, [1, 2, 3], "size"))
     image, before = explorer.picture, explorer.picture.value
     explorer.controls["size"].value = 2
     assert explorer.picture is image
@@ -54,20 +60,20 @@ def test_a_control_changes_the_one_picture_in_place_and_what_cannot_be_drawn_is_
     assert "size 2" in image.tooltip
     before = image.value
     explorer.controls["size"].value = 3
-    assert explorer.said.value == "<p>size 3 is &lt;too&gt; large</p>"
+    assert explorer.message.value == "<p>size 3 is &lt;too&gt; large</p>"
     assert image.value == before
     explorer.controls["size"].value = 2
-    assert explorer.said.value == ""
+    assert explorer.message.value == ""
 
 
 @pytest.fixture(scope="module")
 def made():
-    """An explorer of each kind, as it is at first."""
+    """Return an explorer of each kind in its first state."""
     return {make: make() for make in widgets.EXPLORERS.values()}
 
 
 @pytest.mark.parametrize("make", widgets.EXPLORERS.values(), ids=lambda make: make.__name__)
-def test_every_explorer_is_one_labelled_picture_with_words_for_those_who_cannot_see_it(make, made):
+def test_every_explorer_is_one_labelled_picture_with_an_alternative_text(make, made):
     explorer = made[make]
     data, metadata = explorer._repr_mimebundle_()
     assert (
@@ -111,8 +117,8 @@ def test_groups_are_offered_only_where_they_mean_something():
 def test_the_parameters_of_every_place_add_up_to_the_model():
     facts = arm_facts("RMSN>SSM>GN")
     layers, d = facts.n_layers, facts.d_model
-    own = {place: facts.parameters[place] for place in ("N1", "N2")}
-    assert own == {"N1": layers * d, "N2": layers * 2 * 2 * d}
+    norms = {place: facts.parameters[place] for place in ("N1", "N2")}
+    assert norms == {"N1": layers * d, "N2": layers * 2 * 2 * d}
     config = base_config("digits", "quick")
     block = MambaBlock(
         d, "None", "None", d_state=config.d_state, d_conv=config.d_conv, expand=config.expand
@@ -173,7 +179,7 @@ def test_a_norm_at_a_further_site_is_drawn_and_counted():
 def test_a_preset_of_the_explorer_is_the_published_arm(monkeypatch):
     explorer, drawn = widgets.explore_block(), []
     monkeypatch.setattr(explorer, "_draw", lambda **values: drawn.append(values) or explorer.first)
-    assert explorer.preset.value == OWN
+    assert explorer.preset.value == CUSTOM
     assert {name for name, preset in PRESETS.items() if preset.arm.more} < set(NAMED)
     for name in NAMED:
         explorer.preset.value = name
@@ -181,8 +187,8 @@ def test_a_preset_of_the_explorer_is_the_published_arm(monkeypatch):
         assert sites == dict.fromkeys(MORE_SITES, "None") | PRESETS[name].arm.sites
         assert drawn[-1]["weights"] == (name != "Falcon-Mamba")
     assert len(drawn) == len(NAMED)  # each once
-    explorer.preset.value = OWN
-    assert explorer.values["B"] == drawn[-1]["B"]  # to be nothing named changes nothing
+    explorer.preset.value = CUSTOM
+    assert explorer.values["B"] == drawn[-1]["B"]  # the custom entry changes nothing
 
 
 # the scan

@@ -26,7 +26,7 @@ from mambanorm_study.advice.which_arm import (
     failures_in_words,
     rankings,
 )
-from mambanorm_study.answers.words import listed
+from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.settings import ROOT, STUDY_SCALE
 from mambanorm_study.basics.text import plural
@@ -185,7 +185,7 @@ def not_fresh(frame: pd.DataFrame | None = None) -> str:
     if not tasks:
         return ""
     seeds = "the learning rates were chosen on the seeds that are compared"
-    return f"Not fresh: on {listed(tasks)} {seeds}."
+    return f"Not fresh: on {join_words(tasks)} {seeds}."
 
 
 def _evidence(frame: pd.DataFrame | None) -> Evidence:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from mambanorm.errors import unknown
 from mambanorm_study.advice.experiments import REACHED, measure
-from mambanorm_study.answers.words import numbered
+from mambanorm_study.answers.phrases import numbered_list
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.tables import CANNOT_TELL, interval_says, points, seeds_text
 
@@ -205,7 +205,7 @@ def guesses_tested(mistakes: pd.DataFrame, measured: Mapping[str, pd.DataFrame])
     fails = mistakes.set_index("number").fails.map(FAILS_WORDS)
     cnn, linear = _sizes_behind(measured["batch_size"]), _sizes_behind(measured["dense"])
     survives = 100 * measured["style"].groupby("norm").survives.mean()
-    return numbered(
+    return numbered_list(
         [
             "Batch sizes at which BN is behind GN beyond the spread of the seeds: "
             f"a small CNN: {cnn}; a net of linear layers: {linear}.",

@@ -4,11 +4,12 @@ from mambanorm_study.answers.autonorm import (
     is_choice_better as is_choice_better,
 )
 from mambanorm_study.answers.autonorm import (
-    robustness_said as robustness_said,
+    robustness_summary as robustness_summary,
 )
 from mambanorm_study.answers.autonorm import (
-    teacher_said as teacher_said,
+    teacher_effect as teacher_effect,
 )
+from mambanorm_study.answers.fresh_runs import replicated as replicated
 from mambanorm_study.answers.inside import (
     guesses_on_growth as guesses_on_growth,
 )
@@ -19,7 +20,7 @@ from mambanorm_study.answers.inside import (
     how_they_ended as how_they_ended,
 )
 from mambanorm_study.answers.inside import (
-    its_end as its_end,
+    run_end as run_end,
 )
 from mambanorm_study.answers.inside import (
     what_cures as what_cures,
@@ -55,13 +56,13 @@ from mambanorm_study.answers.verdicts import (
     card_in_short as card_in_short,
 )
 from mambanorm_study.answers.verdicts import (
+    float16_headroom as float16_headroom,
+)
+from mambanorm_study.answers.verdicts import (
     guesses_on_card as guesses_on_card,
 )
 from mambanorm_study.answers.verdicts import (
-    of_models as of_models,
-)
-from mambanorm_study.answers.verdicts import (
-    room_said as room_said,
+    model_norms as model_norms,
 )
 from mambanorm_study.answers.verdicts import (
     what_a_site_brings as what_a_site_brings,
@@ -75,4 +76,3 @@ from mambanorm_study.answers.vision import (
 from mambanorm_study.answers.vision import (
     does_it_hold as does_it_hold,
 )
-from mambanorm_study.answers.words import replicated as replicated

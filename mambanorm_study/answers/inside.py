@@ -1,8 +1,8 @@
-"""Notebooks 07 and 14: what grows inside a model, how a run without norms ends, and which treatment
-keeps one finite.
+"""Notebooks 07 and 14: what grows inside a model, how a run without norms ends, and what cures it.
 
-ends, the frame that the answers of 14 read: one row a treatment and seed: treatment, seed, failed,
-step (how many were made), bits (validation, a character; NaN where the run failed).
+Glossary: `ends` is the frame of the treatments of notebook 14, one row a treatment and seed, with
+the columns treatment, seed, failed, step (how many were made) and bits (validation, a character;
+NaN where the run failed).
 """
 
 from collections.abc import Mapping
@@ -10,51 +10,58 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from mambanorm_study.answers.words import listed, numbered
+from mambanorm_study.answers.phrases import join_words, numbered_list
 from mambanorm_study.runs.result import RunResult
 from mambanorm_study.runs.weight_log import spectrum_spread
 from mambanorm_study.tables.tables import describe_frame, label, seeds_text
 
 NONE = "None→None"
-PAPER = "The paper: outputs grow exponentially unless a norm follows the SSM; singular values grow most in deep layers."
+PAPER = (
+    "The paper: outputs grow exponentially unless a norm follows the SSM; singular values grow "
+    "most in deep layers."
+)
 
 
-def its_end(run: RunResult) -> str:
-    """How a run ended: "went non-finite at step 9 of 40, first at `…`", or that it did not fail."""
+def run_end(run: RunResult) -> str:
+    """Return "went non-finite at step 9 of 40, first at `…`", or that the run did not fail."""
     if run.status == "diverged":
-        return f"went non-finite at step {run.steps + 1} of {run.config.steps}, first at `{run.first_nonfinite_site}`"
+        step = f"step {run.steps + 1} of {run.config.steps}"
+        return f"went non-finite at {step}, first at `{run.first_nonfinite_site}`"
     return f"did **not** fail in its {run.steps} steps here"
 
 
 def guesses_on_growth(untrained: pd.DataFrame, trained: pd.DataFrame, turned: pd.DataFrame) -> str:
-    """The three guesses of notebook 07: growth without norms before training, after it and with
-    larger weights, and whether a norm after the SSM is enough. Frames: `inside.residual_growth`."""
-    none = [
-        [row for row in table.itertuples() if row.arm == NONE and row.mode == "train"]
-        for table in (untrained, trained, turned)
-    ]
-    after = "; ".join(
-        f"{_factor(row)} ({row.task}, {row.n_layers} blocks, {row.phase})" for row in none[1]
+    """Return the three guesses of notebook 07: growth without norms, and with a norm on one side.
+
+    The frames of `inside.residual_growth` are of models before training, after it, and with larger
+    weights.
+    """
+    query = "mode == 'train' and arm == @NONE"
+    before_training, larger = (frame.query(query).iloc[0] for frame in (untrained, turned))
+    after_training = "; ".join(
+        f"{_growth(row)} ({row.task}, {row.n_layers} blocks, {row.phase})"
+        for row in trained.query(query).itertuples()
     )
-    one_side = {"before": [], "after": []}
-    for row in turned[turned["mode"] == "train"].itertuples():
-        before, behind = (norm != "None" for norm in row.arm.split("→"))
-        if before != behind:
-            one_side["before" if before else "after"].append(f"{row.arm} {_factor(row)}")
-    said = "; ".join(
-        f"a norm only {place}: {listed(rows)}" for place, rows in one_side.items() if rows
+    one_side: dict[str, list[str]] = {"before": [], "after": []}
+    for row in turned.query("mode == 'train' and arm != @NONE").itertuples():
+        n1, n2 = row.arm.split("→")
+        if "None" in (n1, n2):
+            one_side["after" if n1 == "None" else "before"].append(f"{row.arm} {_growth(row)}")
+    sides = "; ".join(
+        f"a norm only {place}: {join_words(rows)}" for place, rows in one_side.items() if rows
     )
-    return numbered(
+    return numbered_list(
         [
-            f"Without norms and untrained, from the first block to the last: {_factor(none[0][0])}.",
-            f"After training: {after}. With larger weights: {_factor(none[2][0])}.",
-            f"With larger weights, from the first block to the last: {said}.",
+            "Without norms and untrained, from the first block to the last: "
+            f"{_growth(before_training)}.",
+            f"After training: {after_training}. With larger weights: {_growth(larger)}.",
+            f"With larger weights, from the first block to the last: {sides}.",
         ]
     )
 
 
-def _factor(row) -> str:
-    """ "median token × 1.1, largest × 2.3" """
+def _growth(row) -> str:
+    # "median token × 1.1, largest × 2.3"
     if not np.isfinite([row.median_last, row.largest_last]).all():
         return row.law if row.law.startswith("explodes") else "the largest token is not finite"
     rises = (row.median_last - row.median_first, row.largest_last - row.largest_first)
@@ -63,93 +70,107 @@ def _factor(row) -> str:
 
 
 def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: str) -> str:
-    """The answer of notebook 07: how the largest token grew in recorded models of Figure 9's arms
-    (`growing`), how often runs ended non-finite without norms and with RMSN on both sides (`hot`),
-    how one of them ended here (`its_end`) and its singular values (`how_spectra_moved`)."""
-    failed = {arm: hot[hot.arm == arm] for arm in ("None>SSM>None", "RMSN>SSM>RMSN")}
+    """Return the answer of notebook 07: growth of the largest token, failures, singular values.
+
+    hot: runs at a high learning rate. growing: recorded models of Figure 9's arms. end: `run_end`
+    of a run without norms. spectra: `how_spectra_moved` of it.
+    """
+    failed = (hot.status == "diverged").groupby(hot.arm).agg(["sum", "size"])
     failures = ", ".join(
-        f"{label(arm)} {(runs.status == 'diverged').sum()} of {len(runs)}"
-        for arm, runs in failed.items()
-        if len(runs)
+        f"{label(arm)} {failed.loc[arm, 'sum']} of {failed.loc[arm, 'size']}"
+        for arm in ("None>SSM>None", "RMSN>SSM>RMSN")
+        if arm in failed.index
     )
-    lines = [
-        f"**Answer** ({describe_frame(hot, 'all runs')}). A norm keeps a block from multiplying what comes in. Before "
-        "the SSM it bounds both branches, after the SSM the scan's alone. Powers of ten by which the largest token "
-        f"grows in 8 blocks, at the last finite step: {grown_said(growing)}.",
-        f"At lr {hot.lr.iloc[0]:g} ended non-finite: {failures}. One of those without norms, trained here once more, "
-        f"{end}. {spectra}",
-        PAPER,
-    ]
-    return "\n\n".join(lines)
+    return (
+        f"**Answer** ({describe_frame(hot, 'all runs')}). A norm keeps a block from multiplying "
+        "what comes in. Before the SSM it bounds both branches, after the SSM the scan's alone. "
+        "Powers of ten by which the largest token grows in 8 blocks, at the last finite step: "
+        f"{_growth_by_arm(growing)}.\n\n"
+        f"At lr {hot.lr.iloc[0]:g} ended non-finite: {failures}. One of those without norms, "
+        f"trained here once more, {end}. {spectra}\n\n{PAPER}"
+    )
 
 
 def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> str:
-    """How the variance of the singular values within and between layers changed from half way to
-    the end, how σ₁ did, and where the control RMSN→None stands at that step. `sigma`: phase →
-    (layers, k), the last phase last; `control`: (layers, k)."""
-    end = sigma[list(sigma)[-1]]
-    rise = end[:, 0] / sigma["normal"][:, 0]
-    before, last, calm = (pd.Series(spectrum_spread(s)) for s in (sigma["normal"], end, control))
-    quarter, changed, beside = max(len(rise) // 4, 1), last / before, calm / last
+    """Return how the spread of the singular values and σ₁ changed from half way to the end.
+
+    The spread is their variance within and between layers. It is compared with the control
+    RMSN→None at that step. sigma: phase → (layers, k), the last phase last. control: (layers, k).
+    """
+    half_way, end = sigma["normal"], sigma[list(sigma)[-1]]
+    rise = end[:, 0] / half_way[:, 0]
+    quarter = max(len(rise) // 4, 1)
+    before, after, calm = (pd.Series(spectrum_spread(s)) for s in (half_way, end, control))
+    changed, beside = after / before, calm / after
     return (
-        f"From half way to its end the variance of its singular values changed by × {changed['within']:.2f} within and "
-        f"× {changed['between']:.2f} between layers; σ₁ by × {rise[:quarter].mean():.2f} in the "
-        f"first quarter of the blocks and × {rise[-quarter:].mean():.2f} in the deepest. At about the same step the "
-        f"control RMSN→None had × {beside['within']:.2f} of that variance within and × {beside['between']:.2f} of it "
-        "between layers."
+        "From half way to its end the variance of its singular values changed by × "
+        f"{changed['within']:.2f} within and × {changed['between']:.2f} between layers; σ₁ by × "
+        f"{rise[:quarter].mean():.2f} in the first quarter of the blocks and × "
+        f"{rise[-quarter:].mean():.2f} in the deepest. At about the same step the control "
+        f"RMSN→None had × {beside['within']:.2f} of that variance within and × "
+        f"{beside['between']:.2f} of it between layers."
     )
 
 
-def grown_said(runs: pd.DataFrame) -> str:
-    """Powers of ten that the largest token grows by in 8 blocks, arm by arm: "None→None 6.7 ±
-    2.1"."""
-    of = [(label(arm), mine.growth.dropna()) for arm, mine in runs.groupby("arm", sort=False)]
-    return (
-        ", ".join(f"{arm} {g.mean():.1f} ± {g.std():.1f}" for arm, g in of if len(g))
-        or "none was recorded"
-    )
+def _growth_by_arm(runs: pd.DataFrame) -> str:
+    """Return the decades in 8 blocks by which the largest token grows: "None→None 6.7 ± 2.1"."""
+    table = runs.groupby("arm", sort=False).growth.agg(["mean", "std", "count"])
+    arms = [
+        f"{label(arm)} {row['mean']:.1f} ± {row['std']:.1f}"
+        for arm, row in table[table["count"] > 0].iterrows()
+    ]
+    return ", ".join(arms) or "none was recorded"
 
 
 # 14: what cures
 
 
 def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
-    """One row a treatment: seeds, failed (how many), fewest steps (made), bits and sd (mean and
-    standard deviation over the seeds that did not fail)."""
+    """Return one row a treatment: seeds, failed (how many), bits, sd and fewest steps.
+
+    bits and sd are mean and standard deviation over the seeds that did not fail.
+    """
     by = ends.groupby("treatment", sort=False)
-    facts = dict(seeds=by.seed.nunique(), failed=by.failed.sum(), bits=by.bits.mean())
-    return pd.DataFrame(facts | {"sd": by.bits.std(), "fewest steps": by.step.min()})
+    return pd.DataFrame(
+        {
+            "seeds": by.seed.nunique(),
+            "failed": by.failed.sum(),
+            "bits": by.bits.mean(),
+            "sd": by.bits.std(),
+            "fewest steps": by.step.min(),
+        }
+    )
 
 
 def what_cures(ends: pd.DataFrame, scale: str, unigram: float, began: str) -> str:
-    """The answer of notebook 14: where it begins, how each treatment ended, which of the finite
-    ones learned most, and which learned more than the characters' shares.
+    """Return the answer of notebook 14: where it begins, and how each treatment ended.
 
-    unigram: bits a character of a model that knows only how common each is.
+    It names the finite treatment that learned most, and those that learned no more than the
+    characters' shares. unigram: bits a character of a model that knows only these. began: where the
+    first value was not finite.
     """
     table = how_they_ended(ends)
     lines = [f"- First not finite: {began}."]
     for name, row in table.iterrows():
-        left = "" if row.failed == row.seeds else f"; the others reach {_bits(row)}"
-        how = (
-            f"fail, the first after {row['fewest steps']:.0f} steps{left}"
-            if row.failed
-            else f"fail, {_bits(row)}"
-        )
+        how = f"fail, {_bits(row)}"
+        if row.failed:
+            how = f"fail, the first after {row['fewest steps']:.0f} steps"
+            if row.failed < row.seeds:
+                how += f"; the others reach {_bits(row)}"
         lines.append(f"- **{name}**: {row.failed:.0f} of {row.seeds:.0f} {how}.")
-    well = table[table.failed == 0]
-    idle = list(well.index[well.bits >= unigram])
-    shares = f"the {unigram:.2f} bits of a model that knows only how common each character is"
-    told = f"- Finite in every seed: {listed(well.index)}."
-    told += f" Of these {well.bits.idxmin()} learned most." if len(well) else ""
-    told += (
-        f" Staying finite is not learning: {listed(idle)} ended no lower than {shares}."
-        if idle
-        else ""
-    )
-    head = f"**Answer** ({scale} scale, {seeds_text(table.seeds)}; validation bits a character, mean ± sd)."
-    return "\n".join([head, "", *lines, told])
+    finite = table[table.failed == 0]
+    idle = list(finite.index[finite.bits >= unigram])
+    last = f"- Finite in every seed: {join_words(finite.index)}."
+    if len(finite):
+        last += f" Of these {finite.bits.idxmin()} learned most."
+    if idle:
+        last += (
+            f" Staying finite is not learning: {join_words(idle)} ended no lower than the "
+            f"{unigram:.2f} bits of a model that knows only how common each character is."
+        )
+    basis = f"{scale} scale, {seeds_text(table.seeds)}; validation bits a character, mean ± sd"
+    return "\n".join([f"**Answer** ({basis}).", "", *lines, last])
 
 
 def _bits(row: pd.Series) -> str:
-    return f"{row.bits:.2f} bits" + (f" ± {row.sd:.2f}" if row.sd == row.sd else "")
+    return f"{row.bits:.2f} bits" + ("" if pd.isna(row.sd) else f" ± {row.sd:.2f}")

@@ -108,6 +108,11 @@ class Verdict:
         return self.turns_on.n
 
     @property
+    def protocol(self) -> int:
+        """The version of the protocol by which the claim was judged."""
+        return VERSION
+
+    @property
     def said(self) -> str:
         return self.turns_on.said
 
@@ -158,7 +163,7 @@ class Verdict:
             else "a kind of task that the paper has not"
         )
         other = "" if same else f", not the paper's {place}" if place else f", {unasked}"
-        return f"protocol {VERSION}, {self.scale} scale, {self.task or 'no task'}{other}"
+        return f"protocol {self.protocol}, {self.scale} scale, {self.task or 'no task'}{other}"
 
 
 def judge(

@@ -31,9 +31,6 @@ from mambanorm_study.figures.colours import (
     norm_colour as norm_colour,
 )
 from mambanorm_study.figures.comparisons import (
-    fig_budget as fig_budget,
-)
-from mambanorm_study.figures.comparisons import (
     fig_card as fig_card,
 )
 from mambanorm_study.figures.comparisons import (
@@ -54,12 +51,6 @@ from mambanorm_study.figures.diagrams import (
 from mambanorm_study.figures.diagrams import (
     fig_cross_scan as fig_cross_scan,
 )
-from mambanorm_study.figures.diagrams import (
-    fig_sheet as fig_sheet,
-)
-from mambanorm_study.figures.diagrams import (
-    save_sheet as save_sheet,
-)
 from mambanorm_study.figures.explorers import (
     fig_arm_view as fig_arm_view,
 )
@@ -71,6 +62,21 @@ from mambanorm_study.figures.explorers import (
 )
 from mambanorm_study.figures.explorers import (
     fig_scan_view as fig_scan_view,
+)
+from mambanorm_study.figures.inside import (
+    fig_mixture as fig_mixture,
+)
+from mambanorm_study.figures.inside import (
+    fig_outputs as fig_outputs,
+)
+from mambanorm_study.figures.inside import (
+    fig_part_norms as fig_part_norms,
+)
+from mambanorm_study.figures.inside import (
+    fig_singular_values as fig_singular_values,
+)
+from mambanorm_study.figures.inside import (
+    fig_token_norms as fig_token_norms,
 )
 from mambanorm_study.figures.lessons import (
     example_batch as example_batch,
@@ -106,22 +112,16 @@ from mambanorm_study.figures.lines import (
     fig_mistakes as fig_mistakes,
 )
 from mambanorm_study.figures.lines import (
-    fig_mixture as fig_mixture,
-)
-from mambanorm_study.figures.lines import (
-    fig_outputs as fig_outputs,
-)
-from mambanorm_study.figures.lines import (
     fig_over as fig_over,
 )
-from mambanorm_study.figures.lines import (
-    fig_part_norms as fig_part_norms,
+from mambanorm_study.figures.sheet import (
+    fig_sheet as fig_sheet,
 )
-from mambanorm_study.figures.lines import (
-    fig_singular_values as fig_singular_values,
+from mambanorm_study.figures.sheet import (
+    save_sheet as save_sheet,
 )
-from mambanorm_study.figures.lines import (
-    fig_token_norms as fig_token_norms,
+from mambanorm_study.figures.verdicts import (
+    fig_budget as fig_budget,
 )
 from mambanorm_study.figures.verdicts import (
     fig_claim as fig_claim,

@@ -1,7 +1,7 @@
-"""How norms and arms are told apart: colour, shape and dash by name.
+"""Every colour of the kit, and the marker and dash of each norm and arm.
 
-The colours of the paper's norms are those of Okabe & Ito 2008, which colour-blind readers can tell
-apart. No norm and no arm is told by colour alone: shape, dash or hatch says it as well.
+The colours of the paper's norms are those of Okabe & Ito 2008, which colour-blind readers can
+distinguish. Colour never carries a meaning alone: marker, dash or hatch repeats it.
 """
 
 from collections import Counter
@@ -11,6 +11,9 @@ import numpy as np
 
 from mambanorm.arms import Arm
 
+# Registry name → colour, and the marker for readers who do not see the colour. No two norms share
+# a marker. Any two colours differ by at least 10 in CIEDE2000, for normal colour vision and for
+# each dichromacy as simulated by Machado et al. 2009. A test computes the distances.
 LOOKS = {
     "None": ("#5F5F5F", r"$\emptyset$"),
     "BN": ("#0072B2", "o"),
@@ -32,82 +35,126 @@ LOOKS = {
     "Derf": ("#BFDCA0", (4, 1, 0)),
     "NormSelector": ("#2A2AA8", "$w$"),
 }
-"""Registry name → colour, and the shape of a dot for readers and printers who do not see the
-colour. No two share a shape. Any two colours differ by at least 10 in CIEDE2000, for normal colour
-vision and for each dichromacy as Machado et al. 2009 simulate it: a test computes the distances."""
 PALETTE = {name: colour for name, (colour, _) in LOOKS.items()}
 MARKERS = {name: marker for name, (_, marker) in LOOKS.items()}
-SPARE_COLOURS = (
-    "#5D5FA8",
-    "#7A5C3E",
-    "#3E7D7A",
-    "#A23B4B",
-    "#6B8E23",
-)  # for norms registered later
 
+INDIGO, TEAL = "#5D5FA8", "#3E7D7A"
+# For norms that are registered later, and for labels that name neither a norm nor an arm.
+SPARE_COLOURS = (INDIGO, "#7A5C3E", TEAL, "#A23B4B", "#6B8E23")
+
+# Figure 1's red, yellow and blue. The yellow is darker than the paper's, because RMSN is yellow.
 NO_NORM, SINGLE, COMBINATION = "#C8443C", "#946500", "#2F6DB5"
-"""Figure 1's red, yellow and blue; the yellow is darker, for RMSN has one."""
 BEST = "#C2188F"
 
-INK, GREY, PALE = "#2B2B2B", "#767676", "#E9E9E9"
+WHITE, INK, GREY, PALE = "#FFFFFF", "#2B2B2B", "#767676", "#E9E9E9"
+AXIS_GREY, BOX_GREY, BAR_GREY, BUTTON_GREY = "#9A9A9A", "#8A8A8A", "#B9B9B9", "#CCCCCC"
+DARK_GREY, SSM_GREY, CELL_GREY = "#505050", "#3B3F46", "#F6F6F4"
 
+# The word of a verdict → its colour, which is readable on white and under white text.
+WORD_COLOURS = {
+    "supported": COMBINATION,
+    "no gain": "#6B4FA0",
+    "opposite": NO_NORM,
+    "cannot tell": SINGLE,
+    "no word": "#3F4A54",
+}
 
-def norm_colour(name: str) -> str:
-    """The colour of a norm; one registered later gets a spare colour, always the same."""
-    return PALETTE.get(name) or SPARE_COLOURS[sum(map(ord, name)) % len(SPARE_COLOURS)]
-
-
-def norm_marker(name: str) -> str | tuple[int, int, int]:
-    """The shape of a norm's dots; a norm registered later has a round one."""
-    return MARKERS.get(name, "o")
-
+# The colours of the report's pages and slides; templates/look.css declares them as CSS variables.
+PAGE_LIGHT = {
+    "page": "#F6F5F1",
+    "card": WHITE,
+    "ink": "#1D2129",
+    "soft": "#5D6573",
+    "line": "#E2E0D8",
+    "accent": "#2C5F8A",
+    "wash": "#EEF3F7",
+    "good": "#2F7D4F",
+    "bad": "#B3362B",
+    "bad-wash": "#FBEEEC",
+    "plate": WHITE,
+}
+PAGE_DARK = {
+    "page": "#14171C",
+    "card": "#1D2128",
+    "ink": "#E6E8EC",
+    "soft": "#9AA3B0",
+    "line": "#2E343E",
+    "accent": "#86B8E0",
+    "wash": "#222B35",
+    "good": "#6CC492",
+    "bad": "#FF8D80",
+    "bad-wash": "#34211F",
+    "plate": "#1D2128",
+}
 
 DASHES = ("-", "--", ":", "-.", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 
+def norm_colour(name: str) -> str:
+    """Return the colour of a norm. A norm without an entry always gets the same spare colour."""
+    return PALETTE.get(name) or SPARE_COLOURS[sum(map(ord, name)) % len(SPARE_COLOURS)]
+
+
+def norm_marker(name: str) -> str | tuple[int, int, int]:
+    """Return the marker of a norm; a norm without an entry has a round one."""
+    return MARKERS.get(name, "o")
+
+
 def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
-    """Line colour, marker and dash by label: an arm takes colour and marker of its N2 (of N1 where
-    N2 is None), and arms that share them differ in their dashes; hollow markers are those of arms
-    with further sites. The name of a norm takes the norm's, other labels take spare colours, and
-    the norms' markers in turn."""
-    styles, used, shapes = {}, Counter(), list(MARKERS.values())[1:]
+    """Return the line style (colour, marker, dash) of each label, for `Axes.plot`.
+
+    An arm has the colour and marker of its N2, or of its N1 where N2 is None. Labels that share
+    them differ in their dashes. Arms with further sites have hollow markers. The name of a norm has
+    that norm's colour and marker; any other label has a spare colour.
+    """
+    styles, uses = {}, Counter()
     for i, label in enumerate(labels):
-        try:
-            arm = Arm.parse(label)
-            norm = next((name for name in (arm.n2, arm.n1, *arm.norms) if name != "None"), "None")
-            colour, marker, hollow = norm_colour(norm), norm_marker(norm), bool(arm.more)
-        except ValueError:
-            spare = (*SPARE_COLOURS, *PALETTE.values())[i % (len(SPARE_COLOURS) + len(PALETTE))]
-            colour, marker = LOOKS.get(label, (spare, shapes[i % len(shapes)]))
-            hollow = False
-        styles[label] = dict(color=colour, marker=marker, linestyle=dash(used[marker]))
-        styles[label] |= dict(markerfacecolor="white") if hollow else {}
-        used[marker] += 1
+        style = _colour_and_marker(label, i)
+        marker = style["marker"]
+        styles[label] = {**style, "linestyle": dash(uses[marker])}
+        uses[marker] += 1
     return styles
 
 
+def _colour_and_marker(label: str, i: int) -> dict:
+    try:
+        arm = Arm.parse(label)
+    except ValueError:
+        colours, markers = (*SPARE_COLOURS, *PALETTE.values()), list(MARKERS.values())[1:]
+        spare = colours[i % len(colours)], markers[i % len(markers)]
+        colour, marker = LOOKS.get(label, spare)
+        return dict(color=colour, marker=marker)
+    norm = next((name for name in (arm.n2, arm.n1, *arm.norms) if name != "None"), "None")
+    style = dict(color=norm_colour(norm), marker=norm_marker(norm))
+    return {**style, "markerfacecolor": "white"} if arm.more else style
+
+
 def dash(i: int) -> str | tuple[int, tuple[float, ...]]:
-    """The dashes of the i-th line of one colour; no two alike, however many there are."""
+    """Return the dashes of the i-th line of one colour; no two are alike."""
     return DASHES[i] if i < len(DASHES) else (0, (i, 1.5, 1, 1.5))
 
 
 def ink_on(colour: str) -> str:
-    """White or INK, whichever can be read better on a ground of that colour (the contrast of WCAG
-    2)."""
-    light = luminance(colour)
-    return "white" if 1.05 / (light + 0.05) > (light + 0.05) / (luminance(INK) + 0.05) else INK
+    """Return white or INK, whichever has the higher contrast (WCAG 2) on a ground of `colour`."""
+    ground = luminance(colour) + 0.05
+    return "white" if 1.05 / ground > ground / (luminance(INK) + 0.05) else INK
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of `#RRGGBB`, from 0 (black) to 1 (white), as WCAG 2 defines it for
-    sRGB."""
+    """Return the relative luminance of `#RRGGBB`, from 0 (black) to 1 (white), as in WCAG 2."""
     rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
-def own_run(colour: str = INK, size: float = 6) -> dict:
-    """How a run of the reader's own machine is drawn beside recorded ones: a white diamond with an
-    edge."""
-    edge = dict(markeredgecolor=colour, markeredgewidth=1.2)
-    return dict(marker="D", markersize=size, markerfacecolor="white", linestyle="", zorder=6) | edge
+def fresh_marker(colour: str = INK, size: float = 6) -> dict:
+    """Return the style of a reader's fresh run beside recorded runs: a white diamond."""
+    return dict(
+        marker="D",
+        markersize=size,
+        markerfacecolor="white",
+        markeredgecolor=colour,
+        markeredgewidth=1.2,
+        linestyle="",
+        zorder=6,
+    )

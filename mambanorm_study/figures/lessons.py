@@ -1,5 +1,4 @@
-"""Figures of the small experiments in `mambanorm_study.lessons`, and of what a norm or a selector
-does to single values."""
+"""Figures of the small experiments in `mambanorm_study.lessons`, and of norms on single values."""
 
 import math
 import re
@@ -14,16 +13,32 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mambanorm.norms import create_norm
-from mambanorm_study.figures.colours import GREY, INK, NO_NORM, PALE, PALETTE, norm_colour
-from mambanorm_study.figures.style import finish, new_figure, seeds_of, sns, styled
+from mambanorm_study.figures.colours import (
+    BAR_GREY,
+    DARK_GREY,
+    GREY,
+    INK,
+    NO_NORM,
+    PALE,
+    PALETTE,
+    WHITE,
+    norm_colour,
+)
+from mambanorm_study.figures.style import finish, new_figure, seeds_note, sns, styled
+from mambanorm_study.lessons.invariance import CHANGE_LIMIT
 from mambanorm_study.tables.tables import check_frame
 from mambanorm_study.tasks.base import Split
+
+# The norm's place in an encoder layer → the part of the layer that it belongs to.
+BRANCHES = {"n1": "attention", "n2": "feed-forward"}
 
 
 @styled
 def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
-    """Loss over two weights as contours, and the path of gradient descent; `bowls`: way of scaling
-    → `Bowl`."""
+    """Return the loss over two weights as contours, with the path of gradient descent.
+
+    bowls: way of scaling → `Bowl`.
+    """
     fig, axes = new_figure(1, len(bowls), height=3.6)
     for ax, (how, bowl) in zip(axes[0], bowls.items(), strict=True):
         levels = bowl.loss.min() + np.geomspace(1e-3, 1, 8) * np.ptp(bowl.loss)
@@ -31,41 +46,60 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
         ax.plot(bowl.path.w0, bowl.path.w1, "-o", color=NO_NORM, markersize=2.5, linewidth=1)
         ax.plot(*bowl.path[["w0", "w1"]].iloc[0], "s", color=INK, markersize=5)
         ax.set(
+            title=f"{how}: {bowl.path.step.iloc[-1]} steps",
+            xlabel="weight of feature 1",
             xlim=(bowl.w0[0], bowl.w0[-1]),
             ylim=(bowl.w1[0], bowl.w1[-1]),
-            xlabel="weight of feature 1",
+            aspect="equal",
         )
-        ax.set_title(f"{how}: {bowl.path.step.iloc[-1]} steps", color=INK)
-        ax.set_aspect("equal")
         ax.grid(False)
     axes[0, 0].set_ylabel("weight of feature 2")
-    words = "lines of equal loss · red: one dot a step, from the square until 99 % of the way down"
-    return finish(fig, "Gradient descent on features of different scale", caption, words)
+    return finish(
+        fig,
+        "Gradient descent on features of different scale",
+        caption,
+        "lines of equal loss · red: one dot a step, from the square until 99 % of the way down",
+    )
 
 
 @styled
-def fig_invariances(table: pd.DataFrame, felt: float = 0.01) -> Figure:
-    """Norms × changes of the input as a heat map of `invariances`: "–" where the output stays
-    (below `felt`)."""
+def fig_invariances(table: pd.DataFrame) -> Figure:
+    """Return a heat map of `invariances`: norms × changes of the input.
+
+    "–" marks an output that changes by less than CHANGE_LIMIT.
+    """
     fig, ((ax,),) = new_figure(height=1.5 + 0.27 * len(table))
-    ramp = LinearSegmentedColormap.from_list("felt", [PALE, "#505050"]).with_extremes(under="white")
-    words = table.map(lambda value: "–" if value < felt else f"{value:.2f}")
-    changes = [re.sub(r", | (?=[×+])", "\n", name) for name in table]
-    how = dict(
-        annot=words, fmt="", annot_kws=dict(fontsize=8), cmap=ramp, vmin=felt, vmax=1.2, cbar=False
+    ramp = LinearSegmentedColormap.from_list("felt", [PALE, DARK_GREY]).with_extremes(under="white")
+    sns.heatmap(
+        table,
+        annot=table.map(lambda value: "–" if value < CHANGE_LIMIT else f"{value:.2f}"),
+        annot_kws=dict(fontsize=8),
+        fmt="",
+        cmap=ramp,
+        vmin=CHANGE_LIMIT,
+        vmax=1.2,
+        cbar=False,
+        xticklabels=[re.sub(r", | (?=[×+])", "\n", name) for name in table],
+        yticklabels=list(table.index),
+        ax=ax,
     )
-    sns.heatmap(table, xticklabels=changes, yticklabels=list(table.index), **how, ax=ax)
     ax.set(xlabel="what is done to the input", ylabel="norm")
     ax.tick_params(length=0, rotation=0)
-    felt_is = "relative change of the output of one row's first half (root mean square); – : below 0.01, not felt"
-    batch = "one made-up batch, 6 rows, 32 positions, 16 channels, seed 0"
-    return finish(fig, "What a norm does not feel", felt_is, batch)
+    return finish(
+        fig,
+        "What a norm does not feel",
+        "relative change of the output of one row's first half (root mean square); "
+        f"– : below {CHANGE_LIMIT}, not felt",
+        "one made-up batch, 6 rows, 32 positions, 16 channels, seed 0",
+    )
 
 
 @styled
 def fig_memory(delta: Tensor, A: Tensor) -> Figure:
-    """How many steps until a state has decayed to half, for Δ (channels,) and A (channels, N): log
-    2 / (Δ·|A|)."""
+    """Return the half-life of every state in steps: log 2 / (Δ·|A|).
+
+    delta: (channels,). A: (channels, N).
+    """
     half = (np.log(2) / (delta[:, None] * A.abs())).detach().numpy()  # (channels, N)
     fig, ((ax,),) = new_figure(height=3.0)
     shown = np.log10(half[np.argsort(half[:, 0])].T)
@@ -73,70 +107,79 @@ def fig_memory(delta: Tensor, A: Tensor) -> Figure:
     fig.colorbar(image, ax=ax, pad=0.01, label="log10 of steps to half")
     ax.set(xlabel="channel, by its Δ", ylabel="state n (0 is the slowest)")
     ax.grid(False)
-    words = f"half-life from {half.min():.2g} to {half.max():.3g} steps"
-    return finish(fig, "What the SSM remembers at the start", words)
+    return finish(
+        fig,
+        "What the SSM remembers at the start",
+        f"half-life from {half.min():.2g} to {half.max():.3g} steps",
+    )
 
 
 @styled
 def fig_parts(frame: pd.DataFrame) -> Figure:
-    """Test accuracy of a one-block model that lacks one part, a dot a seed and a bar for the mean;
-    dotted: chance."""
-    tasks = list(dict.fromkeys(frame.task))
-    fig, axes = new_figure(1, len(tasks), height=3.2)
-    runs = frame.assign(test_accuracy=100 * frame.test_accuracy)
-    for ax, task in zip(axes[0], tasks, strict=True):
-        here = runs[runs.task == task]
+    """Return the test accuracy of one-block models that lack one part, one panel a task.
+
+    A bar is the mean, a dot a seed, the dotted line chance.
+    """
+    panels = list(frame.groupby("task", sort=False))
+    fig, axes = new_figure(1, len(panels), height=3.2)
+    for ax, (task, runs) in zip(axes[0], panels, strict=True):
+        runs = runs.assign(test_accuracy=100 * runs.test_accuracy)
         how = dict(x="without", y="test_accuracy", ax=ax)
-        sns.barplot(here, color="#B9B9B9", width=0.6, errorbar=None, **how)
-        sns.swarmplot(here, color=INK, size=3, warn_thresh=1, **how)
-        ax.axhline(100 * here.chance.iloc[0], color=GREY, linestyle=":")
-        parts = [
+        sns.barplot(runs, color=BAR_GREY, width=0.6, errorbar=None, **how)
+        sns.swarmplot(runs, color=INK, size=3, warn_thresh=1, **how)
+        ax.axhline(100 * runs.chance.iloc[0], color=GREY, linestyle=":")
+        labels = [
             "the whole block" if part == "nothing" else f"no {part}"
-            for part in here.without.unique()
+            for part in runs.without.unique()
         ]
-        ax.set_xticks(range(len(parts)), parts)
+        ax.set_xticks(range(len(labels)), labels)
         ax.set(
+            title=task,
             ylim=(0, 104),
-            xlabel=f"model, after {here.epochs.iloc[0]} epochs",
+            xlabel=f"model, after {runs.epochs.iloc[0]} epochs",
             ylabel="test accuracy (%)",
         )
-        ax.set_title(task, color=INK)
-    words = "bar: mean, dots: seeds, dotted: chance"
-    return finish(fig, "A block without one of its parts", seeds_of(frame), words)
+    return finish(
+        fig,
+        "A block without one of its parts",
+        seeds_note(frame),
+        "bar: mean, dots: seeds, dotted: chance",
+    )
 
 
 @styled
-def fig_effect(x: Tensor, names: Sequence[str], **options) -> Figure:
-    """One row of x (B, L, D) before and after each norm, as a picture of L × D; the norms see the
-    whole batch.
+def fig_effect(x: Tensor, names: Sequence[str]) -> Figure:
+    """Return one row of x (B, L, D) before and after each norm, as pictures of L × D.
 
-    Each panel has its own colour range, ± its largest value, written below: a norm is meant to
-    change the range.
+    The norms see the whole batch. Norms change the range of values, so each panel has its own
+    colours, ± its largest value, which is written below it.
     """
-    shown = {"input": x} | {name: create_norm(name, x.shape[-1], **options)(x) for name in names}
-    fig, axes = new_figure(1, len(shown), height=3.1)
-    for ax, (name, y) in zip(axes[0], shown.items(), strict=True):
+    outputs = {"input": x, **{name: create_norm(name, x.shape[-1])(x) for name in names}}
+    fig, axes = new_figure(1, len(outputs), height=3.1)
+    for ax, (name, y) in zip(axes[0], outputs.items(), strict=True):
         row = y[0].detach()
         limit = draw_row(ax, row)
-        ax.set_title(name, color=INK)
+        ax.set_title(name)
         ax.set_xlabel(f"position\n{mean_sd(row)}\ncolours ±{limit:.1f}", fontsize=8)
     axes[0, 0].set_ylabel("channel")
     rows, length, channels = x.shape
-    words = f"row 1 of a batch of {rows}, {length} positions, {channels} channels"
-    return finish(fig, "What a norm does to one row", words)
+    return finish(
+        fig,
+        "What a norm does to one row",
+        f"row 1 of a batch of {rows}, {length} positions, {channels} channels",
+    )
 
 
 def draw_row(ax: Axes, row: Tensor) -> float:
-    """One row (L, D) as a picture of channels × positions, colours from − to + its largest size,
-    which it returns."""
+    """Draw one row (L, D) as channels × positions, and return the value ± at which colours end."""
     limit = max(float(row.abs().max()), 1e-9)
     ax.imshow(
         row.numpy().T,
         aspect="auto",
+        interpolation="nearest",
         cmap="RdBu_r",
         vmin=-limit,
         vmax=limit,
-        interpolation="nearest",
     )
     ax.set(xticks=[], yticks=[])
     ax.grid(False)
@@ -144,26 +187,25 @@ def draw_row(ax: Axes, row: Tensor) -> float:
 
 
 def mean_sd(values: Tensor) -> str:
-    """ "mean 0.12, sd 1.00"; never −0.00."""
+    """Return "mean 0.12, sd 1.00"; the mean is never −0.00."""
     return f"mean {round(float(values.mean()), 2) + 0.0:.2f}, sd {values.std(correction=0):.2f}"
 
 
 @styled
-def fig_rows(split: Split, n: int = 8, caption: str = "") -> Figure:
-    """The first n sequences of a split with their labels: as square images where their length is a
-    square number and they are values, else as one line of values (or token ids) over the
-    positions."""
-    fig, axes = new_figure(1, n, height=1.9)
-    for ax, sequence, label in zip(axes[0], split.inputs[:n], split.labels[:n], strict=True):
+def fig_rows(split: Split, caption: str = "") -> Figure:
+    """Return the first eight sequences of a split with their labels.
+
+    Values whose number is a square are drawn as a square image. Other values and token ids are
+    drawn as one line.
+    """
+    fig, axes = new_figure(1, 8, height=1.9)
+    for ax, sequence, label in zip(axes[0], split.inputs[:8], split.labels[:8], strict=True):
         side = math.isqrt(sequence.numel())
-        square = sequence.is_floating_point() and side**2 == sequence.numel()
-        ax.imshow(
-            sequence.reshape((side, side) if square else (1, -1)).numpy(),
-            cmap="gray_r",
-            aspect="auto",
-        )
-        ax.set_title(f"class {int(label)}", color=INK, fontsize=9)
-        ax.set_xlabel(f"step 0…{side - 1} of a row" if square else "step", fontsize=7)
+        is_square = sequence.is_floating_point() and side**2 == sequence.numel()
+        picture = sequence.reshape((side, side) if is_square else (1, -1)).numpy()
+        ax.imshow(picture, cmap="gray_r", aspect="auto")
+        ax.set_title(f"class {int(label)}", fontsize=9)
+        ax.set_xlabel(f"step 0…{side - 1} of a row" if is_square else "step", fontsize=7)
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
     return finish(fig, "The first sequences of the training set", caption)
@@ -171,8 +213,10 @@ def fig_rows(split: Split, n: int = 8, caption: str = "") -> Figure:
 
 @styled
 def fig_costs(table: pd.DataFrame, caption: str = "") -> Figure:
-    """Time of each norm, forward plus backward, as a multiple of LN's; columns norm, ratio, low,
-    high."""
+    """Return the time of each norm, forward plus backward, as a multiple of LN's.
+
+    table: columns norm, ratio, low, high.
+    """
     fig, ((ax,),) = new_figure(height=3.0)
     places = np.arange(len(table))
     ax.bar(places, table.ratio, color=[PALETTE.get(name, GREY) for name in table.norm])
@@ -183,32 +227,35 @@ def fig_costs(table: pd.DataFrame, caption: str = "") -> Figure:
     return finish(fig, "What a norm costs", caption)
 
 
-BRANCHES = {"n1": "attention", "n2": "feed-forward"}
-
-
 @styled
 def fig_selector(log: pd.DataFrame, caption: str = "one run") -> Figure:
-    """w₀, the weight of DyT, of every selector, by class (`look.selector_weights`). 1 − w₀ is
-    LN's."""
+    """Return w₀, the weight of DyT, of every selector by class; 1 − w₀ is the weight of LN.
+
+    log: `look.selector_weights`.
+    """
     check_frame(log, ("block", "depth", "label", "w0"))
     depths = log.groupby("block", sort=False).depth.first()
-    fig, ((ax,),) = new_figure(1, 1, height=0.9 + 0.42 * max(len(depths), 6))
+    names = []
+    for block, depth in depths.items():  # `blocks.0.n1` is the norm of block 1 before attention
+        place = block.rsplit(".", 1)[-1]
+        names.append(f"block {depth}, {BRANCHES.get(place, place)}")
     table = log.pivot(index="block", columns="label", values="w0").loc[depths.index]
-    colours = LinearSegmentedColormap.from_list(
-        "choice", [norm_colour("LN"), "#FFFFFF", norm_colour("DyT")]
+    fig, ((ax,),) = new_figure(height=0.9 + 0.42 * max(len(depths), 6))
+    sns.heatmap(
+        table,
+        annot=table.map(lambda w0: f"{w0:.2f}".removeprefix("0")),
+        annot_kws=dict(fontsize=7.5, color=INK),
+        fmt="",
+        cmap=LinearSegmentedColormap.from_list(
+            "choice", [norm_colour("LN"), WHITE, norm_colour("DyT")]
+        ),
+        vmin=0,
+        vmax=1,
+        cbar_kws=dict(label="w₀: 0 = LN, 1 = DyT", pad=0.02),
+        xticklabels=1,
+        yticklabels=names,
+        ax=ax,
     )
-    words, bar = (
-        table.map(lambda w0: f"{w0:.2f}".removeprefix("0")),
-        dict(label="w₀: 0 = LN, 1 = DyT", pad=0.02),
-    )
-    how = dict(
-        annot=words, fmt="", annot_kws=dict(fontsize=7.5, color=INK), cmap=colours, vmin=0, vmax=1
-    )
-    place = {
-        block: block.rsplit(".", 1)[-1] for block in depths.index
-    }  # `blocks.0.n1` stands in block 1, at attention
-    names = [f"block {depths[b]}, {BRANCHES.get(place[b], place[b])}" for b in depths.index]
-    sns.heatmap(table, xticklabels=1, yticklabels=names, **how, cbar_kws=bar, ax=ax)
     ax.set(title="by class", xlabel="class", ylabel="")
     ax.tick_params(length=0, rotation=0)
     return finish(
@@ -216,15 +263,16 @@ def fig_selector(log: pd.DataFrame, caption: str = "one run") -> Figure:
     )
 
 
-def example_batch(
-    rows: int = 8, length: int = 24, channels: int = 16, *, offset: float = 2.0, spread: float = 3.0
-) -> Tensor:
-    """A made-up batch (rows, length, channels) on which the norms differ: channels have means and
-    spreads of their own, rows too."""
+def example_batch(*, offset: float = 2.0, spread: float = 3.0) -> Tensor:
+    """Return a made-up batch of 8 rows, 24 positions and 16 channels on which the norms differ.
+
+    Channels differ in mean and spread, and rows in mean.
+    """
     draw = torch.Generator().manual_seed(0)
-    means = offset * torch.randn(1, 1, channels, generator=draw) + torch.randn(
-        rows, 1, 1, generator=draw
-    )
+    rows, length, channels = 8, 24, 16
+    channel_means = offset * torch.randn(1, 1, channels, generator=draw)
+    row_means = torch.randn(rows, 1, 1, generator=draw)
     scale = torch.exp(0.3 * spread * torch.randn(1, 1, channels, generator=draw))
     waves = torch.sin(torch.linspace(0, 6, length)[None, :, None] + torch.arange(channels) / 3)
-    return means + scale * (waves + 0.3 * torch.randn(rows, length, channels, generator=draw))
+    noise = torch.randn(rows, length, channels, generator=draw)
+    return channel_means + row_means + scale * (waves + 0.3 * noise)

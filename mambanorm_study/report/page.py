@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from xml.etree.ElementTree import tostring
 
+from mambanorm_study.figures.colours import PAGE_DARK, PAGE_LIGHT
+
 TEMPLATES = Path(__file__).with_name("templates")
 # attributes that a formula must not bring into a page
 UNSAFE_ATTRIBUTES = {"href", "style", "class", "id"}
@@ -16,8 +18,13 @@ UNSAFE_ATTRIBUTES = {"href", "style", "class", "id"}
 
 def page(title: str, body: str, *styles: str) -> str:
     """Return a page. title: text; body: HTML; styles: CSS, added to that of every page."""
-    style = "\n".join([template("look.css"), *styles])
+    style = "\n".join([look(), *styles])
     return template("page.html", title=title, style=style, body=body)
+
+
+def look() -> str:
+    """Return the stylesheet that pages and slides share, with the colours of figures/colours.py."""
+    return template("look.css", light=PAGE_LIGHT, dark=PAGE_DARK)
 
 
 def template(name: str, **values: object) -> str:

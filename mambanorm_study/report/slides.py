@@ -15,7 +15,7 @@ import nbformat
 
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.report.notebooks import find_notebooks, pictures_of, read_outcome, tags_of
-from mambanorm_study.report.page import OPENING, TEMPLATES, key_lines, markdown, template
+from mambanorm_study.report.page import OPENING, TEMPLATES, key_lines, look, markdown, template
 
 # A Markdown cell with one of these words asks the reader a question and becomes a slide.
 QUESTION = re.compile(r"\bPredict\b|\*\*Guess")
@@ -87,7 +87,7 @@ def deck(path: Path) -> str:
     return template(
         "slides.html",
         title=html.escape(slides[0].heading),
-        style="\n".join([template("look.css"), reveal_css, template("slides.css")]),
+        style="\n".join([look(), reveal_css, template("slides.css")]),
         script=reveal_js,
         slides="\n".join(slide.section() for slide in slides),
     )

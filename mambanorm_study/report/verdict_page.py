@@ -33,16 +33,17 @@ def verdict_html(
     in the part of its row that unfolds.
     """
     # here, because a page without verdicts needs no matplotlib
-    from mambanorm_study.figures.verdicts import WORD_COLOURS
+    from mambanorm_study.figures.verdicts import WORD_COLOURS, WORD_MEANINGS
 
     counts = Counter(verdict.word for verdict in verdicts)
     return template(
         "verdicts.html",
         rows=[_row(verdict, beside, pictures) for verdict in verdicts],
-        counted=", ".join(f"{counts[word]} {word}" for word in WORD_COLOURS if counts[word]),
+        counted=", ".join(f"{counts[word]} {word}" for word in WORD_MEANINGS if counts[word]),
         caption=caption,
         last="your runs" if beside else "paper",
-        words=WORD_COLOURS,
+        colours=WORD_COLOURS,
+        meanings=WORD_MEANINGS,
     )
 
 

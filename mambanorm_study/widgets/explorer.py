@@ -1,7 +1,7 @@
-"""Explorer: controls above one picture, which follows them in place.
+"""Explorer: controls above one picture that follows them.
 
-JupyterLab and voila show the widget. GitHub, the report and a notebook that is not trusted show the
-PNG that goes with it, the picture of the first values.
+JupyterLab and voila show the widget. GitHub, the report and an untrusted notebook show a PNG of the
+first values instead.
 """
 
 import gc
@@ -17,8 +17,11 @@ from mambanorm_study.figures.style import StudyFigure
 
 
 class Picture(w.Image):
-    """An image with words for those who cannot see it: `tooltip`. The browser's side of ipywidgets
-    shows a tooltip only of a widget that has a description, if an empty one; an Image has none."""
+    """An image whose `tooltip` is its alternative text.
+
+    The front end of ipywidgets shows a tooltip only for widgets with a description, which Image
+    lacks.
+    """
 
     description = Unicode("").tag(sync=True)
 
@@ -26,9 +29,9 @@ class Picture(w.Image):
 class Explorer(w.VBox):
     """Controls above the figure that `draw` makes of their values.
 
-    `arrange(controls)` is called before each picture: it shows, hides or fills controls that depend
-    on others. A ValueError of `draw` is shown in words, and the last picture stays. `beside`: what
-    stands behind the controls and is none of them.
+    arrange: called with the controls before each picture, to show or hide some of them. beside:
+    further widgets in the row of the controls. If `draw` raises ValueError, its message is shown
+    and the last picture stays.
     """
 
     def __init__(
@@ -39,21 +42,20 @@ class Explorer(w.VBox):
         beside: Sequence[w.Widget] = (),
         **controls: w.Widget,
     ):
-        self.controls, self._arrange = controls, arrange or (lambda controls: None)
-        self._draw, self._putting = draw, False
-        self._arrange(controls)
-        self.first = draw(**self.values)
+        self.controls, self._draw, self._arrange = controls, draw, arrange
+        self._is_setting = False
+        self.first = self._figure()
         self.picture = Picture(
             value=self.first._repr_png_(1.0), format="png", layout=w.Layout(max_width="100%")
         )
         self.picture.add_class("mambanorm-picture")
-        self.picture.tooltip = self.first.get_label()  # what a reader hears who cannot see it
-        self.said = w.HTML()
+        self.picture.tooltip = self.first.get_label()
+        self.message = w.HTML()
         for control in controls.values():
             control.observe(self.redraw, "value")
-        # controls wrap to a second row: squeezed into one row, sliders lose their tracks
+        # controls wrap to a second row, because sliders in one row would lose their tracks
         row = w.HBox([*controls.values(), *beside], layout=w.Layout(flex_flow="row wrap"))
-        super().__init__([row, self.said, self.picture])
+        super().__init__([row, self.message, self.picture])
         self.add_class("mambanorm-explorer")
 
     @property
@@ -61,93 +63,101 @@ class Explorer(w.VBox):
         """The value of each control, by name."""
         return {name: control.value for name, control in self.controls.items()}
 
-    def put(self, **values: object) -> None:
-        """Gives several controls their values and draws once."""
-        self._putting = True
+    def set_values(self, **values: object) -> None:
+        """Set several controls and draw once."""
+        self._is_setting = True
         try:
             for name, value in values.items():
                 self.controls[name].value = value
         finally:
-            self._putting = False
+            self._is_setting = False
         self.redraw()
 
-    def redraw(self, *_) -> None:
-        """Shows the picture of the values as they are now."""
-        if self._putting:
-            return
-        # a figure calls for the collector many times while it is drawn: after torch is imported,
-        # 0.4 s each
-        gc.disable()
-        try:
+    def _figure(self) -> StudyFigure:
+        if self._arrange:
             self._arrange(self.controls)
-            figure = self._draw(**self.values)
-            figure.savefig(
-                png := io.BytesIO(), dpi=figure.dpi, pil_kwargs={"compress_level": 1}
-            )  # large, but soon
+        return self._draw(**self.values)
+
+    def redraw(self, *_) -> None:
+        """Show the picture of the current values."""
+        if self._is_setting:
+            return
+        png = io.BytesIO()
+        gc.disable()  # drawing triggers the collector often, 0.4 s each after torch is imported
+        try:
+            figure = self._figure()
+            # little compression makes a large file, but quickly
+            figure.savefig(png, dpi=figure.dpi, pil_kwargs={"compress_level": 1})
         except ValueError as error:
-            self.said.value = f"<p>{escape(str(error))}</p>"
+            self.message.value = f"<p>{escape(str(error))}</p>"
             return
         finally:
             gc.enable()
-        self.follow()
-        self.said.value = ""
+        self.update_controls()
+        self.message.value = ""
         with self.picture.hold_sync():
             self.picture.value, self.picture.tooltip = png.getvalue(), figure.get_label()
 
-    def follow(self) -> None:
-        """Changes what stands beside the picture and shows the values, too, once their picture is
-        drawn."""
+    def update_controls(self) -> None:
+        """Update widgets beside the picture that show the values, once a picture is drawn."""
 
     def _repr_mimebundle_(self, **options):
-        alone, words = self.first._repr_mimebundle_()
-        return super()._repr_mimebundle_(**options) | alone, words
+        png, metadata = self.first._repr_mimebundle_()
+        return {**super()._repr_mimebundle_(**options), **png}, metadata
 
 
-def slider(
-    value: float, low: float, high: float, name: str, *, step: float = 0.5, **options
-) -> w.FloatSlider:
-    """A wide slider: of its 380 pixels its name and its number take half, the track the rest."""
-    layout = w.Layout(width="380px", max_width="100%")
-    given = dict(
-        min=low, max=high, step=step, description=name, continuous_update=False, layout=layout
+def wide_layout() -> w.Layout:
+    """Return the layout of a slider; its name and its number take half of the width."""
+    return w.Layout(width="380px", max_width="100%")
+
+
+def slider(value: float, low: float, high: float, name: str) -> w.FloatSlider:
+    """Return a wide slider with steps of 0.5."""
+    return w.FloatSlider(
+        value=value,
+        min=low,
+        max=high,
+        step=0.5,
+        description=name,
+        continuous_update=False,
+        layout=wide_layout(),
     )
-    return w.FloatSlider(value=value, **given | options)
 
 
-def log_slider(
-    value: float, low: float, high: float, name: str, *, step: float = 0.05
-) -> w.FloatLogSlider:
-    """A wide slider on which every tenfold takes the same way; `step` is the part of one that a
-    step goes."""
-    layout = w.Layout(width="380px", max_width="100%")
-    ends = dict(min=math.log10(low), max=math.log10(high), step=step, readout_format=".3g")
+def log_slider(value: float, low: float, high: float, name: str) -> w.FloatLogSlider:
+    """Return a wide logarithmic slider with 20 steps for every factor of ten."""
     return w.FloatLogSlider(
-        value=value, description=name, continuous_update=False, layout=layout, **ends
+        value=value,
+        min=math.log10(low),
+        max=math.log10(high),
+        step=0.05,
+        readout_format=".3g",
+        description=name,
+        continuous_update=False,
+        layout=wide_layout(),
     )
 
 
-def choice(value: object, options, name: str) -> w.Dropdown:
-    """A menu."""
+def menu(value: object, options, name: str) -> w.Dropdown:
+    """Return a menu."""
     return w.Dropdown(
         options=options, value=value, description=name, layout=w.Layout(width="240px")
     )
 
 
 def buttons(value: object, options, name: str) -> w.ToggleButtons:
-    """A few buttons of which one is pressed, beside their name."""
-    style, words = (
-        w.ToggleButtonsStyle(button_width="auto", description_width="80px"),
-        "".join(map(str, options)),
-    )
-    width = f"{130 + 32 * len(options) + 8 * len(words)}px"
-    layout = w.Layout(
-        display="flex", flex_flow="row", align_items="center", width=width, max_width="100%"
-    )
+    """Return a few buttons, one of which is pressed, beside their name."""
+    letters = sum(len(str(option)) for option in options)
     return w.ToggleButtons(
-        options=options, value=value, description=name, style=style, layout=layout
+        options=options,
+        value=value,
+        description=name,
+        style=w.ToggleButtonsStyle(button_width="auto", description_width="80px"),
+        layout=w.Layout(
+            display="flex",
+            flex_flow="row",
+            align_items="center",
+            width=f"{130 + 32 * len(options) + 8 * letters}px",
+            max_width="100%",
+        ),
     )
-
-
-def show(control: w.Widget, yes: bool) -> None:
-    """Shows a control, or leaves it out of the row."""
-    control.layout.display = "flex" if yes else "none"  # as buttons have it from the start

@@ -1,5 +1,4 @@
-"""All explorers as one page: the notebook behind it, and the server that shows it (voila, on this
-machine only)."""
+"""The page of all explorers: its notebook, and the server that shows it (voila)."""
 
 import re
 import tempfile
@@ -14,35 +13,39 @@ from mambanorm_study.widgets import EXPLORERS
 
 PORT = 8866
 STYLE = """from IPython.display import HTML
-HTML("<style>.jp-Cell { max-width: 1040px; margin: 0 auto } .mambanorm-picture { align-self: flex-start }</style>")"""
+cells = ".jp-Cell { max-width: 1040px; margin: 0 auto }"
+pictures = ".mambanorm-picture { align-self: flex-start }"
+HTML(f"<style>{cells} {pictures}</style>")"""
 INTRO = """# mambanorm: explorers
 
-Move a control, and the picture below it follows. What is recorded or made up is said under each picture. Nothing leaves
-this machine."""
+Move a control, and the picture below it follows. What is recorded or made up is said under each
+picture. Nothing leaves this machine."""
+# The browser may load from this server only: voila's template asks another one for unused icons.
 POLICY = (
-    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' ws://127.0.0.1:*; "
-    "frame-ancestors 'self'"
+    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; "
+    "connect-src 'self' ws://127.0.0.1:*; frame-ancestors 'self'"
 )
-"""What the browser may fetch: of this server. Voila's template asks another for icons, which this
-page does not use."""
-MISSING = "the page of explorers needs voila, which is not installed here: pip install voila, or make setup"
+MISSING = (
+    "the page of explorers needs voila, which is not installed here: pip install voila, or make "
+    "setup"
+)
 
 
 def explorers_notebook() -> nbformat.NotebookNode:
-    """The notebook of the page: an explorer of EXPLORERS a cell, under its title."""
+    """Return the notebook of the page: one cell for each of EXPLORERS, under its title."""
     links = "\n".join(f"- [{title}](#{_anchor(title)})" for title in EXPLORERS)
     cells = [new_code_cell(STYLE), new_markdown_cell(f"{INTRO}\n\n{links}")]
     for title, make in EXPLORERS.items():
-        what = " ".join(make.__doc__.partition("\n\n")[0].split())
-        cells.append(new_markdown_cell(f'<h2 id="{_anchor(title)}">{title}</h2>\n\n{what}'))
-        cells.append(
-            new_code_cell(
-                f"from mambanorm_study.widgets import {make.__name__}\n\n{make.__name__}()"
-            )
-        )
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+        name, text = make.__name__, " ".join(make.__doc__.split())
+        heading = f'<h2 id="{_anchor(title)}">{title}</h2>'
+        cells.append(new_markdown_cell(f"{heading}\n\n{text}"))
+        cells.append(new_code_cell(f"from mambanorm_study.widgets import {name}\n\n{name}()"))
     return new_notebook(
-        cells=cells, metadata={"kernelspec": kernel, "title": "mambanorm: explorers"}
+        cells=cells,
+        metadata={
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "title": "mambanorm: explorers",
+        },
     )
 
 
@@ -53,11 +56,11 @@ def _anchor(title: str) -> str:
 def serve(
     port: int | None = None, *, open_browser: bool = True, tell: Callable[[str], None] = print
 ) -> None:
-    """Shows the page at 127.0.0.1 until it is interrupted; `tell` gets its address, which holds the
-    token.
+    """Serve the page at 127.0.0.1 until it is interrupted.
 
-    port: None = 8866, or one near it if that is taken. Each browser tab has a kernel of its own.
-    ValueError where voila is not installed; SystemExit where the port that was asked for is taken.
+    port: None = 8866, or one near it if that is taken. tell: called with the address, which holds
+    the token. Each browser tab has a kernel. Raises ValueError if voila is not installed, and
+    SystemExit if the given port is taken.
     """
     try:
         from voila.app import Voila
@@ -65,7 +68,7 @@ def serve(
         raise ValueError(MISSING) from error
 
     class Server(Voila):
-        """Voila, with the token in the address that it opens, and without any other server."""
+        """Voila that opens an address with the token and blocks other servers."""
 
         def init_settings(self) -> dict:
             return super().init_settings() | {"headers": {"Content-Security-Policy": POLICY}}
@@ -82,8 +85,7 @@ def serve(
 
 
 def _options(path: Path, port: int | None) -> list[str]:
-    """Voila's arguments: this machine only, a token, quiet, and no say for whoever visits the
-    page."""
+    """Return voila's arguments: this machine only, with a token, and without visitors' settings."""
     return [
         str(path),
         "--Voila.ip=127.0.0.1",

@@ -1,5 +1,4 @@
-"""`mambanorm explore` as a visitor meets it: one page, every explorer on it, every control
-alive."""
+"""Tests of `mambanorm explore` in a browser: one page with every explorer, and working controls."""
 
 import re
 import urllib.request
@@ -23,10 +22,12 @@ def address(browser) -> str:
 @pytest.fixture(scope="module")
 def page(browser, address):
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.asked = []  # of other servers
+    page.requests = []  # to other servers
     page.on(
         "request",
-        lambda request: page.asked.append(request) if "//127.0.0.1:" not in request.url else None,
+        lambda request: (
+            page.requests.append(request) if "//127.0.0.1:" not in request.url else None
+        ),
     )
     page.goto(
         address, wait_until="commit", timeout=60_000
@@ -35,24 +36,24 @@ def page(browser, address):
     return page
 
 
-def test_the_page_is_on_this_machine_only_and_asks_for_its_token(address):
+def test_the_page_is_on_this_machine_only_and_needs_its_token(address):
     assert address.startswith("http://127.0.0.1:")
     with urllib.request.urlopen(address.partition("?")[0]) as answer:
         assert "/login" in answer.url
         assert b"mambanorm" not in answer.read().partition(b"<body")[2]
 
 
-def test_the_page_asks_no_other_server(page):
-    """The browser refuses, before it asks, what the template wants of others."""
-    left = [
+def test_the_page_loads_nothing_from_other_servers(page):
+    """The browser blocks the requests of voila's template by the content security policy."""
+    sent = [
         request.url
-        for request in page.asked
+        for request in page.requests
         if request.url.startswith("http") and request.failure != "csp"
     ]
-    assert left == []
+    assert sent == []
 
 
-def test_every_explorer_stands_on_the_page_under_its_title(page, shoot):
+def test_the_page_has_every_explorer_under_its_title(page, shoot):
     assert page.locator(".mambanorm-explorer").count() == len(EXPLORERS)
     assert page.locator("h2").all_inner_texts() == list(EXPLORERS)
     assert "rror" not in page.locator("body").inner_text()

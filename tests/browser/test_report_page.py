@@ -1,4 +1,4 @@
-"""The static report in a browser without a network: wide and narrow, formulas drawn."""
+"""Tests of the static report in a browser without a network, on a wide and a narrow screen."""
 
 import io
 
@@ -15,13 +15,16 @@ SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 report = test_report.committed
-FLAT = "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().height < 4).length"
+FLAT = (
+    "[...document.querySelectorAll('math')]"
+    ".filter(formula => formula.getBoundingClientRect().height < 4).length"
+)
 
 
 @pytest.fixture(scope="module", params=SIZES)
 def page(browser, request):
     context = browser.new_context(
-        viewport=dict(zip(("width", "height"), SIZES[request.param])), offline=True
+        viewport=dict(zip(("width", "height"), SIZES[request.param], strict=True)), offline=True
     )
     page = context.new_page()
     page.size = request.param
@@ -30,7 +33,7 @@ def page(browser, request):
 
 
 PAGES = ["index", *(path.stem for path in NOTEBOOKS)]
-BOTH = ["index", "04_position", "12_verdicts"]  # what fits a telephone fits a screen: of that a few
+BOTH = ["index", "04_position", "12_verdicts"]  # a page that fits a telephone fits a screen
 LOOKS = [*(("narrow", name) for name in PAGES), *(("wide", name) for name in BOTH)]
 
 
@@ -55,21 +58,27 @@ def test_the_first_card_is_within_the_first_screens_and_a_claim_has_one_line(pag
             page.evaluate("document.querySelector('article').getBoundingClientRect().top")
             < 3 * SIZES["wide"][1]
         )
-        lines = "[...document.querySelectorAll('.verdicts tbody tr')].map(row => row.getBoundingClientRect().height)"
+        lines = (
+            "[...document.querySelectorAll('.verdicts tbody tr')]"
+            ".map(row => row.getBoundingClientRect().height)"
+        )
         assert max(page.evaluate(lines)) < 40
     page.locator(".verdicts tbody summary").first.click()
     assert page.locator(".verdicts tbody pre").first.is_visible()
     assert page.evaluate(OVERFLOW) <= 0
-    page.locator(".first > details > summary").first.click()  # what stands folded below the table
+    page.locator(".first > details > summary").first.click()  # the legend folded below the table
     assert page.evaluate(OVERFLOW) <= 0
 
 
-CUT_OFF = """() => [...document.querySelectorAll('.dataframe')].filter(table => table.offsetParent).map(table => {
+CUT_OFF = """() => {
+const tables = [...document.querySelectorAll('.dataframe')].filter(table => table.offsetParent);
+return tables.map(table => {
   const wider = table.scrollWidth > table.clientWidth + 1;
   table.scrollLeft = 10_000;
-  const end = table.getBoundingClientRect().right, last = table.querySelector('tbody tr').lastElementChild;
-  return [wider, last.getBoundingClientRect().right <= end + 1 && end <= window.innerWidth + 1];
-})"""
+  const end = table.getBoundingClientRect().right;
+  const last = table.querySelector('tbody tr').lastElementChild.getBoundingClientRect().right;
+  return [wider, last <= end + 1 && end <= window.innerWidth + 1];
+})}"""
 
 
 def test_all_of_a_table_that_is_wider_than_the_screen_can_be_reached(page, report):
@@ -100,9 +109,8 @@ def test_a_click_enlarges_a_figure_in_its_own_box_without_a_script(browser, repo
     context.close()
 
 
-def test_figures_are_no_white_slabs_in_a_dark_page_and_keep_their_hues(browser, report, shoot):
-    """Blue stays blue where it is light: of the coloured pixels of the figure, as many are
-    bluish."""
+def test_figures_turn_dark_in_a_dark_page_and_keep_their_hues(browser, report, shoot):
+    """The share of bluish pixels among the coloured ones of a figure is high on both grounds."""
     blue = {}
     for scheme in ("light", "dark"):
         context = browser.new_context(

@@ -1,5 +1,4 @@
-"""A visitor: a server in a process of its own, every control of an explorer moved, and its picture
-seen to follow."""
+"""A visitor of the explorers: starts a server, moves every control, and waits for the picture."""
 
 import os
 import signal
@@ -14,7 +13,7 @@ from mambanorm_study.basics.settings import ROOT
 CONTROLS = ".widget-slider, .widget-dropdown, .widget-toggle-buttons, .widget-text"
 PICTURE = "img.mambanorm-picture"
 CHANGED = "([image, before]) => image.src !== before && image.complete && image.naturalWidth > 0"
-WAIT = 120_000  # ms; a machine that does other things as well is slow
+WAIT = 120_000  # ms; long, because a busy machine is slow
 
 
 def free_port() -> int:
@@ -25,21 +24,20 @@ def free_port() -> int:
 
 @contextmanager
 def server(*command: str, ready: str) -> Iterator[str]:
-    """Runs a Python module as a server and gives its first line that holds `ready`; ended as Ctrl-C
-    does."""
+    """Run a Python module as a server, yield its first line with `ready`, and end it as Ctrl-C."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     pipes = dict(
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, env=environment, **pipes)
     try:
-        said = []
+        lines = []
         for line in process.stdout:
-            said.append(line)
+            lines.append(line)
             if ready in line:
                 break
         else:
-            raise AssertionError(f"no line with {ready!r}: {''.join(said)[-2000:]}")
+            raise AssertionError(f"no line with {ready!r}: {''.join(lines)[-2000:]}")
         yield line
     finally:
         process.send_signal(signal.SIGINT)
@@ -51,7 +49,7 @@ def server(*command: str, ready: str) -> Iterator[str]:
 
 
 def changes(explorer, act) -> None:
-    """Does something and waits for another picture."""
+    """Call `act` and wait for another picture."""
     image = explorer.locator(PICTURE).element_handle()
     before = image.get_attribute("src")
     act()
@@ -59,8 +57,7 @@ def changes(explorer, act) -> None:
 
 
 def move(control) -> None:
-    """One step of a slider (back to its start from its end), the next entry of a menu, another
-    button, or what a field asks for."""
+    """Move a control: a slider by one step, a menu to its next entry, or press another button."""
     kind = control.get_attribute("class")
     if "widget-slider" in kind:
         handle = control.locator(".noUi-handle")
@@ -81,8 +78,7 @@ def move(control) -> None:
 
 
 def play(explorer) -> None:
-    """Does what a visitor can do with an explorer: moves every control by one step, clicks a cell
-    of the grid, and sees the picture follow."""
+    """Move every control of an explorer, click a cell of the grid, and wait for each picture."""
     controls = [control for control in explorer.locator(CONTROLS).all() if control.is_visible()]
     assert len(controls) >= 3
     for control in controls:

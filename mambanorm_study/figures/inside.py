@@ -1,0 +1,258 @@
+"""What happens inside a model: the paper's Figures 9 and 10, Appendix B, and NormVary's mixture.
+
+`caption` gives scale and seeds (`tables.describe_frame`) where the data do not hold them. Norms and
+singular values have no unit: their axes are in arbitrary units (a.u.).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mambanorm.errors import unknown
+from mambanorm.norms.normvary import NormVary
+from mambanorm_study.figures.colours import (
+    COMBINATION,
+    DASHES,
+    GREY,
+    INDIGO,
+    INK,
+    NO_NORM,
+    TEAL,
+    norm_colour,
+    norm_marker,
+)
+from mambanorm_study.figures.lines import line_panels
+from mambanorm_study.figures.style import (
+    ONE_RUN,
+    finish,
+    log_axis,
+    seeds_note,
+    short,
+    some_of,
+    styled,
+)
+from mambanorm_study.runs.weight_log import BLOCK_PARTS
+from mambanorm_study.tables.growth import norm_quantiles
+from mambanorm_study.tables.tables import check_frame
+
+ENDED = {
+    "ran to its end": dict(color=COMBINATION),
+    "ended non-finite": dict(color=NO_NORM, linestyle="--"),
+}
+PHASES = {
+    "early": dict(color=TEAL, linestyle="-."),
+    "normal": dict(color=COMBINATION, linestyle="--", linewidth=1.2),
+    "failing": dict(color=NO_NORM, linestyle=":", linewidth=2.4),
+    "last": dict(color=NO_NORM, linestyle=":", linewidth=2.4),
+    "control, normalized": dict(color=GREY, linestyle="--", linewidth=1.8),
+}
+# NormVary's members as the registry names their statistics (those of Eq. 11–12 are over D·L).
+MEMBERS = [f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members]
+
+
+@styled
+def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained", caption: str = "") -> Figure:
+    """Return Figure 9: log₁₀ ‖y‖₂ of the median and the largest token after each block.
+
+    The norms are those of the residual stream in train mode; each arm has a panel. A line ends at a
+    cross where a block holds tokens that are not finite. frame: `look.norms_by_depth` of one task
+    and one number of layers. Raises ValueError for several of them, and for an unknown phase.
+    """
+    check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2"))
+    if phase not in frame.phase.unique():
+        raise unknown("phase of this frame", phase, frame.phase.unique())
+    frame = frame[(frame.phase == phase) & (frame["mode"] == "train") & (frame.site == "residual")]
+    for column in ("task", "n_layers"):
+        values = frame[column].unique() if column in frame else []
+        if len(values) > 1:
+            raise ValueError(f"the frame holds {column} {', '.join(map(str, values))}: draw one")
+    label = "log₁₀ ‖y‖₂ (a.u.)"
+    norms = pd.concat(
+        {arm: norm_quantiles(rows) for arm, rows in frame.groupby("arm", sort=False)},
+        names=["arm", "block"],
+    )
+    logs = np.log10(norms[["median", "largest"]].where(lambda n: (n > 0) & np.isfinite(n)))
+    long = logs.reset_index().melt(["arm", "block"], var_name="token", value_name=label)
+    looks = {"median": dict(color=INK), "largest": dict(color=INDIGO, linestyle="--")}
+    fig, axes = line_panels(long, "block", label, "token", looks, panel="arm")
+    for ax, arm in zip(axes, frame.arm.unique(), strict=True):
+        blocks = norms.loc[arm].query("nonfinite > 0").index
+        ax.plot(
+            blocks,
+            np.full(len(blocks), 0.96),
+            "X",
+            color=NO_NORM,
+            transform=ax.get_xaxis_transform(),
+        )
+    task = f", {frame.task.iloc[0]}" if "task" in frame else ""
+    return finish(
+        fig,
+        f"The median and the largest token{task}",
+        caption or seeds_note(frame),
+        f"{phase}, {frame.n_layers.iloc[0]} blocks",
+        "residual stream, train mode",
+        "cross: tokens not finite",
+    )
+
+
+@styled
+def fig_outputs(
+    frame: pd.DataFrame, inside: Mapping[str, Mapping[str, np.ndarray]], caption: str = ""
+) -> Figure:
+    """Return Figure 9 at the end of training: log₁₀ ‖y‖₂ of the largest token after each block.
+
+    The norms are those of a run's last finite step in train mode. Each arm has a panel and each run
+    a line, which is red and dashed if the run ended non-finite. frame: rows of a run frame. inside:
+    run_id → `ring_outputs` (R, layers).
+    """
+    frame = frame[[("ring_outputs" in inside.get(run_id, ())) for run_id in frame.run_id]]
+    label = "largest token,\nlog₁₀ ‖y‖₂ (a.u.)"
+    failed = frame.status == "diverged"
+    long = frame.assign(
+        **{label: [np.log10(inside[run_id]["ring_outputs"][-1]) for run_id in frame.run_id]}
+    )
+    finite_end, failed_end = ENDED
+    long["ended"] = np.where(failed, failed_end, finite_end)
+    counts = failed.groupby(frame.arm).agg(lambda lost: f"{lost.sum()} of {len(lost)} failed")
+    long["panel"] = frame.arm.map(short) + ": " + frame.arm.map(counts)
+    long = long.explode(label, ignore_index=True).astype({label: float})
+    long["block"] = long.groupby("run_id").cumcount() + 1
+    fig, _ = line_panels(
+        long,
+        "block",
+        label,
+        "ended",
+        ENDED,
+        panel="panel",
+        units="run_id",
+        estimator=None,
+        alpha=0.75,
+    )
+    return finish(
+        fig,
+        "How outputs grow with depth, in models that train",
+        caption or seeds_note(frame),
+        "residual stream, train mode, last finite step",
+        "a line a run",
+    )
+
+
+@styled
+def fig_singular_values(
+    phases: dict[str, np.ndarray],
+    control: np.ndarray | None = None,
+    mp: tuple[float, float] | None = None,
+    caption: str = "",
+) -> Figure:
+    """Return Figure 10: sorted singular values of out_proj, one panel a layer (at most six).
+
+    A phase of the run has a line, unless a weight is not finite. phases: early, normal, failing (or
+    last) → (layers, k). control: a normalized run at the failing step, same shape. mp: the
+    Marchenko–Pastur edges at initialisation (`look.marchenko_pastur`).
+    """
+    every = phases if control is None else {**phases, "control, normalized": control}
+    layers, label = len(next(iter(phases.values()))), "singular value of out_proj (a.u.)"
+    rows = [
+        {"block": f"block {layer + 1}", "phase": phase, "index": i, label: value}
+        for layer in some_of(layers, 6)
+        for phase, sigma in every.items()
+        for i, value in enumerate(np.sort(sigma[layer])[::-1], start=1)
+    ]
+    fig, axes = line_panels(
+        pd.DataFrame(rows),
+        "index",
+        label,
+        "phase",
+        {phase: PHASES[phase] for phase in every},
+        panel="block",
+        row=3.6,
+    )
+    for ax in axes:
+        for edge in mp or ():
+            ax.axhline(edge, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
+    log_axis(axes[0])
+    is_finite = np.isfinite(list(every.values())).all()
+    return finish(
+        fig,
+        "Singular values",
+        caption or ONE_RUN,
+        f"{len(axes)} of {layers} blocks",
+        "dotted: Marchenko–Pastur edges at initialisation" if mp else "",
+        "" if is_finite else "no line: not finite",
+    )
+
+
+@styled
+def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
+    """Return Appendix B: growth of the L2 norms of a block's parts, by depth, one panel an arm.
+
+    The growth is the last snapshot over the first. arrays_by_arm: arm → `step` (T,) and
+    `part_norms` (T, layers, 4) of in_proj, conv1d, SSM and out_proj.
+    """
+    label = "L2 norm, last ÷ first"
+    rows = [
+        {"arm": arm, "block": block, "part": part, label: factor}
+        for arm, arrays in arrays_by_arm.items()
+        for block, factors in enumerate(arrays["part_norms"][-1] / arrays["part_norms"][0], start=1)
+        for part, factor in zip(BLOCK_PARTS, factors, strict=True)
+    ]
+    looks = {
+        part: dict(color=INK if part == "out_proj" else GREY, marker=marker, linestyle=dash)
+        for part, marker, dash in zip(BLOCK_PARTS, "osD^", DASHES[3::-1], strict=True)
+    }
+    fig, _ = line_panels(
+        pd.DataFrame(rows), "block", label, "part", looks, panel="arm", markevery=1
+    )
+    return finish(
+        fig,
+        "How the weights have grown, by depth",
+        caption or ONE_RUN,
+        f"last snapshot over step {next(iter(arrays_by_arm.values()))['step'][0]}, 1: unchanged",
+    )
+
+
+@styled
+def fig_mixture(arrays: dict[str, np.ndarray], caption: str = "") -> Figure:
+    """Return NormVary's learned weights over training, one column a norm by depth (at most six).
+
+    The rows are means and variances. arrays: `step` (T,) and `mixture` (T, norms, 2, 5). Raises
+    ValueError if the run has no learned mixture.
+    """
+    if "mixture" not in arrays:
+        raise ValueError("the run holds no mixture: only NormVary has one")
+    norms = arrays["mixture"].shape[1]
+    per_block = max(norms // arrays["part_norms"].shape[1], 1) if "part_norms" in arrays else 1
+    shown = some_of(norms, 6)
+    rows = [
+        dict(panel=(part, norm), step=step, member=member, weight=weight)
+        for part in range(2)
+        for norm in shown
+        for step, weights in zip(arrays["step"], arrays["mixture"][:, norm, part], strict=True)
+        for member, weight in zip(MEMBERS, weights, strict=True)
+    ]
+    looks = {
+        name: dict(color=norm_colour(name), marker=norm_marker(name), linewidth=1.4)
+        for name in MEMBERS
+    }
+    # RMSN-DL's line, drawn later, covers it where the mean over the channels is near zero
+    looks["LN-DL"]["linewidth"] = 4.0
+    how = dict(panel="panel", across=len(shown), row=2.3, legend="outside right center")
+    fig, axes = line_panels(pd.DataFrame(rows), "step", "weight", "member", looks, **how)
+    for ax in axes:
+        ax.set_title("")
+        ax.axhline(0.2, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
+    for ax, norm in zip(axes, shown, strict=False):
+        site = f", N{norm % per_block + 1}" if per_block > 1 else ""  # both sites of a block mix
+        ax.set_title(f"block {norm // per_block + 1}{site}")
+    axes[0].set_ylabel("weight of the mean")
+    axes[len(shown)].set_ylabel("weight of the variance")
+    return finish(
+        fig,
+        "What NormVary mixes",
+        caption or ONE_RUN,
+        "dotted: uniform, 0.2",
+        "wide: LN-DL, on which RMSN-DL may lie",
+        "RMSN-DL has no mean: its weight there is that of a mean of zero",
+    )

@@ -1,0 +1,146 @@
+"""Panels of test accuracy, one a task, with the mean, the seeds and the fresh runs of each arm."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from mambanorm_study.figures.colours import (
+    GREY,
+    INK,
+    PALETTE,
+    fresh_marker,
+    norm_colour,
+    norm_marker,
+)
+from mambanorm_study.figures.style import jitter, panel_grid
+from mambanorm_study.tables.tables import check_frame
+
+TEST_ACCURACY = "test accuracy (%)"
+AFTER_SSM = "N₂, the norm after the SSM"
+
+
+def scored(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return the runs of the arms that a figure draws, with the test accuracy as `percent`.
+
+    arms: None = all. Raises ValueError if there are no runs, or several of one seed.
+    """
+    check_frame(frame)
+    runs = frame if arms is None else frame[frame.arm.isin(arms)]
+    if runs.empty:
+        raise ValueError(f"none of the arms drawn here has been run: {', '.join(arms)}")
+    if runs.duplicated(["task", "arm", "seed"]).any():
+        raise ValueError(
+            "an arm has several runs of one seed on a task: keep one scale, depth and lr"
+        )
+    return runs.assign(percent=100 * runs.test_accuracy)
+
+
+def scored_fresh(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the reader's fresh runs as `scored` does, or no row where there are none."""
+    if fresh is None or fresh.empty:
+        return runs.iloc[:0]
+    return fresh.assign(percent=100 * fresh.test_accuracy)
+
+
+def task_panels(runs: pd.DataFrame, *, chance: bool = True, height: float = 4.0):
+    """Return a figure with one titled panel a task, and task → axes. chance: draw it dotted."""
+    tasks = runs.task.unique()
+    fig, axes = panel_grid(len(tasks), 3, row=height)
+    panels = dict(zip(tasks, axes, strict=True))
+    for task, ax in panels.items():
+        ax.set(title=task, ylabel=TEST_ACCURACY)
+        level = 100 * runs.chance[runs.task == task].mean()
+        if chance and np.isfinite(level):
+            ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
+    return fig, panels
+
+
+def norm_ticks(ax: Axes, names: Sequence[str], label: str) -> None:
+    """Name the places 0, 1, … of the x axis after norms."""
+    ax.set_xticks(range(len(names)), ["none" if name == "None" else name for name in names])
+    ax.set(xlabel=label, xlim=(-0.6, len(names) - 0.4))
+    ax.tick_params(axis="x", length=0)
+
+
+def arm_panels(
+    runs: pd.DataFrame,
+    fresh: pd.DataFrame | None,
+    places: Sequence[str],
+    groups: Mapping[str, dict],
+    label: str,
+    *,
+    bar: bool = False,
+    join: str = "",
+    apart: float = 0.4,
+):
+    """Return a figure with the mean of each arm, its seeds and its fresh runs, and task → axes.
+
+    Columns of `runs`: `place` (on the x axis, named by `label`), `group` and `norm` (the colour).
+    groups: group → the style of its means. Groups stand `apart`. bar: draw means as bars with their
+    sd, otherwise as large dots. join: lines connect the means that agree in this column.
+    """
+    fig, panels = task_panels(runs, chance=bar)
+    offsets = dict(zip(groups, jitter(len(groups), apart), strict=True))
+    x = runs.place.map(list(places).index) + runs.group.map(offsets)
+    runs = runs.assign(x=x, colour=runs.norm.map(norm_colour)).dropna(subset="percent")
+    fresh = scored_fresh(fresh, runs)
+    for (task, arm), rows in runs.groupby(["task", "arm"], sort=False):
+        ax, first, mean = panels[task], rows.iloc[0], rows.percent.mean()
+        diamonds = fresh.percent[(fresh.task == task) & (fresh.arm == arm)]
+        beside = np.full(len(diamonds), first.x + np.copysign(0.14, offsets[first.group]))
+        _draw_arm(ax, rows, mean, groups[first.group], bar_width=(apart or 0.62) if bar else 0)
+        ax.plot(beside, diamonds, **fresh_marker(INK if bar else first.colour))
+    for (task, _), rows in runs.groupby(["task", join]) if join else ():
+        means = rows.groupby("x").percent.mean()
+        panels[task].plot(means.index, means, color=rows.colour.iloc[0], linewidth=1.4)
+    for ax in panels.values():
+        norm_ticks(ax, places, label)
+        if bar:  # from zero, with room above the highest
+            ax.set_ylim(0, max(ax.dataLim.ymax, 1) * 1.12)
+    if len(groups) > 1:
+        fig.legend(
+            handles=[_handle(group, look, bar) for group, look in groups.items()],
+            loc="outside upper right",
+            ncols=len(groups),
+        )
+    return fig, panels
+
+
+def _draw_arm(ax: Axes, rows: pd.DataFrame, mean: float, look: dict, bar_width: float) -> None:
+    x, colour, norm = rows[["x", "colour", "norm"]].iloc[0]
+    if bar_width:
+        ax.bar(
+            x,
+            mean,
+            bar_width,
+            color=colour,
+            edgecolor="white",
+            yerr=rows.percent.std(),
+            ecolor=INK,
+            **look,
+        )
+        dots = dict(color=INK, markeredgecolor="white", markeredgewidth=0.5)
+    else:
+        ax.plot(x, mean, norm_marker(norm), markersize=8, color=colour, zorder=5, **look)
+        dots = dict(color=colour, alpha=0.6)
+    seeds = rows.percent[rows.seed.notna()]
+    ax.plot(x + jitter(len(seeds)), seeds, "o", markersize=3.2, **dots)
+
+
+def _handle(group: str, look: dict, bar: bool) -> Patch | Line2D:
+    if bar:
+        return Patch(label=group, color=GREY, **look)
+    return Line2D(
+        [],
+        [],
+        label=group,
+        linestyle="",
+        color=PALETTE.get(group, GREY),
+        marker=norm_marker(group),
+        markersize=8,
+        **look,
+    )
