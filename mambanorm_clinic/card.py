@@ -35,9 +35,9 @@ from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.plan import TRAINED_TASKS, VERDICT_SEEDS, VERDICT_TASKS, planned_seeds
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names, check_task, grid, unique
+from mambanorm_study.runs.needed_runs import known_runs
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.runs.recorded_results import own_rate
-from mambanorm_study.runs.rounds import known_runs
+from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.tables.experiments import deep_runs, inside_task, ladder_runs
 from mambanorm_study.tables.norm_catalog import costs_of
 from mambanorm_study.tables.scores import of_test_seeds
@@ -153,7 +153,7 @@ def _measured(card: NormCard) -> NormCard:
 def card_tasks(scale: str) -> tuple[str, ...]:
     """Return a task of sequences and a task of images: recorded ones of the scale, else those of
     the verdicts."""
-    known = [task for task in TRAINED_TASKS if own_rate(task, REFERENCE, scale)]
+    known = [task for task in TRAINED_TASKS if recorded_lr(task, REFERENCE, scale)]
     of_kind = {
         kind: [t for t in (*known, *VERDICT_TASKS) if kind_of(t) == kind]
         for kind in ("sequence", "vision")

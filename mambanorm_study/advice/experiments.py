@@ -21,7 +21,7 @@ scale.
                   of the style survives
 
 EXPERIMENTS holds them by name. A demo of a mistake is a pair of their rows (mistakes.py). A frame
-of rows is kept in `<run store>/.advice/` (runs/kept.py): changed code measures anew.
+of rows is kept in `<run store>/.advice/` (runs/measurements.py): changed code measures anew.
 """
 
 import math
@@ -41,8 +41,8 @@ from mambanorm.inside import preserve_state
 from mambanorm_study.advice.blocks import ConvNet, DenseNet, SequenceNet, StyleNet
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.models.transformer import TransformerClassifier
-from mambanorm_study.runs import kept
 from mambanorm_study.runs.grid import check_seeds
+from mambanorm_study.runs.measurements import digest_of, load_or_measure
 from mambanorm_study.tasks import load_task
 
 SEEDS = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 8}
@@ -361,10 +361,10 @@ def measure(
     def rows(seed: int) -> list[dict]:
         return [row | dict(scale=scale) for row in EXPERIMENTS[name](scale, seed)]
 
-    return kept.kept(".advice", f"{name}-{scale}", rows, seeds, _digest(), runs_dir)
+    return load_or_measure(".advice", f"{name}-{scale}", rows, seeds, _digest(), runs_dir)
 
 
 @lru_cache(maxsize=1)
 def _digest() -> str:
     """Of the code that measures."""
-    return kept.digest(Path(__file__), Path(__file__).with_name("blocks.py"))
+    return digest_of(Path(__file__), Path(__file__).with_name("blocks.py"))

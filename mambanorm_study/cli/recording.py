@@ -37,6 +37,7 @@ from mambanorm_study.claims.plan import (
 )
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names, grid, unique
+from mambanorm_study.runs.needed_runs import FindNeeded, train_needed
 from mambanorm_study.runs.recorded_results import (
     read_results,
     recorded,
@@ -45,7 +46,6 @@ from mambanorm_study.runs.recorded_results import (
     write_inside,
     write_recorded,
 )
-from mambanorm_study.runs.rounds import Ask, train_asked
 from mambanorm_study.runs.store import load_runs, stored_run
 from mambanorm_study.tables.experiments import (
     POSITION_ARMS,
@@ -94,7 +94,7 @@ class Part:
 
     name: str
     seeds: tuple[int, ...]
-    ask: Ask
+    ask: FindNeeded
 
 
 def parts(
@@ -280,12 +280,12 @@ def record_results(
         print(
             f"part {number} of {len(asked)}: {part.name}, seeds {part.seeds[0]} to {part.seeds[-1]}"
         )
-        trained = train_asked(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
+        trained = train_needed(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
         if failed := len(trained.failed):
             raise RuntimeError(
                 f"{plural(failed, 'run')} could not be trained: {part.name!r} is not recorded"
             )
-        _write(trained.asked, commit, path, runs_dir)
+        _write(trained.needed, commit, path, runs_dir)
     return path
 
 

@@ -196,7 +196,7 @@ def compare(options: argparse.Namespace) -> int:
     verdicts."""
     from mambanorm_study.advice.which_arm import compare as answer_of
     from mambanorm_study.advice.which_arm import duel_runs, duel_seeds
-    from mambanorm_study.runs.rounds import known_runs
+    from mambanorm_study.runs.needed_runs import known_runs
     from mambanorm_study.tables.experiments import RECORDED_TASKS
 
     scale = options.scale or STUDY_SCALE

@@ -12,7 +12,7 @@ two tasks. `neighbours`: does "a" stand directly before "b" somewhere? Every row
 symbols in another order, so only the order can tell; made up for this lesson. `digits`: the pixels
 of handwritten digits as a sequence, real data.
 
-What was measured is kept in `<run store>/.lessons/` (runs/kept.py); a lesson that is written anew
+What was measured is kept in `<run store>/.lessons/` (runs/measurements.py); a lesson that is written anew
 is measured anew.
 """
 
@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.block import BlockCache, MambaBlock
 from mambanorm.errors import unknown
-from mambanorm_study.runs import kept
 from mambanorm_study.runs.grid import check_seeds
+from mambanorm_study.runs.measurements import digest_of, load_or_measure
 from mambanorm_study.tasks import load_task
 from mambanorm_study.tasks.base import Split
 
@@ -72,7 +72,7 @@ def _kept(
     """Return the rows for each seed, from the store or measured now. ValueError for seeds that are
     none."""
     listed = check_seeds(seeds, "smoke")
-    return kept.kept(".lessons", name, one_seed, listed, kept.digest(Path(__file__)), runs_dir)
+    return load_or_measure(".lessons", name, one_seed, listed, digest_of(Path(__file__)), runs_dir)
 
 
 # batch norm in a small VGG
