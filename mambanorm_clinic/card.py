@@ -26,7 +26,7 @@ from mambanorm_clinic.card_checks import checks_of, twin
 from mambanorm_clinic.card_page import REFERENCE, NormCard, run_seconds
 from mambanorm_clinic.card_rows import sketch_of, sketch_rate, strip_of, training_of, verdicts_of
 from mambanorm_study.advice.which_arm import check_pair, duel_runs, duel_seeds
-from mambanorm_study.basics.extensions import asked_imports, set_imports
+from mambanorm_study.basics.extensions import files_to_import, set_imports
 from mambanorm_study.basics.settings import STUDY_SCALE, study_scale
 from mambanorm_study.basics.text import plural, spell
 from mambanorm_study.claims import rule
@@ -121,7 +121,7 @@ def norm_card(
         card.save(out)
     if train and not card.same:
         factory = NORMS[card.name].factory
-        known = {str(_file_of(factory)), getattr(factory, "__module__", "")} & {*asked_imports()}
+        known = {str(_file_of(factory)), getattr(factory, "__module__", "")} & {*files_to_import()}
         engine = (
             {} if NORMS[card.name].built_in or known else dict(workers=0)
         ) | engine  # workers know no others

@@ -1,9 +1,9 @@
 """Evaluates a model on a split without gradients: predictions, accuracy and loss.
 
-A language model's accuracy is the share of positions whose next token is the likeliest one, and its
-loss is a mean over positions. A regression's accuracy is R² against the training mean, the mean over
-the targets, at least 0: the share of the squared error that the model removes from predicting the
-training mean. RMSE and MAE are in the targets' units.
+A language model's accuracy is the share of positions whose next token is the likeliest one; its
+loss is a mean over positions. A regression's accuracy is R² against the training mean, averaged
+over the targets and at least 0: the share of the squared error that the model removes from
+predicting the training mean. RMSE and MAE are in the targets' units.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def accuracy(predictions: dict[str, np.ndarray]) -> float:
 
 
 def errors(predictions: dict[str, np.ndarray]) -> dict[str, float | None]:
-    """Return rmse, mae and chance_rmse, the RMSE of the training mean, each a mean over the targets.
+    """Return rmse, mae and chance_rmse (of the training mean), each a mean over the targets.
 
     They are None for classes, and not finite if the model's outputs are not.
     """

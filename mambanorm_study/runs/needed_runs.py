@@ -1,4 +1,4 @@
-"""Trains runs that depend on results, such as test runs at the learning rate that tuning chooses."""
+"""Trains runs that depend on results, such as test runs at the learning rate of the tuning runs."""
 
 from __future__ import annotations
 

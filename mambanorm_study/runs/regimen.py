@@ -124,7 +124,7 @@ def mix_rows(
 def _paste_box(
     inputs: Tensor, pasted: Tensor, share: float, rng: np.random.Generator
 ) -> tuple[Tensor, float]:
-    """Replace a box of about 1 − share of the positions. Return the inputs and the share that stays.
+    """Return inputs with a box of about 1 − share of the positions replaced, and the exact share.
 
     The box is placed by its centre and cut off at the border, as in the paper.
     """

@@ -57,8 +57,8 @@ def train(
 
     on_step(step, model, loss): called after each optimizer step.
     checkpoint_dir: the run continues from the checkpoint in this folder, to the same result bit for
-    bit, and saves one every `checkpoint_every_s` seconds (runs/training_state.py). `wall_s` does not
-    count work that was lost.
+    bit, and saves one every `checkpoint_every_s` seconds (runs/training_state.py). `wall_s` excludes
+    lost work.
     runs_dir: the store with the runs that the config names as `teacher` or `start`; None = the
     default store.
 

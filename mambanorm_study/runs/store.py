@@ -3,8 +3,8 @@
     runs/<run_id>/              config.json  result.json  curves.parquet  predictions.npz
                                 diagnostics.npz  checkpoint.safetensors
                                 manifest.json, written last: SHA-256 and size of the other files
-    runs/.resume-<run_id>/      checkpoint of an unfinished run (runs/training_state.py), deleted once
-                                the run is stored
+    runs/.resume-<run_id>/      checkpoint of an unfinished run (runs/training_state.py), deleted
+                                once the run is stored
     runs/.lease-<run_id>        locked by the process that trains the run (runs/worker.py)
     runs/.unfinished-…/         a run that is being written; a later sweep deletes it if the run is
                                 stored
@@ -55,14 +55,16 @@ from mambanorm_study.runs.result import (
 
 safetensors_torch = Later("safetensors.torch")
 
-COLUMNS = """
-    run_id task arm n1 n2 more seed role scale lr n_layers status
-    test_accuracy val_accuracy best_val_accuracy chance steps
-    test_loss rmse mae chance_rmse best_val_loss chance_loss
-    first_nonfinite_step first_nonfinite_site wall_s tokens_per_s peak_memory_mb
-    threads backend versions git_commit machine
-    best_step parameters d_model norm_options model error checked
-""".split()
+# fmt: off
+COLUMNS = [
+    "run_id", "task", "arm", "n1", "n2", "more", "seed", "role", "scale", "lr", "n_layers",
+    "status", "test_accuracy", "val_accuracy", "best_val_accuracy", "chance", "steps",
+    "test_loss", "rmse", "mae", "chance_rmse", "best_val_loss", "chance_loss",
+    "first_nonfinite_step", "first_nonfinite_site", "wall_s", "tokens_per_s", "peak_memory_mb",
+    "threads", "backend", "versions", "git_commit", "machine",
+    "best_step", "parameters", "d_model", "norm_options", "model", "error", "checked",
+]
+# fmt: on
 UNFINISHED, RESUME, LEASE = ".unfinished-", ".resume-", ".lease-"
 
 
