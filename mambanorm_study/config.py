@@ -24,7 +24,6 @@ from mambanorm_study.basics.fields import (
     checked,
     choice,
     count,
-    flag,
     keep_checked,
     number,
     options,
@@ -118,7 +117,9 @@ class RunConfig:
     # Transformer: norms after the residual sum, as in S2, or before each branch
     norm_position: str = choice("after", NORM_POSITIONS, since="2026-11-22")
     # Transformer: squeeze-and-excitation on the feed-forward branch (S2)
-    squeeze_excite: bool = flag(False, since="2026-11-22")
+    squeeze_excite: bool = checked(
+        False, "True or False", lambda value: isinstance(value, bool), since="2026-11-22"
+    )
     # The regimen of S2, §IV.C.3 (runs/regimen.py), off by default.
     # share of rows that skip the last branch; it grows from 0 over the depth
     drop_path: float = number(0.0, below=1, since="2026-11-22")

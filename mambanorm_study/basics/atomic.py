@@ -5,8 +5,6 @@ disk. So no reader sees half a file, a full disk leaves nothing behind, and a po
 old file or the new one.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -80,11 +78,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text to a file as UTF-8, as `write_bytes` does."""
     write_bytes(path, text.encode())
-
-
-def is_full(error: OSError) -> bool:
-    """Return True if the error means a full disk or an exhausted quota."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def writable_folder(path: str | Path, what: str) -> Path:

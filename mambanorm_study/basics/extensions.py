@@ -7,8 +7,6 @@ the notebooks' kernels see the files, and sends the files along with each run. T
 when a command or a run begins, and when a name is not in the registry.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

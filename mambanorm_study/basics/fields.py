@@ -1,8 +1,8 @@
 """Fields of a frozen dataclass that declare what values they allow.
 
-    checked                             a field of any kind
-    count, number, flag, text, choice   fields of common kinds; several: a tuple of them
-    keep_checked                        checks and converts all fields of an object
+    checked                       a field of any kind
+    count, number, text, choice   fields of common kinds; several: a tuple of them
+    keep_checked                  checks and converts all fields of an object
 
 Metadata of a field:
 
@@ -106,11 +106,6 @@ def several(
         return tuple(map(keep_item, values) if keep_item else values)
 
     return checked(default, rule, allows, keep, since=since)
-
-
-def flag(default: bool, *, since: str = "") -> Any:
-    """Return a field for True or False. A text such as "no" is refused, as it would be true."""
-    return checked(default, "True or False", lambda value: isinstance(value, bool), since=since)
 
 
 def text(

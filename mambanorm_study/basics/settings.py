@@ -4,8 +4,6 @@ A scale is a named set of differences from a run's defaults (runs/presets.py, an
 in tasks/). This module needs only the standard library, so a wrong argument is reported at once.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from importlib import import_module

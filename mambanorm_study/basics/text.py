@@ -1,7 +1,5 @@
 """Numbers and counts in words: `3 runs`, `4 min`, `3.2 G`."""
 
-from __future__ import annotations
-
 import math
 
 

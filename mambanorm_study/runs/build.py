@@ -5,8 +5,6 @@ comparison). A field of RunConfig reaches the model if the model's class, or its
 argument of the same name.
 """
 
-from __future__ import annotations
-
 import inspect
 import threading
 from functools import cache

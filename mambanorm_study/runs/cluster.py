@@ -1,7 +1,5 @@
 """Starts the workers of a sweep: none, Dask on this machine, or a running Dask scheduler."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import multiprocessing
@@ -39,7 +37,8 @@ def count_workers(
         return min(len(todo), workers)
     if torch.cuda.is_available() and any(config.device != "cpu" for config in todo):
         return 0
-    available, threads = numba.config.NUMBA_NUM_THREADS, most_threads(todo)
+    available = numba.config.NUMBA_NUM_THREADS
+    threads = max(config.threads for config in todo)
     one_core_kernel = available == 1 and KERNEL in os.environ  # a notebook of a study
     only_smoke = all(config.scale == "smoke" for config in todo)  # quicker than starting a worker
     if threads <= available and (len(todo) == 1 or one_core_kernel or only_smoke):
@@ -55,11 +54,6 @@ def check_workers(workers: int | str) -> None:
         raise ValueError(
             f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}"
         )
-
-
-def most_threads(configs: list[RunConfig]) -> int:
-    """Return the number of threads that suffices for each of these runs."""
-    return max(config.threads for config in configs)
 
 
 @contextmanager
@@ -85,7 +79,7 @@ def open_client(
         yield None
         return
     warm_up()  # compile once here, not once in every worker
-    with local_cluster(count, most_threads(todo)) as local:
+    with local_cluster(count, max(config.threads for config in todo)) as local:
         yield local
 
 

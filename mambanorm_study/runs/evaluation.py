@@ -6,8 +6,6 @@ over the targets and at least 0: the share of the squared error that the model r
 predicting the training mean. RMSE and MAE are in the targets' units.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -3,8 +3,6 @@
 An experiment is a visible list of configs, built by plain Python (tables/experiments.py).
 """
 
-from __future__ import annotations
-
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +15,7 @@ from mambanorm.errors import brief, check_kind
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.config import RunConfig, check_seed
 from mambanorm_study.models.attention_arms import AttentionArm
-from mambanorm_study.runs.presets import DIFFERENCES, PAPER, SEEDS_PER_ARM, transformer_differences
+from mambanorm_study.runs.presets import DIFFERENCES, PAPER, transformer_differences
 
 
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
@@ -121,6 +119,9 @@ def is_tuning_seed(seed: int) -> bool:
     """Return True if this seed chooses learning rates."""
     return seed < FIRST_TEST_SEED or 100 <= seed < 200
 
+
+SEEDS_PER_ARM: dict[str, int] = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 3}
+"""Default number of seeds for each arm at each scale; Table 2 has 3."""
 
 MOST_SEEDS, MOST_COUNTED = 1_000, 100
 """Longest list of seeds; largest number n that stands for the seeds 0…n−1 (seed 100 tunes)."""

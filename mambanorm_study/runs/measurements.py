@@ -5,8 +5,6 @@ dot, so the run store ignores it. The digest is that of the code and settings, s
 measurement is made again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Trains runs that depend on results, such as test runs at the learning rate of the tuning runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The learning rate of each arm that recorded tuning runs choose, and its recorded seeds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

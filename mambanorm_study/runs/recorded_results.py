@@ -10,8 +10,6 @@ Each row states where it comes from: config hash (run_id), commit, versions, mac
 frame holds no weights and no curves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 

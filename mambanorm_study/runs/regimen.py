@@ -149,7 +149,8 @@ def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
 
     If each position has a class, labels (B, L), every position counts as a row.
     """
-    if is_per_position(targets.labels):
+    is_per_position = targets.labels.dim() == 2 and not targets.labels.is_floating_point()
+    if is_per_position:
         outputs = outputs.flatten(0, 1)
         teacher_outputs = targets.teacher_outputs
         if teacher_outputs is not None:
@@ -163,11 +164,6 @@ def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
         return loss
     weight = config.teacher_weight
     return (1 - weight) * loss + weight * distillation_loss(outputs, targets, config)
-
-
-def is_per_position(labels: Tensor) -> bool:
-    """Return True for classes (B, L), False for classes (B,) and real-valued targets (B, T)."""
-    return labels.dim() == 2 and not labels.is_floating_point()
 
 
 def label_loss(outputs: Tensor, labels: Tensor, config: RunConfig) -> Tensor:

@@ -8,8 +8,6 @@ Comparisons are paired: the seed alone decides the initial weights of every shar
 batch order and, on the small tasks, the split. Two arms with one seed differ only in their norms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -57,8 +55,8 @@ def train(
 
     on_step(step, model, loss): called after each optimizer step.
     checkpoint_dir: the run continues from the checkpoint in this folder, to the same result bit for
-    bit, and saves one every `checkpoint_every_s` seconds (runs/training_state.py). `wall_s` excludes
-    lost work.
+    bit, and saves one every `checkpoint_every_s` seconds (runs/training_state.py). `wall_s` does
+    not count lost work.
     runs_dir: the store with the runs that the config names as `teacher` or `start`; None = the
     default store.
 

@@ -16,8 +16,6 @@ folder is skipped with a warning that names it. It is never deleted: when its ru
 the folder is renamed to `<run_id>.damaged-…`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

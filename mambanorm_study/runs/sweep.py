@@ -7,8 +7,6 @@ before it is trained (runs/worker.py), and a sweep waits last for runs that othe
 runs/cluster.py starts the workers, runs/worker.py is what each of them does.
 """
 
-from __future__ import annotations
-
 import errno
 import sys
 import time

@@ -3,8 +3,6 @@
 σ_i are singular values.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -216,16 +214,8 @@ def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
         travel = float(run.curves.lr.sum())
         reach = 1 / (1 + 4 * np.exp(-2 * travel)) - 0.2
         for depth, (mean, var) in enumerate(moves, start=1):
-            rows.append(
-                dict(
-                    task=task,
-                    norm=depth,
-                    mean_weights=mean,
-                    var_weights=var,
-                    largest=max(mean, var),
-                    reach=reach,
-                )
-            )
+            values = {"mean_weights": mean, "var_weights": var, "largest": max(mean, var)}
+            rows.append({"task": task, "norm": depth, **values, "reach": reach})
     return pd.DataFrame(rows).groupby(["task", "norm"], sort=False).max().reset_index()
 
 

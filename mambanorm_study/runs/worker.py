@@ -9,8 +9,6 @@ processes may then train the same run, as on a disk without locks. The run that 
 stays, and both have the same result.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys
@@ -22,7 +20,6 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from mambanorm_study.basics.atomic import is_full
 from mambanorm_study.basics.extensions import load_imports
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.run import train
@@ -30,6 +27,7 @@ from mambanorm_study.runs.store import LEASE, find_run, resume_dir, save_run
 
 POLL_S = 1.0  # seconds between two attempts to lock a lease
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # errors of a disk without locks
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # EDQUOT: the quota is exhausted
 
 
 class Outcome(NamedTuple):
@@ -59,7 +57,7 @@ def run_one(
     except Exception as error:  # the other runs of the sweep go on
         if debugging():
             traceback.print_exc(file=sys.stderr)
-        return Outcome(_describe(error), full=isinstance(error, OSError) and is_full(error))
+        return Outcome(_describe(error), full=getattr(error, "errno", None) in DISK_FULL)
     return Outcome()
 
 
