@@ -109,19 +109,30 @@ def _train(
             curve=state.curve,
             callbacks=callbacks(config, data, device, state, on_step, checkpoint),
         )
+    return _test(config, data, device, state, diverged_batch, memory)
+
+
+def _test(
+    config: RunConfig,
+    data: TaskData,
+    device: torch.device,
+    state: TrainingState,
+    diverged_batch: Batch | None,
+    memory: machine.PeakMemory,
+) -> RunResult:
+    """Test the best weights of a run that has ended, and return its result."""
     site = None
     if diverged_batch is not None:
-        site = nonfinite_site(model, diverged_batch, config, len(state.curve))
+        site = nonfinite_site(state.model, diverged_batch, config, len(state.curve))
     wall_s = state.seconds
-
-    tested_model = state.evaluated_model
+    model = state.evaluated_model
     if state.best.weights is not None:
-        tested_model.load_state_dict(state.best.weights)
+        model.load_state_dict(state.best.weights)
     return result_of(
         config,
         data,
         state,
-        predict(tested_model, data.test, config, device, data.units),
+        predict(model, data.test, config, device, data.units),
         site,
         wall_s=wall_s,
         tokens_per_s=state.tokens / wall_s,
