@@ -24,9 +24,7 @@ same as a table; of another number of runs than 50,000 as `store-<number>`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
-import io
 import json
 import os
 import statistics
@@ -44,7 +42,6 @@ from mambanorm_study.claims import verdict_runs
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.grid import base_config, grid, unique
-from mambanorm_study.runs.index import INDEX
 from mambanorm_study.runs.result import MANIFEST
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import load_runs, save_run
@@ -142,9 +139,6 @@ def measure(store: Path, seeds: int, repeats: int) -> list[dict]:
         some_run.write_bytes(some_run.read_bytes())
         load_runs(store)
 
-    (store / INDEX).unlink(missing_ok=True)
-    with contextlib.redirect_stderr(io.StringIO()):
-        add("load_runs(), the first time", load(), repeats=1)
     add("load_runs()", load())
     add(f"load_runs(task={TASKS[0]!r})", load(task=TASKS[0]))
     add("load_runs(), one run changed", one_more)

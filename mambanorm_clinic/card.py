@@ -26,7 +26,7 @@ from mambanorm_clinic.card_checks import checks_of, twin
 from mambanorm_clinic.card_page import REFERENCE, NormCard, run_seconds
 from mambanorm_clinic.card_rows import sketch_of, sketch_rate, strip_of, training_of, verdicts_of
 from mambanorm_study.advice.which_arm import check_pair, duel_runs, duel_seeds
-from mambanorm_study.basics.extensions import asked_imports, set_imports
+from mambanorm_study.basics.extensions import files_to_import, set_imports
 from mambanorm_study.basics.settings import STUDY_SCALE, study_scale
 from mambanorm_study.basics.text import plural, spell
 from mambanorm_study.claims import rule
@@ -35,9 +35,9 @@ from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.plan import TRAINED_TASKS, VERDICT_SEEDS, VERDICT_TASKS, planned_seeds
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names, check_task, grid, unique
+from mambanorm_study.runs.needed_runs import known_runs
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.runs.recorded_results import own_rate
-from mambanorm_study.runs.rounds import known_runs
+from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.tables.experiments import deep_runs, inside_task, ladder_runs
 from mambanorm_study.tables.norm_catalog import costs_of
 from mambanorm_study.tables.scores import of_test_seeds
@@ -121,7 +121,7 @@ def norm_card(
         card.save(out)
     if train and not card.same:
         factory = NORMS[card.name].factory
-        known = {str(_file_of(factory)), getattr(factory, "__module__", "")} & {*asked_imports()}
+        known = {str(_file_of(factory)), getattr(factory, "__module__", "")} & {*files_to_import()}
         engine = (
             {} if NORMS[card.name].built_in or known else dict(workers=0)
         ) | engine  # workers know no others
@@ -153,7 +153,7 @@ def _measured(card: NormCard) -> NormCard:
 def card_tasks(scale: str) -> tuple[str, ...]:
     """Return a task of sequences and a task of images: recorded ones of the scale, else those of
     the verdicts."""
-    known = [task for task in TRAINED_TASKS if own_rate(task, REFERENCE, scale)]
+    known = [task for task in TRAINED_TASKS if recorded_lr(task, REFERENCE, scale)]
     of_kind = {
         kind: [t for t in (*known, *VERDICT_TASKS) if kind_of(t) == kind]
         for kind in ("sequence", "vision")

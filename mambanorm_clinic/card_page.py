@@ -26,7 +26,8 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.report.page import add_templates, figures, mathml, page, template
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.grid import FIRST_TEST_SEED, LAST_TEST_SEED, base_config, relative_cost
-from mambanorm_study.runs.recorded_results import own_rate, recorded, recorded_path
+from mambanorm_study.runs.recorded_lr import recorded_lr
+from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.tables import label
 
@@ -389,8 +390,8 @@ def _open(card: NormCard) -> list[str]:
     rows = card.verdicts[(card.verdicts.against == card.against) & card.verdicts.new_seeds.notna()]
     lines = []
     for row in rows.sort_values("new_seeds").head(2).itertuples():
-        known = own_rate(row.task, card.against, card.scale)
-        seeds, used = int(row.new_seeds), [*card.seeds[row.task], *(known[1] if known else ())]
+        known = recorded_lr(row.task, card.against, card.scale)
+        seeds, used = int(row.new_seeds), [*card.seeds[row.task], *(known.seeds if known else ())]
         first = max(FIRST_TEST_SEED, max(used) + 1)
         one = sum(
             run_seconds(base_config(row.task, card.scale, arm=arm))

@@ -32,7 +32,8 @@ from mambanorm_study.claims.verdict import Row
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.runs.recorded_results import own_rate, recorded, recorded_path
+from mambanorm_study.runs.recorded_lr import recorded_lr
+from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.runs.store import stored_run
 from mambanorm_study.tables.experiments import deep_runs, inside_task
 from mambanorm_study.tables.growth import growth, norm_quantiles
@@ -87,8 +88,8 @@ def sketch_of(card: NormCard, task: str, evidence: Evidence) -> list[dict[str, A
 def sketch_rate(card: NormCard, task: str) -> float:
     """Return the learning rate of a sketch: the recorded rate of the arm that the norm is compared
     with."""
-    known = own_rate(task, card.against, card.scale)
-    return known[0] if known else base_config(task, card.scale).lr
+    known = recorded_lr(task, card.against, card.scale)
+    return known.lr if known else base_config(task, card.scale).lr
 
 
 def strip_of(

@@ -47,7 +47,7 @@ def card(options: argparse.Namespace) -> int:
     better."""
     from mambanorm_clinic.card import LIMIT_S, card_runs, later_runs, norm_card
     from mambanorm_study.basics.settings import WORK
-    from mambanorm_study.runs.rounds import known_runs
+    from mambanorm_study.runs.needed_runs import known_runs
 
     asked = dict(seeds=options.seeds, scale=options.scale, against=options.against)
     asked["tasks"] = options.tasks and arg.check_tasks(options.tasks)

@@ -19,7 +19,8 @@ from mambanorm.errors import VARIABLE
 from mambanorm_clinic import card_checks, card_page, cards_html, norm_card
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.cli.main import main
-from mambanorm_study.runs.recorded_results import own_rate, recorded
+from mambanorm_study.runs.recorded_lr import recorded_lr
+from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import inside_task
 from tests import planted
 from tests.test_behaviour import (
@@ -170,7 +171,7 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_without_a_word(register, mo
         "Spread", train=False, tasks="digits", scale="quick", seeds=3, runs_dir="nowhere"
     )
     configs = card.card_runs(asked, study.load_runs("nowhere"))
-    known = own_rate("digits", OWN, "quick")
+    known = recorded_lr("digits", OWN, "quick")
     assert {c.lr for c in configs} == {
         known[0] if known else study.base_config("digits", "quick").lr
     }

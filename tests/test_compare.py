@@ -14,7 +14,7 @@ from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence
 from mambanorm_study.claims.plan import arm_runs
 from mambanorm_study.cli.main import main
 from mambanorm_study.runs.grid import grid, is_test_seed
-from mambanorm_study.runs.recorded_results import own_rate
+from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.tables.experiments import lr_grid
 
 ARM, OTHER, PROPOSAL = "LN>SSM>GN", "RMSN>SSM>None", "NormVary>SSM>GN"
@@ -29,7 +29,7 @@ def made_up(monkeypatch):
         frame = planted.rows_of(planted.tuned_and_tested([ARM, OTHER], "digits", tests))
         frame = planted.planted_frame(frame, {ARM: lead}, **how)
         frame = planted.where(frame, (frame.arm == ARM) & frame.seed.isin(lost), status="diverged")
-        monkeypatch.setattr("mambanorm_study.runs.rounds.known_runs", lambda *_: frame)
+        monkeypatch.setattr("mambanorm_study.runs.needed_runs.known_runs", lambda *_: frame)
         return study.compare(ARM, OTHER, "digits", seeds=seeds, scale="smoke").iloc[0]
 
     return answer
@@ -92,7 +92,7 @@ def test_a_list_of_seeds_is_judged_alone(made_up):
 
 
 def test_the_recorded_seeds_of_the_other_arm_are_taken_unless_more_are_asked_for():
-    recorded = list(own_rate("curves", OTHER, "evening")[1])
+    recorded = list(recorded_lr("curves", OTHER, "evening")[1])
     assert which_arm.duel_seeds(OTHER, "curves", "evening", None) == recorded[:8]
     assert which_arm.duel_seeds(OTHER, "curves", "evening", 6) == recorded[:6]
     assert which_arm.duel_seeds(OTHER, "curves", "evening", 40) == list(range(52, 92))

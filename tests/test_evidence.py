@@ -12,7 +12,8 @@ import pytest
 from mambanorm_study.claims import judge, needed
 from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
 from mambanorm_study.claims.plan import TRAINED_TASKS
-from mambanorm_study.runs.recorded_results import own_rate, recorded
+from mambanorm_study.runs.recorded_lr import recorded_lr
+from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import LADDER, all_rates, lr_grid
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.summaries import TRAINS, highest_rate_that_trains
@@ -51,7 +52,7 @@ def test_the_verdicts_and_the_lessons_have_one_rate_for_every_arm():
     for task in TRAINED_TASKS:
         for arm in sorted(set(frame.arm[frame.task == task])):
             if (chosen := evidence.rate(arm, task)) is not None:
-                assert own_rate(task, arm, "evening")[0] == chosen, (task, arm)
+                assert recorded_lr(task, arm, "evening")[0] == chosen, (task, arm)
                 compared += 1
     assert compared > 80
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import mambanorm_study as study
-from mambanorm_study.runs.evaluation import answers
+from mambanorm_study.runs.evaluation import row_predictions
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tasks import TASKS, glyphs, synthetic
 from mambanorm_study.tasks.base import IGNORED, BadData, Split, TaskData
@@ -96,7 +96,7 @@ def test_positions_without_a_label_count_for_nothing():
     logits = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(0))
     logits[0, 1, 1] = logits[1, 0, 2] = 9.0
     logits[0, 2] = torch.tensor([0.0, 9.0, 0.0])
-    found = answers(logits, labels, None)
+    found = row_predictions(logits, labels, None)
     assert found["right"].tolist() == [0.5, 1.0]
     told = torch.nn.functional.cross_entropy(logits[0, 1:], labels[0, 1:])
     assert torch.isclose(found["loss"][0], told)

@@ -254,7 +254,7 @@ def test_an_error_in_the_file_is_one_line_with_file_and_line(
 
 
 def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, store, monkeypatch):
-    monkeypatch.setattr(extensions, "_DONE", {})
+    monkeypatch.setattr(extensions, "_IMPORTED", {})
     run_one, config = (
         import_module("mambanorm_study.runs.worker").run_one,
         study.base_config("digits", "smoke").to_json(),

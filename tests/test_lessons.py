@@ -17,7 +17,7 @@ from mambanorm_study.answers import first_steps as answers
 from mambanorm_study.lessons import invariance, preprocessing, state_space, trained
 from mambanorm_study.lessons.trained import fit
 from mambanorm_study.report.notebook_page import to_html
-from mambanorm_study.runs import kept
+from mambanorm_study.runs.measurements import digest_of, load_or_measure
 from mambanorm_study.tasks.base import Split
 
 # preprocessing
@@ -150,7 +150,7 @@ def test_what_is_measured_is_kept_until_a_setting_a_line_or_a_file_changes(tmp_p
         return [dict(value=float(torch.rand(())), threads=torch.get_num_threads())]
 
     def measured(*made_by):
-        return kept.kept(".there", "a name", one_seed, (0, 1), kept.digest(*made_by), tmp_path)
+        return load_or_measure(".there", "a name", one_seed, (0, 1), digest_of(*made_by), tmp_path)
 
     state, frame = torch.get_rng_state(), measured(3, one_seed)
     assert torch.equal(torch.get_rng_state(), state)

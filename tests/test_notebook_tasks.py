@@ -23,7 +23,7 @@ from mambanorm_study.report.execute import run_notebook
 from mambanorm_study.report.notebooks import find_notebooks
 from mambanorm_study.report.plan import takes_none
 from mambanorm_study.runs.presets import PAPER
-from mambanorm_study.runs.recorded_results import own_rate, recorded_seeds
+from mambanorm_study.runs.recorded_lr import recorded_lr, recorded_seeds
 from mambanorm_study.tables import scores
 from mambanorm_study.tables.experiments import GRID_ARMS, VALIDATION_ARMS, check_taken, taken
 
@@ -96,7 +96,7 @@ def test_all_arms_of_a_notebook_share_seeds_whatever_is_recorded(task):
 
 def test_missing_arms_are_trained_on_the_seeds_of_the_recorded_ones():
     runs = study.notebook_runs("evening", ["listops"], source="auto")["08_validation"]
-    known = {arm: own_rate("listops", str(arm), "evening") for arm in VALIDATION_ARMS}
+    known = {arm: recorded_lr("listops", str(arm), "evening") for arm in VALIDATION_ARMS}
     assert None in known.values()
     assert {config.arm for config in runs} == set(map(str, VALIDATION_ARMS))
     assert {config.seed for config in runs} == set(known[VALIDATION_ARMS[0]][1])

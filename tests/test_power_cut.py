@@ -16,16 +16,14 @@ import subprocess
 import sys
 import warnings
 
-import pandas as pd
 import pytest
 
 from mambanorm_study.basics import atomic
 from mambanorm_study.basics.atomic import to_disk
-from mambanorm_study.runs import index
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.runs.observers import CHECKPOINT, Checkpoint
 from mambanorm_study.runs.run import train
-from mambanorm_study.runs.store import check_runs, load_runs, resume_dir, save_run
+from mambanorm_study.runs.store import check_runs, resume_dir, save_run
+from mambanorm_study.runs.training_state import CHECKPOINT, Checkpoint
 
 fcntl = pytest.importorskip("fcntl", reason="Windows has no such disk")
 CALLS = (
@@ -193,35 +191,13 @@ def runs_are_whole(folder, done):
         assert name in there or f".resume-{name}" in begun
 
 
-def index_runs(results):
-    def work(folder, done):
-        store_runs(results)(folder, done)
-        load_runs(folder / "runs")
-        os.unlink(
-            folder / "runs" / done[-1] / "curves.parquet"
-        )  # one is damaged after it was indexed
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            load_runs(folder / "runs")
-
-    return work
-
-
-def index_hides_nothing(folder, _):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = load_runs(folder / "runs")
-        (folder / "runs" / index.INDEX).unlink(missing_ok=True)
-        pd.testing.assert_frame_equal(found, load_runs(folder / "runs"))
-
-
 def keep_checkpoints(folder, done):
     """A run that writes a checkpoint after each step."""
     save = Checkpoint._save
 
     def saving(self):
         save(self)
-        done.append(len(self.curve))
+        done.append(len(self.state.curve))
 
     config = base_config("digits", "smoke", steps=2)
     with pytest.MonkeyPatch.context() as patch:
@@ -245,26 +221,21 @@ def run_goes_on(folder, done):
 SCENES = {
     "a file": (lambda _: write_file, file_is_whole),
     "runs": (store_runs, runs_are_whole),
-    "an index": (index_runs, index_hides_nothing),
     "checkpoints": (lambda _: keep_checkpoints, run_goes_on),
 }
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_power_cut_tears_nothing_and_loses_nothing_that_counted(
-    scene, disk, results, monkeypatch
-):
-    monkeypatch.setattr(index, "LEAST", 1)
+def test_a_power_cut_tears_nothing_and_loses_nothing_that_counted(scene, disk, results):
     work, check = SCENES[scene]
     assert cut_everywhere(disk, work(results), check) > len(CALLS)
 
 
-@pytest.mark.parametrize("scene", ["a file", "runs", "checkpoints"])
+@pytest.mark.parametrize("scene", SCENES)
 def test_without_waiting_for_the_disk_the_same_cuts_lose_something(
     scene, disk, results, monkeypatch
 ):
-    """So the tests above can fail. An index needs no such care: it has a checksum and is made
-    again."""
+    """So the tests above can fail."""
     monkeypatch.setattr(atomic, "to_disk", lambda path: None)
     work, check = SCENES[scene]
     with pytest.raises((AssertionError, UserWarning)):

@@ -10,7 +10,7 @@ import torch
 from mambanorm_study.config import RunConfig, run_id_of
 from mambanorm_study.runs.grid import base_config, grid
 from mambanorm_study.runs.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
-from mambanorm_study.runs.run import optimizer_of
+from mambanorm_study.runs.training_state import optimizer_of
 from mambanorm_study.tasks import TASKS
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range

@@ -22,7 +22,7 @@ from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import accuracy, predict
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.presets import LANGUAGE_TASKS, kind_of
-from mambanorm_study.runs.regimen import Lesson, loss_of
+from mambanorm_study.runs.regimen import Targets, loss_of
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import load_runs, save_run, stored_run
 from mambanorm_study.tables.experiments import lr_grid, notebook_runs
@@ -158,7 +158,7 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_the_positions():
     split, config = counting(), base_config("pydoc", "smoke")
     expected = -(14 * math.log(0.7) + math.log(0.1)) / 15
     inputs, _, labels = split.batch([0, 1, 2])
-    assert loss_of(Sure()(inputs), Lesson(labels), config).item() == pytest.approx(
+    assert loss_of(Sure()(inputs), Targets(labels), config).item() == pytest.approx(
         expected, abs=1e-5
     )
     found = predict(Sure(), split, config, torch.device("cpu"))
@@ -176,8 +176,10 @@ def test_a_teacher_and_smoothed_labels_count_every_position_as_a_row():
     inputs, _, labels = counting().batch([0, 1, 2])
     config = base_config("pydoc", "smoke", label_smoothing=0.2, teacher="0" * 16)
     logits, soft = Sure()(inputs, p=0.5), Sure()(inputs)
-    flat = loss_of(logits.flatten(0, 1), Lesson(labels.flatten(), soft=soft.flatten(0, 1)), config)
-    assert torch.equal(loss_of(logits, Lesson(labels, soft=soft), config), flat)
+    flat = loss_of(
+        logits.flatten(0, 1), Targets(labels.flatten(), teacher_outputs=soft.flatten(0, 1)), config
+    )
+    assert torch.equal(loss_of(logits, Targets(labels, teacher_outputs=soft), config), flat)
 
 
 def test_chance_is_guessing_by_the_frequency_of_the_training_characters():

@@ -4,7 +4,6 @@ run."""
 from dataclasses import fields
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,10 +13,10 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import accuracy
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.runs.observers import Average, Best
-from mambanorm_study.runs.regimen import Lesson, loss_of, mixed
-from mambanorm_study.runs.run import train
+from mambanorm_study.runs.regimen import Targets, loss_of, mix_rows
+from mambanorm_study.runs.run import is_out_of_patience, train
 from mambanorm_study.runs.store import save_run, stored_run
+from mambanorm_study.runs.training_state import Best, TrainingState
 from mambanorm_study.tasks import load_task
 
 DIGITS = base_config("digits", "smoke", arm="LN>SSM>None")
@@ -46,13 +45,13 @@ def test_mixup_mixes_each_row_and_its_label_by_the_same_share(shape):
     inputs, labels = random_batch(*shape)
     shares = []
     for step in range(200):
-        found, lesson = mixed(inputs, None, labels, DIGITS.but(mixup=0.4), step)
+        found, targets = mix_rows(inputs, None, labels, DIGITS.but(mixup=0.4), step)
         other = torch.as_tensor(np.random.default_rng([0, step]).permutation(16))
         torch.testing.assert_close(
-            found, lesson.share * inputs + (1 - lesson.share) * inputs[other]
+            found, targets.share * inputs + (1 - targets.share) * inputs[other]
         )
-        assert torch.equal(lesson.other, labels[other])
-        shares.append(lesson.share)
+        assert torch.equal(targets.mixed_labels, labels[other])
+        shares.append(targets.share)
     assert abs(np.mean(shares) - 0.5) < 0.1
     assert abs(np.var(shares) - 1 / (4 * (2 * 0.4 + 1))) < 0.03  # of Beta(α, α)
 
@@ -61,13 +60,13 @@ def test_mixup_mixes_each_row_and_its_label_by_the_same_share(shape):
 def test_cutmix_pastes_one_box_of_another_row_and_counts_its_positions(shape):
     inputs, labels = random_batch(*shape)
     for step in range(100):
-        found, lesson = mixed(inputs, None, labels, DIGITS.but(cutmix=1.0), step)
+        found, targets = mix_rows(inputs, None, labels, DIGITS.but(cutmix=1.0), step)
         other = torch.as_tensor(np.random.default_rng([0, step]).permutation(16))
         moved = other != torch.arange(16)
         pasted = (found != inputs).any(-1)[moved]
         assert torch.equal(pasted, pasted[:1].expand_as(pasted))  # the same place in every row
         own = 1 - pasted[0].double().mean()
-        assert lesson.share == pytest.approx(float(own))
+        assert targets.share == pytest.approx(float(own))
         for axis in range(pasted.dim() - 1):  # a box: full along each axis where it has any
             along = (
                 pasted[0].any(dim=tuple(a for a in range(pasted.dim() - 1) if a != axis))
@@ -83,11 +82,11 @@ def test_with_both_one_of_the_two_is_drawn_for_each_step():
     inputs, labels = random_batch(16, 40, 3)
     config = DIGITS.but(mixup=0.4, cutmix=1.0)
     whole = [
-        float((mixed(inputs, None, labels, config, step)[0] == inputs).double().mean())
+        float((mix_rows(inputs, None, labels, config, step)[0] == inputs).double().mean())
         for step in range(200)
     ]
     assert 70 < sum(share > 0.2 for share in whole) < 130  # what is pasted leaves the rest as it is
-    again = [mixed(inputs, None, labels, config, 7)[0] for _ in range(2)]
+    again = [mix_rows(inputs, None, labels, config, 7)[0] for _ in range(2)]
     assert torch.equal(*again)
 
 
@@ -102,21 +101,21 @@ def test_the_loss_is_that_of_smoothed_and_mixed_labels():
     }
     target = 0.7 * smooth["a"] + 0.3 * smooth["b"]
     expected = -(target * logits.log_softmax(-1)).sum(-1).mean()
-    found = loss_of(logits, Lesson(labels, other, 0.7), DIGITS.but(label_smoothing=0.1))
+    found = loss_of(logits, Targets(labels, other, 0.7), DIGITS.but(label_smoothing=0.1))
     torch.testing.assert_close(found, expected)
-    assert loss_of(logits, Lesson(labels), DIGITS) == F.cross_entropy(logits, labels)
+    assert loss_of(logits, Targets(labels), DIGITS) == F.cross_entropy(logits, labels)
 
 
 def test_the_gradient_of_distillation_is_the_difference_of_the_softened_outputs():
     student = torch.randn(6, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
     teacher = torch.randn(6, 5, generator=torch.Generator().manual_seed(2))
     config = DIGITS.but(teacher_weight=1.0, temperature=3.0)
-    lesson = Lesson(torch.zeros(6, dtype=torch.long), soft=teacher)
-    loss_of(student, lesson, config).backward()
+    targets = Targets(torch.zeros(6, dtype=torch.long), teacher_outputs=teacher)
+    loss_of(student, targets, config).backward()
     expected = 3.0 * ((student / 3).softmax(-1) - (teacher / 3).softmax(-1)) / 6
     torch.testing.assert_close(student.grad, expected.detach())
-    half, whole = (loss_of(student, lesson, c) for c in (DIGITS, DIGITS.but(teacher_weight=1.0)))
-    plain = F.cross_entropy(student, lesson.labels)
+    half, whole = (loss_of(student, targets, c) for c in (DIGITS, DIGITS.but(teacher_weight=1.0)))
+    plain = F.cross_entropy(student, targets.labels)
     torch.testing.assert_close(half, (plain + whole) / 2)
 
 
@@ -124,16 +123,18 @@ def test_the_gradient_of_distillation_is_the_difference_of_the_softened_outputs(
 
 
 def test_the_average_follows_its_recursion():
-    model = torch.nn.Linear(3, 2)
-    average, expected, rng = Average(model, 0.9), None, np.random.default_rng(0)
-    for step in range(1, 6):
+    model = build_model(DIGITS, load_task("digits", "smoke", 0))
+    state = TrainingState.before_training(model, DIGITS.but(ema=0.9), by_loss=False)
+    weight, expected, rng = model.head.weight, None, np.random.default_rng(0)
+    for _ in range(5):
         with torch.no_grad():
-            model.weight.copy_(torch.as_tensor(rng.standard_normal((2, 3))))
-        average(step)
-        now = model.weight.detach().double()
+            weight.copy_(torch.as_tensor(rng.standard_normal(weight.shape)))
+        state.averaged.update_parameters(model)
+        now = weight.detach().double()
         expected = now.clone() if expected is None else 0.9 * expected + 0.1 * now
-        torch.testing.assert_close(average.judged.weight.double(), expected, rtol=1e-5, atol=1e-6)
-    assert Average(model, 0.0).judged is model
+        averaged = state.evaluated_model.head.weight.double()
+        torch.testing.assert_close(averaged, expected, rtol=1e-5, atol=1e-6)
+    assert TrainingState.before_training(model, DIGITS, by_loss=False).evaluated_model is model
 
 
 def test_the_averaged_weights_are_what_is_tested():
@@ -176,14 +177,15 @@ def _keep(kept):
 
 
 def test_patience_counts_evaluations_not_steps():
-    best, curve = Best(), [{}, {"val_accuracy": 0.5}]
-    best.offer(curve, torch.nn.Linear(1, 1))
-    curve = [{"step": s} | ({"val_accuracy": 0.4} if s % 2 == 0 else {}) for s in range(1, 7)]
-    assert [best.is_old(curve[:n], 2) for n in range(7)] == [False] * 6 + [True]
-    assert not best.is_old(curve, 0)
-    assert best.is_old(
-        pd.DataFrame(curve).to_dict("records"), 2
-    )  # as a checkpoint gives it back, with NaN between
+    model, config = torch.nn.Linear(1, 1), DIGITS.but(patience=2)
+    state = TrainingState(model, None, None, Best(), None)
+    stops = []
+    for step in range(2, 9, 2):  # the evaluations of eight steps
+        accuracy = 0.5 if step == 2 else 0.4
+        state.best.update({"step": step, "val_accuracy": accuracy}, model)
+        stops.append(is_out_of_patience(state, config))
+    assert stops == [False, False, True, True]
+    assert not is_out_of_patience(state, DIGITS)
 
 
 # other runs' weights
@@ -313,11 +315,11 @@ def test_weights_are_not_taken_over_into_another_function(store, change):
 
 
 def test_a_regression_keeps_its_best_loss_where_every_accuracy_is_nought():
-    best, curve = Best(by_loss=True), []
-    for loss in (1.2, 1.1, float("nan"), 1.15):
-        curve.append(dict(val_loss=loss, val_accuracy=0.0))
-        best.offer(curve, torch.nn.Linear(1, 1))
-    assert best.step == 2
+    best = Best(by_loss=True)
+    for step, loss in enumerate((1.2, 1.1, float("nan"), 1.15), start=1):
+        row = {"step": step, "val_loss": loss, "val_accuracy": 0.0}
+        best.update(row, torch.nn.Linear(1, 1))
+    assert (best.step, best.worse_evaluations) == (2, 2)
     with pytest.raises(
         ValueError, match="label_smoothing=0.5 smooths classes, and diabetes is a regression"
     ):

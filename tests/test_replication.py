@@ -7,7 +7,8 @@ import pytest
 import mambanorm_study as study
 from mambanorm_study import answers
 from mambanorm_study.runs import recorded_results
-from mambanorm_study.runs.recorded_results import at_own_rates, own_rate, recorded
+from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr, recorded_lr
+from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables import experiments, replication
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 
@@ -105,7 +106,7 @@ def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
 def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
     frame = recorded("evening")
     for arm in ("GN>SSM>None", "BN>SSM>BN", "RMSN>SSM>IN"):
-        lr, seeds = own_rate(RECORDED_TASKS[0], arm, "evening")
+        lr, seeds = recorded_lr(RECORDED_TASKS[0], arm, "evening")
         own = study.base_config(RECORDED_TASKS[0], "evening", arm=arm)
         scores = {}
         for rate in frame.lr[(frame.task == RECORDED_TASKS[0]) & (frame.arm == arm)].unique():
@@ -117,7 +118,7 @@ def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
                 ).mean()
         assert len(scores) >= 3
         assert lr == max(scores, key=scores.get)
-    assert own_rate("listops", "LN>SSM>LN", "evening") is None
+    assert recorded_lr("listops", "LN>SSM>LN", "evening") is None
 
 
 def test_what_is_recorded_is_read_and_the_rest_is_trained(tmp_path, capsys):
@@ -133,10 +134,10 @@ def test_what_is_recorded_is_read_and_the_rest_is_trained(tmp_path, capsys):
 
 def test_at_evening_unrecorded_arms_are_left_out_unless_all_is_trained():
     asked = [*experiments.TYPE_ARMS, experiments.Arm("NormVary", "BN")]
-    read = at_own_rates(asked, RECORDED_TASKS[:1], "evening", source="auto")
+    read = grid_at_recorded_lr(asked, RECORDED_TASKS[:1], "evening", source="auto")
     assert {c.arm for c in read} == set(map(str, experiments.TYPE_ARMS))
     assert len({c.seed for c in read}) == 12
-    trained = at_own_rates(asked, RECORDED_TASKS[:1], "evening", source="trained")
+    trained = grid_at_recorded_lr(asked, RECORDED_TASKS[:1], "evening", source="trained")
     assert {c.arm for c in trained} == set(map(str, asked))
     assert len({c.seed for c in trained}) == 3
 

@@ -9,9 +9,9 @@ import torch
 import mambanorm_study as study
 from mambanorm.loop import OPTIMIZERS
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.runs.observers import CHECKPOINT
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import find_run, load_runs, resume_dir, save_run
+from mambanorm_study.runs.training_state import CHECKPOINT
 
 run_module = import_module("mambanorm_study.runs.run")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -13,7 +14,7 @@ from mambanorm_study.claims import rule
 from mambanorm_study.claims.plan import PROTOCOL
 from mambanorm_study.claims.rule import CANNOT_TELL, NO_GAIN, NO_WORD, OPPOSITE, SUPPORTED
 from mambanorm_study.claims.verdict import failure_word
-from mambanorm_study.runs.recorded_results import best_rate
+from mambanorm_study.runs.recorded_lr import best_lr
 from mambanorm_study.tables import intervals
 
 T7 = 2.364624  # Student's t with 7 degrees of freedom, two-sided 95 %, from a printed table
@@ -31,10 +32,11 @@ def differences(mean: float, half: float, n: int = 8) -> np.ndarray:
 
 def test_the_rate_of_an_arm_has_the_best_mean_over_its_seeds_and_the_smaller_of_equals_is_taken():
     validation = np.random.default_rng(1).random((50, 4, 7)).round(1)
-    for of_arm, best in zip(validation, best_rate(validation), strict=True):
-        assert best == max(range(4), key=lambda rate: (round(of_arm[rate].mean(), 9), -rate))
-    few = np.array([[9.0, np.nan, 9.0], [1.0, 2.0, 3.0], [np.nan] * 3])
-    assert best_rate(few) == 1  # a rate that lacks a seed cannot be chosen
+    for scores in validation:
+        rows = pd.DataFrame(scores).stack().rename_axis(["lr", "seed"]).reset_index(name="score")
+        assert best_lr(rows) == max(range(4), key=lambda lr: (round(scores[lr].mean(), 9), -lr))
+    rows = pd.DataFrame({"lr": [1, 1, 2, 2, 2], "score": [9.0, 9.0, 1.0, 2.0, 3.0]})
+    assert best_lr(rows) == 2  # a learning rate that lacks a seed cannot be chosen
 
 
 # one comparison

@@ -17,7 +17,6 @@ from mambanorm_study.basics import atomic as whole
 from mambanorm_study.cli.main import main
 from mambanorm_study.config import run_id_of
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.runs.observers import CHECKPOINT
 from mambanorm_study.runs.result import MANIFEST, WRITTEN
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import (
@@ -28,6 +27,7 @@ from mambanorm_study.runs.store import (
     save_run,
     stored_run,
 )
+from mambanorm_study.runs.training_state import CHECKPOINT
 
 FLIPS = 12  # bits a file, spread over it
 

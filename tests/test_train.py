@@ -24,13 +24,14 @@ from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.basics.text import spell
 from mambanorm_study.config import SCALES, SCHEMA, RunConfig
 from mambanorm_study.runs.build import build_model
-from mambanorm_study.runs.evaluation import accuracy, answers, errors, evaluate, predict
+from mambanorm_study.runs.evaluation import accuracy, errors, evaluate, predict, row_predictions
 from mambanorm_study.runs.grid import base_config, check_seeds, relative_cost
 from mambanorm_study.runs.recorded_results import recorded_ids
 from mambanorm_study.runs.regimen import Loss, micro_batches
 from mambanorm_study.runs.result import FILES
-from mambanorm_study.runs.run import lr_at, optimizer_of, train
+from mambanorm_study.runs.run import lr_at, train
 from mambanorm_study.runs.store import COLUMNS, find_run, load_runs, save_run
+from mambanorm_study.runs.training_state import optimizer_of
 from mambanorm_study.runs.weight_log import WeightLog
 from mambanorm_study.tables.experiments import (
     CROSSING_ARMS,
@@ -266,11 +267,13 @@ def test_between_two_parts_of_a_loss_and_after_an_error_nothing_of_the_step_is_o
     data = load_task("digits", "smoke", 0)
     model, before = build_model(config, data), torch.get_rng_state()
     log = WeightLog(model)
-    for loss in Loss(config, model, watching=log.watching)(model, data.train.batch(range(8)), 1):
+    for loss in Loss(config, model, recording=log.recording_outputs)(
+        model, data.train.batch(range(8)), 1
+    ):
         assert loss.isfinite()
         assert not any(module._forward_hooks for module in model.modules())
         assert torch.equal(torch.get_rng_state(), before)
-    with pytest.raises(ValueError, match=r"expects \(B, L, D\)"), log.watching():
+    with pytest.raises(ValueError, match=r"expects \(B, L, D\)"), log.recording_outputs():
         model.blocks[1](torch.ones(1, 2, 3))
     assert not any(module._forward_hooks for module in model.modules())
 
@@ -430,7 +433,7 @@ def test_outputs_whose_squares_overflow_are_measured_and_lost_ones_count_as_infi
     for given, found in ((1e30, 2e30), (np.nan, np.inf), (-np.inf, np.inf)):
         monkeypatch.setattr(block, "forward", lambda *_, given=given: torch.full((1, 3, 4), given))
         monkeypatch.setattr(model.blocks[1], "forward", lambda *_: torch.ones(1, 3, 4))
-        with log.watching():
+        with log.recording_outputs():
             [one(None) for one in model.blocks]
         assert log.outputs.tolist() == pytest.approx([found, 2.0])
 
@@ -469,7 +472,7 @@ def test_of_classes_the_accuracy_and_the_losses_are_those_of_the_logits():
 def test_of_positions_the_accuracy_and_the_losses_are_means_over_the_positions():
     logits, labels = sample_of(2, 5, 3), torch.zeros(2, 5, dtype=torch.long)
     right = (logits.argmax(-1) == 0).float().mean(1)
-    found = answers(logits, labels, None)
+    found = row_predictions(logits, labels, None)
     torch.testing.assert_close(found["right"], right)
     torch.testing.assert_close(found["loss"], -logits.log_softmax(-1)[..., 0].mean(1))
     assert accuracy({name: value.numpy() for name, value in found.items()}) == pytest.approx(

@@ -16,7 +16,8 @@ from mambanorm_study import tasks
 from mambanorm_study.models.vision import PatchMerging
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.runs.run import optimizer_of, positions, train
+from mambanorm_study.runs.run import positions, train
+from mambanorm_study.runs.training_state import optimizer_of
 from mambanorm_study.runs.weight_log import part_norms, spectrum_spread
 from mambanorm_study.tasks import load_task
 

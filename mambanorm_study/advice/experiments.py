@@ -19,7 +19,7 @@ and scale. A run depends on its seed alone.
                 norm → error, and how much of the style survives
 
 mistakes.py compares pairs of these rows. The rows are stored in `<run store>/.advice/`
-(runs/kept.py), and are measured again after a change of this file or of blocks.py.
+(runs/measurements.py), and are measured again after a change of this file or of blocks.py.
 """
 
 import itertools
@@ -40,8 +40,8 @@ from mambanorm.inside import preserve_state
 from mambanorm_study.advice.blocks import ConvNet, DenseNet, SequenceNet, StyleNet
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.models.transformer import TransformerClassifier
-from mambanorm_study.runs import kept
 from mambanorm_study.runs.grid import check_seeds
+from mambanorm_study.runs.measurements import digest_of, load_or_measure
 from mambanorm_study.tasks import load_task
 
 SEEDS = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 8}
@@ -355,10 +355,10 @@ def measure(
     def rows(seed: int) -> list[dict]:
         return [dict(**row, scale=scale) for row in EXPERIMENTS[name](scale, seed)]
 
-    return kept.kept(".advice", f"{name}-{scale}", rows, seeds, _digest(), runs_dir)
+    return load_or_measure(".advice", f"{name}-{scale}", rows, seeds, _digest(), runs_dir)
 
 
 @lru_cache(maxsize=1)
 def _digest() -> str:
     """Return the digest of the code that measures."""
-    return kept.digest(Path(__file__), Path(__file__).with_name("blocks.py"))
+    return digest_of(Path(__file__), Path(__file__).with_name("blocks.py"))

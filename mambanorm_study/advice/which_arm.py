@@ -28,9 +28,9 @@ from mambanorm_study.claims.plan import TRAINED_TASKS, VERDICT_SEEDS, arm_runs, 
 from mambanorm_study.claims.verdict import Row, compare_arms
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names
+from mambanorm_study.runs.needed_runs import train_needed
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.runs.recorded_results import own_rate
-from mambanorm_study.runs.rounds import train_asked
+from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.tables.experiments import model_of
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.scores import SMALLEST_BITS, of_test_seeds
@@ -213,8 +213,8 @@ def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] |
         return list(check_test_seeds(seeds))
     number = VERDICT_SEEDS if seeds is None else seeds
     first_tests = check_test_seeds(number)
-    known = own_rate(task, str(Arm.parse(against)), scale)
-    recorded = known[1] if known else ()
+    known = recorded_lr(task, str(Arm.parse(against)), scale)
+    recorded = known.seeds if known else ()
     return list(recorded[:number] if len(recorded) >= number else first_tests)
 
 
@@ -252,7 +252,7 @@ def compare(
     for task in check_names("tasks", tasks):
         test_seeds = duel_seeds(against, task, scale, seeds)
         needed = partial(duel_runs, arm, against, task, test_seeds, scale)
-        trained = train_asked(needed, scale, runs_dir, **engine)
+        trained = train_needed(needed, scale, runs_dir, **engine)
         n_failed = len(trained.failed)
         if n_failed:
             first = trained.failed.run_id.iloc[0]

@@ -1,9 +1,8 @@
-"""What everything stands on.
+"""Helpers that every other part of the package may import.
 
-errors, checks   messages that say what was given and what is allowed; checks of arguments
-settings, text   what the environment decides, and packages that a machine may lack; words
-atomic           whole files or none
-extensions       norms and tasks of your own
-fields           fields of a config that say once what they may be
-published        the arms of published variants, a table
+atomic       files that are written completely or not at all
+extensions   norms and tasks in a user's files
+fields       dataclass fields that declare what values they allow
+settings     paths, scales and sources from the environment; optional packages
+text         numbers and counts in words
 """

@@ -1,12 +1,9 @@
-"""Files that exist whole or not at all: each is written under another name in the same folder, and
-renamed last.
+"""Writes files completely or not at all.
 
-A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind. A name
-appears when the content has reached the disk, so that a power cut leaves the old file or the new
-one.
+A file is written under another name in the same folder and renamed when its content has reached the
+disk. So no reader sees half a file, a full disk leaves nothing behind, and a power cut leaves the
+old file or the new one.
 """
-
-from __future__ import annotations
 
 import errno
 import hashlib
@@ -17,20 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-NO_WAIT = (
-    errno.EINVAL,
-    errno.ENOTSUP,
-    errno.ENOSYS,
-    errno.EACCES,
-)  # answers for a folder that cannot be waited for
+# errors of fsync on a folder where it is not supported or not permitted
+NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary name beside `path` to write to: renamed to `path` if the block succeeds,
-    else deleted.
+    """Yield a temporary path beside `path`; it replaces `path` unless the block raises.
 
-    A device or a pipe is never replaced, but written to as it is.
+    A device or a pipe is not replaced; its own path is yielded.
     """
     if path.exists() and not path.is_file():
         yield path
@@ -47,8 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder, and those above it, where they are missing; returns when their names have
-    reached the disk."""
+    """Create a folder and its parents, and wait until their names have reached the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -56,17 +47,16 @@ def make_folder(path: Path) -> None:
 
 
 def folder_to_disk(folder: Path) -> None:
-    """Waits until a folder and the files in it have reached the disk. OSError if they cannot."""
+    """Wait until a folder and its files have reached the disk. Raise OSError if they cannot."""
     for path in (*folder.iterdir(), folder):
         to_disk(path)
 
 
 def to_disk(path: Path) -> None:
-    """Waits until the content of a file, or the names in a folder, have reached the disk. OSError
-    if they cannot.
+    """Wait until a file's content, or the names in a folder, have reached the disk.
 
-    Where there is no such wait for a folder, as on some shared disks, on Windows, or where this
-    user may not open it, none is made.
+    Raises OSError if they cannot. Does not wait for a folder if the system cannot: some shared
+    disks, Windows, or a folder that this user may not open.
     """
     try:
         handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -75,39 +65,34 @@ def to_disk(path: Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        if not path.is_dir() or error.errno not in NO_WAIT:
+        if not path.is_dir() or error.errno not in NO_FSYNC:
             raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """A link stays a link, to the file that is written."""
+    """Write bytes to a file. A link stays a link, and its target is written."""
     with replacing(path.resolve()) as temporary:
         temporary.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """As UTF-8."""
+    """Write a text to a file as UTF-8, as `write_bytes` does."""
     write_bytes(path, text.encode())
 
 
-def is_full(error: OSError) -> bool:
-    """Whether an error says that the disk is full, or the user's share of it (quota)."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
 def writable_folder(path: str | Path, what: str) -> Path:
-    """Tests that a folder can be written to, and returns its absolute path; it is left as it was,
-    there or not.
+    """Return the absolute path of a folder after a test that it can be written to.
 
-    OSError where it cannot: one sentence that names `what` it should hold and says what to do.
+    A missing folder is missing afterwards, too. Raises OSError if it cannot be written, with a
+    sentence that names `what` the folder should hold.
     """
     path = Path(path).resolve()
-    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
-        for folder in made:
-            with suppress(OSError):  # another process has begun to use it
+        for folder in missing:
+            with suppress(OSError):  # another process uses it by now
                 folder.rmdir()
     except OSError as error:
         hint = "Nothing was started; give a folder that you can write to"
@@ -118,6 +103,6 @@ def writable_folder(path: str | Path, what: str) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,12 +1,8 @@
-"""What the environment decides: where things stand and go, at which scale everything runs, whether
-results are trained or read; and packages that not every machine has.
+"""Paths, scales and sources of results, which the environment may set, and optional packages.
 
-A scale is a named set of differences from a run's defaults (`runs/presets.py`, and the sizes of
-data in `tasks/`). This module needs only the standard library, so that a wrong argument is reported
-at once.
+A scale is a named set of differences from a run's defaults (runs/presets.py, and the sizes of data
+in tasks/). This module needs only the standard library, so a wrong argument is reported at once.
 """
-
-from __future__ import annotations
 
 import functools
 import os
@@ -18,81 +14,72 @@ from mambanorm.errors import brief, unknown
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
-"""The checkout: where notebooks, data and benchmarks stand beside the package. Of an installed
-wheel: site-packages."""
+"""The checkout with notebooks, data and benchmarks; site-packages for an installed wheel."""
 
 KIT = PACKAGE if (PACKAGE / "notebooks").is_dir() else ROOT
-"""What comes with the kit, notebooks and recorded results: beside the package, in a wheel
-(setup.py) inside it."""
-
+"""Folder of notebooks and recorded results: the checkout, or the package in a wheel (setup.py)."""
 
 CHECKOUT = KIT == ROOT
 
 
 def _working_folder() -> Path:
-    """The current folder, or the one above where it holds the notebooks: JupyterLab starts a kernel
-    beside its own."""
-    here = Path.cwd()
-    return (
-        here.parent
-        if any((here / path.name).is_file() for path in KIT.glob("notebooks/*.ipynb"))
-        else here
-    )
+    """Return the current folder, or its parent if it holds the notebooks (JupyterLab's kernels)."""
+    folder = Path.cwd()
+    holds_notebooks = any((folder / path.name).is_file() for path in KIT.glob("notebooks/*.ipynb"))
+    return folder.parent if holds_notebooks else folder
 
 
 WORK = ROOT if CHECKOUT else _working_folder()
-"""Where runs, reports and downloads go: the checkout; with a wheel the folder one works in."""
+"""Folder of runs, reports and downloads: the checkout, or the working folder with a wheel."""
 
 TEACHING = WORK / "reports" / "teaching"
-"""Where the sheet and the slides go."""
+"""Folder of the sheet and the slides."""
 
 SCALES = ("smoke", "quick", "evening", "lab", "paper")
-"""Seconds, for tests; minutes on a laptop, how fast arms learn; its hours, trained models; hours on
-one GPU; the paper's own settings."""
-
+"""Seconds, for tests; minutes on a laptop; hours on a laptop, for trained models; hours on one GPU;
+the paper's settings."""
 
 SMALL_BATCH = 8
-"""Rows of a batch below which the guide (S4) leaves BatchNorm."""
+"""The guide (S4) advises against BatchNorm for batches with fewer rows."""
 
 FLAT = 0.25
-"""Decades in 8 blocks (a factor of 1.8) up to which a slope is negligible: outputs are flat, and no
-law is named.
+"""Largest slope, in decades over 8 blocks (a factor of 1.8), at which outputs count as flat.
 
-So small a slope needs no multiplication from block to block: a sum of independent, equally large
-branches grows as √l, which is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict
-on Figure 9 has the same threshold.
+A sum of independent, equally large branches grows as √l: 0.27 decades in 8 of 16 blocks, 0.19 in 8
+of 24. The verdict on Figure 9 uses the same threshold.
 """
 
 
 def default_scale(otherwise: str = "quick") -> str:
-    """The scale of the environment (`MAMBANORM_SCALE`), or quick. ValueError if it is unknown."""
+    """Return the environment's scale (`MAMBANORM_SCALE`), else `otherwise`."""
     return check_scale(os.environ.get("MAMBANORM_SCALE") or otherwise)
 
 
 STUDY_SCALE = "evening"
-"""Where nothing else is asked for, the study and its notebooks stand on trained models."""
+"""Default scale of the study and its notebooks."""
 
 
 def study_scale(scale: str | None = None) -> str:
-    """The scale of a study (None = the environment's, else STUDY_SCALE). ValueError if it is
-    unknown."""
+    """Return the scale of a study (None = the environment's, else STUDY_SCALE)."""
     return default_scale(STUDY_SCALE) if scale is None else check_scale(scale)
 
 
 def check_scale(scale: str) -> str:
-    """The scale. ValueError for an unknown one, with the nearest."""
+    """Return the scale. Raise ValueError if it is unknown."""
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     return scale
 
 
 SOURCES = ("auto", "trained", "recorded")
-"""Where the runs of a study come from. auto: what is recorded is read, the rest is trained."""
+"""Where runs come from; auto reads recorded runs and trains the others."""
 
 
 def check_source(source: str | None = None) -> str:
-    """`auto`, `trained` or `recorded`; None = the environment's (`MAMBANORM_SOURCE`), else auto.
-    ValueError otherwise."""
+    """Return the source (None = the environment's `MAMBANORM_SOURCE`, else auto).
+
+    Raises ValueError if it is unknown.
+    """
     source = source or os.environ.get("MAMBANORM_SOURCE") or "auto"
     if source not in SOURCES:
         raise unknown("source", source, SOURCES)
@@ -100,32 +87,32 @@ def check_source(source: str | None = None) -> str:
 
 
 KERNEL = "MAMBANORM_KERNEL"
-"""Set in the environment of the kernels that a study starts, each with a share of the cores."""
+"""Environment variable of the kernels that a study starts, each with a share of the cores."""
 
 
-def check_fresh(given: str) -> int:
-    """How many fresh seeds the reader's machine trains of each compared arm. ValueError for what is
-    no number from 0 to 100."""
-    if not (given.isascii() and given.isdigit() and len(given) < 4 and int(given) <= 100):
+def check_fresh(text: str) -> int:
+    """Return the number of fresh seeds to train of each compared arm.
+
+    Raises ValueError unless it is a whole number from 0 to 100.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) <= 100):
         raise ValueError(
-            f"the number of fresh seeds must be a whole number from 0 to 100, got {brief(given)}"
+            f"the number of fresh seeds must be a whole number from 0 to 100, got {brief(text)}"
         )
-    return int(given)
+    return int(text)
 
 
-def fresh_seeds_asked() -> int:
-    """That of the environment: `MAMBANORM_FRESH`, or 1; 0 = none."""
+def default_fresh_seeds() -> int:
+    """Return the environment's number of fresh seeds (`MAMBANORM_FRESH`), else 1."""
     return check_fresh(os.environ.get("MAMBANORM_FRESH") or "1")
 
 
 # --------------------------------------------------------------------------------------------------
-# packages that not every machine has. A GPU machine may have torch and little besides: a model
-# trains there without those that keep and read files.
+# optional packages: on a GPU machine with torch and little else, a model still trains
 
 
 class Later:
-    """Stands for a module: `pq = Later("pyarrow.parquet")` imports it with the first
-    `pq.read_table`."""
+    """A module that is imported at its first use: `pq = Later("pyarrow.parquet")`."""
 
     def __init__(self, name: str):
         self.__name__ = name
@@ -136,7 +123,7 @@ class Later:
 
 @functools.cache
 def has(package: str) -> bool:
-    """Whether a package can be imported (tried once)."""
+    """Return True if a package can be imported (tried once)."""
     try:
         import_module(package)
     except ImportError:

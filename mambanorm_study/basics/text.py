@@ -1,12 +1,10 @@
 """Numbers and counts in words: `3 runs`, `4 min`, `3.2 G`."""
 
-from __future__ import annotations
-
 import math
 
 
 def spell(seconds: float) -> str:
-    """`35 s`, `4 min`, `2 h 5 min`, `2,300 h`."""
+    """Return a duration such as `35 s`, `4 min`, `2 h 5 min` or `2,300 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -16,17 +14,17 @@ def spell(seconds: float) -> str:
 
 
 def plural(n: int, what: str) -> str:
-    """`1 run`, `2 runs`."""
+    """Return a count such as `1 run` or `2 runs`."""
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def digits(number: float) -> str:
-    """Three digits, or the whole part where that has more: `0.678`, `16.3`, `4,340`."""
+    """Return a number with three digits, or its whole part: `0.678`, `16.3`, `4,340`."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def prefixed(number: float) -> str:
-    """`3.2 G`: three digits and a prefix of the SI."""
+    """Return a number with three digits and an SI prefix, such as `3.2 G`."""
     number = float(f"{number:.3g}")
     power = min(int(math.log10(number)) // 3, 7) if number >= 1 else 0
     return f"{number / 1000**power:.3g} {' kMGTPEZ'[power]}".strip()

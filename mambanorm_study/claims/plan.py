@@ -27,8 +27,8 @@ from mambanorm_study.runs.grid import (
     grid,
     unique,
 )
+from mambanorm_study.runs.needed_runs import TrainedRuns, train_needed
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.runs.rounds import Trained, train_asked
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.tables.experiments import fixed_runs, inside_task, lr_grid, model_of
 from mambanorm_study.tables.summaries import with_summaries
@@ -184,7 +184,7 @@ def train_verdicts(
     scale: str | None = None,
     runs_dir: str | Path | None = None,
     **engine: Any,
-) -> Trained:
+) -> TrainedRuns:
     """Train what the verdicts on these claims lack. The runs that are known then have the summaries
     of the inside of models; H15v and H16s need models to run or train once more."""
     scale, asked = (
@@ -192,7 +192,7 @@ def train_verdicts(
         dict(seeds=seeds, tasks=tasks, scale=scale),
     )
     claims = check_names("claims", claims)
-    trained = train_asked(
+    trained = train_needed(
         lambda frame: verdict_runs(claims, frame, **asked), scale, runs_dir, **engine
     )
     own = load_runs(runs_dir, scale=scale)

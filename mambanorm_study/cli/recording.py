@@ -36,6 +36,7 @@ from mambanorm_study.claims.plan import (
 )
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names, grid, unique
+from mambanorm_study.runs.needed_runs import FindNeeded, train_needed
 from mambanorm_study.runs.recorded_results import (
     read_results,
     recorded,
@@ -44,7 +45,6 @@ from mambanorm_study.runs.recorded_results import (
     write_inside,
     write_recorded,
 )
-from mambanorm_study.runs.rounds import Ask, train_asked
 from mambanorm_study.runs.store import load_runs, stored_run
 from mambanorm_study.tables.experiments import (
     POSITION_ARMS,
@@ -93,7 +93,7 @@ class Part:
 
     name: str
     seeds: tuple[int, ...]
-    ask: Ask
+    ask: FindNeeded
 
 
 def parts(
@@ -279,13 +279,13 @@ def record_results(
     for number, part in enumerate(to_record, start=1):
         seed_range = f"seeds {part.seeds[0]} to {part.seeds[-1]}"
         print(f"part {number} of {len(to_record)}: {part.name}, {seed_range}")
-        trained = train_asked(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
+        trained = train_needed(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
         n_failed = len(trained.failed)
         if n_failed:
             raise RuntimeError(
                 f"{plural(n_failed, 'run')} could not be trained: {part.name!r} is not recorded"
             )
-        _write(trained.asked, commit, path, runs_dir)
+        _write(trained.needed, commit, path, runs_dir)
     return path
 
 

@@ -102,7 +102,7 @@ def verdicts(options: argparse.Namespace) -> int:
     from mambanorm_study import claims
     from mambanorm_study.claims import pages
     from mambanorm_study.claims.plan import PROTOCOL, check_test_seeds
-    from mambanorm_study.runs.rounds import known_runs
+    from mambanorm_study.runs.needed_runs import known_runs
     from mambanorm_study.tables.scores import of_test_seeds
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
@@ -141,8 +141,8 @@ def record(options: argparse.Namespace) -> int:
     """Train all runs that the study and the verdicts need, and record them in one file."""
     from mambanorm_study.cli import recording
     from mambanorm_study.runs.grid import unique
+    from mambanorm_study.runs.needed_runs import known_runs
     from mambanorm_study.runs.recorded_results import describe_recorded, read_results
-    from mambanorm_study.runs.rounds import known_runs
 
     scale = arg.chosen_scale(options)
     tasks = arg.check_tasks(options.tasks) if options.tasks else None

@@ -195,7 +195,7 @@ def compare(options: argparse.Namespace) -> int:
     """Say which of two arms is better, each at its own learning rate, by the rule of the
     verdicts."""
     from mambanorm_study.advice import which_arm
-    from mambanorm_study.runs.rounds import known_runs
+    from mambanorm_study.runs.needed_runs import known_runs
     from mambanorm_study.tables.experiments import RECORDED_TASKS
 
     scale = options.scale or STUDY_SCALE

@@ -11,7 +11,7 @@ that of the start.
 same symbols, so only their order gives the answer. `digits`: the pixels of handwritten digits as a
 sequence, real data.
 
-Results are cached in `<run store>/.lessons/` (runs/kept.py) until this file changes.
+Results are cached in `<run store>/.lessons/` (runs/measurements.py) until this file changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.block import BlockCache, MambaBlock
 from mambanorm.errors import unknown
-from mambanorm_study.runs import kept
 from mambanorm_study.runs.grid import check_seeds
+from mambanorm_study.runs.measurements import digest_of, load_or_measure
 from mambanorm_study.tasks import load_task
 from mambanorm_study.tasks.base import Split
 
@@ -70,8 +70,8 @@ def _rows_by_seed(
     name: str, one_seed: Callable[[int], Iterable[dict]], seeds: int | Iterable[int], runs_dir
 ) -> pd.DataFrame:
     """Return the rows of each seed, cached or measured now. Raise ValueError for invalid seeds."""
-    digest = kept.digest(Path(__file__))
-    return kept.kept(".lessons", name, one_seed, check_seeds(seeds, "smoke"), digest, runs_dir)
+    listed = check_seeds(seeds, "smoke")
+    return load_or_measure(".lessons", name, one_seed, listed, digest_of(Path(__file__)), runs_dir)
 
 
 # batch norm in a small VGG

@@ -1,11 +1,9 @@
-"""From a config to its model, with initial weights that follow from the seed alone.
+"""Builds the model of a config, with initial weights that follow from the seed alone.
 
 Two arms with the same seed start from the same weights in every parameter that they share (a paired
 comparison). A field of RunConfig reaches the model if the model's class, or its block, takes an
 argument of the same name.
 """
-
-from __future__ import annotations
 
 import inspect
 import threading
@@ -23,32 +21,27 @@ from mambanorm_study.models.vision import ImageClassifier, VSSBlock
 from mambanorm_study.tasks import Shape, TaskData
 
 IGNORED = ("d_state", "d_conv", "n_heads")
-"""Fields that a model without them ignores: a task sets them for Mambas, and a Transformer of the
-same task has none."""
-TRAINED_LATER = ("head_steps",)
+"""Fields that a model without them ignores: tasks set them for one kind of model, and another
+kind does not use them."""
+HEAD_FIELDS = ("head_steps",)
 """Fields of the training that need a classifier's head."""
-BUILDING = threading.Lock()  # two threads of a worker must not share the process's random state
+BUILD_LOCK = threading.Lock()  # threads of a worker share the process's random state
 
 
 def build_model(config: RunConfig, data: TaskData | Shape) -> nn.Module:
-    """Return the model of a config, on the CPU. The caller's random state is left alone.
+    """Return the model of a config, on the CPU. The caller's random state does not change.
 
     Raises ValueError for a field that the model does not have, unless it has its default.
     """
     kind, block = _classes(config, data)
-    names = _arguments(kind, block)
-    _check_fields(config, kind, names)
-    options: dict[str, Any] = {name: getattr(config, name) for name in NAMES if name in names}
-    inputs = dict(
-        n_classes=data.n_classes,
-        vocab_size=data.vocab_size,
-        in_features=data.in_features,
-        in_channels=data.in_channels,
-        patch=data.patch,
-        positions=data.positions if config.positional == "learned" else None,
-    )
-    options.update({name: value for name, value in inputs.items() if name in names})
-    with BUILDING, torch.random.fork_rng(devices=[]):
+    arguments = _arguments(kind, block)
+    _check_fields(config, kind, arguments)
+    options: dict[str, Any] = {name: getattr(config, name) for name in NAMES}
+    for name in ("n_classes", "vocab_size", "in_features", "in_channels", "patch"):
+        options[name] = getattr(data, name)
+    options["positions"] = data.positions if config.positional == "learned" else None
+    options = {name: value for name, value in options.items() if name in arguments}
+    with BUILD_LOCK, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return kind(**options)
 
@@ -56,11 +49,11 @@ def build_model(config: RunConfig, data: TaskData | Shape) -> nn.Module:
 def _classes(config: RunConfig, data: TaskData | Shape) -> tuple[type[nn.Module], type[nn.Module]]:
     """Return the class of the model and of its blocks."""
     entry = MODELS[config.model]
+    if data.per_position and entry.classifier is not None:
+        raise ValueError(
+            f"{config.task} needs a language model, and there is none of {entry.name!r}"
+        )
     if data.per_position:
-        if entry.classifier is not None:
-            raise ValueError(
-                f"{config.task} needs a language model, and there is none of {entry.name!r}"
-            )
         return LanguageModel, entry.block
     if entry.classifier is not None:
         return entry.classifier, entry.block
@@ -71,34 +64,34 @@ def _classes(config: RunConfig, data: TaskData | Shape) -> tuple[type[nn.Module]
 
 @cache
 def _arguments(kind: type[nn.Module], block: type[nn.Module]) -> frozenset[str]:
-    """Return the names of the arguments that a model takes; those of its block if it passes them
-    on."""
-    own = inspect.signature(kind).parameters
-    names = set(own)
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in own.values()):
+    """Return the names of a model's arguments, with its block's if it passes them on."""
+    parameters = inspect.signature(kind).parameters
+    names = set(parameters)
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         names |= set(inspect.signature(block).parameters) - {"n1", "n2", "more"}
     return frozenset(names)
 
 
 @cache
-def _fields_of_models() -> frozenset[str]:
+def _model_fields() -> frozenset[str]:
     """Return the config fields that some model takes."""
-    taken = set(_arguments(ImageClassifier, VSSBlock))
+    arguments = set(_arguments(ImageClassifier, VSSBlock))
     for entry in MODELS.values():
-        taken |= _arguments(entry.classifier or SequenceClassifier, entry.block)
-    return frozenset({*taken & {*NAMES}, *TRAINED_LATER} - {*IGNORED})
+        arguments |= _arguments(entry.classifier or SequenceClassifier, entry.block)
+    return frozenset({*arguments.intersection(NAMES), *HEAD_FIELDS}.difference(IGNORED))
 
 
-def _check_fields(config: RunConfig, kind: type[nn.Module], names: frozenset[str]) -> None:
-    known = set(names)
+def _check_fields(config: RunConfig, kind: type[nn.Module], arguments: frozenset[str]) -> None:
+    """Raise ValueError for a field that the model does not take, unless it has its default."""
+    used = set(arguments)
     if kind is not LanguageModel:
-        known.update(TRAINED_LATER)
+        used.update(HEAD_FIELDS)
     if kind is MODELS[config.model].classifier:
-        known.add("model")
-    for name in NAMES:
-        given, default = getattr(config, name), getattr(DEFAULTS, name)
-        if name in _fields_of_models() and name not in known and given != default:
+        used.add("model")
+    for name in sorted(_model_fields() - used, key=NAMES.index):
+        value, default = getattr(config, name), getattr(DEFAULTS, name)
+        if value != default:
             raise ValueError(
-                f"{name}={given!r} has no effect on the {kind.__name__} that {config.task} needs: "
+                f"{name}={value!r} has no effect on the {kind.__name__} that {config.task} needs: "
                 f"leave it at {default!r}"
             )

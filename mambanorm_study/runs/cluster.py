@@ -1,7 +1,4 @@
-"""Where runs go: this process, Dask on this machine, or a Dask scheduler that somebody else
-started."""
-
-from __future__ import annotations
+"""Starts the workers of a sweep: none, Dask on this machine, or a running Dask scheduler."""
 
 import gc
 import logging
@@ -27,11 +24,10 @@ from mambanorm_study.runs.worker import debugging
 def count_workers(
     todo: list[RunConfig], workers: int | str = "auto", scheduler: str | None = None
 ) -> int:
-    """How many runs train side by side, each in a worker process; 0 = one after another in this
-    process.
+    """Return the number of worker processes; 0 = all runs one after another in this process.
 
-    "auto" is this process where there is a GPU, else as many as the cores hold. ValueError for
-    `workers` that is neither "auto" nor a whole number from 0 up.
+    "auto": 0 if the runs use a GPU, are quick or are a single one; otherwise as many as the cores
+    hold. Raises ValueError for wrong `workers`.
     """
     check_workers(workers)
     if scheduler is not None:
@@ -41,75 +37,77 @@ def count_workers(
         return min(len(todo), workers)
     if torch.cuda.is_available() and any(config.device != "cpu" for config in todo):
         return 0
-    given, threads = numba.config.NUMBA_NUM_THREADS, most_threads(todo)
-    alone = len(todo) == 1 or (
-        given == 1 and KERNEL in os.environ
-    )  # a notebook of the study may have one core
-    alone = alone or all(
-        config.scale == "smoke" for config in todo
-    )  # over before a worker has started
-    return 0 if alone and threads <= given else min(len(todo), max(1, cores() // threads))
+    available = numba.config.NUMBA_NUM_THREADS
+    threads = max(config.threads for config in todo)
+    one_core_kernel = available == 1 and KERNEL in os.environ  # a notebook of a study
+    only_smoke = all(config.scale == "smoke" for config in todo)  # quicker than starting a worker
+    if threads <= available and (len(todo) == 1 or one_core_kernel or only_smoke):
+        return 0
+    return min(len(todo), max(1, cores() // threads))
 
 
 def check_workers(workers: int | str) -> None:
-    if workers != "auto" and (
-        isinstance(workers, bool) or not isinstance(workers, int) or workers < 0
-    ):
+    """Raise ValueError unless workers is "auto" or a whole number from 0 up."""
+    if workers == "auto":
+        return
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ValueError(
             f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}"
         )
-
-
-def most_threads(configs: list[RunConfig]) -> int:
-    """The threads that a worker needs for any of these runs."""
-    return max(config.threads for config in configs)
 
 
 @contextmanager
 def open_client(
     client: Client | None, scheduler: str | None, workers: int | str, todo: list[RunConfig]
 ) -> Iterator[Client | None]:
-    """Where the runs go; None is this process. OSError if no scheduler answers, RuntimeError if
-    local workers do not start."""
+    """Yield the Dask client that trains the runs, None for this process.
+
+    Raises OSError if no scheduler answers, RuntimeError if local workers do not start.
+    """
     if client is not None:
         yield client
-    elif scheduler is not None:
+        return
+    if scheduler is not None:
         with connect(scheduler) as connected:
             if not connected.nthreads():
                 hint = f"start some with `dask worker {scheduler} --nthreads 1`"
                 print(f"no workers at {scheduler} yet: {hint}", file=sys.stderr)
             yield connected
-    elif (count := count_workers(todo, workers)) == 0:
+        return
+    count = count_workers(todo, workers)
+    if count == 0:
         yield None
-    else:
-        warm_up()  # compile once here, not once in every worker
-        with local_cluster(count, most_threads(todo)) as local:
-            yield local
+        return
+    warm_up()  # compile once here, not once in every worker
+    with local_cluster(count, max(config.threads for config in todo)) as local:
+        yield local
 
 
 @contextmanager
 def connect(scheduler: str) -> Iterator[Client]:
-    """A client of the scheduler at this address. ConnectionError if none answers, or if there is no
-    key for TLS."""
+    """Yield a client of the scheduler at this address.
+
+    Raises ConnectionError if no scheduler answers or if the key for TLS is missing.
+    """
     with _quiet_dask():
         try:
             client = Client(scheduler)
-        except (
-            OSError,
-            TypeError,
-        ) as error:  # TypeError: TLS, whose key only Dask's configuration can name
-            hint = "is it running, is that its address, and does it want a key (docs/clusters.md, Who may connect)?"
-            raise ConnectionError(f"no Dask scheduler answers at {scheduler}: {hint}") from error
+        except (OSError, TypeError) as error:  # TypeError: the TLS key is not configured
+            raise ConnectionError(
+                f"no Dask scheduler answers at {scheduler}: is it running, is that its address, "
+                "and does it want a key (docs/clusters.md, Who may connect)?"
+            ) from error
         with client:
             yield client
 
 
 @contextmanager
 def _quiet_dask() -> Iterator[None]:
-    """Silences Dask's own log lines about a lost connection: a sweep reports it once."""
-    names = ("distributed", "tornado", "asyncio")
+    """Silence Dask's log inside the `with`: a sweep itself reports a lost connection, once."""
     loggers = [
-        logging.getLogger(n) for n in logging.root.manager.loggerDict if n.split(".")[0] in names
+        logging.getLogger(name)
+        for name in logging.root.manager.loggerDict
+        if name.split(".")[0] in ("distributed", "tornado", "asyncio")
     ]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -126,67 +124,63 @@ KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": 2**25,
     "MALLOC_ARENA_MAX": 1,
 }
-"""For glibc. Dask's own setting trims at 64 kB: every tensor then goes back to the kernel and is
-faulted in again page by page, which took 40 % of a worker's time."""
+"""Settings of glibc. Dask trims at 64 kB, so the kernel faults every tensor in again page by page,
+which took 40 % of a worker's time."""
 
 HOST = "127.0.0.1"
-LOOPBACK = dict(
-    host=HOST, dashboard_address=None, scheduler_kwargs={"dashboard_address": f"{HOST}:0"}
-)
 
 
 @contextmanager
 def local_cluster(workers: int, threads: int) -> Iterator[Client]:
-    """A Dask cluster that only this process can talk to, without Dask's pages; a run may use up to
-    `threads` threads.
+    """Yield a client of a Dask cluster on this machine; each run may use `threads` threads.
 
-    Dask runs whatever code it is sent, so every socket is bound to loopback, and speaks TLS with a
-    key made for this cluster: another user of the machine has none. Dask always serves HTTP, so its
-    list of routes is left empty. RuntimeError if the workers do not start.
+    Only this process can use the cluster, because Dask runs any code that it is sent: the sockets
+    are bound to loopback and speak TLS with a new key, and the HTTP server has no routes. Raises
+    RuntimeError if the workers do not start.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(
-            1
-        )  # a worker that is still importing the script: the process that started it tells why
-    settings = {"distributed.nanny.pre-spawn-environ": worker_environment(threads)}
-    settings |= {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker")}
-    options = LOOPBACK | dict(
-        threads_per_worker=1, memory_limit=0, protocol="tls", security=Security.temporary()
-    )
-    options |= dict(n_workers=workers, silence_logs="ERROR" if debugging() else "CRITICAL")
-    # Dask sets its workers' variables in our environment, and would leave them to whatever starts
-    # later
+        raise SystemExit(1)  # a worker that imports the script; its parent process explains it
+    settings = {
+        "distributed.nanny.pre-spawn-environ": worker_environment(threads),
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
+    }
+    # Dask sets the workers' variables in this process, so they are restored afterwards
     with patch.dict(os.environ), dask.config.set(settings):
         try:
-            cluster = LocalCluster(**options)
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                memory_limit=0,
+                host=HOST,
+                protocol="tls",
+                security=Security.temporary(),
+                dashboard_address=None,
+                scheduler_kwargs={"dashboard_address": f"{HOST}:0"},
+                silence_logs="ERROR" if debugging() else "CRITICAL",
+            )
         except RuntimeError as error:
             raise RuntimeError(
-                "the worker processes did not start. Each imports your script first: put what runs there under "
-                '`if __name__ == "__main__":`, or sweep with workers=0, in this process'
+                "the worker processes did not start. Each imports your script first: "
+                'put what runs there under `if __name__ == "__main__":`, '
+                "or sweep with workers=0, in this process"
             ) from error
         with cluster, Client(cluster) as client:
             client.wait_for_workers(workers)
-            client.run(_settle)
+            client.run(freeze_imports)
             yield client
 
 
 def worker_environment(threads: int) -> dict[str, int]:
-    """The environment that a worker process is started with, here or on a cluster
-    (docs/clusters.md).
+    """Return the environment of a worker process, here or on a cluster (docs/clusters.md).
 
-    Numba needs its thread limit before it starts; a run then takes as many threads as it asks for.
+    Numba needs its thread limit before it starts.
     """
-    return (
-        dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
-        | KEEP_FREED_MEMORY
-    )
+    names = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    return {**dict.fromkeys(names, threads), **KEEP_FREED_MEMORY}
 
 
-def _settle() -> None:
-    """Called once in each worker: hides what it has imported from the garbage collector, which
-    every run calls first.
-
-    Without this, that call took a sixth of a second a run.
-    """
+def freeze_imports() -> None:
+    """Hide imported objects from the garbage collector, which saves 0.17 s in each run."""
     gc.collect()
     gc.freeze()

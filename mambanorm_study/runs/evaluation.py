@@ -1,12 +1,10 @@
-"""A model on a split, without gradients: its predictions, their accuracy and loss.
+"""Evaluates a model on a split without gradients: predictions, accuracy and loss.
 
-Of a language model the accuracy is the share of the positions whose next token it finds likeliest,
-and losses are means over positions. Of a regression the accuracy is R² against the training mean,
-the mean over its targets, at least 0: the share of the squared error that a model takes away from
+A language model's accuracy is the share of positions whose next token is the likeliest one; its
+loss is a mean over positions. A regression's accuracy is R² against the training mean, averaged
+over the targets and at least 0: the share of the squared error that the model removes from
 predicting the training mean. RMSE and MAE are in the targets' units.
 """
-
-from __future__ import annotations
 
 import numpy as np
 import torch
@@ -17,16 +15,19 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.tasks import Split
 from mambanorm_study.tasks.base import IGNORED, Units
 
-EVAL_BATCH = 64  # part of what a run is: in a larger batch some products round otherwise (listops, d_model 16)
+Batch = tuple[Tensor, Tensor | None, Tensor]
+"""Inputs, lengths (None without padding) and labels of some rows."""
+
+EVAL_BATCH = 64  # changes results: some products round otherwise in a larger batch
 
 
 def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
+    """Return the context manager of the config's precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
-def to_device(
-    batch: tuple[Tensor, Tensor | None, Tensor], device: torch.device
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Return a batch on a device."""
     return tuple(part if part is None else part.to(device, non_blocking=True) for part in batch)
 
 
@@ -38,63 +39,73 @@ def predict(
     device: torch.device,
     units: Units | None = None,
 ) -> dict[str, np.ndarray]:
-    """label, predicted (−1 where the logits are not finite: wrong, whatever the label) and loss of
-    every row. Of a regression, label and predicted (n, T) in the targets' units, and `baseline`
-    (T,), the training mean. Where each position has a label: `right`, the share of a row's
-    positions, and loss, their mean."""
+    """Return what the model predicts for each row.
+
+    classes: label, predicted (−1, which is always wrong, if a logit is not finite) and loss, (n,).
+    regression: label and predicted in the targets' units, (n, T); loss, (n,); baseline, the
+    training mean, (T,).
+    a class at each position: right, the share of a row's positions, and loss, their mean, (n,).
+    """
     model.eval()
-    found: list[dict[str, np.ndarray]] = []
+    parts: list[dict[str, Tensor]] = []
     for rows in torch.arange(len(split)).split(EVAL_BATCH):
         inputs, lengths, labels = to_device(split.batch(rows), device)
         with autocast(config, device):
             logits = model(inputs, lengths).float()
-        found.append(
-            {key: value.cpu().numpy() for key, value in answers(logits, labels, units).items()}
-        )
-    arrays = {key: np.concatenate([part[key] for part in found]) for key in found[0]}
-    return arrays if units is None else arrays | {"baseline": units.mean.numpy()}
+        parts.append(row_predictions(logits, labels, units))
+    predictions = {
+        name: np.concatenate([part[name].cpu().numpy() for part in parts]) for name in parts[0]
+    }
+    if units is not None:
+        predictions["baseline"] = units.mean.numpy()
+    return predictions
 
 
-def answers(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Tensor]:
-    """What `predict` keeps of each row."""
+def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Tensor]:
+    """Return the entries of `predict` for each row of a batch."""
     if units is not None:
         loss = (logits - units.scaled(labels)).square().mean(-1)
-        return dict(label=labels, predicted=units.back(logits), loss=loss)
-    guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
+        return {"label": labels, "predicted": units.back(logits), "loss": loss}
+    predicted = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
     if labels.dim() == 1:
-        return dict(
-            label=labels, predicted=guess, loss=F.cross_entropy(logits, labels, reduction="none")
-        )
+        loss = F.cross_entropy(logits, labels, reduction="none")
+        return {"label": labels, "predicted": predicted, "loss": loss}
     loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # (B, L), 0 at IGNORED
-    told = (labels != IGNORED).sum(1)
-    return dict(right=(guess == labels).sum(1) / told, loss=loss.sum(1) / told)
+    n_labels = (labels != IGNORED).sum(1)
+    right = (predicted == labels).sum(1)
+    return {"right": right / n_labels, "loss": loss.sum(1) / n_labels}
 
 
 def accuracy(predictions: dict[str, np.ndarray]) -> float:
+    """Return the accuracy of predictions, a fraction; of a regression, R² (see above)."""
     if "right" in predictions:
         return float(predictions["right"].mean(dtype=np.float64))
     if "baseline" not in predictions:
         return float(np.mean(predictions["label"] == predictions["predicted"]))
-    label, predicted, baseline = (
-        predictions[name].astype(float) for name in ("label", "predicted", "baseline")
-    )
-    left = ((label - predicted) ** 2).sum(0) / ((label - baseline) ** 2).sum(0)
-    return max(float(1 - left.mean()), 0.0) if np.isfinite(left).all() else 0.0
+    error, baseline_error = regression_errors(predictions)
+    unexplained = (error**2).sum(0) / (baseline_error**2).sum(0)
+    return max(float(1 - unexplained.mean()), 0.0) if np.isfinite(unexplained).all() else 0.0
 
 
 def errors(predictions: dict[str, np.ndarray]) -> dict[str, float | None]:
-    """rmse and mae in the targets' units, and chance_rmse, that of the training mean; the mean over
-    several targets. None for classes."""
+    """Return rmse, mae and chance_rmse (of the training mean), each a mean over the targets.
+
+    They are None for classes, and not finite if the model's outputs are not.
+    """
     if "baseline" not in predictions:
-        return dict(rmse=None, mae=None, chance_rmse=None)
-    off, by_mean = (
-        predictions["label"].astype(float) - predictions[name] for name in ("predicted", "baseline")
-    )
-    rmse = {
-        name: float(np.sqrt((d**2).mean(0)).mean())
-        for name, d in (("rmse", off), ("chance_rmse", by_mean))
+        return {"rmse": None, "mae": None, "chance_rmse": None}
+    error, baseline_error = regression_errors(predictions)
+    return {
+        "rmse": float(np.sqrt((error**2).mean(0)).mean()),
+        "mae": float(np.abs(error).mean()),
+        "chance_rmse": float(np.sqrt((baseline_error**2).mean(0)).mean()),
     }
-    return rmse | dict(mae=float(abs(off).mean()))  # not finite where the model is not
+
+
+def regression_errors(predictions: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the errors (n, T) of the model and of the training mean, in float64."""
+    label = predictions["label"].astype(float)
+    return label - predictions["predicted"], label - predictions["baseline"]
 
 
 def evaluate(
@@ -104,5 +115,6 @@ def evaluate(
     device: torch.device,
     units: Units | None = None,
 ) -> dict[str, float]:
+    """Return val_loss and val_accuracy of a model on a split."""
     predictions = predict(model, split, config, device, units)
     return {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}

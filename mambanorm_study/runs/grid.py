@@ -1,8 +1,7 @@
-"""Configs, made from a task, a scale, arms and seeds. An experiment is a visible list of them,
-built by plain Python (`study/experiments.py`).
-"""
+"""Makes configs from a task, a scale, arms and seeds.
 
-from __future__ import annotations
+An experiment is a visible list of configs, built by plain Python (tables/experiments.py).
+"""
 
 import operator
 from collections import Counter
@@ -18,34 +17,33 @@ from mambanorm_study.basics.presets import preset_options
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.config import RunConfig, check_seed
 from mambanorm_study.models.attention_arms import AttentionArm
-from mambanorm_study.runs.presets import DIFFERENCES, PAPER, SEEDS_PER_ARM, transformer_differences
+from mambanorm_study.runs.presets import DIFFERENCES, PAPER, transformer_differences
 
 
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
-    """The config of a task at a scale (None = the environment's), with some fields changed.
+    """Return the config of a task at a scale (None = the environment's), with some fields changed.
 
-    ValueError for changes that do not go together: a warm-up that outlasts the run, a part larger
-    than its whole. `RunConfig` itself accepts these, because stored runs may have them.
+    Raises ValueError for changes that do not fit together: a warm-up longer than the run, a part
+    larger than its whole. `RunConfig` itself accepts these, because stored runs may have them.
     """
     scale = default_scale() if scale is None else check_scale(scale)
-    own = DIFFERENCES[scale].get(task, {}) if isinstance(task, str) else {}
-    differences = {**DIFFERENCES[scale].get("*", {}), **own}
-    if options := preset_options(changes.get("arm")):
-        changes = {"norm_options": options} | changes
     arm = changes.get("arm")
-    if (
-        "model" not in changes
-        and isinstance(arm, str | Arm)
-        and isinstance(Arm.parse(arm), AttentionArm)
-    ):
-        changes["model"] = "transformer"
+    options = preset_options(arm)
+    if options:
+        changes = {"norm_options": options, **changes}
+    is_attention = isinstance(arm, str | Arm) and isinstance(Arm.parse(arm), AttentionArm)
+    if is_attention:
+        changes.setdefault("model", "transformer")
+    differences = dict(DIFFERENCES[scale].get("*", {}))
+    if isinstance(task, str):
+        differences.update(DIFFERENCES[scale].get(task, {}))
     if changes.get("model") == "transformer":
         differences = transformer_differences(scale, task, differences)
     config = RunConfig.from_dict({"task": task, "scale": scale, **differences, **changes})
     parts = (("warmup_steps", "steps"), ("micro_batch", "batch_size"), ("batch_size", "train_rows"))
     for part, whole in parts:
         size, limit = getattr(config, part), getattr(config, whole)
-        if size > limit > 0 and {part, whole} & set(changes):
+        if size > limit > 0 and (part in changes or whole in changes):
             raise ValueError(f"{part}={size} is beyond {whole}={limit}: change one of the two")
     return config
 
@@ -54,19 +52,20 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
 def setting_id(
     task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()
 ) -> str:
-    """Return the run_id of a run that differs from the task's settings at a scale in these fields
-    alone."""
+    """Return the run_id of the task's settings at a scale with these fields changed."""
     return base_config(task, scale, arm=arm, lr=lr, **dict(changes)).with_seed(seed).run_id
 
 
 def relative_cost(config: RunConfig) -> float:
-    """Work of a run up to a factor: steps × batch × layers × (width + a constant for what does not
-    grow with it)."""
+    """Return the work of a run up to a factor: steps × batch × layers × (width + a constant)."""
     return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
 
 
-def config_list(configs: Iterable[RunConfig]) -> list[RunConfig]:
-    """Configs as a list; a single one becomes a list of one. TypeError for what is none."""
+def config_list(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
+    """Return configs as a list, a single one as a list of one.
+
+    Raises TypeError for an item that is not a RunConfig.
+    """
     listed = isinstance(configs, Iterable) and not isinstance(configs, str | bytes | Mapping)
     configs = list(configs) if listed else [configs]
     for config in configs:
@@ -75,7 +74,7 @@ def config_list(configs: Iterable[RunConfig]) -> list[RunConfig]:
 
 
 def unique(configs: Iterable[RunConfig]) -> list[RunConfig]:
-    """The configs in their order, each run once."""
+    """Return the configs in their order, each run once."""
     return list({config.run_id: config for config in config_list(configs)}.values())
 
 
@@ -87,21 +86,22 @@ def grid(
     seeds: int | Iterable[int] | None = None,
     **changes: Any,
 ) -> list[RunConfig]:
-    """One config for each task, arm and seed, ordered by seed: a sweep that is stopped has all arms
-    of its seeds.
+    """Return one config for each task, arm and seed.
 
-    ValueError without an arm. An empty list of tasks gives no configs.
+    In each task they are ordered by seed, so a sweep that is stopped has all arms of its seeds. An
+    empty list of tasks gives no configs. Raises ValueError without an arm.
     """
-    if not isinstance(arms, Iterable) or not (
-        arms := [arms] if isinstance(arms, str | Arm) else list(arms)
-    ):
+    if isinstance(arms, str | Arm):
+        arms = [arms]
+    arm_list = list(arms) if isinstance(arms, Iterable) else []
+    if not arm_list:
         raise ValueError(f"arms must be a list of arms such as ['RMSN>SSM>GN'], got {arms!r}")
     scale = default_scale() if scale is None else check_scale(scale)
-    tasks = [tasks] if isinstance(tasks, str) else tasks
-    seeds, configs = check_seeds(seeds, scale), []
-    for task in tasks:
-        first = [base_config(task, scale, arm=str(arm), seed=seeds[0], **changes) for arm in arms]
-        configs += first + [config.with_seed(seed) for seed in seeds[1:] for config in first]
+    seeds = check_seeds(seeds, scale)
+    configs = []
+    for task in [tasks] if isinstance(tasks, str) else tasks:
+        first = [base_config(task, scale, arm=str(a), seed=seeds[0], **changes) for a in arm_list]
+        configs += [config.with_seed(seed) for seed in seeds for config in first]
     return unique(configs)
 
 
@@ -109,61 +109,71 @@ def grid(
 # seeds and names
 
 FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
-"""The seeds on which arms are compared. Seeds below, and those from 100 to 199, choose learning
-rates."""
+"""Arms are compared on these seeds. Smaller seeds, and 100 to 199, choose learning rates."""
 
 
 def is_test_seed(seed: int) -> bool:
+    """Return True if arms are compared on this seed."""
     return FIRST_TEST_SEED <= seed <= LAST_TEST_SEED
 
 
 def is_tuning_seed(seed: int) -> bool:
+    """Return True if this seed chooses learning rates."""
     return seed < FIRST_TEST_SEED or 100 <= seed < 200
 
 
+SEEDS_PER_ARM: dict[str, int] = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 3}
+"""Default number of seeds for each arm at each scale; Table 2 has 3."""
+
 MOST_SEEDS, MOST_COUNTED = 1_000, 100
-"""How many seeds a list may have; and the largest plain number n, which stands for 0…n−1: seed 100
-tunes."""
+"""Longest list of seeds; largest number n that stands for the seeds 0…n−1 (seed 100 tunes)."""
 
 
 def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
-    """Return `8` as [0…7], a list of seeds as it is, and None as the scale's.
+    """Return the seeds as a list: 8 as [0…7], None as those of the scale.
 
-    ValueError if there are none, too many, one twice, or one that is no whole number from 0 up.
+    Raises ValueError for no seed, too many, one twice, or one that is not a whole number from 0 up.
     """
-    seeds = SEEDS_PER_ARM[check_scale(scale)] if seeds is None else seeds
+    if seeds is None:
+        seeds = SEEDS_PER_ARM[check_scale(scale)]
     if isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes):
-        chosen, most = [check_seed(seed) for seed in islice(seeds, MOST_SEEDS + 1)], MOST_SEEDS
+        limit = MOST_SEEDS
+        chosen = [check_seed(seed) for seed in islice(seeds, limit + 1)]
     else:
-        chosen, most = range(min(_count_of(seeds), MOST_COUNTED + 1)), MOST_COUNTED
-    if not 0 < len(chosen) <= most:
-        wrong = "at least one seed is needed" if not chosen else f"more than {most:,} seeds"
+        limit = MOST_COUNTED
+        chosen = list(range(min(_check_count(seeds), limit + 1)))
+    if not 0 < len(chosen) <= limit:
+        problem = f"more than {limit:,} seeds" if chosen else "at least one seed is needed"
         raise ValueError(
-            f"{wrong}: give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
+            f"{problem}: give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
         )
     check_once("seed", chosen)
-    return list(chosen)
+    return chosen
 
 
-def _count_of(seeds: Any) -> int:
-    """Return a number of seeds as a plain one. ValueError for what is none; 0 and large ones are
-    left to the caller."""
+def _check_count(seeds: Any) -> int:
+    """Return a number of seeds as an int. Raise ValueError unless it is a whole number ≥ 0."""
     if isinstance(seeds, bool) or not hasattr(type(seeds), "__index__") or seeds < 0:
         raise ValueError(
-            f"the number of seeds must be a whole number from 1 to {MOST_COUNTED}, got {brief(seeds)}: "
+            f"the number of seeds must be a whole number from 1 to {MOST_COUNTED}, "
+            f"got {brief(seeds)}: "
             "3 stands for the seeds 0, 1, 2; a list such as [4, 7] names them"
         )
     return operator.index(seeds)
 
 
-def check_once(what: str, given: Sequence[object]) -> None:
-    """ValueError for what is given twice."""
-    if twice := [one for one, times in Counter(given).items() if times > 1]:
-        raise ValueError(f"{what} {twice[0]!r} is given twice")
+def check_once(what: str, values: Sequence[object]) -> None:
+    """Raise ValueError if a value occurs twice."""
+    for value, times in Counter(values).items():
+        if times > 1:
+            raise ValueError(f"{what} {value!r} is given twice")
 
 
 def check_task(name: str) -> str:
-    """As that of the registry, which a task of the kit need not wait for."""
+    """Return the name of a task. Raise ValueError if it is not registered.
+
+    The kit's own tasks are checked without importing them.
+    """
     if isinstance(name, str) and name in PAPER:
         return name
     from mambanorm_study import tasks
@@ -172,11 +182,12 @@ def check_task(name: str) -> str:
 
 
 def check_names(what: str, names: str | Iterable[str]) -> list[str]:
-    """A list of names; a single name becomes a list of one. ValueError for no name, and for what is
-    not a name."""
-    listed = (
-        [names] if isinstance(names, str) else list(names) if isinstance(names, Iterable) else []
-    )
-    if not listed or not all(isinstance(name, str) and name for name in listed):
+    """Return names as a list, a single name as a list of one.
+
+    Raises ValueError for no name and for an item that is not a name.
+    """
+    name_list = [names] if isinstance(names, str) else names
+    name_list = list(name_list) if isinstance(name_list, Iterable) else []
+    if not name_list or not all(isinstance(name, str) and name for name in name_list):
         raise ValueError(f"{what} must be a list of names, got {names!r}")
-    return listed
+    return name_list

@@ -1,11 +1,10 @@
-"""The loss that a run goes down, with the regimen of S2 (§IV.C.3): each part a field of RunConfig
-and off by default.
+"""The loss of a run, and what it takes over from other runs (S2, §IV.C.3).
 
-What is random depends on the seed and the step alone, so a run that continues from a checkpoint is
-the same run.
+Each part of the regimen is a field of RunConfig and off by default. Its random numbers depend on
+the seed and the step alone, so a run that continues from a checkpoint is the same run.
 
 Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 2016 (label smoothing);
-Hinton et al. 2015 (distillation). Averaged weights are in observers.py.
+Hinton et al. 2015 (distillation). Averaged weights are in runs/training_state.py.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.evaluation import autocast
+from mambanorm_study.runs.evaluation import Batch, autocast
 from mambanorm_study.tasks import TASKS
 from mambanorm_study.tasks.base import Units
 
@@ -29,24 +28,28 @@ if TYPE_CHECKING:
     from mambanorm_study.runs.result import StoredRun
 
 
-class Lesson(NamedTuple):
-    """What the outputs of a batch are compared with. other: the labels of the rows mixed in,
-    `share` of the loss is the own labels'. soft: the teacher's outputs."""
+class Targets(NamedTuple):
+    """What the outputs of a batch are compared with.
+
+    mixed_labels: labels of the rows mixed into the batch. share: weight of `labels` in the loss;
+    `mixed_labels` have the rest. teacher_outputs: the teacher's logits or values.
+    """
 
     labels: Tensor
-    other: Tensor | None = None
+    mixed_labels: Tensor | None = None
     share: float = 1.0
-    soft: Tensor | None = None
+    teacher_outputs: Tensor | None = None
 
-    def of(self, rows: slice) -> Lesson:
-        return Lesson(*(part[rows] if isinstance(part, Tensor) else part for part in self))
+    def rows(self, rows: slice) -> Targets:
+        """Return the targets of some rows."""
+        return Targets(*(part[rows] if isinstance(part, Tensor) else part for part in self))
 
 
 class Loss:
-    """The loss of a batch of a run, in parts, one for each micro-batch; a norm sees one at a time.
+    """The loss of a batch, in parts: one for each micro-batch.
 
-    units: the scale of a regression's targets. watching: opened around every forward pass of the
-    model that learns.
+    units: scale of a regression's targets. recording: returns a context manager that is opened
+    around every forward pass of the trained model.
     """
 
     def __init__(
@@ -56,32 +59,30 @@ class Loss:
         *,
         teacher: nn.Module | None = None,
         units: Units | None = None,
-        watching: Callable[[], AbstractContextManager] = nullcontext,
+        recording: Callable[[], AbstractContextManager] = nullcontext,
     ):
-        self.config, self.teacher, self.units, self.watching = config, teacher, units, watching
-        self.head_first = HeadFirst(model, config)
+        self.config, self.teacher, self.units, self.recording = config, teacher, units, recording
+        self.frozen_body = FrozenBody(model, config.head_steps)
 
-    def __call__(
-        self, model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor], step: int
-    ) -> Iterator[Tensor]:
+    def __call__(self, model: nn.Module, batch: Batch, step: int) -> Iterator[Tensor]:
         inputs, lengths, labels = batch
         labels = labels if self.units is None else self.units.scaled(labels)
-        inputs, lesson = mixed(inputs, lengths, labels, self.config, step)
-        lowered = autocast(self.config, inputs.device)
+        inputs, targets = mix_rows(inputs, lengths, labels, self.config, step)
+        precision = autocast(self.config, inputs.device)
         if self.teacher is not None:
-            with torch.no_grad(), lowered:
-                lesson = lesson._replace(soft=self.teacher(inputs, lengths).float())
-        self.head_first.at(step)
-        draws = StepDraws(self.config, step) if self.config.drop_path else nullcontext()
-        for part in micro_batches(len(labels), self.config.micro_batch):
-            taught = lesson.of(part)
-            with (
-                self.watching(),
-                draws,
-                lowered,
-            ):  # all closed before the backward pass, which may fail
-                outputs = model(inputs[part], None if lengths is None else lengths[part])
-                loss = loss_of(outputs, taught, self.config) * (len(taught.labels) / len(labels))
+            with torch.no_grad(), precision:
+                outputs = self.teacher(inputs, lengths).float()
+            targets = targets._replace(teacher_outputs=outputs)
+        self.frozen_body.set_step(step)
+        random_state = (
+            StepRandomState(self.config, step) if self.config.drop_path else nullcontext()
+        )
+        for rows in micro_batches(len(labels), self.config.micro_batch):
+            part = targets.rows(rows)
+            # all are closed before the backward pass, which may raise
+            with self.recording(), random_state, precision:
+                outputs = model(inputs[rows], None if lengths is None else lengths[rows])
+                loss = loss_of(outputs, part, self.config) * (len(part.labels) / len(labels))
             yield loss
 
 
@@ -89,14 +90,16 @@ class Loss:
 # mixing
 
 
-def mixed(
+def mix_rows(
     inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig, step: int
-) -> tuple[Tensor, Lesson]:
-    """The inputs of a step, (B, L, F) or (B, H, W, C), each row mixed with another one; where both
-    ways are on, one of them by a coin. ValueError for token ids, which are no numbers, and for rows
-    with padding, which is no part of a row."""
+) -> tuple[Tensor, Targets]:
+    """Return the inputs of a step, (B, L, F) or (B, H, W, C), each row mixed with another row.
+
+    If MixUp and CutMix are both on, each step uses one of them at random. Raises ValueError for
+    token ids, which cannot be averaged, and for rows with padding.
+    """
     if not (config.mixup or config.cutmix):
-        return inputs, Lesson(labels)
+        return inputs, Targets(labels)
     if not inputs.is_floating_point():
         raise ValueError(
             f"mixup and cutmix mix numbers, and {config.task} has token ids: set both to 0"
@@ -106,199 +109,118 @@ def mixed(
             f"mixup and cutmix mix rows of one length, and {config.task} has padding: set both to 0"
         )
     rng = np.random.default_rng([config.seed, step])
-    other = torch.as_tensor(rng.permutation(len(labels)), device=labels.device)
-    cut = config.cutmix and (not config.mixup or rng.random() < 0.5)
-    share = float(rng.beta(*[config.cutmix if cut else config.mixup] * 2))
-    if cut:
-        inputs, share = _cut(inputs, inputs[other], share, rng)
+    order = torch.as_tensor(rng.permutation(len(labels)), device=labels.device)
+    use_cutmix = config.cutmix and (not config.mixup or rng.random() < 0.5)
+    alpha = config.cutmix if use_cutmix else config.mixup
+    share = float(rng.beta(alpha, alpha))
+    if use_cutmix:
+        inputs, share = _paste_box(inputs, inputs[order], share, rng)
     else:
-        inputs = share * inputs + (1 - share) * inputs[other]
-    return inputs, Lesson(labels, labels[other], share)
+        inputs = share * inputs + (1 - share) * inputs[order]
+    return inputs, Targets(labels, labels[order], share)
 
 
-def _cut(
-    inputs: Tensor, others: Tensor, share: float, rng: np.random.Generator
+def _paste_box(
+    inputs: Tensor, pasted: Tensor, share: float, rng: np.random.Generator
 ) -> tuple[Tensor, float]:
-    """A box of about 1 − share of the positions is the other row's; returns the share that stays.
-    The box is placed by its centre and cut off at the border, as in the paper."""
+    """Return inputs with a box of about 1 − share of the positions replaced, and the exact share.
+
+    The box is placed by its centre and cut off at the border, as in the paper.
+    """
     sizes = inputs.shape[1:-1]
-    place = [slice(None)]
+    box, pasted_share = [slice(None)], 1.0
     for size in sizes:
         length, centre = size * (1 - share) ** (1 / len(sizes)), rng.integers(size)
-        place.append(
-            slice(max(round(centre - length / 2), 0), min(round(centre + length / 2), size))
-        )
-    pasted = inputs.clone()
-    pasted[tuple(place)] = others[tuple(place)]
-    return pasted, 1 - float(
-        np.prod([(s.stop - s.start) / n for s, n in zip(place[1:], sizes, strict=True)])
-    )
+        start, stop = max(round(centre - length / 2), 0), min(round(centre + length / 2), size)
+        box.append(slice(start, stop))
+        pasted_share *= (stop - start) / size
+    inputs = inputs.clone()
+    inputs[tuple(box)] = pasted[tuple(box)]
+    return inputs, 1 - pasted_share
 
 
 # --------------------------------------------------------------------------------------------------
 # the loss
 
 
-def loss_of(outputs: Tensor, lesson: Lesson, config: RunConfig) -> Tensor:
-    """The mean loss: cross-entropy of logits with classes, squared error of values with targets
-    (float labels). Where each position has a class, (B, L), every position counts as a row."""
-    labels = lesson.labels
-    if labels.dim() == 2 and not labels.is_floating_point():
-        soft = None if lesson.soft is None else lesson.soft.flatten(0, 1)
-        return loss_of(
-            outputs.flatten(0, 1), lesson._replace(labels=labels.flatten(), soft=soft), config
-        )
+def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
+    """Return the mean loss: cross-entropy of logits, or squared error of values.
 
-    def hard(wanted: Tensor) -> Tensor:
-        if wanted.is_floating_point():
-            return F.mse_loss(outputs.float(), wanted)
-        return F.cross_entropy(outputs, wanted, label_smoothing=config.label_smoothing)
-
-    loss = hard(labels)
-    if lesson.other is not None:
-        loss = lesson.share * loss + (1 - lesson.share) * hard(lesson.other)
-    if lesson.soft is None:
+    If each position has a class, labels (B, L), every position counts as a row.
+    """
+    is_per_position = targets.labels.dim() == 2 and not targets.labels.is_floating_point()
+    if is_per_position:
+        outputs = outputs.flatten(0, 1)
+        teacher_outputs = targets.teacher_outputs
+        if teacher_outputs is not None:
+            teacher_outputs = teacher_outputs.flatten(0, 1)
+        targets = Targets(targets.labels.flatten(), teacher_outputs=teacher_outputs)
+    loss = label_loss(outputs, targets.labels, config)
+    if targets.mixed_labels is not None:
+        mixed_loss = label_loss(outputs, targets.mixed_labels, config)
+        loss = targets.share * loss + (1 - targets.share) * mixed_loss
+    if targets.teacher_outputs is None:
         return loss
-    return (1 - config.teacher_weight) * loss + config.teacher_weight * distance(
-        outputs, lesson, config
-    )
+    weight = config.teacher_weight
+    return (1 - weight) * loss + weight * distillation_loss(outputs, targets, config)
 
 
-def distance(outputs: Tensor, lesson: Lesson, config: RunConfig) -> Tensor:
-    """T²·KL(teacher/T ‖ student/T), mean over the rows (Hinton et al. 2015); of values their
-    squared error."""
-    if lesson.labels.is_floating_point():
-        return F.mse_loss(outputs.float(), lesson.soft.float())
-    student, teacher = (
-        (logits.float() / config.temperature).log_softmax(-1) for logits in (outputs, lesson.soft)
-    )
-    return config.temperature**2 * F.kl_div(
-        student, teacher, reduction="batchmean", log_target=True
-    )
+def label_loss(outputs: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
+    """Return the mean cross-entropy for classes, the mean squared error for float labels."""
+    if labels.is_floating_point():
+        return F.mse_loss(outputs.float(), labels)
+    return F.cross_entropy(outputs, labels, label_smoothing=config.label_smoothing)
 
 
-# --------------------------------------------------------------------------------------------------
-# what other runs give
+def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
+    """Return T²·KL(teacher/T ‖ student/T), the mean over the rows (Hinton et al. 2015).
+
+    For real-valued targets, return the mean squared difference.
+    """
+    if targets.labels.is_floating_point():
+        return F.mse_loss(outputs.float(), targets.teacher_outputs.float())
+    student = (outputs.float() / config.temperature).log_softmax(-1)
+    teacher = (targets.teacher_outputs.float() / config.temperature).log_softmax(-1)
+    divergence = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+    return config.temperature**2 * divergence
 
 
-def take_over(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
-    """Fills the model with the weights of the run `start`; its head too if that run is of the same
-    task.
+class FrozenBody:
+    """Freezes all of a model but its head in the steps 1…head_steps (phase 1 of fine-tuning)."""
 
-    ValueError where there is no such run, one that diverged or has seen test rows of this one,
-    where its model computes something else, or where a weight is missing, too many or of another
-    shape."""
-    if not config.start:
-        return
-    run = _run("start", config.start, config, runs_dir)
-    for name in (*SAME_FUNCTION, *OWN_FUNCTION[config.model]):
-        theirs, ours = getattr(run.config, name), getattr(config, name)
-        if theirs != ours:
-            raise ValueError(
-                f"start: {_named(run)} has {name}={theirs!r}, this run {ours!r}: its weights mean another model"
-            )
-    theirs, ours = run.checkpoint, model.state_dict()
-    if run.config.task != config.task:
-        theirs = {name: value for name, value in theirs.items() if not name.startswith("head.")}
-        theirs |= {name: value for name, value in ours.items() if name.startswith("head.")}
-    _fill("start", run, model, theirs)
-
-
-def teacher_of(
-    config: RunConfig, build: Callable[[RunConfig], nn.Module], runs_dir: str | Path | None
-) -> nn.Module | None:
-    """The model of the run `teacher`, ready to be asked; None without one. `build` makes it for
-    this run's data.
-
-    ValueError where there is no such run, one that diverged, has seen test rows of this one or is
-    of another task, or where its weights do not fit this run's inputs and classes."""
-    if not config.teacher:
-        return None
-    run = _run("teacher", config.teacher, config, runs_dir)
-    if run.config.task != config.task:
-        raise ValueError(
-            f"teacher: {_named(run)} knows nothing of {config.task}: a teacher is of the same task"
-        )
-    model = build(run.config.but(task=config.task, scale=config.scale, seed=config.seed))
-    _fill("teacher", run, model, run.checkpoint)
-    return model.eval().requires_grad_(False)
-
-
-SAME_FUNCTION = ("arm", "norm_options", "stem_norm", "final_norm")
-OWN_FUNCTION = {"mamba": (), "mamba2": ("n_groups",), "transformer": ("n_heads", "norm_position")}
-"""What decides, beside the shapes, what weights compute: in every model, and in each besides."""
-
-
-def _run(what: str, run_id: str, config: RunConfig, runs_dir: str | Path | None) -> StoredRun:
-    """A run that this one may learn from."""
-    from mambanorm_study.runs.store import stored_run  # here: what has no other run needs no store
-
-    run = stored_run(run_id, runs_dir)
-    if run is None:
-        raise ValueError(
-            f"{what}={run_id!r}: the store holds no such run, train it first (mambanorm runs lists them)"
-        )
-    if run.facts["status"] != "ok":
-        raise ValueError(f"{what}: {_named(run)} diverged, there is nothing to learn from it")
-    theirs, ours = ((c.scale, c.seed) for c in (run.config, config))
-    tell = TASKS[config.task].shape
-    if (
-        run.config.task == config.task
-        and theirs != ours
-        and (tell is None or tell(config.scale).reshuffled)
-    ):
-        raise ValueError(
-            f"{what}: {_named(run)} is of scale {theirs[0]}, seed {theirs[1]}, which deal out other rows than scale "
-            f"{ours[0]}, seed {ours[1]}: it may have learned this run's test rows; take one of the same scale and seed"
-        )
-    return run
-
-
-def _named(run: StoredRun) -> str:
-    return f"run {run.config.run_id} ({run.config.task}, {run.config.arm})"
-
-
-def _fill(what: str, run: StoredRun, model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """ValueError, in torch's words, for the first weight that is missing, too many or of another
-    shape."""
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise ValueError(
-            f"{what}: {_named(run)} does not fit: {str(error).splitlines()[1].strip()}"
-        ) from None
-
-
-class HeadFirst:
-    """Phase 1 of fine-tuning, steps 1…head_steps: the body does not learn, and gives what it gives
-    in a test."""
-
-    def __init__(self, model: nn.Module, config: RunConfig):
-        self.steps = config.head_steps
+    def __init__(self, model: nn.Module, head_steps: int):
+        self.head_steps = head_steps
         self.body = [child for name, child in model.named_children() if name != "head"]
-        self.learning = [p for child in self.body for p in child.parameters() if p.requires_grad]
+        self.trainable = [
+            parameter
+            for child in self.body
+            for parameter in child.parameters()
+            if parameter.requires_grad
+        ]
 
-    def at(self, step: int) -> None:
-        """Freezes the body, or frees it; to be called after `model.train()`."""
-        if not self.steps:
+    def set_step(self, step: int) -> None:
+        """Freeze or free the body. Call it after `model.train()`."""
+        if not self.head_steps:
             return
-        frozen = step <= self.steps
+        frozen = step <= self.head_steps
         for child in self.body:
             child.train(not frozen)
-        for parameter in self.learning:
+        for parameter in self.trainable:
             parameter.requires_grad_(not frozen)
 
 
-class StepDraws:
-    """torch's random numbers of a step; the caller's are left alone. Opened again, for the next
-    micro-batch, it goes on where it was closed."""
+class StepRandomState:
+    """A context manager with torch's random numbers of a step, which follow from seed and step.
+
+    Opened again for the next micro-batch, it continues. The caller's random state is restored.
+    """
 
     def __init__(self, config: RunConfig, step: int):
         seed = np.random.SeedSequence([config.seed, step]).generate_state(1, np.uint64)[0]
         self.seed, self.state = int(seed >> 1), None
 
     def __enter__(self) -> None:
-        self.callers = torch.get_rng_state()
+        self.caller_state = torch.get_rng_state()
         if self.state is None:
             torch.manual_seed(self.seed)
         else:
@@ -306,7 +228,109 @@ class StepDraws:
 
     def __exit__(self, *_: object) -> None:
         self.state = torch.get_rng_state()
-        torch.set_rng_state(self.callers)
+        torch.set_rng_state(self.caller_state)
+
+
+# --------------------------------------------------------------------------------------------------
+# weights and teachers from other runs
+
+FUNCTION_FIELDS = ("arm", "norm_options", "stem_norm", "final_norm")
+MODEL_FUNCTION_FIELDS = {
+    "mamba": (),
+    "mamba2": ("n_groups",),
+    "transformer": ("n_heads", "norm_position"),
+}
+"""Config fields that decide, besides the shapes, what a model's weights compute."""
+
+
+def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
+    """Load the weights of the run `config.start`; those of its head only if the task is the same.
+
+    Raises ValueError if the run does not exist, diverged, may have seen test rows of this run,
+    computes another function, or does not have exactly the model's weights.
+    """
+    if not config.start:
+        return
+    run = _find_source("start", config.start, config, runs_dir)
+    for name in (*FUNCTION_FIELDS, *MODEL_FUNCTION_FIELDS[config.model]):
+        source_value, value = getattr(run.config, name), getattr(config, name)
+        if source_value != value:
+            raise ValueError(
+                f"start: {_describe(run)} has {name}={source_value!r}, this run {value!r}: "
+                "its weights mean another model"
+            )
+    weights = run.checkpoint
+    if run.config.task != config.task:
+        head = {name: w for name, w in model.state_dict().items() if name.startswith("head.")}
+        body = {name: w for name, w in weights.items() if not name.startswith("head.")}
+        weights = {**body, **head}
+    _load_weights("start", run, model, weights)
+
+
+def load_teacher(
+    config: RunConfig, build: Callable[[RunConfig], nn.Module], runs_dir: str | Path | None
+) -> nn.Module | None:
+    """Return the model of the run `config.teacher` in eval mode, None if the config names none.
+
+    build: makes a model for this run's data. Raises ValueError if the run does not exist, diverged,
+    may have seen test rows of this run, is of another task, or does not fit inputs and classes.
+    """
+    if not config.teacher:
+        return None
+    run = _find_source("teacher", config.teacher, config, runs_dir)
+    if run.config.task != config.task:
+        raise ValueError(
+            f"teacher: {_describe(run)} knows nothing of {config.task}: "
+            "a teacher is of the same task"
+        )
+    model = build(run.config.but(task=config.task, scale=config.scale, seed=config.seed))
+    _load_weights("teacher", run, model, run.checkpoint)
+    return model.eval().requires_grad_(False)
+
+
+def _find_source(
+    field: str, run_id: str, config: RunConfig, runs_dir: str | Path | None
+) -> StoredRun:
+    """Return the stored run that `field` names. Raise ValueError if this run may not use it."""
+    from mambanorm_study.runs.store import stored_run  # most runs need no store
+
+    run = stored_run(run_id, runs_dir)
+    if run is None:
+        raise ValueError(
+            f"{field}={run_id!r}: the store holds no such run, "
+            "train it first (mambanorm runs lists them)"
+        )
+    if run.facts["status"] != "ok":
+        raise ValueError(f"{field}: {_describe(run)} diverged, there is nothing to learn from it")
+    if _may_have_seen_test_rows(run.config, config):
+        raise ValueError(
+            f"{field}: {_describe(run)} is of scale {run.config.scale}, seed {run.config.seed}, "
+            f"which deal out other rows than scale {config.scale}, seed {config.seed}: "
+            "it may have learned this run's test rows; take one of the same scale and seed"
+        )
+    return run
+
+
+def _may_have_seen_test_rows(source: RunConfig, config: RunConfig) -> bool:
+    """Return True if both runs split the same task in different ways."""
+    same_split = (source.scale, source.seed) == (config.scale, config.seed)
+    if source.task != config.task or same_split:
+        return False
+    shape = TASKS[config.task].shape
+    return shape is None or shape(config.scale).reshuffled
+
+
+def _describe(run: StoredRun) -> str:
+    return f"run {run.config.run_id} ({run.config.task}, {run.config.arm})"
+
+
+def _load_weights(field: str, run: StoredRun, model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Load the weights. Raise ValueError with the first problem that torch names."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        problem = str(error).splitlines()[1].strip()
+        raise ValueError(f"{field}: {_describe(run)} does not fit: {problem}") from None
 
 
 def micro_batches(rows: int, size: int) -> list[slice]:

@@ -1,7 +1,7 @@
-"""What a run gives: `RunResult` as it has just been trained, `StoredRun` as it lies on disk, read
-and checked.
+"""The result of one run: `RunResult` in memory after training, `StoredRun` on disk.
 
-A damaged folder is never changed here; `runs/store.py` skips it with a warning that names it.
+Reading a stored run checks its files. It never changes a damaged folder; `runs/store.py` skips it
+with a warning that names it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunResult:
-    """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy
-    are chance. Of a regression they are R² against the training mean (runs/evaluation.py), and
-    chance is 0."""
+    """The result of a training run.
+
+    Accuracies are fractions. In a regression they are R² against the training mean
+    (runs/evaluation.py), and chance is 0. The test_accuracy and val_accuracy of a diverged run are
+    chance.
+    """
 
     config: RunConfig
     status: str  # ok | diverged
@@ -39,14 +42,14 @@ class RunResult:
     val_accuracy: float  # at the last step
     best_val_accuracy: float  # NaN if the run ended before its first evaluation
     best_step: int
-    best_val_loss: float | None  # at that step; None without an evaluation
-    chance: float  # accuracy of always guessing the commonest class
+    best_val_loss: float | None  # at best_step; None without an evaluation
+    chance: float  # accuracy of always guessing the most common class
     steps: int  # optimizer steps done
     first_nonfinite_step: int | None
     first_nonfinite_site: str | None
     wall_s: float
     tokens_per_s: float
-    peak_memory_mb: float  # NaN where neither CUDA nor Linux tells it
+    peak_memory_mb: float  # NaN if neither CUDA nor Linux reports it
     threads: int
     backend: str
     parameters: int
@@ -54,63 +57,68 @@ class RunResult:
     git_commit: str
     machine: str
     test_loss: float | None  # cross-entropy in nats, or squared error of the scaled targets
-    chance_loss: (
-        float | None
-    )  # of a language model: in nats, of guessing by frequency; its test_loss if it diverged
-    rmse: float | None  # of a regression, on test, in the targets' units; the mean over several
+    # language models only: loss in nats of predicting each token by its frequency in the training
+    # split; the test_loss of a diverged run
+    chance_loss: float | None
+    rmse: float | None  # regression only: on test, in the targets' units, mean over the targets
     mae: float | None
     chance_rmse: float | None  # of predicting the training mean
     curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
-    predictions: dict[
-        str, np.ndarray
-    ]  # of the test split: label, predicted (−1: logits not finite), loss
+    predictions: dict[str, np.ndarray]  # on test: label, predicted (−1: logits not finite), loss
     diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
-    checkpoint: dict[str, Tensor]  # state_dict of the best validation step
+    checkpoint: dict[str, Tensor]  # state_dict at best_step
 
     def facts(self) -> dict[str, Any]:
-        """The scalars, as they stand in result.json and in a row of the run frame; None for what is
-        not finite, which JSON does not have."""
-        facts = {name: getattr(self, name) for name in FACTS}
-        odd = {
-            name
-            for name, value in facts.items()
-            if isinstance(value, float) and not math.isfinite(value)
-        }
-        return {name: None if name in odd else value for name, value in facts.items()}
+        """Return the scalars, as in result.json and in a row of the run frame.
+
+        Numbers that are not finite become None, because JSON has no NaN or infinity.
+        """
+        facts = {}
+        for name in FACTS:
+            value = getattr(self, name)
+            not_finite = isinstance(value, float) and not math.isfinite(value)
+            facts[name] = None if not_finite else value
+        return facts
 
 
 ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
 FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARRAYS))
-"""The scalars of a result, by name."""
+"""Names of the scalars of a result."""
 
 
 # --------------------------------------------------------------------------------------------------
 # on disk
 
-WRITTEN = ("config.json", "result.json", "curves.parquet")
-WRITTEN += ("predictions.npz", "diagnostics.npz", "checkpoint.safetensors")
+WRITTEN = (
+    *("config.json", "result.json", "curves.parquet"),
+    *("predictions.npz", "diagnostics.npz", "checkpoint.safetensors"),
+)
 MANIFEST = "manifest.json"
 FILES = (*WRITTEN, MANIFEST)
 
 
 class DamagedRun(ValueError):
-    """A stored run that is not what was written: a file is missing, cut or altered."""
+    """Raised for a stored run with a file that is missing, truncated or altered."""
 
     def __init__(self, folder: Path, reason: object):
-        text = f"the run {folder} is damaged: {reason}. The command that trained it sets it aside and trains it again"
-        super().__init__(text)
+        super().__init__(
+            f"the run {folder} is damaged: {reason}. "
+            "The command that trained it sets it aside and trains it again"
+        )
         self.reason = str(reason)
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run on disk; its arrays are read, and checked, when asked for: DamagedRun where a file is
-    not what was written, OSError where this user may not read it."""
+    """A run on disk. Its arrays are read, and checked against the manifest, on access.
+
+    Raises DamagedRun if a file was altered, OSError if this user cannot read it.
+    """
 
     path: Path
     config: RunConfig
     facts: dict[str, Any]
-    manifest: dict[str, dict[str, Any]]  # file → sha256 and bytes
+    manifest: dict[str, dict[str, Any]]  # file name → sha256 and bytes
 
     @property
     def curves(self) -> pd.DataFrame:
@@ -126,33 +134,33 @@ class StoredRun:
 
     @property
     def checkpoint(self) -> dict[str, Tensor]:
-        from safetensors.torch import (
-            load_file,
-        )  # here: a row of the run frame need not wait for torch
+        from safetensors.torch import load_file  # imports torch, which a run frame does not need
 
         return self._load("checkpoint.safetensors", load_file)
 
     def _load(self, name: str, read: Callable[[Path], Any]) -> Any:
         path = self.path / name
-        if sha256(path) != self.manifest[name]["sha256"]:
-            raise DamagedRun(
-                self.path, f"{name} was altered: its checksum is not that of the manifest"
-            )
+        _check_sum(name, sha256(path), self.manifest, self.path)
         return read(path)
 
-    def row(self) -> dict:
-        """One row of the run frame."""
-        return config_row(self.config) | self.facts | {"checked": True}
+    def row(self) -> dict[str, Any]:
+        """Return the row of the run frame."""
+        return {**config_row(self.config), **self.facts, "checked": True}
 
 
-def config_row(config: RunConfig) -> dict:
-    """The columns of the run frame that are known before a run."""
+def config_row(config: RunConfig) -> dict[str, Any]:
+    """Return the columns of the run frame that are known before training."""
     arm = Arm.parse(config.arm)
-    names = ("task", "arm", "seed", "scale", "lr", "n_layers", "d_model", "model")
-    same = {name: getattr(config, name) for name in names}
-    options = json.dumps(config.norm_options, sort_keys=True)
-    norms = {"n1": arm.n1, "n2": arm.n2, "more": arm.further}
-    return {"run_id": config.run_id, **same, **norms, "role": config.role, "norm_options": options}
+    names = ("task", "seed", "role", "scale", "lr", "n_layers", "d_model", "model")
+    return {
+        "run_id": config.run_id,
+        "arm": config.arm,
+        "n1": arm.n1,
+        "n2": arm.n2,
+        "more": arm.further,
+        "norm_options": json.dumps(config.norm_options, sort_keys=True),
+        **{name: getattr(config, name) for name in names},
+    }
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -161,50 +169,53 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_run(folder: Path) -> StoredRun | None:
-    """The run in a folder, checked as far as that is cheap; None if there is no folder. Raises
-    DamagedRun, OSError if the run cannot be read, or NotRegistered if its norm or its optimizer,
-    say, is not registered here."""
+    """Return the run in a folder, or None if the folder does not exist.
+
+    Checks the content of config and result, and the size of the other files. Raises DamagedRun,
+    OSError if the run cannot be read, and NotRegistered if its config names a norm, optimizer or
+    the like that is not registered.
+    """
     if not folder.exists():
         return None
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())["files"]
-        config, facts = (
-            _small_file(folder / name, manifest[name]["sha256"]) for name in WRITTEN[:2]
-        )
-        for name in WRITTEN[2:]:
-            if (folder / name).stat().st_size != manifest[name]["bytes"]:
-                raise ValueError(f"{name} is shorter or longer than it was")
-        config = RunConfig.from_json(config)
-        if config.run_id != folder.name:
-            raise ValueError(
-                f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA"
-            )
-        return StoredRun(folder, config, json.loads(facts), manifest)
+        return _read_checked(folder)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise DamagedRun(
-            folder, f"{Path(error.filename or folder).name} is missing or no file"
-        ) from error
-    except (NotRegistered, ImportFailed):
+        name = Path(error.filename or folder).name
+        raise DamagedRun(folder, f"{name} is missing or no file") from error
+    except (DamagedRun, NotRegistered, ImportFailed):
         raise
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        RecursionError,
-    ) as error:  # a file is not what its name says
+    except (ValueError, TypeError, KeyError, RecursionError) as error:  # the content is malformed
         raise DamagedRun(folder, error) from error
 
 
-def _small_file(path: Path, checksum: str) -> str:
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != checksum:
-        raise ValueError(f"{path.name} was altered: its checksum is not that of the manifest")
-    return content.decode()
+def _read_checked(folder: Path) -> StoredRun:
+    manifest = json.loads((folder / MANIFEST).read_bytes())["files"]
+    texts = {}
+    for name in ("config.json", "result.json"):
+        content = (folder / name).read_bytes()
+        _check_sum(name, hashlib.sha256(content).hexdigest(), manifest, folder)
+        texts[name] = content.decode()
+    for name in WRITTEN[2:]:
+        if (folder / name).stat().st_size != manifest[name]["bytes"]:
+            raise ValueError(f"{name} is shorter or longer than it was")
+    config = RunConfig.from_json(texts["config.json"])
+    if config.run_id != folder.name:
+        raise ValueError(
+            f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA"
+        )
+    return StoredRun(folder, config, json.loads(texts["result.json"]), manifest)
+
+
+def _check_sum(name: str, checksum: str, manifest: dict[str, dict], folder: Path) -> None:
+    if checksum != manifest[name]["sha256"]:
+        raise DamagedRun(folder, f"{name} was altered: its checksum is not that of the manifest")
 
 
 def check_run(folder: Path) -> None:
-    """Reads all of a run. DamagedRun if any of it is not what was written, OSError where it cannot
-    be read."""
+    """Read every file of a run. Raise DamagedRun if one was altered, OSError if one is unreadable.
+
+    Raises NotRegistered as `read_run` does.
+    """
     run = read_run(folder)
     for name in ARRAYS:
         getattr(run, name)

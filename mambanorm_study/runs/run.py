@@ -1,16 +1,12 @@
-"""`train`: one run of the study, config in, RunResult out. `loop.py` has the loop; here stands what
-is handed to it.
+"""`train`: one run of the study, from config to RunResult. The loop itself is mambanorm/loop.py.
 
 Divergence is a result, not an exception: the run stops at the first non-finite loss or gradient,
-keeps the step and the first non-finite site, and is scored as chance. Validation selects the step,
-the test split is read once.
+records the step and the first non-finite site, and is scored as chance. Validation selects the
+step; the test split is read once.
 
-Paired by construction: the seed alone decides the initial weights of every shared parameter, the
-batch order and, on the small tasks, the split. Two arms with one seed differ in their norms and in
-nothing else.
+Comparisons are paired: the seed alone decides the initial weights of every shared parameter, the
+batch order and, on the small tasks, the split. Two arms with one seed differ only in their norms.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,39 +20,57 @@ from torch import Tensor, nn
 
 from mambanorm.inside import record_sites
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate
+from mambanorm.loop import batch_order, fit, learning_rate
 from mambanorm.operations import scan_backend
 from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.build import build_model
-from mambanorm_study.runs.evaluation import accuracy, autocast, errors, evaluate, predict, to_device
-from mambanorm_study.runs.observers import Average, Best, Checkpoint, Progress
-from mambanorm_study.runs.regimen import Loss, micro_batches, mixed, take_over, teacher_of
+from mambanorm_study.runs.evaluation import (
+    Batch,
+    accuracy,
+    autocast,
+    errors,
+    evaluate,
+    predict,
+    to_device,
+)
+from mambanorm_study.runs.regimen import (
+    Loss,
+    load_start_weights,
+    load_teacher,
+    micro_batches,
+    mix_rows,
+)
 from mambanorm_study.runs.result import RunResult
-from mambanorm_study.runs.weight_log import WeightLog
+from mambanorm_study.runs.training_state import Checkpoint, TrainingState
 from mambanorm_study.tasks import Shape, TaskData, load_task
+
+StepCallback = Callable[[int, nn.Module, float], None]
 
 
 def train(
     config: RunConfig,
     *,
-    on_step: Callable[[int, nn.Module, float], None] | None = None,
+    on_step: StepCallback | None = None,
     checkpoint_dir: str | Path | None = None,
     checkpoint_every_s: float = 300.0,
     runs_dir: str | Path | None = None,
 ) -> RunResult:
-    """Trains one config and tests it once. `on_step(step, model, loss)` is called after each
-    optimizer step.
+    """Train the model of a config and test it once.
 
-    With `checkpoint_dir` the run continues from the checkpoint that it finds there, to the same
-    result bit for bit, and saves one every `checkpoint_every_s` seconds (runs/observers.py).
-    `wall_s` leaves out work that a kill lost. It trains on `config.threads` threads and with torch
-    as it comes, whatever the caller has set. Raises ValueError for a config that cannot be run
-    (unknown task, norm that does not fit, a batch larger than the data, more threads than there
-    are), TypeError for what is no config; never for divergence. `runs_dir`: where the runs lie that
-    a config names as its teacher or start (None = the run store).
+    on_step(step, model, loss): called after each optimizer step.
+    checkpoint_dir: the run continues from the checkpoint in this folder, to the same result bit for
+    bit, and saves one every `checkpoint_every_s` seconds (runs/training_state.py). `wall_s` does
+    not count lost work.
+    runs_dir: the store with the runs that the config names as `teacher` or `start`; None = the
+    default store.
+
+    Uses `config.threads` threads and torch's default settings, whatever the caller has set. Raises
+    ValueError for a config that cannot be run (unknown task, norm that does not fit, a batch larger
+    than the data, more threads than there are), TypeError for anything but a RunConfig. Never
+    raises for divergence.
     """
     check_kind("config", config, RunConfig, "base_config")
     with exactly_threads(config.threads), plain_torch():
@@ -65,7 +79,7 @@ def train(
 
 def _train(
     config: RunConfig,
-    on_step: Callable[[int, nn.Module, float], None] | None,
+    on_step: StepCallback | None,
     checkpoint_dir: str | Path | None,
     checkpoint_every_s: float,
     runs_dir: str | Path | None,
@@ -75,88 +89,110 @@ def _train(
     data = load_task(config.task, config.scale, config.seed)
     rows_used = check_data(config, data)
     model = build_model(config, data)
-    take_over(model, config, runs_dir)
-    teacher = teacher_of(config, lambda other: build_model(other, data).to(device), runs_dir)
-    model = model.to(device)
-    optimizer, average, log = (
-        optimizer_of(model, config),
-        Average(model, config.ema),
-        WeightLog(model),
-    )
-    best, curve, progress = (
-        Best(by_loss=data.units is not None or data.per_position),
-        [],
-        Progress(),
-    )
-    state = dict(
-        model=model,
-        optimizer=optimizer,
-        average=average,
-        log=log,
-        best=best,
-        curve=curve,
-        progress=progress,
-    )
-    checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **state)
+    load_start_weights(model, config, runs_dir)
+    teacher = load_teacher(config, lambda other: build_model(other, data).to(device), runs_dir)
+    by_loss = data.units is not None or data.per_position
+    state = TrainingState.before_training(model.to(device), config, by_loss)
+    checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config.run_id, state)
     checkpoint.load()
+    if not state.curve:
+        state.log.snapshot(0)
 
-    def batches() -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-        for rows in islice(
-            batch_order(config.seed, rows_used, config.batch_size, config.steps), len(curve), None
-        ):
-            batch = to_device(data.train.batch(rows), device)
-            progress.tokens += positions(*batch[:2], data.patch)
-            yield batch
-
-    def tell(step: int) -> None:
-        if on_step is not None:
-            on_step(step, model, curve[-1]["train_loss"])
-
-    def look(step: int) -> None:
-        if step % config.eval_every == 0 or step == config.steps:
-            curve[-1] |= evaluate(average.judged, data.val, config, device, data.units)
-            best.offer(curve, average.judged)
-            log.snapshot(step)
-
-    def out_of_patience(step: int) -> bool:
-        return best.is_old(curve, config.patience)
-
-    lost = None
-    if not curve:
-        log.snapshot(0)
-    if not out_of_patience(len(curve)):  # as a run may be that goes on from its checkpoint
-        lost = fit(
+    diverged_batch = None
+    # a run that stopped early may be continued from its last checkpoint
+    if not is_out_of_patience(state, config):
+        diverged_batch = fit(
             model,
-            optimizer,
-            batches(),
-            Loss(config, model, teacher=teacher, units=data.units, watching=log.watching),
+            state.optimizer,
+            batches_left(config, data, rows_used, device, state),
+            Loss(
+                config,
+                model,
+                teacher=teacher,
+                units=data.units,
+                recording=state.log.recording_outputs,
+            ),
             lr_of=partial(lr_at, config),
-            curve=curve,
-            callbacks=[average, log.turn, tell, look, checkpoint, out_of_patience],
+            curve=state.curve,
+            callbacks=callbacks(config, data, device, state, on_step, checkpoint),
         )
-    site = None if lost is None else nonfinite_site(model, lost, config, len(curve))
-    wall_s = progress.seconds
+    return _test(config, data, device, state, diverged_batch, memory)
 
-    best.restore(average.judged)
-    predictions = predict(average.judged, data.test, config, device, data.units)
+
+def _test(
+    config: RunConfig,
+    data: TaskData,
+    device: torch.device,
+    state: TrainingState,
+    diverged_batch: Batch | None,
+    memory: machine.PeakMemory,
+) -> RunResult:
+    """Test the best weights of a run that has ended, and return its result."""
+    site = None
+    if diverged_batch is not None:
+        site = nonfinite_site(state.model, diverged_batch, config, len(state.curve))
+    wall_s = state.seconds
+    model = state.evaluated_model
+    if state.best.weights is not None:
+        model.load_state_dict(state.best.weights)
     return result_of(
-        config, data, average.judged, curve, best, log, predictions, site,
+        config,
+        data,
+        state,
+        predict(model, data.test, config, device, data.units),
+        site,
         wall_s=wall_s,
-        tokens_per_s=progress.tokens / wall_s,
+        tokens_per_s=state.tokens / wall_s,
         peak_memory_mb=memory.growth(),
         backend=scan_backend(torch.empty(0, device=device)),
-    )  # fmt: skip
-
-
-def optimizer_of(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """Return the optimizer that a config names, for a model."""
-    return build_optimizer(
-        model,
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        betas=config.betas,
-        name=config.optimizer,
     )
+
+
+def batches_left(
+    config: RunConfig, data: TaskData, rows_used: int, device: torch.device, state: TrainingState
+) -> Iterator[Batch]:
+    """Yield the batches after the steps that the curve already has, and count their positions."""
+    order = batch_order(config.seed, rows_used, config.batch_size, config.steps)
+    for rows in islice(order, len(state.curve), None):
+        batch = to_device(data.train.batch(rows), device)
+        state.tokens += positions(*batch[:2], data.patch)
+        yield batch
+
+
+def callbacks(
+    config: RunConfig,
+    data: TaskData,
+    device: torch.device,
+    state: TrainingState,
+    on_step: StepCallback | None,
+    checkpoint: Checkpoint,
+) -> list[Callable[[int], object]]:
+    """Return what is called after each step, in this order."""
+
+    def average(step: int) -> None:
+        if state.averaged is not None:
+            state.averaged.update_parameters(state.model)
+
+    def report(step: int) -> None:
+        if on_step is not None:
+            on_step(step, state.model, state.curve[-1]["train_loss"])
+
+    def validate(step: int) -> None:
+        if step % config.eval_every == 0 or step == config.steps:
+            row, model = state.curve[-1], state.evaluated_model
+            row.update(evaluate(model, data.val, config, device, data.units))
+            state.best.update(row, model)
+            state.log.snapshot(step)
+
+    def stop_early(step: int) -> bool:
+        return is_out_of_patience(state, config)
+
+    return [average, state.log.record_step, report, validate, checkpoint, stop_early]
+
+
+def is_out_of_patience(state: TrainingState, config: RunConfig) -> bool:
+    """Return True if the last `patience` evaluations were no better. False for patience 0."""
+    return 0 < config.patience <= state.best.worse_evaluations
 
 
 def lr_at(config: RunConfig, step: int) -> float:
@@ -173,17 +209,18 @@ def lr_at(config: RunConfig, step: int) -> float:
 def result_of(
     config: RunConfig,
     data: TaskData,
-    judged: nn.Module,
-    curve: list[dict],
-    best: Best,
-    log: WeightLog,
+    state: TrainingState,
     predictions: dict[str, np.ndarray],
     nonfinite_site: str | None,
     **measured: float | str,
 ) -> RunResult:
-    """The result of a run that has ended: the model with the weights that were tested, and what was
-    seen on the way."""
+    """Return the result of a run from its last state and its test predictions.
+
+    measured: wall_s, tokens_per_s, peak_memory_mb and backend.
+    """
     diverged = nonfinite_site is not None
+    curve, best, model = state.curve, state.best, state.evaluated_model
+    test_loss = float(predictions["loss"].mean())
     return RunResult(
         config=config,
         status="diverged" if diverged else "ok",
@@ -197,92 +234,79 @@ def result_of(
         first_nonfinite_step=len(curve) if diverged else None,
         first_nonfinite_site=nonfinite_site,
         threads=config.threads,
-        parameters=sum(p.numel() for p in judged.parameters()),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
         versions=machine.versions(),
         git_commit=machine.git_commit(),
         machine=machine.machine(),
         curves=pd.DataFrame(curve).reindex(
             columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]
         ),
-        test_loss=data.chance_loss
-        if diverged and data.per_position
-        else float(predictions["loss"].mean()),
+        test_loss=data.chance_loss if diverged and data.per_position else test_loss,
         chance_loss=data.chance_loss,
         **errors(predictions),
         predictions=predictions,
-        diagnostics=log.arrays(),
+        diagnostics=state.log.arrays(),
         checkpoint={
-            name: value.detach().cpu().clone() for name, value in judged.state_dict().items()
+            name: value.detach().cpu().clone() for name, value in model.state_dict().items()
         },
         **measured,
     )
 
 
-def nonfinite_site(
-    model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor], config: RunConfig, step: int
-) -> str:
-    """Where the first non-finite number of a step stands that has just diverged on this batch."""
-    inputs, _ = mixed(*batch, config, step)
-    with autocast(config, inputs.device):
-        return find_nonfinite(model, inputs, batch[1], config.micro_batch)
-
-
 @torch.no_grad()
-def find_nonfinite(
-    model: nn.Module, inputs: Tensor, lengths: Tensor | None, micro_batch: int = 0
-) -> str:
-    """The first non-finite site of this very step: forward in the order of computation, then the
-    gradients backward."""
-    gradients = [
-        name
-        for name, p in model.named_parameters()
-        if p.grad is not None and not p.grad.isfinite().all()
-    ]
+def nonfinite_site(model: nn.Module, batch: Batch, config: RunConfig, step: int) -> str:
+    """Return the first non-finite site of the step that has just diverged on this batch.
+
+    Sites come in the order of computation: the forward pass, then the gradients backward.
+    """
+    inputs, lengths, _ = batch
+    inputs, _ = mix_rows(*batch, config, step)
     model.train()
-    for part in micro_batches(len(inputs), micro_batch):
-        with record_sites(model) as seen:
+    for part in micro_batches(len(inputs), config.micro_batch):
+        with record_sites(model) as recorded, autocast(config, inputs.device):
             logits = model(inputs[part], None if lengths is None else lengths[part])
-        if site := seen.first_nonfinite():
+        site = recorded.first_nonfinite()
+        if site:
             return site
         if not logits.isfinite().all():
             return "logits"
+    gradients = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None and not parameter.grad.isfinite().all()
+    ]
     return f"gradient of {gradients[-1]}" if gradients else "loss"
 
 
 def check_data(config: RunConfig, data: TaskData | Shape) -> int:
-    """How many rows of the training split a run uses, 0 = the shape does not tell. ValueError where
-    its config does not fit the data."""
+    """Return the number of training rows that a run uses, 0 if the shape does not state it.
+
+    Raises ValueError if the config does not fit the data.
+    """
     if data.targets and config.label_smoothing:
         raise ValueError(
-            f"label_smoothing={config.label_smoothing} smooths classes, and {config.task} is a regression"
+            f"label_smoothing={config.label_smoothing} smooths classes, "
+            f"and {config.task} is a regression"
         )
-    n = data.train_rows if isinstance(data, Shape) else len(data.train)
-    return check_rows(config, n) if n else 0
-
-
-def check_rows(config: RunConfig, n: int) -> int:
-    """How many of the n rows of the training split a run uses. ValueError where train_rows,
-    batch_size or micro_batch is larger than what it is taken from: the run would not be what its
-    config says."""
-    used = config.train_rows or n
-    for part, whole, limit in (
-        ("train_rows", f"the {n:,} training rows of {config.task} at scale {config.scale}", n),
-        (
-            "batch_size",
-            f"the {used:,} training rows of {config.task} at scale {config.scale}",
-            used,
-        ),
-        ("micro_batch", f"batch_size={config.batch_size}", config.batch_size),
-    ):
-        if getattr(config, part) > limit:
-            raise ValueError(
-                f"{part}={getattr(config, part)} is beyond {whole}: at most {limit} fit"
-            )
-    return used
+    rows = data.train_rows if isinstance(data, Shape) else len(data.train)
+    if not rows:
+        return 0
+    rows_used = config.train_rows or rows
+    split = f"training rows of {config.task} at scale {config.scale}"
+    limits = [
+        ("train_rows", rows, f"the {rows:,} {split}"),
+        ("batch_size", rows_used, f"the {rows_used:,} {split}"),
+        ("micro_batch", config.batch_size, f"batch_size={config.batch_size}"),
+    ]
+    for name, limit, whole in limits:
+        value = getattr(config, name)
+        if value > limit:
+            raise ValueError(f"{name}={value} is beyond {whole}: at most {limit} fit")
+    return rows_used
 
 
 def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
-    """How many positions the blocks see of a batch, padding left out."""
+    """Return how many positions of a batch the blocks see, without padding."""
     if lengths is not None:
         return int(lengths.sum())
     if inputs.dim() == 4:

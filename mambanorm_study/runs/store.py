@@ -1,24 +1,20 @@
-"""The run store: one folder a run, complete or absent, each file with its checksum.
+"""The run store: one folder for each run, complete or absent, with a checksum for each file.
 
-    runs/<run_id>/config.json  result.json  curves.parquet  predictions.npz  diagnostics.npz
-                  checkpoint.safetensors manifest.json    SHA-256 and size of every other file,
-                  written last
-    runs/.resume-<run_id>/         the checkpoint of a run under way (runs/observers.py); deleted
-                                   once it is stored
-    runs/.lease-<run_id>           who trains it just now (runs/worker.py)
-    runs/.unfinished-…/            a run that is being written; a sweep removes it when the run is
-                                   stored
-    runs/.index-…                  the rows of the run frame, while their folders are as they were
-                                   (runs/index.py)
+    runs/<run_id>/              config.json  result.json  curves.parquet  predictions.npz
+                                diagnostics.npz  checkpoint.safetensors
+                                manifest.json, written last: SHA-256 and size of the other files
+    runs/.resume-<run_id>/      checkpoint of an unfinished run (runs/training_state.py), deleted
+                                once the run is stored
+    runs/.lease-<run_id>        locked by the process that trains the run (runs/worker.py)
+    runs/.unfinished-…/         a run that is being written; a later sweep deletes it if the run is
+                                stored
 
-A run is written into a temporary folder, which is renamed last, when all of it has reached the
-disk. Whatever is read is checked: `load_runs` checks config, result and the size of every file,
-`StoredRun` each other file when it is asked for, `check_run` everything. A damaged folder is
-skipped with a warning that names it, and never deleted: if its run is trained again, the folder is
-set aside as `<run_id>.damaged-…`.
+A run is written to a temporary folder. The folder is renamed after its content has reached the
+disk. Reading checks the files: `load_runs` checks config, result and the size of every file,
+`StoredRun` checks each other file when it is loaded, `check_run` checks everything. A damaged
+folder is skipped with a warning that names it. It is never deleted: when its run is trained again,
+the folder is renamed to `<run_id>.damaged-…`.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -46,7 +42,6 @@ from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.settings import WORK, Later
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import config_list, unique
-from mambanorm_study.runs.index import Index, is_one_of
 from mambanorm_study.runs.result import (
     MANIFEST,
     WRITTEN,
@@ -59,49 +54,36 @@ from mambanorm_study.runs.result import (
 
 safetensors_torch = Later("safetensors.torch")
 
+# fmt: off
 COLUMNS = [
-    *(
-        "run_id",
-        "task",
-        "arm",
-        "n1",
-        "n2",
-        "more",
-        "seed",
-        "role",
-        "scale",
-        "lr",
-        "n_layers",
-        "status",
-    ),
-    *("test_accuracy", "val_accuracy", "best_val_accuracy", "chance", "steps"),
-    *("test_loss", "rmse", "mae", "chance_rmse", "best_val_loss", "chance_loss"),
-    *("first_nonfinite_step", "first_nonfinite_site", "wall_s", "tokens_per_s", "peak_memory_mb"),
-    *("threads", "backend", "versions", "git_commit", "machine"),
-    *("best_step", "parameters", "d_model", "norm_options", "model", "error", "checked"),
+    "run_id", "task", "arm", "n1", "n2", "more", "seed", "role", "scale", "lr", "n_layers",
+    "status", "test_accuracy", "val_accuracy", "best_val_accuracy", "chance", "steps",
+    "test_loss", "rmse", "mae", "chance_rmse", "best_val_loss", "chance_loss",
+    "first_nonfinite_step", "first_nonfinite_site", "wall_s", "tokens_per_s", "peak_memory_mb",
+    "threads", "backend", "versions", "git_commit", "machine",
+    "best_step", "parameters", "d_model", "norm_options", "model", "error", "checked",
 ]
-Skipped = type[Exception] | tuple[type[Exception], ...]
+# fmt: on
 UNFINISHED, RESUME, LEASE = ".unfinished-", ".resume-", ".lease-"
 
 
 def runs_dir(path: str | Path | None = None) -> Path:
-    """The run store: the path given, else `MAMBANORM_RUNS_DIR`, else `runs/` where one works. Not
-    created here.
+    """Return the folder of the run store, without creating it.
 
-    ValueError for "" and for a file.
+    Default: the environment variable `MAMBANORM_RUNS_DIR`, else `runs/` in the working folder.
+    Raises ValueError for "" and for a file.
     """
     if path == "":
         raise ValueError("the run store '' names no folder: None is the default")
-    store = (
-        Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or WORK / "runs").expanduser().resolve()
-    )
+    path = path or os.environ.get("MAMBANORM_RUNS_DIR") or WORK / "runs"
+    store = Path(path).expanduser().resolve()
     if store.is_file():
         raise ValueError(f"the run store {store} is a file: needed is a folder")
     return store
 
 
 def existing_store(directory: str | Path | None = None) -> Path:
-    """The run store. ValueError where there is none, which an empty one is not."""
+    """Return the folder of the run store. Raise ValueError if it does not exist."""
     store = runs_dir(directory)
     if not store.is_dir():
         raise ValueError(
@@ -111,18 +93,18 @@ def existing_store(directory: str | Path | None = None) -> Path:
 
 
 def check_store(directory: str | Path | None = None) -> Path:
-    """The run store, made if it is missing and checked to be writable, before a first step. OSError
-    in one sentence if it is a file, is read-only or cannot be created."""
+    """Return the folder of the run store, created if missing.
+
+    Raises OSError if it is a file, is read-only or cannot be created.
+    """
     store = runs_dir(directory)
-    with suppress(
-        OSError
-    ):  # told below. It is made first, so that no other process that starts now takes it away
+    with suppress(OSError):  # `writable_folder` reports it
         make_folder(store)
     return writable_folder(store, "the run store")
 
 
 def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
-    """Where `train` keeps the checkpoint of a run that is under way. Not created here."""
+    """Return the folder for the checkpoint of an unfinished run, without creating it."""
     return runs_dir(directory) / f"{RESUME}{config.run_id}"
 
 
@@ -131,20 +113,18 @@ def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
 
 
 def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRun | None:
-    """The stored run of a config, or None. A run of an older SCHEMA, or one whose config was
-    edited, does not count.
+    """Return the stored run of a config, or None.
 
-    A damaged run gives a warning and None. PermissionError for a run that is there but that this
-    user cannot read.
+    A run of an older SCHEMA, or one whose config was edited, does not count. A damaged run gives a
+    warning and None. Raises PermissionError if this user cannot read the run.
     """
     check_kind("config", config, RunConfig, "base_config")
     return stored_run(config.run_id, directory)
 
 
 def stored_run(run_id: str, directory: str | Path | None = None) -> StoredRun | None:
-    """As `find_run`, by an id of the run frame."""
-    store = runs_dir(directory)
-    return _read_all(Index(store, [run_id]), [run_id]).get(run_id)
+    """Return the stored run with this id, or None, as `find_run` does."""
+    return _read_runs(runs_dir(directory), [run_id]).get(run_id)
 
 
 def load_runs(
@@ -153,91 +133,102 @@ def load_runs(
     configs: Iterable[RunConfig] | None = None,
     **where: object,
 ) -> pd.DataFrame:
-    """The run frame: one row a run, columns COLUMNS; only those of `configs` if given, in their
-    order.
+    """Return the run frame: one row for each stored run, with the columns COLUMNS.
 
-    Keywords filter by column: a value (`task="digits"`; None is no value) or several
-    (`status=["ok", "diverged"]`, `seed=range(3)`). TypeError for an unknown column, and for what is
-    no config. What is damaged, or what this user may not read, is left out, after a warning that
-    names it.
+    configs: only the runs of these configs, in their order.
+    where: filters by column, with one value (`task="digits"`; None for rows without a value) or
+    several (`status=["ok", "diverged"]`, `seed=range(3)`).
+
+    Damaged runs and runs that this user cannot read are left out, with a warning that names each.
+    Raises TypeError for an unknown column and for an item of `configs` that is not a RunConfig.
     """
     for name in where:
         if name not in COLUMNS:
             raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
-    names = (
-        _run_ids(store) if configs is None else [config.run_id for config in config_list(configs)]
-    )
-    index, there = _look(store, names, (DamagedRun, PermissionError))
-    frame = index.frame([name for name in names if name in there]).reindex(columns=COLUMNS)
+    if configs is None:
+        run_ids = _run_ids(store)
+    else:
+        run_ids = [config.run_id for config in config_list(configs)]
+    runs = _read_runs(store, run_ids, skip=(DamagedRun, PermissionError))
+    rows = {run_id: run.row() for run_id, run in runs.items()}
+    frame = pd.DataFrame([rows[run_id] for run_id in run_ids if run_id in rows])
+    frame = frame.reindex(columns=COLUMNS)
     for name, value in where.items():
-        frame = frame[
-            is_one_of(frame[name], list(value) if pd.api.types.is_list_like(value) else [value])
-        ]
+        values = list(value) if pd.api.types.is_list_like(value) else [value]
+        frame = frame[_is_one_of(frame[name], values)]
     return frame.reset_index(drop=True)
+
+
+def _is_one_of(column: pd.Series, values: list) -> pd.Series:
+    """Return a mask of the rows that have one of the values. None and NaN are the same value."""
+    includes_missing = any(pd.api.types.is_scalar(value) and pd.isna(value) for value in values)
+    return column.isin(values) | (column.isna() & includes_missing)
 
 
 def missing_runs(
     configs: Iterable[RunConfig], directory: str | Path | None = None
 ) -> list[RunConfig]:
-    """Those of the configs that the store does not hold, without repeats. Warns and raises as
-    `find_run` does."""
-    asked = {config.run_id: config for config in unique(configs)}
-    _, there = _look(runs_dir(directory), list(asked))
-    return [config for name, config in asked.items() if name not in there]
+    """Return the configs whose runs are not in the store, each once.
+
+    Warns and raises as `find_run` does.
+    """
+    configs = unique(configs)
+    stored_runs = _read_runs(runs_dir(directory), [config.run_id for config in configs])
+    return [config for config in configs if config.run_id not in stored_runs]
 
 
-def _look(store: Path, names: list[str], skipped: Skipped = DamagedRun) -> tuple[Index, set[str]]:
-    """What is known of these runs, and which of them are there and whole."""
-    index = Index(store, names)
-    there = index.sound(names)
-    there |= _read_all(
-        index, [name for name in dict.fromkeys(names) if name not in there], skipped
-    ).keys()
-    index.save()
-    return index, there
-
-
-def _read_all(
-    index: Index, names: list[str], skipped: Skipped = DamagedRun
+def _read_runs(
+    store: Path, run_ids: Iterable[str], skip: tuple[type[Exception], ...] = (DamagedRun,)
 ) -> dict[str, StoredRun]:
-    """The runs that are there and whole, after a warning for each that is skipped, and one for each
-    norm, optimizer or the like that is not registered here."""
-    found, elsewhere = {}, Counter()
-    for name in names:
+    """Return the complete runs by id.
+
+    Warns of each run whose reading raises an exception of `skip`, and once for each unregistered
+    norm, optimizer or the like.
+    """
+    runs: dict[str, StoredRun] = {}
+    unregistered: Counter[tuple[str, str]] = Counter()
+    for run_id in dict.fromkeys(run_ids):
         try:
-            if (run := index.read(name)) is not None:
-                found[name] = run
-        except skipped as error:
+            run = read_run(store / run_id)
+        except skip as error:
             warnings.warn(f"skipped: {error}", stacklevel=3)
         except NotRegistered as error:
-            elsewhere[error.kind, error.given] += 1
-    for (kind, name), n in elsewhere.items():
+            unregistered[error.kind, error.given] += 1
+        else:
+            if run is not None:
+                runs[run_id] = run
+    for (kind, name), n in unregistered.items():
         verb = "run uses" if n == 1 else "runs use"
-        text = f"{n} {verb} the {kind} {name!r}, which is not registered here: --import the file that registers it"
-        warnings.warn(text, stacklevel=3)
-    return found
+        warnings.warn(
+            f"{n} {verb} the {kind} {name!r}, which is not registered here: "
+            "--import the file that registers it",
+            stacklevel=3,
+        )
+    return runs
 
 
 def _run_ids(store: Path) -> list[str]:
-    """Every run's id, in order. A folder with a dot in its name is under way or was set aside."""
+    """Return the sorted ids of all runs. Unfinished and damaged folders have a dot in the name."""
     if not store.is_dir():
         return []
-    with os.scandir(store) as entries:
-        return sorted(entry.name for entry in entries if "." not in entry.name and entry.is_dir())
+    return sorted(path.name for path in store.iterdir() if "." not in path.name and path.is_dir())
 
 
 def check_runs(directory: str | Path | None = None) -> dict[str, str]:
-    """Reads all of every run of a store: run_id → what is wrong with it, "" if nothing is.
-    ValueError for no store."""
-    found, store = {}, existing_store(directory)
-    for name in tqdm(_run_ids(store), desc="checking", unit=" runs", delay=2, leave=False):
+    """Read every file of every run. Return run_id → error message, "" if the run is intact.
+
+    Raises ValueError if the store does not exist.
+    """
+    store = existing_store(directory)
+    problems = {}
+    for run_id in tqdm(_run_ids(store), desc="checking", unit=" runs", delay=2, leave=False):
         try:
-            check_run(store / name)
-            found[name] = ""
+            check_run(store / run_id)
+            problems[run_id] = ""
         except (DamagedRun, NotRegistered, OSError) as error:
-            found[name] = str(error)
-    return found
+            problems[run_id] = str(error)
+    return problems
 
 
 # --------------------------------------------------------------------------------------------------
@@ -245,40 +236,43 @@ def check_runs(directory: str | Path | None = None) -> dict[str, str]:
 
 
 def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
-    """Writes a run, deletes its checkpoint and returns its folder. A whole run that is there
-    already stays. OSError (a full disk, say) leaves nothing half-written behind."""
+    """Write a run, delete its checkpoint and return its folder.
+
+    An intact run that is already stored is kept. An OSError, such as a full disk, leaves no
+    incomplete folder behind.
+    """
     check_kind("result", result, RunResult, "train")
     store = runs_dir(directory)
     make_folder(store)
-    final = store / result.config.run_id
-    if stored_run(final.name, store) is None:
-        _store(result, final)
+    folder = store / result.config.run_id
+    if stored_run(folder.name, store) is None:
+        _store(result, folder)
     shutil.rmtree(resume_dir(result.config, store), ignore_errors=True)
-    return final
+    return folder
 
 
-def _store(result: RunResult, final: Path) -> None:
-    store, mark = final.parent, uuid.uuid4().hex
-    temporary = store / f"{UNFINISHED}{final.name}-{mark}"
-    temporary.mkdir()  # not by mkdtemp, whose folders only their owner can read: a store may be shared
+def _store(result: RunResult, folder: Path) -> None:
+    """Write a run to a temporary folder, then rename the folder."""
+    store, mark = folder.parent, uuid.uuid4().hex
+    temporary = store / f"{UNFINISHED}{folder.name}-{mark}"
+    temporary.mkdir()  # mkdtemp would make it readable by its owner alone; a store may be shared
     try:
         _write(result, temporary)
         folder_to_disk(temporary)
-        if final.exists() and stored_run(final.name, store) is None:
-            final.rename(final.with_name(f"{final.name}.damaged-{mark[:8]}"))
-        temporary.rename(final)
+        if folder.exists() and stored_run(folder.name, store) is None:
+            folder.rename(folder.with_name(f"{folder.name}.damaged-{mark[:8]}"))
+        temporary.rename(folder)
         to_disk(store)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if not (
-            isinstance(error, OSError)
-            and final.exists()
-            and stored_run(final.name, store) is not None
-        ):
-            raise  # else another process has just stored the same run
+        # another process may have stored the same run in the meantime
+        if isinstance(error, OSError) and folder.exists() and stored_run(folder.name, store):
+            return
+        raise
 
 
 def _write(result: RunResult, folder: Path) -> None:
+    """Write the files of a run, the manifest last."""
     (folder / "config.json").write_text(result.config.to_json())
     (folder / "result.json").write_text(json.dumps(result.facts(), indent=2, allow_nan=False))
     result.curves.to_parquet(folder / "curves.parquet", index=False)
@@ -294,17 +288,19 @@ def _write(result: RunResult, folder: Path) -> None:
 
 
 def tidy(directory: str | Path | None = None) -> None:
-    """Deletes what killed processes left in the store of runs that are stored by now: half-written
-    copies, checkpoints and leases. What belongs to a run that is not stored, or is damaged, stays:
-    somebody may train it."""
+    """Delete unfinished copies, checkpoints and leases of runs that are stored.
+
+    Those of runs that are not stored, or are damaged, stay: another process may train them.
+    """
     store = runs_dir(directory)
     for path in store.glob(".*-*"):
-        kind, _, run_id = path.name.partition("-")
-        with suppress(ValueError, OSError):
-            if (
-                f"{kind}-" in (UNFINISHED, RESUME, LEASE)
-                and read_run(store / run_id[:16]) is not None
-            ):
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
-                    missing_ok=True
-                )
+        kind, _, name = path.name.partition("-")
+        if f"{kind}-" not in (UNFINISHED, RESUME, LEASE):
+            continue
+        with suppress(ValueError, OSError):  # damaged, or unreadable for this user
+            if read_run(store / name[:16]) is None:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

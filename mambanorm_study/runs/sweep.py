@@ -1,14 +1,11 @@
-"""Many runs on Dask: trains what the store lacks, skips what it has, survives a dying worker.
+"""Trains many runs on Dask: skips stored runs and survives a worker that dies.
 
-The engine is Dask distributed: a local cluster by default, any scheduler by its address,
-`workers=0` in this process for debugging. A run trains on as many threads as its config says, on
-any machine. Any number of sweeps share one store: each run is claimed before it is trained
-(runs/worker.py). A sweep waits last for the runs that others train.
+The engine is Dask distributed: a local cluster by default, any scheduler by its address, and this
+process with `workers=0` for debugging. Several sweeps may share one store: each run is claimed
+before it is trained (runs/worker.py), and a sweep waits last for runs that other processes train.
 
-Where runs go is in runs/cluster.py, what happens to one there in runs/worker.py.
+runs/cluster.py starts the workers, runs/worker.py is what each of them does.
 """
-
-from __future__ import annotations
 
 import errno
 import sys
@@ -35,7 +32,7 @@ from mambanorm_study.runs.store import COLUMNS, check_store, load_runs, missing_
 from mambanorm_study.runs.worker import Outcome, run_one
 from mambanorm_study.tasks import check_task
 
-APPEARS_S = 60.0  # a network disk may show only after this time what another machine wrote
+APPEARS_S = 60.0  # a network disk may take this long to show what another machine wrote
 
 
 def sweep(
@@ -48,115 +45,139 @@ def sweep(
     progress: bool = True,
     source: str | None = "trained",
 ) -> pd.DataFrame:
-    """Trains the runs that the store lacks and returns the run frame of all the configs, a row
-    each, in their order.
+    """Train the runs that the store lacks. Return the run frame of all configs, in their order.
 
-    `source="recorded"` trains nothing and reads the results that the repository carries, "auto"
-    reads those that are recorded and trains the rest (None = the environment's, else auto). A run
-    that could not be trained, or that is not in the store after its training, has status "failed"
-    and its reason in `error`; it is not stored, so the next sweep tries it again.
+    source: "trained" trains; "recorded" only reads the recorded results; "auto" reads what is
+    recorded and trains the rest; None = the environment's, else "auto".
 
-    Before anything starts it raises TypeError for what is no config, ValueError for no config at
-    all, an unknown task or wrong `workers`, and OSError for a store that cannot be written or a
-    scheduler that does not answer; later ConnectionError if the scheduler goes away, and OSError if
-    the store's disk is full. What is stored stays, and the same sweep goes on from there.
+    A run that could not be trained, or is not in the store after its training, has status "failed"
+    and the reason in `error`. It is not stored, so the next sweep tries it again.
+
+    Before training, raises TypeError for an item that is not a RunConfig, ValueError for no config,
+    an unknown task or wrong `workers`, and OSError for a store that cannot be written or a
+    scheduler that does not answer. During training, raises ConnectionError if the scheduler is lost
+    and OSError if the disk is full. Stored runs stay, and the same sweep continues from there.
     """
-    if not (configs := unique(configs)):
+    configs = unique(configs)
+    if not configs:
         raise ValueError("configs is empty, there is nothing to train: grid makes a list of them")
     for config in configs:
         check_task(config.task)
     check_workers(workers)
-    read = []
-    if (source := check_source(source)) != "trained":
-        held = set() if source == "recorded" else recorded_ids(config.scale for config in configs)
-        read = [config for config in configs if source == "recorded" or config.run_id in held]
-    there = {config.run_id for config in read}
-    rest = [config for config in configs if config.run_id not in there]
+    to_read, to_train = _split_by_source(configs, check_source(source))
     frames = []
-    if read:
-        frames.append(recorded_runs(read))
+    if to_read:
+        frames.append(recorded_runs(to_read))
         print(describe_recorded(frames[0]))
-    if rest:
-        frames.append(_trained(rest, client, scheduler, workers, runs_dir, progress))
-    return frames[0] if len(frames) == 1 else _ordered(pd.concat(frames), configs)
+    if to_train:
+        errors = _train_missing(to_train, client, scheduler, workers, runs_dir, progress)
+        tidy(runs_dir)
+        frames.append(_frame_with_failures(to_train, errors, runs_dir))
+    if len(frames) == 1:
+        return frames[0]
+    return _in_order(pd.concat(frames), configs)
 
 
-def _ordered(frame: pd.DataFrame, configs: list[RunConfig]) -> pd.DataFrame:
-    order = {config.run_id: i for i, config in enumerate(configs)}
-    return frame.sort_values("run_id", key=lambda ids: ids.map(order), ignore_index=True)
+def _in_order(frame: pd.DataFrame, configs: list[RunConfig]) -> pd.DataFrame:
+    """Return the rows of the configs, in their order."""
+    run_ids = [config.run_id for config in configs]
+    return frame.set_index("run_id", drop=False).loc[run_ids].reset_index(drop=True)
 
 
-def _trained(
-    configs: list[RunConfig], client, scheduler, workers, runs_dir, progress: bool
-) -> pd.DataFrame:
-    """The run frame of the configs, after those are trained that the store lacks."""
-    # the longest first, so that none of them is left alone at the end; otherwise in the order given
+def _split_by_source(
+    configs: list[RunConfig], source: str
+) -> tuple[list[RunConfig], list[RunConfig]]:
+    """Return the configs to read from the recorded results and the configs to train."""
+    if source == "recorded":
+        return configs, []
+    if source == "trained":
+        return [], configs
+    ids = recorded_ids(config.scale for config in configs)
+    to_read = [config for config in configs if config.run_id in ids]
+    return to_read, [config for config in configs if config.run_id not in ids]
+
+
+def _train_missing(
+    configs: list[RunConfig],
+    client: Client | None,
+    scheduler: str | None,
+    workers: int | str,
+    runs_dir: str | Path | None,
+    progress: bool,
+) -> dict[str, str]:
+    """Train the runs that the store lacks. Return run_id → error of those that failed."""
+    # the longest first, so that none of them runs alone at the end
     todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
+    if not todo:
+        return {}
+    store = check_store(runs_dir)
     errors: dict[str, str] = {}
-    if todo:
-        store = check_store(runs_dir)
-        layout = "{desc} |{bar}| {elapsed}, {remaining} left{postfix}"  # told by each run's share of the work
-        shown = dict(desc="training", bar_format=layout, smoothing=0, disable=not progress)
-        total = sum(map(relative_cost, todo))
-        with (
-            open_client(client, scheduler, workers, todo) as engine,
-            tqdm(total=total, **shown) as bar,
-        ):
-            for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
-                if outcome.full:  # any other run would be trained for nothing
-                    hint = "free some space, and the same sweep goes on from there"
-                    raise OSError(
-                        errno.ENOSPC,
-                        f"the disk of the run store is full. {_so_far(todo, store)}: {hint}",
-                    )
-                if outcome.error:
-                    errors[config.run_id] = outcome.error
-                bar.set_postfix_str(f"{n}/{len(todo)} runs", refresh=False)
-                bar.update(relative_cost(config))
-    tidy(runs_dir)
-    done = load_runs(
-        runs_dir, configs=[config for config in configs if config.run_id not in errors]
-    )
-    there = {*done.run_id, *errors}
-    absent = "it is not in the store after its training: do all see one store?"
-    errors |= {config.run_id: absent for config in configs if config.run_id not in there}
-    failed = [
-        config_row(c) | {"status": "failed", "error": errors[c.run_id]}
-        for c in configs
-        if c.run_id in errors
-    ]
-    for row in failed:
-        warnings.warn(
-            f"{row['arm']} on {row['task']}, seed {row['seed']}: {row['error']}", stacklevel=2
-        )
-    if failed:
-        done = pd.concat([done.astype(object), pd.DataFrame(failed, dtype=object)])
-    return _ordered(done.reindex(columns=COLUMNS), configs)
+    options = {
+        "total": sum(map(relative_cost, todo)),
+        "desc": "training",
+        "bar_format": "{desc} |{bar}| {elapsed}, {remaining} left{postfix}",
+        "smoothing": 0,
+        "disable": not progress,
+    }
+    with open_client(client, scheduler, workers, todo) as engine, tqdm(**options) as bar:
+        for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
+            if outcome.full:
+                raise OSError(
+                    errno.ENOSPC,
+                    f"the disk of the run store is full. {_count_stored(todo, store)}: "
+                    "free some space, and the same sweep goes on from there",
+                )
+            if outcome.error:
+                errors[config.run_id] = outcome.error
+            bar.set_postfix_str(f"{n}/{len(todo)} runs", refresh=False)
+            bar.update(relative_cost(config))
+    return errors
 
 
-def waves(todo: list[RunConfig]) -> list[list[RunConfig]]:
-    """The runs in groups: one that learns from another of them (teacher, start) comes in a later
-    group."""
-    left, found = list(todo), []
-    while left:
-        ids = {config.run_id for config in left}
-        found.append([config for config in left if not ids & {config.teacher, config.start}])
-        left = [config for config in left if ids & {config.teacher, config.start}]
-    return found
+def _frame_with_failures(
+    configs: list[RunConfig], errors: dict[str, str], runs_dir: str | Path | None
+) -> pd.DataFrame:
+    """Return the run frame of the configs. Warn of each run that failed or is not in the store."""
+    done = load_runs(runs_dir, configs=[c for c in configs if c.run_id not in errors])
+    stored_ids = set(done.run_id)
+    failed = []
+    for config in configs:
+        if config.run_id not in stored_ids:
+            error = errors.get(
+                config.run_id, "it is not in the store after its training: do all see one store?"
+            )
+            failed.append({**config_row(config), "status": "failed", "error": error})
+            warnings.warn(
+                f"{config.arm} on {config.task}, seed {config.seed}: {error}", stacklevel=3
+            )
+    if not failed:
+        return done
+    frame = pd.concat([done.astype(object), pd.DataFrame(failed, dtype=object)])
+    return _in_order(frame, configs).reindex(columns=COLUMNS)
+
+
+def waves(configs: list[RunConfig]) -> list[list[RunConfig]]:
+    """Return the configs in groups: a run that uses another as teacher or start comes later."""
+    remaining, groups = list(configs), []
+    while remaining:
+        ids = {config.run_id for config in remaining}
+        groups.append([config for config in remaining if not ids & {config.teacher, config.start}])
+        remaining = [config for config in remaining if ids & {config.teacher, config.start}]
+    return groups
 
 
 def _run_waves(
     todo: list[RunConfig], client: Client | None, store: Path
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Each run when it has ended, and what became of it; of each wave those that other processes
-    train come last."""
+    """Yield each run when it has ended. In each wave, runs that other processes train come last."""
     for wave in waves(todo):
         held, stored = [], []
         for config, outcome in _run_all(wave, client, store, wait=False):
             if outcome.held:
                 held.append(config)
                 continue
-            stored += [] if outcome.error else [config]
+            if not outcome.error:
+                stored.append(config)
             yield config, outcome
         if held:
             tqdm.write(f"waiting for {plural(len(held), 'run')} that others train", file=sys.stderr)
@@ -169,43 +190,45 @@ def _run_waves(
 def _run_all(
     todo: list[RunConfig], client: Client | None, store: Path, *, wait: bool
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """In this process, or on the workers of a scheduler. Dask tries a run again whose worker died
-    with it, three times (its `allowed-failures`). ConnectionError if the scheduler goes away."""
-    sent = {config: (config.to_json(), str(store), load_imports(), wait) for config in todo}
+    """Yield the outcome of each run, trained in this process or on a scheduler's workers.
+
+    Dask retries a run whose worker died three times (`allowed-failures`). Raises ConnectionError if
+    the scheduler is lost.
+    """
+    imports = load_imports()
     if client is None:
-        yield from ((config, run_one(*given)) for config, given in sent.items())
+        for config in todo:
+            yield config, run_one(config.to_json(), str(store), imports, wait)
         return
     try:
         if client.status != "running":
             raise CancelledError
-        # keys of its own: another sweep may ask this scheduler for the same run
-        futures = {
-            client.submit(run_one, *given, key=f"run-{uuid.uuid4().hex}"): c
-            for c, given in sent.items()
-        }
+        futures = {}
+        for config in todo:
+            arguments = (config.to_json(), str(store), imports, wait)
+            # a unique key, because another sweep may send the same run to this scheduler
+            future = client.submit(run_one, *arguments, key=f"run-{uuid.uuid4().hex}")
+            futures[future] = config
         for future in as_completed(futures):
             lost = future.status == "error"
-            yield (
-                futures[future],
-                Outcome(_why_lost(future.exception())) if lost else future.result(),
-            )
-    except (CancelledError, OSError) as error:  # never cancelled by us: a lost connection does it
-        hint = "start scheduler and workers anew, and the same sweep goes on from there"
-        gone = f"the Dask scheduler at {client.scheduler.address} is gone. {_so_far(todo, store)}: {hint}"
-        raise ConnectionError(gone) from error
+            outcome = Outcome(_why_lost(future.exception())) if lost else future.result()
+            yield futures[future], outcome
+    except (CancelledError, OSError) as error:  # a lost connection cancels the futures
+        raise ConnectionError(
+            f"the Dask scheduler at {client.scheduler.address} is gone. "
+            f"{_count_stored(todo, store)}: "
+            "start scheduler and workers anew, and the same sweep goes on from there"
+        ) from error
 
 
 def _why_lost(error: BaseException) -> str:
-    """Why Dask could not run run_one, which itself raises nothing."""
-    died = isinstance(error, KilledWorker)
-    return (
-        "every worker process that trained it died: was there enough memory?"
-        if died
-        else repr(error)
-    )
+    """Return why Dask could not run `run_one`, which itself raises no Exception."""
+    if isinstance(error, KilledWorker):
+        return "every worker process that trained it died: was there enough memory?"
+    return repr(error)
 
 
-def _so_far(asked: list[RunConfig], store: Path) -> str:
-    """How many of the runs of a sweep that ends early are stored."""
-    stored = len(asked) - len(missing_runs(asked, store))
-    return f"{stored} of {plural(len(asked), 'run')} are in the store ({store}) and stay there"
+def _count_stored(configs: list[RunConfig], store: Path) -> str:
+    """Return how many runs of an interrupted sweep are stored, in words."""
+    stored = len(configs) - len(missing_runs(configs, store))
+    return f"{stored} of {plural(len(configs), 'run')} are in the store ({store}) and stay there"

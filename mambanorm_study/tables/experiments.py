@@ -27,7 +27,7 @@ from mambanorm_study.runs.presets import (
     VISION_TASKS,
     kind_of_input,
 )
-from mambanorm_study.runs.recorded_results import at_own_rates
+from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
 """§4.2: the same norm before and after, and none at all."""
@@ -415,7 +415,9 @@ def notebook_runs(
             task for task in tasks if task not in own or leaves_grid_out(task, scale)
         }  # few of their arms recorded
         return [
-            c for t in tasks for c in at_own_rates(arms, [t], scale, seeds, source, whole=t in few)
+            c
+            for t in tasks
+            for c in grid_at_recorded_lr(arms, [t], scale, seeds, source, whole=t in few)
         ]
 
     # what evening does not record, or what needs weights, is small enough to be trained here: at

@@ -33,8 +33,15 @@ from mambanorm_study.runs import machine
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import autocast
 from mambanorm_study.runs.grid import config_list
-from mambanorm_study.runs.regimen import Lesson, loss_of, mixed, take_over, teacher_of
-from mambanorm_study.runs.run import check_data, optimizer_of
+from mambanorm_study.runs.regimen import (
+    Targets,
+    load_start_weights,
+    load_teacher,
+    loss_of,
+    mix_rows,
+)
+from mambanorm_study.runs.run import check_data
+from mambanorm_study.runs.training_state import optimizer_of
 from mambanorm_study.tasks import TASKS, Shape, TaskData, check_task, load_task
 
 STEPS_WARM, STEPS_TIMED = 2, 3
@@ -118,14 +125,14 @@ def check_trainable(configs: list[RunConfig], runs_dir: str | Path | None = None
     for config in reversed(kinds.values()):
         shape = shape_of(config)
         check_data(config, shape)
-        mixed(
+        mix_rows(
             shape.batch(2), torch.ones(2) if shape.tokens else None, shape.labels(2), config, step=1
         )
         model = build_model(config, shape) if config.start else _counted(config, shape)
         if config.start not in coming:
-            take_over(model, config, runs_dir)
+            load_start_weights(model, config, runs_dir)
         if config.teacher not in coming:
-            teacher_of(config, partial(build_model, data=shape), runs_dir)
+            load_teacher(config, partial(build_model, data=shape), runs_dir)
 
 
 def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
@@ -332,7 +339,7 @@ def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
 
     def step() -> None:
         with autocast(config, device):
-            loss = loss_of(model(inputs, None), Lesson(labels), config)
+            loss = loss_of(model(inputs, None), Targets(labels), config)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

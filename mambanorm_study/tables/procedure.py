@@ -14,7 +14,7 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.recorded_results import at_own_rates, own_rate
+from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr, recorded_lr
 from mambanorm_study.tables.replication import to_replicate
 from mambanorm_study.tables.tables import check_frame, choose, paired, pairs_only, summarize
 
@@ -67,9 +67,9 @@ def normvary_runs(
     for task, name in n2.items():
         like = [config for config in configs if config.task == task]
         arm, seeds = f"NormVary>SSM>{name}", sorted({config.seed for config in like})
-        if known and not own_rate(task, arm, like[0].scale):
+        if known and not recorded_lr(task, arm, like[0].scale):
             seeds = seeds[:1]
-        found += at_own_rates([arm], [task], like[0].scale, seeds, source)
+        found += grid_at_recorded_lr([arm], [task], like[0].scale, seeds, source)
     return found
 
 

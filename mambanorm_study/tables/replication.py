@@ -16,7 +16,7 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_study.basics.atomic import write_text
-from mambanorm_study.basics.settings import STUDY_SCALE, check_source, fresh_seeds_asked
+from mambanorm_study.basics.settings import STUDY_SCALE, check_source, default_fresh_seeds
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models.attention_arms import AUTONORM
 from mambanorm_study.runs.grid import unique
@@ -59,7 +59,7 @@ def fresh_seeds(runs_dir: str | Path | None = None, *, draw: bool = True) -> lis
         write_text(check_store(runs_dir) / FRESH, f"{FIRST_FRESH + secrets.randbelow(10**6)}\n")
         first = _kept(runs_dir)
     first = FIRST_FRESH if first is None else first
-    return list(range(first, first + fresh_seeds_asked()))
+    return list(range(first, first + default_fresh_seeds()))
 
 
 def _kept(directory: str | Path | None) -> int | None:

@@ -1,16 +1,13 @@
-"""The index of a store changes no row and hides no damage: it only spares reading what is as it
-was."""
+"""The run frame shows every intact run of a store and no damaged one; a config cannot change."""
 
 import hashlib
 import json
-import os
 import pickle
 import shutil
 import subprocess
 import sys
 from copy import deepcopy
-from dataclasses import FrozenInstanceError, fields, replace
-from importlib import import_module
+from dataclasses import FrozenInstanceError, fields
 
 import numpy as np
 import pandas as pd
@@ -20,16 +17,12 @@ import mambanorm_study as study
 from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.norms import NORMS
 from mambanorm_study.config import RunConfig, run_id_of
-from mambanorm_study.runs import index as indexing
 from mambanorm_study.runs.grid import base_config, grid
-from mambanorm_study.runs.index import INDEX, Index
 from mambanorm_study.runs.presets import PAPER
 from mambanorm_study.runs.result import MANIFEST, read_run
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import COLUMNS, check_runs, load_runs, missing_runs, save_run
 from mambanorm_study.tasks import TASKS
-
-store_module = import_module("mambanorm_study.runs.store")
 
 
 @pytest.fixture(scope="module")
@@ -87,33 +80,14 @@ def _seal(folder):
 
 
 @pytest.fixture
-def runs(template, store, monkeypatch):
-    """A store with these runs, in which a single new run is worth an index."""
-    monkeypatch.setattr(indexing, "LEAST", 1)
+def runs(template, store):
+    """A store with these runs."""
     return shutil.copytree(template, store)
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """The folders that are read, in order."""
-    seen = []
-
-    def reading(folder):
-        seen.append(folder.name)
-        return read_run(folder)
-
-    for module in (indexing, store_module):
-        monkeypatch.setattr(module, "read_run", reading)
-    return seen
-
-
-def unindexed(store, names=None):
-    """The run frame as it was made before there was an index: a dict a run."""
-    names = (
-        sorted(path.name for path in store.iterdir() if "." not in path.name)
-        if names is None
-        else names
-    )
+def frame_of(store):
+    """Return the run frame of a store, read run by run."""
+    names = sorted(path.name for path in store.iterdir() if "." not in path.name)
     return pd.DataFrame([read_run(store / name).row() for name in names]).reindex(columns=COLUMNS)
 
 
@@ -122,58 +96,24 @@ def any_run(store, at=0):
 
 
 # --------------------------------------------------------------------------------------------------
-# the same frame, with fewer reads
+# the frame
 
 
-def test_the_frame_is_the_same_with_an_index_and_without(runs, reads, monkeypatch):
-    expected = unindexed(runs)
-    assert set(expected.status) == {"ok", "diverged"}
-    assert expected.rmse.isna().any()
-    assert expected.rmse.notna().any()
-    with monkeypatch.context() as usual:  # a small store has none
-        usual.setattr(indexing, "LEAST", 64)
-        pd.testing.assert_frame_equal(load_runs(), expected)
-    assert not (runs / INDEX).exists()
-    for look in ("first", "second"):
-        reads.clear()
-        pd.testing.assert_frame_equal(load_runs(), expected)
-        assert len(reads) == (len(expected) if look == "first" else 0)
-    assert INDEX.endswith(f"-{os.getuid()}")
+def test_the_frame_has_a_row_for_each_run_with_the_values_that_were_stored(runs):
+    frame = load_runs()
+    assert set(frame.status) == {"ok", "diverged"}
+    assert frame.rmse.isna().any()
+    assert frame.rmse.notna().any()
+    pd.testing.assert_frame_equal(frame, frame_of(runs))
 
 
-def test_what_is_asked_by_configs_comes_in_their_order_and_is_not_read_again(runs, reads):
-    configs, new = (
-        configs_of(runs, sorted(path.name for path in runs.iterdir())),
-        base_config("digits", "smoke", seed=77),
-    )
-    for look in ("first", "second"):  # looking for what is missing writes the index, too
-        reads.clear()
-        assert missing_runs([*configs, new]) == [new]
-        assert len(reads) == (len(configs) + 1 if look == "first" else 1)
-    reads.clear()
-    asked = [config.run_id for config in configs[::-2]]
-    assert load_runs(configs=configs[::-2]).run_id.tolist() == asked
-    assert study.sweep(configs[::-2], workers=0, progress=False).run_id.tolist() == asked
-    assert reads == []
-
-
-@pytest.mark.parametrize("few", [True, False])
-def test_rows_of_the_index_and_rows_just_read_have_the_types_of_one_frame(few, runs, reads):
-    """Also where one half has no value in a column: numbers, texts and None stay what they are."""
-    expected = unindexed(runs)
-    for changed in (
-        expected.run_id[expected.status == "diverged"].tolist(),
-        expected.run_id[::3].tolist(),
-    ):
-        load_runs()
-        for name in changed:
-            os.utime(runs / name)
-        reads.clear()
-        pd.testing.assert_frame_equal(
-            load_runs(configs=configs_of(runs, changed) if few else None),
-            unindexed(runs, changed) if few else expected,
-        )
-        assert sorted(reads) == sorted(changed)
+def test_runs_asked_for_by_configs_come_in_their_order(runs):
+    run_ids = sorted(path.name for path in runs.iterdir())
+    configs, new = configs_of(runs, run_ids), base_config("digits", "smoke", seed=77)
+    assert missing_runs([*configs, new]) == [new]
+    assert load_runs(configs=[new, *configs[::-2]]).run_id.tolist() == run_ids[::-2]
+    swept = study.sweep(configs[::-2], workers=0, progress=False)
+    assert swept.run_id.tolist() == run_ids[::-2]
 
 
 def configs_of(store, names):
@@ -181,7 +121,7 @@ def configs_of(store, names):
 
 
 def test_a_filter_gives_the_rows_that_have_one_of_the_values(runs):
-    frame = unindexed(runs)
+    frame = frame_of(runs)
     seeds = [range(1, 3), np.array([1, 2]), frozenset({1, 2}), pd.Series([1, 2]), {1: "", 2: ""}]
     several = (
         {"task": "digits", "status": ["ok"]},
@@ -211,28 +151,13 @@ def test_a_filter_gives_the_rows_that_have_one_of_the_values(runs):
 
 
 # --------------------------------------------------------------------------------------------------
-# the folders are the truth
+# what changes in the store
 
 
-def test_an_added_and_a_removed_run_are_noticed(runs, reads, result):
-    before = load_runs()
-    shutil.rmtree(any_run(runs))
-    reads.clear()
-    pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
-    added = save_run(result)
-    reads.clear()
-    assert set(load_runs().run_id) == {*before.run_id[1:], added.name}
-    assert reads == [added.name]
-
-
-def test_a_run_that_is_trained_again_replaces_its_row(runs, reads, result):
-    folder = save_run(result)
-    load_runs()
-    shutil.rmtree(folder)
-    save_run(replace(result, wall_s=1234.5))
-    reads.clear()
-    assert 1234.5 in set(load_runs().wall_s)
-    assert reads == [folder.name]
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[-len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("name", ["result.json", "curves.parquet", "checkpoint.safetensors"])
@@ -246,14 +171,13 @@ def test_a_file_that_is_gone_is_noticed_and_one_that_was_altered_when_it_is_read
         assert folder.name not in set(load_runs().run_id)
 
 
-def test_a_damaged_run_warns_every_time_and_enters_no_index(runs):
+def test_a_damaged_run_warns_every_time(runs):
     (any_run(runs) / "result.json").write_text("{}")
     for _ in range(3):
         with pytest.warns(
             UserWarning, match=f"{any_run(runs).name} is damaged: result.json was altered"
         ):
             assert any_run(runs).name not in set(load_runs().run_id)
-    assert any_run(runs).name not in Index(runs, "many of them").kept
 
 
 @pytest.mark.parametrize(
@@ -267,7 +191,6 @@ def test_a_damaged_run_warns_every_time_and_enters_no_index(runs):
 def test_a_run_of_what_is_not_registered_here_is_not_damaged(
     field, registry, like, what, runs, template, monkeypatch
 ):
-    """With an index, which must not show it, and without one."""
     monkeypatch.setitem(registry, "mine", registry[like])
     for config in grid(["RMSN>SSM>GN"], scale="smoke", seeds=2, **what):
         facts = json.loads((any_run(template) / "result.json").read_text()) | {
@@ -275,78 +198,13 @@ def test_a_run_of_what_is_not_registered_here_is_not_damaged(
         }
         _write(any_run(template), runs / config.run_id, config, facts)
     n = len(load_runs())
-    assert n == len(load_runs()) == len(unindexed(template)) + 2
+    assert n == len(load_runs()) == len(frame_of(template)) + 2
     monkeypatch.delitem(registry, "mine")
-    for _ in ("index", "none"):
-        with pytest.warns(
-            UserWarning, match=f"2 runs use the {field} 'mine', which is not registered here"
-        ) as said:
-            assert len(load_runs()) == n - 2
-        assert len(said) == 1
-        (runs / INDEX).unlink()
-
-
-# --------------------------------------------------------------------------------------------------
-# the file
-
-
-def _flip(path):
-    content = bytearray(path.read_bytes())
-    content[-len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-TAMPERED = {
-    "lost": lambda store, _: (store / INDEX).unlink(),
-    "torn": lambda store, _: (store / INDEX).write_bytes((store / INDEX).read_bytes()[:-100]),
-    "without its checksum": lambda store, _: (store / INDEX).write_bytes(
-        (store / INDEX).read_bytes()[65:]
-    ),
-    "of other code": lambda _, patch: patch.setattr(indexing, "SCHEMA", 2**20),
-    "with a bit flipped": lambda store, _: _flip(store / INDEX),
-}
-
-
-@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED)
-def test_an_index_that_is_not_what_was_written_is_rebuilt(tamper, runs, reads, monkeypatch):
-    expected = load_runs()
-    tamper(runs, monkeypatch)
-    reads.clear()
-    pd.testing.assert_frame_equal(load_runs(), expected)
-    assert len(reads) == len(expected)
-    pd.testing.assert_frame_equal(load_runs(), expected)
-    assert len(reads) == len(expected)
-
-
-@pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")]
-)
-def test_a_store_that_cannot_be_written_is_read_all_the_same(error, runs, monkeypatch):
-    def refuse(*_):
-        raise error
-
-    with monkeypatch.context() as full:
-        full.setattr(os, "replace", refuse)
-        pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
-    assert not [path for path in runs.iterdir() if path.name.startswith(".")]
-    (runs / INDEX).mkdir()  # nor does a folder in its place stop anything
-    pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
-    assert [path.name for path in runs.iterdir() if path.name.startswith(".")] == [INDEX]
-
-
-def test_an_indexed_run_that_was_deleted_keeps_no_other_from_the_index(runs, reads):
-    """Nor does a look at some runs forget the others."""
-    configs = configs_of(runs, load_runs().run_id)
-    shutil.rmtree(runs / configs[0].run_id)
-    os.utime(runs / configs[1].run_id)
-    for look in ("first", "second"):
-        reads.clear()
-        assert missing_runs(configs) == configs[:1]
-        assert (configs[1].run_id in reads) == (look == "first")
-    os.utime(runs / configs[1].run_id)
-    load_runs(configs=configs[1:2])
-    names = [config.run_id for config in configs[1:]]
-    assert Index(runs, "many of them").sound(names) == set(names)
+    with pytest.warns(
+        UserWarning, match=f"2 runs use the {field} 'mine', which is not registered here"
+    ) as warned:
+        assert len(load_runs()) == n - 2
+    assert len(warned) == 1
 
 
 # --------------------------------------------------------------------------------------------------

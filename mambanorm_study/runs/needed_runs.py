@@ -1,0 +1,66 @@
+"""Trains runs that depend on results, such as test runs at the learning rate of the tuning runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs.grid import unique
+from mambanorm_study.runs.recorded_results import recorded, recorded_path
+from mambanorm_study.runs.store import load_runs
+
+FindNeeded = Callable[[pd.DataFrame], list[RunConfig]]
+"""A function from the known runs to the configs of all runs that are needed."""
+
+
+def known_runs(
+    scale: str, runs_dir: str | Path | None = None, *frames: pd.DataFrame | None
+) -> pd.DataFrame:
+    """Return the runs of a store, of further frames and of the recorded results, each run once."""
+    stored = load_runs(runs_dir, scale=scale)
+    recorded_frame = recorded(scale) if recorded_path(scale).is_file() else None
+    known = [f for f in (stored, *frames, recorded_frame) if f is not None and len(f)]
+    return pd.concat(known, ignore_index=True).drop_duplicates("run_id") if known else stored
+
+
+class TrainedRuns(NamedTuple):
+    """What `train_needed` returns: known runs, rows of failed runs, configs of all needed runs."""
+
+    known: pd.DataFrame
+    failed: pd.DataFrame
+    needed: list[RunConfig]
+
+
+def train_needed(
+    find_needed: FindNeeded,
+    scale: str,
+    runs_dir: str | Path | None,
+    *frames: pd.DataFrame | None,
+    **options: Any,
+) -> TrainedRuns:
+    """Train what `find_needed` returns and no frame has, and repeat until it needs no other run.
+
+    options: scheduler, workers, client and progress of `sweep`. Raises ValueError if no run is
+    needed at all.
+    """
+    needed: list[RunConfig] = []
+    failed: list[pd.DataFrame] = []
+    while True:
+        known = known_runs(scale, runs_dir, *frames)
+        ids_before = {config.run_id for config in needed}
+        needed = unique([*needed, *find_needed(known)])
+        if not needed:
+            raise ValueError(
+                "there is nothing to train: none of these claims is about these tasks "
+                "(`mambanorm tasks`)"
+            )
+        done = ids_before.union(known.run_id)
+        missing = [config for config in needed if config.run_id not in done]
+        if not missing:
+            return TrainedRuns(known, pd.concat(failed) if failed else known.iloc[:0], needed)
+        from mambanorm_study.runs.sweep import sweep  # needs torch and Dask, listing runs does not
+
+        rows = sweep(missing, runs_dir=runs_dir, **options)
+        failed.append(rows[rows.status == "failed"])

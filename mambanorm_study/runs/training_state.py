@@ -1,0 +1,207 @@
+"""The state of a run while it trains, and the checkpoint that saves it.
+
+runs/run.py lists the callbacks of a run; runs/weight_log.py has the one that records the weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from mambanorm.loop import build_optimizer
+from mambanorm_study.basics.atomic import write_bytes
+from mambanorm_study.config import RunConfig
+from mambanorm_study.runs.weight_log import WeightLog
+
+CHECKPOINT = "checkpoint"
+
+
+@dataclass
+class Best:
+    """The weights with the highest validation score so far; of equal scores, the first.
+
+    The score is the accuracy, or with `by_loss` the negative loss. A regression uses the loss,
+    because every model worse than the training mean has accuracy 0.
+    """
+
+    by_loss: bool = False
+    score: float = -math.inf
+    accuracy: float = math.nan
+    step: int = 0
+    weights: dict[str, Tensor] | None = None
+    worse_evaluations: int = 0  # since the best one
+
+    def update(self, row: dict[str, Any], model: nn.Module) -> None:
+        """Keep the model's weights if a row of the curve is the best evaluation so far."""
+        score = row["val_accuracy"]
+        if self.by_loss:
+            score = -row["val_loss"] if math.isfinite(row["val_loss"]) else -math.inf
+        if self.step and score <= self.score:
+            self.worse_evaluations += 1
+            return
+        self.score, self.accuracy, self.step = score, row["val_accuracy"], row["step"]
+        self.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self.worse_evaluations = 0
+
+
+@dataclass
+class TrainingState:
+    """Everything that changes during a run: the content of a checkpoint.
+
+    averaged: exponential moving average of the weights over the steps (S2, §IV.C.3), None without.
+    w̄ = w after the first step, then w̄ ← ema·w̄ + (1 − ema)·w; buffers, such as BN's running
+    statistics, are copied from the model.
+    curve: a row for each step. tokens: positions that the blocks have seen, without padding.
+    """
+
+    model: nn.Module
+    averaged: AveragedModel | None
+    optimizer: torch.optim.Optimizer
+    best: Best
+    log: WeightLog
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    tokens: int = 0
+    start: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def before_training(cls, model: nn.Module, config: RunConfig, by_loss: bool) -> TrainingState:
+        """Return the state of a run before its first step."""
+        averaged = None
+        if config.ema:
+            averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+        return cls(model, averaged, optimizer_of(model, config), Best(by_loss), WeightLog(model))
+
+    @property
+    def evaluated_model(self) -> nn.Module:
+        """The model that is validated and tested."""
+        return self.model if self.averaged is None else self.averaged.module
+
+    @property
+    def seconds(self) -> float:
+        """Training time in seconds, without work that was lost when a process was killed."""
+        return time.perf_counter() - self.start
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "averaged": None if self.averaged is None else self.averaged.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best": vars(self.best),
+            "log": self.log.state_dict(),
+            "curve": self.curve,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state in place."""
+        self.model.load_state_dict(state["model"])
+        if self.averaged is not None:
+            self.averaged.load_state_dict(state["averaged"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.best = Best(**state["best"])
+        self.log.load_state_dict(state["log"])
+        self.curve[:] = state["curve"]
+        self.tokens = state["tokens"]
+        self.start = time.perf_counter() - state["seconds"]
+
+
+def optimizer_of(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
+    """Return the optimizer that a config names, for a model."""
+    return build_optimizer(
+        model,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        betas=config.betas,
+        name=config.optimizer,
+    )
+
+
+class Checkpoint:
+    """A callback that saves the state of a run to the file `<folder>/checkpoint`.
+
+        first line          SHA-256 of the rest, in hexadecimal
+        rest                torch.save of run_id and `TrainingState.state_dict()`
+
+    A run that was killed continues from it. On the same machine the result is then the same bit for
+    bit. The batch order is not saved: it follows from the seed and the step.
+
+    A checkpoint is written at most every `every_s` seconds, completely or not at all
+    (basics/atomic.py). `folder=None` writes none. It is read with `weights_only`, so no code in it
+    is run. Raises ValueError for a negative `every_s`.
+    """
+
+    def __init__(
+        self, folder: str | Path | None, every_s: float, run_id: str, state: TrainingState
+    ):
+        if not every_s >= 0:
+            raise ValueError(
+                f"checkpoint_every_s must be a number of seconds from 0 up, got {every_s!r}"
+            )
+        self.path = None if folder is None else Path(folder, CHECKPOINT)
+        self.every_s, self.run_id, self.state = every_s, run_id, state
+        self.saved_at = time.monotonic()
+
+    def load(self) -> None:
+        """Restore the state from the checkpoint, if there is one.
+
+        Warns and leaves the state as it is if the checkpoint is damaged, unreadable or of another
+        run; the next checkpoint replaces it.
+        """
+        if self.path is None or not self.path.exists():
+            return
+        try:
+            saved = self._read()
+        except Exception as error:  # torch raises many kinds for a file that it did not write
+            warnings.warn(
+                f"cannot go on from {self.path}, the run starts anew: {error}", stacklevel=3
+            )
+        else:
+            self.state.load_state_dict(saved)
+
+    def __call__(self, step: int) -> None:
+        """Save a checkpoint if `every_s` seconds have passed. Warn if it cannot be written."""
+        if self.path is None or time.monotonic() - self.saved_at < self.every_s:
+            return
+        try:
+            self._save()
+        except OSError as error:  # such as a full disk
+            warnings.warn(f"no checkpoint at step {step}: {error}", stacklevel=3)
+        self.saved_at = time.monotonic()
+
+    def _save(self) -> None:
+        buffer = io.BytesIO()
+        torch.save({"run_id": self.run_id, **self.state.state_dict()}, buffer)
+        content = buffer.getvalue()
+        write_bytes(self.path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+    def _read(self) -> dict[str, Any]:
+        """Return the saved state. Raise ValueError if it is damaged or of another run or model."""
+        checksum, _, content = self.path.read_bytes().partition(b"\n")
+        if checksum != hashlib.sha256(content).hexdigest().encode():
+            raise ValueError(
+                "it is truncated or altered: its checksum is not the one it was written with"
+            )
+        device = next(self.state.model.parameters()).device
+        saved = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+        if saved["run_id"] != self.run_id:
+            raise ValueError(f"it belongs to run {saved['run_id']}, not to {self.run_id}")
+        if saved.keys() != {"run_id", *self.state.state_dict()}:
+            raise ValueError("it was written by another version")
+        if _shapes(saved["model"]) != _shapes(self.state.model.state_dict()):
+            raise ValueError("its weights are those of another model")  # the code was edited since
+        return saved
+
+
+def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in weights.items()}
