@@ -23,7 +23,7 @@ from mambanorm.block import Block, MambaBlock
 from mambanorm.checks import shown
 from mambanorm.errors import unknown
 from mambanorm.inside import preserve_state
-from mambanorm.models.language import LanguageModel
+from mambanorm.models.language import TO_PREDICT, LanguageModel
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
 from mambanorm_clinic.calling import first_tensor, preserve_random_state, run
 from mambanorm_clinic.mixers import mixers_of, parts_of, version_of
@@ -34,7 +34,6 @@ OWN_BLOCKS = (MambaBlock, Mamba2Block)
 OWN_SITES = ("n1", "n2", *MORE_SITES)
 SAME = {"dt": "delta"}
 """What `diagnose` calls other than an arm does."""
-TO_PREDICT = "which a language model is to predict"
 
 
 @dataclass(frozen=True)

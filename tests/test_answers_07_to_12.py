@@ -15,7 +15,7 @@ from mambanorm_study.runs.run import train
 from mambanorm_study.runs.weight_log import sigma_history
 from mambanorm_study.tables import inside
 from mambanorm_study.tables.experiments import GRID_ARMS
-from mambanorm_study.tables.tables import paired_steps
+from mambanorm_study.tables.run_tables import paired_steps
 from tests.planted import made_up
 
 

@@ -499,7 +499,7 @@ def test_the_runs_behind_a_word_are_those_it_was_made_of():
         {PROPOSAL, ORIGINAL},
         set(range(52, 60)),
     )
-    assert row.rates == dict(zip(runs.arm, runs.lr, strict=True))
+    assert row.lrs == dict(zip(runs.arm, runs.lr, strict=True))
     by_arm = 100 * runs.pivot(index="seed", columns="arm", values="test_accuracy")
     assert row.per_seed == pytest.approx(by_arm[PROPOSAL] - by_arm[ORIGINAL])
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import mambanorm_study as study
-from mambanorm_study.tables import contrasts, inside, procedure, tables
+from mambanorm_study.tables import contrasts, inside, procedure, run_tables
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
@@ -103,7 +103,7 @@ def test_a_difference_of_differences_is_taken_seed_by_seed_over_the_shared_seeds
     row = contrasts.difference_of_differences(runs, contrasts.interaction(["GN"])).iloc[0]
     assert (row.task, row.step, row.n) == ("digits", "GN", 3)
     assert row.difference == pytest.approx(20)
-    assert (row.low, row.high) == pytest.approx(tables.t_interval([30, 20, 10]))
+    assert (row.low, row.high) == pytest.approx(run_tables.t_interval([30, 20, 10]))
     fewer = contrasts.difference_of_differences(
         runs.drop(runs.index[-1]), contrasts.interaction(["GN"])
     )
@@ -151,7 +151,7 @@ def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the
     assert contrasts.printed_gain()["IMDB"] == pytest.approx(2.44)
     runs = frame({"NormVary>SSM>GN": 0.5, "RMSN>SSM>None": 0.4}, task="listops")
     steps = {"NormVary→GN": (contrasts.PROPOSAL, contrasts.ORIGINAL)}
-    beside = contrasts.gains_beside(tables.paired_steps(runs, steps))
+    beside = contrasts.gains_beside(run_tables.paired_steps(runs, steps))
     assert beside.loc["ListOps"].tolist() == [
         "+2.37 points",
         "NormVary→GN: +10.0 points [10.0, 10.0]",

@@ -25,7 +25,7 @@ from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.hypotheses import CLAIMS
 from mambanorm_study.claims.verdict import Row, Verdict, judge, verdicts
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
-from mambanorm_study.tables.tables import CANNOT_TELL, label, points
+from mambanorm_study.tables.run_tables import CANNOT_TELL, label, points
 
 HOW_TO_READ = """N1→N2 is norm N1 before the block and norm N2 after the scan (the SSM). NormVary is the paper's learned
 mixture of batch, instance, layer, group and root-mean-square normalization (BN, IN, LN, GN, RMSN). A plus favours the

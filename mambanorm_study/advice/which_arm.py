@@ -34,7 +34,7 @@ from mambanorm_study.runs.rounds import train_asked
 from mambanorm_study.tables.experiments import model_of
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.scores import SMALLEST_BITS, of_test_seeds
-from mambanorm_study.tables.tables import CANNOT_TELL, label
+from mambanorm_study.tables.run_tables import CANNOT_TELL, label
 
 NAMED = {
     "sequence": {
@@ -100,7 +100,7 @@ def ranking(
     evidence, kind = Evidence(frame, scale), kind_of(task)
     allowed = set(tuned_arms(kind) if arms is None else arms)
     arms = [
-        arm for arm in tuned_arms(kind) if arm in allowed and evidence.rate(arm, task) is not None
+        arm for arm in tuned_arms(kind) if arm in allowed and evidence.lr(arm, task) is not None
     ]
     runs = evidence.of_arms(arms, task) if arms else None
     if runs is None or len(runs.seeds) < 2:
@@ -117,7 +117,7 @@ def ranking(
         dict(
             arm=runs.arms,
             who=[NAMED[kind].get(arm, "") for arm in runs.arms],
-            lr=runs.rates,
+            lr=runs.lrs,
             validation=validation,
             mean=score.mean(axis=1),
             sd=score.std(axis=1, ddof=1),

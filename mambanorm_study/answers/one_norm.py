@@ -5,7 +5,7 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_study.answers.words import answer, gained, label, told
-from mambanorm_study.tables.tables import mean_sd, paired, percent, summarize
+from mambanorm_study.tables.run_tables import mean_sd, paired, percent, summarize
 
 NONE = "None>SSM>None"
 

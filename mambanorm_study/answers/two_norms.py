@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from mambanorm_study.answers.words import answer, clearly, gained, label, listed, numbered, told
-from mambanorm_study.tables.tables import mean_sd, pairs_only, sketch_note, summarize
+from mambanorm_study.tables.run_tables import mean_sd, pairs_only, sketch_note, summarize
 
 MAMBA = "RMSN>SSM>None"
 

@@ -14,7 +14,7 @@ import pandas as pd
 from mambanorm.arms import SYMBOLS
 from mambanorm_study.answers.words import answer, label, listed, numbered
 from mambanorm_study.basics.text import plural
-from mambanorm_study.tables.tables import points
+from mambanorm_study.tables.run_tables import points
 
 
 def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str:

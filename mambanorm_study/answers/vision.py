@@ -5,7 +5,7 @@ import pandas as pd
 
 from mambanorm_study.answers.words import answer, label, over_seeds, told
 from mambanorm_study.basics.text import plural
-from mambanorm_study.tables.tables import mean_sd, paired, pairs_only, sketch_note, summarize
+from mambanorm_study.tables.run_tables import mean_sd, paired, pairs_only, sketch_note, summarize
 
 NORMS = ("BN", "IN", "LN", "RMSN", "GN")
 NONE, ORIGINAL = "None>SSM>None", "LN>SSM>LN"

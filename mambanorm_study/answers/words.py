@@ -8,7 +8,7 @@ import pandas as pd
 
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.intervals import t_interval
-from mambanorm_study.tables.tables import describe_frame, interval_says, label, points
+from mambanorm_study.tables.run_tables import describe_frame, interval_says, label, points
 
 
 class Gain(NamedTuple):

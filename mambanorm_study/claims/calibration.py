@@ -14,7 +14,7 @@ import pandas as pd
 from mambanorm_study.claims import rule
 from mambanorm_study.claims.claim import SMALLEST_EFFECT
 from mambanorm_study.claims.plan import PROTOCOL
-from mambanorm_study.tables.tables import markdown_table
+from mambanorm_study.tables.run_tables import markdown_table
 
 # The standard deviation of a run's accuracy around the mean of its arm, in points, as in the
 # recorded runs.

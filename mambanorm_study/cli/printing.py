@@ -94,7 +94,7 @@ REGRESSION = "R² on test, 0 % is predicting the training mean, and RMSE in the 
 
 def print_arms(frame) -> None:
     """Mean ± sd over the seeds, one row an arm, one table a task."""
-    from mambanorm_study.tables.tables import describe_frame, percent, summarize, told_apart
+    from mambanorm_study.tables.run_tables import describe_frame, percent, summarize, told_apart
 
     frame = told_apart(frame)
     table = summarize(frame)
@@ -118,7 +118,7 @@ def print_arms(frame) -> None:
 
 
 def print_run(run) -> None:
-    from mambanorm_study.tables.tables import percent
+    from mambanorm_study.tables.run_tables import percent
 
     config, facts = run.config, run.facts
     print(f"{config.arm} on {config.task}, seed {config.seed}, scale {config.scale}")

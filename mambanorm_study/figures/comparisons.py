@@ -43,7 +43,7 @@ from mambanorm_study.figures.style import (
 )
 from mambanorm_study.figures.verdicts import WORD_COLOURS, estimate, legend, spelled
 from mambanorm_study.tables.contrasts import site_gains
-from mambanorm_study.tables.tables import (
+from mambanorm_study.tables.run_tables import (
     by_seed,
     check_frame,
     describe_frame,
@@ -117,7 +117,7 @@ def fig_pairs(
     comparisons; the caption says for which. A column `unit` other than "pp" stands for a loss."""
     if table.empty:
         raise ValueError(
-            "the table of paired differences is empty: make one with mambanorm_study.tables.tables.paired"
+            "the table of paired differences is empty: make one with mambanorm_study.tables.run_tables.paired"
         )
     panels = dict(list(table.groupby("task", sort=False)))
     heights = [0.7 + 0.36 * len(panel) for panel in panels.values()]

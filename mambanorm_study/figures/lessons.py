@@ -16,7 +16,7 @@ from torch import Tensor
 from mambanorm.norms import create_norm
 from mambanorm_study.figures.colours import GREY, INK, NO_NORM, PALE, PALETTE, norm_colour
 from mambanorm_study.figures.style import finish, new_figure, seeds_of, sns, styled
-from mambanorm_study.tables.tables import check_frame
+from mambanorm_study.tables.run_tables import check_frame
 from mambanorm_study.tasks.base import Split
 
 

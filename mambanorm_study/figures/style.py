@@ -22,7 +22,7 @@ from PIL import Image
 from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.figures.colours import GREY, INK, PALE
-from mambanorm_study.tables.tables import seeds_text
+from mambanorm_study.tables.run_tables import seeds_text
 
 sns = Later("seaborn")  # takes a second; the explorers do without
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from mambanorm_study.figures.colours import COMBINATION, GREY, INK, NO_NORM, own_run
 from mambanorm_study.figures.style import finish, new_figure, styled, upright
-from mambanorm_study.tables.tables import seeds_text
+from mambanorm_study.tables.run_tables import seeds_text
 
 WORD_COLOURS = {
     "supported": (COMBINATION, "the 95 % interval lies above 0"),

@@ -24,7 +24,7 @@ from mambanorm_study.basics.settings import KIT
 from mambanorm_study.basics.text import spell
 from mambanorm_study.report.page import markdown
 from mambanorm_study.runs.grid import check_names, check_task
-from mambanorm_study.tables.experiments import notebook_runs
+from mambanorm_study.tables.notebook_runs import notebook_runs
 
 if TYPE_CHECKING:
     import nbformat

@@ -36,7 +36,7 @@ from mambanorm_study.runs.grid import check_names, check_seeds, unique
 from mambanorm_study.runs.store import missing_runs
 from mambanorm_study.runs.store import runs_dir as store_dir
 from mambanorm_study.runs.sweep import sweep
-from mambanorm_study.tables.experiments import TAKES, taken
+from mambanorm_study.tables.notebook_runs import NOTEBOOKS, taken
 from mambanorm_study.tables.replication import trained_here
 from mambanorm_study.tasks import TASKS
 
@@ -133,8 +133,11 @@ def run_study(
 
 
 def leaves_all_out(notebook: str, plan: Mapping, tasks: Sequence[str], scale: str) -> bool:
-    """Return whether a notebook takes none of the study's tasks."""
-    return plan.get(notebook) == [] or (notebook in TAKES and not taken(notebook, tasks, scale))
+    """Return True if a notebook takes none of the study's tasks."""
+    if notebook in plan:
+        return plan[notebook] == []
+    takes_tasks = notebook in NOTEBOOKS and NOTEBOOKS[notebook].takes
+    return bool(takes_tasks) and not taken(notebook, tasks, scale)
 
 
 def _earlier(names: Sequence[str], out_dir: Path) -> list[NotebookOutcome]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mambanorm_study.basics.text import plural
 from mambanorm_study.report.page import template
-from mambanorm_study.tables.tables import label
+from mambanorm_study.tables.run_tables import label
 
 
 def verdict_html(
@@ -64,8 +64,8 @@ def _fold(verdict: Any) -> dict[str, str]:
     """Return what a row unfolds to: the first words of a paragraph → the rest of it."""
     claim, row, decided = verdict.claim, verdict.turns_on, {}
     if verdict.n:
-        rates = ", ".join(f"{label(arm)} {rate:g}" for arm, rate in (row.rates or {}).items())
-        at = f"; learning rates {rates}" if rates and len(row.rates) <= 4 else ""
+        rates = ", ".join(f"{label(arm)} {rate:g}" for arm, rate in (row.lrs or {}).items())
+        at = f"; learning rates {rates}" if rates and len(row.lrs) <= 4 else ""
         decided = {"Decided by": f"{row.comparison}; {plural(row.n, 'seed')}{at}; {verdict.basis}"}
     return decided | {
         "Measured": claim.quantity,

@@ -12,9 +12,9 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_study.runs.presets import LANGUAGE_TASKS
-from mambanorm_study.tables.experiments import OWN
+from mambanorm_study.tables.experiments import MAMBA_ARM
 from mambanorm_study.tables.paper import TABLE_2_ARMS, paper_values
-from mambanorm_study.tables.tables import (
+from mambanorm_study.tables.run_tables import (
     SAME_TASK,
     by_seed,
     check_frame,
@@ -73,7 +73,7 @@ def interaction(after: Iterable[str] = ("GN", "LN")) -> dict[str, Four]:
 
 
 def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
-    """The gain of each arm with one further site over OWN, over shared seeds, one row a task, norm
+    """The gain of each arm with one further site over MAMBA_ARM, over shared seeds, one row a task, norm
     and site.
 
     Columns: task, site, norm, arm, gain (mean), low, high (95 % t-interval), n, per_seed (list),
@@ -92,10 +92,10 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
         else:
             worth = 100 * here.test_accuracy.where(~lost, here.chance)
         scored = here.assign(worth=worth)
-        own = by_seed(scored, str(task), str(OWN), "worth")
+        own = by_seed(scored, str(task), str(MAMBA_ARM), "worth")
         for arm in dict.fromkeys(scored.arm):
             parsed = Arm.parse(arm)
-            if parsed[:2] == OWN[:2] and len(parsed.more) == 1:
+            if parsed[:2] == MAMBA_ARM[:2] and len(parsed.more) == 1:
                 gains = (by_seed(scored, str(task), arm, "worth") - own).dropna()
                 low, high = t_interval(gains)
                 (site, norm), facts = (

@@ -74,7 +74,8 @@ def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
     depth, log_y = np.asarray(depth, float), np.asarray(log_y, float)
     if len(np.unique(depth)) < 4:
         raise ValueError(
-            f"a growth law needs at least 4 depths to be told from another, got {len(np.unique(depth))}"
+            "a growth law needs at least 4 depths to be told from another, got "
+            f"{len(np.unique(depth))}"
         )
     rows = []
     for law, transform in GROWTH_LAWS.items():

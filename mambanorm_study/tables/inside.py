@@ -29,7 +29,7 @@ from mambanorm_study.tables.experiments import failing_runs, failure_runs, growt
 from mambanorm_study.tables.growth import growth_table, norms_by_depth
 from mambanorm_study.tables.intervals import clopper_pearson
 from mambanorm_study.tables.robustness import stored_model
-from mambanorm_study.tables.tables import label, percent
+from mambanorm_study.tables.run_tables import label, percent
 from mambanorm_study.tasks import load_task
 
 # --------------------------------------------------------------------------------------------------

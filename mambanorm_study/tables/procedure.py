@@ -16,7 +16,7 @@ from mambanorm.arms import Arm
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.recorded_results import at_own_rates, own_rate
 from mambanorm_study.tables.replication import to_replicate
-from mambanorm_study.tables.tables import check_frame, choose, paired, pairs_only, summarize
+from mambanorm_study.tables.run_tables import check_frame, choose, paired, pairs_only, summarize
 
 
 def validation(runs: pd.DataFrame) -> pd.Series:

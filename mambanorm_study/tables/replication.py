@@ -26,8 +26,8 @@ from mambanorm_study.runs.store import check_store
 from mambanorm_study.runs.store import runs_dir as store_dir
 from mambanorm_study.tables.experiments import (
     CROSSING_ARMS,
+    MAMBA_ARM,
     NORMVARY_ARMS,
-    OWN,
     POSITION_ARMS,
     TYPE_ARMS,
 )
@@ -41,11 +41,11 @@ LEARNED = [
     arm for arm in NORMVARY_ARMS if arm.n1.startswith("NormVary") or arm == Arm("RMSN", "GN")
 ]
 COMPARED = {
-    str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *LEARNED, *CROSSING_ARMS, *AUTONORM, OWN)
+    str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *LEARNED, *CROSSING_ARMS, *AUTONORM, MAMBA_ARM)
 }
 """The arms of type, position, NormVary and AutoNorm; of the grid its best and its worst come
 besides."""
-MOVED = {str(arm) for arm in POSITION_ARMS} - {str(arm) for arm in (*TYPE_ARMS, OWN)}
+MOVED = {str(arm) for arm in POSITION_ARMS} - {str(arm) for arm in (*TYPE_ARMS, MAMBA_ARM)}
 """Those of position, which are left out of images: a run takes twice as long there, and the study
 has ten minutes."""
 

@@ -104,7 +104,8 @@ def _check_texts(losses_by_task) -> None:
         if task in TEXTS and len(different) > 1:
             known = ", ".join(f"{loss:.6f}" for loss in different)
             raise ValueError(
-                f"the runs of {task} are of different texts (chance_loss {known} nats): judge those of one Python alone"
+                f"the runs of {task} are of different texts (chance_loss {known} nats): judge "
+                "those of one Python alone"
             )
 
 
@@ -131,7 +132,8 @@ class RunsToJudge:
         versions = ", ".join(
             f"{version:g}" for version in sorted(self.frame.protocol.dropna().unique())
         )
-        return f"{self.scale}: {recorded_results.describe_recorded(self.frame)}; recorded under protocols {versions}"
+        return f"{self.scale}: {recorded_results.describe_recorded(self.frame)}; recorded under "
+        f"protocols {versions}"
 
 
 def runs_to_judge(

@@ -277,7 +277,7 @@ TRAINS, LEARNS = 0.8, 5.0
 has learned if it lies this many points above chance."""
 
 
-def highest_rate_that_trains(scores: np.ndarray, chance: float, rates: Sequence[float]) -> float:
+def highest_lr_that_trains(scores: np.ndarray, chance: float, rates: Sequence[float]) -> float:
     """Return log₁₀ of the highest learning rate that trains, from one score a rate (per cent,
     smallest rate first), by linear interpolation between the last rate that does and the next.
 

@@ -178,7 +178,7 @@ def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
             accuracy=runs.columns["score"][0] / 100,
             chance=runs.columns["chance"][0] / 100,
             diverged=runs.columns["diverged"][0] > 0,
-            lr=runs.rates[0],
+            lr=runs.lrs[0],
             run_id=runs.columns["run_id"][0],
         )
     )

@@ -112,8 +112,9 @@ def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
         counts = frame.groupby(list(by), sort=False)[column].nunique()
         if (mixed := counts[counts > 1]).size:
             raise ValueError(
-                f"the runs of {mixed.index[0]} differ in {column}, so that their mean would be of none: add {column!r} "
-                "to `by`, or take tables.told_apart(frame) or tables.pairs_only(frame)"
+                f"the runs of {mixed.index[0]} differ in {column}, so that their mean would be of "
+                f"none: add {column!r} to `by`, or take tables.told_apart(frame) or "
+                "tables.pairs_only(frame)"
             )
 
 
@@ -203,15 +204,15 @@ def interval_says(low: float, high: float) -> str:
     return "clearly above zero" if low > 0 else "clearly below zero" if high < 0 else CANNOT_TELL
 
 
+def markdown_rows(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows of cells, the head and the line of dashes included, as a Markdown table."""
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
+
+
 def markdown_table(frame: pd.DataFrame) -> str:
-    """The frame with its index as a Markdown table, cell by cell as `str` has it."""
+    """Return the frame with its index as a Markdown table, each cell as `str` writes it."""
     head = [frame.index.name or "", *frame.columns]
-    rows = [
-        head,
-        ["---"] * len(head),
-        *([index, *row] for index, row in zip(frame.index, frame.to_numpy(), strict=True)),
-    ]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+    return markdown_rows([head, ["---"] * len(head), *frame.itertuples(name=None)])
 
 
 def how_trained(runs: pd.DataFrame) -> str:
@@ -256,7 +257,8 @@ def choose(
         raise unknown("task of this frame", task, frame.task.unique())
     if means.empty:
         raise ValueError(
-            f"none of {', '.join(sorted(wanted))} has been run on task {task!r}: nothing to choose from"
+            f"none of {', '.join(sorted(wanted))} has been run on task {task!r}: nothing to choose "
+            "from"
         )
     return str(means.idxmax())
 
