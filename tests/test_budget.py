@@ -28,7 +28,7 @@ SHARES = (0.5, 1.0, 2.0)
 def made_up(effect: float, rng: int = 0, seeds=12, **changes) -> pd.DataFrame:
     """Return all runs of H8s on curves at a setting, the proposal so many points ahead."""
     configs = planted.tuned_and_tested(CLAIMS["H8s"].arms, CURVES, seeds, SCALE, **changes)
-    return planted.study(planted.rows_of(configs), {PROPOSAL: effect}, rng, sd=0.4)
+    return planted.planted_frame(planted.rows_of(configs), {PROPOSAL: effect}, rng, sd=0.4)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_deep_models_are_tuned_first_and_tested_at_the_rates_of_deep_models():
         (8, seed) for seed in DEEP_TUNING
     }
     assert {config.arm for config in tuning} == set(DEEP_ARMS)
-    low = planted.study(planted.rows_of(tuning), curve=(0.0, -9.0, -9.0), sd=0.1)
+    low = planted.planted_frame(planted.rows_of(tuning), curve=(0.0, -9.0, -9.0), sd=0.1)
     assert part.ask(low.iloc[1:]) == tuning  # one run is missing
     (rate,) = {config.lr for config in part.ask(low) if config.seed >= 52}
     assert rate == min(config.lr for config in tuning)

@@ -129,7 +129,7 @@ def as_planted(register, monkeypatch):
             register(Spread)
         arms = arms_of(name)
         frame = planted.rows_of(planted.tuned_and_tested([*arms.values(), OWN], "digits", 8))
-        frame = planted.study(frame, {arms[place]: lead for place, lead in leads.items()}, **how)
+        frame = planted.planted_frame(frame, {arms[place]: lead for place, lead in leads.items()}, **how)
         frame = planted.where(
             frame, frame.arm.isin(arms.values()) & frame.seed.isin(lost), status="diverged"
         )
@@ -176,7 +176,7 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_without_a_word(register, mo
         known[0] if known else study.base_config("digits", "quick").lr
     }
     assert len(configs) == 4 * 3  # three places and the arm beside which they stand
-    frame = planted.study(
+    frame = planted.planted_frame(
         planted.rows_of(dict.fromkeys(configs)), {arms["after the scan"]: 5.0}, sd=0.3
     )
     monkeypatch.setattr(card, "known_runs", lambda *_: frame)
@@ -214,7 +214,7 @@ def test_the_arms_of_a_new_norm_are_tuned_first_and_then_tested(register):
         len(tuning) == (3 + 1) * 3 * 4
     )  # three places and RMSN→None, which is not recorded at this scale
     assert len(card.later_runs(made, known)) == 3 * 8
-    frame = planted.study(planted.rows_of(dict.fromkeys(tuning)), sd=0.3)
+    frame = planted.planted_frame(planted.rows_of(dict.fromkeys(tuning)), sd=0.3)
     tested = [
         config for config in card.card_runs(made, frame) if config.seed > 53
     ]  # 52 and 53 have the ladder as well

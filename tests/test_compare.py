@@ -27,7 +27,7 @@ def made_up(monkeypatch):
 
     def answer(lead, *, lost=(), tests=8, seeds=8, **how):
         frame = planted.rows_of(planted.tuned_and_tested([ARM, OTHER], "digits", tests))
-        frame = planted.study(frame, {ARM: lead}, **how)
+        frame = planted.planted_frame(frame, {ARM: lead}, **how)
         frame = planted.where(frame, (frame.arm == ARM) & frame.seed.isin(lost), status="diverged")
         monkeypatch.setattr("mambanorm_study.runs.rounds.known_runs", lambda *_: frame)
         return study.compare(ARM, OTHER, "digits", seeds=seeds, scale="smoke").iloc[0]
@@ -65,7 +65,7 @@ def test_the_answer_is_said_in_words(made_up, lead, sd, said):
 
 
 def test_the_number_of_new_seeds_does_not_depend_on_which_arm_is_named_first():
-    frame = planted.study(
+    frame = planted.planted_frame(
         planted.rows_of(planted.tuned_and_tested([ARM, OTHER], "digits")), {ARM: 0.8}, sd=3.0
     )
     rows = [
@@ -115,7 +115,7 @@ def test_a_new_arm_is_tuned_on_new_seeds_and_tested_where_the_other_is_recorded(
     for round_, expected in enumerate(
         [(NEW_TUNING_SEEDS, rates), (tuple(seeds), rates[1:2]), ((), ())]
     ):
-        frame = planted.study(planted.rows_of(configs), {ARM: 5.0}, sd=0.3)
+        frame = planted.planted_frame(planted.rows_of(configs), {ARM: 5.0}, sd=0.3)
         lacking = which_arm.duel_runs(ARM, OTHER, "digits", seeds, "smoke", frame)
         assert {config.arm for config in lacking} == ({ARM} if round_ < 2 else set())
         assert sorted({config.seed for config in lacking}) == list(expected[0])
@@ -126,7 +126,7 @@ def test_a_new_arm_is_tuned_on_new_seeds_and_tested_where_the_other_is_recorded(
     assert "; not fresh: a learning rate was chosen on these seeds; " in row["said"]
     # once both have test seeds, these alone are compared
     tests = arm_runs([ARM, OTHER], "digits", range(52, 60), Evidence(frame, "smoke"))
-    frame = planted.study(planted.rows_of(dict.fromkeys([*configs, *tests])), {ARM: 5.0}, sd=0.3)
+    frame = planted.planted_frame(planted.rows_of(dict.fromkeys([*configs, *tests])), {ARM: 5.0}, sd=0.3)
     row = which_arm.answer(ARM, OTHER, "digits", frame, "smoke")
     assert (row["word"], row["n"], row["fresh"]) == ("better", 8, True)
 
@@ -177,7 +177,7 @@ def test_bad_input_is_one_line_and_nothing_is_trained(arm, options, said, tmp_pa
 def many():
     """All arms of the sequence claims, None→BN ahead by 6 points, NormVary→GN behind by 6."""
     configs = planted.tuned_and_tested(which_arm.tuned_arms("sequence"), "digits", 8)
-    return planted.study(planted.rows_of(configs), {"None>SSM>BN": 6.0, PROPOSAL: -6.0}, 40, sd=0.5)
+    return planted.planted_frame(planted.rows_of(configs), {"None>SSM>BN": 6.0, PROPOSAL: -6.0}, 40, sd=0.5)
 
 
 def test_the_arm_to_take_is_chosen_by_validation_on_the_tuning_seeds(many):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import mambanorm_study as study
-from mambanorm_study.tables import contrasts, inside, procedure, run_tables
+from mambanorm_study.tables import contrasts, diagnostics, procedure, run_tables
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
@@ -125,7 +125,7 @@ def test_the_second_norm_is_compared_with_the_better_place():
 
 
 def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it():
-    sizes = inside.sizes_inside(["RMSN>SSM>None", "None>SSM>RMSN"], factors=(1, 100))
+    sizes = diagnostics.sizes_inside(["RMSN>SSM>None", "None>SSM>RMSN"], factors=(1, 100))
     after, before = sizes.loc["None>SSM>RMSN"], sizes.loc["RMSN>SSM>None"]
     assert after.z[100] / after.z[1] == pytest.approx(100, rel=1e-3)
     assert before.z[100] / before.z[1] == pytest.approx(1, rel=1e-2)
@@ -135,9 +135,9 @@ def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it()
 
 def test_only_bn_scores_differently_in_train_and_eval_mode(tmp_path):
     configs = study.grid(["BN>SSM>None", "IN>SSM>None"], ["digits"], scale="smoke", seeds=1)
-    assert inside.both_modes(configs, tmp_path).empty  # nothing is stored yet
+    assert diagnostics.both_modes(configs, tmp_path).empty  # nothing is stored yet
     runs = study.sweep(configs, workers=0, progress=False, runs_dir=tmp_path)
-    found = inside.both_modes(configs, tmp_path).set_index("arm")
+    found = diagnostics.both_modes(configs, tmp_path).set_index("arm")
     assert found.points_lost["IN>SSM>None"] == 0
     assert found["eval"].tolist() == pytest.approx(
         runs.set_index("arm").loc[found.index].best_val_accuracy.tolist()

@@ -28,7 +28,7 @@ def its_end(run: RunResult) -> str:
 
 def guesses_on_growth(untrained: pd.DataFrame, trained: pd.DataFrame, turned: pd.DataFrame) -> str:
     """The three guesses of notebook 07: growth without norms before training, after it and with
-    larger weights, and whether a norm after the SSM is enough. Frames: `inside.residual_growth`."""
+    larger weights, and whether a norm after the SSM is enough. Frames: `diagnostics.residual_growth`."""
     none = [
         [row for row in table.itertuples() if row.arm == NONE and row.mode == "train"]
         for table in (untrained, trained, turned)

@@ -51,7 +51,7 @@ def before_or_after(
 
     `pairs`: after − before as `tables.paired` has it. `rivals`:
     `contrasts.difference_of_differences` of GN against the others. `sizes`: the frame of
-    `inside.sizes_inside`. `printed`: the paper's own differences, a column a task.
+    `diagnostics.sizes_inside`. `printed`: the paper's own differences, a column a task.
     """
     lines = []
     for task, here in pairs.groupby("task", sort=False):

@@ -449,7 +449,7 @@ def fig_validation(
 
 @styled
 def fig_halves(frame: pd.DataFrame) -> Figure:
-    """IN taken apart: a bar for each part of it (column `part` of `with_halves`), a panel a
+    """IN taken apart: a bar for each part of it (column `part` of `with_parts`), a panel a
     task."""
     check_frame(frame, ("part", "task", "arm", "seed", "test_accuracy"))
     groups = {"a whole norm": dict(alpha=0.9), "one half of IN alone": dict(alpha=0.4, hatch="//")}

@@ -19,8 +19,8 @@ from mambanorm_study.figures.colours import BEST, COMBINATION, GREY, INK, NO_NOR
 from mambanorm_study.figures.diagrams import SHAPE, draw_block, draw_cells, moving_cells
 from mambanorm_study.figures.lessons import draw_row, mean_sd
 from mambanorm_study.figures.style import finish, instead, jitter, quick_figure, short, styled
-from mambanorm_study.tables.inside import HandScan
 from mambanorm_study.tables.norm_catalog import ArmFacts
+from mambanorm_study.tables.scan_by_hand import HandScan
 
 # a norm
 
