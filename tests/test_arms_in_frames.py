@@ -152,25 +152,25 @@ def test_a_mean_over_runs_with_several_norm_options_is_refused_and_they_can_be_t
         ]
     )
     assert both.arm.nunique() == 1
-    with pytest.raises(ValueError, match=r"differ in norm_options.*told_apart"):
+    with pytest.raises(ValueError, match=r"differ in norm_options.*distinguish_arms"):
         run_tables.summarize(both)
     with pytest.raises(ValueError, match="several runs of one seed"):
         run_tables.paired(both, both.arm.iloc[0], both.arm.iloc[0])
-    means = run_tables.summarize(run_tables.told_apart(both)).set_index("arm")["mean"]
+    means = run_tables.summarize(run_tables.distinguish_arms(both)).set_index("arm")["mean"]
     assert sorted(means.round(1)) == [0.3, 0.6]
     print_arms(both)
     lines = capsys.readouterr().out
     assert "30." in lines
     assert '"affine": false' in lines
     alone = both[both.norm_options == "{}"]
-    assert set(run_tables.told_apart(alone).arm) == set(both.arm)
+    assert set(run_tables.distinguish_arms(alone).arm) == set(both.arm)
 
 
 def test_a_mean_over_two_kinds_of_block_is_refused():
     both = pd.concat([runs_of(["RMSN>SSM>GN"], model=model) for model in ("mamba", "mamba2")])
     with pytest.raises(ValueError, match="differ in model"):
         run_tables.summarize(both)
-    assert set(run_tables.told_apart(both).arm) == {"RMSN>SSM>GN mamba", "RMSN>SSM>GN mamba2"}
+    assert set(run_tables.distinguish_arms(both).arm) == {"RMSN>SSM>GN mamba", "RMSN>SSM>GN mamba2"}
     assert "blocks of mamba and mamba2" in run_tables.describe_frame(both)
     assert "blocks of mamba2 ·" in run_tables.describe_frame(both[both.model == "mamba2"])
     assert "blocks" not in run_tables.describe_frame(both[both.model == "mamba"])

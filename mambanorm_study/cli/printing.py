@@ -94,9 +94,9 @@ REGRESSION = "R² on test, 0 % is predicting the training mean, and RMSE in the 
 
 def print_arms(frame) -> None:
     """Mean ± sd over the seeds, one row an arm, one table a task."""
-    from mambanorm_study.tables.run_tables import describe_frame, percent, summarize, told_apart
+    from mambanorm_study.tables.run_tables import describe_frame, percent, summarize, distinguish_arms
 
-    frame = told_apart(frame)
+    frame = distinguish_arms(frame)
     table = summarize(frame)
     width = max(map(len, table["arm"]))
     for task, rows in table.groupby("task", sort=False):
