@@ -11,7 +11,7 @@ from mambanorm_study.basics.text import plural
 from mambanorm_study.claims.claim import Claim
 from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
 from mambanorm_study.claims.hypotheses import CLAIMS
-from mambanorm_study.claims.verdict import Verdict, judge, verdicts
+from mambanorm_study.claims.verdict import Verdict, judge
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.tables.experiments import BUDGETS, at_budget
 
@@ -19,44 +19,6 @@ from mambanorm_study.tables.experiments import BUDGETS, at_budget
 def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of the deciding comparison; no row for a claim that was not run."""
     return frame[frame.run_id.isin(verdict.turns_on.run_ids)]
-
-
-def verdict_table(
-    frame: pd.DataFrame,
-    claims: Iterable[str] | None = None,
-    *,
-    scale: str | None = None,
-    tasks: Iterable[str] | None = None,
-) -> pd.DataFrame:
-    """Return one row a claim and task: the verdict, its deciding comparison, and its footnotes.
-
-    Columns: id, task, claim, verdict, compared, effect, low and high (95 %), unit, smallest, seeds,
-    fresh, seeds_to_tell, paper, basis, footnotes. claims: None = those of the study's sources.
-    """
-    rows = []
-    for verdict in verdicts(frame, CLAIMS if claims is None else claims, scale=scale, tasks=tasks):
-        row = verdict.turns_on
-        rows.append(
-            {
-                "id": verdict.claim.id,
-                "task": verdict.task,
-                "claim": verdict.claim.words,
-                "verdict": verdict.said,
-                "compared": row.comparison,
-                "effect": row.effect,
-                "low": row.low,
-                "high": row.high,
-                "unit": row.unit,
-                "smallest": row.smallest,
-                "seeds": row.n,
-                "fresh": row.fresh,
-                "seeds_to_tell": row.seeds_to_tell,
-                "paper": row.paper,
-                "basis": verdict.basis,
-                "footnotes": "; ".join(verdict.footnotes),
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def describe(verdict: Verdict) -> str:
