@@ -137,7 +137,7 @@ def exactly(
     return frame.assign(test_accuracy=frame.test_accuracy.mask(tests, values))
 
 
-def test_the_correction_for_several_comparisons_changes_a_word_and_never_the_interval_that_is_printed():
+def test_the_correction_for_several_comparisons_changes_a_word_and_never_the_printed_interval():
     others = {arm: -10.0 for arm in CLAIMS["H1s"].arms if arm not in (GN, NONE)}
     verdict = judge("H1s", exactly("H1s", GN, 1.0, 0.95, others))
     assert verdict.said == "cannot tell (corrected for 5 comparisons)"

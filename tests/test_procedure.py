@@ -13,8 +13,8 @@ NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 
 
 def frame(means, task="digits", seeds=3, noise=None):
-    """A run frame: arm → accuracy on validation, and on test unless `noise` (arm → by seed) is
-    added there."""
+    """Return a run frame: arm → accuracy on validation, and on test unless `noise` (arm → by seed)
+    is added there."""
     rows = []
     for arm, mean in means.items():
         n1, n2 = arm.split(">SSM>")

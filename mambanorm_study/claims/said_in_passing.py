@@ -22,8 +22,8 @@ from mambanorm_study.claims.claim import (
 )
 from mambanorm_study.tables.summaries import CORRUPTED
 
-# The norms of H13, whose arms are compared by the highest learning rate at which they train: the two
-# that lead the paper's Figure 5. A third norm would double the runs.
+# The norms of H13, whose arms are compared by the highest learning rate at which they train: the
+# two that lead the paper's Figure 5. A third norm would double the runs.
 STABLE = ("LN", "GN")
 
 

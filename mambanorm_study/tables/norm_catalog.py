@@ -86,10 +86,9 @@ def partition(axes: Sequence[str]) -> str:
     """Return Π(X) of a norm with those axes: ("B", "L") → "D × m·L"; "–" without a statistic."""
     if not axes:
         return "–"
+    channels = ("", "D") if "D" in axes else ("D", "")
     if "D/G" in axes:
         channels = ("g_D", "s_D")
-    else:
-        channels = ("", "D") if "D" in axes else ("D", "")
     apart = ("" if "B" in axes else "m", channels[0], "" if "L" in axes else "L")
     within = ("m" if "B" in axes else "", channels[1], "L" if "L" in axes else "")
     return " × ".join("·".join(filter(None, side)) or "1" for side in (apart, within))

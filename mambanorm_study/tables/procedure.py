@@ -1,5 +1,4 @@
-"""The paper's procedure for a pair of norms (§4.4), by validation, and the cost of choosing (notebook
-05).
+"""The paper's procedure for a pair of norms (§4.4), by validation, and the cost of choosing.
 
 Step 1 fixes the norm after the SSM: the N2 with the highest mean over the four other norms before
 it. Step 2 fixes the norm before: the N1 that is best with that N2 (a search), or NormVary, which is
