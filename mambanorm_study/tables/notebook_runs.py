@@ -231,6 +231,8 @@ class NotebookRuns(Mapping):
         self._runs: dict[str, list[RunConfig]] = {}
 
     def __getitem__(self, name: str) -> list[RunConfig]:
+        if name not in list(self):
+            raise KeyError(name)
         if name not in self._runs:
             self._runs[name] = NOTEBOOKS[name].runs(self.request)
         return self._runs[name]
