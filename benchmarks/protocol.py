@@ -15,7 +15,7 @@ from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm_study.claims.plan import PROTOCOL, TRAINED_TASKS, planned_seeds, tuned_arms
 from mambanorm_study.claims.verdict import judge
 from mambanorm_study.runs.recorded_results import RESULTS, recorded
-from mambanorm_study.tables.tables import label
+from mambanorm_study.tables.run_tables import label
 
 PREDICTIONS = RESULTS / "predictions.csv"
 """Each claim and task: the word of version 11, and the word of version 12 on the tuning seeds,
@@ -76,8 +76,8 @@ def predict(frame: pd.DataFrame, tasks: Iterable[tuple[str, str]]) -> pd.DataFra
     for claim, task in tasks:
         verdict = judge(claim, evidence, task=task, tuning=True)
         row = verdict.turns_on
-        rates = ", ".join(f"{label(arm)} {rate:g}" for arm, rate in (row.rates or {}).items())
-        named = rates if len(row.rates or {}) <= 2 else ""
+        rates = ", ".join(f"{label(arm)} {rate:g}" for arm, rate in (row.lrs or {}).items())
+        named = rates if len(row.lrs or {}) <= 2 else ""
         told = dict(
             comparison=row.comparison,
             rates=named,
@@ -95,7 +95,7 @@ def rates_text(frame: pd.DataFrame) -> str:
     for task in TRAINED_TASKS:
         arms: dict[float, list[str]] = {}
         for arm in tuned_arms(task):
-            arms.setdefault(evidence.rate(arm, task), []).append(label(arm))
+            arms.setdefault(evidence.lr(arm, task), []).append(label(arm))
         lines += [f"- {task}, {rate:g}: {', '.join(named)}" for rate, named in sorted(arms.items())]
     return "\n".join(lines) + "\n"
 

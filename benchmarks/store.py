@@ -45,7 +45,8 @@ from mambanorm_study.runs.grid import base_config, grid, unique
 from mambanorm_study.runs.result import MANIFEST
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import load_runs, save_run
-from mambanorm_study.tables.experiments import GRID_ARMS, notebook_runs
+from mambanorm_study.tables.experiments import GRID_ARMS
+from mambanorm_study.tables.notebook_runs import notebook_runs
 
 RESULTS = ROOT / "benchmarks" / "results"
 SCALE, TASKS = "quick", ("digits", "listops")

@@ -213,7 +213,7 @@ def later_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     rate is not known."""
     evidence, runs = Evidence(known, card.scale), []
     for task in [] if card.sketch else _tasks(card):
-        arms = [arm for arm in card.arms.values() if evidence.rate(arm, task) is None]
+        arms = [arm for arm in card.arms.values() if evidence.lr(arm, task) is None]
         runs += grid(arms, [task], scale=card.scale, seeds=card.seeds[task]) if arms else []
     return runs
 

@@ -29,7 +29,7 @@ from mambanorm_study.runs.grid import FIRST_TEST_SEED, LAST_TEST_SEED, base_conf
 from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.tables.intervals import shared_rows
-from mambanorm_study.tables.tables import label
+from mambanorm_study.tables.run_tables import label
 
 add_templates(Path(__file__).with_name("templates"))
 

@@ -61,11 +61,11 @@ def sketch_of(card: NormCard, task: str, evidence: Evidence) -> list[dict[str, A
     difference at one learning rate with its t-interval, and no word."""
     rows, lr, (column, smallest) = [], sketch_rate(card, task), compared_on(task)
     for place, arm in card.arms.items():
-        runs = evidence.at_rates((arm, card.against), [lr, lr], task)
+        runs = evidence.at_lrs((arm, card.against), [lr, lr], task)
         if arm == card.against or runs.missing:
             continue
         comparison = minus(arm, card.against, column=column)
-        difference = runs.total(comparison)
+        difference = runs.differences(comparison)
         low, high = rule.interval(difference)
         row = Row(
             comparison.name,
@@ -102,7 +102,7 @@ def strip_of(
     for arm in dict.fromkeys((*tuned_arms(kind_of(task)), *mine)):
         at_one_rate = arm in mine and lr is not None
         runs = (
-            evidence.at_rates([arm], [lr], task) if at_one_rate else evidence.of_arms([arm], task)
+            evidence.at_lrs([arm], [lr], task) if at_one_rate else evidence.of_arms([arm], task)
         )
         if not runs.missing:
             score = runs.columns[column][0]

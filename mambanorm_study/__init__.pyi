@@ -63,7 +63,7 @@ from mambanorm_study.runs.store import (
 )
 from mambanorm_study.runs.sweep import sweep as sweep
 from mambanorm_study.tables.bibliography import references as references
-from mambanorm_study.tables.experiments import notebook_runs as notebook_runs
+from mambanorm_study.tables.notebook_runs import notebook_runs as notebook_runs
 from mambanorm_study.tables.plan import (
     plan as plan,
 )

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 
 from mambanorm_study import answers
-from mambanorm_study.tables import contrasts, procedure, tables
+from mambanorm_study.tables import contrasts, procedure, run_tables
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 NOTHING = pd.DataFrame(columns=["task", "arm", "scale"])
@@ -61,7 +61,7 @@ def test_the_answer_on_type_names_the_leader_its_gain_and_the_baseline():
 
 
 def test_a_difference_is_followed_by_what_its_interval_says():
-    gain = tables.paired(of_type("IN>SSM>IN"), "IN>SSM>IN", "None>SSM>None")
+    gain = run_tables.paired(of_type("IN>SSM>IN"), "IN>SSM>IN", "None>SSM>None")
     assert (
         answers.difference(gain)
         == "- IN→IN − None→None on digits: +50.0 points [50.0, 50.0]: clearly above zero."
@@ -75,7 +75,7 @@ def test_the_settings_of_the_runs_are_listed_with_their_arms():
             planted({"BN>SSM>BN": 0.5}, lr=0.006),
         ]
     )
-    rows = tables.how_trained(runs.assign(n_layers=4, d_model=32, steps=400)).splitlines()
+    rows = run_tables.how_trained(runs.assign(n_layers=4, d_model=32, steps=400)).splitlines()
     assert rows[0] == "| task | blocks | width | steps | learning rate | arms |"
     assert rows[2:] == [
         "| digits | 4 | 32 | 400 | 0.015 | GN→GN, IN→IN |",
@@ -95,7 +95,7 @@ def places(after=0.7, before=0.5, **options):
 
 def after_before(runs):
     return pd.concat(
-        [tables.paired(runs, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS], ignore_index=True
+        [run_tables.paired(runs, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS], ignore_index=True
     )
 
 
@@ -206,7 +206,7 @@ MOVED = pd.DataFrame(dict(task="digits", norm=[1, 2], largest=[0.05, 0.08], reac
 
 
 def learning_answer(runs, moved=MOVED):
-    return answers.learned_norm(runs, tables.paired_steps(runs, STEPS), moved=moved, printed=2.37)
+    return answers.learned_norm(runs, run_tables.paired_steps(runs, STEPS), moved=moved, printed=2.37)
 
 
 def test_the_answer_on_normvary_follows_the_weights_the_steps_and_the_interval():
@@ -257,7 +257,7 @@ GAIN = pd.Series({"ListOps": 2.37, "IMDB": 2.44})
 def proposal(means, not_run=("imdb",), **options):
     runs = planted(means, "listops", **options)
     beyond = contrasts.difference_of_differences(runs, contrasts.interaction())
-    steps = tables.paired_steps(runs, TABLE_2_STEPS)
+    steps = run_tables.paired_steps(runs, TABLE_2_STEPS)
     return answers.proposal_or_original(runs, steps, beyond, printed=GAIN, not_run=not_run)
 
 

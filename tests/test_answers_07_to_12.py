@@ -12,9 +12,9 @@ from mambanorm_study.claims import CLAIMS, WORDS, judge
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.weight_log import sigma_history
-from mambanorm_study.tables import inside
+from mambanorm_study.tables import diagnostics
 from mambanorm_study.tables.experiments import GRID_ARMS
-from mambanorm_study.tables.tables import paired_steps
+from mambanorm_study.tables.run_tables import paired_steps
 from tests.planted import made_up
 
 
@@ -96,18 +96,18 @@ def test_the_guesses_on_growth_follow_the_tables():
 
 def test_models_are_called_trained_only_if_every_one_of_them_beats_chance():
     scores = pd.DataFrame(dict(arm=["None→None", "BN→BN"], beats_chance=[True, False]))
-    assert inside.called(scores) == "barely trained"
-    assert inside.called(scores[:1]) == "trained"
+    assert diagnostics.training_word(scores) == "barely trained"
+    assert diagnostics.training_word(scores[:1]) == "trained"
 
 
 def test_a_run_that_is_watched_is_the_same_run_with_its_spectra_at_every_step():
     config = base_config("digits", "smoke", arm="None>SSM>None", steps=4, n_layers=2)
-    run, arrays = inside.watched(config)
+    run, arrays = diagnostics.train_watched(config)
     assert run.curves.train_loss.equals(train(config).curves.train_loss)
     steps, kept = sigma_history(run.diagnostics)
     assert arrays["step"].tolist() == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(arrays["singular_values"][steps], kept, rtol=1e-5)
-    ended, some = inside.watched(config, until=2)
+    ended, some = diagnostics.train_watched(config, until=2)
     assert ended is None
     np.testing.assert_array_equal(some["singular_values"], arrays["singular_values"][:3])
     assert answers.run_end(run) == "did **not** fail in its 4 steps here"
@@ -126,7 +126,7 @@ def ended(arm: str, steps: list[float]) -> pd.DataFrame:
 
 def test_failures_are_counted_arm_by_arm_with_their_steps():
     runs = pd.concat([ended("None>SSM>None", [9, 7, np.nan]), ended("RMSN>SSM>RMSN", [np.nan] * 3)])
-    table = inside.came_of(runs)
+    table = diagnostics.run_endings(runs)
     assert table.loc[(0.01, "None→None"), "ended non-finite"].startswith("2 of 3 [")
     assert table.loc[(0.01, "None→None"), "at step (median)"] == "8"
     assert table.loc[(0.01, "RMSN→RMSN"), "at step (median)"] == "–"

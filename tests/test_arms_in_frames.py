@@ -17,7 +17,7 @@ from mambanorm_study.figures.colours import arm_styles
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.runs.result import config_row
-from mambanorm_study.tables import contrasts, procedure, tables
+from mambanorm_study.tables import contrasts, procedure, run_tables
 
 PLAIN = [f"{n1}>SSM>{n2}" for n1 in (*PAPER_NORMS, "NormVary") for n2 in PAPER_NORMS]
 FURTHER = [
@@ -67,7 +67,7 @@ def sorted_result(value):
 
 
 def chosen(runs):
-    return procedure.two_steps(tables.pairs_only(runs[runs.n1 != "NormVary"]))
+    return procedure.two_steps(run_tables.pairs_only(runs[runs.n1 != "NormVary"]))
 
 
 OF_PAIRS = {
@@ -88,13 +88,13 @@ OF_PAIRS = {
     "the place against others": lambda runs: contrasts.difference_of_differences(
         runs, contrasts.place_against("GN", ["LN", "IN"])
     ),
-    "a pair of arms": lambda runs: tables.paired(runs, "RMSN>SSM>None", "None>SSM>None"),
-    "named pairs of arms": lambda runs: tables.paired_steps(
+    "a pair of arms": lambda runs: run_tables.paired(runs, "RMSN>SSM>None", "None>SSM>None"),
+    "named pairs of arms": lambda runs: run_tables.paired_steps(
         runs, {"a": ("RMSN>SSM>GN", "RMSN>SSM>None")}
     ),
     "the best combination": lambda runs: best_combination(runs, "digits", "GN"),
-    "the paper's numbers": tables.beside_paper,
-    "a choice among some": lambda runs: tables.choose(runs, "digits", ["LN>SSM>GN", "GN>SSM>GN"]),
+    "the paper's numbers": run_tables.beside_paper,
+    "a choice among some": lambda runs: run_tables.choose(runs, "digits", ["LN>SSM>GN", "GN>SSM>GN"]),
 }
 # What is computed of pairs N1, N2 alone.
 
@@ -123,33 +123,33 @@ def test_a_mean_over_runs_with_several_norm_options_is_refused_and_they_can_be_t
         ]
     )
     assert both.arm.nunique() == 1
-    with pytest.raises(ValueError, match=r"differ in norm_options.*told_apart"):
-        tables.summarize(both)
+    with pytest.raises(ValueError, match=r"differ in norm_options.*distinguish_arms"):
+        run_tables.summarize(both)
     with pytest.raises(ValueError, match="several runs of one seed"):
-        tables.paired(both, both.arm.iloc[0], both.arm.iloc[0])
-    means = tables.summarize(tables.told_apart(both)).set_index("arm")["mean"]
+        run_tables.paired(both, both.arm.iloc[0], both.arm.iloc[0])
+    means = run_tables.summarize(run_tables.distinguish_arms(both)).set_index("arm")["mean"]
     assert sorted(means.round(1)) == [0.3, 0.6]
     print_arms(both)
     lines = capsys.readouterr().out
     assert "30." in lines
     assert '"affine": false' in lines
     alone = both[both.norm_options == "{}"]
-    assert set(tables.told_apart(alone).arm) == set(both.arm)
+    assert set(run_tables.distinguish_arms(alone).arm) == set(both.arm)
 
 
 def test_a_mean_over_two_kinds_of_block_is_refused():
     both = pd.concat([runs_of(["RMSN>SSM>GN"], model=model) for model in ("mamba", "mamba2")])
     with pytest.raises(ValueError, match="differ in model"):
-        tables.summarize(both)
-    assert set(tables.told_apart(both).arm) == {"RMSN>SSM>GN mamba", "RMSN>SSM>GN mamba2"}
-    assert "blocks of mamba and mamba2" in tables.describe_frame(both)
-    assert "blocks of mamba2 ·" in tables.describe_frame(both[both.model == "mamba2"])
-    assert "blocks" not in tables.describe_frame(both[both.model == "mamba"])
+        run_tables.summarize(both)
+    assert set(run_tables.distinguish_arms(both).arm) == {"RMSN>SSM>GN mamba", "RMSN>SSM>GN mamba2"}
+    assert "blocks of mamba and mamba2" in run_tables.describe_frame(both)
+    assert "blocks of mamba2 ·" in run_tables.describe_frame(both[both.model == "mamba2"])
+    assert "blocks" not in run_tables.describe_frame(both[both.model == "mamba"])
 
 
 def test_a_mean_by_n1_and_n2_over_further_sites_is_refused(mixed):
     with pytest.raises(ValueError, match="differ in arm.*pairs_only"):
-        tables.summarize(mixed, ["task", "n1", "n2"])
+        run_tables.summarize(mixed, ["task", "n1", "n2"])
 
 
 # --------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import mambanorm_study as study
 from mambanorm_study.basics.settings import SCALES
 from mambanorm_study.cli.main import main
 from mambanorm_study.runs.grid import check_seeds
-from mambanorm_study.tables import experiments
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -286,7 +285,7 @@ def test_a_single_name_stands_for_itself():
     assert ids(study.grid("LN>SSM>LN", "digits", **options)) == ids(
         study.grid(["LN>SSM>LN"], ["digits"], **options)
     )
-    assert experiments.validation_tasks("smoke", "listops") == ["listops"]
+    assert notebook_runs.validation_tasks("smoke", "listops") == ["listops"]
 
 
 def test_seeds_may_be_any_whole_numbers():

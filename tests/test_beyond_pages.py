@@ -11,7 +11,8 @@ from mambanorm_study import answers, figures
 from mambanorm_study.claims import judge
 from mambanorm_study.claims.hypotheses import BEYOND
 from mambanorm_study.tables.contrasts import site_gains
-from mambanorm_study.tables.experiments import OWN, SITE_NORMS, notebook_runs, site_arms
+from mambanorm_study.tables.experiments import MAMBA_ARM, SITE_NORMS, site_arms
+from mambanorm_study.tables.notebook_runs import notebook_runs
 from tests import planted
 from tests.test_beyond import climbed
 
@@ -37,7 +38,7 @@ def frame(task: str = "digits", seeds: int = 6, norms=SITE_NORMS) -> pd.DataFram
 
 def test_the_arms_are_mambas_own_and_one_norm_more_at_each_site():
     arms = site_arms()
-    assert arms[0] == OWN == PRESETS["Mamba"].arm
+    assert arms[0] == MAMBA_ARM == PRESETS["Mamba"].arm
     assert len(set(arms)) == len(arms) == 1 + len(SITE_NORMS) * len(MORE_SITES)
     assert PRESETS["Mamba-2-norms"].arm in arms
     asked = notebook_runs("smoke", seeds=1)["13_beyond"]
@@ -51,15 +52,15 @@ def test_gains_are_paired_by_seed_and_a_diverged_run_counts_as_chance():
     assert len(table) == len(SITE_NORMS) * len(MORE_SITES)
     assert table.gain["RMSN", "B"] == pytest.approx(10, abs=1)
     assert table.gain["LN", "residual"] == pytest.approx(-20, abs=1)
-    baseline = runs[runs.arm == str(OWN)].set_index("seed").test_accuracy
-    with_b = runs[runs.arm == f"{OWN}+B:RMSN"].set_index("seed").test_accuracy
+    baseline = runs[runs.arm == str(MAMBA_ARM)].set_index("seed").test_accuracy
+    with_b = runs[runs.arm == f"{MAMBA_ARM}+B:RMSN"].set_index("seed").test_accuracy
     assert table.per_seed["RMSN", "B"] == pytest.approx((100 * (with_b - baseline)).tolist())
-    lost = runs.assign(status=np.where(runs.arm == f"{OWN}+B:RMSN", "diverged", "ok"))
+    lost = runs.assign(status=np.where(runs.arm == f"{MAMBA_ARM}+B:RMSN", "diverged", "ok"))
     assert site_gains(lost).set_index(["norm", "site"]).gain["RMSN", "B"] == pytest.approx(
         -40, abs=1
     )
     with pytest.raises(ValueError, match="has no run on task"):
-        site_gains(runs[runs.arm != str(OWN)])
+        site_gains(runs[runs.arm != str(MAMBA_ARM)])
 
 
 def test_gains_of_a_language_model_are_bits():

@@ -22,9 +22,12 @@ CITED = re.compile(r"([A-Z][\w’-]+(?: & [A-Z][\w’-]+| et al\.))(?:,? |, )\(?
 
 
 def cited(text: str) -> list[str]:
-    """The sources that a text names as `Wu & He 2018` or `Ba et al. (2016)`, each once, in the
-    order of the text. A single author is found only if the bibliography has one of that name and
-    year, for `October 2025` looks the same."""
+    """Return the sources that a text names as `Wu & He 2018` or `Ba et al. (2016)`, each once, in
+    the order of the text.
+
+    A single author counts only if the bibliography has one of that name and year, because `October
+    2025` looks the same.
+    """
     found = {match.start(): " ".join(match.groups()) for match in CITED.finditer(text)}
     for label in bibliography().label[lambda labels: ~labels.str.contains(" & | et al")]:
         who, year = label.rsplit(" ", 1)
@@ -34,7 +37,7 @@ def cited(text: str) -> list[str]:
 
 
 def texts() -> dict[str, str]:
-    """What the kit says: the package, the notebooks' text, the READMEs, the protocol."""
+    """Return the kit's prose: the package, the notebooks' text, the READMEs, the protocol."""
     files = [
         *ROOT.glob("mambanorm/**/*.py"),
         *ROOT.glob("*.md"),
@@ -99,7 +102,10 @@ def test_authors_and_labels_are_read_as_bibtex_means_them():
 
 
 def test_names_of_sources_are_found_in_a_text_and_months_are_not():
-    text = "As Wu & He (2018), Ba et al. 2016; Krizhevsky (2009), Figure 2015, in October 2025 and Nadeau & Bengio 2003a."
+    text = (
+        "As Wu & He (2018), Ba et al. 2016; Krizhevsky (2009), Figure 2015, in October 2025 and "
+        "Nadeau & Bengio 2003a."
+    )
     assert cited(text) == [
         "Wu & He 2018",
         "Ba et al. 2016",

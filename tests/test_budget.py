@@ -7,10 +7,11 @@ import pytest
 import mambanorm_study as study
 from mambanorm_study import claims, figures
 from mambanorm_study.claims import CLAIMS, needed
+from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, TEST_SEEDS
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.hypotheses import BEYOND
 from mambanorm_study.claims.pages import over_budget
-from mambanorm_study.claims.plan import FURTHER_TEST_SEEDS, TEST_SEEDS, TRAINED_TASKS
+from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.claims.verdict import compare_arms
 from mambanorm_study.cli import recording
 from mambanorm_study.cli.recording import DEEP, DEEP_ARMS, DEEP_TUNING
@@ -96,7 +97,7 @@ def test_the_planned_runs_of_a_claim_are_the_test_runs_of_its_recorded_arms():
         configs = needed(claim, tasks=[task], scale=SCALE, frame=known)
         evidence = Evidence(known, SCALE)
         assert {(config.arm, config.seed, config.lr) for config in configs} == {
-            (arm, seed, evidence.rate(arm, task)) for arm in CLAIMS[claim].arms for seed in seeds
+            (arm, seed, evidence.lr(arm, task)) for arm in CLAIMS[claim].arms for seed in seeds
         }
 
 
@@ -220,7 +221,7 @@ def test_the_manifest_says_which_runs_are_there(frame):
     own = Evidence(recorded(SCALE), SCALE)
     at_their_rate = frame[(frame.seed < 100) & (frame.steps == base_config(CURVES, SCALE).steps)]
     at_their_rate = at_their_rate[
-        at_their_rate.lr == at_their_rate.arm.map(lambda arm: own.rate(arm, CURVES))
+        at_their_rate.lr == at_their_rate.arm.map(lambda arm: own.lr(arm, CURVES))
     ]
     new = set(at_their_rate.run_id) - set(recorded(SCALE).run_id)
     before = recording.manifest(recorded(SCALE), SCALE).groupby("part").recorded.sum()

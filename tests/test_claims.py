@@ -137,7 +137,7 @@ def exactly(
     return frame.assign(test_accuracy=frame.test_accuracy.mask(tests, values))
 
 
-def test_the_correction_for_several_comparisons_changes_a_word_and_never_the_interval_that_is_printed():
+def test_the_correction_for_several_comparisons_changes_a_word_and_never_the_printed_interval():
     others = {arm: -10.0 for arm in CLAIMS["H1s"].arms if arm not in (GN, NONE)}
     verdict = judge("H1s", exactly("H1s", GN, 1.0, 0.95, others))
     assert verdict.said == "cannot tell (corrected for 5 comparisons)"
@@ -499,7 +499,7 @@ def test_the_runs_behind_a_word_are_those_it_was_made_of():
         {PROPOSAL, ORIGINAL},
         set(range(52, 60)),
     )
-    assert row.rates == dict(zip(runs.arm, runs.lr, strict=True))
+    assert row.lrs == dict(zip(runs.arm, runs.lr, strict=True))
     by_arm = 100 * runs.pivot(index="seed", columns="arm", values="test_accuracy")
     assert row.per_seed == pytest.approx(by_arm[PROPOSAL] - by_arm[ORIGINAL])
 

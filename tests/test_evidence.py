@@ -14,9 +14,9 @@ from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.runs.recorded_results import recorded
-from mambanorm_study.tables.experiments import LADDER, all_rates, lr_grid
+from mambanorm_study.tables.experiments import LADDER, lr_grid, scaled_lr
 from mambanorm_study.tables.intervals import shared_rows
-from mambanorm_study.tables.summaries import TRAINS, highest_rate_that_trains
+from mambanorm_study.tables.summaries import TRAINS, highest_lr_that_trains
 from tests.planted import made_up, planted_frame, rows_of, table_of, tuned_and_tested, where
 
 SCALE = "smoke"
@@ -40,7 +40,7 @@ def of(frame: pd.DataFrame, arm: str, lr: float | None = None, seeds=None) -> pd
 
 
 def rate(frame: pd.DataFrame, arm: str = PROPOSAL, rank: int = 0) -> float | None:
-    return Evidence(frame, SCALE).rate(arm, "digits", rank)
+    return Evidence(frame, SCALE).lr(arm, "digits", rank)
 
 
 # the learning rate of an arm
@@ -103,7 +103,7 @@ def test_a_seed_tunes_if_it_has_every_rate_of_the_grid():
 
 
 def test_a_rate_beyond_the_grid_counts_if_all_tuning_seeds_have_it():
-    frame, further = of_pair(curve=(-9.0, -4.0, 0.0)), all_rates("digits", SCALE)[5]
+    frame, further = of_pair(curve=(-9.0, -4.0, 0.0)), scaled_lr("digits", SCALE, 6.25)
     more = planted_frame(
         rows_of(tuned_and_tested(PAIR, "digits", 8, SCALE)), sd=0.0
     )  # for its columns
@@ -124,7 +124,7 @@ def test_a_rate_beyond_the_grid_counts_if_all_tuning_seeds_have_it():
 def test_a_comparison_is_read_on_the_test_seeds_at_the_fixed_rates():
     frame = of_pair()
     runs = Evidence(frame, SCALE).of_arms(PAIR, "digits")
-    assert (runs.seeds, runs.rates, runs.fresh) == (tuple(range(52, 60)), (MIDDLE, MIDDLE), True)
+    assert (runs.seeds, runs.lrs, runs.fresh) == (tuple(range(52, 60)), (MIDDLE, MIDDLE), True)
     lifted = where(frame, frame.seed >= 100, test_accuracy=0.99)  # tuning seeds have no part in it
     assert judge("H8s", lifted).turns_on.per_seed == judge("H8s", frame).turns_on.per_seed
 
@@ -150,7 +150,7 @@ def test_runs_at_another_rate_than_the_chosen_one_are_not_compared():
     frame = of_pair()
     moved = where(frame, of(frame, PROPOSAL, HIGH, NEW_TUNING_SEEDS), best_val_accuracy=0.99)
     runs = Evidence(moved, SCALE).of_arms(PAIR, "digits")
-    assert (runs.rates, runs.seeds, runs.fresh) == ((HIGH, MIDDLE), NEW_TUNING_SEEDS, False)
+    assert (runs.lrs, runs.seeds, runs.fresh) == ((HIGH, MIDDLE), NEW_TUNING_SEEDS, False)
 
 
 def test_a_diverged_run_scores_chance_and_is_counted():
@@ -185,10 +185,10 @@ def test_changed_settings_fall_back_to_the_rate_of_the_scale_until_they_are_tune
     tested = of_pair(-12.0, changes=deep)
     both = pd.concat([frame, tested[tested.seed < 100]], ignore_index=True)
     verdict = judge("H8s", both, changes=deep)
-    assert (verdict.word, verdict.n, verdict.turns_on.rates[PROPOSAL]) == ("opposite", 8, MIDDLE)
+    assert (verdict.word, verdict.n, verdict.turns_on.lrs[PROPOSAL]) == ("opposite", 8, MIDDLE)
     assert judge("H8s", both).word == "supported"
     own = of_pair(-12.0, changes=deep, curve=(9.0, 0.0, -4.0))
-    assert Evidence(pd.concat([frame, own]), SCALE, changes=deep).rate(PROPOSAL, "digits") == LOW
+    assert Evidence(pd.concat([frame, own]), SCALE, changes=deep).lr(PROPOSAL, "digits") == LOW
     assert judge("H8s", tested, changes=dict(n_layers=4)).n == 0
     with pytest.raises(ValueError, match="H9s is about runs with fixed settings.*no changes"):
         judge("H9s", frame, changes=deep)
@@ -201,7 +201,7 @@ def test_an_evidence_that_is_read_once_says_the_same_as_the_frame():
         once, anew = (judge("H8s", one, changes=changes) for one in (read, frame))
         assert (once.brief, once.footnotes) == (anew.brief, anew.footnotes)
         pd.testing.assert_frame_equal(table_of(once), table_of(anew))
-    assert Evidence(read).rate(PROPOSAL, "digits") == MIDDLE
+    assert Evidence(read).lr(PROPOSAL, "digits") == MIDDLE
 
 
 # what is missing, and what no run can have
@@ -300,13 +300,13 @@ def reach_by_hand(score: list[float], chance: float, rates: list[float]) -> floa
 )
 def test_the_highest_rate_that_trains_is_read_between_the_rungs(score):
     rates = [0.01 * factor for factor in LADDER]
-    found = highest_rate_that_trains(np.array(score, float), 10.0, rates)
+    found = highest_lr_that_trains(np.array(score, float), 10.0, rates)
     assert found == pytest.approx(reach_by_hand(score, 10.0, rates))
 
 
 def test_a_seed_that_learns_at_no_rate_has_the_lowest():
     rates = [0.01 * factor for factor in LADDER]
-    assert highest_rate_that_trains(np.full(5, 12.0), 10.0, rates) == pytest.approx(
+    assert highest_lr_that_trains(np.full(5, 12.0), 10.0, rates) == pytest.approx(
         math.log10(rates[0])
     )
 

@@ -18,7 +18,7 @@ from mambanorm_study.figures.colours import BEST
 from mambanorm_study.figures.diagrams import SHAPE, block_stations, moving_cells
 from mambanorm_study.tables.experiments import GRID_ARMS
 from mambanorm_study.tables.paper import PATTERN_ONLY, paper_values
-from mambanorm_study.tables.tables import (
+from mambanorm_study.tables.run_tables import (
     beside_paper,
     choose,
     describe_frame,

@@ -25,7 +25,8 @@ from mambanorm_study.report.plan import takes_none
 from mambanorm_study.runs.presets import PAPER
 from mambanorm_study.runs.recorded_lr import recorded_lr, recorded_seeds
 from mambanorm_study.tables import scores
-from mambanorm_study.tables.experiments import GRID_ARMS, VALIDATION_ARMS, check_taken, taken
+from mambanorm_study.tables.experiments import GRID_ARMS, VALIDATION_ARMS
+from mambanorm_study.tables.notebook_runs import NOTEBOOKS, check_taken, taken
 
 
 @pytest.mark.parametrize("task", KINDS.values())
@@ -105,6 +106,21 @@ def test_missing_arms_are_trained_on_the_seeds_of_the_recorded_ones():
         "05_combination"
     ]  # of which half is recorded
     assert {config.arm for config in grid} == set(map(str, GRID_ARMS))
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """Return notebook → its question, from the rows of a Markdown table."""
+    rows = re.findall(r"^\| \[(\d\d_\w+)\]\(\S+\) \| (.*) \|$", text, re.MULTILINE)
+    return {name: re.sub(r" \(.*\)$", "", question) for name, question in rows}
+
+
+def test_the_notebooks_are_listed_with_their_questions():
+    questions = {name: notebook.question for name, notebook in NOTEBOOKS.items()}
+    assert [path.stem for path in find_notebooks()] == list(questions)
+    assert rows_of((ROOT / "README.md").read_text("utf-8")) == questions
+    cells = nbformat.read(find_notebooks("00")[0], as_version=4).cells
+    (table,) = [cell.source for cell in cells if "| [03_type]" in cell.source]
+    assert rows_of(table) == {name: questions[name] for name in questions if name[:2] != "00"}
 
 
 NUMBERS = {

@@ -6,15 +6,15 @@ import pandas as pd
 import pytest
 
 import mambanorm_study as study
-from mambanorm_study.tables import contrasts, inside, procedure, tables
+from mambanorm_study.tables import contrasts, diagnostics, procedure, run_tables
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 
 
 def frame(means, task="digits", seeds=3, noise=None):
-    """A run frame: arm → accuracy on validation, and on test unless `noise` (arm → by seed) is
-    added there."""
+    """Return a run frame: arm → accuracy on validation, and on test unless `noise` (arm → by seed)
+    is added there."""
     rows = []
     for arm, mean in means.items():
         n1, n2 = arm.split(">SSM>")
@@ -103,7 +103,7 @@ def test_a_difference_of_differences_is_taken_seed_by_seed_over_the_shared_seeds
     row = contrasts.difference_of_differences(runs, contrasts.interaction(["GN"])).iloc[0]
     assert (row.task, row.step, row.n) == ("digits", "GN", 3)
     assert row.difference == pytest.approx(20)
-    assert (row.low, row.high) == pytest.approx(tables.t_interval([30, 20, 10]))
+    assert (row.low, row.high) == pytest.approx(run_tables.t_interval([30, 20, 10]))
     fewer = contrasts.difference_of_differences(
         runs.drop(runs.index[-1]), contrasts.interaction(["GN"])
     )
@@ -125,7 +125,7 @@ def test_the_second_norm_is_compared_with_the_better_place():
 
 
 def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it():
-    sizes = inside.sizes_inside(["RMSN>SSM>None", "None>SSM>RMSN"], factors=(1, 100))
+    sizes = diagnostics.sizes_inside(["RMSN>SSM>None", "None>SSM>RMSN"], factors=(1, 100))
     after, before = sizes.loc["None>SSM>RMSN"], sizes.loc["RMSN>SSM>None"]
     assert after.z[100] / after.z[1] == pytest.approx(100, rel=1e-3)
     assert before.z[100] / before.z[1] == pytest.approx(1, rel=1e-2)
@@ -135,9 +135,9 @@ def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it()
 
 def test_only_bn_scores_differently_in_train_and_eval_mode(tmp_path):
     configs = study.grid(["BN>SSM>None", "IN>SSM>None"], ["digits"], scale="smoke", seeds=1)
-    assert inside.both_modes(configs, tmp_path).empty  # nothing is stored yet
+    assert diagnostics.both_modes(configs, tmp_path).empty  # nothing is stored yet
     runs = study.sweep(configs, workers=0, progress=False, runs_dir=tmp_path)
-    found = inside.both_modes(configs, tmp_path).set_index("arm")
+    found = diagnostics.both_modes(configs, tmp_path).set_index("arm")
     assert found.points_lost["IN>SSM>None"] == 0
     assert found["eval"].tolist() == pytest.approx(
         runs.set_index("arm").loc[found.index].best_val_accuracy.tolist()
@@ -151,7 +151,7 @@ def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the
     assert contrasts.printed_gain()["IMDB"] == pytest.approx(2.44)
     runs = frame({"NormVary>SSM>GN": 0.5, "RMSN>SSM>None": 0.4}, task="listops")
     steps = {"NormVary→GN": (contrasts.PROPOSAL, contrasts.ORIGINAL)}
-    beside = contrasts.gains_beside(tables.paired_steps(runs, steps))
+    beside = contrasts.gains_beside(run_tables.paired_steps(runs, steps))
     assert beside.loc["ListOps"].tolist() == [
         "+2.37 points",
         "NormVary→GN: +10.0 points [10.0, 10.0]",

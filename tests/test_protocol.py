@@ -12,9 +12,10 @@ import pytest
 
 from benchmarks.protocol import PREDICTIONS, predict, rates_text, with_tables
 from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, rule
+from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, TEST_SEEDS
 from mambanorm_study.claims.evidence import VERSION, Evidence
 from mambanorm_study.claims.hypotheses import BEYOND
-from mambanorm_study.claims.plan import FURTHER_TEST_SEEDS, PROTOCOL, TEST_SEEDS, planned_tasks
+from mambanorm_study.claims.plan import PROTOCOL, planned_tasks
 from mambanorm_study.cli import recording
 from mambanorm_study.runs.grid import is_test_seed
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
@@ -112,7 +113,7 @@ def test_every_recorded_test_run_has_its_arms_fixed_rate(frame):
         frame.task.isin(TRAINED_TASKS) & frame.seed.isin((*TEST_SEEDS, *FURTHER_TEST_SEEDS))
     ]
     for (task, arm, lr), _ in tests.groupby(["task", "arm", "lr"]):
-        own = {evidence.rate(arm, task), Evidence(evidence, changes=recording.DEEP).rate(arm, task)}
+        own = {evidence.lr(arm, task), Evidence(evidence, changes=recording.DEEP).lr(arm, task)}
         assert lr in own, (task, arm, lr)
 
 

@@ -12,10 +12,10 @@ import mambanorm as mn
 import mambanorm_study as study
 from mambanorm_study import advice, claims, figures
 from mambanorm_study.claims import CLAIMS, judge, needed
+from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, TEST_SEEDS
 from mambanorm_study.claims.evidence import Evidence, tasks_of
 from mambanorm_study.claims.other_sources import CAUSAL_NORMS
 from mambanorm_study.claims.pages import describe
-from mambanorm_study.claims.plan import FURTHER_TEST_SEEDS, TEST_SEEDS
 from mambanorm_study.cli import recording
 from mambanorm_study.cli.printing import print_run
 from mambanorm_study.runs.build import build_model
@@ -25,7 +25,8 @@ from mambanorm_study.runs.presets import LANGUAGE_TASKS, kind_of
 from mambanorm_study.runs.regimen import Targets, loss_of
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import load_runs, save_run, stored_run
-from mambanorm_study.tables.experiments import lr_grid, notebook_runs
+from mambanorm_study.tables.experiments import lr_grid
+from mambanorm_study.tables.notebook_runs import notebook_runs
 from mambanorm_study.tables.plan import plan, shape_of_data
 from mambanorm_study.tasks import TASKS, BadData, Split, TaskData, pydoc
 from tests import planted
@@ -368,11 +369,11 @@ def test_a_difference_below_a_hundredth_of_a_bit_is_no_gain_of_it():
 
 def test_an_arms_rate_has_the_smallest_validation_loss():
     frame, (low, middle, _) = made_up({}), lr_grid("pydoc", "smoke")
-    assert Evidence(frame).rate(PROPOSAL, "pydoc") == middle
+    assert Evidence(frame).lr(PROPOSAL, "pydoc") == middle
     ours = (frame.arm == PROPOSAL) & (frame.lr == low)
-    assert Evidence(planted.where(frame, ours, best_val_loss=1.0)).rate(PROPOSAL, "pydoc") == low
+    assert Evidence(planted.where(frame, ours, best_val_loss=1.0)).lr(PROPOSAL, "pydoc") == low
     better = planted.where(frame, ours, best_val_accuracy=0.9, test_loss=1.0)  # neither chooses
-    assert Evidence(better).rate(PROPOSAL, "pydoc") == middle
+    assert Evidence(better).lr(PROPOSAL, "pydoc") == middle
 
 
 def test_a_diverged_run_has_the_loss_of_guessing_and_is_counted():

@@ -20,7 +20,8 @@ from mambanorm_study.runs import recorded_results as recorded
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.runs.sweep import sweep
-from mambanorm_study.tables.experiments import growth_runs, notebook_runs
+from mambanorm_study.tables.experiments import growth_runs
+from mambanorm_study.tables.notebook_runs import notebook_runs
 
 ENGINE = dict(workers=0, progress=False)
 
@@ -261,7 +262,7 @@ def test_tuning_runs_are_recorded_too_also_after_an_interruption(tmp_path, monke
     assert set(tuning.run_id) < set(frame.run_id)
     kept = load_runs(tmp_path / "runs").set_index("run_id").wall_s
     assert kept[tuning.run_id].tolist() == tuning.wall_s.tolist()  # not trained twice
-    assert set(frame.lr[frame.seed < 100]) == {Evidence(frame, "smoke").rate("LN>SSM>LN", "digits")}
+    assert set(frame.lr[frame.seed < 100]) == {Evidence(frame, "smoke").lr("LN>SSM>LN", "digits")}
 
 
 def test_recorded_rows_name_the_protocol_and_its_commit_and_earlier_rows_keep_theirs(

@@ -27,7 +27,7 @@ SCALE, NONE = "smoke", "None>SSM>None"
 
 
 def run(status: str = "ok", **arrays: object) -> SimpleNamespace:
-    """A stored run with these arrays."""
+    """Return a stored run with these arrays."""
     arrays = {name: np.asarray(value, float) for name, value in arrays.items()}
     return SimpleNamespace(
         facts={"status": status}, diagnostics=arrays, path=SimpleNamespace(name="a-run")
@@ -35,7 +35,7 @@ def run(status: str = "ok", **arrays: object) -> SimpleNamespace:
 
 
 def spectra(status: str, sigma: object) -> SimpleNamespace:
-    """A run that kept these singular values (T, layers, k) at steps 0, 10, 20, …"""
+    """Return a run that kept these singular values (T, layers, k) at steps 0, 10, 20, …"""
     return run(status, step=10.0 * np.arange(len(sigma)), singular_values=sigma)
 
 
@@ -139,7 +139,7 @@ def test_outputs_beyond_float32_grow_over_its_whole_range_and_those_of_no_step_d
 
 
 def slow_sigma(sigma: np.ndarray, at: int, half: int) -> dict[str, float]:
-    """The two numbers of singular values (T, layers, k) between two kept steps, written out."""
+    """Return the two numbers of singular values (T, layers, k) between two steps, written out."""
     layers, ranks = sigma.shape[1:]
 
     def across(t):

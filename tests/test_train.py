@@ -43,9 +43,9 @@ from mambanorm_study.tables.experiments import (
     failure_runs,
     growth_runs,
     inside_task,
-    notebook_runs,
     site_runs,
 )
+from mambanorm_study.tables.notebook_runs import notebook_runs
 from mambanorm_study.tasks import Split, load_task, registry
 from mambanorm_study.tasks.base import Units
 

@@ -20,8 +20,8 @@ from mambanorm_study.figures.lessons import example_batch
 from mambanorm_study.figures.style import StudyFigure
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT, output_change, prepared_norm
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.tables.inside import INPUTS, scan_by_hand
 from mambanorm_study.tables.norm_catalog import arm_facts
+from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
 from mambanorm_study.widgets import page
 from mambanorm_study.widgets.explorer import Explorer, menu
 from mambanorm_study.widgets.explorers import (

@@ -35,7 +35,7 @@ from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.hypotheses import CLAIMS
 from mambanorm_study.claims.verdict import Row, Verdict, judge, verdicts
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
-from mambanorm_study.tables.tables import CANNOT_TELL, label, points
+from mambanorm_study.tables.run_tables import CANNOT_TELL, label, points
 
 # What a reader must know before the findings.
 HOW_TO_READ = (

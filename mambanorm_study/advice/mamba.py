@@ -21,7 +21,7 @@ from mambanorm_study.claims.rule import NO_GAIN, OPPOSITE, SUPPORTED
 from mambanorm_study.claims.verdict import Verdict, verdicts
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import recorded
-from mambanorm_study.tables.tables import points
+from mambanorm_study.tables.run_tables import points
 from mambanorm_study.tasks import TASKS
 
 # Task of the guide → kind of this kit's tasks; any other task is a sequence.

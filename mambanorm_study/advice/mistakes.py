@@ -14,7 +14,7 @@ from mambanorm.errors import unknown
 from mambanorm_study.advice.experiments import REACHED, measure
 from mambanorm_study.answers.phrases import numbered_list
 from mambanorm_study.tables.intervals import t_interval
-from mambanorm_study.tables.tables import CANNOT_TELL, interval_says, points, seeds_text
+from mambanorm_study.tables.run_tables import CANNOT_TELL, interval_says, points, seeds_text
 
 
 class Gap:

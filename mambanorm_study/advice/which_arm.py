@@ -33,8 +33,8 @@ from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.tables.experiments import model_of
 from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.tables.run_tables import CANNOT_TELL, label
 from mambanorm_study.tables.scores import SMALLEST_BITS, of_test_seeds
-from mambanorm_study.tables.tables import CANNOT_TELL, label
 
 ORIGINAL, PAPERS, LATER = "the original", "the paper's", "the later claim's"
 
@@ -114,7 +114,7 @@ def ranking(
         dict(
             arm=runs.arms,
             who=[NAMED[kind].get(arm, "") for arm in runs.arms],
-            lr=runs.rates,
+            lr=runs.lrs,
             validation=validation,
             mean=score.mean(axis=1),
             sd=score.std(axis=1, ddof=1),

@@ -8,7 +8,7 @@ from mambanorm.arms import Arm
 from mambanorm.norms import NORMS, create_norm
 from mambanorm.norms.base import SequenceNorm, TokenNorm
 from mambanorm_study.answers.phrases import join_words
-from mambanorm_study.tables.tables import describe_frame, percent, seeds_text
+from mambanorm_study.tables.run_tables import describe_frame, percent, seeds_text
 
 
 def _points(difference: float) -> str:

@@ -4,7 +4,7 @@ import pandas as pd
 
 from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.text import plural
-from mambanorm_study.tables.tables import label
+from mambanorm_study.tables.run_tables import label
 
 # Where a run may lie apart from its interval (`replication.replication`) → how the answer names it.
 APART = {

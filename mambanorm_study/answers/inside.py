@@ -13,7 +13,7 @@ import pandas as pd
 from mambanorm_study.answers.phrases import join_words, numbered_list
 from mambanorm_study.runs.result import RunResult
 from mambanorm_study.runs.weight_log import spectrum_spread
-from mambanorm_study.tables.tables import describe_frame, label, seeds_text
+from mambanorm_study.tables.run_tables import describe_frame, label, seeds_text
 
 NONE = "None→None"
 PAPER = (

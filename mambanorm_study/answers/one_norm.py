@@ -4,7 +4,7 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_study.answers.phrases import answer_text, difference_text, judged_difference
-from mambanorm_study.tables.tables import label, mean_sd, paired, percent, summarize
+from mambanorm_study.tables.run_tables import label, mean_sd, paired, percent, summarize
 
 NONE = "None>SSM>None"
 

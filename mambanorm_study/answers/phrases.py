@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from mambanorm_study.tables.intervals import t_interval
-from mambanorm_study.tables.tables import describe_frame, interval_says, points
+from mambanorm_study.tables.run_tables import describe_frame, interval_says, points
 
 
 class Difference(NamedTuple):

@@ -11,7 +11,7 @@ from mambanorm_study.answers.phrases import (
     judged_difference,
     numbered_list,
 )
-from mambanorm_study.tables.tables import (
+from mambanorm_study.tables.run_tables import (
     interval_says,
     label,
     mean_sd,

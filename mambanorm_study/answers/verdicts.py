@@ -12,7 +12,7 @@ import pandas as pd
 from mambanorm.arms import SYMBOLS
 from mambanorm_study.answers.phrases import answer_text, join_words, numbered_list
 from mambanorm_study.basics.text import plural
-from mambanorm_study.tables.tables import label, points
+from mambanorm_study.tables.run_tables import label, points
 
 # 12
 

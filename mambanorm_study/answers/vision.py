@@ -4,7 +4,7 @@ import pandas as pd
 
 from mambanorm_study.answers.phrases import answer_text, judged_difference, mean_difference
 from mambanorm_study.basics.text import plural
-from mambanorm_study.tables.tables import (
+from mambanorm_study.tables.run_tables import (
     label,
     mean_sd,
     paired,

@@ -1,10 +1,15 @@
 """The paper's claims as hypotheses, and a verdict for each from a run frame.
 
-PROTOCOL.md states the rule, and every prediction. rule.py: differences, one a seed → a word.
-claim.py, hypotheses.py, said_in_passing.py, other_sources.py: the claims as data. evidence.py: a
-run frame → the runs of each arm at its rate. verdict.py: a claim on a task → a Verdict. plan.py:
-which runs are needed, and training them. pages.py: the verdicts as text and tables. calibration.py:
-error rates of the rule. benchmarks/protocol.py writes PROTOCOL.md's tables.
+PROTOCOL.md states the rule and every prediction; benchmarks/protocol.py writes its tables.
+
+rule.py         differences, one a seed → a word
+claim.py        the classes Claim and Comparison; hypotheses.py, said_in_passing.py and
+                other_sources.py: the claims
+evidence.py     a run frame → the runs of each arm at its learning rate
+verdict.py      a claim on a task → a Verdict
+plan.py         the runs that are needed, and training them
+pages.py        the verdicts as text and tables
+calibration.py  error rates of the rule
 """
 
 from mambanorm_study.claims.evidence import VERSION

@@ -1,9 +1,9 @@
 """A run frame as verdicts read it: each arm at one learning rate, and its numbers seed by seed.
 
-Seeds below 52 and seeds 100 to 199 tune: among them the learning rate of an arm is chosen by
-validation. Seeds 52 to 99 test. A comparison without test runs is read on the tuning seeds, and is
-marked "not fresh". Runs are recognised by their run_id, so neither the order of the rows nor runs
-of other settings matter.
+Seeds below 52 and seeds 100 to 199 tune: among them validation chooses the learning rate of an arm.
+Seeds 52 to 99 test. A comparison without test runs is read on the tuning seeds, and is marked "not
+fresh". Runs are recognised by their run_id, so neither the order of the rows nor runs of other
+settings matter.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mambanorm_study.claims.claim import NONE, Claim, Comparison
 from mambanorm_study.runs.grid import FIRST_TEST_SEED, is_test_seed, is_tuning_seed, setting_id
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.tables.experiments import fixed_ids, inside_task, ladder, lr_grid, model_of
+from mambanorm_study.tables.run_tables import check_frame, label
 from mambanorm_study.tables.scores import SCORED, scores
-from mambanorm_study.tables.summaries import highest_rate_that_trains
-from mambanorm_study.tables.tables import check_frame, label
+from mambanorm_study.tables.summaries import highest_lr_that_trains
 
 # The version of the protocol.
 VERSION = 12
@@ -33,21 +33,25 @@ RECORDED_TUNING_SEEDS, NEW_TUNING_SEEDS = tuple(range(40, 52)), (100, 101, 102, 
 
 
 def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
-    """Return those of the tasks that the claim is about."""
-    if claim.runs != "tuned":
-        return [task for task in dict.fromkeys(tasks) if task == inside_task(scale)]
-    return [task for task in dict.fromkeys(tasks) if kind_of(task) == claim.kind]
+    """Return those of the tasks that the claim is about, each once."""
+    unique_tasks = dict.fromkeys(tasks)
+    if claim.runs == "tuned":
+        return [task for task in unique_tasks if kind_of(task) == claim.kind]
+    return [task for task in unique_tasks if task == inside_task(scale)]
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """The runs of some arms on the seeds that all of them have. `missing`: why there are none; ""
-    if there are some."""
+    """The runs of some arms on the seeds that all of them have.
+
+    columns: name → values (arms, seeds), as in `scores`. missing: why there are no runs; "" if
+    there are some.
+    """
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...] = ()
-    rates: tuple[float, ...] = ()
-    columns: Mapping[str, np.ndarray] | None = None  # each (arms, seeds), as in `study.scores`
+    lrs: tuple[float, ...] = ()
+    columns: Mapping[str, np.ndarray] | None = None
     missing: str = ""
 
     @property
@@ -56,15 +60,12 @@ class Runs:
         return all(map(is_test_seed, self.seeds)) and not (self.columns["protocol"] < VERSION).any()
 
     def failed(self) -> dict[str, tuple[int, int]]:
-        """Return arm → how many of its runs diverged, of how many."""
-        return {
-            arm: (int(of.sum()), len(of))
-            for arm, of in zip(self.arms, self.columns["diverged"], strict=True)
-        }
+        """Return arm → (runs that diverged, runs)."""
+        counts = self.columns["diverged"].sum(axis=1).astype(int).tolist()
+        return {arm: (count, len(self.seeds)) for arm, count in zip(self.arms, counts, strict=True)}
 
-    def total(self, comparison: Comparison) -> np.ndarray:
-        """Return the comparison's difference, one a seed; NaN on seeds where a run lacks the
-        number."""
+    def differences(self, comparison: Comparison) -> np.ndarray:
+        """Return the comparison's difference for each seed, NaN where a run lacks the number."""
         if self.missing:
             return np.empty(0)
         if comparison.column == "range":
@@ -91,29 +92,25 @@ class Evidence:
     ):
         self.tuning, self.changes = False, ()
         if isinstance(frame, Evidence) and scale in (None, frame.scale):
-            self.__dict__ |= frame.__dict__
+            vars(self).update(vars(frame))
         else:
             self._read(frame, scale)
-        self.tuning = self.tuning if tuning is None else tuning
-        self.changes = self.changes if changes is None else tuple(sorted(changes.items()))
+        if tuning is not None:
+            self.tuning = tuning
+        if changes is not None:
+            self.changes = tuple(sorted(changes.items()))
 
     def _read(self, frame: pd.DataFrame | None, scale: str | None) -> None:
         check_kind("frame", pd.DataFrame() if frame is None else frame, pd.DataFrame, "load_runs")
-        frame = pd.DataFrame(columns=SCORED) if frame is None or len(frame) == 0 else frame
-        if len(frame):
+        if frame is None or frame.empty:
+            frame = pd.DataFrame(columns=SCORED)
+        else:
             check_frame(frame, SCORED)
-        scales = sorted(set(frame.scale))
-        if scale is None and len(scales) > 1:
-            raise ValueError(
-                f"the frame mixes the scales {' and '.join(scales)}: name one with scale="
-            )
-        self.scale = (
-            check_scale(scale) if scale is not None else scales[0] if scales else default_scale()
-        )
+        self.scale = _one_scale(sorted(set(frame.scale)), scale)
         self.runs = scores(frame, self.scale)
         self.tasks = sorted(set(self.runs.task))
         self._by_arm = dict(iter(self.runs.groupby(["task", "arm"])))
-        self._of_arm: dict[tuple, pd.DataFrame] = {}
+        self._runs_of_arm: dict[tuple, pd.DataFrame] = {}
         self._tuned: dict[tuple, pd.DataFrame] = {}
 
     def on_tuning_seeds(self) -> Evidence:
@@ -127,26 +124,28 @@ class Evidence:
     def of_arm(self, arm: str, task: str, changes: tuple = ()) -> pd.DataFrame:
         """Return an arm's runs, at every learning rate, that differ from the scale's setting in
         `changes` alone."""
-        if (key := (arm, task, changes)) not in self._of_arm:
+        key = (arm, task, changes)
+        if key not in self._runs_of_arm:
             runs = self._by_arm.get((task, arm), self.runs.iloc[:0])
             ids = [
                 setting_id(task, self.scale, arm, float(run.lr), int(run.seed), changes)
                 for run in runs.itertuples()
             ]
-            self._of_arm[key] = runs[runs.run_id == ids]
-        return self._of_arm[key]
+            self._runs_of_arm[key] = runs[runs.run_id == ids]
+        return self._runs_of_arm[key]
 
     # the learning rate of an arm
 
     def tuned(self, arm: str, task: str) -> pd.DataFrame:
-        """Return an arm's validation: one row for each tuning seed that has every rate of the grid,
-        one column for each learning rate that all of these seeds have.
+        """Return an arm's validation: one row for each tuning seed that has every learning rate of
+        the grid, one column for each learning rate that all of these seeds have.
 
-        Runs with `changes` that were not tuned themselves take the rate of the scale's own setting.
+        Runs with `changes` that were not tuned take the validation of the scale's setting.
         """
-        if (key := (arm, task, self.changes)) not in self._tuned:
-            own = self._validation(arm, task, self.changes)
-            self._tuned[key] = own if len(own) else self._validation(arm, task, ())
+        key = (arm, task, self.changes)
+        if key not in self._tuned:
+            table = self._validation(arm, task, self.changes)
+            self._tuned[key] = table if len(table) else self._validation(arm, task, ())
         return self._tuned[key]
 
     def _validation(self, arm: str, task: str, changes: tuple) -> pd.DataFrame:
@@ -155,98 +154,107 @@ class Evidence:
         table = runs.pivot(index="seed", columns="lr", values="validation")
         grid = table.reindex(columns=list(lr_grid(task, self.scale, model_of([arm]))))
         table = table.loc[grid.dropna().index]
-        recorded, old = table.index.isin(RECORDED_TUNING_SEEDS), table.index < FIRST_TEST_SEED
-        # a reader's runs do not move the rate that the recorded seeds have chosen
-        table = table[recorded if recorded.any() else old if old.any() else ~old]
+        # a reader's runs do not change the learning rate that the recorded seeds have chosen
+        for chosen in (table.index.isin(RECORDED_TUNING_SEEDS), table.index < FIRST_TEST_SEED):
+            if chosen.any():
+                return table[chosen].dropna(axis=1)
         return table.dropna(axis=1)
 
-    def rate(self, arm: str, task: str, rank: int = 0) -> float | None:
+    def lr(self, arm: str, task: str, rank: int = 0) -> float | None:
         """Return the learning rate with the best mean validation accuracy on the tuning seeds
-        (`rank` 1: the second best); None without one. A diverged run counts as chance; of equal
-        rates the smaller one wins."""
-        means = (
-            self.tuned(arm, task)
-            .mean()
-            .dropna()
-            .round(9)
-            .sort_values(ascending=False, kind="stable")
-        )
+        (`rank` 1: the second best); None without one.
+
+        A diverged run counts as chance; of equal learning rates the smaller one wins.
+        """
+        means = self.tuned(arm, task).mean().dropna().round(9)
+        means = means.sort_values(ascending=False, kind="stable")
         return float(means.index[rank]) if len(means) > rank else None
 
-    # the runs of arms at their rates
+    # the runs of arms at their learning rates
 
     def of_arms(self, arms: Iterable[str], task: str, rank: int = 0) -> Runs:
-        """Return the runs of these arms on the test seeds, each arm at its rate (`rank` 1: at its
-        second best rate)."""
+        """Return the runs of these arms on the test seeds, each arm at its best learning rate
+        (`rank` 1: at its second best)."""
         arms = tuple(arms)
         if task not in self.tasks:
             return Runs(arms, missing="not run")
-        rates = [self.rate(arm, task, rank) for arm in arms]
-        if untuned := [label(arm) for arm, rate in zip(arms, rates, strict=True) if rate is None]:
+        lrs = {arm: self.lr(arm, task, rank) for arm in arms}
+        untuned = [label(arm) for arm, lr in lrs.items() if lr is None]
+        if untuned:
             return Runs(arms, missing=f"not tuned: {', '.join(untuned)}")
-        return self.at_rates(arms, rates, task)
+        return self.at_lrs(arms, list(lrs.values()), task)
 
-    def at_rates(self, arms: Iterable[str], rates: Sequence[float], task: str) -> Runs:
-        """Return the runs of these arms at these rates: on the test seeds that all of them have, or
-        else on the tuning seeds."""
+    def at_lrs(self, arms: Iterable[str], lrs: Sequence[float], task: str) -> Runs:
+        """Return the runs of these arms at these learning rates: on the test seeds that all of them
+        have, or else on the tuning seeds."""
         arms = tuple(arms)
-        runs = [self.of_arm(arm, task, self.changes) for arm in arms]
-        runs = [of[of.lr == rate] for of, rate in zip(runs, rates, strict=True)]
-        seeds = set.intersection(*(set(of.seed) for of in runs))
-        test = {seed for seed in seeds if is_test_seed(seed)}
-        tuning = {seed for seed in seeds if is_tuning_seed(seed)}
-        return self._aligned(arms, runs, test if test and not self.tuning else tuning, rates)
+        runs = []
+        for arm, lr in zip(arms, lrs, strict=True):
+            runs_of_arm = self.of_arm(arm, task, self.changes)
+            runs.append(runs_of_arm[runs_of_arm.lr == lr])
+        seeds = _shared_seeds(runs)
+        test_seeds = set(filter(is_test_seed, seeds))
+        if self.tuning or not test_seeds:
+            return _aligned(arms, runs, set(filter(is_tuning_seed, seeds)), lrs)
+        return _aligned(arms, runs, test_seeds, lrs)
 
     def of_claim(self, claim: Claim, arms: Iterable[str], task: str) -> Runs:
         """Return the runs of some arms of a claim on a task."""
         arms = tuple(arms)
         if claim.runs == "tuned" or task not in self.tasks:
             return self.of_arms(arms, task)
-        known = self.runs[
-            self.runs.run_id.isin(fixed_ids(claim.runs, claim.arms, self.scale, self.seeds(task)))
-        ]
+        ids = fixed_ids(claim.runs, claim.arms, self.scale, self.seeds(task))
+        claim_runs = self.runs[self.runs.run_id.isin(ids)]
+        runs = [claim_runs[claim_runs.arm == arm] for arm in arms]
         if claim.runs == "ladder":
-            runs = [self._ladder(known[known.arm == arm], task) for arm in arms]
-        else:
-            runs = [known[known.arm == arm] for arm in arms]
-        seeds = set.intersection(*(set(of.seed) for of in runs))
+            runs = [self._best_of_ladder(runs_of_arm, task) for runs_of_arm in runs]
+        seeds = _shared_seeds(runs)
         if claim.runs in ("growth", "failing"):  # about what precedes the failure of None→None
-            failed = set(known.seed[(known.arm == NONE) & (known.diverged == 1)])
-            if seeds and not seeds & failed:
+            failed = claim_runs[(claim_runs.arm == NONE) & (claim_runs.diverged == 1)]
+            if seeds and seeds.isdisjoint(failed.seed):
                 return Runs(arms, missing="the failure did not occur in any seed")
-            seeds &= failed
-        return self._aligned(arms, runs, seeds)
+            seeds &= set(failed.seed)
+        return _aligned(arms, runs, seeds)
 
-    def _aligned(
-        self,
-        arms: tuple[str, ...],
-        runs: list[pd.DataFrame],
-        seeds: set,
-        rates: Sequence[float] = (),
-    ) -> Runs:
-        if not seeds:
-            absent = [label(arm) for arm, of in zip(arms, runs, strict=True) if of.empty]
-            return Runs(
-                arms,
-                missing=f"not run: {', '.join(absent)}"
-                if absent
-                else "no seed has all of these runs",
-            )
-        seeds = sorted(map(int, seeds))
-        rows = [of.set_index("seed").loc[seeds].drop(columns=["task", "arm"]) for of in runs]
-        values = np.stack([of.to_numpy(object) for of in rows])  # (arms, seeds, columns)
-        columns = {name: values[..., i] for i, name in enumerate(rows[0])}
-        columns = {
-            name: of if name == "run_id" else of.astype(float) for name, of in columns.items()
-        }
-        return Runs(arms, tuple(seeds), tuple(rates), columns)
-
-    def _ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
-        """Return one row a seed: the run at the rate with the best test accuracy, and how high the
-        rate can be (`reach`, log₁₀)."""
-        rates, rows = ladder(task, self.scale), []
-        for _, of in runs.sort_values("lr").groupby("seed"):
-            if len(of) == len(rates):
-                reach = highest_rate_that_trains(of.score.to_numpy(), of.chance.max(), rates)
-                rows.append(of.loc[[of.score.idxmax()]].assign(reach=reach))
+    def _best_of_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
+        """Return one row a seed: the run at the learning rate with the best test accuracy, and
+        `reach`, log₁₀ of the highest learning rate that trains."""
+        lrs = ladder(task, self.scale)
+        rows = []
+        for _, runs_of_seed in runs.sort_values("lr").groupby("seed"):
+            if len(runs_of_seed) == len(lrs):
+                score, chance = runs_of_seed.score, runs_of_seed.chance.max()
+                reach = highest_lr_that_trains(score.to_numpy(), chance, lrs)
+                rows.append(runs_of_seed.loc[[score.idxmax()]].assign(reach=reach))
         return pd.concat(rows) if rows else runs.iloc[:0].assign(reach=np.nan)
+
+
+def _one_scale(scales: list[str], scale: str | None) -> str:
+    """Return the scale to read: the given one, else the frame's only one, else the default."""
+    if scale is not None:
+        return check_scale(scale)
+    if len(scales) > 1:
+        raise ValueError(f"the frame mixes the scales {' and '.join(scales)}: name one with scale=")
+    return scales[0] if scales else default_scale()
+
+
+def _shared_seeds(runs: Sequence[pd.DataFrame]) -> set[int]:
+    return set.intersection(*(set(runs_of_arm.seed) for runs_of_arm in runs))
+
+
+def _aligned(
+    arms: tuple[str, ...], runs: list[pd.DataFrame], seeds: set[int], lrs: Sequence[float] = ()
+) -> Runs:
+    """Return the runs of these seeds as arrays (arms, seeds)."""
+    if not seeds:
+        absent = [label(arm) for arm, of_arm in zip(arms, runs, strict=True) if of_arm.empty]
+        if absent:
+            return Runs(arms, missing=f"not run: {', '.join(absent)}")
+        return Runs(arms, missing="no seed has all of these runs")
+    sorted_seeds = sorted(map(int, seeds))
+    rows = [of_arm.set_index("seed").loc[sorted_seeds] for of_arm in runs]
+    columns = {}
+    for name in rows[0].columns.drop(["task", "arm"]):
+        dtype = object if name == "run_id" else float
+        columns[name] = np.stack([of_arm[name].to_numpy(dtype) for of_arm in rows])
+    return Runs(arms, tuple(sorted_seeds), tuple(lrs), columns)

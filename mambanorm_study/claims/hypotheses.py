@@ -1,10 +1,10 @@
-"""The sources' claims as data: what each says, where, and what would have to be seen for it to
-hold.
+"""The sources' claims as data: the sentence of each, its place, and the comparisons that decide it.
 
-A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is
-right, such as `None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows
-sequences only); H13 to H16 are in said_in_passing.py. Whoever changes a hypothesis writes a new
-version of the protocol (protocol.py, PROTOCOL.md).
+A comparison is a weighted sum of accuracies that is above zero if the paper is right, such as
+`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only);
+H13 to H16 are in said_in_passing.py. A changed claim needs a new version of the protocol
+(benchmarks/protocol.py, PROTOCOL.md). A new claim is declared here alone: its tasks and seeds are
+fields of it, which the recording and PROTOCOL.md read.
 
 Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 """
@@ -15,7 +15,10 @@ from mambanorm.arms import Arm
 from mambanorm.errors import unknown
 from mambanorm_study.claims.claim import (
     CONTROL,
+    FAILURE_SEEDS,
     FLAT,
+    FURTHER_TEST_SEEDS,
+    INSIDE_SEEDS,
     NONE,
     TENTH,
     UNEVEN,
@@ -39,12 +42,13 @@ from mambanorm_study.claims.said_in_passing import IN_PASSING
 
 
 def find_claim(claim_id: str | Claim) -> Claim:
-    """The claim of that id. ValueError for an unknown one."""
+    """Return the claim of that id; a Claim is returned as it is. ValueError for an unknown id."""
     if isinstance(claim_id, Claim):
         return claim_id
-    if claim_id not in (known := CLAIMS | BEYOND):
-        raise unknown("claim", claim_id, known)
-    return known[claim_id]
+    known_claims = CLAIMS | BEYOND
+    if claim_id not in known_claims:
+        raise unknown("claim", claim_id, known_claims)
+    return known_claims[claim_id]
 
 
 # The norm that the paper recommends after the SSM, for each of its two kinds of task (§4.5).
@@ -55,8 +59,8 @@ def _h1(claim_id: str, kind: str) -> Claim:
     return Claim(
         id=claim_id,
         words="There is a norm that, before and after the SSM, beats no norm at all.",
-        quote="Our exploration indicates that the choice of the appropriate normalization significantly improves model "
-        "performance",
+        quote="Our exploration indicates that the choice of the appropriate normalization "
+        "significantly improves model performance",
         where="Abstract, §4.2, Figure 5",
         quantity="test accuracy of N→N minus None→None, for each of five norms",
         paper={
@@ -65,21 +69,21 @@ def _h1(claim_id: str, kind: str) -> Claim:
         }[kind],
         comparisons=types_against_none(),
         one_suffices=True,
+        other_tasks=("glyphs",) if kind == "sequence" else (),
     )
 
 
 def _h2(claim_id: str, kind: str) -> Claim:
     best = BEST_AFTER[kind]
-    sequence = kind == "sequence"
     return Claim(
         id=claim_id,
         words=f"{best}→{best} is the best single type.",
         quote={
-            "sequence": "applying N = GN improved the performance of Mamba from the baseline of 7.0% (no "
-            "normalization) to 68.8%. LN also significantly enhanced performance, reaching 58.9%, making it the "
-            "next-best performer.",
-            "vision": "applying N = LN increased the baseline accuracy from 10.7% to 86.6%. GN closely followed with "
-            "an accuracy of 86.3%.",
+            "sequence": "applying N = GN improved the performance of Mamba from the baseline of "
+            "7.0% (no normalization) to 68.8%. LN also significantly enhanced performance, "
+            "reaching 58.9%, making it the next-best performer.",
+            "vision": "applying N = LN increased the baseline accuracy from 10.7% to 86.6%. GN "
+            "closely followed with an accuracy of 86.3%.",
         }[kind],
         where="§4.2, Figure 5",
         quantity=f"test accuracy of {best}→{best} minus each other type",
@@ -87,23 +91,25 @@ def _h2(claim_id: str, kind: str) -> Claim:
             kind
         ],
         comparisons=type_against_each(best),
+        other_tasks=("glyphs",) if kind == "sequence" else (),
         note=""
-        if sequence
+        if kind == "sequence"
         else "the paper's own lead over GN→GN is 0.3 points, below the smallest effect of interest",
     )
 
 
 def _h3(claim_id: str, kind: str) -> Claim:
-    own = {"sequence": "BN +0.0 and IN −3.9", "vision": "RMSN −2.1 and LN +0.2"}[kind]
+    exceptions = {"sequence": "BN +0.0 and IN −3.9", "vision": "RMSN −2.1 and LN +0.2"}[kind]
     mean = {"sequence": "+9.9", "vision": "+15.9"}[kind]
     return Claim(
         id=claim_id,
         words="A norm after the SSM beats the same norm before it, on average over the norms.",
-        quote="We observe that, for both tasks, applying normalization after SSM generally yields better results.",
+        quote="We observe that, for both tasks, applying normalization after SSM generally yields "
+        "better results.",
         where="§4.3, Table 1, Figure 6 (“the average of all data points”)",
         quantity="test accuracy of None→N minus N→None, mean over five norms; beside it each norm, "
         "and the mean without each",
-        paper=f"mean {mean} points; three of five norms by more than one point ({own})",
+        paper=f"mean {mean} points; three of five norms by more than one point ({exceptions})",
         comparisons=after_against_before(),
         note={"sequence": "the paper's mean rests on GN: without it, it is 0.0"}.get(kind, ""),
     )
@@ -120,15 +126,19 @@ def _h4(claim_id: str, kind: str) -> Claim:
         quantity="test accuracy of None→GN minus GN→None",
         paper={"sequence": "+49.6 points", "vision": "+20.7 points"}[kind],
         comparisons=(minus(pair("None", "GN"), pair("GN", "None")),),
-        note="that GN gains most, which version 1 tested, is nowhere in the paper; in its vision Table 1 BN gains more",
+        further_seeds=FURTHER_TEST_SEEDS,
+        note="that GN gains most, which version 1 tested, is nowhere in the paper; in its vision "
+        "Table 1 BN gains more",
     )
 
 
 def _h5(claim_id: str, kind: str) -> Claim:
     return Claim(
         id=claim_id,
-        words="With the norm after the SSM fixed, the best other norm before it beats the same norm before it.",
-        quote="we first verify that an appropriate combination always leads to improved model performance.",
+        words="With the norm after the SSM fixed, the best other norm before it beats the same "
+        "norm before it.",
+        quote="we first verify that an appropriate combination always leads to improved model "
+        "performance.",
         where="§4.4, Figure 7",
         quantity="test accuracy of N1*→N2 minus N2→N2, for each N2; N1* chosen by validation",
         paper={"sequence": "BN→BN 41.4 → LN→BN 52.1 %", "vision": "BN→BN 74.6 → RMSN→BN 87.3 %"}[
@@ -156,9 +166,11 @@ def _h7(claim_id: str, kind: str) -> Claim:
     return Claim(
         id=claim_id,
         words=f"{best} after the SSM also has the narrowest spread over the norms before it.",
-        quote="and the distribution of different normalization combinations was the most concentrated",
+        quote="and the distribution of different normalization combinations was the most "
+        "concentrated",
         where="§4.4, Figure 8",
-        quantity="of each N2 the largest minus the smallest accuracy over the same five N1, seed by seed",
+        quantity="of each N2 the largest minus the smallest accuracy over the same five N1, seed "
+        "by seed",
         comparisons=ranges(best),
         measured="the range of single runs holds their noise as well",
     )
@@ -170,37 +182,42 @@ def _h8(claim_id: str, kind: str) -> Claim:
     return Claim(
         id=claim_id,
         words=f"NormVary→{best} beats the original {Arm.parse(original).label}.",
-        quote="It can be observed that our proposed method outperforms the original model in terms of experimental "
-        "results",
+        quote="It can be observed that our proposed method outperforms the original model in terms "
+        "of experimental results",
         where="§4.5, Table 2",
-        quantity="test accuracy, the proposal minus the original; beside it what tells NormVary's share from N2's, "
-        "and the proposal minus its second norm alone",
+        quantity="test accuracy, the proposal minus the original; beside it what tells NormVary's "
+        "share from N2's, and the proposal minus its second norm alone",
         paper={
             "sequence": "ListOps 37.90 → 40.27 %",
             "vision": "no row of Table 2 is named vision (I4e)",
         }[kind],
         comparisons=normvary_steps(best, original),
+        other_tasks=("listops",) if kind == "sequence" else (),
+        further_seeds=FURTHER_TEST_SEEDS,
         paper_task={"sequence": "ListOps"}.get(kind, ""),
         note={"sequence": "N1 and N2 change at once (I7)"}.get(kind, ""),
     )
 
 
-# H9…H12, the intuitive explanation: on sequences only, as in the paper
+# H9 to H12, the paper's intuitive explanation: on sequences only, as in the paper
 
 
 def _h9() -> Claim:
     return Claim(
         id="H9s",
-        words="Without normalization training ends in infinite values where a model with norms on both sides trains.",
-        quote="without normalization, the output layer after the SSM consistently produces infinite values, causing "
-        "the training to fail. […] However, when normalization is applied both before and after, the training proceeds "
-        "smoothly without failure.",
+        words="Without normalization training ends in infinite values where a model with norms on "
+        "both sides trains.",
+        quote="without normalization, the output layer after the SSM consistently produces "
+        "infinite values, causing the training to fail. […] However, when normalization is applied "
+        "both before and after, the training proceeds smoothly without failure.",
         where="§4.6",
-        quantity="share of None→None runs that end non-finite, at each depth × learning rate, against RMSN→RMSN there",
+        quantity="share of None→None runs that end non-finite, at each depth × learning rate, "
+        "against RMSN→RMSN there",
         paper="“consistently”; but its own no-norm models score 7.0 % and 10.7 % (I6)",
         comparisons=(Comparison("None→None fails", {NONE: 1.0, CONTROL: -1.0}),),
         smallest=50.0,
         runs="failure",
+        seeds=FAILURE_SEEDS,
         one_suffices=True,
         note="consistently means more often than not, at that setting",
     )
@@ -209,68 +226,77 @@ def _h9() -> Claim:
 def _h10() -> Claim:
     return Claim(
         id="H10s",
-        words="Without a norm after the SSM outputs grow exponentially with depth; one after keeps them flat; "
-        "one on both sides is flattest.",
-        quote="the lack of normalization in the Mamba layers leads to some elements in the input tensors growing "
-        "extremely large as the network depth increases. […] when there is no normalization in Mamba, the L2 norm of "
-        "the output tensors from each Mamba Block layer exhibits exponential growth as the number of layers increases. "
-        "Normalization applied before the SSM layer does not mitigate this phenomenon, whereas normalization applied "
-        "after the SSM layer helps maintain good scale invariance […] When normalization is applied both before and "
-        "after the SSM layer, the scale disparity between layers is further reduced",
+        words="Without a norm after the SSM outputs grow exponentially with depth; one after keeps "
+        "them flat; one on both sides is flattest.",
+        quote="the lack of normalization in the Mamba layers leads to some elements in the input "
+        "tensors growing extremely large as the network depth increases. […] when there is no "
+        "normalization in Mamba, the L2 norm of the output tensors from each Mamba Block layer "
+        "exhibits exponential growth as the number of layers increases. Normalization applied "
+        "before the SSM layer does not mitigate this phenomenon, whereas normalization applied "
+        "after the SSM layer helps maintain good scale invariance […] When normalization is "
+        "applied both before and after the SSM layer, the scale disparity between layers is "
+        "further reduced",
         where="§4.6, Figure 9",
-        quantity="decades of the largest token's ‖y‖₂ in 8 blocks (BN, in training, at a run's last finite step, where "
-        "the model without norms fails); AIC of the best other law minus that of the exponential",
+        quantity="decades of the largest token's ‖y‖₂ in 8 blocks (BN, in training, at a run's "
+        "last finite step, where the model without norms fails); AIC of the best other law minus "
+        "that of the exponential",
         paper="Figure 9, no number printed",
         comparisons=growth(),
         smallest=FLAT,
         runs="growth",
-        note="the largest token, because the paper speaks of some elements; it draws 4 layers, too few to tell an "
-        "exponential from another law (I5)",
+        seeds=INSIDE_SEEDS,
+        note="the largest token, because the paper speaks of some elements; it draws 4 layers, too "
+        "few to tell an exponential from another law (I5)",
     )
 
 
 def _h11() -> Claim:
     return Claim(
         id="H11s",
-        words="Before a run fails the variance of out_proj's singular values across the blocks rises, and the deeper "
-        "blocks' values grow most.",
-        quote="as the model approaches a state where infinite values occur, the variance of the singular values across "
-        "different layers significantly increases. […] as the number of layers increases, the singular values of the "
-        "deeper Mamba Blocks show the most significant growth",
+        words="Before a run fails the variance of out_proj's singular values across the blocks "
+        "rises, and the deeper blocks' values grow most.",
+        quote="as the model approaches a state where infinite values occur, the variance of the "
+        "singular values across different layers significantly increases. […] as the number of "
+        "layers increases, the singular values of the deeper Mamba Blocks show the most "
+        "significant growth",
         where="§4.6, Figure 10",
-        quantity="log₁₀ of the variance across blocks (rank by rank) at the last finite step over that half way; slope "
-        "over relative depth of the growth of each block's root mean square; None→None minus the control RMSN→None of "
-        "the same seed at the same steps",
+        quantity="log₁₀ of the variance across blocks (rank by rank) at the last finite step over "
+        "that half way; slope over relative depth of the growth of each block's root mean square; "
+        "None→None minus the control RMSN→None of the same seed at the same steps",
         paper="Figure 10, no number printed",
         comparisons=spectra(),
         smallest=TENTH,
         runs="failing",
-        note="smallest effect of both: log₁₀ 1.1, one tenth more variance, one tenth more growth of the deepest "
-        "than of the first block; only seeds whose no-norm run failed can tell",
+        seeds=INSIDE_SEEDS,
+        note="smallest effect of both: log₁₀ 1.1, one tenth more variance, one tenth more growth "
+        "of the deepest than of the first block; only seeds whose no-norm run failed can tell",
     )
 
 
 def _h12() -> Claim:
     return Claim(
         id="H12s",
-        words="There is a norm that, after the SSM, evens out how far the blocks' weight norms move in training.",
-        quote="Selecting appropriate normalization methods after the SSM layer effectively regularizes the data "
-        "distribution, preserves scale invariance of weight norms across layers of varying depths",
+        words="There is a norm that, after the SSM, evens out how far the blocks' weight norms "
+        "move in training.",
+        quote="Selecting appropriate normalization methods after the SSM layer effectively "
+        "regularizes the data distribution, preserves scale invariance of weight norms across "
+        "layers of varying depths",
         where="§1, §5, Appendix B",
-        quantity="unevenness: log₁₀ of largest over smallest block, each the L2 norm of all its weights after training "
-        "over that at initialisation (12 blocks at quick, never fewer than 8); that of None→None minus "
-        "that of None→N",
+        quantity="unevenness: log₁₀ of largest over smallest block, each the L2 norm of all its "
+        "weights after training over that at initialisation (12 blocks at quick, never fewer than "
+        "8); that of None→None minus that of None→N",
         comparisons=evenness(),
         smallest=UNEVEN,
         runs="deep",
+        seeds=INSIDE_SEEDS,
         one_suffices=True,
         note="smallest effect: log₁₀ 1.05, 5 % between the blocks. The paper's “higher weight "
         "norms in deeper layers” says a direction as well, which is not asked for",
     )
 
 
-# (id, kind) → Claim: those of sequences and of vision differ in the norm of BEST_AFTER and in the
-# paper's numbers.
+# Functions (id, kind) → Claim. The claims about sequences and images differ in the norm of
+# BEST_AFTER and in the paper's numbers.
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
 
 # The claims of the sources of the study.
@@ -286,6 +312,5 @@ CLAIMS: dict[str, Claim] = {
     ]
 }
 
-# Those about later models, which are judged by the same rule and stand apart: where all claims are
-# asked for, the sources' are meant.
+# The claims about later models, judged by the same rule. "All claims" means CLAIMS, without them.
 BEYOND: dict[str, Claim] = {claim.id: claim for claim in BEYOND_CLAIMS}

@@ -14,15 +14,10 @@ from scipy import special
 
 from mambanorm_study.tables.intervals import t_quantile
 
-SUPPORTED, OPPOSITE, NO_GAIN, CANNOT_TELL, NO_WORD = (
-    "supported",
-    "opposite",
-    "no gain",
-    "cannot tell",
-    "no word",
-)
+SUPPORTED, NO_GAIN, OPPOSITE = "supported", "no gain", "opposite"
+CANNOT_TELL, NO_WORD = "cannot tell", "no word"
 
-# Every word that a verdict may be, in the order of reading.
+# Every word of a verdict, in the order of reading.
 WORDS = (SUPPORTED, NO_GAIN, OPPOSITE, CANNOT_TELL, NO_WORD)
 
 # The words from the weakest to the strongest for a claim.
@@ -32,8 +27,8 @@ STRENGTH = (OPPOSITE, NO_GAIN, NO_WORD, CANNOT_TELL, SUPPORTED)
 ONE_SIDED = 0.025
 PLAIN = (ONE_SIDED, ONE_SIDED)
 
-# With fewer pairs of runs a comparison has no word: five differences of one sign come up by chance
-# once in 16 times.
+# A comparison needs this many pairs of runs for a word: five differences of one sign come up by
+# chance once in 16 times.
 FEWEST = 6
 
 
@@ -49,9 +44,8 @@ def interval(
     if n < 2:
         return float("nan"), float("nan")
     mean, error = np.mean(differences), np.std(differences, ddof=1) / np.sqrt(n)
-    return float(mean - t_quantile(n - 1, lower) * error), float(
-        mean + t_quantile(n - 1, upper) * error
-    )
+    low, high = mean - t_quantile(n - 1, lower) * error, mean + t_quantile(n - 1, upper) * error
+    return float(low), float(high)
 
 
 def word_of(
@@ -60,8 +54,8 @@ def word_of(
     lower: float = ONE_SIDED,
     upper: float = ONE_SIDED,
 ) -> str:
-    """Return the word of one comparison from its paired differences, one a seed: where their 95 %
-    interval lies beside zero and beside the smallest effect of interest."""
+    """Return the word of one comparison from its paired differences, one a seed: by where their
+    95 % interval lies relative to zero and to the smallest effect of interest."""
     if len(differences) < FEWEST:
         return NO_WORD
     low, high = interval(differences, lower, upper)
@@ -75,8 +69,7 @@ def word_of(
 
 
 def levels(comparisons: int, one_suffices: bool) -> tuple[float, float]:
-    """Return the error levels of the lower and the upper end where a claim asks several
-    comparisons.
+    """Return the error levels of the lower and the upper end for a claim with several comparisons.
 
     Only one side needs a correction: the side on which a single error would decide the claim. If
     one comparison suffices, a single false "supported" supports the claim; if all must hold, a
@@ -111,13 +104,12 @@ def seeds_to_tell(
     lower: float = ONE_SIDED,
     upper: float = ONE_SIDED,
 ) -> int | None:
-    """Return about how many new seeds would give an informative word in four studies of five, at
-    this mean and spread; None if that takes more than 10,000."""
+    """Return how many new seeds would give an informative word in about four studies of five, at
+    this mean and spread; None for more than 10,000."""
     mean, n = np.mean(differences), np.arange(FEWEST, 10_001)
     error, z_80 = np.std(differences, ddof=1) / np.sqrt(n), special.ndtri(0.8)
     above_zero = mean > (z_80 - special.stdtrit(n - 1, lower)) * error
-    below_smallest = (
-        smallest - mean > (z_80 - special.stdtrit(n - 1, upper)) * error
-    )  # "no gain" or "opposite"
+    # "no gain" or "opposite"
+    below_smallest = smallest - mean > (z_80 - special.stdtrit(n - 1, upper)) * error
     enough = n[above_zero | below_smallest]
     return int(enough[0]) if len(enough) else None

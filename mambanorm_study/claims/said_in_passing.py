@@ -1,5 +1,5 @@
-"""What the paper says in passing, and no experiment of it shows: H13s to H16s, judged by the same
-rule."""
+"""H13s to H16s: claims that the paper makes in passing and shows in no experiment, judged by the
+same rule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import replace
 from mambanorm.arms import NORM_CHOICES
 from mambanorm_study.claims.claim import (
     CONTROL,
+    FAILURE_SEEDS,
     HIGHER_RATE,
+    LADDER_SEEDS,
     NONE,
     TENTH,
     Claim,
@@ -20,13 +22,13 @@ from mambanorm_study.claims.claim import (
 )
 from mambanorm_study.tables.summaries import CORRUPTED
 
-# The norms whose combinations, pairs and single places are held against one another by the rate
-# that they bear: the two that lead the paper's Figure 5. More would double the ladder's runs.
+# The norms of H13, whose arms are compared by the highest learning rate at which they train: the
+# two that lead the paper's Figure 5. A third norm would double the runs.
 STABLE = ("LN", "GN")
 
 
 def _h13() -> Claim:
-    mixed = [pair(a, b) for a in STABLE for b in STABLE if a != b]
+    two_norms = [pair(a, b) for a in STABLE for b in STABLE if a != b]
     rivals = {
         "the same norm twice": [pair(n, n) for n in STABLE],
         "one norm before": [pair(n, "None") for n in STABLE],
@@ -35,39 +37,46 @@ def _h13() -> Claim:
     }
     return Claim(
         id="H13s",
-        words="Two different norms, one before and one after the SSM, bear a higher learning rate than one norm.",
-        quote="compared to using a single normalization type, the combination of normalization techniques not only "
-        "stabilizes the training process but also significantly improves model performance",
+        words="Two different norms, one before and one after the SSM, bear a higher learning rate "
+        "than one norm.",
+        quote="compared to using a single normalization type, the combination of normalization "
+        "techniques not only stabilizes the training process but also significantly improves model "
+        "performance",
         where="§5",
-        quantity="log₁₀ of the highest of five rates, 1 to 39 times the task's own, at which a seed still has four "
-        "fifths of what its best rate brings above chance; the mean of LN→GN and GN→LN minus that of each rival",
+        quantity="log₁₀ of the highest of five rates, 1 to 39 times the task's own, at which a "
+        "seed still has four fifths of what its best rate brings above chance; the mean of LN→GN "
+        "and GN→LN minus that of each rival",
         comparisons=tuple(
-            against(f"two norms − {name}", mean(mixed), mean(arms), column="reach")
+            against(f"two norms − {name}", mean(two_norms), mean(arms), column="reach")
             for name, arms in rivals.items()
         ),
         smallest=HIGHER_RATE,
         runs="ladder",
-        note="smallest effect: a quarter more. The paper does not say what stable is: here it is the rate that "
-        "training bears, and every verdict says how many of its runs diverged",
+        seeds=LADDER_SEEDS,
+        note="smallest effect: a quarter more. The paper does not say what stable is: here it is "
+        "the rate that training bears, and every verdict says how many of its runs diverged",
     )
 
 
 def _h14() -> Claim:
-    blind = "+B:Constant+C:Constant+delta:Constant"
+    constants = "+B:Constant+C:Constant+delta:Constant"
     after, before = pair("None", "GN"), pair("GN", "None")
     gain = minus(after, before, decides=False)
-    without = minus(after + blind, before + blind, decides=False)
-    both = against("what selection adds to None→GN − GN→None", gain.weights, without.weights)
+    without = minus(after + constants, before + constants, decides=False)
+    interaction = against("what selection adds to None→GN − GN→None", gain.weights, without.weights)
     return Claim(
         id="H14s",
         words="GN is better after the SSM than before it because Δ, B and C depend on the input.",
-        quote="This may be because the output feature distribution of SSM becomes huge and unstable due to dynamic "
-        "parameterization. Applying GN after SSM directly normalizes these dynamic features",
+        quote="This may be because the output feature distribution of SSM becomes huge and "
+        "unstable due to dynamic parameterization. Applying GN after SSM directly normalizes these "
+        "dynamic features",
         where="§4.3",
-        quantity="test accuracy of None→GN minus GN→None, minus the same where Δ, B and C are learned constants",
-        comparisons=(both, gain, without),
-        note="constants start at 1/√N; Δ keeps its projection, its bias and softplus. Without selection a model may be "
-        "worse in both places: only the difference of differences is asked",
+        quantity="test accuracy of None→GN minus GN→None, minus the same where Δ, B and C are "
+        "learned constants",
+        comparisons=(interaction, gain, without),
+        note="constants start at 1/√N; Δ keeps its projection, its bias and softplus. Without "
+        "selection a model may be worse in both places: only the difference of differences is "
+        "asked",
     )
 
 
@@ -91,49 +100,58 @@ def _h15() -> Claim:
     )
     return Claim(
         id="H15v",
-        words="There is a norm that, after the SSM, lets noise or rotation of the test rows cost less accuracy.",
-        quote="Selecting appropriate normalization methods after the SSM layer effectively regularizes the data "
-        "distribution, preserves scale invariance of weight norms across layers of varying depths, and enhances the "
-        "model's robustness",
+        words="There is a norm that, after the SSM, lets noise or rotation of the test rows cost "
+        "less accuracy.",
+        quote="Selecting appropriate normalization methods after the SSM layer effectively "
+        "regularizes the data distribution, preserves scale invariance of weight norms across "
+        "layers of varying depths, and enhances the model's robustness",
         where="§1",
-        quantity="accuracy on corrupted test rows (mean over four strengths) minus that on the clean ones, of None→N "
-        "minus None→None, in runs that did not fail; beside it the accuracy that is left",
+        quantity="accuracy on corrupted test rows (mean over four strengths) minus that on the "
+        "clean ones, of None→N minus None→None, in runs that did not fail; beside it the accuracy "
+        "that is left",
         comparisons=(*named, *kept),
         one_suffices=True,
-        note="the paper measures no robustness: the corruptions are those of S2. A model that learned less has less to "
-        "lose, so what is left stands beside",
+        note="the paper measures no robustness: the corruptions are those of S2. A model that "
+        "learned less has less to lose, so what is left stands beside",
     )
 
 
 def _h16() -> Claim:
-    own = {NONE: 1.0, CONTROL: -1.0}
+    weights = {NONE: 1.0, CONTROL: -1.0}
     return Claim(
         id="H16s",
-        words="Before a run fails its outputs get sharper, and the weights of its deepest blocks matter more.",
-        quote="Some weights gain more importance in the model’s decision-making process, leading to sharper model "
-        "outputs (Lin et al., 2024). Specifically, as the number of layers increases, the singular values of the "
-        "deeper Mamba Blocks show the most significant growth, suggesting that the model’s decisions may heavily rely "
-        "on certain weights in the deeper layers, thereby increasing their sensitivity.",
+        words="Before a run fails its outputs get sharper, and the weights of its deepest blocks "
+        "matter more.",
+        quote="Some weights gain more importance in the model’s decision-making process, leading "
+        "to sharper model outputs (Lin et al., 2024). Specifically, as the number of layers "
+        "increases, the singular values of the deeper Mamba Blocks show the most significant "
+        "growth, suggesting that the model’s decisions may heavily rely on certain weights in the "
+        "deeper layers, thereby increasing their sensitivity.",
         where="§4.6",
-        quantity="from half way to the last finite step of a run that fails, None→None minus RMSN→RMSN of the same "
-        "seed at the same steps: by how much the entropy of the class probabilities falls (256 validation rows); by "
-        "how much log₁₀ of the change of a row's loss grows (median of its size over rows and draws) where the two "
-        "deepest blocks' weights are multiplied by 1 + 0.05 times normal noise, against the two first blocks",
+        quantity="from half way to the last finite step of a run that fails, None→None minus "
+        "RMSN→RMSN of the same seed at the same steps: by how much the entropy of the class "
+        "probabilities falls (256 validation rows); by how much log₁₀ of the change of a row's "
+        "loss grows (median of its size over rows and draws) where the two deepest blocks' weights "
+        "are multiplied by 1 + 0.05 times normal noise, against the two first blocks",
         comparisons=(
             Comparison(
-                "fall of the entropy, against the control", own, column="sharpening", smallest=0.1
+                "fall of the entropy, against the control",
+                weights,
+                column="sharpening",
+                smallest=0.1,
             ),
             Comparison(
                 "deep blocks matter more, against the control",
-                own,
+                weights,
                 column="fragility",
                 smallest=TENTH,
             ),
         ),
         smallest=0.1,
         runs="failing",
-        note="smallest effects: 0.1 nats, of the 2.3 that ten classes have; log₁₀ 1.1, a tenth more. Only seeds whose "
-        "no-norm run failed can tell",
+        seeds=FAILURE_SEEDS,
+        note="smallest effects: 0.1 nats, of the 2.3 that ten classes have; log₁₀ 1.1, a tenth "
+        "more. Only seeds whose no-norm run failed can tell",
     )
 
 

@@ -91,15 +91,15 @@ def confirm(configs: list[RunConfig], options: argparse.Namespace) -> None:
 
 def print_arms(frame: pd.DataFrame) -> None:
     """Print mean ± sd over the seeds: one table for each task, one row for each arm."""
-    from mambanorm_study.tables.tables import (
+    from mambanorm_study.tables.run_tables import (
         describe_frame,
+        distinguish_arms,
         mean_sd,
         percent,
         summarize,
-        told_apart,
     )
 
-    frame = told_apart(frame)
+    frame = distinguish_arms(frame)
     table = summarize(frame)
     width = table["arm"].str.len().max()
     rmse = {}
@@ -125,7 +125,7 @@ def print_arms(frame: pd.DataFrame) -> None:
 
 def print_run(run: StoredRun) -> None:
     """Print the results of one stored run."""
-    from mambanorm_study.tables.tables import percent
+    from mambanorm_study.tables.run_tables import percent
 
     config, facts = run.config, run.facts
     accuracy = percent(facts["test_accuracy"])

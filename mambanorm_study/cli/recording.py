@@ -19,15 +19,17 @@ import pandas as pd
 from mambanorm_study.basics.atomic import writable_folder
 from mambanorm_study.basics.settings import CHECKOUT, KIT, check_scale, default_scale
 from mambanorm_study.basics.text import plural
-from mambanorm_study.claims.claim import pair
-from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
-from mambanorm_study.claims.hypotheses import CLAIMS, find_claim
-from mambanorm_study.claims.plan import (
-    FIXED_SEEDS,
+from mambanorm_study.claims.claim import (
     FURTHER_TEST_SEEDS,
-    OFTENER,
-    PROTOCOL,
+    MAIN_TASK,
     TEST_SEEDS,
+    Claim,
+    pair,
+)
+from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
+from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS
+from mambanorm_study.claims.plan import (
+    PROTOCOL,
     VERDICT_SEEDS,
     arm_runs,
     check_test_seeds,
@@ -55,12 +57,18 @@ from mambanorm_study.tables.experiments import (
     growth_runs,
     inside_task,
     lr_grid,
-    notebook_runs,
 )
+from mambanorm_study.tables.notebook_runs import notebook_runs
 from mambanorm_study.tables.summaries import with_summaries
 
-KINDS = {"curves": "curves", "glyphs_images": "images of letters and digits", "pydoc": "text"}
-"""The tasks on which every arm is recorded, and their names."""
+TASK_NAMES = {
+    "curves": "curves",
+    "glyphs_images": "images of letters and digits",
+    "pydoc": "text",
+    "listops": "ListOps",
+    "glyphs": "letters and digits as sequences",
+}
+"""Task → its name in the names of parts."""
 
 DEEP_ARMS = tuple(
     pair(*norms.split())
@@ -123,17 +131,13 @@ def parts(
             some = tuple(some.tolist())
             found.append(Part(name, some, partial(_arms_of_part, arms, task, some, scale, **how)))
 
-    for task, name in KINDS.items():
-        add(f"{name}, every arm", task, tuned_arms(task), TEST_SEEDS)
+    for task in MAIN_TASK.values():
+        add(f"{TASK_NAMES[task]}, every arm", task, tuned_arms(task), TEST_SEEDS)
     add("curves, 8 blocks", "curves", DEEP_ARMS, DEEP_SEEDS, changes=DEEP, tuning=DEEP_TUNING)
-    for task, name in KINDS.items():
-        add(
-            f"{name}, the arms of H4 and H8 once more",
-            task,
-            tuned_arms(task, only=OFTENER),
-            FURTHER_TEST_SEEDS,
-        )
-    add("ListOps", "listops", tuned_arms("listops"), TEST_SEEDS)
+    for task in MAIN_TASK.values():
+        name = f"{TASK_NAMES[task]}, the arms of H4 and H8 once more"
+        add(name, task, tuned_arms(task, with_further_seeds=True), FURTHER_TEST_SEEDS)
+    add(TASK_NAMES["listops"], "listops", tuned_arms("listops"), TEST_SEEDS)
     for share in STEPS:
         changes = at_budget("curves", scale, share)
         add(
@@ -143,11 +147,13 @@ def parts(
             STEPS_SEEDS,
             changes=changes,
         )
-    add("letters and digits as sequences", "glyphs", tuned_arms("glyphs"), TEST_SEEDS)
+    add(TASK_NAMES["glyphs"], "glyphs", tuned_arms("glyphs"), TEST_SEEDS)
     if tasks is None or inside_task(scale) in tasks:
-        for name, planned in FIXED_SEEDS.items():
-            used = own or planned
-            found.append(Part(f"mnist1d, {name}", used, partial(_fixed_of_part, name, used, scale)))
+        for claim in (CLAIMS | BEYOND).values():
+            if claim.runs != "tuned":
+                used = own or claim.seeds
+                ask = partial(_fixed_of_part, claim, used, scale)
+                found.append(Part(f"mnist1d, {claim.id}", used, ask))
     return found
 
 
@@ -171,9 +177,8 @@ def _arms_of_part(
 
 
 def _fixed_of_part(
-    claim: str, seeds: tuple[int, ...], scale: str, frame: pd.DataFrame
+    claim: Claim, seeds: tuple[int, ...], scale: str, frame: pd.DataFrame
 ) -> list[RunConfig]:
-    claim = find_claim(claim)
     return fixed_runs(claim.runs, claim.arms, scale, seeds)
 
 

@@ -47,7 +47,7 @@ from mambanorm_study.figures.style import (
 )
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
-from mambanorm_study.tables.tables import (
+from mambanorm_study.tables.run_tables import (
     check_frame,
     choose,
     describe_frame,

@@ -42,7 +42,7 @@ from mambanorm_study.figures.style import (
 )
 from mambanorm_study.figures.verdicts import draw_estimate
 from mambanorm_study.tables.contrasts import site_gains
-from mambanorm_study.tables.tables import (
+from mambanorm_study.tables.run_tables import (
     by_seed,
     check_frame,
     describe_frame,
@@ -143,7 +143,7 @@ def fig_pairs(
     if table.empty:
         raise ValueError(
             "the table of paired differences is empty: make one with "
-            "mambanorm_study.tables.tables.paired"
+            "mambanorm_study.tables.run_tables.paired"
         )
     fresh_differences = [_fresh_differences(fresh, row) for row in table.itertuples()]
     signs = np.select([table.low > 0, table.high < 0], [COMBINATION, NO_NORM], GREY)

@@ -35,8 +35,8 @@ from mambanorm_study.figures.style import (
     write_centred,
 )
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT
-from mambanorm_study.tables.inside import HandScan
 from mambanorm_study.tables.norm_catalog import ArmFacts
+from mambanorm_study.tables.scan_by_hand import HandScan
 
 # a norm
 

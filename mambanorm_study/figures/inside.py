@@ -35,7 +35,7 @@ from mambanorm_study.figures.style import (
 )
 from mambanorm_study.runs.weight_log import BLOCK_PARTS
 from mambanorm_study.tables.growth import norm_quantiles
-from mambanorm_study.tables.tables import check_frame
+from mambanorm_study.tables.run_tables import check_frame
 
 ENDED = {
     "ran to its end": dict(color=COMBINATION),

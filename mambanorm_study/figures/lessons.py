@@ -26,7 +26,7 @@ from mambanorm_study.figures.colours import (
 )
 from mambanorm_study.figures.style import finish, new_figure, seeds_note, sns, styled
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT
-from mambanorm_study.tables.tables import check_frame
+from mambanorm_study.tables.run_tables import check_frame
 from mambanorm_study.tasks.base import Split
 
 # The norm's place in an encoder layer → the part of the layer that it belongs to.

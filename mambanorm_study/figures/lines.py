@@ -32,7 +32,7 @@ from mambanorm_study.figures.style import (
     whole_ticks,
 )
 from mambanorm_study.tables.intervals import t_interval
-from mambanorm_study.tables.tables import check_frame
+from mambanorm_study.tables.run_tables import check_frame
 
 # A column, or the name of a panel → the label of its axis.
 NAMES = {

@@ -17,7 +17,7 @@ from mambanorm_study.figures.colours import (
     norm_marker,
 )
 from mambanorm_study.figures.style import jitter, panel_grid
-from mambanorm_study.tables.tables import check_frame
+from mambanorm_study.tables.run_tables import check_frame
 
 TEST_ACCURACY = "test accuracy (%)"
 AFTER_SSM = "N₂, the norm after the SSM"

@@ -22,7 +22,7 @@ from PIL import Image
 from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.figures.colours import AXIS_GREY, GREY, INK, PALE
-from mambanorm_study.tables.tables import seeds_text
+from mambanorm_study.tables.run_tables import seeds_text
 
 sns = Later("seaborn")  # its import takes a second, and the explorers do not need it
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from mambanorm_study.figures.colours import GREY, INK, WORD_COLOURS, fresh_marker
 from mambanorm_study.figures.style import difference_axis, finish, new_figure, panel_grid, styled
-from mambanorm_study.tables.tables import seeds_text
+from mambanorm_study.tables.run_tables import seeds_text
 
 # The word of a verdict → its meaning, for captions and the HTML table.
 WORD_MEANINGS = {

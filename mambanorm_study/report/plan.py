@@ -14,7 +14,7 @@ from mambanorm_study.basics.settings import study_scale
 from mambanorm_study.config import RunConfig
 from mambanorm_study.report.notebooks import find_notebooks
 from mambanorm_study.runs.grid import check_names, check_seeds, check_task, unique
-from mambanorm_study.tables.experiments import TAKES, notebook_runs, taken
+from mambanorm_study.tables.notebook_runs import NOTEBOOKS, notebook_runs, taken
 from mambanorm_study.tables.replication import trained_here
 
 
@@ -74,4 +74,7 @@ def takes_none(
     notebook: str, runs: dict[str, list[RunConfig]], tasks: Sequence[str], scale: str
 ) -> bool:
     """Return True if a notebook takes none of the tasks. runs: see `notebook_runs`."""
-    return runs.get(notebook) == [] or (notebook in TAKES and not taken(notebook, tasks, scale))
+    if notebook in runs:
+        return runs[notebook] == []
+    takes_tasks = notebook in NOTEBOOKS and NOTEBOOKS[notebook].takes
+    return bool(takes_tasks) and not taken(notebook, tasks, scale)

@@ -14,7 +14,7 @@ from typing import Any
 
 from mambanorm_study.basics.text import plural
 from mambanorm_study.report.page import template
-from mambanorm_study.tables.tables import label
+from mambanorm_study.tables.run_tables import label
 
 AT_MOST_SHOWN = 4  # arms whose learning rates are shown
 

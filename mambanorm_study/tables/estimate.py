@@ -1,4 +1,4 @@
-"""The dry run: how many runs the store lacks, and about how long they take, by a few steps timed
+"""The dry run: how many runs the store lacks, and about how long they take, from a few steps timed
 without data."""
 
 from collections.abc import Iterable
@@ -11,6 +11,9 @@ from mambanorm_study.runs.grid import relative_cost, unique
 from mambanorm_study.runs.store import missing_runs
 from mambanorm_study.runs.store import runs_dir as store_dir
 
+# Kind of model → the arm that is timed for its runs; RMSN>SSM>None for the others.
+USUAL_ARM = {"transformer": "LN>MHA>LN"}
+
 
 def dry_run(
     configs: Iterable[RunConfig],
@@ -19,9 +22,12 @@ def dry_run(
     workers: int | str = "auto",
     scheduler: str | None = None,
 ) -> str:
-    """How many runs are asked for, stored and missing, and about how long the missing ones take;
-    trains none of them, and refuses what training would refuse (ValueError, OSError for the
-    store)."""
+    """Return a text: how many runs are asked for, stored and missing, and about how long the
+    missing ones take.
+
+    No run is trained. ValueError for runs that training would refuse, and OSError for a store that
+    cannot be written to.
+    """
     configs = unique(configs)
     missing = missing_runs(configs, runs_dir)
     stored = f"{len(configs) - len(missing)} in the store ({store_dir(runs_dir)})"
@@ -38,45 +44,39 @@ def dry_run(
 def how_long(
     missing: list[RunConfig], *, workers: int | str, scheduler: str | None
 ) -> tuple[float, str]:
-    """About how many seconds the runs take, and a sentence that says so."""
-    from mambanorm_study.runs.cluster import (
-        count_workers,
-    )  # here: where nothing is missing, nothing waits for Dask
+    """Return about how many seconds the runs take, and a sentence that says so."""
+    # imported here: where nothing is missing, nothing waits for Dask
+    from mambanorm_study.runs.cluster import count_workers
 
     count = max(1, count_workers(missing, workers, scheduler))
     seconds = estimate(missing, count)
     tasks = ", ".join(dict.fromkeys(config.task for config in missing))
     basis = f"judged by a few steps of one run on {tasks}, timed just now"
-    return (
-        seconds,
-        f"Training takes about {spell(seconds)} with {plural(count, 'worker')} ({basis})",
-    )
+    workers_text = plural(count, "worker")
+    return seconds, f"Training takes about {spell(seconds)} with {workers_text} ({basis})"
 
 
 def estimate(missing: list[RunConfig], workers: int) -> float:
-    """Seconds to train the runs, by one run of each task, number of threads and kind of model."""
-    rates = {}
+    """Return the seconds to train the runs, from timing one run of each task, number of threads
+    and kind of model."""
+    seconds_per_cost: dict[tuple, float] = {}
+    seconds = 0.0
     for config in missing:
         kind = (config.task, config.threads, config.model)
-        rates[kind] = rates.get(kind) or measured_rate(config)
-    work = sum(
-        rates[config.task, config.threads, config.model] * relative_cost(config)
-        for config in missing
-    )
-    return work / workers
+        if kind not in seconds_per_cost:
+            seconds_per_cost[kind] = _seconds_per_cost(config)
+        seconds += seconds_per_cost[kind] * relative_cost(config)
+    return seconds / workers
 
 
-def measured_rate(config: RunConfig) -> float:
-    """Seconds per unit of `relative_cost`, from a few steps of a usual arm on random data of the
-    task's shape, with the run's threads, or as many of them as this process was started with."""
+def _seconds_per_cost(config: RunConfig) -> float:
+    """Return the seconds per unit of `relative_cost` of a usual arm, with the run's threads or, if
+    this process has fewer, with all of them."""
     import numba
 
     from mambanorm_study.tables.plan import plan
 
     threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
-    usual = {"transformer": "LN>MHA>LN"}.get(config.model, "RMSN>SSM>None")
-    return (
-        plan(config.but(arm=usual, norm_options={}, threads=threads))["hours"]
-        * 3600
-        / relative_cost(config)
-    )
+    arm = USUAL_ARM.get(config.model, "RMSN>SSM>None")
+    timed = plan(config.but(arm=arm, norm_options={}, threads=threads))
+    return timed["hours"] * 3600 / relative_cost(config)

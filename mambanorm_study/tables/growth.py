@@ -1,4 +1,4 @@
-"""What the outputs' norms do over depth: the data of Figure 9, and the law by which they grow."""
+"""The outputs' norms over depth: the data of Figure 9, and the law by which they grow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ from torch import Tensor, nn
 from mambanorm.inside import blocks_of, preserve_state, token_norms
 from mambanorm_study.basics.settings import FLAT
 
+EXPONENTIAL = "exponential (log y ~ l)"
+# Law → the function of depth that log y is fitted on.
+GROWTH_LAWS = {
+    "flat": np.zeros_like,
+    EXPONENTIAL: np.asarray,
+    "power law (log y ~ log l)": np.log,
+    "faster (log y ~ l²)": np.square,
+}
+
+# Decades of float32 above 1: a growth that left this range was at least as large.
+FLOAT32_DECADES = 38.0
+
+MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers", "site")
+
 
 def norms_by_depth(
     models: Mapping[str, nn.Module],
@@ -19,62 +33,44 @@ def norms_by_depth(
     *,
     phase: str = "initial",
 ) -> pd.DataFrame:
-    """`token_norms` of several models (by arm) in train and in eval mode: adds arm, mode, phase,
-    n_layers."""
+    """Return `token_norms` of several models (by arm) in train and in eval mode, with the columns
+    arm, mode, phase and n_layers."""
     frames = []
     for arm, model in models.items():
-        facts = dict(arm=arm, phase=phase, n_layers=len(blocks_of(model)))
         with preserve_state(model):
             for mode in ("train", "eval"):
                 tokens = pd.DataFrame(token_norms(model.train(mode == "train"), x, lengths))
+                facts = {"arm": arm, "phase": phase, "n_layers": len(blocks_of(model))}
                 frames.append(tokens.assign(mode=mode, **facts))
     return pd.concat(frames, ignore_index=True)
 
 
-# --------------------------------------------------------------------------------------------------
-# What the norms do over depth
-# --------------------------------------------------------------------------------------------------
-
-EXPONENTIAL = "exponential (log y ~ l)"
-GROWTH_LAWS = {
-    "flat": lambda d: np.zeros_like(d),
-    EXPONENTIAL: lambda d: d,
-    "power law (log y ~ log l)": np.log,
-    "faster (log y ~ l²)": np.square,
-}
-
-FLOAT32_DECADES = 38.0
-"""Decades of float32 above 1. A growth that left this range was at least as large."""
-
-
 def norm_quantiles(tokens: pd.DataFrame) -> pd.DataFrame:
-    """‖y‖₂ by depth of the tokens of one site: columns median, largest, and nonfinite (share of
-    tokens).
+    """Return ‖y‖₂ by depth of the tokens of one site: columns median, largest, and nonfinite (share
+    of tokens).
 
-    A token that is not finite counts as infinitely large, NaN as well: leaving it out would
+    A token that is not finite, NaN included, counts as infinitely large: leaving it out would
     describe only the finite ones.
     """
-    l2 = tokens.l2.where(np.isfinite(tokens.l2), np.inf).groupby(tokens.depth)
+    l2 = tokens.l2.where(np.isfinite(tokens.l2), np.inf)
+    groups = l2.groupby(tokens.depth)
+    nonfinite = np.isinf(l2).groupby(tokens.depth).mean()
     return pd.DataFrame(
-        {
-            "median": l2.median(),
-            "largest": l2.max(),
-            "nonfinite": l2.agg(lambda n: np.isinf(n).mean()),
-        }
+        {"median": groups.median(), "largest": groups.max(), "nonfinite": nonfinite}
     )
 
 
 def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
-    """How log y grows with depth l: least squares of log y on nothing, l, log l and l², compared by
-    AIC.
+    """Return least-squares fits of log y on nothing, l, log l and l² over depth l, compared by AIC.
 
-    Returns one row a law, best first: law, slope, r2, aic, and delta_aic from the best. Needs at
-    least four depths.
+    One row a law, best first: law, slope, r2, aic, and delta_aic from the best. ValueError for
+    fewer than four depths.
     """
     depth, log_y = np.asarray(depth, float), np.asarray(log_y, float)
     if len(np.unique(depth)) < 4:
         raise ValueError(
-            f"a growth law needs at least 4 depths to be told from another, got {len(np.unique(depth))}"
+            "a growth law needs at least 4 depths to be told from another, got "
+            f"{len(np.unique(depth))}"
         )
     rows = []
     for law, transform in GROWTH_LAWS.items():
@@ -98,7 +94,7 @@ def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
 
 
 def growth(y: pd.Series) -> dict[str, str | float]:
-    """How a norm grows with depth, its index: law, r2, decades_per_8, margin.
+    """Return how a norm grows with depth, its index: law, r2, decades_per_8, margin.
 
     law            the best by AIC (GROWTH_LAWS), r2 its fit. Otherwise no law is named, and r2 is
                    NaN: "flat" where the slope is negligible (FLAT) and no block lies far off, "no
@@ -107,43 +103,39 @@ def growth(y: pd.Series) -> dict[str, str | float]:
     decades_per_8  slope of log₁₀ y on depth, times 8 blocks. Where a block is not finite: float32's
                    whole range over the blocks, which is a lower bound
     margin         AIC of the best other law minus that of the exponential: above 0 = exponential; 0
-                   = cannot be told
+                   = undecided
     """
-    if not (finite := np.isfinite(y)).all():
-        law = f"explodes (non-finite from block {y.index[~finite][0]})"
-        return dict(law=law, r2=np.nan, decades_per_8=8 * FLOAT32_DECADES / len(y), margin=0.0)
-    if (y == 0).any():
-        return dict(
-            law=f"vanishes (0 in block {y.index[y == 0][0]})",
-            r2=np.nan,
-            decades_per_8=np.nan,
-            margin=0.0,
+    finite = np.isfinite(y)
+    if not finite.all():
+        return _growth(
+            f"explodes (non-finite from block {y.index[~finite][0]})", 8 * FLOAT32_DECADES / len(y)
         )
+    if (y == 0).any():
+        return _growth(f"vanishes (0 in block {y.index[y == 0][0]})", np.nan)
     log_y = np.log10(y)
     if len(y) < 4:
         slope = np.polyfit(y.index, log_y, 1)[0] if len(y) > 1 else np.nan
-        return dict(law="–", r2=np.nan, decades_per_8=float(8 * slope), margin=0.0)
+        return _growth("–", 8 * slope)
     fits = growth_fits(log_y.index, log_y)
     best, by_law = fits.iloc[0], fits.set_index("law")
-    decades = float(8 * by_law.slope[EXPONENTIAL])
-    margin = float(by_law.aic.drop(EXPONENTIAL).min() - by_law.aic[EXPONENTIAL])
-    law = best.law if best.law != "flat" and abs(decades) > FLAT else "no trend"
+    decades = 8 * by_law.slope[EXPONENTIAL]
+    margin = by_law.aic.drop(EXPONENTIAL).min() - by_law.aic[EXPONENTIAL]
     if abs(decades) <= FLAT and np.ptp(log_y) <= FLAT * max(len(y) / 8, 1):
-        law = "flat"
-    return dict(
-        law=law,
-        r2=best.r2 if law == best.law != "flat" else np.nan,
-        decades_per_8=decades,
-        margin=margin,
-    )
+        return _growth("flat", decades, margin)
+    if best.law == "flat" or abs(decades) <= FLAT:
+        return _growth("no trend", decades, margin)
+    return _growth(best.law, decades, margin, best.r2)
 
 
-MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers", "site")
+def _growth(
+    law: str, decades: float, margin: float = 0.0, r2: float = np.nan
+) -> dict[str, str | float]:
+    return {"law": law, "r2": r2, "decades_per_8": float(decades), "margin": float(margin)}
 
 
 def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row a phase, arm, mode, n_layers and site (and task, if the frame has that column) of
-    `norms_by_depth`.
+    """Return one row a phase, arm, mode, n_layers and site (and task, if the frame has that column)
+    of `norms_by_depth`.
 
     Columns: `growth` of the median token's norm (law, r2, decades_per_8), log₁₀ of the median's and
     of the largest token's norm in the first and in the last block (inf where not finite), nonfinite
@@ -153,15 +145,12 @@ def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for key, tokens in frame.groupby(keys, sort=False):
         norms = norm_quantiles(tokens)
-        facts = growth(norms["median"])
-        del facts["margin"]
+        row = dict(zip(keys, key, strict=True)) | growth(norms["median"])
+        del row["margin"]
         with np.errstate(divide="ignore"):  # a norm of 0 is −inf decades
             ends = np.log10(norms.iloc[[0, -1]])
         for name in ("median", "largest"):
-            facts |= {f"{name}_first": ends[name].iloc[0], f"{name}_last": ends[name].iloc[-1]}
-        rows.append(
-            dict(zip(keys, key, strict=True))
-            | facts
-            | {"nonfinite": 1 - np.isfinite(tokens.l2).mean()}
-        )
+            row[f"{name}_first"], row[f"{name}_last"] = ends[name]
+        row["nonfinite"] = 1 - np.isfinite(tokens.l2).mean()
+        rows.append(row)
     return pd.DataFrame(rows)

@@ -13,11 +13,11 @@ from scipy import special
 from mambanorm_study.runs.presets import TEXTS
 
 LEVEL = 0.95
-FEWEST = 3  # values that a prediction interval needs
+FEWEST = 3  # the number of values that a prediction interval needs
 
 
 def t_interval(values: Iterable[float], level: float = LEVEL) -> tuple[float, float]:
-    """The t-interval of the mean; NaN for fewer than two values."""
+    """Return the t-interval of the mean; NaN for fewer than two values."""
     values = np.asarray(list(values), float)
     if len(values) < 2:
         return float("nan"), float("nan")
@@ -27,32 +27,32 @@ def t_interval(values: Iterable[float], level: float = LEVEL) -> tuple[float, fl
 
 @lru_cache(maxsize=8192)
 def t_quantile(df: int, one_sided: float = 0.025) -> float:
-    """The quantile of Student's t that is exceeded with this probability; infinite without a degree
-    of freedom."""
+    """Return the quantile of Student's t that is exceeded with this probability; infinite without a
+    degree of freedom."""
     return float(-special.stdtrit(df, one_sided)) if df > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
 def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """The exact interval of a rate of which k of n were seen. ValueError for k outside 0…n or no
-    trial."""
+    """Return the exact (Clopper–Pearson) interval of a rate, from k events in n trials. ValueError
+    for k outside 0…n or no trial."""
     if not 0 <= k <= n or n < 1:
         raise ValueError(f"k of n events needs 0 ≤ k ≤ n and n ≥ 1, got {k} of {n}")
-    tail = (1 - level) / 2  # quantiles of the beta distribution
+    tail = (1 - level) / 2  # the ends are quantiles of beta distributions
     low = float(special.betaincinv(k, n - k + 1, tail)) if k else 0.0
-    return low, float(special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
+    high = float(special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
+    return low, high
 
 
 def k_of_n(k: int, n: int) -> str:
-    """Return `1 of 12 [0, 38 %]`: how often something was seen, with the exact interval of its
-    rate."""
+    """Return the count with the exact interval of its rate: `1 of 12 [0, 38 %]`."""
     low, high = clopper_pearson(k, n)
     return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"
 
 
 def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """Where the next value of a normal distribution lies, of which these were drawn; NaN for fewer
-    than FEWEST."""
+    """Return the interval of the next value drawn from the normal distribution of these values; NaN
+    for fewer than FEWEST."""
     n = len(values)
     if n < FEWEST:
         return np.nan, np.nan
@@ -62,11 +62,11 @@ def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float
 
 @lru_cache(maxsize=64)
 def shared_rows(task: str, scale: str) -> str:
-    """Return "one test text", "one test set" or "one pool of rows" if the seeds of a task share it,
-    so that an interval over seeds speaks about that alone; "" if each seed makes new rows."""
+    """Return what the seeds of a task share, so that an interval over seeds is about it alone: "one
+    test text", "one test set" or "one pool of rows"; "" if each seed makes new rows."""
     if task in TEXTS:
         return "one test text"
-    import torch  # here, because the runs of a claim can be listed without torch
+    import torch  # imported here, because the runs of a claim can be listed without torch
 
     from mambanorm_study.tasks import TASKS, check_task, load_task
 
@@ -77,6 +77,5 @@ def shared_rows(task: str, scale: str) -> str:
     if shape is not None and shape.train_rows:
         return "one pool of rows" if shape.reshuffled else "one test set"
     data, other = (load_task(task, scale, seed) for seed in (0, 1))
-    return (
-        "one test set" if torch.equal(data.test.labels, other.test.labels) else "one pool of rows"
-    )
+    same_test = torch.equal(data.test.labels, other.test.labels)
+    return "one test set" if same_test else "one pool of rows"

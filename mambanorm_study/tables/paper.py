@@ -1,14 +1,13 @@
 """Every accuracy that the paper prints, as data: Table 1, Table 2, and the numbers of Figures 5 and
-7 (§4.2, §4.4); Table 3 as printed. Codes such as I1 are those of docs/paper.md, the places where
-the paper contradicts itself.
+7 (§4.2, §4.4); Table 3 as printed.
 
-Accuracies are fractions here, per cent in the paper. Arms are in this kit's notation, whatever the
-paper's label: the first "LN" row of each block of Table 1 is IN (I1), and `printed` keeps what the
-page says.
+Codes such as I1 are those of docs/paper.md, which lists where the paper contradicts itself.
+Accuracies are fractions here, per cent in the paper. Arms are in this kit's notation: the first
+"LN" row of each block of Table 1 is IN (I1), and `printed` keeps the page's label.
 
 The paper's "sequence" is Breakfast (features of videos), its "vision" is ImageNet-100 with VMamba.
-This kit's small tasks are neither, so only the *pattern* can be compared (which arm beats which),
-never the level (PATTERN_ONLY).
+This kit's small tasks are neither, so only the pattern can be compared (which arm beats which), not
+the level (PATTERN_ONLY).
 """
 
 from collections.abc import Mapping
@@ -90,49 +89,58 @@ TABLE_3 = {
 
 
 def paper_values(kind: str | None = None) -> pd.DataFrame:
-    """One row a printed number: kind (sequence | vision), task, arm, accuracy and sd (fractions;
-    NaN where no sd is printed), source and its section, printed (the page's own label), note.
-    `kind` keeps one of the two. ValueError for another."""
+    """Return one row a printed number: kind (sequence | vision), task, arm, accuracy and sd
+    (fractions; NaN where no sd is printed), source and its section, printed (the page's label),
+    note.
+
+    `kind` keeps one of the two. ValueError for another.
+    """
     if kind is not None and kind not in MAIN_TASKS:
         raise unknown("kind of the paper's experiments", kind, MAIN_TASKS)
-    rows = []
-
-    def add(
-        kind: str,
-        task: str,
-        arm: str,
-        percent: float,
-        source: str,
-        printed: str,
-        note="",
-        sd=float("nan"),
-    ):
-        place = dict(source=source, section=SECTIONS[source], printed=printed, note=note)
-        rows.append(
-            dict(kind=kind, task=task, arm=arm, accuracy=round(percent / 100, 6), sd=sd / 100)
-            | place
-        )
-
-    for of, norms in TABLE_1.items():
-        for norm, (before, after) in norms.items():
-            label, note = "LN" if norm == "IN" else norm, TABLE_1_NOTES.get((of, norm), "")
-            add(
-                of, MAIN_TASKS[of], f"{norm}>SSM>None", before, "Table 1", f"{label}→SSM→None", note
-            )
-            note += "; equals no norm at all" if after == FIGURE_5[of]["None>SSM>None"] else ""
-            add(of, MAIN_TASKS[of], f"None>SSM>{norm}", after, "Table 1", f"None→SSM→{label}", note)
-    for source, bars in (
-        ("Figure 5", FIGURE_5),
-        ("Figure 7", FIGURE_7),
-    ):  # what the text gives for bars
-        for of, arms in bars.items():
-            for arm, percent in arms.items():
-                add(of, MAIN_TASKS[of], arm, percent, source, Arm.parse(arm).label)
-    for task, pair in TABLE_2.items():
-        for (label, arm), (mean, sd) in zip(TABLE_2_ARMS.items(), pair, strict=True):
-            add("sequence", task, arm, mean, "Table 2", label, TABLE_2_NOTE, sd)
+    rows = [row for one in MAIN_TASKS for row in _table_1(one)]
+    for source, bars in (("Figure 5", FIGURE_5), ("Figure 7", FIGURE_7)):
+        for one, accuracies in bars.items():
+            for arm, percent in accuracies.items():
+                row = _row(one, MAIN_TASKS[one], arm, percent, source)
+                rows.append(row | {"printed": Arm.parse(arm).label})
+    for task, means_and_sds in TABLE_2.items():
+        for (printed, arm), (mean, sd) in zip(TABLE_2_ARMS.items(), means_and_sds, strict=True):
+            row = _row("sequence", task, arm, mean, "Table 2", TABLE_2_NOTE)
+            rows.append(row | {"printed": printed, "sd": sd / 100})
     values = pd.DataFrame(rows, columns=COLUMNS)
     return values if kind is None else values[values.kind == kind].reset_index(drop=True)
+
+
+def _table_1(kind: str) -> list[dict[str, object]]:
+    """Return the rows of Table 1 of one kind of experiment."""
+    rows = []
+    for norm, (before, after) in TABLE_1[kind].items():
+        printed = "LN" if norm == "IN" else norm
+        note = after_note = TABLE_1_NOTES.get((kind, norm), "")
+        if after == FIGURE_5[kind]["None>SSM>None"]:
+            after_note += "; equals no norm at all"
+        for arm, percent, label, remark in (
+            (f"{norm}>SSM>None", before, f"{printed}→SSM→None", note),
+            (f"None>SSM>{norm}", after, f"None→SSM→{printed}", after_note),
+        ):
+            row = _row(kind, MAIN_TASKS[kind], arm, percent, "Table 1", remark)
+            rows.append(row | {"printed": label})
+    return rows
+
+
+def _row(
+    kind: str, task: str, arm: str, percent: float, source: str, note: str = ""
+) -> dict[str, object]:
+    return {
+        "kind": kind,
+        "task": task,
+        "arm": arm,
+        "accuracy": round(percent / 100, 6),
+        "sd": float("nan"),
+        "source": source,
+        "section": SECTIONS[source],
+        "note": note,
+    }
 
 
 @lru_cache(maxsize=16)

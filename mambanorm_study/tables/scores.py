@@ -1,7 +1,7 @@
-"""A run frame → the numbers that arms are compared by: accuracy in per cent, the loss of language
-models in bits.
+"""A run frame → the numbers that arms are compared by: accuracy in per cent, and the loss of
+language models in bits.
 
-A diverged run has chance, everywhere in the kit. Bits are negated, so that higher is better.
+A diverged run has the score of chance. Bits are negated, so that higher is better.
 """
 
 from __future__ import annotations
@@ -21,90 +21,80 @@ from mambanorm_study.runs.presets import LANGUAGE_TASKS, TEXTS
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.tables.summaries import CORRUPTED, with_summaries
 
+# The columns that a frame needs.
 SCORED = (
-    "run_id",
-    "status",
-    "test_accuracy",
-    "best_val_accuracy",
-    "chance",
-    "task",
-    "arm",
-    "scale",
-    "seed",
-    "lr",
-)
-"""The columns that a frame needs."""
+    "run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "arm", "scale",
+    "seed", "lr",
+)  # fmt: skip
 
+# The smallest effect of interest on language models, in bits a character: about half a percent.
 SMALLEST_BITS = 0.01
-"""The smallest effect of interest on language models, in bits a character: about half a percent."""
 
-STORED = (
-    "growth",
-    "law",
-    "sigma_rise",
-    "sigma_trend",
-    "unevenness",
-    "sharpening",
-    "fragility",
+# Columns of `summaries`, and those of them that are read of runs that did not diverge.
+SUMMARIES = (
+    "growth", "law", "sigma_rise", "sigma_trend", "unevenness", "sharpening", "fragility",
     "headroom",
-)
+)  # fmt: skip
 OF_FINISHED = ("unevenness", "headroom")
-"""Columns that are read of runs that did not diverge."""
+
+# Nats of loss → bits, negated.
+BITS = -1 / math.log(2)
 
 
 def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
-    """Return the runs of a scale that ended with finite numbers or diverged, each once: run_id,
-    task, arm, seed, lr, diverged, late, protocol, chance, validation, and the columns that a
-    comparison can be about.
+    """Return the runs of a scale that ended with finite numbers or diverged, each once, with the
+    columns that a comparison can be about.
 
-    score, noise, rotation: accuracy in per cent, on clean and on corrupted rows. bits: of language
-    models. late: if the best step by validation is in the last tenth; of language models, whether
-    that tenth was worth SMALLEST_BITS. ValueError for language models of different texts.
+    Columns: run_id, task, arm, seed, lr, diverged, late, protocol, chance, validation; score,
+    noise, rotation (accuracy in per cent, on clean and on corrupted rows), bits (of language
+    models), and SUMMARIES. late: the best step by validation is in the last tenth; of language
+    models, that tenth was worth SMALLEST_BITS. ValueError for language models of different texts.
     """
-    runs = frame[(frame.scale == scale) & frame.status.isin(("ok", "diverged"))].drop_duplicates(
-        "run_id"
-    )
-    diverged, text = runs.status == "diverged", runs.task.isin(LANGUAGE_TASKS)
+    runs = frame[(frame.scale == scale) & frame.status.isin(("ok", "diverged"))]
+    runs = runs.drop_duplicates("run_id")
+    diverged, is_text = runs.status == "diverged", runs.task.isin(LANGUAGE_TASKS)
 
-    def of(name: str) -> pd.Series:
+    def numbers(name: str) -> pd.Series:
         return pd.to_numeric(runs[name]) if name in runs else pd.Series(np.nan, runs.index)
 
-    def ended(name: str, factor: float, otherwise: str) -> pd.Series:
-        return factor * of(name).mask(diverged, of(otherwise))
+    chance, chance_bits = 100 * numbers("chance"), BITS * numbers("chance_loss")
 
-    found = runs[["run_id", "task", "arm", "seed", "lr"]].assign(diverged=diverged.astype(float))
-    found["score"] = ended("test_accuracy", 100, "chance")
+    def accuracy(name: str) -> pd.Series:
+        return (100 * numbers(name)).mask(diverged, chance)
+
+    def bits(name: str) -> pd.Series:
+        return (BITS * numbers(name)).mask(diverged, chance_bits)
+
+    table = runs[["run_id", "task", "arm", "seed", "lr"]].assign(diverged=diverged.astype(float))
+    table["score"] = accuracy("test_accuracy")
     for name in CORRUPTED:
-        found[name] = ended(name, 100, "chance")
-        found[f"{name}_change"] = (found[name] - found.score).mask(
-            diverged
-        )  # a failed run has nothing to lose
-    bits = -1 / math.log(2)
-    found["bits"] = ended("test_loss", bits, "chance_loss")
-    validation_bits = ended("best_val_loss", bits, "chance_loss")
-    found["validation"] = ended("best_val_accuracy", 100, "chance").mask(text, validation_bits)
-    found["chance"] = (100 * of("chance")).mask(text, bits * of("chance_loss"))
-    late = (of("best_step") > 0.9 * of("steps")).mask(text, of("late_gain") >= SMALLEST_BITS)
-    found["late"] = (late & ~diverged).astype(float)
-    for name in STORED:
-        found[name] = of(name).mask(diverged & (name in OF_FINISHED))
-    found["steepness"], found["protocol"] = found.growth.abs(), of("protocol")
-    _check_texts(of("chance_loss").groupby(runs.task))
-    finite = np.isfinite(found[["score", "validation", "chance"]]).all(axis=1) & (
-        ~text | np.isfinite(found.bits)
-    )
-    return found[finite]
+        table[name] = accuracy(name)
+        # a failed run has nothing to lose
+        table[f"{name}_change"] = (table[name] - table.score).mask(diverged)
+    table["bits"] = bits("test_loss")
+    table["validation"] = accuracy("best_val_accuracy").mask(is_text, bits("best_val_loss"))
+    table["chance"] = chance.mask(is_text, chance_bits)
+    is_late = numbers("best_step") > 0.9 * numbers("steps")
+    is_late = is_late.mask(is_text, numbers("late_gain") >= SMALLEST_BITS)
+    table["late"] = (is_late & ~diverged).astype(float)
+    for name in SUMMARIES:
+        table[name] = numbers(name).mask(diverged & (name in OF_FINISHED))
+    table["steepness"], table["protocol"] = table.growth.abs(), numbers("protocol")
+    _check_texts(numbers("chance_loss").groupby(runs.task))
+    finite = np.isfinite(table[["score", "validation", "chance"]]).all(axis=1)
+    return table[finite & (~is_text | np.isfinite(table.bits))]
 
 
 def _check_texts(losses_by_task) -> None:
-    """Raise ValueError if a text differs between runs: Python's documentation changes with Python,
-    and the loss of guessing by frequency tells texts apart."""
+    """Raise ValueError if a text differs between runs. Python's documentation changes with Python,
+    and the loss of guessing by frequency identifies a text."""
     for task, losses in losses_by_task:
         different = sorted(losses.dropna().round(6).unique())
         if task in TEXTS and len(different) > 1:
             known = ", ".join(f"{loss:.6f}" for loss in different)
             raise ValueError(
-                f"the runs of {task} are of different texts (chance_loss {known} nats): judge those of one Python alone"
+                f"the runs of {task} are of different texts (chance_loss {known} nats): judge "
+                "those of one Python alone"
             )
 
 
@@ -117,7 +107,8 @@ NOT_RECORDED = (
 
 @dataclass(frozen=True)
 class RunsToJudge:
-    """`frame`: the runs that are judged. `mine`: the runs of the reader's store at this scale."""
+    """The runs that verdicts rest on. `frame`: the judged runs. `mine`: the runs of the reader's
+    store at this scale."""
 
     frame: pd.DataFrame
     mine: pd.DataFrame
@@ -125,13 +116,12 @@ class RunsToJudge:
     source: str
 
     def __str__(self) -> str:
-        """How many runs, made with what, under which versions of the protocol."""
+        """Return how many runs there are, how they were made, and under which protocols."""
         if self.source == "trained":
             return f"{len(self.mine)} runs of your store"
-        versions = ", ".join(
-            f"{version:g}" for version in sorted(self.frame.protocol.dropna().unique())
-        )
-        return f"{self.scale}: {recorded_results.describe_recorded(self.frame)}; recorded under protocols {versions}"
+        described = recorded_results.describe_recorded(self.frame)
+        versions = ", ".join(f"{v:g}" for v in sorted(self.frame.protocol.dropna().unique()))
+        return f"{self.scale}: {described}; recorded under protocols {versions}"
 
 
 def runs_to_judge(
@@ -146,8 +136,8 @@ def runs_to_judge(
     source: None = "recorded" if the kit has results of the scale, else "trained". seeds: as in
     `of_test_seeds`.
     """
-    scale = study_scale(scale)
-    if (source := check_source(source)) == "auto":
+    scale, source = study_scale(scale), check_source(source)
+    if source == "auto":
         source = "recorded" if recorded_results.recorded_path(scale).is_file() else "trained"
     mine = of_test_seeds(with_summaries(load_runs(runs_dir, scale=scale), runs_dir), seeds)
     frame = mine if source == "trained" else of_test_seeds(recorded_results.recorded(scale), seeds)
@@ -156,12 +146,12 @@ def runs_to_judge(
 
 def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
     """Return the frame with the first `seeds` test seeds of each task, or those of a list, and with
-    every other seed; None = all of them. ValueError for seeds that are none."""
+    all other seeds; None = all test seeds. ValueError for values that are no seeds."""
     if seeds is None or not len(frame):
         return frame
     listed = check_seeds(seeds, "smoke")
-    test = frame.seed.map(is_test_seed)
-    first = frame.seed.where(test).groupby(frame.task).rank("dense")
-    return frame[
-        ~test | (frame.seed.isin(listed) if isinstance(seeds, Iterable) else first <= len(listed))
-    ]
+    is_test = frame.seed.map(is_test_seed)
+    if isinstance(seeds, Iterable):
+        return frame[~is_test | frame.seed.isin(listed)]
+    rank = frame.seed.where(is_test).groupby(frame.task).rank("dense")
+    return frame[~is_test | (rank <= len(listed))]

@@ -26,8 +26,8 @@ from mambanorm_study.lessons.invariance import CHANGES, output_change, prepared_
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import RECORDED_TASKS
-from mambanorm_study.tables.inside import INPUTS, scan_by_hand
 from mambanorm_study.tables.norm_catalog import arm_facts
+from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
 from mambanorm_study.widgets.explorer import Explorer, buttons, log_slider, menu, slider
 
 # a norm

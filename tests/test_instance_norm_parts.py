@@ -7,7 +7,7 @@ import torch
 import mambanorm as mn
 import mambanorm_study as study
 from mambanorm_study import figures
-from mambanorm_study.tables import halves
+from mambanorm_study.tables import instance_norm_parts
 from mambanorm_study.tasks import synthetic
 
 ALL_ROWS, LENGTH = synthetic.SIZES["level"], synthetic.LEVEL_LENGTH
@@ -60,7 +60,7 @@ def test_the_mean_alone_tells_the_classes_of_level():
     assert 0.4 < data.train.labels.float().mean() < 0.6
     centred = data.train.inputs - data.train.inputs.mean(1, keepdim=True)
     assert centred.flatten(1).mean(1).abs().max() < 1e-5
-    assert halves.moments_alone("level", "quick") > 0.95
+    assert instance_norm_parts.accuracy_of_moments("level", "quick") > 0.95
     other = study.load_task("level", "quick", 1)
     assert not torch.equal(other.train.inputs, data.train.inputs)
 
@@ -68,15 +68,17 @@ def test_the_mean_alone_tells_the_classes_of_level():
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("halves")
-    return study.sweep(halves.halves_runs("smoke", 1), workers=0, progress=False, runs_dir=folder)
+    return study.sweep(
+        instance_norm_parts.parts_runs("smoke", 1), workers=0, progress=False, runs_dir=folder
+    )
 
 
 def test_every_part_has_its_runs_and_its_bar(runs):
-    frame = halves.with_halves(runs.sample(frac=1, random_state=0))
+    frame = instance_norm_parts.with_parts(runs.sample(frac=1, random_state=0))
     assert frame.groupby("task").part.apply(list).to_dict() == {
-        t: list(halves.HALVES) for t in halves.HALVES_TASKS
+        t: list(instance_norm_parts.PARTS) for t in instance_norm_parts.PARTS_TASKS
     }
     other = runs.assign(arm="LN>SSM>LN")
-    assert halves.with_halves(other).empty
+    assert instance_norm_parts.with_parts(other).empty
     figure = figures.fig_halves(frame)
-    assert [len(ax.patches) for ax in figure.axes] == [len(halves.HALVES)] * 2
+    assert [len(ax.patches) for ax in figure.axes] == [len(instance_norm_parts.PARTS)] * 2

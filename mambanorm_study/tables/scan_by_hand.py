@@ -1,0 +1,56 @@
+"""A scan by hand: one channel, a few states, and inputs to try (notebook 02 and its explorer)."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mambanorm.operations import selective_scan
+
+LENGTH, STATES = 32, 4
+
+# Name → the numbers of a ready-made input.
+INPUTS: dict[str, list[float]] = {
+    "one impulse": [0.0] * 4 + [1.0] + [0.0] * 27,
+    "two impulses": [0.0] * 4 + [1.0] + [0.0] * 11 + [-1.0] + [0.0] * 15,
+    "a step": [0.0] * 8 + [1.0] * 16 + [0.0] * 8,
+    "a wave": [math.sin(2 * math.pi * t / 16) for t in range(LENGTH)],
+    "a word, then noise": [1.0] * 2 + [0.25 * (-1) ** (t * t // 3) for t in range(30)],
+}
+
+
+class HandScan(NamedTuple):
+    """The tensors of a scan: u and delta (L,), states (N, L), and their mean y (L,).
+
+    half_life (N,): steps until a state has decayed to half at the largest Δ, log 2 / (Δ·n·a).
+    """
+
+    u: Tensor
+    delta: Tensor
+    states: Tensor
+    y: Tensor
+    half_life: Tensor
+
+
+def scan_by_hand(
+    u: list[float], delta: float, a: float, *, selective: bool = False, n: int = STATES
+) -> HandScan:
+    """Return the scan of one channel, B = C = 1: h_t = exp(−Δ_t·n·a)·h_(t−1) + Δ_t·u_t (Equation 2
+    of Gu & Dao 2023). State n decays at the rate n·a, as in a new Mamba block (S4D-real).
+
+    `selective`: Δ_t = Δ·|u_t| / max|u| instead of Δ everywhere, so that the state keeps still where
+    the input is 0. It stands for the linear layer by which a Mamba block makes Δ from its input.
+    """
+    x = torch.tensor(u, dtype=torch.float64)
+    steps = torch.full_like(x, delta)  # (L,)
+    if selective:
+        size = x.abs()
+        steps = delta * size / size.max().clamp(min=1e-12)
+    rates = a * torch.arange(1.0, n + 1, dtype=torch.float64)[:, None]  # (N, 1)
+    one = torch.ones_like(rates)
+    # one channel for each state, so that the scan's outputs are the states
+    channels, deltas = x.expand(1, n, -1), steps.expand(1, n, -1)
+    states = selective_scan(channels, deltas, -rates, one, one, backend="reference")[0]  # (N, L)
+    half_life = math.log(2) / (float(steps.max().clamp(min=1e-12)) * rates[:, 0])
+    return HandScan(x, steps, states, states.mean(0), half_life)
