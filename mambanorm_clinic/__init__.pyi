@@ -13,9 +13,6 @@ from mambanorm_clinic.card_page import (
     cards_html as cards_html,
 )
 from mambanorm_clinic.checkpoints import (
-    load_mamba_checkpoint as load_mamba_checkpoint,
-)
-from mambanorm_clinic.checkpoints import (
     load_model as load_model,
 )
 from mambanorm_clinic.checkpoints import (
@@ -36,11 +33,8 @@ from mambanorm_clinic.diagnosis import (
 from mambanorm_clinic.figures import fig_clinic as fig_clinic
 from mambanorm_clinic.figures import fig_cures as fig_cures
 from mambanorm_clinic.figures import fig_failure as fig_failure
-from mambanorm_clinic.findings import (
-    Symptom as Symptom,
-)
-from mambanorm_clinic.findings import (
-    Symptoms as Symptoms,
+from mambanorm_clinic.mamba_checkpoints import (
+    load_mamba_checkpoint as load_mamba_checkpoint,
 )
 from mambanorm_clinic.model_check import check_model as check_model
 from mambanorm_clinic.surgery import (
@@ -48,6 +42,12 @@ from mambanorm_clinic.surgery import (
 )
 from mambanorm_clinic.surgery import (
     insert_norm as insert_norm,
+)
+from mambanorm_clinic.symptoms import (
+    Symptom as Symptom,
+)
+from mambanorm_clinic.symptoms import (
+    Symptoms as Symptoms,
 )
 from mambanorm_clinic.watching import (
     Watched as Watched,

@@ -17,8 +17,11 @@ from mambanorm_study.cli.printing import print_dry_run
 if TYPE_CHECKING:
     from torch import Tensor
 
+BYTES = 256  # the vocabulary of a model that reads bytes
+
 
 def add_card(command: Parser) -> None:
+    """Add the options of `mambanorm card`."""
     command.add_argument(
         "which",
         metavar="FILE",
@@ -33,8 +36,11 @@ def add_card(command: Parser) -> None:
     command.add_argument(
         "--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)"
     )
-    recorded = "so many of the seeds at which --against is recorded (default: 8, of images 6); or a list: 76-83"
-    arg.add_common(command, seeds_help=recorded, usual=f"MAMBANORM_SCALE, else {STUDY_SCALE}")
+    seeds_help = (
+        "so many of the seeds at which --against is recorded (default: 8, of images 6); or a list: "
+        "76-83"
+    )
+    arg.add_common(command, seeds_help=seeds_help, usual=f"MAMBANORM_SCALE, else {STUDY_SCALE}")
     arg.add_training(command)
 
 
@@ -51,36 +57,50 @@ def card(options: argparse.Namespace) -> int:
     from mambanorm_study.basics.settings import WORK
     from mambanorm_study.runs.rounds import known_runs
 
-    asked = dict(seeds=options.seeds, scale=options.scale, against=options.against)
-    asked["tasks"] = options.tasks and arg.check_tasks(options.tasks)
+    request = {
+        "tasks": arg.check_tasks(options.tasks) if options.tasks else None,
+        "seeds": options.seeds,
+        "scale": options.scale,
+        "against": options.against,
+        "runs_dir": options.runs_dir,
+    }
     if options.dry_run:
-        empty = norm_card(options.which, train=False, runs_dir=options.runs_dir, **asked)
-        known = known_runs(empty.scale, options.runs_dir)
-        lacking = [] if empty.same else [*card_runs(empty, known), *later_runs(empty, known)]
-        print_dry_run(lacking, options) if lacking else print(
-            "nothing to train: all runs are there"
-        )
+        untrained = norm_card(options.which, train=False, **request)
+        known = known_runs(untrained.scale, options.runs_dir)
+        configs = [*card_runs(untrained, known), *later_runs(untrained, known)]
+        if configs and not untrained.same:
+            print_dry_run(configs, options)
+        else:
+            print("nothing to train: all runs are there")
         return 0
     out = options.out or WORK / "reports" / "cards"
-    how = dict(runs_dir=options.runs_dir, out=out, limit_s=None if options.yes else LIMIT_S)
-    how |= dict(scheduler=options.scheduler) | (
-        {} if options.workers == "auto" else dict(workers=options.workers)
-    )
-    found = norm_card(options.which, **asked, **how)
-    print(found)
-    print(f"The card is at {out}/{found.name}.html")
-    return int(bool(found.untrained))
-
-
-BYTES = 256
+    limit_s = None if options.yes else LIMIT_S
+    engine = {"scheduler": options.scheduler}
+    if options.workers != "auto":
+        engine["workers"] = options.workers
+    result = norm_card(options.which, out=out, limit_s=limit_s, **request, **engine)
+    print(result)
+    print(f"The card is at {out}/{result.name}.html")
+    return int(bool(result.untrained))
 
 
 def add_diagnose(command: Parser) -> None:
-    help_text = "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or .pt, or the "
-    help_text += "folder of a download; config.json beside it says which; or a file of clinic.watch, or the folder of a run"
-    command.add_argument("checkpoint", metavar="CHECKPOINT", help=help_text)
-    help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, else by characters or bytes"
-    command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
+    """Add the options of `mambanorm diagnose`."""
+    command.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or "
+        ".pt, or the folder of a download, with its config.json; or a file of clinic.watch, or the "
+        "folder of a run",
+    )
+    command.add_argument(
+        "--text",
+        type=arg.file,
+        required=True,
+        metavar="FILE",
+        help="a text in UTF-8, read with tokenizer.json beside the checkpoint, else by characters "
+        "or bytes",
+    )
     command.add_argument(
         "--length",
         type=arg.whole(1),
@@ -114,44 +134,50 @@ def diagnose(options: argparse.Namespace) -> int:
     from mambanorm_clinic.checkpoints import checkpoint_in, load_model
     from mambanorm_clinic.diagnosis import diagnose as diagnose_model
     from mambanorm_study.basics.atomic import write_text
+    from mambanorm_study.report.page import page
     from mambanorm_study.tasks.files import read_text
     from mambanorm_study.tasks.pydoc import windows
 
     if options.html and not options.html.endswith(".html"):
         raise ValueError(
-            f"--html writes a page over what is there: give a name that ends in .html, got {options.html}"
+            "--html writes a page over what is there: give a name that ends in .html, got "
+            f"{options.html}"
         )
-    checkpoint = Path(checkpoint_in(options.checkpoint))
+    checkpoint = checkpoint_in(options.checkpoint)
     model = load_model(checkpoint)
     if not isinstance(model, LanguageModel):
-        how = "in Python clinic.diagnose(clinic.load_model(path), batch) looks into it"
         raise ValueError(
-            f"{checkpoint} holds a {type(model).__name__}, which cannot be run on a text: {how}"
+            f"{checkpoint} holds a {type(model).__name__}, which cannot be run on a text: in "
+            "Python clinic.diagnose(clinic.load_model(path), batch) looks into it"
         )
-    ids = ids_of(
-        read_text(Path(options.text)), model.vocab_size, checkpoint.with_name("tokenizer.json")
-    )
+    text, tokenizer = read_text(Path(options.text)), checkpoint.with_name("tokenizer.json")
+    ids = ids_of(text, model.vocab_size, tokenizer)
     if len(ids) < 2:
         raise ValueError(
-            f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one to predict"
+            f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one "
+            "to predict"
         )
-    batch = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
-    pair = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
-    loss = lambda logits, target: cross_entropy(logits.flatten(0, 1), target.flatten())
-    found = diagnose_model(model, pair, loss=loss)
-    print(found)
-    if options.html:
-        from mambanorm_study.report.page import page
+    rows = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
+    batch = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
-        write_text(Path(options.html), page(f"{checkpoint.name}: a diagnosis", found._repr_html_()))
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    result = diagnose_model(model, batch, loss=loss)
+    print(result)
+    if options.html:
+        html = page(f"{checkpoint.name}: a diagnosis", result._repr_html_())
+        write_text(Path(options.html), html)
         print(f"{options.html} written")
     return 0
 
 
 def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
-    """Text → ids (n,) as the model reads them: by its tokenizer where there is a file of it; else
-    by the characters of this kit's models or by bytes, if the vocabulary has that size. ValueError
-    where none of them fits."""
+    """Return the ids (n,) of a text as the model reads it.
+
+    They are made by the model's tokenizer if its file exists, else by the characters of this kit's
+    models or by bytes, if the vocabulary has that size. Raises ValueError if none of them fits.
+    """
     import torch
 
     from mambanorm_study.tasks.pydoc import ALPHABET, encode
@@ -159,12 +185,14 @@ def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
     if tokenizer.is_file():
         from tokenizers import Tokenizer
 
-        return torch.tensor(Tokenizer.from_file(str(tokenizer)).encode(text).ids, dtype=torch.int64)
+        ids = Tokenizer.from_file(str(tokenizer)).encode(text).ids
+        return torch.tensor(ids, dtype=torch.int64)
     if vocab_size == len(ALPHABET):
         return encode(text)
     if vocab_size == BYTES:
         return torch.tensor(list(text.encode()), dtype=torch.int64)
     raise ValueError(
-        f"the model knows {vocab_size:,} tokens and nothing says which: put its tokenizer.json beside the checkpoint "
-        f"(models of {len(ALPHABET)} tokens read this kit's characters, models of {BYTES} bytes)"
+        f"the model knows {vocab_size:,} tokens and nothing says which: put its tokenizer.json "
+        f"beside the checkpoint (models of {len(ALPHABET)} tokens read this kit's characters, "
+        f"models of {BYTES} bytes)"
     )

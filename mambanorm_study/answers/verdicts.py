@@ -171,7 +171,7 @@ def card_in_short(said: Mapping[str, Sequence[str]], basis: str) -> str:
     stand."""
     lines = [
         line
-        for topic in ("who", "better", "best", "causal", "wrong", "notes")
+        for topic in ("same", "better", "best", "causal", "faults", "notes")
         for line in said[topic]
     ]
     return f"**Answer** ({basis}).\n\n" + "\n".join(f"- {line}" for line in lines)
