@@ -153,7 +153,6 @@ def _is_known_to_workers(name: str) -> bool:
 def _check_card_tasks(
     tasks: str | Iterable[str] | None, scale: str, against: str
 ) -> tuple[str, ...]:
-    """Return the tasks of a card. Raises ValueError for unknown ones and for a regression."""
     if tasks is None:
         tasks = card_tasks(scale)
     else:

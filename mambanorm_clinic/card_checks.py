@@ -300,7 +300,6 @@ def _device(trial: Trial) -> Answer:
 
 
 def _runs_in(trial: Trial, *, make: Callable[[str], nn.Module], shape: tuple[int, ...]) -> Answer:
-    """Answer whether a block with the norm at both places passes finite numbers both ways."""
     model, x = make(trial.name), torch.randn(shape)
     loss = model(x).square().mean()
     loss.backward()

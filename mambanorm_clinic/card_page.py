@@ -68,7 +68,7 @@ class NormCard:
     seeds: dict[str, list[int]]
     against: str = REFERENCE
     file: str = ""
-    trial: Trial = Trial("")
+    trial: Trial = field(default_factory=lambda: Trial(""))
     checks: pd.DataFrame = field(default_factory=pd.DataFrame)
     costs: pd.DataFrame = field(default_factory=pd.DataFrame)
     same: str = ""

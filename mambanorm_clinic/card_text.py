@@ -62,7 +62,6 @@ def _same(card: NormCard) -> Iterator[str]:
 
 
 def _better(card: NormCard) -> Iterator[str]:
-    """Say for each place and task how the norm compares with `card.against`."""
     if card.verdicts.empty:
         yield "Whether it is better is not known: it has not been trained on these tasks."
         return

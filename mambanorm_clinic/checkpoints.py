@@ -126,7 +126,6 @@ def load_model(path: str | Path) -> nn.Module:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    """Return the facts about a model of this kit in a .safetensors file, {} for another file."""
     from safetensors import safe_open
 
     if path.suffix != ".safetensors":

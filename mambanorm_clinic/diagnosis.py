@@ -167,7 +167,6 @@ def _is_broken(name: str, buffer: Tensor) -> bool:
 
 
 def _loss_of(model: nn.Module, batch: object, loss: Callable | None) -> tuple[Tensor, str]:
-    """Return the loss, and in words where it is from."""
     output = try_model(model, batch, with_targets=loss is None)
     if loss is not None:
         targets = split_batch(batch)[1]

@@ -98,7 +98,8 @@ def _layers_panel(ax: Axes, layers: pd.DataFrame, column: str, label: str) -> No
         grey = str(0.8 - 0.7 * depths[i] / max(depths))
         values = rows[column].where(np.isfinite(rows[column]))
         ax.plot(rows.step, values, color=grey, label=f"layer {depths[i]}")
-    _mark_non_finite(ax, layers.step[np.isinf(layers[column])].unique())
+    is_infinite = np.isinf(layers[column].astype(float))
+    _mark_non_finite(ax, layers.step[is_infinite].unique())
     ax.set_ylabel(label)
 
 

@@ -117,7 +117,6 @@ def _load_weights(model: LanguageModel, state: dict[str, Tensor]) -> None:
 
 
 def _check_state_dict(state_dict: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless names map to tensors of real numbers, and no name is of a wrapper."""
     if not isinstance(state_dict, Mapping):
         raise ValueError(
             f"expected a state dict, names → tensors, got {state_dict!r}: use "
@@ -197,7 +196,6 @@ def _read_mamba2_sizes(
 
 
 def _read_norms(state: dict[str, Tensor], family: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arm, final norm and ε, as tensors and config show."""
     arm = f"{'LN' if LAYER + 'norm.bias' in state else 'RMSN'}>SSM>None"
     options: dict[str, Any] = {}
     if "layer_norm_epsilon" in fields:
@@ -214,7 +212,6 @@ def _read_norms(state: dict[str, Tensor], family: str, fields: Mapping[str, Any]
 
 
 def _shape(state: dict[str, Tensor], name: str, axes: str) -> tuple[int, ...]:
-    """Return the shape of a tensor. Raises ValueError if it is missing or has other axes."""
     if name not in state:
         given = ", ".join(list(state)[:4]) or "nothing"
         raise ValueError(f"missing: {name} {axes}, given: {given}, …; {NEEDED}")
@@ -286,7 +283,6 @@ def config_fields(hf_config: object) -> dict[str, Any]:
 
 
 def _from_mamba_ssm(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of mamba-ssm's config that its tensors do not show, with its defaults."""
     ssm_config = config["ssm_cfg"] or {}
     layer = ssm_config.get("layer", "Mamba1")
     fields = {"n_groups": 1}

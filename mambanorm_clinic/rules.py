@@ -136,7 +136,6 @@ def find_symptoms(record: PassRecord) -> Symptoms:
 
 
 def _lost_values(record: PassRecord) -> Iterator[Symptom]:
-    """Find weights and buffers that are not finite."""
     lost = record.weights[record.weights.nonfinite > 0]
     if len(lost):
         first = lost.weight.iloc[0]
@@ -187,7 +186,6 @@ def _dead_state(dead: pd.DataFrame, record: PassRecord) -> Symptom:
 
 
 def _non_finite(record: PassRecord) -> Iterator[Symptom]:
-    """Find where non-finite values begin: in the forward pass, in the loss, or in a gradient."""
     if record.first is not None:
         yield _non_finite_forward(record.first, record.norm_sites)
     elif not math.isfinite(record.loss):
@@ -268,7 +266,6 @@ def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
 
 
 def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
-    """Find the first site or module whose values are beyond float16."""
     sites = record.table.dropna(subset="max_abs")
     if record.largest is None:
         sizes = sites.groupby("where", sort=False).max_abs.max()
@@ -339,7 +336,6 @@ def _decades_between_blocks(table: pd.DataFrame) -> float:
 
 
 def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
-    """Find the site with the largest outlier."""
     table = table[table.site != "decay"]  # most of its values may be near 0
     ratio = table.max_abs / table.rms
     if not (ratio > OUTLIER_RATIO).any():

@@ -176,7 +176,6 @@ def _places_of_leaves(model: nn.Module) -> Iterator[Place]:
 
 
 def _places_of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) -> Iterator[Place]:
-    """Return the places of one layer of another library."""
     parent = path.rpartition(".")[0]
     block = model.get_submodule(parent)
     norm = next((name for name in NORM_NAMES if name in block._modules), "") if path else ""

@@ -127,7 +127,6 @@ def _own_blocks(model: nn.Module) -> list[tuple[str, Block]]:
 
 
 def _norm_at(block: Block, site: str) -> str:
-    """Return the name of the norm at a site of a block, "" if there is none."""
     name = block.arm.sites.get(site, "None")
     return "" if name == "None" else name
 
@@ -178,7 +177,6 @@ def _sites_of_mixers(model: nn.Module) -> tuple[str, ...]:
 
 
 def _slot_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: dict) -> Slot:
-    """Return the slot at the input or the output of one of a mixer's modules."""
     taps = {
         "n1": Tap("in_proj", "input"),
         "branch": Tap("out_proj"),
@@ -285,7 +283,6 @@ def _operate(model: nn.Module, site: str, name: str, batch: object, slots: list[
 
 
 def _check_values(site: str, where: str, value: Tensor | None) -> None:
-    """Raise ValueError if no norm can be fitted to the values at a site."""
     if value is None:
         raise ValueError(
             f"{where} is not called: the model computes it in a fused kernel, which no norm can "
