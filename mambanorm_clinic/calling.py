@@ -4,13 +4,12 @@ A batch is an input; a tuple or list (input, targets); or a dict of keyword argu
 targets have one of the names in TARGETS.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,55 +22,50 @@ TARGETS = ("labels", "label", "targets", "target", "y")
 
 
 @contextmanager
-def inspected(
+def inspect_model(
     model: nn.Module,
     *,
-    at: Callable[[str, int, str, Tensor], None] | None = None,
-    entered: Callable[[str, nn.Module, list], None] | None = None,
-    left: Callable[[str, nn.Module, object], None] | None = None,
+    on_site: Callable[[str, int, str, Tensor], None] | None = None,
+    on_input: Callable[[str, nn.Module, list], None],
+    on_output: Callable[[str, nn.Module, object], None],
 ) -> Iterator[None]:
-    """While open, the model tells what it computes. All that looks into a model, here and in the
-    clinic, looks by this.
+    """Call functions on what the model computes, while open.
 
-    at(block, depth, site, value): each site of each block of this kit, and "selector" of each
-    NormSelector in it, by the observer that blocks have; what observed before is back afterwards.
-    entered(path, module, given): before any module runs, with its positional and keyword arguments;
-    left(path, module, output): after it.
+    on_site(block, depth, site, value): at each site of each block of this kit (`observe_sites`).
+    on_input(path, module, inputs): before a module runs, with its positional and keyword arguments.
+    on_output(path, module, output): after it.
     """
+
+    def before(path: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        on_input(path, module, [*args, *kwargs.values()])
+
+    def after(path: str, module: nn.Module, _args: tuple, output: object) -> None:
+        on_output(path, module, output)
+
     hooks = []
     for path, module in model.named_modules():
-        if entered is not None:
-            hook = lambda module, args, named, path=path: entered(
-                path, module, [*args, *named.values()]
-            )
-            hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-        if left is not None:
-            hooks.append(
-                module.register_forward_hook(
-                    lambda module, _args, out, path=path: left(path, module, out)
-                )
-            )
+        hooks += [
+            module.register_forward_pre_hook(partial(before, path), with_kwargs=True),
+            module.register_forward_hook(partial(after, path)),
+        ]
     try:
-        with nullcontext() if at is None else observe_sites(model, at):
+        with nullcontext() if on_site is None else observe_sites(model, on_site):
             yield
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """‖value‖₂ as a tensor, which waits for nothing; of half precision in float32."""
-    narrow = value.dtype in (torch.float16, torch.bfloat16)
-    return torch.linalg.vector_norm(value, dtype=dtype or (torch.float32 if narrow else None))
-
-
-# --------------------------------------------------------------------------------------------------
-# any model on a batch, without a trace
+def vector_norm(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return ‖value‖₂ as a tensor, without waiting for the device; of half precision in float32."""
+    if dtype is None and value.dtype in (torch.float16, torch.bfloat16):
+        dtype = torch.float32
+    return torch.linalg.vector_norm(value, dtype=dtype)
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """The tensors of a value: itself, or of a tuple, list, dict or dataclass, in order and whatever
-    the depth."""
+    """Return the tensors of a value in order: itself, or those in a tuple, list, dict or dataclass
+    at any depth."""
     if isinstance(value, Tensor):
         yield value
         return
@@ -84,66 +78,76 @@ def tensors_in(value: object) -> Iterator[Tensor]:
         yield from tensors_in(part)
 
 
-def first_tensor(value: object, *, real: bool = False) -> Tensor | None:
-    """The first tensor of a value; real: the first of real numbers, if there is one."""
-    found = list(tensors_in(value))
-    wanted = [tensor for tensor in found if tensor.is_floating_point()] if real else []
-    return next(iter([*wanted, *found]), None)
+def map_tensors(change: Callable[[Tensor], Tensor], value: object) -> object:
+    """Return a value with each tensor in it, or in a tuple, list or dict, replaced by
+    change(tensor)."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: map_tensors(change, part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(map_tensors(change, part) for part in value)
+    return value
 
 
-def split(batch: object) -> tuple[object, object]:
-    """Input and targets of a batch; None for targets that it has not."""
+def first_tensor(value: object) -> Tensor | None:
+    """Return the first tensor of a value, None if it has none."""
+    return next(tensors_in(value), None)
+
+
+def first_real_tensor(value: object) -> Tensor | None:
+    """Return the first tensor of real numbers in a value, None if it has none."""
+    return next((tensor for tensor in tensors_in(value) if tensor.is_floating_point()), None)
+
+
+def split_batch(batch: object) -> tuple[object, object]:
+    """Return input and targets of a batch; targets are None if it has none."""
     if isinstance(batch, dict):
-        named = next((name for name in TARGETS if name in batch), None)
-        return {name: part for name, part in batch.items() if name != named}, batch.get(named)
+        key = next((name for name in TARGETS if name in batch), None)
+        return {name: part for name, part in batch.items() if name != key}, batch.get(key)
     if isinstance(batch, tuple | list):
         return batch[0], batch[1] if len(batch) > 1 else None
     return batch, None
 
 
-def check_targets(batch: object) -> None:
-    """ValueError where a loss is given and the batch has no targets for it."""
-    if split(batch)[1] is None:
-        ways = f"(input, targets), or a dict with one of {', '.join(TARGETS)}"
-        raise ValueError(f"loss needs targets, and the batch has none: give {ways}")
+def call_model(model: nn.Module, batch: object) -> object:
+    """Return model(input); a dict is passed as keyword arguments, without its targets."""
+    inputs, _ = split_batch(batch)
+    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
 
 
-def call(model: nn.Module, batch: object) -> object:
-    """model(input): a dict is handed over as keyword arguments, without its targets."""
-    given, _ = split(batch)
-    return model(**given) if isinstance(given, dict) else model(given)
+def try_model(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
+    """Return the model's output for a batch; a dict is passed with its targets if `with_targets`.
 
-
-def run(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
-    """The model's output for a batch; a dict goes in with its targets if asked. ValueError if the
-    model refuses it."""
+    Raises ValueError if the model refuses the batch.
+    """
     try:
-        with eagerly():
-            return (
-                model(**batch) if with_targets and isinstance(batch, dict) else call(model, batch)
-            )
-    except Exception as error:  # whatever the model's code raises
-        given = ", ".join(
-            f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch)
-        ) or shown(batch)
-        why = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{type(model).__name__} refuses this batch ({given}): {why}") from error
+        with run_eagerly():
+            if with_targets and isinstance(batch, dict):
+                return model(**batch)
+            return call_model(model, batch)
+    except Exception as error:  # a model's code may raise anything
+        tensors = [f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch)]
+        given = ", ".join(tensors) or shown(batch)
+        raise ValueError(
+            f"{type(model).__name__} refuses this batch ({given}): {type(error).__name__}: {error}"
+        ) from error
 
 
-def eagerly() -> AbstractContextManager:
-    """While open, compiled models run as they are written, for hooks do not run in what
-    torch.compile has compiled."""
-    compiles = "torch._dynamo" in sys.modules  # importing it takes seconds
-    return torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+def run_eagerly() -> AbstractContextManager:
+    """Run compiled models as they are written, while open: torch.compile does not call hooks."""
+    if "torch._dynamo" in sys.modules:  # importing it takes seconds
+        return torch.compiler.set_stance("force_eager")
+    return nullcontext()
 
 
 @contextmanager
 def preserve_random_state() -> Iterator[None]:
-    """Random states of torch, NumPy and Python as they were, whatever is drawn inside."""
-    states = random.getstate(), np.random.get_state()
+    """Restore the random states of torch, NumPy and Python when the `with` block ends."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         try:
             yield
         finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)

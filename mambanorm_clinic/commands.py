@@ -16,6 +16,8 @@ from mambanorm_study.cli.printing import print_dry_run
 if TYPE_CHECKING:
     from torch import Tensor
 
+BYTES = 256  # the vocabulary of a model that reads bytes
+
 
 @arg.command(
     arg.option(
@@ -49,28 +51,31 @@ def card(options: argparse.Namespace) -> int:
     from mambanorm_study.basics.settings import WORK
     from mambanorm_study.runs.needed_runs import known_runs
 
-    asked = dict(seeds=options.seeds, scale=options.scale, against=options.against)
-    asked["tasks"] = options.tasks and arg.check_tasks(options.tasks)
+    request = {
+        "tasks": arg.check_tasks(options.tasks) if options.tasks else None,
+        "seeds": options.seeds,
+        "scale": options.scale,
+        "against": options.against,
+        "runs_dir": options.runs_dir,
+    }
     if options.dry_run:
-        empty = norm_card(options.which, train=False, runs_dir=options.runs_dir, **asked)
-        known = known_runs(empty.scale, options.runs_dir)
-        lacking = [] if empty.same else [*card_runs(empty, known), *later_runs(empty, known)]
-        print_dry_run(lacking, options) if lacking else print(
-            "nothing to train: all runs are there"
-        )
+        untrained = norm_card(options.which, train=False, **request)
+        known = known_runs(untrained.scale, options.runs_dir)
+        configs = [*card_runs(untrained, known), *later_runs(untrained, known)]
+        if configs and not untrained.same:
+            print_dry_run(configs, options)
+        else:
+            print("nothing to train: all runs are there")
         return 0
     out = options.out or WORK / "reports" / "cards"
-    how = dict(runs_dir=options.runs_dir, out=out, limit_s=None if options.yes else LIMIT_S)
-    how |= dict(scheduler=options.scheduler) | (
-        {} if options.workers == "auto" else dict(workers=options.workers)
-    )
-    found = norm_card(options.which, **asked, **how)
-    print(found)
-    print(f"The card is at {out}/{found.name}.html")
-    return int(bool(found.untrained))
-
-
-BYTES = 256
+    limit_s = None if options.yes else LIMIT_S
+    engine = {"scheduler": options.scheduler}
+    if options.workers != "auto":
+        engine["workers"] = options.workers
+    result = norm_card(options.which, out=out, limit_s=limit_s, **request, **engine)
+    print(result)
+    print(f"The card is at {out}/{result.name}.html")
+    return int(bool(result.untrained))
 
 
 @arg.command(
@@ -128,44 +133,50 @@ def diagnose(options: argparse.Namespace) -> int:
     from mambanorm_clinic.checkpoints import checkpoint_in, load_model
     from mambanorm_clinic.diagnosis import diagnose as diagnose_model
     from mambanorm_study.basics.atomic import write_text
+    from mambanorm_study.report.page import page
     from mambanorm_study.tasks.files import read_text
     from mambanorm_study.tasks.pydoc import windows
 
     if options.html and not options.html.endswith(".html"):
         raise ValueError(
-            f"--html writes a page over what is there: give a name that ends in .html, got {options.html}"
+            "--html writes a page over what is there: give a name that ends in .html, got "
+            f"{options.html}"
         )
-    checkpoint = Path(checkpoint_in(options.checkpoint))
+    checkpoint = checkpoint_in(options.checkpoint)
     model = load_model(checkpoint)
     if not isinstance(model, LanguageModel):
-        how = "in Python clinic.diagnose(clinic.load_model(path), batch) looks into it"
         raise ValueError(
-            f"{checkpoint} holds a {type(model).__name__}, which cannot be run on a text: {how}"
+            f"{checkpoint} holds a {type(model).__name__}, which cannot be run on a text: in "
+            "Python clinic.diagnose(clinic.load_model(path), batch) looks into it"
         )
-    ids = ids_of(
-        read_text(Path(options.text)), model.vocab_size, checkpoint.with_name("tokenizer.json")
-    )
+    text, tokenizer = read_text(Path(options.text)), checkpoint.with_name("tokenizer.json")
+    ids = ids_of(text, model.vocab_size, tokenizer)
     if len(ids) < 2:
         raise ValueError(
-            f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one to predict"
+            f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one "
+            "to predict"
         )
-    batch = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
-    pair = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
-    loss = lambda logits, target: cross_entropy(logits.flatten(0, 1), target.flatten())
-    found = diagnose_model(model, pair, loss=loss)
-    print(found)
-    if options.html:
-        from mambanorm_study.report.page import page
+    rows = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
+    batch = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
-        write_text(Path(options.html), page(f"{checkpoint.name}: a diagnosis", found._repr_html_()))
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    result = diagnose_model(model, batch, loss=loss)
+    print(result)
+    if options.html:
+        html = page(f"{checkpoint.name}: a diagnosis", result._repr_html_())
+        write_text(Path(options.html), html)
         print(f"{options.html} written")
     return 0
 
 
 def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
-    """Text → ids (n,) as the model reads them: by its tokenizer where there is a file of it; else
-    by the characters of this kit's models or by bytes, if the vocabulary has that size. ValueError
-    where none of them fits."""
+    """Return the ids (n,) of a text as the model reads it.
+
+    They are made by the model's tokenizer if its file exists, else by the characters of this kit's
+    models or by bytes, if the vocabulary has that size. Raises ValueError if none of them fits.
+    """
     import torch
 
     from mambanorm_study.tasks.pydoc import ALPHABET, encode
@@ -173,12 +184,14 @@ def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
     if tokenizer.is_file():
         from tokenizers import Tokenizer
 
-        return torch.tensor(Tokenizer.from_file(str(tokenizer)).encode(text).ids, dtype=torch.int64)
+        ids = Tokenizer.from_file(str(tokenizer)).encode(text).ids
+        return torch.tensor(ids, dtype=torch.int64)
     if vocab_size == len(ALPHABET):
         return encode(text)
     if vocab_size == BYTES:
         return torch.tensor(list(text.encode()), dtype=torch.int64)
     raise ValueError(
-        f"the model knows {vocab_size:,} tokens and nothing says which: put its tokenizer.json beside the checkpoint "
-        f"(models of {len(ALPHABET)} tokens read this kit's characters, models of {BYTES} bytes)"
+        f"the model knows {vocab_size:,} tokens and nothing says which: put its tokenizer.json "
+        f"beside the checkpoint (models of {len(ALPHABET)} tokens read this kit's characters, "
+        f"models of {BYTES} bytes)"
     )

@@ -1,12 +1,12 @@
-"""`check_model`: the guide's checklist (S4) on a real model: what `diagnose` finds, and what is
-wrong with the norms.
+"""`check_model`: the guide's checklist (S4) for a real model: the faults that `diagnose` finds, and
+mistakes with norms.
 
-Lines 2, 3 and 10 of the checklist ask what one means to build: `recommend` answers them. What
-stands before a norm is known where it is a module whose output arrives unchanged or as a view;
-behind F.relu, .contiguous() or pad_packed_sequence it is not. Norms are found by their classes, and
-judged by what they do: each is run again on its input beside other rows, and on other inputs. That
-a model is to transfer style cannot be seen: mistake 5 is a note on every model from image to image,
-and a warning only where its class is named so.
+Lines 2, 3 and 10 of the checklist ask for the intention: `recommend` answers them. The module
+before a norm is known if its output arrives unchanged or as a view; behind F.relu, .contiguous() or
+pad_packed_sequence it is not known. Norms are recognized by their classes and judged by their
+effect: each is run again on its input beside other rows, and on other inputs. No model shows that
+it is to transfer style: mistake 5 is a note on every model from image to image, and a warning only
+if the name of its class says so.
 """
 
 from __future__ import annotations
@@ -24,76 +24,100 @@ from torch.nn.modules import batchnorm, instancenorm
 from mambanorm.inside import preserve_state
 from mambanorm.models.language import LanguageModel
 from mambanorm.norms.base import Norm
-from mambanorm_clinic.calling import call, first_tensor, inspected, preserve_random_state, split
+from mambanorm_clinic.calling import (
+    call_model,
+    first_real_tensor,
+    first_tensor,
+    inspect_model,
+    map_tensors,
+    preserve_random_state,
+    split_batch,
+)
 from mambanorm_clinic.diagnosis import diagnose
-from mambanorm_clinic.findings import Symptom, Symptoms
+from mambanorm_clinic.symptoms import Symptom, Symptoms
 from mambanorm_study.basics.settings import SMALL_BATCH
 from mambanorm_study.basics.text import plural
 
-BY_NAME = {
+KINDS = {
     "BatchNorm": "BN",
     "InstanceNorm": "IN",
     "GroupNorm": "GN",
     "LayerNorm": "LN",
     "RMSNorm": "RMSN",
 }
-TORCHS = (batchnorm._NormBase, instancenorm._InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+TORCH_NORMS = (
+    batchnorm._NormBase,
+    instancenorm._InstanceNorm,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
 DROPOUTS = nn.modules.dropout._DropoutNd
-SEEN_THROUGH = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
+# Modules behind which an output still counts as that of the module before them.
+TRANSPARENT = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 ACTIVATIONS = re.compile("ReLU|ELU|GELU|SiLU|Tanh|Sigmoid|Hardswish|Softplus|Mish")
-MOVED = 1e-5
-"""Change by size above which an output is told to depend on something: rounding moves it less."""
+# Relative change from which two outputs differ: rounding changes them less.
+SMALLEST_CHANGE = 1e-5
+# Number of layers from which the guide calls post-norm hard to train.
 DEEP = 12
-"""Layers from which the guide calls post-norm hard to train."""
-OTHERS = "its second half replaced by copies of its first row"
+OTHER_ROWS = "its second half replaced by copies of its first row"
 
 
 def norm_kind(module: nn.Module) -> str:
-    """BN, IN, GN, LN, RMSN or the class of another norm of this kit; "" for what is none. Norms of
-    other houses are known by the name of their class; those that are torch's may have modules
-    inside, as timm's with an activation."""
-    own = type(module).__name__
+    """Return BN, IN, GN, LN, RMSN, or the class of another norm of this kit; "" for no norm.
+
+    Norms of other libraries are recognized by the name of their class. Subclasses of torch's may
+    have modules inside, as timm's with an activation; others may not.
+    """
+    name = type(module).__name__
     if isinstance(module, Norm):
-        return "" if own in ("NoNorm", "Scale") else BY_NAME.get(own, own)
-    found = re.search("|".join(BY_NAME), " ".join(kind.__name__ for kind in type(module).__mro__))
-    return (
-        BY_NAME[found[0]]
-        if found and (isinstance(module, TORCHS) or not list(module.children()))
-        else ""
-    )
+        return "" if name in ("NoNorm", "Scale") else KINDS.get(name, name)
+    if not isinstance(module, TORCH_NORMS) and list(module.children()):
+        return ""
+    classes = " ".join(cls.__name__ for cls in type(module).__mro__)
+    match = re.search("|".join(KINDS), classes)
+    return KINDS[match[0]] if match else ""
 
 
 @dataclass
-class Made:
-    """A module as it ran: what went in, and what made that."""
+class ModuleRun:
+    """A module as it ran.
+
+    inputs: kept for a norm. source: the run of the module that made its input.
+    """
 
     path: str
     module: nn.Module
-    given: list
-    behind: Made | None
+    inputs: list
+    source: ModuleRun | None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        x = first_tensor(self.given)
+        """Return the shape of the input, () if there is no tensor."""
+        x = first_tensor(self.inputs)
         return () if x is None else tuple(x.shape)
 
-    def again(self, given: list) -> Tensor:
-        return first_tensor(self.module(*given)).double()
+    def output_for(self, inputs: list) -> Tensor:
+        """Return the module's output in float64."""
+        return first_tensor(self.module(*inputs)).double()
 
 
 @torch.no_grad()
-def of_batch(norm: Made, training: bool | None = None) -> bool:
-    """Return True if a row's output depends on the other rows of the batch, in the norm's mode or
-    in another."""
+def mixes_rows(norm: ModuleRun, training: bool | None = None) -> bool:
+    """Return True if a row's output depends on the other rows of the batch.
+
+    training: the mode to test, None = the norm's own.
+    """
     mode = norm.module.training
     try:
         norm.module.train(mode if training is None else training)
-        return differ(norm.again(norm.given), norm.again(beside(norm.given)))
-    except (
-        ValueError,
-        RuntimeError,
-    ):  # one that takes no further rows, or no single one in training
+        alone, beside_others = (
+            norm.output_for(norm.inputs),
+            norm.output_for(map_tensors(add_rows, norm.inputs)),
+        )
+        return differ(alone, beside_others)
+    except (ValueError, RuntimeError):  # it takes no further rows, or in training no single row
         return False
     finally:
         norm.module.train(mode)
@@ -101,320 +125,344 @@ def of_batch(norm: Made, training: bool | None = None) -> bool:
 
 def differ(one: Tensor, other: Tensor) -> bool:
     """Return True if two outputs differ by more than rounding, in the rows that both have."""
-    return float((other[: len(one)] - one).abs().max()) > MOVED * float(
-        one.abs().max().clamp(min=1e-3)
-    )
+    change = float((other[: len(one)] - one).abs().max())
+    return change > SMALLEST_CHANGE * float(one.abs().max().clamp(min=1e-3))
 
 
-def beside(given: object) -> object:
-    """Return the input with as many further rows behind it, of other values if they are real
-    numbers."""
-    if isinstance(given, Tensor) and given.dim():
-        return torch.cat([given, 1.7 * given.flip(0) + 0.3 if given.is_floating_point() else given])
-    return type(given)(map(beside, given)) if isinstance(given, tuple | list) else given
+def add_rows(x: Tensor) -> Tensor:
+    """Return a tensor with as many rows added, of other values if they are real numbers."""
+    if not x.dim():
+        return x
+    return torch.cat([x, 1.7 * x.flip(0) + 0.3 if x.is_floating_point() else x])
 
 
-class Seen:
-    """What one pass has shown. norms: every norm as it ran; last: the module that made the output;
-    post: the paths of layers with attention whose output comes straight from a norm in them."""
+def replace_second_half(x: Tensor) -> Tensor:
+    """Return a tensor with the second half of its rows replaced by copies of the first row."""
+    if not x.dim():
+        return x
+    half = len(x) // 2
+    return torch.cat([x[:half], x[:1].expand_as(x[half:])])
+
+
+class ModelRun:
+    """One pass through a model.
+
+    norms: every norm as it ran. last: the module that made the output. post_norm: the paths of
+    layers with attention whose output comes straight from a norm in them.
+    """
 
     def __init__(self, model: nn.Module, batch: object):
-        self.norms, self.post, self._inside, self._kept = [], [], [], []
-        self._made: dict[
-            int, Made
-        ] = {}  # by the memory of what came out, so that a view is known as well
-        with inspected(model, entered=self._entered, left=self._left), torch.no_grad():
-            self.output = first_tensor(call(model, batch))
-        self.last = self._made.get(memory(self.output))
+        self.norms: list[ModuleRun] = []
+        self.post_norm: list[str] = []
+        self._open: list[ModuleRun] = []
+        self._outputs: list[Tensor | None] = []  # kept, so that no other tensor gets their memory
+        # by the memory of the output, so that a view of it is recognized as well
+        self._made_by: dict[int, ModuleRun] = {}
+        with inspect_model(model, on_input=self._enter, on_output=self._leave), torch.no_grad():
+            self.output = first_tensor(call_model(model, batch))
+        self.last = self._made_by.get(memory_of(self.output))
 
-    def _entered(self, path: str, module: nn.Module, given: list) -> None:
-        x = first_tensor(given)
-        this = Made(path, module, given if norm_kind(module) else [], self._made.get(memory(x)))
-        self._inside.append(this)
-        if x is not None and norm_kind(module):
-            self.norms.append(this)
+    def _enter(self, path: str, module: nn.Module, inputs: list) -> None:
+        x, is_norm = first_tensor(inputs), bool(norm_kind(module))
+        source = self._made_by.get(memory_of(x))
+        run = ModuleRun(path, module, inputs if is_norm else [], source)
+        self._open.append(run)
+        if x is not None and is_norm:
+            self.norms.append(run)
 
-    def _left(self, path: str, module: nn.Module, output: object) -> None:
-        this, y = self._inside.pop(), first_tensor(output)
-        self._kept.append(y)  # so that no other tensor gets its memory
-        where = memory(y)
+    def _leave(self, path: str, module: nn.Module, output: object) -> None:
+        run, y = self._open.pop(), first_tensor(output)
+        self._outputs.append(y)
+        memory = memory_of(y)
         if norm_kind(module) or not list(module.children()):
-            if where:
-                self._made[where] = this.behind if isinstance(module, SEEN_THROUGH) else this
+            if memory:
+                self._made_by[memory] = run.source if isinstance(module, TRANSPARENT) else run
             return
-        maker, attends = (
-            self._made.get(where),
-            any("Attention" in type(part).__name__ for part in module.modules()),
-        )
+        maker = self._made_by.get(memory)
+        attends = any("Attention" in type(part).__name__ for part in module.modules())
         if maker is not None and norm_kind(maker.module) and attends:
-            self.post.append(path)
+            self.post_norm.append(path)
 
 
-def memory(value: Tensor | None) -> int:
+def memory_of(value: Tensor | None) -> int:
     """Return the address of a tensor's storage, 0 if it has none."""
-    strided = value is not None and value.layout == torch.strided and value.numel()
-    return value.untyped_storage().data_ptr() if strided else 0
+    if value is None or value.layout != torch.strided or not value.numel():
+        return 0
+    return value.untyped_storage().data_ptr()
 
 
 def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) -> Symptoms:
-    """What is wrong with a model on one batch, the worst first: what `diagnose` finds, and the
-    guide's checks of its norms. batch and errors: as of `diagnose`. evaluating: whether the model
-    is about to predict. It stays as it is."""
-    found, told = diagnose(model, batch).findings, [*fresh_statistics(model, evaluating)]
+    """Return the faults of a model on one batch, the worst first.
+
+    They are those that `diagnose` finds, and those of the guide's checks of norms. batch and
+    errors: as of `diagnose`. evaluating: the model is about to predict. The model stays as it is.
+    """
+    diagnosed = diagnose(model, batch).findings
+    symptoms = [*diagnosed, *unused_statistics(model, evaluating)]
     with preserve_random_state(), preserve_state(model):
-        seen = Seen(model, batch)
+        run = ModelRun(model, batch)
         if model.training and not evaluating:
-            told += [*small_batches(seen.norms), *post_norm(seen.post)]
-        told += [
-            *placement(seen.norms),
-            *groups(seen.norms),
-            *constant(seen.norms),
-            *recurrent(seen.norms),
-        ]
-        told += [
-            *on_the_output(seen.last, seen.output),
-            *style(model, batch, seen),
-            *looks_ahead(model, batch),
-        ]
-        told += forgotten_eval(model, batch, seen.norms) if evaluating else []
-    return Symptoms([*found, *told], found.skipped)
+            symptoms += [*small_batches(run.norms), *deep_post_norm(run.post_norm)]
+        for rule in (norm_behind_activation, small_groups, constant_norms, norms_behind_rnn):
+            symptoms += rule(run.norms)
+        symptoms += normalized_output(run)
+        symptoms += style_norms(model, batch, run)
+        symptoms += sees_ahead(model, batch)
+        if evaluating:
+            symptoms += training_mode(model, batch, run.norms)
+    return Symptoms(symptoms, diagnosed.skipped)
 
 
-def small_batches(norms: list[Made]) -> Iterator[Symptom]:
-    """Check 1: BatchNorm that learns from fewer than 8 rows."""
-    small = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and of_batch(norm)]
+def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
+    """Find BatchNorm that learns from fewer than 8 rows (check 1)."""
+    small = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and mixes_rows(norm)]
     if small:
         n = small[0].shape[0]
-        found = f"BatchNorm learns from batches of {n} ({plural(len(small), 'such norm')})"
-        mend = (
-            "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model"
-        )
         yield Symptom(
-            "serious" if n <= 2 else "warning", small[0].path, found, mend, "check 1, mistake 1"
+            "serious" if n <= 2 else "warning",
+            small[0].path,
+            f"BatchNorm learns from batches of {n} ({plural(len(small), 'such norm')})",
+            "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model",
+            "check 1, mistake 1",
         )
 
 
-def recurrent(norms: list[Made]) -> Iterator[Symptom]:
-    """Mistake 2: BatchNorm takes in all time steps of an LSTM, a GRU or an RNN."""
+def norms_behind_rnn(norms: list[ModuleRun]) -> Iterator[Symptom]:
+    """Find BatchNorm over all time steps of an LSTM, a GRU or an RNN (mistake 2)."""
     for norm in norms:
-        behind = norm.behind and norm.behind.module
-        if (
-            isinstance(behind, nn.RNNBase)
-            and len(norm.shape) == 3
-            and of_batch(norm, training=True)
-        ):
-            found = f"BatchNorm stands behind an {type(behind).__name__}: its statistics mix rows and time steps, so "
-            found += "that those of other lengths do not fit"
-            yield Symptom("warning", norm.path, found, "LayerNorm over each time step", "mistake 2")
+        layer = norm.source.module if norm.source else None
+        is_sequence = isinstance(layer, nn.RNNBase) and len(norm.shape) == 3
+        if is_sequence and mixes_rows(norm, training=True):
+            yield Symptom(
+                "warning",
+                norm.path,
+                f"BatchNorm stands behind an {type(layer).__name__}: its statistics mix rows and "
+                "time steps, so that those of other lengths do not fit",
+                "LayerNorm over each time step",
+                "mistake 2",
+            )
 
 
-def post_norm(paths: list[str]) -> Iterator[Symptom]:
-    """Mistake 4: many layers with attention that each end in a norm."""
-    layers = Counter(path.rpartition(".")[0] for path in paths)
-    for parent, count in layers.items():
+def deep_post_norm(paths: list[str]) -> Iterator[Symptom]:
+    """Find many layers with attention that each end in a norm (mistake 4)."""
+    for parent, count in Counter(path.rpartition(".")[0] for path in paths).items():
         if count >= DEEP:
-            found = f"post-norm: {count} layers with attention end in a norm, which is hard to train from {DEEP} on"
-            mend = "pre-norm (norm_first=True, with a last norm); or warm up, or begin from trained weights"
-            yield Symptom("warning", parent, found, mend, "mistake 4")
+            yield Symptom(
+                "warning",
+                parent,
+                f"post-norm: {count} layers with attention end in a norm, which is hard to train "
+                f"from {DEEP} on",
+                "pre-norm (norm_first=True, with a last norm); or warm up, or begin from trained "
+                "weights",
+                "mistake 4",
+            )
 
 
-def style(model: nn.Module, batch: object, seen: Seen) -> Iterator[Symptom]:
-    """Mistake 5: BatchNorm in a model from image to image, where it is to transfer style."""
-    x, named = (
-        first_tensor(split(batch)[0]),
-        bool(re.search("style", type(model).__name__, re.IGNORECASE)),
-    )
-    if x is None or x.dim() != 4 or seen.output.shape != x.shape:
+def style_norms(model: nn.Module, batch: object, run: ModelRun) -> Iterator[Symptom]:
+    """Find BatchNorm in a model from image to image, which may be to transfer style (mistake 5)."""
+    x = first_tensor(split_batch(batch)[0])
+    if x is None or x.dim() != 4 or run.output.shape != x.shape:
         return
-    if norm := next((norm for norm in seen.norms if of_batch(norm, training=True)), None):
-        found = "BatchNorm in a model from image to image: if it is to transfer style, styles mix within a batch"
-        mend = "InstanceNorm to transfer style; to denoise or restore, BatchNorm may stay"
-        yield Symptom("warning" if named else "note", norm.path, found, mend, "mistake 5")
+    norm = next((norm for norm in run.norms if mixes_rows(norm, training=True)), None)
+    if norm is not None:
+        yield Symptom(
+            "warning" if "style" in type(model).__name__.lower() else "note",
+            norm.path,
+            "BatchNorm in a model from image to image: if it is to transfer style, styles mix "
+            "within a batch",
+            "InstanceNorm to transfer style; to denoise or restore, BatchNorm may stay",
+            "mistake 5",
+        )
 
 
 @torch.no_grad()
-def constant(norms: list[Made]) -> Iterator[Symptom]:
-    """A norm whose output is the same whatever comes in, as its statistics are taken over one
-    value. Not one whose gain begins at 0; torch's GroupNorm is told by `groups`."""
+def constant_norms(norms: list[ModuleRun]) -> Iterator[Symptom]:
+    """Find norms whose output is the same for all inputs: each statistic is of one value.
+
+    A norm whose gain begins at 0 has no fault. torch's GroupNorm is checked by `small_groups`.
+    """
     for norm in norms:
         gain = getattr(norm.module, "weight", None)
         if isinstance(norm.module, nn.GroupNorm) or (isinstance(gain, Tensor) and not gain.any()):
             continue
-        if not any(
-            differ(norm.again(norm.given), norm.again(given))
-            for given in (turned(norm.given), drawn(norm.given))
-        ):
-            found = f"{norm_kind(norm.module)} of {norm.shape} puts out the same whatever comes in"
-            mend = "no norm here, or one whose statistics are taken over more values (positions, channels)"
-            yield Symptom("serious", norm.path, found, mend, "measured here")
+        output = norm.output_for(norm.inputs)
+        negated = map_tensors(lambda x: -x if x.is_floating_point() else x, norm.inputs)
+        drawn = map_tensors(
+            lambda x: torch.randn_like(x) if x.is_floating_point() else x, norm.inputs
+        )
+        if not any(differ(output, norm.output_for(inputs)) for inputs in (negated, drawn)):
+            yield Symptom(
+                "serious",
+                norm.path,
+                f"{norm_kind(norm.module)} of {norm.shape} puts out the same whatever comes in",
+                "no norm here, or one whose statistics are taken over more values (positions, "
+                "channels)",
+                "measured here",
+            )
 
 
 @torch.no_grad()
-def looks_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
-    """Earlier logits of a token model, ids (B, L) → (B, L, V), that move when the last id of each
-    row does."""
-    names = " ".join(kind.__name__ for kind in type(model).__mro__)
-    ids = first_tensor(split(batch)[0])
-    if (
-        ids is None
-        or ids.dim() != 2
-        or ids.is_floating_point()
-        or ids.shape[1] < 2
-        or "MaskedLM" in names
-    ):
+def sees_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
+    """Find earlier logits that change when the last id of each row does.
+
+    It applies to token models, ids (B, L) → (B, L, V), that are not masked models.
+    """
+    classes = " ".join(cls.__name__ for cls in type(model).__mro__)
+    ids = first_tensor(split_batch(batch)[0])
+    is_tokens = ids is not None and ids.dim() == 2 and not ids.is_floating_point()
+    if not is_tokens or ids.shape[1] < 2 or "MaskedLM" in classes:
         return
-    low, high, last = ids.min(), ids.max(), ids[:, -1]
-    changed = torch.cat([ids[:, :-1], torch.where(last == low, high, low)[:, None]], dim=1)
-    outputs = []
-    for value in (ids, changed):
-        torch.manual_seed(0)  # dropout draws the same both times
-        y = first_tensor(call(model, replaced(batch, ids, value)), real=True)
-        if y.dim() != 3 or y.shape[:2] != ids.shape or y.shape[2] <= high or not y.isfinite().all():
-            return
-        outputs.append(y[:, :-1].double())
-    if differ(*outputs):
-        causal = re.search("CausalLM|LMHead", names) or any(
-            isinstance(m, LanguageModel) for m in model.modules()
-        )
-        change = float((outputs[1] - outputs[0]).abs().max() / outputs[0].abs().max())
-        found = f"the logits of earlier positions move by {100 * change:.2g} % when the last id changes: what is to be "
-        found += "predicted is seen" + (
-            "" if causal else ", which is fine for a masked model or a tagger only"
-        )
-        mend = "norms of each token (LN, RMSN) and causal layers; statistics or sums over L only up to each position"
-        yield Symptom("serious" if causal else "warning", "", found, mend, "measured here")
-
-
-def replaced(batch: object, ids: Tensor, value: Tensor) -> object:
-    """Return the batch's input with other ids."""
-    given, _ = split(batch)
-    return (
-        {k: value if part is ids else part for k, part in given.items()}
-        if isinstance(given, dict)
-        else value
+    other_ids = ids.clone()
+    other_ids[:, -1] = torch.where(ids[:, -1] == ids.min(), ids.max(), ids.min())
+    outputs = [logits_of(model, batch, ids, each) for each in (ids, other_ids)]
+    if any(y is None for y in outputs) or not differ(*outputs):
+        return
+    is_causal = re.search("CausalLM|LMHead", classes) or any(
+        isinstance(part, LanguageModel) for part in model.modules()
+    )
+    change = float((outputs[1] - outputs[0]).abs().max() / outputs[0].abs().max())
+    exception = "" if is_causal else ", which is fine for a masked model or a tagger only"
+    yield Symptom(
+        "serious" if is_causal else "warning",
+        "",
+        f"the logits of earlier positions move by {100 * change:.2g} % when the last id changes: "
+        f"what is to be predicted is seen{exception}",
+        "norms of each token (LN, RMSN) and causal layers; statistics or sums over L only up to "
+        "each position",
+        "measured here",
     )
 
 
-def placement(norms: list[Made]) -> Iterator[Symptom]:
-    """Check 4: convolution → activation → norm, where norm → activation is meant."""
+def logits_of(model: nn.Module, batch: object, ids: Tensor, other_ids: Tensor) -> Tensor | None:
+    """Return the logits (B, L − 1, V) of all positions but the last, with other ids in the batch.
+
+    None if the output has another form or is not finite.
+    """
+    torch.manual_seed(0)  # so that dropout draws the same for all ids
+    inputs = map_tensors(lambda x: other_ids if x is ids else x, split_batch(batch)[0])
+    y = first_real_tensor(call_model(model, inputs))
+    if y is None or y.dim() != 3 or y.shape[:2] != ids.shape or y.shape[2] <= ids.max():
+        return None
+    return y[:, :-1].double() if y.isfinite().all() else None
+
+
+def norm_behind_activation(norms: list[ModuleRun]) -> Iterator[Symptom]:
+    """Find convolution → activation → norm, instead of norm → activation (check 4)."""
     for norm in norms:
-        activation = norm.behind
-        if (
-            norm_kind(norm.module) not in ("BN", "IN", "GN")
-            or activation is None
-            or activation.behind is None
-        ):
+        activation = norm.source
+        if norm_kind(norm.module) not in ("BN", "IN", "GN") or activation is None:
             continue
         name = type(activation.module).__name__
-        if ACTIVATIONS.search(name) and isinstance(activation.behind.module, WEIGHTED):
-            found = (
-                f"the norm stands behind the activation ({name}), and that behind the convolution"
+        layer = activation.source.module if activation.source else None
+        if ACTIVATIONS.search(name) and isinstance(layer, WEIGHTED):
+            yield Symptom(
+                "note",
+                norm.path,
+                f"the norm stands behind the activation ({name}), and that behind the convolution",
+                "convolution, norm, activation; or, in residual nets, norm, activation, "
+                "convolution",
+                "check 4",
             )
-            mend = (
-                "convolution, norm, activation; or, in residual nets, norm, activation, convolution"
-            )
-            yield Symptom("note", norm.path, found, mend, "check 4")
 
 
-def fresh_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
-    """Check 6: running statistics that no batch has updated, of a norm that uses them."""
-    tracked = {
-        path: m for path, m in model.named_modules() if getattr(m, "running_mean", None) is not None
+def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
+    """Find norms that use running statistics which no batch has updated (check 6)."""
+    tracking = {
+        path: module
+        for path, module in model.named_modules()
+        if getattr(module, "running_mean", None) is not None
     }
-    used = {
-        path: m for path, m in tracked.items() if evaluating or (model.training and not m.training)
-    }
-    if fresh := [
-        path for path, m in used.items() if not m.running_mean.any() and (m.running_var == 1).all()
-    ]:
-        found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
-        mend = "train first, load the buffers with the weights, or run some batches in train mode"
-        yield Symptom("serious", fresh[0], found, mend, "check 6")
-
-
-@torch.no_grad()
-def forgotten_eval(model: nn.Module, batch: object, ran: list[Made]) -> list[Symptom]:
-    """Check 7: a model that is to predict depends on who else is in the batch, or draws at
-    random."""
-    random = [
-        path for path, m in model.named_modules() if isinstance(m, DROPOUTS) and m.p and m.training
+    fresh = [
+        path
+        for path, module in tracking.items()
+        if (evaluating or (model.training and not module.training))
+        and not module.running_mean.any()
+        and (module.running_var == 1).all()
     ]
-    change = 0.0
-    if norms := list(dict.fromkeys(norm.path for norm in ran if of_batch(norm))):
-        outputs = []
-        for given in (batch, with_mates(batch)):
-            torch.manual_seed(0)  # dropout draws the same both times
-            y = first_tensor(call(model, given)).double()
-            outputs.append(y[: len(y) // 2] if y.dim() else y)
-        change = float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
-    norms = norms if change > MOVED else []
-    if not norms and not random:
-        return []
-    mode, where, mend = "train mode", "", "model.eval() before predicting"
-    if not model.training:
-        mode, where = "the model is in eval mode, this part is not", (norms + random)[0]
-        if norms and not model.get_submodule(where).training:
-            mode, mend = (
-                "eval mode, but without running statistics",
-                "track_running_stats=True, or GroupNorm",
-            )
-    found = f"{plural(len(random), 'dropout layer')} on"
-    if norms:
-        found = f"with other rows in its batch ({OTHERS}) the same row's output changes by {100 * change:.2g} %"
-    return [Symptom("serious", where, f"{mode}: {found}", mend, "check 7, mistake 3")]
-
-
-def turned(given: object) -> list:
-    """Return the input with the sign of its real numbers changed."""
-    return [-x if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
-
-
-def drawn(given: object) -> list:
-    """Return the input with its real numbers drawn at random."""
-    return [
-        torch.randn_like(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given
-    ]
-
-
-def with_mates(batch: object) -> object:
-    """The batch with the second half of its rows replaced by copies of the first row."""
-    if isinstance(batch, Tensor) and batch.dim():
-        half = len(batch) // 2
-        return torch.cat([batch[:half], batch[:1].expand_as(batch[half:])])
-    if isinstance(batch, dict):
-        return {name: with_mates(part) for name, part in batch.items()}
-    return tuple(map(with_mates, batch)) if isinstance(batch, tuple | list) else batch
-
-
-def on_the_output(last: Made | None, output: Tensor | None) -> Iterator[Symptom]:
-    """When not to normalize, case 1: a norm makes the (B, classes) that the model puts out.
-    Features may end in one."""
-    if last is not None and norm_kind(last.module) and output.dim() == 2:
-        found = f"the output {tuple(output.shape)} comes straight from a norm, so its scale is fixed: fine for "
-        found += "features, not for logits or what is regressed"
+    if fresh:
         yield Symptom(
-            "warning", last.path, found, "no norm behind the last linear layer", "when not to, 1"
+            "serious",
+            fresh[0],
+            f"{len(fresh)} of {len(tracking)} norms have seen no batch: they evaluate with mean 0 "
+            "and variance 1",
+            "train first, load the buffers with the weights, or run some batches in train mode",
+            "check 6",
         )
 
 
-def groups(norms: list[Made]) -> Iterator[Symptom]:
-    """torch's GroupNorm with a statistic over one or two values, or with one channel in each
-    group."""
+@torch.no_grad()
+def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Iterator[Symptom]:
+    """Find a model that is to predict, but depends on the other rows of the batch or draws at
+    random (check 7)."""
+    norms = list(dict.fromkeys(run.path for run in runs if mixes_rows(run)))
+    change = change_with_other_rows(model, batch) if norms else 0.0
+    norms = norms if change > SMALLEST_CHANGE else []
+    dropouts = [
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, DROPOUTS) and module.p and module.training
+    ]
+    if not norms and not dropouts:
+        return
+    where, mode, advice = "", "train mode", "model.eval() before predicting"
+    if not model.training:
+        where, mode = (norms + dropouts)[0], "the model is in eval mode, this part is not"
+        if norms and not model.get_submodule(where).training:
+            mode = "eval mode, but without running statistics"
+            advice = "track_running_stats=True, or GroupNorm"
+    effect = f"{plural(len(dropouts), 'dropout layer')} on"
+    if norms:
+        effect = (
+            f"with other rows in its batch ({OTHER_ROWS}) the same row's output changes by "
+            f"{100 * change:.2g} %"
+        )
+    yield Symptom("serious", where, f"{mode}: {effect}", advice, "check 7, mistake 3")
+
+
+def change_with_other_rows(model: nn.Module, batch: object) -> float:
+    """Return the relative change of the first half's output when the other half is replaced."""
+    outputs = []
+    for rows in (batch, map_tensors(replace_second_half, batch)):
+        torch.manual_seed(0)  # so that dropout draws the same both times
+        y = first_tensor(call_model(model, rows)).double()
+        outputs.append(y[: len(y) // 2] if y.dim() else y)
+    return float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
+
+
+def normalized_output(run: ModelRun) -> Iterator[Symptom]:
+    """Find a norm that makes the output (B, classes); features may end in one."""
+    if run.last is not None and norm_kind(run.last.module) and run.output.dim() == 2:
+        yield Symptom(
+            "warning",
+            run.last.path,
+            f"the output {tuple(run.output.shape)} comes straight from a norm, so its scale is "
+            "fixed: fine for features, not for logits or what is regressed",
+            "no norm behind the last linear layer",
+            "when not to, 1",
+        )
+
+
+def small_groups(norms: list[ModuleRun]) -> Iterator[Symptom]:
+    """Find torch's GroupNorm with statistics of one or two values, or with one channel a group."""
     for norm in norms:
-        if isinstance(norm.module, nn.GroupNorm):
-            g, c = norm.module.num_groups, norm.module.num_channels
-            values = c // g * math.prod(norm.shape[2:])
-            if values <= 2:
-                found = f"each statistic is taken over {plural(values, 'value')}: hardly anything is left of the input"
-                yield Symptom(
-                    "serious",
-                    norm.path,
-                    found,
-                    "fewer groups, or a norm over all channels",
-                    "GroupNorm",
-                )
-            elif g > 1 and g == c:
-                found = f"{g} groups of one channel each: this is InstanceNorm"
-                yield Symptom(
-                    "note", norm.path, found, "fewer groups, or say InstanceNorm", "GroupNorm"
-                )
+        if not isinstance(norm.module, nn.GroupNorm):
+            continue
+        n_groups, channels = norm.module.num_groups, norm.module.num_channels
+        values = channels // n_groups * math.prod(norm.shape[2:])
+        if values <= 2:
+            yield Symptom(
+                "serious",
+                norm.path,
+                f"each statistic is taken over {plural(values, 'value')}: hardly anything is left "
+                "of the input",
+                "fewer groups, or a norm over all channels",
+                "GroupNorm",
+            )
+        elif 1 < n_groups == channels:
+            yield Symptom(
+                "note",
+                norm.path,
+                f"{n_groups} groups of one channel each: this is InstanceNorm",
+                "fewer groups, or say InstanceNorm",
+                "GroupNorm",
+            )

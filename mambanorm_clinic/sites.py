@@ -1,32 +1,31 @@
-"""Which tensor of a model is which site, and one pass through a model that looks at them.
+"""Which tensor of a model is which site, and the recorder of one pass through a model.
 
-A site is the input or the output of a module. What a mixer (mixers.py) computes between its modules
-shows as far as a module takes it in:
+A site is the input or the output of a module. Tensors that a mixer (mixers.py) computes between its
+modules are visible as far as a module takes them in:
 
     x n1 branch residual    the block's input, its norm's output, the mixer's output, the block's
                             output
     conv                    x_proj's input
     dt B C                  parts of x_proj's output; dt (R channels) is what becomes Δ. dt_norm,
                             B_norm, C_norm: after the norms that Jamba has there
-    step_size decay         Δ, and exp(ΔA) of the state that forgets most slowly; both are made of
-                            dt, or dt_norm
+    step_size decay         Δ, and exp(ΔA) of the state that forgets most slowly; both are computed
+                            from dt, or from dt_norm
     z                       the gate's half of in_proj's output
-    scan                    of Mamba-2: what its gated norm takes in
+    scan                    in Mamba-2 the input of its gated norm
     gated                   out_proj's input
 
-This kit's own blocks show all of SITES (arms.py) by themselves, and decay beside step_size; they
+This kit's own blocks report all of SITES (arms.py) themselves, and decay beside step_size; they
 need no place here.
 """
-
-from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,278 +33,323 @@ from torch import Tensor, nn
 
 from mambanorm.errors import shown, unknown
 from mambanorm.inside import blocks_of, describe
-from mambanorm_clinic.calling import inspected, tensors_in
-from mambanorm_clinic.findings import First
-from mambanorm_clinic.mixers import decay, mixers_of, parts_of, step_size
+from mambanorm_clinic.calling import inspect_model, tensors_in
+from mambanorm_clinic.mixers import Tap, decay, mixers_of, step_size, taps_of
+from mambanorm_clinic.symptoms import NonFiniteValue
 
 SIDES = ("input", "output")
+# Names of the norm before the mixer: in transformers and mamba-ssm, and in Jamba.
 NORM_NAMES = ("norm", "input_layernorm")
-"""Of the norm before the mixer, in transformers and mamba-ssm, and in Jamba."""
 LARGEST = {name: torch.finfo(getattr(torch, name)).max for name in ("float16", "bfloat16")}
-COLUMNS = ("depth", "site", "layer", "where", "rms", "max_abs", "p999", "kurtosis", "nonfinite", "room_float16",
-           "room_bfloat16", "grad_rms", "grad_max_abs", "grad_nonfinite")  # fmt: skip
-"""Of Pass.rows."""
+# The columns of PassRecorder.rows.
+COLUMNS = (
+    "depth", "site", "layer", "where", "rms", "max_abs", "p999", "kurtosis", "nonfinite",
+    "room_float16", "room_bfloat16", "grad_rms", "grad_max_abs", "grad_nonfinite",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor: the input or output of the module at `path`, of several the one at `index`, of its
-    last axis the `channels` (None = all); or, under a path of its own, what is `made` of these.
-    depth counts the layers from 1."""
+    """A tensor to describe.
+
+    site: its name. depth: its layer's number from 1; layer: its path. tap: where the tensor is
+    read. derive: computes the described tensor from the one that is read, None = as it is; it is
+    then listed under the path `derived_path`.
+    """
 
     site: str
     depth: int
     layer: str
-    path: str
-    side: str = "output"
-    index: int = 0
-    channels: tuple[int | None, int | None] | None = None
-    made: Callable[[Tensor], Tensor] | None = None
-    own_path: str = ""
+    tap: Tap
+    derive: Callable[[Tensor], Tensor] | None = None
+    derived_path: str = ""
 
     @property
-    def seen_at(self) -> str:
-        return self.path if self.side == "output" else f"{self.path}:input"
+    def read_at(self) -> str:
+        """Return the path at which the tensor is read: a module's, ":input" behind it for its
+        input."""
+        return self.tap.module if self.tap.side == "output" else f"{self.tap.module}:input"
 
     @property
     def where(self) -> str:
-        return self.own_path or self.seen_at
+        """Return the path under which the tensor is listed."""
+        return self.derived_path or self.read_at
+
+    def value(self, tensor: Tensor) -> Tensor:
+        """Return the described part of the tensor that was read."""
+        part = tensor.detach()
+        if self.tap.channels is not None:
+            part = part[..., slice(*self.tap.channels)]
+        return part if self.derive is None else self.derive(part)
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Names and layers by depth: this kit's blocks, the modules around a family's mixers, else the
-    longest ModuleList or Sequential, else the model's children."""
-    if blocks := blocks_of(model):
+    """Return names and layers by depth.
+
+    These are this kit's blocks, the modules around a family's mixers, else the longest ModuleList
+    or Sequential, else the model's children.
+    """
+    blocks = blocks_of(model)
+    if blocks:
         return list(blocks)
-    around = dict.fromkeys(path.rpartition(".")[0] for path, _ in mixers_of(model))
-    if any(around):
-        return [(path, model.get_submodule(path)) for path in around if path]
+    parents = dict.fromkeys(path.rpartition(".")[0] for path, _ in mixers_of(model))
+    if any(parents):
+        return [(path, model.get_submodule(path)) for path in parents if path]
     lists = [
-        (path, m)
-        for path, m in model.named_modules()
-        if isinstance(m, nn.ModuleList | nn.Sequential) and len(m)
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module)
     ]
     path, longest = max(lists, key=lambda pair: len(pair[1]), default=("", model))
-    return [(f"{path}.{name}".lstrip("."), layer) for name, layer in longest.named_children()]
+    return [(_join(path, name), layer) for name, layer in longest.named_children()]
 
 
 def places_of(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[Place]:
-    """The places to look at, layer by layer: those of the family, or of a map site → pattern of
-    module names (see `matching`). A model of no known family is looked at after every module that
-    has none inside; such a site is called by the module's path, its numbers as *. ValueError for a
-    pattern that no module matches, with the nearest."""
+    """Return the places to describe, layer by layer.
+
+    sites: site → pattern of module names (see `matching`); None = the places of the model's family.
+    In a model of no known family they are the outputs of all modules without children, and a site's
+    name is the module's path with * for each number. ValueError for a pattern that no module
+    matches, with the nearest names.
+    """
     if sites is not None:
         return [
             place for site, pattern in sites.items() for place in matching(model, site, pattern)
         ]
-    found = [
+    places = [
         place
-        for depth, pair in enumerate(mixers_of(model), 1)
-        for place in _of_mixer(model, depth, *pair)
+        for depth, (path, mixer) in enumerate(mixers_of(model), 1)
+        for place in _places_of_mixer(model, depth, path, mixer)
     ]
-    return found if found or blocks_of(model) else list(_of_leaves(model))
+    if places or blocks_of(model):
+        return places
+    return list(_places_of_leaves(model))
 
 
 def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
-    """The places of a pattern such as "layers.*.mixer.out_proj:input", by depth.
+    """Return the places of a pattern such as "layers.*.mixer.out_proj:input", by depth.
 
-    `*` stands for one part of a path. The pattern is that of a whole path or of its end. After the
-    colon stands input or output; without it, output.
+    `*` stands for one part of a path. The pattern matches a whole path or its end. After the colon
+    stands input or output (the default).
     """
     if not isinstance(pattern, str):
         raise ValueError(
-            f"the pattern of site {site!r} must be text such as 'layers.*.norm', got {shown(pattern)}"
+            f"the pattern of site {site!r} must be text such as 'layers.*.norm', "
+            f"got {shown(pattern)}"
         )
     path, colon, side = pattern.partition(":")
     if colon and side not in SIDES:
         raise unknown(f"side in the pattern {pattern!r}", side, SIDES)
     rule = re.compile(r"(?:.*\.)?" + r"[^.]+".join(map(re.escape, path.split("*"))))
     names = [name for name, _ in model.named_modules() if name]
-    found = [name for name in names if rule.fullmatch(name)]
-    if not found:
-        near = (
-            get_close_matches(path, [*names, *map(_general, names)], n=3, cutoff=0.3) or names[:3]
+    matches = [name for name in names if rule.fullmatch(name)]
+    if not matches:
+        near = get_close_matches(path, [*names, *map(_generalize, names)], n=3, cutoff=0.3)
+        nearest = ", ".join(dict.fromkeys(near or names[:3]))
+        raise ValueError(
+            f"no module of {type(model).__name__} matches {pattern!r} (site {site!r}); the nearest "
+            f"are {nearest}; * stands for one part of a path"
         )
-        told = f"no module of {type(model).__name__} matches {pattern!r} (site {site!r}); the nearest are "
-        raise ValueError(f"{told}{', '.join(dict.fromkeys(near))}; * stands for one part of a path")
-    return [Place(site, depth, name, name, side or "output") for depth, name in enumerate(found, 1)]
+    return [
+        Place(site, depth, name, Tap(name, side or "output"))
+        for depth, name in enumerate(matches, 1)
+    ]
 
 
-def _general(path: str) -> str:
-    """`layers.3.mixer` → `layers.*.mixer`."""
+def _generalize(path: str) -> str:
+    """Return `layers.*.mixer` for `layers.3.mixer`."""
     return ".".join("*" if part.isdigit() else part for part in path.split("."))
 
 
-def _of_leaves(model: nn.Module) -> Iterator[Place]:
+def _join(*parts: str) -> str:
+    return ".".join(filter(None, parts))
+
+
+def _places_of_leaves(model: nn.Module) -> Iterator[Place]:
     depths: dict[str, int] = {}
     for path, module in model.named_modules():
         if not list(module.children()):
-            site = _general(path)
+            site = _generalize(path)
             depths[site] = depths.get(site, 0) + 1
-            yield Place(site, depths[site], path, path)
+            yield Place(site, depths[site], path, Tap(path))
 
 
-def _of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) -> Iterator[Place]:
-    """The sites of one layer."""
-    layer = path.rpartition(".")[0]
-    block = model.get_submodule(layer)
-    norm = next((name for name in NORM_NAMES if name in block._modules), None) if path else None
-
-    def place(site: str, part: str, *rest) -> Place:
-        return Place(site, depth, layer if norm else path, part, *rest)
-
-    def inside(part: str) -> str:
-        return f"{path}.{part}".lstrip(".")
-
-    parts = parts_of(mixer)
-    for site, (part, *rest) in parts.items():
-        yield place(site, inside(part), *rest)
-    part, *rest = parts.get("dt_norm", parts["dt"])
-    yield place("step_size", inside(part), *rest, partial(step_size, mixer), inside("step_size"))
-    yield place(
-        "decay", inside(part), *rest, lambda dt: decay(mixer, step_size(mixer, dt)), inside("decay")
+def _places_of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) -> Iterator[Place]:
+    parent = path.rpartition(".")[0]
+    block = model.get_submodule(parent)
+    norm = next((name for name in NORM_NAMES if name in block._modules), "") if path else ""
+    layer = parent if norm else path
+    taps = {
+        site: tap._replace(module=_join(path, tap.module)) for site, tap in taps_of(mixer).items()
+    }
+    for site, tap in taps.items():
+        yield Place(site, depth, layer, tap)
+    dt = taps.get("dt_norm", taps["dt"])
+    delta_of = partial(step_size, mixer)
+    yield Place("step_size", depth, layer, dt, delta_of, _join(path, "step_size"))
+    yield Place(
+        "decay", depth, layer, dt, lambda value: decay(mixer, delta_of(value)), _join(path, "decay")
     )
-    yield place("branch", path)
-    if norm:  # mamba-ssm's block hands on its branch and, apart, the stream that it has not yet been added to
+    yield Place("branch", depth, layer, Tap(path))
+    if norm:
+        # mamba-ssm's block returns its branch and, apart, the stream before the branch is added
         index = 1 if type(block).__module__.startswith("mamba_ssm") else 0
-        yield place("x", layer, "input")
-        yield place("n1", f"{layer}.{norm}".lstrip("."))
-        yield place("residual", layer, "output", index)
+        yield Place("x", depth, layer, Tap(parent, "input"))
+        yield Place("n1", depth, layer, Tap(_join(parent, norm)))
+        yield Place("residual", depth, layer, Tap(parent, index=index))
 
 
 # --------------------------------------------------------------------------------------------------
-# the pass
+# one pass
 
 
-class Pass:
-    """Looks at the input and the output of every module, and at every site of this kit's blocks, in
-    the order of execution, while `open` is entered. Before the backward pass `end_forward` is to be
-    called.
+class Seen(NamedTuple):
+    """A tensor that a pass has computed: its path, largest magnitude and site."""
 
-    first: of the forward pass; first_gradient: of the backward pass; None if all is finite.
-    largest: where → the largest magnitude that a site or the output of a module has had there.
-    rows: one a place and call; what is made of a tensor (Place.made) has no gradient. places: what
-    is described; own: the sites of this kit's blocks as well.
+    where: str = ""
+    largest: float = math.nan
+    site: str = ""
 
-    −inf alone is how masks are written. So a tensor whose non-finite values are all −inf counts as
-    the first only where what is seen next is not finite either, or the loss is not.
+
+@dataclass
+class PassRecorder:
+    """Describes the tensors of one forward and backward pass, in the order of execution.
+
+    It inspects the input and the output of every module, and every site of this kit's blocks, while
+    `recording` is open. Call `end_forward` between the forward and the backward pass.
+
+    places: what is described. own_sites: describe the sites of this kit's blocks, too. first,
+    first_gradient: the first non-finite value of the forward and of the backward pass, None if all
+    are finite. largest: where → the largest magnitude at a site or in the output of a module. rows:
+    one a place and call; a derived tensor (Place.derive) has no gradient.
+
+    Masks are written with −inf. So a tensor whose non-finite values are all −inf counts as the
+    first only if the next tensor, or the loss, is not finite either.
     """
 
-    def __init__(self, places: Iterable[Place] = (), own: bool = False):
-        self.first: First | None = None
-        self.first_gradient: First | None = None
-        self.largest: dict[str, float] = {}
-        self.rows: list[dict] = []
-        self.own = own
-        self.places: dict[str, list[Place]] = {}
-        for place in places:
-            self.places.setdefault(place.seen_at, []).append(place)
-        self._before = self._gradient_before = ("", math.nan, "")
-        self._held: First | None = None  # a mask, or the first
-        self._forward, self._describing = True, False
-        self._on_tensors: list = []
+    places: Iterable[Place] = ()
+    own_sites: bool = False
+    first: NonFiniteValue | None = None
+    first_gradient: NonFiniteValue | None = None
+    largest: dict[str, float] = field(default_factory=dict)
+    rows: list[dict] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._places_at: dict[str, list[Place]] = {}
+        for place in self.places:
+            self._places_at.setdefault(place.read_at, []).append(place)
+        self._previous = self._previous_gradient = Seen()
+        self._candidate: NonFiniteValue | None = None  # a mask, or the first non-finite value
+        self._in_forward, self._deriving = True, False
+        self._gradient_hooks: list = []
 
     @contextmanager
-    def open(self, model: nn.Module) -> Iterator[None]:
-        self.model = model
-        entered = lambda path, _module, given: self._see_all(f"{path}:input", given)
-        left = lambda path, _module, output: self._see_all(path, output)
+    def recording(self, model: nn.Module) -> Iterator[None]:
+        """Inspect what the model computes, while open."""
+        self._model = model
         try:
-            with inspected(model, at=self._at, entered=entered, left=left):
+            with inspect_model(
+                model,
+                on_site=self._on_site,
+                on_input=lambda path, _, inputs: self._on_values(f"{path}:input", inputs),
+                on_output=lambda path, _, output: self._on_values(path, output),
+            ):
                 yield
         finally:
-            for hook in self._on_tensors:  # a weight that went in as a tensor would keep its hook
+            for hook in self._gradient_hooks:  # a weight that went in as a tensor would keep it
                 hook.remove()
 
     def end_forward(self, loss: float) -> None:
-        """What runs from here on is not seen: a checkpointed layer computes its values again on the
+        """Stop describing tensors, because a checkpointed layer computes its values again on the
         way back."""
-        self._forward = False
+        self._in_forward = False
         if self.first is None and not math.isfinite(loss):
-            self.first = self._held
+            self.first = self._candidate
 
-    def _at(self, name: str, depth: int, site: str, value: Tensor) -> None:
-        path = f"{name}.{site}".lstrip(".")
-        own = [Place(site, depth, name, path)] if self.own else []
-        if site == "step_size" and self.own:
-            made = partial(decay, self.model.get_submodule(name))
-            own.append(
-                Place("decay", depth, name, path, made=made, own_path=f"{name}.decay".lstrip("."))
-            )
-        self._look(path, value, own, site, depth)
+    def _on_site(self, name: str, depth: int, site: str, value: Tensor) -> None:
+        path = _join(name, site)
+        places = []
+        if self.own_sites:
+            places.append(Place(site, depth, name, Tap(path)))
+            if site == "step_size":
+                derive = partial(decay, self._model.get_submodule(name))
+                derived_path = _join(name, "decay")
+                places.append(Place("decay", depth, name, Tap(path), derive, derived_path))
+        self._on_tensor(path, value, places, site, depth)
 
-    def _see_all(self, where: str, given: object) -> None:
-        for index, value in enumerate(
-            value for value in tensors_in(given) if value.is_floating_point()
-        ):
-            self._look(
-                where,
-                value,
-                [place for place in self.places.get(where, ()) if place.index == index],
-            )
+    def _on_values(self, where: str, values: object) -> None:
+        tensors = [value for value in tensors_in(values) if value.is_floating_point()]
+        for index, tensor in enumerate(tensors):
+            places = [p for p in self._places_at.get(where, ()) if p.tap.index == index]
+            self._on_tensor(where, tensor, places)
 
-    def _look(
+    def _on_tensor(
         self, where: str, value: Tensor, places: list[Place], site: str = "", depth: int = 0
     ) -> None:
-        """Judges a tensor and describes its places; it is named after the first of them that is not
-        finite."""
-        if not self._forward or self._describing or not value.numel():
+        if not self._in_forward or self._deriving or not value.numel():
             return
-        size = float(value.detach().abs().max())
-        for place in places:
-            if place.made is None and (
-                math.isfinite(size) or not part_of(value, place).isfinite().all()
-            ):
+        largest = float(value.detach().abs().max())
+        for place in places:  # the tensor is named after the first place that is not finite
+            whole = math.isfinite(largest)
+            if place.derive is None and (whole or not place.value(value).isfinite().all()):
                 site, depth = place.site, place.depth
                 break
-        self._judge(where, value, size, site, depth)
-        self._describing = True  # a dt_proj that is called to make Δ of dt is no step of the model
-        rows = [(place, self._row(place, value)) for place in places]
-        self._describing = False
-        self.rows += [row for _, row in rows]
-        for place, row in rows:
-            self.largest.setdefault(place.where, row["max_abs"])
-
-        def see_gradient(grad: Tensor | None) -> None:
-            if grad is None:  # of what a quantized layer puts out
-                return
-            largest = float(grad.abs().max())
-            if self.first_gradient is None and not math.isfinite(largest):
-                self.first_gradient = First(where, site, depth, *self._gradient_before)
-            self._gradient_before = where, largest, site
-            for place, row in rows:
-                if place.made is None:
-                    facts = describe(part_of(grad, place))
-                    row |= {f"grad_{name}": facts[name] for name in ("rms", "max_abs", "nonfinite")}
-
+        self._judge(where, value, largest, site, depth)
+        self._deriving = True  # calling dt_proj to derive Δ is no step of the model
+        rows = [self._row(place, value) for place in places]
+        self._deriving = False
+        self.rows += rows
+        for row in rows:
+            self.largest.setdefault(row["where"], row["max_abs"])
         if value.requires_grad and torch.is_grad_enabled():
-            self._on_tensors.append(value.register_hook(see_gradient))
+            hook = partial(self._on_gradient, Seen(where, site=site), depth, places, rows)
+            self._gradient_hooks.append(value.register_hook(hook))
 
     def _judge(self, where: str, value: Tensor, largest: float, site: str, depth: int) -> None:
+        """Note the largest magnitude, and whether the tensor holds the first non-finite value."""
         if math.isfinite(largest):
-            if not where.endswith(
-                ":input"
-            ):  # of what goes in most comes out of another, and the rest may be a mask
+            if not where.endswith(":input"):  # inputs are outputs of other modules, or masks
                 self.largest[where] = max(self.largest.get(where, 0.0), largest)
-            self._before, self._held = (where, largest, site), None
+            self._previous, self._candidate = Seen(where, largest, site), None
         elif self.first is None:
-            kind = dict(nan=math.isnan(largest), half=value.dtype == torch.float16)
-            found = self._held or First(where, site, depth, *self._before, **kind)
-            mask = not math.isnan(largest) and float(value.detach().max()) < math.inf
-            self.first, self._held = (None, found) if mask else (found, None)
+            first = self._candidate or NonFiniteValue(
+                where,
+                site,
+                depth,
+                *self._previous,
+                nan=math.isnan(largest),
+                half=value.dtype == torch.float16,
+            )
+            is_mask = not math.isnan(largest) and float(value.detach().max()) < math.inf
+            if is_mask:
+                self._candidate = first
+            else:
+                self.first, self._candidate = first, None
+
+    def _on_gradient(
+        self, tensor: Seen, depth: int, places: list[Place], rows: list[dict], grad: Tensor | None
+    ) -> None:
+        if grad is None:  # as of the output of a quantized layer
+            return
+        largest = float(grad.abs().max())
+        if self.first_gradient is None and not math.isfinite(largest):
+            self.first_gradient = NonFiniteValue(
+                tensor.where, tensor.site, depth, *self._previous_gradient
+            )
+        self._previous_gradient = Seen(tensor.where, largest, tensor.site)
+        for place, row in zip(places, rows, strict=True):
+            if place.derive is None:
+                facts = describe(place.value(grad))
+                for name in ("rms", "max_abs", "nonfinite"):
+                    row[f"grad_{name}"] = facts[name]
 
     def _row(self, place: Place, value: Tensor) -> dict:
-        facts = dict(depth=place.depth, site=place.site, layer=place.layer, where=place.where)
-        facts |= describe(part_of(value, place))
+        facts = describe(place.value(value))
+        row = {
+            "depth": place.depth, "site": place.site, "layer": place.layer, "where": place.where,
+            **facts, "grad_rms": math.nan,
+        }  # fmt: skip
         with np.errstate(divide="ignore"):
-            facts |= {
-                f"room_{name}": float(np.log2(top) - np.log2(facts["max_abs"]))
-                for name, top in LARGEST.items()
-            }
-        return facts | {"grad_rms": math.nan}
-
-
-def part_of(value: Tensor, place: Place) -> Tensor:
-    """The channels of a place, or what is made of them."""
-    part = value.detach() if place.channels is None else value.detach()[..., slice(*place.channels)]
-    return part if place.made is None else place.made(part)
+            for name, limit in LARGEST.items():
+                row[f"room_{name}"] = float(np.log2(limit) - np.log2(facts["max_abs"]))
+        return row

@@ -1,19 +1,18 @@
-"""`watch`: a training loop under observation; `trainer_callback`: the same for Hugging Face's
-Trainer.
+"""Watch a training, and stop it before a non-finite gradient reaches the weights.
 
 with clinic.watch(model, optimizer) as watched:
     for x, y in loader:
         loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-It looks just before the optimizer's step. So when a gradient is not finite the weights still are.
-The batch has left its traces in the buffers (a BN's running statistics), and these are put back;
-then both are written as they stand: the last finite step, at no cost. Only where the step before
-made the weights themselves infinite is nothing left to write. A loop may catch NonFinite and go on:
-the step was not made, and the next is watched.
+The check comes just before the optimizer's step. So when a gradient is not finite, the weights
+still are. The batch has changed the buffers (a BN's running statistics), and these are restored;
+then both are saved: the last finite step, at no cost. Only if the step before made the weights
+infinite there is nothing left to save. A loop may catch NonFinite and continue: the step was not
+made, and the next one is watched.
 
-What it costs a step: one norm of each layer's output and of its gradient, one norm of all
-gradients, a copy of the buffers, and one wait for the device.
+Cost of a step: the L2 norm of each layer's output and of its gradient, of all gradients, a copy of
+the buffers, and one wait for the device.
 """
 
 from __future__ import annotations
@@ -22,91 +21,102 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_size
 from mambanorm.errors import shown
 from mambanorm.inside import preserve_state
 from mambanorm_clinic.calling import (
-    eagerly,
     first_tensor,
-    norm_of,
     preserve_random_state,
+    run_eagerly,
     tensors_in,
+    vector_norm,
 )
 from mambanorm_clinic.checkpoints import metadata_of
-from mambanorm_clinic.diagnosis import WEIGHTS, NonFinite, Report, check_loss, in_bfloat16
-from mambanorm_clinic.findings import First, Symptoms, findings_of, named
-from mambanorm_clinic.mixers import decayed
-from mambanorm_clinic.sites import COLUMNS, Pass, layers_of, places_of
+from mambanorm_clinic.diagnosis import (
+    WEIGHT_COLUMNS,
+    NonFinite,
+    Report,
+    check_loss,
+    is_in_bfloat16,
+)
+from mambanorm_clinic.mixers import decay_symptoms
+from mambanorm_clinic.rules import PassRecord, find_symptoms
+from mambanorm_clinic.sites import COLUMNS, PassRecorder, layers_of, places_of
 from mambanorm_clinic.surgery import sites_for_norms
+from mambanorm_clinic.symptoms import NonFiniteValue, Symptoms, place_text
 from mambanorm_study.basics.atomic import writable_folder, write_bytes
 from mambanorm_study.basics.settings import Later
 
 safetensors_torch = Later("safetensors.torch")
-pictures = Later(
-    "mambanorm_clinic.figures"
-)  # of what is found, drawn by a room above where they are asked for
+clinic_figures = Later("mambanorm_clinic.figures")  # matplotlib is loaded when a picture is drawn
 
-NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
+# Steps before a failure that are kept.
+KEPT_STEPS = 64
+FINITE_AGAIN = (
+    "where it began: the last batch is finite when it is run again; of accumulated gradients it "
+    "may be another's"
+)
 
 
 def watch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    ring: int = 64,
     folder: str | Path = "clinic",
 ) -> Watched:
-    """A context manager that watches every step of `optimizer` while it is open.
+    """Return a context manager that watches every step of `optimizer` while it is open.
 
-    When the loss or a gradient is not finite it writes the weights of the last finite step
+    When the loss or a gradient is not finite, it writes the weights of the last finite step
     (`step-<n>.safetensors`) and a picture of the steps before (`step-<n>.png`) into `folder`, and
-    raises NonFinite in place of the optimizer's step: the model keeps its finite weights and
-    buffers, `error.report` has the first non-finite site and the frames. With a GradScaler it sees
-    the scaled gradients of the steps that the scaler makes, and nothing of those that it skips. Of
-    accumulated gradients all are looked at, and the last batch alone is run again to find where the
-    failure began. optimizer.step(closure), as Lightning and LBFGS call it, is checked behind each
-    call of the closure and before the weights move. Weight decay on A_log, D, norms or biases is
-    warned of when the watch opens (`findings` has it, too).
+    raises NonFinite instead of making the step: the model keeps its finite weights and buffers, and
+    `error.report` has the first non-finite site and the frames. With a GradScaler it sees the
+    scaled gradients of the steps that the scaler makes, and nothing of those that it skips. All
+    accumulated gradients are checked, but only the last batch is run again to find where the
+    failure began. optimizer.step(closure), as Lightning and LBFGS call it, is checked after each
+    call of the closure and before the weights move. A warning is given if weight decay acts on
+    A_log, D, norms or biases (see `findings`).
 
     optimizer: of torch, or a wrapper with the real one as `.optimizer` (accelerate's, Lightning's).
-    ring: steps that are remembered. TypeError for what is no module or optimizer; ValueError for an
-    optimizer of another model, and for a size that cannot be.
+    Raises TypeError for what is no module or optimizer; ValueError for an optimizer of another
+    model.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    optimizer = unwrapped(optimizer)
-    if not {id(p) for group in optimizer.param_groups for p in group["params"]} & set(
-        map(id, model.parameters())
-    ):
+    optimizer = torch_optimizer(optimizer)
+    stepped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    if stepped.isdisjoint(map(id, model.parameters())):
         raise ValueError(
             "the optimizer steps no parameter of the model: give the optimizer that trains it"
         )
-    return Watched(model, optimizer, ring, folder)
+    return Watched(model, optimizer, folder)
 
 
-def unwrapped(optimizer: object) -> torch.optim.Optimizer:
-    """Return the torch optimizer inside any wrappers: it has the hooks around `step`. TypeError if
-    there is none."""
+def torch_optimizer(optimizer: object) -> torch.optim.Optimizer:
+    """Return the torch optimizer inside any wrappers: it has the hooks around `step`.
+
+    Raises TypeError if there is none.
+    """
     inner = optimizer
-    while isinstance(deeper := getattr(inner, "optimizer", None), torch.optim.Optimizer):
-        inner = deeper
+    while isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
+        inner = inner.optimizer
     if isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "_optimizer_step_pre_hooks"):
         return inner
-    what = "give the optimizer that it wraps"
     raise TypeError(
-        f"optimizer must be a torch.optim.Optimizer, or have one as .optimizer, got {shown(optimizer)}: {what}"
+        "optimizer must be a torch.optim.Optimizer, or have one as .optimizer, got "
+        f"{shown(optimizer)}: give the optimizer that it wraps"
     )
 
 
-def trainer_callback(*, ring: int = 64, folder: str | Path = "clinic"):
-    """`watch` for Hugging Face: Trainer(…, callbacks=[clinic.trainer_callback()]).
+def trainer_callback(*, folder: str | Path = "clinic"):
+    """Return `watch` as a callback of Hugging Face: Trainer(…, callbacks=[…]).
 
     At the first step that is not finite it prints the report, drops that step's gradients, so that
     the model keeps its finite weights, and ends the training. `callback.report` is None until then.
@@ -115,158 +125,185 @@ def trainer_callback(*, ring: int = 64, folder: str | Path = "clinic"):
     from transformers import TrainerCallback
 
     class ClinicCallback(TrainerCallback):
-        watch: Watched | None = None
-
-        @property
-        def report(self) -> Report | None:
-            return None if self.watch is None else self.watch.report
+        report: Report | None = None
 
         def on_train_begin(self, args, state, control, model=None, optimizer=None, **_):
-            self.watch = Watched(model, None, ring, folder).__enter__()
-            self.watch.warn_of_decay(optimizer)
+            self.watched = Watched(model, None, folder).__enter__()
+            self.watched.warn_of_decay(optimizer)
 
         def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-            if (report := self.watch.check()) is not None:
-                print(report)
-                self.watch.model.zero_grad(set_to_none=True)
+            self.report = self.watched.check()
+            if self.report is not None:
+                print(self.report)
+                self.watched.model.zero_grad(set_to_none=True)
                 control.should_training_stop = True
             return control
 
         def on_train_end(self, args, state, control, **_):
-            self.watch.__exit__()
+            self.watched.__exit__()
 
     return ClinicCallback()
 
 
-class Watched:
-    """See `watch`. report: the last one, None while all is finite. findings: what is wrong with the
-    optimizer's groups. Without an optimizer `check` is called by hand."""
+@dataclass
+class Batch:
+    """The last batch, kept so that it can be run again and its step described.
 
-    def __init__(self, model: nn.Module, optimizer, ring: int, folder: str | Path):
-        check_size("ring", ring)
+    args, kwargs: of the model's call. random_state: torch's before it. autocast: returns the
+    context in which the model was called. loss: None if it is not known. output_gradient: the
+    gradient of the model's output. outputs: layer → L2 norm and number of values. gradients: layer
+    → L2 norm.
+    """
+
+    args: tuple = ()
+    kwargs: dict = field(default_factory=dict)
+    random_state: Tensor | None = None
+    autocast: Callable[[], AbstractContextManager] = nullcontext
+    loss: Tensor | None = None
+    output_gradient: Tensor | None = None
+    outputs: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+    gradients: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def known_loss(self) -> float:
+        """Return the loss as a number, 0 if it is not known."""
+        return 0.0 if self.loss is None else float(self.loss)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step in the ring: number, loss (NaN if unknown), L2 norm of all gradients; outputs and
+    gradients as in Batch."""
+
+    number: int
+    loss: float
+    grad_norm: float
+    outputs: dict[int, tuple[Tensor, int]]
+    gradients: dict[int, Tensor]
+
+
+class Watched:
+    """A model that is watched while it trains (see `watch`).
+
+    report: the last one, None while all steps are finite. findings: faults of the optimizer's
+    groups. Without an optimizer call `check` by hand.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        folder: str | Path,
+    ):
         self.model, self.optimizer = model, optimizer
         self.folder = writable_folder(folder, "the report")
         self.layers = layers_of(model)
-        self.ring: deque[dict] = deque(maxlen=ring)
+        self.ring: deque[Step] = deque(maxlen=KEPT_STEPS)
         self.report: Report | None = None
         self.findings = Symptoms([])
         self.step = 0
         self._hooks: list = []
         self._buffers: dict[str, Tensor] = {}
-        self._between, self._again = (
-            True,
-            False,
-        )  # before the first batch of a step; while a batch is run again
-        self._forget()
-
-    def _forget(self) -> None:
-        self._call: tuple[tuple, dict, Tensor, dict] | None = (
-            None  # arguments, random state, autocast
-        )
-        self._seed = self._loss = None
-        self._seen = Pass()
-        self._outputs: dict[int, tuple[Tensor, int]] = {}
-        self._gradients: dict[int, Tensor] = {}
+        self._batch = Batch()
+        self._is_first_batch = True  # of a step that may accumulate gradients
+        self._running_again = False
 
     def __enter__(self) -> Watched:
-        hooks = self._hooks
-        hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
-        hooks += [
-            layer.register_forward_hook(self._layer_hook(i))
-            for i, (_, layer) in enumerate(self.layers)
-        ]
-        hooks.append(self.model.register_forward_hook(self._end))
+        self._hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
+        for i, (_, layer) in enumerate(self.layers):
+            self._hooks.append(layer.register_forward_hook(partial(self._on_layer, i)))
+        self._hooks.append(self.model.register_forward_hook(self._end))
         if self.optimizer is not None:
-            hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
+            self._hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
             self.warn_of_decay(self.optimizer)
         return self
 
-    def __exit__(self, *_) -> None:
-        """Takes the hooks off and lets go of the batch."""
+    def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._forget()
+        self._batch = Batch()
         self._buffers = {}
 
-    def warn_of_decay(self, optimizer: object) -> None:
-        """Warn, and keep in `findings`, that weight decay acts on parameters that it should leave
-        alone."""
-        self.findings = Symptoms([] if optimizer is None else decayed(self.model, optimizer))
-        if self.findings:
-            warnings.warn(
-                f"{self.findings[0].found}; instead: {self.findings[0].try_this}", stacklevel=3
-            )
+    def warn_of_decay(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Warn if weight decay acts on parameters that it should leave alone; see `findings`."""
+        self.findings = Symptoms([] if optimizer is None else decay_symptoms(self.model, optimizer))
+        for symptom in self.findings:
+            warnings.warn(f"{symptom.message}; instead: {symptom.advice}", stacklevel=3)
 
     def loss(self, value: Tensor) -> Tensor:
-        """Takes note of the loss and gives it back. Needed only if the model does not return it as
-        `.loss`. ValueError for what is no tensor of one number."""
+        """Note the loss and return it; only needed if the model does not return it as `.loss`.
+
+        Raises ValueError unless it is a tensor of one number.
+        """
         check_loss(value)
-        self._loss = value.detach()
+        self._batch.loss = value.detach()
         return value
 
-    def _begin(self, _model, args, kwargs) -> None:
-        if not torch.is_grad_enabled() or self._again:
+    # ------------------------------------------------------------------------------------ the hooks
+
+    def _begin(self, _model: nn.Module, args: tuple, kwargs: dict) -> None:
+        if not torch.is_grad_enabled() or self._running_again:
             return
-        self._forget()
-        kind = next((weight.device.type for weight in self.model.parameters()), "cpu")
-        casts = dict(
-            device_type=kind,
-            enabled=torch.is_autocast_enabled(kind),
-            dtype=torch.get_autocast_dtype(kind),
+        device = next((weight.device.type for weight in self.model.parameters()), "cpu")
+        autocast = partial(
+            torch.autocast,
+            device,
+            enabled=torch.is_autocast_enabled(device),
+            dtype=torch.get_autocast_dtype(device),
         )
-        self._call = args, kwargs, torch.get_rng_state(), casts
-        if self._between:  # all buffers, since torch's BN writes without a trace
+        self._batch = Batch(args, kwargs, torch.get_rng_state(), autocast)
+        if self._is_first_batch:  # copy all buffers, since torch's BN changes them unnoticed
             self._buffers = {
                 name: value.detach().clone() for name, value in self.model.named_buffers()
             }
-            self._between = False
+            self._is_first_batch = False
 
-    def _layer_hook(self, i: int):
-        def see(_layer, _args, output) -> None:
-            value = first_tensor(output)
-            if (
-                self._again or value is None or not value.requires_grad
-            ):  # or an evaluation in between, or frozen
-                return
-            self._outputs[i] = norm_of(value.detach()), value.numel()
-            if not value.is_leaf:  # a layer that hands out a weight: the hook would stay on it
-                value.register_hook(
-                    lambda grad: (
-                        None if grad is None else self._gradients.update({i: norm_of(grad)})
-                    )
-                )
-
-        return see
-
-    def _end(self, _model, _args, output) -> None:
-        if self._again or not torch.is_grad_enabled():
+    def _on_layer(self, i: int, _layer: nn.Module, _args: tuple, output: object) -> None:
+        value = first_tensor(output)
+        # a value without gradient is that of a frozen layer, or of an evaluation in between
+        if self._running_again or value is None or not value.requires_grad:
             return
-        if isinstance(own := getattr(output, "loss", None), Tensor):
-            self._loss = own.detach().mean()  # of DataParallel one number a device
+        batch = self._batch
+        batch.outputs[i] = vector_norm(value.detach()), value.numel()
+        if value.is_leaf:  # a weight that the layer returns would keep the hook
             return
-        seen = next((t for t in tensors_in(output) if t.requires_grad), None)
-        if seen is not None and not seen.is_leaf:
-            seen.register_hook(lambda grad: setattr(self, "_seed", grad))
+
+        def keep_gradient(grad: Tensor | None) -> None:
+            if grad is not None:
+                batch.gradients[i] = vector_norm(grad)
+
+        value.register_hook(keep_gradient)
+
+    def _end(self, _model: nn.Module, _args: tuple, output: object) -> None:
+        if self._running_again or not torch.is_grad_enabled():
+            return
+        loss, batch = getattr(output, "loss", None), self._batch
+        if isinstance(loss, Tensor):
+            batch.loss = loss.detach().mean()  # DataParallel returns one number a device
+            return
+        value = _first_with_gradient(output)
+        if value is not None and not value.is_leaf:
+            value.register_hook(lambda grad: setattr(batch, "output_gradient", grad))
 
     def _before_step(self, _optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        """Checks the gradients; where a closure is yet to compute them, hands on one that checks
-        behind it."""
+        """Check the gradients; if a closure is yet to compute them, replace it by one that checks
+        them afterwards."""
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._checking(kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):  # args[0] is the optimizer
             return (args[0], self._checking(args[1]), *args[2:]), kwargs
-        return self._check_or_raise()
+        self._check_or_raise()
+        return None
 
     def _checking(self, closure: Callable) -> Callable:
-        """Return the closure with a check after each call; several calls in one step (LBFGS) count
-        as one step."""
+        """Return the closure with a check after each call; its calls in one step count as one."""
         step = self.step
 
-        def checked():
+        def checked() -> object:
             value = closure()
-            if self._loss is None and isinstance(value, Tensor) and value.numel() == 1:
-                self._loss = value.detach()
+            if self._batch.loss is None and isinstance(value, Tensor) and value.numel() == 1:
+                self._batch.loss = value.detach()
             self.step = step
             self._check_or_raise()
             return value
@@ -274,143 +311,165 @@ class Watched:
         return checked
 
     def _check_or_raise(self) -> None:
-        skips = getattr(
-            self.optimizer, "found_inf", None
-        )  # a fused optimizer makes no step that its GradScaler skips
-        if (skips is None or not float(skips)) and (report := self.check()) is not None:
+        # a fused optimizer is called, but makes no step, if its GradScaler has found infinities
+        skipped = getattr(self.optimizer, "found_inf", None)
+        if skipped is not None and float(skipped):
+            return
+        report = self.check()
+        if report is not None:
             raise NonFinite(report)
 
+    # ---------------------------------------------------------------------------------- the numbers
+
     def check(self) -> Report | None:
-        """To be called between backward and the optimizer's step, which does so by itself where it
-        was given one. The report of this step, None if it is finite."""
-        self.step, self._between = self.step + 1, True
+        """Return the report of this step, None if it is finite.
+
+        Call it between backward and the optimizer's step, unless an optimizer was given.
+        """
+        self.step += 1
+        self._is_first_batch = True
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
-        sizes = [
-            norm_of(grad, torch.float64) for grad in grads
-        ]  # in float64, where no square of float32 overflows
-        told = torch.tensor(math.nan) if self._loss is None else self._loss
-        where = next((size.device for size in sizes), None)
-        numbers = torch.stack(
-            [number.reshape(()).to(where, torch.float64) for number in [*sizes, told]]
-        )
-        *norms, loss = numbers.tolist()  # one wait for all
+        # in float64 no square of a float32 overflows
+        norms = [vector_norm(grad, torch.float64) for grad in grads]
+        loss = torch.tensor(math.nan) if self._batch.loss is None else self._batch.loss
+        device = norms[0].device if norms else None
+        numbers = [number.reshape(()).to(device, torch.float64) for number in [*norms, loss]]
+        *norms, loss = torch.stack(numbers).tolist()  # waits for the device once
         grad_norm = math.hypot(*norms)
-        seen = dict(outputs=self._outputs, gradients=self._gradients)
-        self.ring.append(dict(step=self.step, loss=loss, grad_norm=grad_norm) | seen)
-        if math.isfinite(grad_norm) and (self._loss is None or math.isfinite(loss)):
+        outputs, gradients = self._batch.outputs, self._batch.gradients
+        self.ring.append(Step(self.step, loss, grad_norm, outputs, gradients))
+        if math.isfinite(grad_norm) and (self._batch.loss is None or math.isfinite(loss)):
             return None
         self.report = self._write_report()
-        self.step -= 1  # it is not made
+        self.step -= 1  # this step is not made
         return self.report
 
     @property
     def steps(self) -> pd.DataFrame:
-        """step, loss (NaN where none was told), grad_norm of the steps in the ring."""
-        return pd.DataFrame(
-            [{key: one[key] for key in ("step", "loss", "grad_norm")} for one in self.ring]
-        )
+        """Return step, loss (NaN if unknown) and grad_norm of the steps in the ring."""
+        rows = [(step.number, step.loss, step.grad_norm) for step in self.ring]
+        return pd.DataFrame(rows, columns=["step", "loss", "grad_norm"])
 
     @property
     def by_layer(self) -> pd.DataFrame:
-        """step, depth (from 1), layer, rms, grad_rms of the steps in the ring."""
+        """Return step, depth (from 1), layer, rms and grad_rms of the steps in the ring."""
         rows = []
-        for one in self.ring:
-            for i, (norm, count) in one["outputs"].items():
-                grad = float(one["gradients"].get(i, math.nan))
-                sizes = dict(rms=float(norm) / math.sqrt(count), grad_rms=grad / math.sqrt(count))
-                rows.append(dict(step=one["step"], depth=i + 1, layer=self.layers[i][0], **sizes))
+        for step in self.ring:
+            for i, (norm, count) in step.outputs.items():
+                grad_norm = float(step.gradients.get(i, math.nan))
+                rms, grad_rms = float(norm) / math.sqrt(count), grad_norm / math.sqrt(count)
+                rows.append((step.number, i + 1, self.layers[i][0], rms, grad_rms))
         return pd.DataFrame(rows, columns=["step", "depth", "layer", "rms", "grad_rms"])
+
+    # ----------------------------------------------------------------------------------- the report
 
     @torch.no_grad()
     def _write_report(self) -> Report:
+        self._restore_buffers()
+        lost = [name for name, w in self.model.named_parameters() if not w.isfinite().all()]
+        recorder, reason, checkpoint = PassRecorder(), "", None
+        if lost:
+            first = NonFiniteValue(lost[0])
+        else:
+            recorder, reason = self._run_again()
+            first = recorder.first or recorder.first_gradient
+            checkpoint = self._save_weights()
+        with self._batch.autocast():
+            float16 = not is_in_bfloat16(self.model)
+        lost_rows = [{"weight": name, "shape": (), "nonfinite": 1.0} for name in lost]
+        record = PassRecord(
+            table=pd.DataFrame(recorder.rows if first else [], columns=COLUMNS),
+            weights=pd.DataFrame(lost_rows, columns=WEIGHT_COLUMNS),
+            first=recorder.first,
+            first_gradient=recorder.first_gradient,
+            loss=0.0 if lost or reason else self._batch.known_loss,
+            skipped=[reason] if reason else [],
+            norm_sites=sites_for_norms(self.model),
+            largest=recorder.largest,
+            float16=float16,
+        )
+        return Report(
+            step=self.step,
+            first=first,
+            backward=first is not None and first is recorder.first_gradient,
+            steps=self.steps,
+            layers=self.by_layer,
+            findings=find_symptoms(record),
+            checkpoint=checkpoint,
+            picture=self._draw(first),
+        )
+
+    def _restore_buffers(self) -> None:
         for name, value in self.model.named_buffers():
             if name in self._buffers and self._buffers[name].shape == value.shape:
                 value.copy_(self._buffers[name])
-        lost = [
-            name for name, weight in self.model.named_parameters() if not weight.isfinite().all()
-        ]
-        self._seen, checkpoint = Pass(), None
-        why, first = ("", First(lost[0])) if lost else (self._run_again(), self._first)
-        if not lost:  # tied weights under each of their names, so that it loads as it is
-            state, whole = self.model.state_dict(), dict(memory_format=torch.contiguous_format)
-            state = {
-                name: value for name, value in state.items() if isinstance(value, Tensor)
-            }  # modules may keep more
-            checkpoint = self.folder / f"step-{self.step:06d}.safetensors"
-            state = {name: value.detach().cpu().clone(**whole) for name, value in state.items()}
-            write_bytes(checkpoint, safetensors_torch.save(state, metadata_of(self.model)))
-        steps, layers, picture = (
-            self.steps,
-            self.by_layer,
-            self.folder / f"step-{self.step:06d}.png",
-        )
-        where = (
-            f"first: {named('', 0, first.where)}"
-            if first
-            else "no site is not finite when the batch runs again"
-        )
+
+    def _save_weights(self) -> Path:
+        """Write the model's state; tied weights under each of their names, so that it loads."""
+        path = self.folder / f"step-{self.step:06d}.safetensors"
+        state = {
+            name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, value in self.model.state_dict().items()
+            if isinstance(value, Tensor)  # a module may keep other things in its state
+        }
+        write_bytes(path, safetensors_torch.save(state, metadata_of(self.model)))
+        return path
+
+    def _draw(self, first: NonFiniteValue | None) -> Path:
+        path = self.folder / f"step-{self.step:06d}.png"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
-        write_bytes(picture, pictures.fig_failure(steps, layers, title, where)._repr_png_())
-        seen, weights = self._seen, [dict(weight=name, shape=(), nonfinite=1.0) for name in lost]
-        frames = (
-            pd.DataFrame(seen.rows if first else [], columns=COLUMNS),
-            pd.DataFrame(weights, columns=WEIGHTS),
-        )
-        findings = findings_of(
-            *frames, seen.first, seen.first_gradient,
-            0.0 if lost or why else self._told, [why] * bool(why), sites_for_norms(self.model), seen.largest,
-            float16=not self._in_bfloat16,
-        )  # fmt: skip
-        backward = first is not None and first is seen.first_gradient
-        return Report(self.step, first, backward, steps, layers, findings, checkpoint, picture)
+        caption = "no site is not finite when the batch runs again"
+        if first is not None:
+            caption = f"first: {place_text('', 0, first.where)}"
+        figure = clinic_figures.fig_failure(self.steps, self.by_layer, title, caption)
+        write_bytes(path, figure._repr_png_())
+        return path
 
-    @property
-    def _in_bfloat16(self) -> bool:
-        with torch.autocast(**self._call[3]) if self._call else nullcontext():
-            return in_bfloat16(self.model)
+    def _run_again(self) -> tuple[PassRecorder, str]:
+        """Return the record of the last batch, and why its failure was not found ("" if it was).
 
-    @property
-    def _told(self) -> float:
-        """The loss of the last batch, 0 if nobody told it."""
-        return 0.0 if self._loss is None else float(self._loss)
-
-    def _run_again(self) -> str:
-        """Looks at the last batch as `diagnose` does, with the same weights, autocast and dropout
-        masks (those of the CPU; on a GPU dropout draws anew). Returns why where it began is not
-        known, or "". The weights are to be saved whatever the model's code raises."""
-        self._again, self._seen = True, Pass(places_of(self.model), own=True)
+        The weights, autocast and dropout masks are the same (on a GPU dropout draws anew). Whatever
+        the model's code raises, the weights must still be saved.
+        """
+        recorder = PassRecorder(places_of(self.model), own_sites=True)
+        self._running_again = True
         try:
             with (
                 preserve_random_state(),
                 preserve_state(self.model),
-                self._seen.open(self.model),
+                recorder.recording(self.model),
                 torch.enable_grad(),
             ):
-                self._both_ways()
+                self._forward_and_backward(recorder)
         except Exception as error:
-            self._seen = Pass()
-            return f"where it began: the batch runs no second time, {type(error).__name__}: {error}"
+            reason = f"the batch runs no second time, {type(error).__name__}: {error}"
+            return PassRecorder(), f"where it began: {reason}"
         finally:
-            self._again = False
-        return NOT_MET if self._first is None and math.isfinite(self._told) else ""
+            self._running_again = False
+        failed = recorder.first or recorder.first_gradient
+        is_finite = not failed and math.isfinite(self._batch.known_loss)
+        return recorder, FINITE_AGAIN if is_finite else ""
 
-    def _both_ways(self) -> None:
-        """Forward, and backward from the gradient that the output had, which tells nothing where
-        the loss is lost."""
-        args, kwargs, random, casts = self._call
-        torch.set_rng_state(random)
-        with torch.autocast(**casts), eagerly():
-            output = self.model(*args, **kwargs)
-        self._seen.end_forward(self._told)
-        value = getattr(output, "loss", None)
-        if not isinstance(value, Tensor):
-            value = next((t for t in tensors_in(output) if t.requires_grad), None)
-        whole = self._seen.first is None and math.isfinite(self._told)
-        if whole and value is not None and (self._seed is not None or value.numel() == 1):
-            learns = [weight for weight in self.model.parameters() if weight.requires_grad]
-            torch.autograd.grad(value, learns, grad_outputs=self._seed, allow_unused=True)
+    def _forward_and_backward(self, recorder: PassRecorder) -> None:
+        """Run the last batch, backward from the gradient that the output had.
 
-    @property
-    def _first(self) -> First | None:
-        return self._seen.first or self._seen.first_gradient
+        If the loss itself is not finite, its gradient says nothing.
+        """
+        batch = self._batch
+        torch.set_rng_state(batch.random_state)
+        with batch.autocast(), run_eagerly():
+            output = self.model(*batch.args, **batch.kwargs)
+        recorder.end_forward(batch.known_loss)
+        if recorder.first is not None or not math.isfinite(batch.known_loss):
+            return
+        loss = getattr(output, "loss", None)
+        value = loss if isinstance(loss, Tensor) else _first_with_gradient(output)
+        if value is None or (batch.output_gradient is None and value.numel() != 1):
+            return
+        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        torch.autograd.grad(value, weights, grad_outputs=batch.output_gradient, allow_unused=True)
+
+
+def _first_with_gradient(output: object) -> Tensor | None:
+    return next((tensor for tensor in tensors_in(output) if tensor.requires_grad), None)

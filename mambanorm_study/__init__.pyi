@@ -2,51 +2,33 @@
 
 from mambanorm_study.advice import (
     compare as compare,
-)
-from mambanorm_study.advice import (
     recommend as recommend,
 )
 from mambanorm_study.basics.settings import check_source as check_source
 from mambanorm_study.claims import (
     CLAIMS as CLAIMS,
-)
-from mambanorm_study.claims import (
     Verdict as Verdict,
-)
-from mambanorm_study.claims import (
     judge as judge,
-)
-from mambanorm_study.claims import (
     needed as needed,
-)
-from mambanorm_study.claims import (
     verdicts as verdicts,
 )
 from mambanorm_study.config import RunConfig as RunConfig
 from mambanorm_study.models.cross_scan import (
     cross_merge as cross_merge,
-)
-from mambanorm_study.models.cross_scan import (
     cross_scan as cross_scan,
 )
 from mambanorm_study.models.mamba2 import Mamba2Block as Mamba2Block
 from mambanorm_study.models.transformer import TransformerClassifier as TransformerClassifier
 from mambanorm_study.models.vision import (
     ImageClassifier as ImageClassifier,
-)
-from mambanorm_study.models.vision import (
     VSSBlock as VSSBlock,
 )
 from mambanorm_study.norms.unregistered import (
     AdaLN as AdaLN,
-)
-from mambanorm_study.norms.unregistered import (
     standardize_weights as standardize_weights,
 )
 from mambanorm_study.runs.grid import (
     base_config as base_config,
-)
-from mambanorm_study.runs.grid import (
     grid as grid,
 )
 from mambanorm_study.runs.presets import PAPER_SEED as PAPER_SEED
@@ -54,11 +36,7 @@ from mambanorm_study.runs.result import RunResult as RunResult
 from mambanorm_study.runs.run import train as train
 from mambanorm_study.runs.store import (
     find_run as find_run,
-)
-from mambanorm_study.runs.store import (
     load_runs as load_runs,
-)
-from mambanorm_study.runs.store import (
     save_run as save_run,
 )
 from mambanorm_study.runs.sweep import sweep as sweep
@@ -66,18 +44,12 @@ from mambanorm_study.tables.bibliography import references as references
 from mambanorm_study.tables.notebook_runs import notebook_runs as notebook_runs
 from mambanorm_study.tables.plan import (
     plan as plan,
-)
-from mambanorm_study.tables.plan import (
     plan_table as plan_table,
 )
 from mambanorm_study.tables.replication import replicate as replicate
 from mambanorm_study.tables.summaries import with_summaries as with_summaries
 from mambanorm_study.tasks import (
     TASKS as TASKS,
-)
-from mambanorm_study.tasks import (
     load_task as load_task,
-)
-from mambanorm_study.tasks import (
     register_task as register_task,
 )

@@ -15,6 +15,7 @@ import mambanorm_study as study
 from mambanorm_study.basics.settings import SCALES
 from mambanorm_study.cli.main import main
 from mambanorm_study.runs.grid import check_seeds
+from mambanorm_study.tables import notebook_runs
 
 pytestmark = pytest.mark.usefixtures("store")
 

@@ -66,7 +66,8 @@ def norm_file(register, tmp_path):
             facts = "equation='', source='mine', axes=('D',), causal=True, learnable='nothing'"
             made += f"@mn.register_norm('{name}', {facts})\nclass {name}(nn.Module):\n"
             made += "    def __init__(self, d):\n        super().__init__()\n"
-            made += "    def forward(self, x, lengths=None):\n        return x / (1 + x.abs().amax(-1, keepdim=True))\n"
+            made += "    def forward(self, x, lengths=None):\n"
+            made += "        return x / (1 + x.abs().amax(-1, keepdim=True))\n"
         path = tmp_path / "my_norms.py"
         path.write_text(made)
         return str(path)
@@ -74,8 +75,8 @@ def norm_file(register, tmp_path):
     return write
 
 
-def found(table, question):
-    return table.set_index("question").found[question]
+def answer_to(table, question):
+    return table.set_index("question").answer[question]
 
 
 # ---------------------------------------------------------------------------- five norms told apart
@@ -160,7 +161,7 @@ def test_an_honest_norm_is_compared_place_by_place(as_planted):
         == "The seeds on digits share one pool of rows: the comparisons speak about it alone."
     )
     assert "8 seeds" in made.basis
-    assert not made.checks.told.eq("bad").any()
+    assert not made.checks["mark"].eq("bad").any()
     assert "What is wrong" not in str(made)
 
 
@@ -192,7 +193,7 @@ def test_a_card_of_few_seeds_is_a_sketch_at_one_rate_without_a_word(register, mo
     assert made.words[0].startswith("A sketch, at the learning rate of RMSN→None")
     assert made.words[2].startswith("On digits, after the scan, None→Spread − RMSN→None: +")
     assert "better" not in " ".join(made.words)
-    assert made.strips["digits"].own.sum() == 3
+    assert made.scores["digits"].own.sum() == 3
     assert "circled arms at one learning rate" in made._repr_html_()
 
 
@@ -253,33 +254,35 @@ def test_the_card_of_ln_as_if_it_were_new_says_what_is_recorded_against_no_norm(
 @pytest.mark.parametrize("name", mn.NORMS)
 def test_nothing_is_wrong_with_the_kits_norms(name):
     table = card_checks.checks_of(name)
-    assert not table.told.eq("bad").any(), table[table.told == "bad"]
+    assert not table["mark"].eq("bad").any(), table[table["mark"] == "bad"]
     assert len(table) == 31
     for question in ("gradients against finite differences", "… where lengths are given"):
-        assert re.fullmatch(r"agree to \de-(09|1\d)", found(table, question))
+        assert re.fullmatch(r"agree to \de-(09|1\d)", answer_to(table, question))
 
 
 def test_what_a_norm_feels_is_what_its_equation_says():
     ln, rmsn, none, bn = (card_checks.checks_of(name) for name in ("LN", "RMSN", "None", "BN"))
-    assert [found(t, "all + 3") == "not felt" for t in (ln, rmsn, none, bn)] == [
+    assert [answer_to(t, "all + 3") == "not felt" for t in (ln, rmsn, none, bn)] == [
         True,
         False,
         False,
         True,
     ]
-    assert [found(t, "all × 3") == "not felt" for t in (ln, rmsn, none, bn)] == [
+    assert [answer_to(t, "all × 3") == "not felt" for t in (ln, rmsn, none, bn)] == [
         True,
         True,
         False,
         True,
     ]
-    assert [found(t, "training and evaluation") == "are equal" for t in (ln, rmsn, none, bn)] == [
+    assert [
+        answer_to(t, "training and evaluation") == "are equal" for t in (ln, rmsn, none, bn)
+    ] == [
         True,
         True,
         True,
         False,
     ]
-    assert "nothing of the input is left" in found(ln, "one channel")
+    assert "nothing of the input is left" in answer_to(ln, "one channel")
 
 
 class Detached(Spread):
@@ -337,8 +340,8 @@ def test_what_is_wrong_is_found(register, cls, question, said):
         pytest.skip("tried on the GPU there, where the message is torch's own")
     register(cls, check=cls in (Roots, Squares))
     row = card_checks.checks_of(cls.__name__).set_index("question").loc[question]
-    assert re.search(said, row.found)
-    assert row.told == "bad"
+    assert re.search(said, row.answer)
+    assert row["mark"] == "bad"
 
 
 # ----------------------------------------------------------------------------------- page and files
@@ -377,9 +380,9 @@ def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
     how = dict(train=False, scale="evening", runs_dir="nowhere")
     own = norm_card("RMSN", tasks=inside_task("evening"), **how).training.set_index("place")
     verdict = study.judge("E2s", recorded("evening"), scale="evening")
-    assert math.isfinite(own.rate["before the block"])
-    assert own.rate["before the block"] == own.rate_reference["after the scan"]
-    assert not math.isfinite(own.rate["after the scan"])  # its ladder is not recorded
+    assert math.isfinite(own.highest_lr["before the block"])
+    assert own.highest_lr["before the block"] == own.reference_lr["after the scan"]
+    assert not math.isfinite(own.highest_lr["after the scan"])  # its ladder is not recorded
     assert verdict.n == 8
 
 
@@ -413,7 +416,7 @@ def test_the_command_trains_the_norms_own_runs_and_writes_the_card(
     training = json.loads((tmp_path / "out" / "Peak.json").read_text())["training"]
     assert all(math.isfinite(row["headroom"]) and math.isfinite(row["start"]) for row in training)
     assert all(
-        len(row["diverged"]) == 6 and row["rate"] is None for row in training
+        len(row["diverged"]) == 6 and row["highest_lr"] is None for row in training
     )  # three rates, and the ladder's
     before = len(runs)
     assert main(call) == 0
@@ -451,14 +454,14 @@ def test_only_what_is_not_trained_makes_the_command_fail_whatever_the_words_are(
     monkeypatch, tmp_path
 ):
     """A trained card with the note "Its costs could not be measured" had exit code 1."""
-    made = card._measured(card_page.NormCard("LN", "smoke", ("digits",), {"digits": [0]}))
+    made = card._measure(card_page.NormCard("LN", "smoke", ("digits",), {"digits": [0]}))
     made = replace(made, notes=("Its costs could not be measured: Not trained.",))
     for untrained, code in ((), 0), (("2 runs diverged in another language.",), 1):
         monkeypatch.setattr(
-            card, "norm_card", lambda *_, told=untrained, **__: replace(made, untrained=told)
+            card, "norm_card", lambda *_, lines=untrained, **__: replace(made, untrained=lines)
         )
         assert main(["card", "LN", "--scale", "smoke", "--out", str(tmp_path)]) == code
-        assert replace(made, untrained=untrained).said["notes"] == [*made.notes, *untrained]
+        assert replace(made, untrained=untrained).sentences["notes"] == [*made.notes, *untrained]
 
 
 @pytest.mark.parametrize("cls", [Cut, Blank])
@@ -499,9 +502,9 @@ def test_a_long_training_is_left_out(register, tmp_path):
     made = norm_card("Draws", scale="smoke", tasks="digits", seeds=2, runs_dir=tmp_path, limit_s=0)
     assert any("runs would take about" in line and "`--yes`" in line for line in made.words)
     assert not list(tmp_path.iterdir())
-    assert found(made.checks, "two passes of one input") == "differ: it draws at random"
+    assert answer_to(made.checks, "two passes of one input") == "differ: it draws at random"
     runs = card.card_runs(made, study.load_runs("nowhere"))
     quick, slow = (
-        card.replace(made, costs=made.costs.assign(ms=ms, over_rmsn=1e5)) for ms in (0.0, 60_000.0)
+        replace(made, costs=made.costs.assign(ms=ms, over_rmsn=1e5)) for ms in (0.0, 60_000.0)
     )
     assert card.seconds_of(slow, runs, {}) > 1e3 * card.seconds_of(quick, runs, {})

@@ -16,7 +16,7 @@ import mambanorm as mn
 import mambanorm_clinic as clinic
 import mambanorm_study as study
 from mambanorm_clinic.calling import preserve_random_state
-from mambanorm_clinic.model_check import Made, norm_kind, of_batch
+from mambanorm_clinic.model_check import ModuleRun, mixes_rows, norm_kind
 from mambanorm_study.advice import blocks
 
 IMAGES = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -25,8 +25,8 @@ ROWS = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(16) % 3
 
 
-def found_by(findings, check: str) -> list:
-    return [finding for finding in findings if finding.check.startswith(check)]
+def with_source(findings, source: str) -> list:
+    return [finding for finding in findings if finding.source.startswith(source)]
 
 
 class By(nn.Module):
@@ -79,19 +79,30 @@ SOUND = {
     "the guide's ConvNet with GN": (lambda: blocks.ConvNet(norm="GN"), IMAGES),
     "the guide's LSTM": (lambda: blocks.SequenceNet(8, 10), STEPS),
     "this kit's Transformer, 24 layers": (
-        lambda: study.TransformerClassifier(10, in_features=8, d_model=16, n_layers=24, norm_position="before",
-                                         final_norm="LN"), STEPS),
+        lambda: study.TransformerClassifier(
+            10, in_features=8, d_model=16, n_layers=24, norm_position="before", final_norm="LN"
+        ),
+        STEPS,
+    ),
     "a StyleNet": (blocks.StyleNet, IMAGES),
     "a small MLP": (lambda: mlp(nn.BatchNorm1d(8)), ROWS),
     "this kit's Mamba with BN and GN": (
         lambda: mn.SequenceClassifier(
-            10, in_features=8, d_model=16, n_layers=4, arm="BN>SSM>GN", scan_backend="reference"), STEPS),
+            10, in_features=8, d_model=16, n_layers=4, arm="BN>SSM>GN", scan_backend="reference"
+        ),
+        STEPS,
+    ),
     "this kit's image model": (
-        lambda: study.ImageClassifier(10, in_channels=1, d_model=16, n_layers=2, patch=2, scan_backend="reference"),
-        IMAGES.permute(0, 2, 3, 1)),
+        lambda: study.ImageClassifier(
+            10, in_channels=1, d_model=16, n_layers=2, patch=2, scan_backend="reference"
+        ),
+        IMAGES.permute(0, 2, 3, 1),
+    ),
     "this kit's language model": (
-        lambda: mn.LanguageModel(20, d_model=16, n_layers=2), torch.arange(32).view(8, 4) % 20),
-}  # fmt: skip
+        lambda: mn.LanguageModel(20, d_model=16, n_layers=2),
+        torch.arange(32).view(8, 4) % 20,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -144,35 +155,129 @@ def one_value(norm: nn.Module, width: int = 1) -> nn.Module:
 
 OUTPUT, EVAL = "when not to, 1", dict(evaluating=True)
 SICK = {  # name → make, input, options, check, severity, words
-    "BatchNorm at batch 4": (blocks.ConvNet, IMAGES[:4], {}, "check 1, mistake 1", "warning", "batches of 4"),
-    "BatchNorm at batch 2": (blocks.ConvNet, IMAGES[:2], {}, "check 1, mistake 1", "serious", "batches of 2"),
+    "BatchNorm at batch 4": (
+        blocks.ConvNet,
+        IMAGES[:4],
+        {},
+        "check 1, mistake 1",
+        "warning",
+        "batches of 4",
+    ),
+    "BatchNorm at batch 2": (
+        blocks.ConvNet,
+        IMAGES[:2],
+        {},
+        "check 1, mistake 1",
+        "serious",
+        "batches of 2",
+    ),
     "norm behind the activation": (
-        lambda: flat(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.BatchNorm2d(8), width=288), IMAGES, {}, "check 4", "note",
-        "ReLU"),
+        lambda: flat(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.BatchNorm2d(8), width=288),
+        IMAGES,
+        {},
+        "check 4",
+        "note",
+        "ReLU",
+    ),
     "statistics that saw no batch": (
-        lambda: blocks.ConvNet().eval(), IMAGES, EVAL, "check 6", "serious", "3 of 3 norms have seen no batch"),
-    "a frozen norm that saw no batch": (frozen_but_fresh, IMAGES, {}, "check 6", "serious", "1 of 3"),
-    "eval() forgotten": (blocks.ConvNet, IMAGES, EVAL, "check 7, mistake 3", "serious",
-                         "other rows in its batch (its second half replaced by copies of its first row)"),
-    "dropout left on": (lambda: mlp(nn.Dropout()), ROWS, EVAL, "check 7, mistake 3", "serious", "1 dropout layer on"),
+        lambda: blocks.ConvNet().eval(),
+        IMAGES,
+        EVAL,
+        "check 6",
+        "serious",
+        "3 of 3 norms have seen no batch",
+    ),
+    "a frozen norm that saw no batch": (
+        frozen_but_fresh,
+        IMAGES,
+        {},
+        "check 6",
+        "serious",
+        "1 of 3",
+    ),
+    "eval() forgotten": (
+        blocks.ConvNet,
+        IMAGES,
+        EVAL,
+        "check 7, mistake 3",
+        "serious",
+        "other rows in its batch (its second half replaced by copies of its first row)",
+    ),
+    "dropout left on": (
+        lambda: mlp(nn.Dropout()),
+        ROWS,
+        EVAL,
+        "check 7, mistake 3",
+        "serious",
+        "1 dropout layer on",
+    ),
     "a norm left in train mode": (
-        lambda: part_in_train_mode(nn.BatchNorm1d(8)), ROWS, EVAL, "check 7, mistake 3", "serious", "this part is not"),
-    "no running statistics": (lambda: mlp(nn.BatchNorm1d(8, track_running_stats=False)).eval(), ROWS, EVAL,
-                              "check 7, mistake 3", "serious", "without running statistics: with other rows"),
+        lambda: part_in_train_mode(nn.BatchNorm1d(8)),
+        ROWS,
+        EVAL,
+        "check 7, mistake 3",
+        "serious",
+        "this part is not",
+    ),
+    "no running statistics": (
+        lambda: mlp(nn.BatchNorm1d(8, track_running_stats=False)).eval(),
+        ROWS,
+        EVAL,
+        "check 7, mistake 3",
+        "serious",
+        "without running statistics: with other rows",
+    ),
     "vanishing gradients": (
-        lambda: nn.Sequential(*(part for _ in range(20) for part in (nn.Linear(8, 8), nn.Sigmoid())), nn.Linear(8, 9)),
-        ROWS, {}, "notebook 11, check 8", "serious", "vanish"),
+        lambda: nn.Sequential(
+            *(part for _ in range(20) for part in (nn.Linear(8, 8), nn.Sigmoid())), nn.Linear(8, 9)
+        ),
+        ROWS,
+        {},
+        "notebook 11, check 8",
+        "serious",
+        "vanish",
+    ),
     "features that end in a norm": (
-        lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), ROWS, {}, OUTPUT, "warning", "(16, 3)"),
+        lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)),
+        ROWS,
+        {},
+        OUTPUT,
+        "warning",
+        "(16, 3)",
+    ),
     "a softmax of what a norm puts out": (
-        lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3), nn.LogSoftmax(1)), ROWS, {}, OUTPUT, "warning",
-        "not for logits"),
-    "one channel a group": (lambda: flat(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU(), width=288), IMAGES, {},
-                            "GroupNorm", "note", "this is InstanceNorm"),
-    "one value a group": (lambda: one_value(nn.GroupNorm(8, 8), 8), ROWS, {}, "GroupNorm", "serious", "1 value:"),
-    "two values a group": (lambda: one_value(nn.GroupNorm(4, 8), 8), ROWS, {}, "GroupNorm", "serious",
-                           "2 values:"),
-}  # fmt: skip
+        lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3), nn.LogSoftmax(1)),
+        ROWS,
+        {},
+        OUTPUT,
+        "warning",
+        "not for logits",
+    ),
+    "one channel a group": (
+        lambda: flat(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU(), width=288),
+        IMAGES,
+        {},
+        "GroupNorm",
+        "note",
+        "this is InstanceNorm",
+    ),
+    "one value a group": (
+        lambda: one_value(nn.GroupNorm(8, 8), 8),
+        ROWS,
+        {},
+        "GroupNorm",
+        "serious",
+        "1 value:",
+    ),
+    "two values a group": (
+        lambda: one_value(nn.GroupNorm(4, 8), 8),
+        ROWS,
+        {},
+        "GroupNorm",
+        "serious",
+        "2 values:",
+    ),
+}
 ALSO = {"check 7, mistake 3": {"check 6"}}
 """Of a fresh model that is evaluated both are found."""
 
@@ -182,19 +287,21 @@ def test_what_is_wrong_is_found_with_its_number_and_nothing_else_is(name):
     make, x, options, check, severity, words = SICK[name]
     torch.manual_seed(0)
     found = clinic.check_model(make(), x, **options)
-    (mine,) = found_by(found, check)
-    assert (mine.severity, words in mine.found) == (severity, True), found
-    assert mine.try_this
-    assert {finding.check for finding in found} <= {check} | ALSO.get(check, set()), found
+    (mine,) = with_source(found, check)
+    assert (mine.severity, words in mine.message) == (severity, True), found
+    assert mine.advice
+    assert {finding.source for finding in found} <= {check} | ALSO.get(check, set()), found
 
 
 def test_a_trained_model_in_eval_mode_and_a_frozen_norm_have_no_findings():
     model = trained(nn.BatchNorm1d(8))
     assert list(clinic.check_model(model, {"input": ROWS}, evaluating=True)) == []
-    assert found_by(clinic.check_model(model.train(), (ROWS, LABELS), evaluating=True), "check 7")
+    assert with_source(
+        clinic.check_model(model.train(), (ROWS, LABELS), evaluating=True), "check 7"
+    )
     model[1].eval()
-    assert not found_by(clinic.check_model(model, ROWS, evaluating=True), "check 7")
-    assert not found_by(clinic.check_model(model, ROWS[:2]), "check 1")
+    assert not with_source(clinic.check_model(model, ROWS, evaluating=True), "check 7")
+    assert not with_source(clinic.check_model(model, ROWS[:2]), "check 1")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -280,8 +387,8 @@ def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():
     assert {path: norm_kind(m) for path, m in block.named_modules() if norm_kind(m)} == {
         "n2": "SwitchNorm"
     }
-    assert of_batch(Made("n2", block.n2, [torch.randn(4, 6, 16)], None))
-    assert not of_batch(Made("n2", block.n2, [torch.randn(4, 6, 16)], None), training=False)
+    assert mixes_rows(ModuleRun("n2", block.n2, [torch.randn(4, 6, 16)], None))
+    assert not mixes_rows(ModuleRun("n2", block.n2, [torch.randn(4, 6, 16)], None), training=False)
 
 
 def test_bad_input_is_answered_in_one_clear_line():

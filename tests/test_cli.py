@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 from mambanorm_study import base_config, claims
-from mambanorm_study.cli import recording
-from mambanorm_study.cli import training as train_command
+from mambanorm_study.cli import recording, training as train_command
 from mambanorm_study.cli.arguments import parse_changes
 from mambanorm_study.cli.main import COMMANDS, main
 from mambanorm_study.report import study as report

@@ -21,9 +21,10 @@ import mambanorm_study as study
 from mambanorm.inside import describe, record_sites
 from mambanorm_clinic import NonFinite, diagnosis, sites
 from mambanorm_clinic.calling import tensors_in
-from mambanorm_clinic.findings import First, findings_of
+from mambanorm_clinic.rules import PassRecord, find_symptoms
 from mambanorm_clinic.sites import layers_of, places_of
 from mambanorm_clinic.surgery import sites_for_norms
+from mambanorm_clinic.symptoms import NonFiniteValue
 
 V, B, L = 50, 4, 24
 X = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
@@ -116,9 +117,18 @@ def first_by_search(model: nn.Module, batch: dict) -> str:
                 with_kwargs=True,
             )
         )
-        hooks.append(module.register_forward_hook(
-            lambda _m, _args, out, name=name: note(name, out if isinstance(out, tuple) else
-                                                   out.values() if isinstance(out, dict) else [out])))  # fmt: skip
+        hooks.append(
+            module.register_forward_hook(
+                lambda _m, _args, out, name=name: note(
+                    name,
+                    out
+                    if isinstance(out, tuple)
+                    else out.values()
+                    if isinstance(out, dict)
+                    else [out],
+                )
+            )
+        )
     with torch.no_grad():
         model(**batch)
     for hook in hooks:
@@ -134,9 +144,11 @@ def test_the_first_site_is_that_of_a_search_over_all_modules(tmp_path):
     assert found.first.where == module
     assert error.report.first == found.first
     assert not error.report.backward
-    (told,) = [finding for finding in found.findings if "first non-finite value" in finding.found]
-    assert (told.severity, told.where) == ("serious", module)
-    assert found.first.site in told.found
+    (symptom,) = [
+        finding for finding in found.findings if "first non-finite value" in finding.message
+    ]
+    assert (symptom.severity, symptom.where) == ("serious", module)
+    assert found.first.site in symptom.message
     assert math.isfinite(found.first.before_max)
 
 
@@ -155,10 +167,10 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     assert (found.first.site, found.first.before_site) == ("", "gated")
     assert sites.LARGEST["float16"] < found.first.before_max < math.inf
     assert found.first.half
-    assert "bfloat16 or float32 there" in found.findings[0].try_this
+    assert "bfloat16 or float32 there" in found.findings[0].advice
     assert (
         "clinic.insert_norm(model, 'C', 'RMSN', batch), keep the values as they are"
-        in found.findings[0].try_this
+        in found.findings[0].advice
     )
     with torch.autocast("cpu", torch.bfloat16):
         assert list(clinic.diagnose(model, labelled(ids)).findings) == []
@@ -168,21 +180,31 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     ("where", "site"), [("blocks.3.scan", "scan"), ("a.out_proj:input", "gated")]
 )
 def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site):
-    first = First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "step_size")
+    first = NonFiniteValue(
+        where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "step_size"
+    )
 
-    def told(*seats):
-        none = pd.DataFrame(columns=sites.COLUMNS), pd.DataFrame(columns=diagnosis.WEIGHTS)
-        return findings_of(*none, first, None, math.nan, (), seats)[0].try_this
+    def advice(*norm_sites):
+        record = PassRecord(
+            pd.DataFrame(columns=sites.COLUMNS),
+            pd.DataFrame(columns=diagnosis.WEIGHT_COLUMNS),
+            first,
+            loss=math.nan,
+            norm_sites=norm_sites,
+        )
+        return find_symptoms(record)[0].advice
 
-    said = told("n1", "delta", "B", "C", "gated")
+    text = advice("n1", "delta", "B", "C", "gated")
     for inside in ("delta", "B", "C"):
-        assert f"clinic.insert_norm(model, {inside!r}, 'RMSN', batch)" in said
-    assert "they do not cure this" in said
-    assert "'B'" not in told("n1", "delta", "gated")  # Mamba-2 of transformers
-    assert "insert_norm" not in told("gated"), "it would stand behind the scan, too late"
+        assert f"clinic.insert_norm(model, {inside!r}, 'RMSN', batch)" in text
+    assert "they do not cure this" in text
+    assert "'B'" not in advice("n1", "delta", "gated")  # Mamba-2 of transformers
+    assert "insert_norm" not in advice("gated"), "it would stand behind the scan, too late"
     for site, front in (("delta", "conv"), ("step_size", "delta")):
-        first = First(f"blocks.0.{site}", site, 1, "blocks.0.C", 3.0, "x")
-        assert f"clinic.insert_norm(model, {front!r}, 'RMSN', batch)" in told("conv", "delta", "n2")
+        first = NonFiniteValue(f"blocks.0.{site}", site, 1, "blocks.0.C", 3.0, "x")
+        assert f"clinic.insert_norm(model, {front!r}, 'RMSN', batch)" in advice(
+            "conv", "delta", "n2"
+        )
 
 
 def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_path):
@@ -194,9 +216,18 @@ def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_pat
     assert error.report.backward
     gradients = []  # brute force: keep the gradient of every module's output
     for name, module in model.named_modules():
-        module.register_forward_hook(lambda _m, _a, out, name=name: [
-            t.register_hook(lambda g, name=name: gradients.append((name, bool(g.isfinite().all()))))
-            for t in tensors_in(out) if t.requires_grad] and None)  # fmt: skip
+        module.register_forward_hook(
+            lambda _m, _a, out, name=name: (
+                [
+                    t.register_hook(
+                        lambda g, name=name: gradients.append((name, bool(g.isfinite().all())))
+                    )
+                    for t in tensors_in(out)
+                    if t.requires_grad
+                ]
+                and None
+            )
+        )
     model(**labelled(text())).loss.backward()
     assert found.first_gradient.where == next(name for name, finite in gradients if not finite)
 
@@ -209,9 +240,9 @@ def test_weights_that_are_lost_already_are_said_to_be_lost():
         model(**labelled(text())).loss.backward()
         optimizer.step()
     findings = clinic.diagnose(model, labelled(text())).findings
-    assert "are not finite" in findings[0].found
-    assert "checkpoint" in findings[0].try_this
-    assert sum("first non-finite value" in finding.found for finding in findings) == 0
+    assert "are not finite" in findings[0].message
+    assert "checkpoint" in findings[0].advice
+    assert sum("first non-finite value" in finding.message for finding in findings) == 0
 
 
 # ------------------------------------------------------------------------------------------ numbers
@@ -288,7 +319,7 @@ def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_
     assert tuple(dict.fromkeys(found.table.site)) == FAMILIES[family]
     assert found.table.depth.max() == len(layers_of(model)) == (3 if family == "Jamba" else 4)
     assert found.table[~found.table.site.isin(MADE)].grad_rms.gt(0).all()
-    assert [finding.found[:31] for finding in found.findings] == [
+    assert [finding.message[:31] for finding in found.findings] == [
         "Δ from its bias is 0.693 in every"[:31]
     ] * (
         family == "Jamba"  # which transformers makes with a bias of 0
@@ -424,31 +455,41 @@ def test_it_shows_itself_with_findings_picture_and_tables():
 # ----------------------------------------------------------------------------------------- findings
 
 
-def found_in(frame: dict, weights=()) -> list:
-    columns = dict(depth=1, site="residual", layer="l", where="l", rms=1.0, max_abs=4.0, p999=3.0, kurtosis=3.0,
-                   nonfinite=0.0, grad_rms=1.0)  # fmt: skip
+def symptoms_in(frame: dict, weights=()) -> list:
+    columns = dict(
+        depth=1,
+        site="residual",
+        layer="l",
+        where="l",
+        rms=1.0,
+        max_abs=4.0,
+        p999=3.0,
+        kurtosis=3.0,
+        nonfinite=0.0,
+        grad_rms=1.0,
+    )
     table = pd.DataFrame(columns | frame)
-    weights = pd.DataFrame(weights, columns=diagnosis.WEIGHTS).fillna({"nonfinite": 0.0})
-    return list(findings_of(table, weights, None, None, 1.0))
+    weights = pd.DataFrame(weights, columns=diagnosis.WEIGHT_COLUMNS).fillna({"nonfinite": 0.0})
+    return list(find_symptoms(PassRecord(table, weights)))
 
 
 EIGHT = np.arange(1, 9)
 
 
 def test_growth_over_depth_is_told_and_a_sum_of_branches_is_not():
-    assert found_in(dict(depth=EIGHT, rms=np.sqrt(EIGHT))) == []
-    (finding,) = found_in(dict(depth=EIGHT, rms=2.0**EIGHT, max_abs=4 * 2.0**EIGHT))
+    assert symptoms_in(dict(depth=EIGHT, rms=np.sqrt(EIGHT))) == []
+    (finding,) = symptoms_in(dict(depth=EIGHT, rms=2.0**EIGHT, max_abs=4 * 2.0**EIGHT))
     assert (
-        "grows by 2.1 decades over 8 layers, from 2 in layer 1 to 256 in layer 8" in finding.found
+        "grows by 2.1 decades over 8 layers, from 2 in layer 1 to 256 in layer 8" in finding.message
     )
-    assert "H10" in finding.check
+    assert "H10" in finding.source
     assert (
-        found_in(dict(depth=EIGHT[:5], rms=[0.1, 1e-3, 1e-2, 0.09, 0.1], max_abs=0.1)) == []
+        symptoms_in(dict(depth=EIGHT[:5], rms=[0.1, 1e-3, 1e-2, 0.09, 0.1], max_abs=0.1)) == []
     )  # not between its ends
 
 
 def test_magnitudes_beyond_float16_outliers_and_vanishing_gradients_are_told():
-    assert found_in(dict(max_abs=[4.0, 6e4], rms=[1.0, 3e4])) == []
+    assert symptoms_in(dict(max_abs=[4.0, 6e4], rms=[1.0, 3e4])) == []
     for frame, said in (
         (
             dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]),
@@ -456,19 +497,19 @@ def test_magnitudes_beyond_float16_outliers_and_vanishing_gradients_are_told():
         ),
         (dict(max_abs=[4.0, 400.0]), "400 times its RMS"),
     ):
-        (finding,) = found_in(frame)
-        assert said in finding.found
-        assert "insert_norm" not in finding.try_this
+        (finding,) = symptoms_in(frame)
+        assert said in finding.message
+        assert "insert_norm" not in finding.advice
     weights = [
         dict(weight=f"{i}.weight", shape=(8, 8), rms=0.5, grad_to_weight=10.0**-i) for i in range(8)
     ]
-    (finding,) = found_in({"depth": [1]}, weights)
+    (finding,) = symptoms_in({"depth": [1]}, weights)
     assert (
         finding.where,
-        "gradients explode: the first layers' (RMS 2.8e-01)" in finding.found,
+        "gradients explode: the first layers' (RMS 2.8e-01)" in finding.message,
     ) == ("0.weight", True)
     assert (
-        found_in({"depth": [1]}, [*weights, dict(weight="head.weight", shape=(8, 3), rms=0.0)])
+        symptoms_in({"depth": [1]}, [*weights, dict(weight="head.weight", shape=(8, 3), rms=0.0)])
         == []
     )  # as heads begin
 
@@ -499,10 +540,10 @@ def test_a_step_size_that_leaves_no_state_is_named_with_its_layer_and_nothing_be
     ).findings
     (finding,) = found
     assert finding.severity == "serious"
-    assert f"step_size of layer {depth}" in finding.found
-    assert "a dead state, in 1 layer" in finding.found
-    assert ("exp(ΔA) is" if bias > 0 else "nothing enters") in finding.found
-    assert "Δ's bias" in finding.try_this
+    assert f"step_size of layer {depth}" in finding.message
+    assert "a dead state, in 1 layer" in finding.message
+    assert ("exp(ΔA) is" if bias > 0 else "nothing enters") in finding.message
+    assert "Δ's bias" in finding.advice
     assert f"from layer {depth} on" in found.skipped[-1]
 
 
@@ -569,7 +610,7 @@ def test_minus_infinity_that_spreads_is_the_first_value():
     assert clinic.diagnose(model, X).first.where == "0"
     masked = clinic.diagnose(Attention().softmax, torch.full((1, 2, 3), -math.inf))
     assert masked.first.where == ":input"
-    assert "the model's input" in masked.findings[0].found
+    assert "the model's input" in masked.findings[0].message
 
 
 def test_what_a_checkpointed_layer_computes_again_is_no_second_call():
@@ -634,14 +675,15 @@ def stack(**own) -> nn.Sequential:
     """Five blocks of one's own, between an embedding and a head; `three` is the function of block
     3."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 8), *(OwnBlock(own.get("three", lambda h: h)) if i == 3 else OwnBlock()
-                                            for i in range(1, 6)), nn.Linear(8, 8))  # fmt: skip
+    return nn.Sequential(
+        nn.Linear(8, 8),
+        *(OwnBlock(own.get("three", lambda h: h)) if i == 3 else OwnBlock() for i in range(1, 6)),
+        nn.Linear(8, 8),
+    )
 
 
 def test_what_overflows_is_not_taken_for_a_logarithm():
-    assert (
-        "log" not in clinic.diagnose(stack(three=lambda h: 1e38 * h * 1e3), X).findings[0].try_this
-    )
+    assert "log" not in clinic.diagnose(stack(three=lambda h: 1e38 * h * 1e3), X).findings[0].advice
 
 
 def test_a_mask_does_not_hide_that_values_are_small_and_an_input_that_is_nan_is_the_datas():
@@ -657,9 +699,9 @@ def test_a_mask_does_not_hide_that_values_are_small_and_an_input_that_is_nan_is_
         def forward(self, x):
             return self.block(x, mask=torch.full((6, 6), torch.finfo(x.dtype).min).triu(1))
 
-    assert "log" in clinic.diagnose(Model(), X).findings[0].try_this
+    assert "log" in clinic.diagnose(Model(), X).findings[0].advice
     (finding,) = clinic.diagnose(net(), X * math.nan).findings
-    assert "look at the data" in finding.try_this
+    assert "look at the data" in finding.advice
 
 
 def test_what_leaves_float16_is_told_in_a_module_of_ones_own():
@@ -669,7 +711,7 @@ def test_what_leaves_float16_is_told_in_a_module_of_ones_own():
 
     model = stack(three=Gate())
     found = clinic.diagnose(model, X)
-    assert "beyond float16's 65,504" in found.findings[0].found
+    assert "beyond float16's 65,504" in found.findings[0].message
     assert found.findings[0].where == "3.own"
     assert "3.own" in set(found.table["where"])
     assert f"{len(list(model.modules()))} modules" in repr(found)
@@ -688,7 +730,7 @@ def test_a_buffer_that_is_not_finite_is_named_and_what_follows_from_it_is_not():
         for model in (norm.train(), norm.eval()):
             (finding,) = clinic.diagnose(model, X).findings
             assert (finding.severity, finding.where) == ("serious", "1.running_var")
-            assert "is not finite before the pass begins" in finding.found
+            assert "is not finite before the pass begins" in finding.message
 
 
 def test_a_buffer_of_a_mask_or_of_a_lowest_value_that_no_pass_has_set_is_no_finding():

@@ -20,9 +20,9 @@ from tests.test_clinic import X, labelled, layers_of, next_id, ours, text, their
 IDS = text()
 
 
-def told(model: nn.Module, word: str, batch=X, **options) -> list:
-    """The findings with this word."""
-    return [one for one in clinic.diagnose(model, batch, **options).findings if word in one.found]
+def symptoms_with(model: nn.Module, word: str, batch=X, **options) -> list:
+    """Return the symptoms whose message has this word."""
+    return [one for one in clinic.diagnose(model, batch, **options).findings if word in one.message]
 
 
 def classifier(n_layers: int = 8, arm: str = "RMSN>SSM>None") -> mn.SequenceClassifier:
@@ -53,18 +53,18 @@ def large_scan() -> nn.Module:
 
 def test_beyond_float16_the_wider_type_helps_and_a_norm_behind_the_scan_comes_too_late():
     model = large_scan()
-    (found,) = told(model, "beyond float16")
+    (found,) = symptoms_with(model, "beyond float16")
     assert found.where == "blocks.0.C"
-    assert "bfloat16 or float32 there" in found.try_this
+    assert "bfloat16 or float32 there" in found.advice
     clinic.insert_norm(model, "n2", "RMSN", X)
-    assert told(model, "beyond float16")
+    assert symptoms_with(model, "beyond float16")
     with torch.autocast("cpu", torch.float16):
         assert not torch.isfinite(model.head(torch.full((1, 16), 7e4)))[
             0
         ].all()  # what is meant by the symptom
     with torch.autocast("cpu", torch.bfloat16):
-        assert not told(model, "beyond float16")
-    assert not told(large_scan().bfloat16(), "beyond float16", X.bfloat16())
+        assert not symptoms_with(model, "beyond float16")
+    assert not symptoms_with(large_scan().bfloat16(), "beyond float16", X.bfloat16())
     assert torch.isfinite(large_scan()(X)).all()
 
 
@@ -97,9 +97,12 @@ def failed(tmp_path, rate: float) -> tuple:
 
 def test_after_a_value_that_is_not_finite_an_earlier_checkpoint_and_a_lower_rate_help(tmp_path):
     report, written, earlier = failed(tmp_path, 100.0)
-    words = "an earlier checkpoint (clinic.watch writes the weights with which this happens) and a lower rate"
-    assert words in report.findings[0].try_this
-    assert told(written, "first non-finite value", labelled(IDS))
+    words = (
+        "an earlier checkpoint (clinic.watch writes the weights with which this happens) and a "
+        "lower rate"
+    )
+    assert words in report.findings[0].advice
+    assert symptoms_with(written, "first non-finite value", labelled(IDS))
     assert trained(earlier, torch.optim.SGD(earlier.parameters(), lr=0.1))
     assert list(clinic.diagnose(earlier, labelled(IDS)).findings) == []
 
@@ -108,7 +111,7 @@ def test_after_a_gradient_that_is_not_finite_clipping_helps_only_before_it(tmp_p
     """pytorch/pytorch#46849: clip_grad_norm_ turns an infinite gradient into NaN."""
     report, _, earlier = failed(tmp_path, 1e4)
     assert report.backward
-    assert "mends no gradient that is not finite already" in report.findings[0].try_this
+    assert "mends no gradient that is not finite already" in report.findings[0].advice
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.tensor([math.inf, 1.0])
     nn.utils.clip_grad_norm_([weight], 1.0)
@@ -128,8 +131,8 @@ def test_a_norm_whose_backward_pass_divides_by_0_is_mended_by_a_larger_eps():
 
     x = X.clone()
     x[0, 0] = 0
-    (found,) = told(Length(0.0), "of the backward pass", x)
-    assert "a larger eps in the norm, root or division" in found.try_this
+    (found,) = symptoms_with(Length(0.0), "of the backward pass", x)
+    assert "a larger eps in the norm, root or division" in found.advice
     assert list(clinic.diagnose(Length(1e-6), x).findings) == []
 
 
@@ -161,8 +164,8 @@ def test_a_loss_of_log_0_and_code_that_makes_nan_of_small_values_are_mended_by_a
     def loss(eps):
         return lambda out, _: (out - out.detach()).square().sum().clamp(min=eps).log()
 
-    (found,) = told(model, "the loss is -inf", (X, X), loss=loss(0.0))
-    assert "log of 0" in found.try_this
+    (found,) = symptoms_with(model, "the loss is -inf", (X, X), loss=loss(0.0))
+    assert "log of 0" in found.advice
     assert list(clinic.diagnose(model, (X, X), loss=loss(1e-6)).findings) == []
 
     class Log(nn.Module):
@@ -174,8 +177,8 @@ def test_a_loss_of_log_0_and_code_that_makes_nan_of_small_values_are_mended_by_a
             x = self.mix(x)
             return torch.log(x.clamp(min=self.eps) if self.eps else x)
 
-    (found,) = told(Log(0.0), "first non-finite value")
-    assert "clamp the argument or add an eps" in found.try_this
+    (found,) = symptoms_with(Log(0.0), "first non-finite value")
+    assert "clamp the argument or add an eps" in found.advice
     assert list(clinic.diagnose(Log(1e-3), X).findings) == []
 
 
@@ -187,12 +190,12 @@ def test_lost_weights_are_mended_by_a_checkpoint_and_lost_statistics_by_batches(
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
         model[0].weight[0, 0] = math.nan
-    (found,) = told(model, "are not finite")
-    assert "go back to an earlier checkpoint" in found.try_this
+    (found,) = symptoms_with(model, "are not finite")
+    assert "go back to an earlier checkpoint" in found.advice
     model.load_state_dict(kept)
     model[1].running_var[2] = math.inf
-    (found,) = told(model, "is not finite before the pass begins")
-    assert "reset_running_stats()" in found.try_this
+    (found,) = symptoms_with(model, "is not finite before the pass begins")
+    assert "reset_running_stats()" in found.advice
     model[1].reset_running_stats()
     model.train()(X)
     assert list(clinic.diagnose(model, X).findings) == []
@@ -205,11 +208,11 @@ def test_a_dead_state_is_mended_by_a_sound_bias_or_smaller_weights_and_by_no_nor
     bias = block.dt_bias if hasattr(block, "dt_bias") else block.dt_proj.bias
     with torch.no_grad():
         bias.add_(-60.0)
-    (found,) = told(model, "dead state", IDS)
+    (found,) = symptoms_with(model, "dead state", IDS)
     clinic.insert_norm(model, "delta", "RMSN", IDS)
-    assert told(model, "dead state", IDS), "they do not cure this"
-    assert "do not cure this" in found.try_this
-    assert "mambanorm.block.init_dt_bias(bias)" in found.try_this
+    assert symptoms_with(model, "dead state", IDS), "they do not cure this"
+    assert "do not cure this" in found.advice
+    assert "mambanorm.block.init_dt_bias(bias)" in found.advice
     init_dt_bias(bias)
     assert list(clinic.diagnose(model, IDS).findings) == []
 
@@ -219,11 +222,11 @@ def test_a_dead_state_of_large_weights_is_mended_by_smaller_ones():
     block = layers_of(model)[1][1]
     block.x_proj.register_forward_hook(lambda _m, _args, y: y.abs())
     nn.init.constant_(block.dt_proj.weight, -1e9)
-    (found,) = told(model, "dead state", IDS)
-    assert "If the bias is sound, scale dt_proj.weight down" in found.try_this
+    (found,) = symptoms_with(model, "dead state", IDS)
+    assert "If the bias is sound, scale dt_proj.weight down" in found.advice
     with torch.no_grad():
         block.dt_proj.weight.mul_(1e-10)
-    assert not told(model, "dead state", IDS)
+    assert not symptoms_with(model, "dead state", IDS)
 
 
 # ---------------------------------------------------------------------------------- growth and flow
@@ -252,12 +255,12 @@ class Bidirectional(nn.Module):
 @pytest.mark.parametrize("lists", [False, True])
 def test_growth_of_a_sum_of_two_directions_is_mended_by_half_the_sum_and_by_no_norm(lists):
     model = Bidirectional(1.0, lists)
-    (found,) = told(model, "decades")
-    assert "between the blocks" in found.found
-    assert "halve the sum" in found.try_this
+    (found,) = symptoms_with(model, "decades")
+    assert "between the blocks" in found.message
+    assert "halve the sum" in found.advice
     clinic.insert_norm(model, "n2", "RMSN", X)
-    assert told(model, "decades"), "no norm inside the blocks cures this"
-    assert not told(Bidirectional(0.5, lists), "decades")
+    assert symptoms_with(model, "decades"), "no norm inside the blocks cures this"
+    assert not symptoms_with(Bidirectional(0.5, lists), "decades")
 
 
 @pytest.mark.parametrize(
@@ -275,13 +278,13 @@ def test_growth_within_the_blocks_is_mended_by_a_norm_of_each_branch_with_unit_g
             m for name, m in model.named_modules() if name.endswith("out_proj")
         ):
             layer.weight.mul_(40.0 ** (1 + depth))
-    (found,) = told(model, "decades", batch)
-    assert "since as it is put in it keeps the growth" in found.try_this
+    (found,) = symptoms_with(model, "decades", batch)
+    assert "since as it is put in it keeps the growth" in found.advice
     norms = clinic.insert_norm(model, "branch", "RMSN", batch).norms
-    assert told(model, "decades", batch)
+    assert symptoms_with(model, "decades", batch)
     for norm in norms:
         nn.init.ones_(norm.weight)
-    assert not told(model, "decades", batch)
+    assert not symptoms_with(model, "decades", batch)
 
 
 def test_growth_where_no_norm_can_be_put_is_mended_by_smaller_last_matrices():
@@ -294,14 +297,14 @@ def test_growth_where_no_norm_can_be_put_is_mended_by_smaller_last_matrices():
             for layer in pair:
                 layer.weight.mul_(4.0**depth), layer.bias.mul_(4.0**depth)
     found = clinic.diagnose(model, X)
-    (growth,) = [one for one in found.findings if "decades" in one.found]
-    assert growth.try_this.startswith("divide the last matrix of each branch (out_proj) by the RMS")
+    (growth,) = [one for one in found.findings if "decades" in one.message]
+    assert growth.advice.startswith("divide the last matrix of each branch (out_proj) by the RMS")
     rms = found.table.set_index(["depth", "site"]).rms
     with torch.no_grad():
         for depth, pair in enumerate(last, 1):
             for layer, site in zip(pair, ("attention", "feed_forward"), strict=True):
                 layer.weight.div_(rms[depth, site]), layer.bias.div_(rms[depth, site])
-    assert not told(model, "decades")
+    assert not symptoms_with(model, "decades")
 
 
 def chain(*, norm: bool = False, residual: bool = False, act=nn.Sigmoid, init=None) -> nn.Module:
@@ -338,9 +341,9 @@ def he(weight):
     ],
 )
 def test_vanishing_gradients_are_mended_by_norms_residual_paths_or_he(sick, mended):
-    (found,) = told(chain(**sick), "gradients vanish")
-    assert "a norm in each layer" in found.try_this
-    assert not told(chain(**mended), "gradients")
+    (found,) = symptoms_with(chain(**sick), "gradients vanish")
+    assert "a norm in each layer" in found.advice
+    assert not symptoms_with(chain(**mended), "gradients")
 
 
 def test_outliers_are_rounding_errors_in_8_bits_and_none_in_16():
@@ -349,8 +352,8 @@ def test_outliers_are_rounding_errors_in_8_bits_and_none_in_16():
             return x + 1e4 * (torch.arange(x.numel()) == 7).view(x.shape)
 
     model = nn.Sequential(nn.Linear(8, 4000), Spike(), nn.LayerNorm(4000))
-    (found,) = told(model, "holds outliers")
-    assert "when you quantize, else all other values are rounded to 0" in found.try_this
+    (found,) = symptoms_with(model, "holds outliers")
+    assert "when you quantize, else all other values are rounded to 0" in found.advice
     with torch.no_grad():
         values = model[:2](X).flatten().numpy()
     step = np.abs(values).max() / 127
@@ -364,6 +367,6 @@ def test_what_mends_the_language_model_is_told_in_its_own_words():
     with torch.no_grad():
         plain[0].weight.mul_(1e38)
     for one in clinic.diagnose(plain, 1e3 * X).findings:
-        assert one.try_this
-        assert "insert_norm" not in one.try_this
+        assert one.advice
+        assert "insert_norm" not in one.advice
     assert next_id(ours()(IDS), IDS).isfinite()

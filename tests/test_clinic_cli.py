@@ -3,7 +3,6 @@ refuses what it cannot."""
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import save_file
 import mambanorm as mn
 import mambanorm_clinic as clinic
 import mambanorm_study as study
+from mambanorm_clinic.checkpoints import metadata_of
 from mambanorm_clinic.commands import ids_of
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.cli.main import main
@@ -81,7 +81,7 @@ def test_the_config_beside_a_checkpoint_tells_a_falcon_mamba_from_a_mamba(tmp_pa
     assert said[""] == said["mamba"] != said["falcon_mamba"]
 
 
-def test_the_folder_of_a_download_is_diagnosed_and_the_page_that_shows_it_says_that_its_weights_are_random(
+def test_the_folder_of_a_download_is_diagnosed_as_its_page_shows_and_says_it_is_random(
     tmp_path, capsys, monkeypatch
 ):
     """docs/pretrained.py, at two layers: a folder of transformers' own files, under the names that
@@ -98,7 +98,10 @@ def test_the_folder_of_a_download_is_diagnosed_and_the_page_that_shows_it_says_t
     }
     text = str(ROOT / "LICENSE")
     code, out, _ = call(capsys, str(folder), "--text", text, "--length", "16", "--rows", "2")
-    first = r"LanguageModel: \d+ sites in \d+ layers, \d+ modules, \d+ weights; loss [\d.]+ \(the loss given\)"
+    first = (
+        r"LanguageModel: \d+ sites in \d+ layers, \d+ modules, \d+ weights; "
+        r"loss [\d.]+ \(the loss given\)"
+    )
     assert code == 0
     assert re.match(first, out)
     (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
@@ -225,8 +228,8 @@ def test_the_file_of_another_model_and_tensors_without_a_word_of_their_norms_are
         match="tensors of this kit's LanguageModel, which do not show its norms: make the",
     ):
         clinic.load_model(tmp_path / "mine.safetensors")
-    made = dict(model="LanguageModel", arguments=dict(vocab_size=9, d_model=4, n_layers=1))
-    save_file({"a": torch.ones(1)}, path, {"mambanorm": json.dumps(made)})
+    metadata = metadata_of(mn.LanguageModel(vocab_size=9, d_model=4, n_layers=1))
+    save_file({"a": torch.ones(1)}, path, metadata)
     with pytest.raises(
         ValueError, match=r"000001\.safetensors does not fit the model that it names: Missing key"
     ):

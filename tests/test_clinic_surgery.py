@@ -90,9 +90,12 @@ def test_gamma_and_beta_are_those_of_least_squares_in_every_channel(norm):
 
 @pytest.mark.parametrize(
     ("family", "site", "part", "there"),
-    [("Mamba", "dt", "x_proj", slice(2)), ("Mamba", "B", "x_proj", slice(2, 10)),
-     ("Mamba2", "dt", "in_proj", slice(-8, None))],
-)  # fmt: skip
+    [
+        ("Mamba", "dt", "x_proj", slice(2)),
+        ("Mamba", "B", "x_proj", slice(2, 10)),
+        ("Mamba2", "dt", "in_proj", slice(-8, None)),
+    ],
+)
 def test_only_the_sites_own_channels_are_normalized_and_dt_is_another_name_for_delta(
     family, site, part, there
 ):
@@ -113,7 +116,7 @@ def test_only_the_sites_own_channels_are_normalized_and_dt_is_another_name_for_d
     kept = torch.ones(plain.shape[-1], dtype=torch.bool)
     kept[there] = False
     torch.testing.assert_close(seen["normed"][..., kept], plain[..., kept])
-    assert surgery.change(expected, plain[..., there]) > 0.05
+    assert surgery.relative_change(expected, plain[..., there]) > 0.05
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_in_this_kits_blocks_the_result_is_the_arm_and_its_checkpoint_loads(arm,
     before, weights = logits(model, X), state(model)
     done = clinic.insert_norm(model, site, "LN", X)
     changed = logits(model, X)
-    assert surgery.change(changed, before) == pytest.approx(done.change, rel=1e-5)
+    assert surgery.relative_change(changed, before) == pytest.approx(done.change, rel=1e-5)
     assert {str(block.arm) for block in model.blocks} == {after}
     other = classifier(after)
     other.load_state_dict(model.state_dict())

@@ -114,12 +114,13 @@ def test_its_numbers_are_the_gradients_norm_the_loss_and_each_layers_rms(tmp_pat
         assert seen.by_layer[column].tolist() == pytest.approx(expected)
 
 
-def test_the_ring_keeps_the_last_steps_only_and_large_gradients_whose_squares_overflow_are_finite(
-    tmp_path,
+def test_the_last_steps_are_kept_and_large_gradients_whose_squares_overflow_are_finite(
+    tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(watching, "KEPT_STEPS", 3)
     model = Line()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with clinic.watch(model, optimizer, ring=3, folder=tmp_path) as seen:
+    with clinic.watch(model, optimizer, folder=tmp_path) as seen:
         for _ in range(7):
             optimizer.zero_grad()
             (1e25 * model(X)).sum().backward()
@@ -164,7 +165,7 @@ def test_weights_that_a_step_itself_made_infinite_are_told_and_not_written(tmp_p
     report, _ = failing(model, optimizer, leap, folder=tmp_path)
     assert (report.step, report.checkpoint) == (5, None)
     assert report.first.where == "0.weight"
-    assert "not finite" in report.findings[0].found
+    assert "not finite" in report.findings[0].message
     assert "weights after" not in str(report)
 
 
@@ -215,7 +216,6 @@ def test_bad_input_is_refused_in_words(tmp_path):
             ValueError,
             "steps no parameter of the model: give the optimizer that trains it",
         ),
-        ((model, mine), dict(ring=0), ValueError, "ring must be a positive whole number, got 0"),
         ((model, mine), dict(folder=tmp_path / "file"), OSError, "file"),
     ):
         with pytest.raises(error, match=words):
@@ -254,7 +254,7 @@ def test_a_loss_that_is_infinite_by_itself_is_told_before_the_gradients_that_it_
         return (out - out.detach()).square().sum().log()
 
     (finding,) = clinic.diagnose(model, (X, X), loss=log_of_zero).findings
-    assert "every site is finite and the loss is -inf" in finding.found
+    assert "every site is finite and the loss is -inf" in finding.message
     with clinic.watch(model, optimizer := sgd(model), folder=tmp_path) as seen:
         seen.loss(log_of_zero(model(X))).backward()
         with pytest.raises(NonFinite, match="every site is finite and the loss is -inf"):
@@ -356,8 +356,8 @@ def test_what_turns_nan_at_small_values_is_looked_for_in_the_modules_own_code(tm
     report = report_of(model, tmp_path, before=batches.append)
     assert (report.step, report.first.where) == (9, "3")
     for findings in (report.findings, clinic.diagnose(model, X).findings):
-        assert "look for log or sqrt of a number below 0 or 0/0" in findings[0].try_this
-        assert "norm behind the scan" not in findings[0].try_this
+        assert "look for log or sqrt of a number below 0 or 0/0" in findings[0].advice
+        assert "norm behind the scan" not in findings[0].advice
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -308,9 +308,11 @@ def test_every_norm_works_at_every_site_in_every_dtype(dtype):
 def test_under_autocast_rmsn_meets_one_dtype(monkeypatch):
     """torch.rms_norm warns of mixed dtypes on CUDA and then takes its slow path."""
     seen, run = [], nn.functional.rms_norm
-    record = lambda x, shape, weight=None, eps=None: (
-        seen.append((x.dtype, weight.dtype)) or run(x, shape, weight, eps)
-    )
+
+    def record(x, shape, weight=None, eps=None):
+        seen.append((x.dtype, weight.dtype))
+        return run(x, shape, weight, eps)
+
     monkeypatch.setattr(nn.functional, "rms_norm", record)
     with torch.autocast("cpu", torch.bfloat16):
         assert create_norm("RMSN", 8)(torch.randn(2, 3, 8).bfloat16()).dtype == torch.float32
@@ -352,7 +354,8 @@ def test_torch_func_goes_through_a_block(kind):
     """pytorch/functorch's users meet "no memory behind it" or a missing setup_context in most
     custom kernels."""
     block, x = transformed(kind)
-    block.eval()  # in training a running statistic would have to follow a transformed value: torch refuses that
+    # in training torch refuses to let a running statistic follow a transformed value
+    block.eval()
     weights = dict(block.named_parameters())
     gradients = grad(lambda given: functional_call(block, given, (x,)).square().sum())(weights)
     assert largest_gap(gradients, slopes(block, x)) < 1e-4

@@ -19,7 +19,7 @@ import mambanorm_clinic as clinic
 import mambanorm_study as study
 from mambanorm.block import init_dt_bias, initial_A_log
 from mambanorm_clinic.mixers import mixers_of, step_size
-from tests.test_check_model import IMAGES, ROWS, STEPS, found_by
+from tests.test_check_model import IMAGES, ROWS, STEPS, with_source
 from tests.test_clinic import image, labelled, next_id, ours, text, theirs
 from tests.test_clinic_surgery import logits, state
 from tests.test_clinic_watch import X, net
@@ -205,7 +205,7 @@ def weights_named(model: nn.Module, *ends: str) -> list[nn.Parameter]:
 
 
 def about(findings, word: str) -> list:
-    return [finding for finding in findings if word in finding.found]
+    return [finding for finding in findings if word in finding.message]
 
 
 @pytest.mark.parametrize("name", MIXERS)
@@ -253,8 +253,8 @@ def test_a_step_size_that_an_outer_initialization_has_set_is_told_and_mended(nam
     for bias in biases:
         spoil(bias)
     (found,) = about(clinic.diagnose(model, batch).findings, "Δ from its bias")
-    assert f"in {len(biases)} layers" in found.found
-    assert ("0.693 in every channel" in found.found) == (spoil is nn.init.zeros_)
+    assert f"in {len(biases)} layers" in found.message
+    assert ("0.693 in every channel" in found.message) == (spoil is nn.init.zeros_)
     for bias in biases:
         init_dt_bias(bias)
     assert not about(clinic.diagnose(model, batch).findings, "Δ")
@@ -310,14 +310,22 @@ def test_a_language_model_whose_earlier_logits_see_the_last_id_is_told():
     sick = ours()
     sick.backbone.norm_f = nn.Sequential(Chunks(), sick.backbone.norm_f)
     for model, severity in (
-        (TinyCausalLM(nn.GroupNorm(1, 8)), "serious"), (Tiny(nn.GroupNorm(1, 8)), "warning"), (sick, "serious"),
-    ):  # fmt: skip
+        (TinyCausalLM(nn.GroupNorm(1, 8)), "serious"),
+        (Tiny(nn.GroupNorm(1, 8)), "warning"),
+        (sick, "serious"),
+    ):
         (found,) = about(clinic.check_model(model, text()), "when the last id changes")
-        assert (found.severity, "masked model" in found.found) == (severity, severity == "warning")
+        assert (found.severity, "masked model" in found.message) == (
+            severity,
+            severity == "warning",
+        )
     for model, batch in (
-        (TinyMaskedLM(nn.GroupNorm(1, 8)), text()), (TinyCausalLM(), text()), (ours(), text()),
-        (theirs(), labelled(text())), (TinyCausalLM(nn.Dropout()), IDS),
-    ):  # fmt: skip
+        (TinyMaskedLM(nn.GroupNorm(1, 8)), text()),
+        (TinyCausalLM(), text()),
+        (ours(), text()),
+        (theirs(), labelled(text())),
+        (TinyCausalLM(nn.Dropout()), IDS),
+    ):
         assert not about(clinic.check_model(model, batch), "when the last id changes")
 
 
@@ -337,7 +345,7 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
         (found,) = seen.findings
     assert len(told) == 1
     names = dict(model=model, torch=torch)
-    exec(found.try_this, names)  # as the reader would
+    exec(found.advice, names)  # as the reader would
     spared = {
         n
         for n, p in model.named_parameters()
@@ -471,7 +479,7 @@ def test_a_frozen_batch_norm_learns_from_no_batch_and_no_change_of_0_percent_is_
     unused = nn.Sequential(with_norm(nn.BatchNorm2d(8)))
     nn.init.zeros_(unused[0][3].weight)
     assert not [
-        one for one in clinic.check_model(unused, IMAGES, evaluating=True) if " 0 %" in one.found
+        one for one in clinic.check_model(unused, IMAGES, evaluating=True) if " 0 %" in one.message
     ]
 
 
@@ -479,18 +487,21 @@ def test_a_frozen_batch_norm_learns_from_no_batch_and_no_change_of_0_percent_is_
 def test_subclasses_of_batch_norm_have_the_findings_of_batch_norm(norm):
     """huggingface/pytorch-image-models#1254 and pytorch/pytorch#187298: BatchNormAct2d is passed
     by."""
-    (small,) = found_by(clinic.check_model(with_norm(norm(8)), IMAGES[:2]), "check 1")
+    (small,) = with_source(clinic.check_model(with_norm(norm(8)), IMAGES[:2]), "check 1")
     assert small.severity == "serious"
-    (forgotten,) = found_by(
+    (forgotten,) = with_source(
         clinic.check_model(with_norm(norm(8)), IMAGES, evaluating=True), "check 7"
     )
-    assert "the same row's output changes by" in forgotten.found
+    assert "the same row's output changes by" in forgotten.message
 
 
 CONSTANT = {
     "IN of one position": (lambda: mn.MambaBlock(8, "IN", "None"), torch.randn(8, 1, 8)),
-    "LayerNorm of one channel": (lambda: nn.Sequential(nn.Linear(8, 1), nn.LayerNorm(1), nn.Linear(1, 3)), ROWS),
-}  # fmt: skip
+    "LayerNorm of one channel": (
+        lambda: nn.Sequential(nn.Linear(8, 1), nn.LayerNorm(1), nn.Linear(1, 3)),
+        ROWS,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CONSTANT)
@@ -561,7 +572,7 @@ StyleGenerator = type("StyleGenerator", (Generator,), {})
 )
 def test_the_guides_mistakes_2_4_and_5_are_found(make, x, mistake, severity):
     """Found by our audit: check_model found two of the five."""
-    found = [one for one in clinic.check_model(make(), x) if f"mistake {mistake}" in one.check]
+    found = [one for one in clinic.check_model(make(), x) if f"mistake {mistake}" in one.source]
     assert found
     assert {one.severity for one in found} == {severity}
 
@@ -576,7 +587,7 @@ def test_what_only_looks_like_one_of_these_mistakes_is_none():
         (lambda: Generator(nn.InstanceNorm2d), IMAGES),
         (lambda: Generator(FrozenBatchNorm), IMAGES),
     ):
-        assert not [one for one in clinic.check_model(make(), x) if "mistake" in one.check]
+        assert not [one for one in clinic.check_model(make(), x) if "mistake" in one.source]
 
 
 def test_a_fresh_model_of_images_has_no_vanishing_gradients():

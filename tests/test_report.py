@@ -20,8 +20,7 @@ from PIL import Image
 import mambanorm_study as study
 from mambanorm_study import base_config
 from mambanorm_study.advice.first_page import findings
-from mambanorm_study.report import execute as report
-from mambanorm_study.report import study as whole_study
+from mambanorm_study.report import execute as report, study as whole_study
 from mambanorm_study.report.execute import Kernels, run_notebook
 from mambanorm_study.report.notebook_page import render_markdown, to_html
 from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, read_outcome

@@ -25,8 +25,7 @@ from filelock import Timeout
 import mambanorm_study as study
 from mambanorm.kernels.warm import warm_up
 from mambanorm_study.cli import main as cli
-from mambanorm_study.runs import cluster
-from mambanorm_study.runs import worker as worker_module
+from mambanorm_study.runs import cluster, worker as worker_module
 from mambanorm_study.runs.cluster import count_workers, local_cluster, worker_environment
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.run import train

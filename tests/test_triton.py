@@ -23,8 +23,7 @@ from test_scan import FLOATS, OPTIONS, error, example, leaves
 
 import mambanorm as mn
 from mambanorm.kernels import backends
-from mambanorm.kernels.backends import choose
-from mambanorm.kernels.backends import triton_obstacle as obstacle
+from mambanorm.kernels.backends import choose, triton_obstacle as obstacle
 from mambanorm.operations import layers, low_rank_scan, scan_backend, selective_scan
 from mambanorm.operations.conv_gate import causal_conv
 

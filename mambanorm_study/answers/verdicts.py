@@ -161,6 +161,6 @@ def card_in_short(said: Mapping[str, Sequence[str]], basis: str) -> str:
 
     said: topic → sentences of a card.
     """
-    topics = ("who", "better", "best", "causal", "wrong", "notes")
+    topics = ("same", "better", "best", "causal", "faults", "notes")
     lines = [f"- {sentence}" for topic in topics for sentence in said[topic]]
     return f"**Answer** ({basis}).\n\n" + "\n".join(lines)

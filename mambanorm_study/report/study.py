@@ -27,8 +27,7 @@ from mambanorm_study.report.page import (
 from mambanorm_study.report.plan import StudyPlan
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.grid import unique
-from mambanorm_study.runs.store import missing_runs
-from mambanorm_study.runs.store import runs_dir as store_dir
+from mambanorm_study.runs.store import missing_runs, runs_dir as store_dir
 from mambanorm_study.runs.sweep import sweep
 from mambanorm_study.tasks import TASKS
 

@@ -8,8 +8,7 @@ from mambanorm_study.basics.atomic import writable_folder
 from mambanorm_study.basics.text import plural, spell
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import relative_cost, unique
-from mambanorm_study.runs.store import missing_runs
-from mambanorm_study.runs.store import runs_dir as store_dir
+from mambanorm_study.runs.store import missing_runs, runs_dir as store_dir
 
 # Kind of model → the arm that is timed for its runs; RMSN>SSM>None for the others.
 USUAL_ARM = {"transformer": "LN>MHA>LN"}

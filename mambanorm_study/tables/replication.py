@@ -21,8 +21,7 @@ from mambanorm_study.models.attention_arms import AUTONORM
 from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm_study.runs.recorded_results import recorded_ids, recorded_runs
-from mambanorm_study.runs.store import check_store
-from mambanorm_study.runs.store import runs_dir as store_dir
+from mambanorm_study.runs.store import check_store, runs_dir as store_dir
 from mambanorm_study.tables.experiments import (
     CROSSING_ARMS,
     MAMBA_ARM,
