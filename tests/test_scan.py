@@ -276,7 +276,7 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     """(B, D, L, N): what the kernel allocates beyond results and gradients."""
     batch, channels, length, size = shape
     arguments = leaves(example(batch, channels, length, size, gate=False))
-    plan = scan_cpu.cut(batch, length, channels, size, 1, 0, torch.get_num_threads())
+    plan = scan_cpu.make_plan(batch, length, channels, size, 1, 0, torch.get_num_threads())
     out = selective_scan(**arguments, backend="cpu")
     out.backward(
         out.detach()
@@ -319,7 +319,7 @@ def test_two_runs_give_the_same_bits_and_one_thread_the_same_result(batch):
 
 
 def test_blocks_cover_every_channel_once_and_respect_groups():
-    plan = scan_cpu.cut(3, 100, 3 * 80, 16, groups=3, rank=0, threads=2)
+    plan = scan_cpu.make_plan(3, 100, 3 * 80, 16, groups=3, rank=0, threads=2)
     channels = [
         (d, group) for start, width, group in plan.blocks for d in range(start, start + width)
     ]

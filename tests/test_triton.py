@@ -23,7 +23,7 @@ from test_scan import FLOATS, OPTIONS, error, example, leaves
 
 import mambanorm as mn
 from mambanorm.kernels import backends
-from mambanorm.kernels.backends import choose
+from mambanorm.kernels.backends import choose_backend
 from mambanorm.kernels.backends import triton_obstacle as obstacle
 from mambanorm.operations import layers, low_rank_scan, scan_backend, selective_scan
 from mambanorm.operations.conv_gate import causal_conv
@@ -425,9 +425,9 @@ def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(
     )
     assert scan_backend(CUDA) == chosen
     assert scan_backend(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"
-    assert choose("auto", CUDA, 256) == chosen
-    assert choose("auto", CUDA, vary=False) == ("mamba_ssm" if mamba_ssm else "reference")
-    assert choose("auto", CUDA, 257) == ("triton" if triton else "reference")
+    assert choose_backend("auto", CUDA, 256) == chosen
+    assert choose_backend("auto", CUDA, vary=False) == ("mamba_ssm" if mamba_ssm else "reference")
+    assert choose_backend("auto", CUDA, 257) == ("triton" if triton else "reference")
 
 
 def test_triton_says_why_it_cannot_run(monkeypatch, fresh):
