@@ -105,19 +105,18 @@ class Prepared(NamedTuple):
         They are not stored, because a saved-tensor hook may return another layout.
         """
         u, delta, B, C = self.tensors[:4]
-        if delta.dim() == 4:  # Δ's R integers
+        if delta.dim() == 4:  # (B, G, R, L)
             by_row, by_group, by_rank, by_step = delta.stride()
             return u.stride(), (by_row, by_step, by_rank, by_group), B.stride(), C.stride()
         return u.stride(), delta.stride(), B.stride(), C.stride()
 
 
 def _prepared(u, delta, A, B, C, dt_weight, D, bias):
-    """Return the `Prepared` of a scan: u (B, L, D), A (D, N), B and C (B, G, N, L), D and bias
-    (D,).
+    """Return the `Prepared` of a scan.
 
-    All are float32, with contiguous channels. delta is (B, L, D) and dt_weight None; or delta is
-    (B, G, R, L) and dt_weight (R, D): then the kernel projects Δ, and each group of B and C has its
-    own R numbers.
+    u (B, L, D), A (D, N), B and C (B, G, N, L), D and bias (D,); float32, with contiguous channels.
+    delta is (B, L, D) and dt_weight None; or delta is (B, G, R, L) and dt_weight (R, D). Then the
+    kernel projects Δ, and each group of B and C has its own R numbers.
     """
     rank, size = 0 if dt_weight is None else len(dt_weight), A.shape[1]
     plan = make_plan(*u.shape, size, B.shape[1], rank, scan_threads())
@@ -161,7 +160,7 @@ def _backward(scan, softplus, grad, states):
         ddelta = empty(batch, length, channels)
         db, dc = (zeros(batch, groups, length, size) for _ in "BC")
         grad_strides = (), *((groups * length * size, length * size, size) for _ in "BC")
-    # N rows for dA, dD, d(delta_bias), R for dt_weight
+    # rows: N of dA, dD, d(delta_bias), R of dt_weight
     sums = zeros(plan.workers, size + 2 + rank, channels)
     strides = _stride_rows(*scan.strides, grad.stride(), *grad_strides)
     scratch = empty(plan.scratch["backward"])

@@ -27,6 +27,7 @@ from mambanorm.kernels.runtime import (
 # Slots of LANES floats in a worker's tables. A row of a table holds its slots at fixed distances,
 # so LLVM sees that they never overlap. Rows are indexed, never sliced: a slice costs Numba two
 # atomic updates of a reference count.
+#
 # `rows`, one row per step; the forward pass has only the first four slots.
 _DT, _DU, _Y, _X, _DY, _DDT, _DDU, _SLOPE = (k * LANES for k in range(8))
 _FORWARD, _BACKWARD = 4 * LANES, 8 * LANES

@@ -225,11 +225,12 @@ def load_tile(
     valid = t < sizes.length
     row_mask, r = valid[:, None] & inside[None, :], tl.arange(0, RANKS)[:, None].to(tl.int64)
     x = load_rows(u, row, t, d, row_mask, PADDED)
+    group, dt_mask = first // sizes.per_dt, (r < R) & valid[None, :]
     dt_numbers = 0.0
     if dt_weight is not None:
-        at = delta.ptr + row * delta.batch + first // sizes.per_dt * delta.group
+        at = delta.ptr + row * delta.batch + group * delta.group
         at = at + t[None, :] * delta.step + r * delta.state
-        dt_numbers = tl.load(at, mask=(r < R) & valid[None, :], other=0.0).to(tl.float32)
+        dt_numbers = tl.load(at, mask=dt_mask, other=0.0).to(tl.float32)
     b = load_columns(B, row, first // sizes.per_b, t, n, valid[:, None] & (n < N)[None, :], PADDED)
     raw = raw_delta(delta, dt_weight, dt_numbers, weight, bias, shift, row, t, d, row_mask, PADDED)
     dt = raw

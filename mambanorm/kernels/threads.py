@@ -33,7 +33,7 @@ def scan_threads():
     It is torch's count, at most Numba's, and 1 in a forked child, where OpenMP cannot run.
     """
     if torch.get_num_threads() == 1 or os.getpid() != _PID:
-        return 1
+        return 1  # without reading Numba's count, which takes a moment
     _start_numba()
     return max(1, min(torch.get_num_threads(), numba.get_num_threads()))
 

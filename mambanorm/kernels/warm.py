@@ -24,9 +24,10 @@ def warm_up() -> None:
     second = None
     kernel_address(_gate_forward)
     if _gate_forward.stats.cache_misses and numba.config.NUMBA_NUM_THREADS > 1:
-        command = [sys.executable, "-m", "mambanorm.kernels.warm", SCAN_MODULE]
-        # its stderr is hidden, because this process already prints that it compiles
-        second = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        second = subprocess.Popen(
+            [sys.executable, "-m", "mambanorm.kernels.warm", SCAN_MODULE],
+            stderr=subprocess.DEVNULL,  # this process already prints that it compiles
+        )
     for name in ("conv_gate", "norm", "runtime"):
         _compile_module(name)
     if second is not None:
