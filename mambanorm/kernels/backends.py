@@ -55,7 +55,7 @@ def numba_works():
     Otherwise warn that plain torch computes instead, slowly.
     """
     try:
-        importlib.import_module("numba")
+        import numba  # noqa: F401  (torch.compile can trace this, but not importlib)
     except Exception as error:  # a Numba for another NumPy raises more than ImportError
         warnings.warn(
             f"numba cannot be imported ({error}): the CPU uses slow plain torch instead: "
