@@ -137,7 +137,8 @@ def _conv_forward(worker, workers, integers, buffers):
 def _conv_backward(worker, workers, integers, buffers):
     """Compute the gradients of `_conv_forward`.
 
-    integers: as there. buffers: u, taps, bias, grad; results du and each worker's sums.
+    integers: as in `_conv_forward`. buffers: u, taps, bias, grad; results du and the sums of each
+    worker.
     """
     batch, height, width, channels, down, across, above, left = integers
     u, w, bias, grad = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)
