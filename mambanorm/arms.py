@@ -73,6 +73,7 @@ class Arm(_Fields):
     mixer = "SSM"
 
     def __new__(cls, n1: str | None, n2: str | None, more: MoreNorms = ()) -> Self:
+        """Return an arm; names are checked and normalized."""
         return super().__new__(cls, norm_name(n1), norm_name(n2), further_norms(more))
 
     @classmethod

@@ -1,5 +1,4 @@
-"""Claims about the selective scan: the CPU kernel equals the reference, the reference equals its
-equations.
+"""Claims about the selective scan: the CPU kernel equals the reference, which equals its equations.
 
 Glossary: B batch, L length, D channels, N state size, G groups; see `operations/reference.py` for
 the equations.
@@ -35,7 +34,7 @@ def two_threads():
 
 
 def matrix(kind, batch, channels, length, size):
-    """B or C: kind "constant", or the number of groups; 0 for (B, N, L)."""
+    """Return B or C; kind is "constant", 0 for (B, N, L), or the number of groups."""
     if kind == "constant":
         return torch.randn(channels, size)
     shape = (batch, size, length) if kind == 0 else (batch, kind, size, length)
@@ -83,12 +82,12 @@ def leaves(arguments, dtype=torch.float32):
 
 
 def error(ours, theirs):
-    """Largest difference relative to the largest value."""
+    """Return the largest difference relative to the largest value."""
     return ((ours.double() - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30)).item()
 
 
 def assert_equals_reference(arguments, forward=1e-5, backward=2e-5):
-    """cpu in float32 against the reference in float64: result, last state, every gradient."""
+    """Compare cpu in float32 with the reference in float64: result, last state, gradients."""
     ours, theirs = leaves(arguments), leaves(arguments, torch.float64)
     out, last = selective_scan(**ours, return_last_state=True, backend="cpu")
     expected, expected_last = selective_scan(**theirs, return_last_state=True, backend="reference")
@@ -104,11 +103,11 @@ def assert_equals_reference(arguments, forward=1e-5, backward=2e-5):
 
 
 def numpy_scan(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False):
-    """The equations again, transcribed independently: float64, one scalar state at a time."""
+    """Compute the equations independently: float64, one scalar state at a time."""
     u, delta, A, B, C = (np.asarray(x.detach(), dtype=np.float64) for x in (u, delta, A, B, C))
     batch, channels, length = u.shape
 
-    def pick(m, b, d, n, t):
+    def element(m, b, d, n, t):
         if m.ndim == 2:
             return m[d, n]
         return m[b, n, t] if m.ndim == 3 else m[b, d * m.shape[1] // channels, n, t]
@@ -120,9 +119,12 @@ def numpy_scan(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplu
         if delta_softplus and step <= 20:
             step = math.log1p(math.exp(step))
         for n in range(A.shape[1]):
-            h = math.exp(step * A[d, n]) * last[b, d, n] + step * pick(B, b, d, n, t) * u[b, d, t]
+            h = (
+                math.exp(step * A[d, n]) * last[b, d, n]
+                + step * element(B, b, d, n, t) * u[b, d, t]
+            )
             last[b, d, n] = h
-            out[b, d, t] += pick(C, b, d, n, t) * h
+            out[b, d, t] += element(C, b, d, n, t) * h
         if D is not None:
             out[b, d, t] += float(D[d]) * u[b, d, t]
         if z is not None:
@@ -138,9 +140,8 @@ FORMS = [(0, 0), (2, 4), ("constant", 2), (0, "constant")]
 @pytest.mark.parametrize(("b", "c"), FORMS)
 def test_reference_is_the_equations(b, c):
     arguments = example(channels=4, length=9, b=b, c=c)
-    arguments["delta"] = torch.linspace(-3, 24, 2 * 4 * 9).view(
-        2, 4, 9
-    )  # above 20 the softplus is the identity
+    # above 20 the softplus is the identity
+    arguments["delta"] = torch.linspace(-3, 24, 2 * 4 * 9).view(2, 4, 9)
     arguments = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
     out, last = selective_scan(**arguments, return_last_state=True)
     expected, expected_last = numpy_scan(**arguments)
@@ -156,15 +157,17 @@ OPTIONS = [
     (True, True, True),
     (False, False, False),
 ]
+# every length, width, state size, form of B and C, and option; a chunk has 44 steps
 SIZES = [
-    *(dict(channels=33, length=length) for length in (1, 2, 43, 44, 45, 89, 1000)),  # a chunk has 44 steps
-    *(dict(batch=batch, channels=channels) for batch, channels in ((1, 1), (1, 130), (3, 31), (3, 64), (5, 32))),
+    *(dict(channels=33, length=length) for length in (1, 2, 43, 44, 45, 89, 1000)),
+    *(dict(batch=batch, channels=channels)
+      for batch, channels in ((1, 1), (1, 130), (3, 31), (3, 64), (5, 32))),
     *(dict(channels=34, size=size) for size in (1, 16, 64)),
     *(dict(channels=78, length=50, b=b, c=c, batch=1 + (b + c) % 2, gate=b < c, skip=b > 0)
       for b, c in ((0, 0), (0, 3), (1, 2), (2, 0), (3, 1), (2, 3), (3, 3))),
-    *(dict(skip=skip, bias=bias, softplus=softplus, gate=skip == bias) for skip, bias, softplus in OPTIONS),
+    *(dict(skip=skip, bias=bias, softplus=softplus, gate=skip == bias)
+      for skip, bias, softplus in OPTIONS),
 ]  # fmt: skip
-"""Every length, width, state size, form of B and C, and option."""
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -173,8 +176,7 @@ def test_cpu_equals_reference(sizes):
 
 
 def test_slow_decay_is_as_exact_as_in_the_reference():
-    """Decay near 1 multiplies the rounding of the exponential by 1/(1 - decay), here 250, in
-    both."""
+    """A decay near 1 multiplies the rounding of the exponential by 1/(1 - decay), 250 in both."""
     arguments = example(channels=32, length=1000, softplus=False, bias=False)
     arguments |= {
         "A": -torch.rand(32, 3) - 0.5,
@@ -213,12 +215,12 @@ def test_softplus_is_exact_on_both_sides_of_its_threshold():
     arguments = example(batch=1, channels=1, length=700, gate=False, bias=False, skip=False)
     arguments |= {"delta": delta, "A": torch.full((1, 3), -1e4)}
     arguments |= {"B": torch.ones(1, 3, 700), "C": torch.full((1, 3, 700), 1 / 3)}
-    arguments["u"] = torch.ones_like(delta)  # the state forgets at once: out = softplus(delta)
-    shown = delta > -5
+    arguments["u"] = torch.ones_like(delta)  # the state decays to 0 at once: out = softplus(delta)
+    large = delta > -5
     expected = torch.nn.functional.softplus(delta.double())
-    ratio = selective_scan(**arguments)[shown].double() / expected[shown]
+    ratio = selective_scan(**arguments)[large].double() / expected[large]
     assert (ratio - 1).abs().max() < 1e-6
-    arguments["A"] = torch.zeros(1, 3)  # nothing decays: the sum keeps the tiny ones
+    arguments["A"] = torch.zeros(1, 3)  # nothing decays, so the sum contains the tiny ones
     assert error(selective_scan(**arguments), expected.cumsum(-1)) < 2e-6
     tiny = selective_scan(
         **{k: v[..., :1] if k in ("u", "delta", "B", "C") else v for k, v in arguments.items()}
@@ -237,7 +239,7 @@ def finite_pattern(arguments):
     "change", [{"A": torch.full((3, 3), 90.0)}, {"delta": torch.full((2, 3, 200), -1e6)}]
 )
 def test_a_growing_state_overflows_where_the_reference_does(change):
-    """The loops on the CPU know states that decay: a scan with others is the reference's."""
+    """The CPU kernel assumes states that decay; the reference computes all other scans."""
     arguments = example(channels=3, length=200, softplus=False, bias=False) | change
     for ours, theirs in finite_pattern(arguments):
         assert torch.equal(ours, theirs)
@@ -276,11 +278,10 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     """(B, D, L, N): what the kernel allocates beyond results and gradients."""
     batch, channels, length, size = shape
     arguments = leaves(example(batch, channels, length, size, gate=False))
-    plan = scan_cpu.cut(batch, length, channels, size, 1, 0, torch.get_num_threads())
+    plan = scan_cpu.make_plan(batch, length, channels, size, 1, 0, torch.get_num_threads())
     out = selective_scan(**arguments, backend="cpu")
-    out.backward(
-        out.detach()
-    )  # so that tracemalloc sees neither the kernel loaded nor what torch imports on first use
+    # tracemalloc must see neither the load of the kernel nor what torch imports on first use
+    out.backward(out.detach())
     allocated, make = [], {}
     for name in ("empty", "zeros"):
         make[name] = getattr(scan_cpu, name)
@@ -297,10 +298,9 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     monkeypatch.undo()
-    gradients = 4 * (
-        3 * batch * channels * length + 2 * batch * length * size
-    )  # out, du, ddelta; dB, dC
-    scratch = 4 * math.prod(plan.scratch["forward"])  # freed before the backward pass makes its own
+    # out, du, ddelta; dB, dC
+    gradients = 4 * (3 * batch * channels * length + 2 * batch * length * size)
+    scratch = 4 * math.prod(plan.scratch["forward"])  # freed before the backward pass
     assert scratch in allocated
     assert 0 < sum(allocated) - scratch - gradients + peak <= 0.05 * 4 * math.prod(shape)
 
@@ -319,7 +319,7 @@ def test_two_runs_give_the_same_bits_and_one_thread_the_same_result(batch):
 
 
 def test_blocks_cover_every_channel_once_and_respect_groups():
-    plan = scan_cpu.cut(3, 100, 3 * 80, 16, groups=3, rank=0, threads=2)
+    plan = scan_cpu.make_plan(3, 100, 3 * 80, 16, groups=3, rank=0, threads=2)
     channels = [
         (d, group) for start, width, group in plan.blocks for d in range(start, start + width)
     ]
@@ -334,9 +334,9 @@ def test_scans_from_several_python_threads_do_not_disturb_each_other():
     assert all(torch.equal(expected, result) for result in results)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_scans_too():
-    """OpenMP dies in a forked child, so the child takes one thread."""
+    """OpenMP cannot run in a forked child, so the child takes one thread."""
     arguments = example(batch=2, channels=4)
     selective_scan(**arguments)
     child = os.fork()
@@ -406,7 +406,7 @@ def test_a_wrong_argument_is_named(message):
         selective_scan(**(example() | BAD[message]))
 
 
-def test_wide_registers_are_asked_for_and_change_no_bit():
+def test_wide_registers_are_requested_and_change_no_bit():
     def plain(x, y):
         for i in range(64):
             y[i] = x[i] * x[i] + y[i]
@@ -416,19 +416,18 @@ def test_wide_registers_are_asked_for_and_change_no_bit():
         for i in range(64):
             y[i] = x[i] * x[i] + y[i]
 
-    found = []
+    results = []
     for function in (plain, wide):
         compiled, y = numba.njit(fastmath={"contract"})(function), np.ones(64, np.float32)
         compiled(np.linspace(0, 1, 64, dtype=np.float32), y)
         llvm = compiled.inspect_llvm(compiled.signatures[0])
         assert ('"prefer-vector-width"="512"' in llvm) == (function is wide)
-        found.append(y)
-    assert found[0].tobytes() == found[1].tobytes()
+        results.append(y)
+    assert results[0].tobytes() == results[1].tobytes()
 
 
 def test_it_works_where_no_cache_can_be_written(tmp_path):
-    """Numba refuses `cache=True` without a writable folder; the kernels must compile all the
-    same."""
+    """Numba refuses `cache=True` without a writable folder; the kernels must compile anyway."""
     code = """
 import numba, numba.core.caching as caching
 def refuse(*a, **k): raise RuntimeError("cannot cache function: no locator available")
@@ -453,8 +452,10 @@ print(twice(_f(0)), sum(twice.stats.cache_hits.values()))
 
 
 def test_numbas_cache_notices_a_change_of_a_helper_in_another_file(tmp_path):
-    """`twice` takes in `sigmoid` of runtime.py: changed there, it is compiled anew; unchanged, it
-    is found compiled."""
+    """`twice` inlines `sigmoid` of runtime.py.
+
+    If `sigmoid` has changed, `twice` is compiled again; otherwise it is loaded from the cache.
+    """
     folder = tmp_path / "tiny" / "kernels"
     folder.mkdir(parents=True)
     helpers, outer = folder / "runtime.py", folder / "outer.py"

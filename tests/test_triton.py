@@ -1,8 +1,7 @@
-"""Claims about the Triton scan and convolution: kernels equal the reference, whatever the shapes,
-layouts and options.
+"""Claims about the Triton scan and convolution: the kernels equal the reference in every form.
 
-Without a GPU the kernels run in Triton's interpreter (conftest.py asks for it), one operation at a
-time in NumPy: the sizes here are small. With a GPU the same tests run there.
+Without a GPU the kernels run in Triton's interpreter (conftest.py requests it), one operation at a
+time in NumPy, so the sizes are small. With a GPU the same tests run on it.
 
 Glossary: B batch, L length, D channels, N state size, G groups; see `operations/reference.py` for
 the equations.
@@ -23,7 +22,7 @@ from test_scan import FLOATS, OPTIONS, error, example, leaves
 
 import mambanorm as mn
 from mambanorm.kernels import backends
-from mambanorm.kernels.backends import choose, triton_obstacle as obstacle
+from mambanorm.kernels.backends import choose_backend, triton_obstacle as obstacle
 from mambanorm.operations import layers, low_rank_scan, scan_backend, selective_scan
 from mambanorm.operations.conv_gate import causal_conv
 
@@ -47,8 +46,10 @@ def scan(arguments, **options):
 
 
 def compare(ours, theirs, forward, backward):
-    """Results, last states and every gradient of two sets of leaves, the second one through the
-    reference."""
+    """Compare results, last states and every gradient of two sets of leaves.
+
+    The second set goes through the reference.
+    """
     out, last = scan(ours, return_last_state=True)
     expected, expected_last = selective_scan(**theirs, return_last_state=True, backend="reference")
     direction = torch.randn(expected.shape, dtype=expected.dtype)
@@ -68,7 +69,7 @@ def compare(ours, theirs, forward, backward):
 
 
 def assert_equals_reference(arguments, forward=1e-5, backward=2e-5):
-    """triton in float32 against the reference in float64, as close as the CPU kernel is."""
+    """Compare triton in float32 with the reference in float64, to the CPU kernel's bounds."""
     compare(leaves(on_device(arguments)), leaves(arguments, torch.float64), forward, backward)
 
 
@@ -102,11 +103,11 @@ def test_triton_equals_reference(sizes):
 # ------------------------------------------------------------------------------------ low precision
 @pytest.mark.parametrize(("dtype", "ulp"), [(torch.bfloat16, 2**-7), (torch.float16, 2**-10)])
 def test_low_precision_inputs_are_computed_in_float32_and_cast_back(dtype, ulp):
-    """The same inputs in float32 and in `dtype` differ only by the cast of what comes out.
+    """Results for the same inputs in float32 and in `dtype` differ only by the cast of the result.
 
-    A cast is off by half a unit in the last place, by a whole one in Triton's interpreter, which
-    cuts bfloat16 off where a GPU rounds. The gradients follow with the same bound: each is cast
-    once, at its end.
+    A cast is off by half a unit in the last place. In Triton's interpreter it is off by a whole
+    unit, because it truncates bfloat16 and a GPU rounds. The gradients have the same bound: each is
+    cast once, at its end.
     """
     low = {
         k: v.to(dtype) if isinstance(v, torch.Tensor) else v
@@ -138,8 +139,10 @@ def test_a_non_finite_input_reaches_the_result_as_in_the_reference(name, value):
 def test_an_infinity_in_the_last_step_stays_one_and_makes_no_nan_of_what_lies_beyond_the_lanes(
     name,
 ):
-    """Nothing here cancels: all is positive. D = 3 and N = 3 fill tiles of 4 and 4, and 0·∞ in a
-    lane is NaN."""
+    """All values are positive, so nothing cancels.
+
+    D = 3 and N = 3 fill tiles of 4 and 4, and 0·∞ in a padded lane would be NaN.
+    """
     arguments = example(batch=1, channels=3, length=6, gate=False) | {
         "direction": torch.ones(1, 3, 6)
     }
@@ -147,31 +150,31 @@ def test_an_infinity_in_the_last_step_stays_one_and_makes_no_nan_of_what_lies_be
         k: v.abs() for k, v in arguments.items() if k in ("u", "B", "C", "D", "delta_bias")
     }
     arguments[name if name != "grad" else "direction"][..., -1] = math.inf
-    found = []
-    for place, backend in ((on_device, "triton"), (dict, "reference")):
-        inputs = leaves(place(arguments))
+    results = []
+    for move, backend in ((on_device, "triton"), (dict, "reference")):
+        inputs = leaves(move(arguments))
         direction = inputs.pop("direction").detach()
         with np.errstate(all="ignore"):
             out, last = selective_scan(**inputs, return_last_state=True, backend=backend)
             out.backward(direction)
-        found.append(
+        results.append(
             [out.detach(), last, *(inputs[k].grad for k in FLOATS if inputs[k] is not None)]
         )
-    for ours, theirs in zip(*found, strict=True):
+    for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours.isinf().cpu(), theirs.isinf())
         assert torch.equal(ours.isnan().cpu(), theirs.isnan())
 
 
 def surrounded_by_nan(tensor):
-    """The same values as a view into a larger tensor whose every other element is NaN."""
-    room = tensor.new_full([n + 3 for n in tensor.shape], math.nan)
-    view = room[tuple(slice(1, 1 + n) for n in tensor.shape)]
+    """Return the same values as a view of a larger tensor of NaN."""
+    wide = tensor.new_full([n + 3 for n in tensor.shape], math.nan)
+    view = wide[tuple(slice(1, 1 + n) for n in tensor.shape)]
     view.copy_(tensor)
     return view
 
 
-def results(arguments):
-    """Result, last state and all gradients."""
+def result_and_gradients(arguments):
+    """Return result, last state and all gradients."""
     inputs = [arguments[name].requires_grad_() for name in FLOATS if arguments[name] is not None]
     out, last = scan(arguments, return_last_state=True)
     return [out, last, *torch.autograd.grad(out.square().sum(), inputs)]
@@ -180,18 +183,20 @@ def results(arguments):
 def test_lanes_beyond_the_inputs_read_nothing_and_every_buffer_is_written_before_it_is_read(
     monkeypatch,
 ):
-    """D = 5 and N = 3 fill tiles of 8 and 4; a NaN lies wherever a mask is missing, and in every
-    new buffer."""
+    """D = 5 and N = 3 fill tiles of 8 and 4.
+
+    A read without its mask gives NaN, and every new buffer is filled with NaN.
+    """
     arguments = on_device(example(length=6, b=1, c=0))
-    expected = results(leaves(arguments))
-    room = {
+    expected = result_and_gradients(leaves(arguments))
+    surrounded = {
         k: surrounded_by_nan(v) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()
     }
     make = torch.Tensor.new_empty
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: make(*a, **k).fill_(math.nan))
-    found = results(room)
+    actual = result_and_gradients(surrounded)
     monkeypatch.undo()
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         assert torch.equal(a, b)
 
 
@@ -233,24 +238,23 @@ def test_gradients_come_where_asked_for_once_and_in_the_layout_of_the_kernel():
 
 @pytest.mark.parametrize("arm", ["RMSN>SSM>None", "None>SSM>GN"])
 def test_a_block_computes_the_same_with_triton_as_with_the_reference(arm):
-    found = []
+    results = []
     for backend in ("triton", "reference"):
         torch.manual_seed(0)
         n1, n2, _ = mn.Arm.parse(arm)
         block = mn.MambaBlock(8, n1, n2, d_state=4, scan_backend=backend).to(DEVICE)
         y = block(torch.randn(2, 5, 8, device=DEVICE))
         y.square().sum().backward()
-        found.append([y, *(p.grad for p in block.parameters())])
-    for ours, theirs in zip(*found, strict=True):
+        results.append([y, *(p.grad for p in block.parameters())])
+    for ours, theirs in zip(*results, strict=True):
         assert error(ours.detach(), theirs.detach().double()) < 2e-5
 
 
 def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(monkeypatch):
-    """The block as CUDA runs it, with the convolution that it takes there: what goes into the scan,
-    and what comes out.
+    """The block runs as on CUDA, with the convolution that it uses there.
 
     Forward and backward, a dozen results in a row are rounded to the 8 bits of bfloat16, by up to
-    2^-8 each, as Triton's interpreter cuts off where a GPU rounds: 5 % in all.
+    2^-8 each, because Triton's interpreter truncates and a GPU rounds: 5 % in all.
     """
     seen, ours = {}, scan_triton.low_rank_scan_triton
 
@@ -264,23 +268,23 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
     torch.manual_seed(0)
     block = mn.MambaBlock(8, d_state=4, scan_backend="triton").to(DEVICE)
     x = torch.randn(2, 5, 8, device=DEVICE)
-    found = []
+    results = []
     for enabled in (False, True):
         with torch.autocast(DEVICE, torch.bfloat16, enabled=enabled):
             y = block(x)
-        found.append([y - x, *torch.autograd.grad(y.square().sum(), list(block.parameters()))])
+        results.append([y - x, *torch.autograd.grad(y.square().sum(), list(block.parameters()))])
     low = {"u", "dt", "B", "C"}
     assert low < seen.keys()
     assert seen == {name: torch.bfloat16 if name in low else torch.float32 for name in seen}
-    for full, half in zip(*found, strict=True):
+    for full, half in zip(*results, strict=True):
         assert half.dtype == torch.float32
         assert error(half.detach(), full.detach().double()) < 0.05
 
 
 # ----------------------------------------------------------------------- the scan from Δ's low rank
+# The last place of bfloat16. A cast is off by half of it; in Triton's interpreter, which truncates,
+# by all of it.
 BFLOAT_ULP = 2**-7
-"""The last place of bfloat16. A cast is off by half of it, in Triton's interpreter, which cuts off,
-by all of it."""
 
 
 def sample(*shape, seed=0):
@@ -288,35 +292,37 @@ def sample(*shape, seed=0):
 
 
 def strided(x):
-    """The same values, (B, L, E), cut out of a wider tensor whose other half is NaN."""
+    """Return the same values (B, L, E), as a part of a wider tensor whose other half is NaN."""
     wide = torch.full((*x.shape[:-1], 2 * x.shape[-1]), math.nan, dtype=x.dtype, device=x.device)
     wide[..., x.shape[-1] :] = x
     return wide[..., x.shape[-1] :]
 
 
-def run(function, inputs, dtype, device, place):
-    """Result and gradients, in float64; the inputs, by name, in `dtype`; None stays None. `place`
-    puts rows "x"."""
-    given = {name: None if v is None else v.to(device, dtype) for name, v in inputs.items()}
-    given |= {name: place(given[name]) for name in given if name == "x"}
-    given = {name: None if v is None else v.detach().requires_grad_() for name, v in given.items()}
-    y = function(**given)
-    there = [name for name, v in given.items() if v is not None]
-    grads = torch.autograd.grad(
-        (y * sample(*y.shape, seed=90).to(y)).sum(), [given[name] for name in there]
-    )
-    found = {"y": y} | dict(zip(there, grads, strict=True))
-    return {name: value.detach().cpu().double() for name, value in found.items()}
+def run(function, inputs, dtype, device, lay_out):
+    """Return result and gradients, in float64.
+
+    The inputs are cast to `dtype`; None stays None. `lay_out` changes the layout of the input x.
+    """
+    tensors = {}
+    for name, value in inputs.items():
+        if value is not None:
+            value = value.to(device, dtype)
+            tensors[name] = (lay_out(value) if name == "x" else value).detach().requires_grad_()
+    y = function(**(inputs | tensors))
+    loss = (y * sample(*y.shape, seed=90).to(y)).sum()
+    grads = torch.autograd.grad(loss, list(tensors.values()))
+    results = {"y": y, **dict(zip(tensors, grads, strict=True))}
+    return {name: value.detach().cpu().double() for name, value in results.items()}
 
 
-def assert_equals_twin(kernel, twin, inputs, dtype, bound, place=lambda x: x):
-    """The kernel in `dtype` against the twin in float64, on the very numbers that `dtype` holds.
-    Errors are relative to the largest number of each result."""
-    held = {name: None if v is None else v.to(dtype).double() for name, v in inputs.items()}
-    ours, theirs = (
-        run(kernel, held, dtype, DEVICE, place),
-        run(twin, held, torch.float64, "cpu", lambda x: x),
-    )
+def assert_equals_twin(kernel, twin, inputs, dtype, bound, lay_out=lambda x: x):
+    """Compare the kernel in `dtype` with the twin in float64, on inputs rounded to `dtype`.
+
+    Errors are relative to the largest number of each result.
+    """
+    rounded = {name: None if v is None else v.to(dtype).double() for name, v in inputs.items()}
+    ours = run(kernel, rounded, dtype, DEVICE, lay_out)
+    theirs = run(twin, rounded, torch.float64, "cpu", lambda x: x)
     errors = {name: float((ours[name] - value).abs().max() / value.abs().max().clamp(min=1e-3))
               for name, value in theirs.items()}  # fmt: skip
     assert max(errors.values()) <= bound, errors
@@ -327,14 +333,21 @@ def low_scan(**named):
 
 
 def low_twin(**named):
-    """Δ is made first, in float64."""
+    """Compute Δ first, in float64."""
     return low_rank_scan(**named, backend="reference")
 
 
 def low_inputs(batch, length, channels, size, rank, groups=1):
-    shapes = dict(u=(batch, length, channels), dt=(batch, length, groups, rank), B=(batch, length, groups, size),
-                  C=(batch, length, groups, size), dt_weight=(channels, rank), dt_bias=(channels,),
-                  A_log=(channels, size), D=(channels,))  # fmt: skip
+    shapes = dict(
+        u=(batch, length, channels),
+        dt=(batch, length, groups, rank),
+        B=(batch, length, groups, size),
+        C=(batch, length, groups, size),
+        dt_weight=(channels, rank),
+        dt_bias=(channels,),
+        A_log=(channels, size),
+        D=(channels,),
+    )
     return {name: sample(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
 
 
@@ -378,15 +391,13 @@ def conv_inputs(batch, length, channels, taps):
 def test_the_convolution_equals_its_twin_at_every_size_and_reads_any_strides(
     batch, length, channels, taps
 ):
-    inputs, place = (
-        conv_inputs(batch, length, channels, taps),
-        strided if length % 2 else lambda x: x,
-    )
-    assert_equals_twin(conv_silu_triton, conv_twin, inputs, torch.float32, 2e-6, place)
+    inputs = conv_inputs(batch, length, channels, taps)
+    lay_out = strided if length % 2 else lambda x: x
+    assert_equals_twin(conv_silu_triton, conv_twin, inputs, torch.float32, 2e-6, lay_out)
 
 
 def test_the_convolution_in_bfloat16_is_off_by_one_cast():
-    """Computed in float32 from what bfloat16 holds; the result and each gradient are cast once."""
+    """The kernel computes in float32 from bfloat16 inputs; result and gradients are cast once."""
     assert_equals_twin(
         conv_silu_triton, conv_twin, conv_inputs(2, 19, 6, 4), torch.bfloat16, BFLOAT_ULP
     )
@@ -394,16 +405,15 @@ def test_the_convolution_in_bfloat16_is_off_by_one_cast():
 
 # ----------------------------------------------------------------------------- back ends and errors
 @pytest.fixture
-def fresh():
-    """`obstacle` remembers its answers; tests that change the world start and leave without."""
+def no_cached_obstacle():
+    """Empty the cache of `obstacle` before and after a test that changes its answer."""
     obstacle.cache_clear()
     yield
     obstacle.cache_clear()
 
 
-CUDA = SimpleNamespace(
-    device=torch.device("cuda"), dtype=torch.bfloat16
-)  # all that the choice looks at
+# a tensor on CUDA, as far as the choice of a back end reads it
+CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -424,12 +434,12 @@ def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(
     )
     assert scan_backend(CUDA) == chosen
     assert scan_backend(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"
-    assert choose("auto", CUDA, 256) == chosen
-    assert choose("auto", CUDA, vary=False) == ("mamba_ssm" if mamba_ssm else "reference")
-    assert choose("auto", CUDA, 257) == ("triton" if triton else "reference")
+    assert choose_backend("auto", CUDA, 256) == chosen
+    assert choose_backend("auto", CUDA, vary=False) == ("mamba_ssm" if mamba_ssm else "reference")
+    assert choose_backend("auto", CUDA, 257) == ("triton" if triton else "reference")
 
 
-def test_triton_says_why_it_cannot_run(monkeypatch, fresh):
+def test_triton_says_why_it_cannot_run(monkeypatch, no_cached_obstacle):
     with pytest.raises(
         ValueError, match=r"takes float32, bfloat16 or float16, given torch.float64 on cpu"
     ):
@@ -442,9 +452,7 @@ def test_triton_says_why_it_cannot_run(monkeypatch, fresh):
     if DEVICE == "cpu":
         assert re.search("cannot start here.*C compiler", obstacle("cuda"), re.DOTALL)
     obstacle.cache_clear()
-    monkeypatch.setitem(
-        sys.modules, "triton", None
-    )  # what an import of it then raises is ImportError
+    monkeypatch.setitem(sys.modules, "triton", None)  # then importing it raises ImportError
     monkeypatch.delitem(sys.modules, "mambanorm.kernels.scan_triton_loops")
     with pytest.raises(
         ValueError, match="needs the package triton, which cannot be imported.*pip install triton"
@@ -457,7 +465,7 @@ DRIVER = """
 import torch, triton
 from triton.backends.compiler import GPUTarget
 
-class Driver:  # all that compiling asks a driver for; a device of its own for each capability
+class Driver:  # what the compiler needs of a driver; one device per capability
     def get_current_device(self): return capability
     def get_current_stream(self, device): return 0
     def get_current_target(self): return GPUTarget("cuda", capability, 32)
@@ -465,13 +473,16 @@ class Driver:  # all that compiling asks a driver for; a device of its own for e
 class Recorder:
     def __init__(self, kernel): self.kernel = kernel
     def __getitem__(self, grid):
-        return lambda *arguments, **options: made.append(self.kernel.warmup(*arguments, grid=grid, **options))
+        def record(*arguments, **options):
+            compiled.append(self.kernel.warmup(*arguments, grid=grid, **options))
+        return record
 
 triton.runtime.driver.set_active(Driver())
-made = []
+compiled = []
 from mambanorm.kernels import conv_triton, scan_triton
 for module in (scan_triton, conv_triton):
-    module.forward_kernel, module.backward_kernel = Recorder(module.forward_kernel), Recorder(module.backward_kernel)
+    module.forward_kernel = Recorder(module.forward_kernel)
+    module.backward_kernel = Recorder(module.backward_kernel)
 """
 
 KERNELS = """
@@ -484,9 +495,11 @@ from triton.backends import nvidia
 def spilled(kernel):  # bytes of registers
     tool = Path(nvidia.__file__).with_name("bin") / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"]), file.flush()
-        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True).stdout
-    return int(re.search("STACK:(\\d+)", said)[1])
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [tool, "-res-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True).stdout
+    return int(re.search("STACK:(\\d+)", usage)[1])
 
 forms = [dict(b=2, c=1, channels=64, size=16), dict(size=1, channels=1, length=1)]
 forms += [dict(skip=False, bias=False, softplus=False), dict(batch=40, channels=256, size=64)]
@@ -495,39 +508,41 @@ for form, dtype in zip(forms, (torch.float32, torch.bfloat16, torch.float16, tor
     arguments = leaves(example(**form, gate=False), dtype)
     del arguments["z"]
     scan_triton.scan_triton(**arguments)[0].sum().backward()
-print(*(len(kernel.asm["cubin"]) > 1000 for kernel in made))
-made.clear()
+print(*(len(kernel.asm["cubin"]) > 1000 for kernel in compiled))
+compiled.clear()
 whole, odd = (40, 24, 128, 16, 4), (40, 7, 24, 3, 5)  # rows, steps, channels, states, rank
-for capability, shape, dtype in ((80, whole, torch.bfloat16), (90, whole, torch.bfloat16), (90, odd, torch.float32)):
-    rows = dict.fromkeys(("u", "dt", "B", "C", "x"), dtype)  # the parameters stay in float32
-    scan, conv = low_inputs(*shape), conv_inputs(*shape[:3], 4)
-    for function, inputs in ((scan_triton.low_rank_scan_triton, scan), (conv_triton.conv_silu_triton, conv)):
-        given = {k: v.to(rows.get(k, torch.float32)).requires_grad_() for k, v in inputs.items()}
-        out = function(**given)
-        (out[0] if function is scan_triton.low_rank_scan_triton else out).sum().backward()
-for kernel in made:
+bfloat16 = torch.bfloat16
+cases = (80, whole, bfloat16), (90, whole, bfloat16), (90, odd, torch.float32)
+for capability, shape, dtype in cases:
+    dtypes = dict.fromkeys(("u", "dt", "B", "C", "x"), dtype)  # the parameters stay in float32
+    def leaves_of(inputs):
+        return {k: v.to(dtypes.get(k, torch.float32)).requires_grad_() for k, v in inputs.items()}
+    scan_triton.low_rank_scan_triton(**leaves_of(low_inputs(*shape)))[0].sum().backward()
+    conv_triton.conv_silu_triton(**leaves_of(conv_inputs(*shape[:3], 4))).sum().backward()
+for kernel in compiled:
     print(f"sm_{kernel.metadata.target.arch}", spilled(kernel), kernel.metadata.shared < 48000,
           "mma" in kernel.asm["ptx"])
 """
 
 
 def test_the_kernels_compile_for_nvidia_gpus_those_of_a_block_without_spills(tmp_path):
-    """The interpreter forgives what the compiler does not; the compiler needs no GPU. From source
-    to machine code, in a process of its own, in which kernels are compiled and never started. At
-    the sizes of a block nothing becomes a matrix product, which would be in TF32."""
-    keep = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    """The interpreter accepts code that the compiler refuses; the compiler needs no GPU.
+
+    A separate process compiles the kernels to machine code and never starts them. At the sizes of a
+    block, nothing may become a matrix product, which would be in TF32.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    environment = keep | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
     command = [sys.executable, "-c", DRIVER + KERNELS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     every_form, *lines = done.stdout.splitlines()
     assert every_form.split() == ["True"] * 8
     kernels = [line.split() for line in lines]
-    assert [arch for arch, *_ in kernels] == ["sm_80"] * 4 + [
-        "sm_90"
-    ] * 8  # scan and convolution, forward and backward
-    assert all(int(spilled) <= 16 for _, spilled, *_ in kernels), (
-        lines
-    )  # bytes; 3.6 spills 8, 3.7 none
-    assert all(rest == ["True", "False"] for _, _, *rest in kernels), lines
+    # scan and convolution, forward and backward
+    assert [arch for arch, *_ in kernels] == ["sm_80"] * 4 + ["sm_90"] * 8
+    # bytes; Triton 3.6 spills 8, 3.7 none
+    assert all(int(spilled) <= 16 for _, spilled, _, _ in kernels), lines
+    assert all(fits == "True" for _, _, fits, _ in kernels), lines
+    assert all(uses_mma == "False" for _, _, _, uses_mma in kernels), lines

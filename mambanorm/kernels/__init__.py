@@ -1,17 +1,18 @@
-"""The kernels: the fused loops of norms, block and scan, and what starts them. Nothing here knows a
-config.
+"""The kernels: the fused loops of norms, block and scan, and the code that starts them.
 
-    backends.py                     which back end computes an operation; the scan of the package
-    mamba-ssm runtime.py                      helpers of every CPU kernel, and what starts it;
-    threads.py: how many threads warm.py                         compiles them all, on two cores
-    scan_cpu.py, scan_cpu_loops.py  the selective scan on the CPU: its interface to torch, and its
-    loops scan_triton.py, ..._loops.py    the same on a GPU, in Triton;   conv_triton.py: the causal
-    convolution there conv_gate.py                    the convolutions with their SiLU, of sequences
-    and images; the gate y·SiLU(z) norm.py                         norms of one position, norms
-    along the sequence, NormVary's mixture of statistics
+    backends.py            chooses the back end of an operation; the scan of mamba-ssm
+    runtime.py             helpers of the CPU kernels, and their start
+    threads.py             the number of threads
+    warm.py                compiles the CPU kernels, on two cores
+    scan_cpu.py            the selective scan on the CPU; its loops are in scan_cpu_loops.py
+    scan_triton.py         the same on a GPU, in Triton; its loops are in scan_triton_loops.py
+    conv_gate.py           convolution with SiLU, and the gate y·SiLU(z), on the CPU
+    conv_triton.py         the causal convolution with SiLU on a GPU, in Triton
+    norm.py                norms of one position, norms along the sequence, and mixtures of
+                           statistics (NormVary), on the CPU
 
-Each has a slow, readable twin, named in its docstring. The tests compare the two: forward and
-gradients.
+Each kernel has a slow, readable twin, which its docstring names. Tests compare outputs and
+gradients of the two.
 """
 
 import functools
@@ -20,17 +21,16 @@ import torch
 
 
 def backward_once(backward):
-    """Decorator of a backward pass without a second derivative, as every kernel has it: asking for
-    one is an error.
+    """Return a backward pass that raises RuntimeError if a second derivative is asked for.
 
-    torch's own once_differentiable refuses only where the incoming gradient has a graph. For a loss
-    that is linear in the result it has none, and the second derivative would silently leave out the
-    kernel.
+    No kernel has a second derivative. torch's `once_differentiable` raises only if the incoming
+    gradient has a graph. A loss that is linear in the result has none, and its second derivative
+    would silently omit the kernel.
     """
 
     @functools.wraps(backward)
     def checked(ctx, *grads):
-        if torch.is_grad_enabled():  # create_graph=True
+        if torch.is_grad_enabled():  # only with create_graph=True
             raise RuntimeError(
                 "the fused kernels have no second derivative: compute it in float64, without them"
             )

@@ -1,20 +1,14 @@
-"""Which back end computes an operation: the one that is asked for, or the fastest that takes device
-and dtype.
+"""The choice of the back end that computes an operation.
 
-==============  ======================================
-=========================================================== back end        file
-where it works ==============  ======================================
-=========================================================== ``reference``
-`mambanorm/operations/reference.py`     every device; float64 or float32; a loop to read ``cpu``
-`mambanorm/kernels/scan_cpu.py`         CPU; float32 (bfloat16 and half are computed in float32)
-``mamba_ssm``   below                                   CUDA, if the package mamba-ssm is installed;
-N up to 256 ``triton``      `mambanorm/kernels/scan_triton.py`      CUDA, if the package triton is
-installed; the state in float32 ==============  ======================================
-===========================================================
+    back end     file                       where it works
+    reference    operations/reference.py    every device; float64 or float32; a loop to read
+    cpu          kernels/scan_cpu.py        CPU; float32, and 16-bit types in float32
+    mamba_ssm    this file                  CUDA with the package mamba-ssm; N up to 256
+    triton       kernels/scan_triton.py     CUDA with the package triton; the state in float32
 
-"auto" takes the first that works: `cpu` on the CPU, `mamba_ssm` or `triton` on CUDA, and else
-`reference`. `cpu` and `triton` take B and C that vary along the sequence, as a Mamba's do. Kernels
-are imported on first use: Numba, Triton and mamba-ssm take seconds to import.
+"auto" takes the first that works: `cpu` on the CPU; `mamba_ssm`, then `triton` on CUDA; else
+`reference`. `cpu` and `triton` need B and C that vary along the sequence, as those of a Mamba do.
+Kernels are imported on first use, because Numba, Triton and mamba-ssm take seconds to import.
 """
 
 import functools
@@ -35,37 +29,38 @@ if not HAS_NUMBA:
     )
 BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
 _FASTEST = {"cpu": ("cpu",), "cuda": ("mamba_ssm", "triton")}
-_KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_KERNEL_DTYPES = torch.float32, torch.bfloat16, torch.float16
 _MAMBA_SSM_STATES = 256  # the largest N of its kernel
 
 
 def scan_backend(tensor):
-    """The back end that "auto" takes for this tensor's device and dtype: "cpu", "mamba_ssm",
-    "triton" or "reference".
+    """Return the back end that "auto" takes for this tensor's device and dtype.
 
-    "mamba_ssm" is limited to N ≤ 256; above that, `selective_scan` takes the next one.
+    It is "cpu", "mamba_ssm", "triton" or "reference". "mamba_ssm" is limited to N ≤ 256; for larger
+    N `selective_scan` takes the next one.
     """
     if not (hasattr(tensor, "dtype") and hasattr(tensor, "device")):
         check_tensor("tensor", tensor)
-    return choose("auto", tensor)
+    return choose_backend("auto", tensor)
 
 
 def fused_on_cpu(*tensors):
-    """Return True if the fused loops can take these tensors: ordinary float32 tensors on the CPU.
-    None is no tensor."""
-    fits = all(
-        [t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors]
-    )  # a list: several times as fast
+    """Return True if the fused loops can take these tensors.
+
+    They take ordinary float32 tensors on the CPU. None is skipped.
+    """
+    # all() of a list is several times as fast as of a generator
+    fits = all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])
     return fits and is_ordinary(*tensors) and HAS_NUMBA
 
 
 def runs_triton(u):
-    """Return True if Triton's kernels can run on CUDA and take u."""
-    return u.dtype in _KERNEL_DTYPES and triton_obstacle("cuda") is None and _may_use_a_kernel(u)
+    """Return True if Triton's kernels run on CUDA and can take u."""
+    return u.dtype in _KERNEL_DTYPES and triton_obstacle("cuda") is None and _fits_kernels(u)
 
 
-def kernel(name):
-    """The scan of a back end but the reference."""
+def scan_kernel(name):
+    """Return the scan function of a back end other than the reference."""
     if name == "cpu":
         from mambanorm.kernels.scan_cpu import scan_cpu as scan
     elif name == "mamba_ssm":
@@ -76,23 +71,29 @@ def kernel(name):
 
 
 def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
-    """The kernel of a scan that projects Δ itself, None where Δ is projected before it; `backend`
-    as in `choose`."""
-    name, tensors = choose(backend, u, A_log.shape[1]), (u, dt, B, C, dt_weight, dt_bias, A_log, D)
+    """Return the kernel of a scan that projects Δ itself, or None if there is none.
+
+    Then Δ must be projected before the scan. `backend` is as in `choose_backend`.
+    """
+    name = choose_backend(backend, u, A_log.shape[1])
+    tensors = u, dt, B, C, dt_weight, dt_bias, A_log, D
     if name == "cpu" and all([t.is_cpu and t.dtype is torch.float32 for t in tensors]):
         from mambanorm.kernels.scan_cpu import low_rank_scan_cpu
 
         return low_rank_scan_cpu
     if name == "triton":
-        from mambanorm.kernels.scan_triton import MOST_RANKS, low_rank_scan_triton
+        from mambanorm.kernels.scan_triton import MAX_RANK, low_rank_scan_triton
 
-        return low_rank_scan_triton if dt_weight.shape[1] <= MOST_RANKS else None
+        return low_rank_scan_triton if dt_weight.shape[1] <= MAX_RANK else None
     return None
 
 
-def choose(backend, u, state=1, *, vary=True):
-    """The back end to use for u with N = `state`; ValueError if the one named is unknown or does
-    not fit. `vary`: whether both B and C vary along the sequence."""
+def choose_backend(backend, u, state=1, *, vary=True):
+    """Return the back end for u with N = `state`.
+
+    `vary` says if both B and C vary along the sequence. Raises ValueError if `backend` is unknown
+    or cannot take u.
+    """
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
     if backend == "auto":
@@ -100,16 +101,22 @@ def choose(backend, u, state=1, *, vary=True):
         return next(
             (name for name in fastest if _obstacle(name, u, state, vary) is None), "reference"
         )
-    if backend != "reference" and (why := _obstacle(backend, u, state, vary)) is not None:
-        raise ValueError(f"backend {backend!r} {why}, given {u.dtype} on {u.device}: use 'auto'")
+    obstacle = None if backend == "reference" else _obstacle(backend, u, state, vary)
+    if obstacle is not None:
+        raise ValueError(
+            f"backend {backend!r} {obstacle}, given {u.dtype} on {u.device}: use 'auto'"
+        )
     return backend
 
 
 def _obstacle(backend, u, state, vary):
-    """Why a back end cannot take u, to follow its name; None if it can."""
+    """Return why a back end cannot take u, or None if it can.
+
+    The text continues a sentence that starts with the back end's name.
+    """
     if u.dtype not in _KERNEL_DTYPES:
         return "takes float32, bfloat16 or float16"
-    if not _may_use_a_kernel(u):
+    if not _fits_kernels(u):
         return (
             "is not known to torch.func, jit.trace, forward-mode differentiation and dispatch modes"
         )
@@ -128,19 +135,24 @@ def _obstacle(backend, u, state, vary):
     return "needs the package mamba-ssm, which cannot be imported" if mamba_ssm() is None else None
 
 
-def _may_use_a_kernel(u):
-    """Return True if a scan may go through a kernel: u is ordinary, or torch.compile knows the scan
-    as an operator."""
+def _fits_kernels(u):
+    """Return True if a kernel may compute the scan of u.
+
+    u must be an ordinary tensor. Under torch.compile every u will do, because the scan is an
+    operator there.
+    """
     return torch.compiler.is_compiling() or not isinstance(u, torch.Tensor) or is_ordinary(u)
 
 
 @functools.cache
 def triton_obstacle(device_type):
-    """Why no Triton kernel can run on such a device, to follow "backend 'triton'"; None if one can
-    (tried once)."""
+    """Return why Triton kernels cannot run on a type of device, or None if they can (tried once).
+
+    The text continues a sentence that starts with "backend 'triton'".
+    """
     try:
         interpreted = importlib.import_module("mambanorm.kernels.scan_triton_loops").INTERPRETED
-    except Exception as error:  # a build for another Python fails with what it likes
+    except Exception as error:  # a build for another Python may raise anything
         return (
             f"needs the package triton, which cannot be imported ({error}): "
             "pip install triton, on Linux"
@@ -164,8 +176,10 @@ def triton_obstacle(device_type):
 
 @functools.cache
 def mamba_ssm():
-    """mamba-ssm's `selective_scan_fn`, or None (tried once). Any error means None: a build for
-    another torch fails at import."""
+    """Return mamba-ssm's `selective_scan_fn`, or None if it cannot be imported (tried once).
+
+    Every error counts, because a build for another torch fails at import.
+    """
     try:
         return importlib.import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
     except Exception:
@@ -175,21 +189,32 @@ def mamba_ssm():
 def scan_mamba_ssm(
     u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True
 ):
-    """The scan by mamba-ssm's CUDA kernel; arguments as `selective_scan`, already checked.
+    """Compute the scan with mamba-ssm's CUDA kernel.
 
-    It needs A, D, delta_bias and a constant B or C in float32; delta, and B and C that vary, in u's
-    dtype; and the same number of groups for B and C. Returns out (B, D, L) and last_state (B, D,
-    N), the latter without gradient.
+    The arguments are those of `selective_scan`, already checked. The kernel needs A, D, delta_bias
+    and a constant B or C in float32; delta, and a varying B or C, in u's dtype; and the same number
+    of groups for B and C. Returns out (B, D, L) and last_state (B, D, N), the latter without
+    gradient.
     """
     groups = math.lcm(*(1 if m.dim() < 4 else m.shape[1] for m in (B, C)))
 
-    def grouped(m):  # (D, N), or (B, G, N, L)
+    def grouped(m):  # → (D, N) or (B, G, N, L)
         if m.dim() == 2:
             return m.float()
         m = m.unsqueeze(1) if m.dim() == 3 else m
         return m.repeat_interleave(groups // m.shape[1], dim=1).to(u.dtype)
 
     D, bias = (None if v is None else v.float() for v in (D, delta_bias))
-    given = u, delta.to(u.dtype), A.float(), grouped(B), grouped(C), D, None, bias, delta_softplus
-    out, last = mamba_ssm()(*given, return_last_state=True)
+    arguments = (
+        u,
+        delta.to(u.dtype),
+        A.float(),
+        grouped(B),
+        grouped(C),
+        D,
+        None,
+        bias,
+        delta_softplus,
+    )
+    out, last = mamba_ssm()(*arguments, return_last_state=True)
     return out, last.detach() if want_last else None

@@ -1,13 +1,15 @@
-"""The two places of a block that have a SiLU, fused on the CPU: the depthwise convolutions of
-sequences and of images, and the gate y·SiLU(z). Each takes one pass over memory forward and one
-backward, where plain torch takes up to a dozen.
+"""The two operations of a block with a SiLU, fused on the CPU.
+
+They are the depthwise convolutions of sequences and of images, and the gate y·SiLU(z). Each takes
+one pass over memory forward and one backward; plain torch takes up to a dozen.
 
 The readable twins are `causal_conv`, `centred_conv` and the last line of `gated` in
-operations/conv_gate.py. Of a convolution only u is kept for the backward pass, the rest is
-recomputed. A worker takes a block of LANES channels of an image, which it copies into a border of
-zeros; a sequence is an image of one line, with its border on the left.
+operations/conv_gate.py. A convolution saves only u for the backward pass and recomputes the rest. A
+worker takes a block of LANES channels of one image and copies it into a border of zeros. A sequence
+is an image of one line with its border on the left.
 
-Glossary: operations/__init__.py; H and W of the image, whose convolution has K·K taps.
+Glossary: operations/__init__.py; H and W are the sizes of the image, whose convolution has K·K
+taps.
 """
 
 import numpy as np
@@ -19,53 +21,56 @@ from mambanorm.kernels.runtime import (
     ONE,
     ZERO,
     add_product,
-    added_up,
     empty,
     entry,
+    flat,
     jit,
     load,
-    memory,
     run,
     sigmoid,
     store,
+    sum_workers,
     zeros,
 )
 from mambanorm.kernels.threads import scan_threads
 
-LEAST = (
-    16_384  # numbers a worker of the gate has at least: below, starting it costs more than it saves
-)
+# With fewer numbers per worker, starting a worker of the gate costs more than it saves.
+MIN_PER_WORKER = 16_384
 
 
 @jit()
-def _load_taps(w, bias, taps, channels, d0, width, fixed):
-    """Copies to `fixed`: the block's bias in the first row, then its taps, a row each."""
-    fixed[:] = ZERO
-    load(fixed, 0, 0, bias, d0, width)
+def _load_taps(w, bias, taps, channels, d0, width, params):
+    """Copy the block's bias to the first row of `params`, and each of its taps to another row."""
+    params[:] = ZERO
+    load(params, 0, 0, bias, d0, width)
     for k in range(taps):
-        load(fixed, 1 + k, 0, w, k * channels + d0, width)
+        load(params, 1 + k, 0, w, k * channels + d0, width)
 
 
 @jit()
 def _add_sums(taps, channels, worker, d0, width, sums, all_sums):
-    """Adds a block's sums to the worker's own (K + 1, E): the gradients of the bias, then of the
-    taps."""
+    """Add a block's sums to those of its worker, (K + 1, E).
+
+    The sums are the gradients of the bias and then of the taps.
+    """
     for k in range(taps + 1):
         for d in range(width):
             all_sums[(worker * (taps + 1) + k) * channels + d0 + d] += sums[k, d]
 
 
 @jit(inline="always")
-def _silu(row):
-    """SiLU of the convolution in a row."""
+def _apply_silu(row):
+    """Replace the convolution in a row by its SiLU."""
     for d in range(LANES):
         row[0, d] *= sigmoid(row[0, d])
 
 
 @jit(inline="always")
-def _through_silu(row, one, sums):
-    """The gradient in the second half of a row, past the SiLU of the first half; and the bias's
-    part of it."""
+def _silu_backward(row, one, sums):
+    """Multiply the gradient in a row by the slope of SiLU, and add it to the bias's gradient.
+
+    The first half of the row holds the convolution, the second half the gradient.
+    """
     for d in range(LANES):
         a = row[0, d]
         s = sigmoid(a)
@@ -74,26 +79,29 @@ def _through_silu(row, one, sums):
 
 
 @jit(inline="always")
-def _convolve(corner, side, down, across, fixed, image, row):
-    """row = bias + Σ_ij w_ij · the pixel (i, j) down and right of a corner; image has a border of
-    zeros."""
-    load(row, 0, 0, fixed, 0, LANES)
+def _convolve(corner, pitch, down, across, params, image, row):
+    """Compute row = bias + Σ_ij w_ij · pixel (i, j), counted from a corner.
+
+    `image` has a border of zeros; `pitch` is its width with the border.
+    """
+    load(row, 0, 0, params, 0, LANES)
     for i in range(down):
         for j in range(across):
-            add_product(
-                row, 0, fixed, (1 + i * across + j) * LANES, image, (corner + i * side + j) * LANES
-            )
+            tap, pixel = 1 + i * across + j, corner + i * pitch + j
+            add_product(row, 0, params, tap * LANES, image, pixel * LANES)
 
 
 @jit()
-def _load_image(u, b, height, width, channels, d0, lanes, side, first, image):
-    """A block of channels of image b, row after row, from pixel `first` on inside its border of
-    zeros."""
+def _load_image(u, b, height, width, channels, d0, lanes, pitch, first, image):
+    """Copy a block of channels of image b inside its border of zeros.
+
+    Pixel `first` of the bordered image is the first pixel inside the border.
+    """
     for y in range(height):
         for x in range(width):
             load(
                 image,
-                first + y * side + x,
+                first + y * pitch + x,
                 0,
                 u,
                 ((b * height + y) * width + x) * channels + d0,
@@ -102,93 +110,98 @@ def _load_image(u, b, height, width, channels, d0, lanes, side, first, image):
 
 
 @entry
-def _conv_forward(worker, workers, numbers, places):
-    """numbers: B, H, W, E, the taps down and across, and how many of them lie above and left of the
-    middle. places: u (B, H, W, E), taps, bias, and the result."""
-    batch, height, width, channels, down, across, above, left = numbers
-    u, w, bias, out = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
-    side, blocks, taps = width + across - 1, (channels + LANES - 1) // LANES, down * across
-    image = np.zeros((side * (height + down - 1), LANES), np.float32)
-    fixed, row = np.empty((taps + 1, LANES), np.float32), np.zeros((1, LANES), np.float32)
+def _conv_forward(worker, workers, integers, buffers):
+    """Compute SiLU of the convolution for one worker's images and blocks of channels.
+
+    integers: B, H, W, E, the numbers of taps down and across, and how many of them are above and
+    left of the middle. buffers: u (B, H, W, E), taps, bias; result out.
+    """
+    batch, height, width, channels, down, across, above, left = integers
+    u, w, bias, out = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)
+    pitch, blocks, taps = width + across - 1, (channels + LANES - 1) // LANES, down * across
+    image = np.zeros((pitch * (height + down - 1), LANES), np.float32)
+    params, row = np.empty((taps + 1, LANES), np.float32), np.zeros((1, LANES), np.float32)
     for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
         b, d0 = item // blocks, item % blocks * LANES
         lanes = min(LANES, channels - d0)
-        _load_taps(w, bias, taps, channels, d0, lanes, fixed)
-        _load_image(u, b, height, width, channels, d0, lanes, side, above * side + left, image)
+        _load_taps(w, bias, taps, channels, d0, lanes, params)
+        _load_image(u, b, height, width, channels, d0, lanes, pitch, above * pitch + left, image)
         for y in range(height):
             for x in range(width):
-                _convolve(y * side + x, side, down, across, fixed, image, row)
-                _silu(row)
+                _convolve(y * pitch + x, pitch, down, across, params, image, row)
+                _apply_silu(row)
                 store(row, 0, 0, out, ((b * height + y) * width + x) * channels + d0, lanes)
 
 
 @entry
-def _conv_backward(worker, workers, numbers, places):
-    """numbers: as forward. places: u, taps, bias, grad, and the results du and each worker's
-    sums."""
-    batch, height, width, channels, down, across, above, left = numbers
-    u, w, bias, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
-    du, all_sums = memory(places, 4), memory(places, 5)
-    side, blocks, taps = width + across - 1, (channels + LANES - 1) // LANES, down * across
-    last = (down - 1) * side + across - 1  # of the taps, from a corner
-    image = np.zeros((side * (height + down - 1), LANES), np.float32)
-    back = np.zeros(
-        (side * (height + down - 1), LANES), np.float32
-    )  # dL/d(before SiLU), with a border of zeros
-    fixed, sums = np.empty((taps + 1, LANES), np.float32), np.empty((taps + 1, LANES), np.float32)
+def _conv_backward(worker, workers, integers, buffers):
+    """Compute the gradients of `_conv_forward`.
+
+    integers: as in `_conv_forward`. buffers: u, taps, bias, grad; results du and the sums of each
+    worker.
+    """
+    batch, height, width, channels, down, across, above, left = integers
+    u, w, bias, grad = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)
+    du, all_sums = flat(buffers, 4), flat(buffers, 5)
+    pitch, blocks, taps = width + across - 1, (channels + LANES - 1) // LANES, down * across
+    last = (down - 1) * pitch + across - 1  # distance of the last tap from the corner
+    image = np.zeros((pitch * (height + down - 1), LANES), np.float32)
+    # da: gradient of the convolution before its SiLU, with a border of zeros
+    da = np.zeros((pitch * (height + down - 1), LANES), np.float32)
+    params, sums = np.empty((taps + 1, LANES), np.float32), np.empty((taps + 1, LANES), np.float32)
     row, one = np.zeros((1, 2 * LANES), np.float32), np.ones(LANES, np.float32)
     for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
         b, d0 = item // blocks, item % blocks * LANES
         lanes = min(LANES, channels - d0)
-        _load_taps(w, bias, taps, channels, d0, lanes, fixed)
-        _load_image(u, b, height, width, channels, d0, lanes, side, above * side + left, image)
+        _load_taps(w, bias, taps, channels, d0, lanes, params)
+        _load_image(u, b, height, width, channels, d0, lanes, pitch, above * pitch + left, image)
         sums[:] = ZERO
         for y in range(height):
             for x in range(width):
-                corner = y * side + x
-                _convolve(corner, side, down, across, fixed, image, row)
+                corner = y * pitch + x
+                _convolve(corner, pitch, down, across, params, image, row)
                 load(row, 0, LANES, grad, ((b * height + y) * width + x) * channels + d0, lanes)
-                _through_silu(row, one, sums)
+                _silu_backward(row, one, sums)
                 for i in range(down):
                     for j in range(across):
-                        to, pixel = (1 + i * across + j) * LANES, corner + i * side + j
-                        add_product(sums, to, image, pixel * LANES, row, LANES)
-                store(row, 0, LANES, back, (corner + last - above * side - left) * LANES, LANES)
+                        tap, pixel = 1 + i * across + j, corner + i * pitch + j
+                        add_product(sums, tap * LANES, image, pixel * LANES, row, LANES)
+                store(row, 0, LANES, da, (corner + last - above * pitch - left) * LANES, LANES)
         for y in range(height):
             for x in range(width):
                 row[0, :LANES] = ZERO
                 for i in range(down):
                     for j in range(across):
-                        pixel = y * side + x + last - i * side - j
-                        add_product(
-                            row, 0, fixed, (1 + i * across + j) * LANES, back, pixel * LANES
-                        )
+                        tap, pixel = 1 + i * across + j, y * pitch + x + last - i * pitch - j
+                        add_product(row, 0, params, tap * LANES, da, pixel * LANES)
                 store(row, 0, 0, du, ((b * height + y) * width + x) * channels + d0, lanes)
         _add_sums(taps, channels, worker, d0, lanes, sums, all_sums)
 
 
 def conv_silu_cpu(u, weight, bias):
-    """SiLU of a convolution for float32 on the CPU, `causal_conv` or `centred_conv`; shapes as
-    there. Differentiable once."""
+    """Return SiLU of a convolution for float32 on the CPU.
+
+    The shapes are those of `causal_conv` and `centred_conv`. Differentiable once.
+    """
     return _ConvSiLU.apply(u, weight, bias.contiguous())
 
 
 class _ConvSiLU(torch.autograd.Function):
-    """u (B, L, E) and weight (E, 1, K), or u (B, H, W, E) and weight (E, 1, K, K); bias (E,)."""
+    """SiLU of a convolution of sequences or images, with bias (E,).
+
+    u (B, L, E) and weight (E, 1, K), or u (B, H, W, E) and weight (E, 1, K, K).
+    """
 
     @staticmethod
     def forward(ctx, u, weight, bias):
-        u, taps, out = (
-            u.detach().contiguous(),
-            weight.detach().flatten(1).t().contiguous(),
-            empty(u.shape),
-        )
+        u, taps = u.detach().contiguous(), weight.detach().flatten(1).t().contiguous()
+        out = empty(u.shape)
         ctx.workers = min(scan_threads(), u.shape[0] * -(-u.shape[-1] // LANES))
         (batch, *size, channels), K = u.shape, weight.shape[-1]
-        kernel = (1, K, 0, K - 1) if len(size) == 1 else (K, K, K // 2, K // 2)
-        ctx.cut = batch, *([1] * (2 - len(size))), *size, channels, *kernel
-        ctx.kernel = weight.shape
-        run(_conv_forward, ctx.workers, ctx.cut, [u, taps, bias, out])
+        taps_position = (1, K, 0, K - 1) if len(size) == 1 else (K, K, K // 2, K // 2)
+        ctx.integers = batch, *([1] * (2 - len(size))), *size, channels, *taps_position
+        ctx.weight_shape = weight.shape
+        run(_conv_forward, ctx.workers, ctx.integers, [u, taps, bias, out])
         ctx.save_for_backward(u, taps, bias)
         return out
 
@@ -197,30 +210,34 @@ class _ConvSiLU(torch.autograd.Function):
     def backward(ctx, grad):
         u, taps, bias = ctx.saved_tensors
         du, sums = empty(u.shape), zeros(ctx.workers, len(taps) + 1, u.shape[-1])
-        run(_conv_backward, ctx.workers, ctx.cut, [u, taps, bias, grad.contiguous(), du, sums])
-        sums = added_up(sums)
-        return du, sums[1:].t().view(ctx.kernel), sums[0]
+        run(_conv_backward, ctx.workers, ctx.integers, [u, taps, bias, grad.contiguous(), du, sums])
+        sums = sum_workers(sums)
+        return du, sums[1:].t().view(ctx.weight_shape), sums[0]
 
 
 # ----------------------------------------------------------------------------------------- the gate
 @entry
-def _gate_forward(worker, workers, numbers, places):
-    """numbers: the size. places: y, z, and the result."""
-    y, z, out = memory(places, 0), memory(places, 1), memory(places, 2)
-    size = numbers[0]
+def _gate_forward(worker, workers, integers, buffers):
+    """Compute out = y·SiLU(z).
+
+    integers: the size. buffers: y, z; result out.
+    """
+    y, z, out = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2)
+    size = integers[0]
     for k in range(size * worker // workers, size * (worker + 1) // workers):
-        i = np.uintp(
-            k
-        )  # unsigned: an index that could be negative would keep the loop from being vectorised
+        i = np.uintp(k)  # with an index that could be negative the loop is not vectorised
         out[i] = y[i] * (z[i] * sigmoid(z[i]))
 
 
 @entry
-def _gate_backward(worker, workers, numbers, places):
-    """numbers: the size. places: y, z, grad, and the results dy and dz."""
-    y, z, grad = memory(places, 0), memory(places, 1), memory(places, 2)
-    dy, dz = memory(places, 3), memory(places, 4)
-    size = numbers[0]
+def _gate_backward(worker, workers, integers, buffers):
+    """Compute the gradients of the gate.
+
+    integers: the size. buffers: y, z, grad; results dy and dz.
+    """
+    y, z, grad = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2)
+    dy, dz = flat(buffers, 3), flat(buffers, 4)
+    size = integers[0]
     for k in range(size * worker // workers, size * (worker + 1) // workers):
         i = np.uintp(k)
         s = sigmoid(z[i])
@@ -229,7 +246,7 @@ def _gate_backward(worker, workers, numbers, places):
 
 
 def gated_cpu(y, z):
-    """y·SiLU(z) for float32 tensors of one shape on the CPU. Differentiable once."""
+    """Return y·SiLU(z) for float32 tensors of one shape on the CPU. Differentiable once."""
     return _Gated.apply(y, z)
 
 
@@ -237,7 +254,7 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx, y, z):
         y, z, out = y.detach().contiguous(), z.detach().contiguous(), empty(y.shape)
-        ctx.workers = max(1, min(scan_threads(), y.numel() // LEAST))
+        ctx.workers = max(1, min(scan_threads(), y.numel() // MIN_PER_WORKER))
         run(_gate_forward, ctx.workers, [y.numel()], [y, z, out])
         ctx.save_for_backward(y, z)
         return out

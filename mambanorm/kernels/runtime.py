@@ -1,5 +1,4 @@
-"""Helpers that every CPU kernel uses: Numba's `jit`, blocks of LANES numbers, and how a kernel is
-started."""
+"""Helpers of the CPU kernels: Numba's `jit`, blocks of LANES numbers, and the start of a kernel."""
 
 import functools
 import hashlib
@@ -18,16 +17,16 @@ from numba.extending import intrinsic
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-# channels per block: four AVX-512 or eight AVX2 registers; the trip count of the inner loops
+# Channels per block: four AVX-512 or eight AVX2 registers. Also the length of the inner loops.
 LANES = 64
 
 
 def fingerprint(folder):
-    """Checksum of the source of all kernels: of every file in a subfolder of `folder` that has
-    `@entry` or `@jit`."""
+    """Return a checksum of the files in `folder`'s subfolders that use `@entry` or `@jit`."""
     digest = hashlib.sha256()
     for source in sorted(folder.glob("*/*.py")):
-        if b"\n@entry\n" in (text := source.read_bytes()) or b"\n@jit(" in text:
+        text = source.read_bytes()
+        if b"\n@entry\n" in text or b"\n@jit(" in text:
             digest.update(text)
     return digest.hexdigest()[:8]
 
@@ -37,28 +36,27 @@ OPTIONS = {"error_model": "numpy", "nogil": True}
 
 
 def jit(*flags, **options):
-    """`numba.njit` for what kernels call, without the flags that would hide inf or NaN. Python
-    cannot call it: it has no wrapper for that and no machine code of its own, which would take a
-    third of the time to compile."""
+    """Return `numba.njit` for the functions that kernels call.
+
+    It omits the fastmath flags that assume no inf or NaN. Python cannot call such a function: it
+    has no Python wrapper and no machine code of its own, which saves a third of the compile time.
+    """
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **OPTIONS, **options}
     return numba.njit(fastmath={"contract", *flags}, **options)
 
 
 def entry(function, **options):
-    """`numba.njit` for a kernel that `run` starts; without a disk cache where none can be written.
+    """Compile a kernel that `run` starts, with Numba's disk cache where a folder is writable.
 
-    Numba's disk cache notices a change in the file that defines a kernel, but not in another file
-    whose functions the kernel calls. The cache files are named after the function's qualified name.
-    That name holds the fingerprint, so a change in any kernel changes the name, and what was
-    compiled before is not used.
+    The disk cache notices a change in the file that defines a kernel, but not in another file whose
+    functions the kernel calls. Cache files are named after the function's qualified name. That name
+    contains the fingerprint of all kernels, so a change in any of them compiles all of them again.
     """
     function.__qualname__ += f"_{FINGERPRINT}"
     options = {"fastmath": {"contract"}, "no_cfunc_wrapper": True, **OPTIONS, **options}
     try:
         return numba.njit(cache=True, **options)(function)
-    except (
-        RuntimeError
-    ):  # "no locator available": neither the package's folder nor the user's can be written
+    except RuntimeError:  # Numba can write neither beside the package nor in the user's cache
         return numba.njit(**options)(function)
 
 
@@ -79,13 +77,10 @@ def _bits_to_float(typingctx, x):
 
 _f = np.float32
 ZERO, ONE, TWO = _f(0), _f(1), _f(2)
-_EXP_MIN = _f(-126)
-_ROUND = _f(
-    1.5 * 2**23 + 126
-)  # adding it rounds to an integer k and leaves k + 126 in the lowest bits
-_SHIFT = np.int32(23)
-# 2^(q+1) on |q| <= 1/2: minimax, relative error 1.1e-7; value and slope at 0 are exact, and so is a
-# slow decay
+# Adding it rounds x to the integer k and leaves k + 126 in the lowest bits.
+_ROUND = _f(1.5 * 2**23 + 126)
+# 2^(q+1) on |q| <= 1/2: minimax, relative error 1.1e-7. Value and slope at 0 are exact, so a slow
+# decay is exact too.
 _E1, _E2, _E3 = _f(1.3862943649291992), _f(0.48044565320014954), _f(0.11101117730140686)
 _E4, _E5 = _f(0.019339319318532944), _f(0.0026600733399391174)
 LOG2E, LN2 = _f(1 / math.log(2)), _f(math.log(2))
@@ -93,29 +88,33 @@ LOG2E, LN2 = _f(1 / math.log(2)), _f(math.log(2))
 
 @jit(inline="always")
 def exp2(x):
-    """2^x in float32 for x <= 127.5: 0 below -125.5 (results under 2^-125 are flushed), NaN stays
-    NaN.
+    """Return 2^x in float32 for x <= 127.5.
 
-    x = k + q with k the nearest integer; 2^x = 2^(q+1) · 2^(k-1). The 1 moves to the polynomial so
-    that 2^(k-1) is finite for every finite result.
+    Results below 2^-125 are flushed to 0, from x < -125.5 on. NaN stays NaN.
+
+    x = k + q with k the nearest integer; 2^x = 2^(q+1) · 2^(k-1). The 1 is moved to the polynomial
+    so that 2^(k-1) is finite for every finite result.
     """
-    x = _EXP_MIN if x < _EXP_MIN else x  # written so that NaN passes
+    x = _f(-126) if x < _f(-126) else x  # in this form NaN stays NaN
     r = x + _ROUND
     q = x - (r - _ROUND)
     p = ((((_E5 * q + _E4) * q + _E3) * q + _E2) * q + _E1) * q + TWO
-    return p * _bits_to_float(_float_to_bits(r) << _SHIFT)
+    return p * _bits_to_float(_float_to_bits(r) << np.int32(23))
 
 
 @jit(inline="always")
 def sigmoid(x):
-    """1 / (1 + exp(-x)); the argument of exp is never positive, so nothing overflows."""
+    """Return 1 / (1 + exp(-x)).
+
+    The argument of exp is never positive, so nothing overflows.
+    """
     e = exp2(-abs(x) * LOG2E)
     return (ONE if x >= ZERO else e) / (ONE + e)
 
 
 # ---------------------------------------------------------------------------------- blocks of LANES
-def _lanes_at(context, builder, kind, array, start):
-    """A pointer to LANES numbers of an array's memory, from `start` on."""
+def _lanes_pointer(context, builder, kind, array, start):
+    """Return a pointer to LANES numbers of an array, from index `start`."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(
         builder.gep(data, [start]), ir.VectorType(ir.FloatType(), LANES).as_pointer()
@@ -123,56 +122,56 @@ def _lanes_at(context, builder, kind, array, start):
 
 
 @intrinsic
-def _move(typingctx, target, to, source, start):
-    """LANES numbers from one array's memory to another's, in one piece; a loop would become single
-    moves here."""
+def _copy_lanes(typingctx, target, target_start, source, source_start):
+    """Copy LANES numbers from one array to another in one instruction.
+
+    LLVM would compile a loop to single moves.
+    """
 
     def codegen(context, builder, signature, args):
-        place, origin = (
-            _lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2)
+        target_lanes, source_lanes = (
+            _lanes_pointer(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2)
         )
-        builder.store(builder.load(origin, align=4), place, align=4)
+        builder.store(builder.load(source_lanes, align=4), target_lanes, align=4)
         return context.get_dummy_value()
 
     return types.none(target, types.intp, source, types.intp), codegen
 
 
 @intrinsic
-def add_product(typingctx, target, to, first, at, second, there):
-    """target += first · second, LANES numbers from each array's memory, in one piece."""
+def add_product(typingctx, target, target_start, a, a_start, b, b_start):
+    """Add a · b to target, LANES numbers from each array, in one instruction."""
 
     def codegen(context, builder, signature, args):
-        places = [
-            _lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2, 4)
+        pointers = [
+            _lanes_pointer(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2, 4)
         ]
-        total, a, b = (builder.load(place, align=4) for place in places)
-        builder.store(
-            builder.fadd(total, builder.fmul(a, b, ("contract",)), ("contract",)),
-            places[0],
-            align=4,
-        )
+        total, left, right = (builder.load(pointer, align=4) for pointer in pointers)
+        total = builder.fadd(total, builder.fmul(left, right, ("contract",)), ("contract",))
+        builder.store(total, pointers[0], align=4)
         return context.get_dummy_value()
 
-    return types.none(target, types.intp, first, types.intp, second, types.intp), codegen
+    return types.none(target, types.intp, a, types.intp, b, types.intp), codegen
 
 
 @intrinsic
 def in_wide_registers(typingctx):
-    """Called in a function, lets LLVM vectorise its loops with 64 bytes where the processor has
-    such registers: of its own it takes half of them on some. Only for loops without sums: in those
-    the width decides the order of adding."""
+    """Let LLVM vectorise the calling function with 64-byte registers, where there are any.
+
+    By default LLVM uses half of that on some processors. Call it only in functions without sums: in
+    a sum the width decides the order of the additions.
+    """
 
     def codegen(context, builder, signature, args):
-        set.add(
-            builder.function.attributes, '"prefer-vector-width"="512"'
-        )  # llvmlite's own add knows only some
+        # llvmlite's own `add` refuses attributes that it does not know
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
     return types.none(), codegen
 
 
 def _pointer_to(kind):
-    """An address as a pointer to numbers of a kind."""
+    """Return an intrinsic that casts an address to a pointer to numbers of type `kind`."""
 
     @intrinsic
     def pointer(typingctx, address):
@@ -184,43 +183,44 @@ def _pointer_to(kind):
     return pointer
 
 
-_float_pointer, _whole_pointer = _pointer_to(types.float32), _pointer_to(types.int64)
+_float_pointer, _int_pointer = _pointer_to(types.float32), _pointer_to(types.int64)
 
 
 @jit(inline="always")
-def memory(places, k):
-    """The numbers of tensor k as a flat array; `places` (tensors, 2) holds addresses and sizes.
+def flat(buffers, k):
+    """Return the numbers of tensor k as a flat array.
 
-    An array passed from Python takes a microsecond to unpack, and the loops count references to it.
-    This avoids both. Of a strided tensor the array reaches beyond its size: only ask whether that
-    is 0, for a tensor that is not there.
+    `buffers` (tensors, 2) holds an address and a size for each tensor. Numba takes a microsecond to
+    unpack an array passed from Python, and counts references to it in loops; this function avoids
+    both. A strided tensor reaches beyond its size: use the size only to see that it is 0, which
+    marks a missing tensor.
     """
-    return numba.carray(_float_pointer(places[k, 0]), places[k, 1])
+    return numba.carray(_float_pointer(buffers[k, 0]), buffers[k, 1])
 
 
 @jit(inline="always")
-def table(places, k, columns):
-    """The numbers of tensor k as rows of so many columns."""
-    return numba.carray(_float_pointer(places[k, 0]), (places[k, 1] // columns, columns))
+def table(buffers, k, columns):
+    """Return the numbers of tensor k as rows of `columns` numbers."""
+    return numba.carray(_float_pointer(buffers[k, 0]), (buffers[k, 1] // columns, columns))
 
 
 @jit(inline="always")
-def room_for(address, rows, columns):
-    """A table of a worker's own at an address, and the address behind it."""
+def scratch_table(address, rows, columns):
+    """Return a table in a worker's scratch memory at an address, and the address after it."""
     return numba.carray(_float_pointer(address), (rows, columns)), address + 4 * rows * columns
 
 
 @jit(inline="always")
-def whole_numbers(places, k, columns):
-    """`table` of an int64 tensor."""
-    return numba.carray(_whole_pointer(places[k, 0]), (places[k, 1] // columns, columns))
+def ints(buffers, k, columns):
+    """Return the numbers of an int64 tensor as rows of `columns` numbers."""
+    return numba.carray(_int_pointer(buffers[k, 0]), (buffers[k, 1] // columns, columns))
 
 
 @jit(inline="always")
 def load(rows, t, slot, x, start, width):
-    """x[start : start + width] into a slot of row t; lanes past `width` are left as they are."""
+    """Copy x[start : start + width] to a slot of row t; lanes after `width` keep their values."""
     if width == LANES:
-        _move(rows, t * rows.shape[1] + slot, x, start)
+        _copy_lanes(rows, t * rows.shape[1] + slot, x, start)
     else:
         for d in range(width):
             rows[t, slot + d] = x[start + d]
@@ -228,28 +228,25 @@ def load(rows, t, slot, x, start, width):
 
 @jit(inline="always")
 def store(rows, t, slot, x, start, width):
-    """A slot of row t into x[start : start + width]."""
+    """Copy a slot of row t to x[start : start + width]."""
     if width == LANES:
-        _move(x, start, rows, t * rows.shape[1] + slot)
+        _copy_lanes(x, start, rows, t * rows.shape[1] + slot)
     else:
         for d in range(width):
             x[start + d] = rows[t, slot + d]
 
 
-_FLAT = dict(
-    dtype=torch.float32, device="cpu"
-)  # what the kernels read and write, whatever torch's defaults are
-empty, zeros = (functools.partial(make, **_FLAT) for make in (torch.empty, torch.zeros))
+# Kernels read and write float32 on the CPU, whatever torch's defaults are.
+_FLOATS = dict(dtype=torch.float32, device="cpu")
+empty, zeros = (functools.partial(create, **_FLOATS) for create in (torch.empty, torch.zeros))
 
 
 @functools.lru_cache(maxsize=256)
 def constant(size, number):
-    """A vector of `size` times one number, made once: only to be read."""
-    with (
-        torch.inference_mode(False),
-        _disable_current_modes(),
-    ):  # a later training keeps it for its backward pass
-        return torch.full((size,), number, **_FLAT)
+    """Return a cached vector that holds `number` `size` times; callers must not change it."""
+    # The tensor is cached, so a later training may save it for its backward pass.
+    with torch.inference_mode(False), _disable_current_modes():
+        return torch.full((size,), number, **_FLOATS)
 
 
 EMPTY = constant(0, 0.0)
@@ -257,7 +254,10 @@ _LOCK = threading.Lock()
 
 
 class _Announce(event.Listener):
-    """Says on stderr that Numba compiles; a kernel found in the disk cache fires no such event."""
+    """A listener that prints to stderr that Numba compiles.
+
+    A kernel loaded from the disk cache fires no such event.
+    """
 
     said = False
 
@@ -274,14 +274,14 @@ class _Announce(event.Listener):
         pass
 
 
-# Every kernel's: the worker, how many there are, whole numbers such as sizes, and where the tensors
-# lie.
+# The arguments of every kernel: index of the worker, number of workers, integers such as sizes, and
+# (address, size) of each tensor.
 SIGNATURE = types.int64, types.int64, types.int64[::1], types.int64[:, ::1]
 
 
 @intrinsic
-def _call(typingctx, address, worker, workers, numbers, places):
-    """The kernel at an address, called with what follows."""
+def _call(typingctx, address, worker, workers, integers, buffers):
+    """Call the kernel at an address with the arguments of `SIGNATURE`."""
 
     def codegen(context, builder, signature, args):
         kind = context.call_conv.get_function_type(types.none, SIGNATURE).as_pointer()
@@ -297,39 +297,45 @@ def _call(typingctx, address, worker, workers, numbers, places):
 
 
 @functools.partial(entry, parallel=True)
-def _side_by_side(address, workers, numbers, places):
-    """The one parallel loop: a kernel with such a loop of its own would take Numba thrice as
-    long."""
+def _run_parallel(address, workers, integers, buffers):
+    """Call the kernel once for each worker, in parallel.
+
+    This is the only parallel loop: Numba takes three times as long to compile a kernel that
+    contains one.
+    """
     for worker in numba.prange(workers):
-        _call(address, worker, workers, numbers, places)
+        _call(address, worker, workers, integers, buffers)
 
 
 @functools.cache
-def address_of(kernel):
-    """Where the machine code of a kernel lies; it is compiled if it must be."""
+def kernel_address(kernel):
+    """Return the address of a kernel's machine code, compiled first if necessary."""
     with event.install_listener("numba:compile", _Announce()):
         kernel.compile(SIGNATURE)
     compiled = kernel.overloads[SIGNATURE]
     return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
 
 
-def run(kernel, workers, numbers, tensors):
-    """Start a kernel with whole numbers and contiguous tensors, which the kernel finds at the same
-    places in `numbers` and `places`. One at a time: Numba's simplest threading layer does not
-    survive concurrent calls."""
-    numbers = np.array(numbers, dtype=np.int64)
-    places = np.array(
-        [(t.data_ptr(), t.numel()) for t in tensors], dtype=np.int64
-    )  # an empty one has the address 0
+def run(kernel, workers, integers, tensors):
+    """Start a kernel with integers and contiguous tensors.
+
+    The kernel reads them by position, in `integers` and `buffers`. Only one kernel runs at a time:
+    Numba's simplest threading layer does not survive concurrent calls.
+    """
+    integers = np.array(integers, dtype=np.int64)
+    # An empty tensor has the address 0.
+    buffers = np.array([(t.data_ptr(), t.numel()) for t in tensors], dtype=np.int64)
     with _LOCK:
-        address = address_of(kernel)
+        address = kernel_address(kernel)
         if workers == 1:
-            kernel(0, 1, numbers, places)
+            kernel(0, 1, integers, buffers)
         else:
-            _side_by_side(address, workers, numbers, places)
+            _run_parallel(address, workers, integers, buffers)
 
 
-def added_up(partial: Tensor) -> Tensor:
-    """The sum over the first axis, the workers, in a fixed order: the same bits each time with the
-    same number of threads."""
+def sum_workers(partial: Tensor) -> Tensor:
+    """Return the sum over the first axis, the workers, in a fixed order.
+
+    The result has the same bits every time if the number of threads is the same.
+    """
     return partial.sum(0) if len(partial) > 1 else partial[0]

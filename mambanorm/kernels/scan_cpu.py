@@ -1,20 +1,20 @@
-"""The selective scan on the CPU: one fused Numba kernel each for forward and backward, in float32.
+"""The selective scan on the CPU: fused Numba kernels for forward and backward, in float32.
 
-The kernels themselves are in `scan_cpu_loops.py` beside it. The readable twins are
-`operations/reference.py` and the last lines of `low_rank_scan` in operations/scan.py.
+The kernels are in scan_cpu_loops.py. The readable twins are operations/reference.py and the last
+lines of `low_rank_scan` in operations/scan.py.
 
-How it works. The channel axis is contiguous, so the inner loop runs over a block of `LANES`
-channels while B and C are scalars of that loop; h of the block stays in the first-level cache.
-Nothing of size B·L·D·N is stored: the forward pass keeps h every `STEPS` steps, and the backward
-pass goes from the last chunk to the first and recomputes the inside of a chunk in a small buffer
-per worker. Two state indices go through the loops together, which halves the traffic between
-registers and cache; every state decays, so the exponential needs no guard against overflow. Every
-worker owns a fixed range of rows of the batch and its own partial sums, added up in a fixed order:
-the same inputs with the same number of threads give the same bits.
+The channel axis is contiguous, so the inner loop runs over a block of `LANES` channels while B and
+C are scalars of that loop. h of the block stays in the first-level cache. Nothing of size B·L·D·N
+is stored: the forward pass stores h every `STEPS` steps. The backward pass goes from the last chunk
+to the first and recomputes the states of a chunk in a small buffer per worker. The loops compute
+two state indices together, which halves the traffic between registers and cache. Every state
+decays, so the exponential needs no guard against overflow. Every worker has a fixed range of rows
+of the batch and separate partial sums, which are added in a fixed order: the same inputs with the
+same number of threads give the same bits.
 
-Glossary: operations/__init__.py; here D channels, R rank of Δ's projection. Row: all channels of
-one step. Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2; storing chunk starts and
-recomputing is section 3.3.2.
+Glossary: operations/__init__.py; here D is the number of channels, R the rank of Δ's projection,
+and a row all channels of one step. Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2;
+section 3.3.2 for storing chunk starts and recomputing.
 """
 
 import functools
@@ -26,174 +26,167 @@ import torch
 from torch import Tensor
 
 from mambanorm.kernels import backward_once, scan_cpu_loops
-from mambanorm.kernels.runtime import EMPTY, LANES, added_up, empty, run, zeros
+from mambanorm.kernels.runtime import EMPTY, LANES, empty, run, sum_workers, zeros
 from mambanorm.kernels.threads import scan_threads
 
-# steps per chunk: stored states take 1/STEPS of B·L·D·N, the buffer of each worker grows with it
+# Steps per chunk. The stored states take 1/STEPS of B·L·D·N; a worker's scratch grows with STEPS.
 STEPS = 44
 
 
-def _rows(numbers):
-    """Rows of whole numbers as a kernel takes them, (rows, columns) int64."""
-    return torch.from_numpy(np.array([*numbers], dtype=np.int64))
+def _int_rows(integers):
+    """Return rows of integers as a kernel takes them, (rows, columns) int64."""
+    return torch.from_numpy(np.array([*integers], dtype=np.int64))
 
 
-class Cut(NamedTuple):
-    """How one scan is cut up, and the shapes of the buffers whose size depends on that."""
+class Plan(NamedTuple):
+    """How one scan is divided, and the sizes of the buffers that depend on it."""
 
-    # Each takes some rows of the batch.
+    # Each worker takes some rows of the batch.
     workers: int
-    # What the kernels need to know of the shapes: steps of a chunk, B, L, D, N, R.
-    numbers: tuple[int, ...]
-    # (blocks, 3): first channel, width, group of B and C. Blocks never cross the border of a group.
+    # Sizes that the kernels need: steps of a chunk, B, L, D, N, R.
+    integers: tuple[int, ...]
+    # (blocks, 3): first channel, width, group of B and C. A block never crosses a group's border.
     blocks: Tensor
-    # Size of the stored states: h at the start of every chunk except the first, (B, chunks − 1, N,
-    # D).
+    # Size of the stored states, (B, chunks − 1, N, D): h at the start of each chunk but the first.
     states: int
-    # By direction: one row per worker, whose parts the two passes in scan_cpu_loops.py name.
+    # Shape (workers, floats) of the scratch memory, for "forward" and "backward".
     scratch: dict[str, tuple[int, int]]
 
 
 @functools.lru_cache(maxsize=256)
-def cut(batch, length, channels, size, groups, rank, threads):
-    """How to cut a scan of these sizes; `rank`: R where delta is given as R numbers a step, else 0.
-    Made once."""
+def make_plan(batch, length, channels, size, groups, rank, threads):
+    """Return the plan of a scan of these sizes, cached.
+
+    `rank` is R if delta is given as R numbers per step, else 0.
+    """
     per_group, workers = channels // groups, min(threads, batch)
-    blocks = _rows(
+    blocks = _int_rows(
         (d, min(LANES, start + per_group - d), start // per_group)
         for start in range(0, channels, per_group)
         for d in range(start, start + per_group, LANES)
     )
-    floats = {
-        way: scan_cpu_loops.scratch_floats(way, STEPS, size, rank)
-        for way in ("forward", "backward")
+    scratch = {
+        direction: (workers, scan_cpu_loops.scratch_floats(direction, STEPS, size, rank))
+        for direction in ("forward", "backward")
     }
-    return Cut(
+    return Plan(
         workers,
         (STEPS, batch, length, channels, size, rank),
         blocks,
         batch * ((length - 1) // STEPS) * size * channels,
-        {way: (workers, count) for way, count in floats.items()},
+        scratch,
     )
 
 
 # --------------------------------------------------------------------------------------- torch side
 @functools.lru_cache(maxsize=256)
-def _rows_of_four(*strides):
-    """Strides as the kernels take them, beside flat memory: one compiled variant for every layout.
-    Made once."""
-    return _rows((*row, 0, 0, 0, 0)[:4] for row in strides)
+def _stride_rows(*strides):
+    """Return strides as the kernels take them, four numbers each, cached.
+
+    The kernels read flat memory by strides, so one compiled kernel takes every layout.
+    """
+    return _int_rows((*row, 0, 0, 0, 0)[:4] for row in strides)
 
 
 class Prepared(NamedTuple):
     """The plan of a scan, and its tensors as the kernels read them.
 
-    tensors: u (B, L, D), delta, B and C (B, G, N, L), the powers A·log₂e (N, D), low, D and bias;
-    EMPTY for None.
+    tensors: u (B, L, D), delta, B and C (B, G, N, L), the powers A·log₂e (N, D), dt_weight, D and
+    bias; EMPTY for None.
     """
 
-    plan: Cut
+    plan: Plan
     tensors: list[Tensor]
 
     @property
     def strides(self) -> tuple[tuple[int, ...], ...]:
-        """Strides of u, delta, B and C. They are not stored: a saved-tensor hook may return another
-        layout."""
+        """Strides of u, delta, B and C.
+
+        They are not stored, because a saved-tensor hook may return another layout.
+        """
         u, delta, B, C = self.tensors[:4]
-        if delta.dim() == 4:  # Δ's R numbers
+        if delta.dim() == 4:  # (B, G, R, L)
             by_row, by_group, by_rank, by_step = delta.stride()
             return u.stride(), (by_row, by_step, by_rank, by_group), B.stride(), C.stride()
         return u.stride(), delta.stride(), B.stride(), C.stride()
 
 
-def _prepared(u, delta, A, B, C, low, D, bias):
-    """Return the `Prepared` of a scan: u (B, L, D), delta, A (D, N), B and C (B, G, N, L), low, D
-    and bias.
+def _prepared(u, delta, A, B, C, dt_weight, D, bias):
+    """Return the `Prepared` of a scan.
 
-    All are float32, with contiguous channels. `delta` is (B, L, D), or (B, G, R, L) beside its
-    weight `low` (R, D): then Δ's projection is part of the kernel, and each group of B and C has
-    its own R numbers.
+    u (B, L, D), A (D, N), B and C (B, G, N, L), D and bias (D,); float32, with contiguous channels.
+    delta is (B, L, D) and dt_weight None; or delta is (B, G, R, L) and dt_weight (R, D). Then the
+    kernel projects Δ, and each group of B and C has its own R numbers.
     """
-    rank, size = 0 if low is None else len(low), A.shape[1]
-    plan = cut(*u.shape, size, B.shape[1], rank, scan_threads())
-    powers = (
-        A.t() * float(scan_cpu_loops.LOG2E)
-    ).contiguous()  # (N, D): the kernels compute powers of two
-    fixed = (EMPTY if t is None else t.contiguous() for t in (powers, low, D, bias))
+    rank, size = 0 if dt_weight is None else len(dt_weight), A.shape[1]
+    plan = make_plan(*u.shape, size, B.shape[1], rank, scan_threads())
+    # the kernels compute powers of two
+    powers = (A.t() * float(scan_cpu_loops.LOG2E)).contiguous()
+    fixed = (EMPTY if t is None else t.contiguous() for t in (powers, dt_weight, D, bias))
     return Prepared(plan, [u, delta, B, C, *fixed])
 
 
-def _forward(scan, softplus, keep, want_last):
-    """Return out (B, L, D), the last state (B, N, D) and the states for the backward pass; EMPTY if
-    not wanted."""
+def _forward(scan, softplus, save_states, want_last):
+    """Return out (B, L, D), the last state (B, N, D) and the states for the backward pass.
+
+    The last two are EMPTY if not wanted.
+    """
     (u, *_), plan = scan.tensors, scan.plan
-    size = plan.numbers[4]
+    size = plan.integers[4]
     out, last = empty(u.shape), empty(len(u), size, u.shape[2]) if want_last else EMPTY
-    states = empty(plan.states) if keep else EMPTY
-    used = [
-        *scan.tensors,
-        empty(plan.scratch["forward"]),
-        plan.blocks,
-        _rows_of_four(*scan.strides),
-        out,
-        last,
-        states,
-    ]
-    run(scan_cpu_loops.forward, plan.workers, (*plan.numbers, softplus), used)
+    states = empty(plan.states) if save_states else EMPTY
+    scratch, strides = empty(plan.scratch["forward"]), _stride_rows(*scan.strides)
+    tensors = [*scan.tensors, scratch, plan.blocks, strides, out, last, states]
+    run(scan_cpu_loops.forward, plan.workers, (*plan.integers, softplus), tensors)
     return out, last, states
 
 
 def _backward(scan, softplus, grad, states):
-    """Return the gradients of u, delta, A, B, C, low, D and bias from that of out, (B, L, D).
+    """Return the gradients of u, delta, A, B, C, dt_weight, D and bias from that of out, (B, L, D).
 
-    With `low` those of delta, B and C are views of one tensor, group after group, as one product a
-    group made the three.
+    With dt_weight, those of delta, B and C are views of one tensor, group after group, because one
+    product per group computed the three.
     """
-    (_, batch, length, channels, size, rank), groups = scan.plan.numbers, scan.tensors[2].shape[1]
+    plan, groups = scan.plan, scan.tensors[2].shape[1]
+    _, batch, length, channels, size, rank = plan.integers
     grad = grad if grad.stride(2) == 1 or channels == 1 else grad.contiguous()
     du = empty(batch, length, channels)
     if rank:
-        own = rank + 2 * size
-        joint = ddelta = zeros(batch, length, groups * own)
+        width = rank + 2 * size
+        joint = ddelta = zeros(batch, length, groups * width)
         db, dc = joint[..., rank:], joint[..., rank + size :]
-        layers = ((length * groups * own, own, groups * own),) * 3
+        grad_strides = ((length * groups * width, width, groups * width),) * 3
     else:
         ddelta = empty(batch, length, channels)
         db, dc = (zeros(batch, groups, length, size) for _ in "BC")
-        layers = (), *((groups * length * size, length * size, size) for _ in "BC")
-    sums = zeros(
-        scan.plan.workers, size + 2 + rank, channels
-    )  # N rows for dA, dD, d(delta_bias), R for low
-    strides = _rows_of_four(*scan.strides, grad.stride(), *layers)
-    used = [
-        *scan.tensors,
-        empty(scan.plan.scratch["backward"]),
-        scan.plan.blocks,
-        strides,
-        grad,
-        states,
-    ]
-    made = du, ddelta, db, dc, sums
-    run(scan_cpu_loops.backward, scan.plan.workers, (*scan.plan.numbers, softplus), [*used, *made])
+        grad_strides = (), *((groups * length * size, length * size, size) for _ in "BC")
+    # rows: N of dA, dD, d(delta_bias), R of dt_weight
+    sums = zeros(plan.workers, size + 2 + rank, channels)
+    strides = _stride_rows(*scan.strides, grad.stride(), *grad_strides)
+    scratch = empty(plan.scratch["backward"])
+    tensors = [*scan.tensors, scratch, plan.blocks, strides, grad, states, du, ddelta, db, dc, sums]
+    run(scan_cpu_loops.backward, plan.workers, (*plan.integers, softplus), tensors)
     if rank:
         joint = joint.unflatten(2, (groups, -1)).permute(0, 2, 3, 1)  # (B, G, R + 2·N, L)
         ddelta, db, dc = joint.split_with_sizes([rank, size, size], 2)
     else:
         db, dc = db.transpose(2, 3), dc.transpose(2, 3)  # (B, G, N, L)
-    dA, dD, dbias, dlow = added_up(sums).split_with_sizes([size, 1, 1, rank])
-    return du, ddelta, dA.t(), db, dc, dlow, dD.view(-1), dbias.view(-1)
+    dA, dD, dbias, ddt_weight = sum_workers(sums).split_with_sizes([size, 1, 1, rank])
+    return du, ddelta, dA.t(), db, dc, ddt_weight, dD.view(-1), dbias.view(-1)
 
 
 class _Scan(torch.autograd.Function):
-    """Compute out (B, L, D) and, if wanted, the last state (B, N, D) from the arguments of
-    `_prepared`. A state must not grow."""
+    """The scan as an autograd function of the tensors of `_prepared`; no state may grow.
+
+    Its results are out (B, L, D) and the last state (B, N, D), or None unless wanted.
+    """
 
     @staticmethod
-    def forward(ctx, keep, want_last, softplus, *tensors):
+    def forward(ctx, save_states, want_last, softplus, *tensors):
         scan = _prepared(*tensors)
-        out, last, states = _forward(scan, softplus, keep, want_last)
+        out, last, states = _forward(scan, softplus, save_states, want_last)
         ctx.plan, ctx.softplus = scan.plan, softplus
-        if keep:
+        if save_states:
             ctx.save_for_backward(*scan.tensors, states)
         if want_last:
             ctx.mark_non_differentiable(last)
@@ -204,53 +197,61 @@ class _Scan(torch.autograd.Function):
     def backward(ctx, grad, _):
         *tensors, states = ctx.saved_tensors
         grads = _backward(Prepared(ctx.plan, tensors), ctx.softplus, grad, states)
-        asked = zip(grads, ctx.needs_input_grad[3:], strict=True)
-        return None, None, None, *(g if flag else None for g, flag in asked)
+        needed = zip(grads, ctx.needs_input_grad[3:], strict=True)
+        return None, None, None, *(g if is_needed else None for g, is_needed in needed)
 
 
 def _scan(tensors, softplus, want_last):
     if torch.compiler.is_compiling():
         out, last, _ = scan_operator(*tensors, bool(softplus))
         return out, last.detach().transpose(1, 2) if want_last else None
-    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    out, last = _Scan.apply(keep, bool(want_last), bool(softplus), *tensors)
+    save_states = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in tensors
+    )
+    out, last = _Scan.apply(save_states, bool(want_last), bool(softplus), *tensors)
     return out, None if last is None else last.transpose(1, 2)
 
 
 # ------------------------------------------------------- the same as an operator, for torch.compile
-# Only compiled and exported code uses it: calling an operator takes longer than calling an
+# Only compiled and exported code uses it, because it takes longer to call than an
 # autograd.Function.
 
 
 @torch.library.custom_op("mambanorm::scan_cpu", mutates_args=())
 def scan_operator(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, low: Tensor | None, D: Tensor | None,
-    bias: Tensor | None, softplus: bool,
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, dt_weight: Tensor | None,
+    D: Tensor | None, bias: Tensor | None, softplus: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return out (B, L, D), the last state (B, N, D) and the states for the backward pass;
-    arguments as `_prepared`."""
+    """Return out (B, L, D), the last state (B, N, D) and the states for the backward pass.
+
+    The arguments are those of `_prepared`.
+    """
     return _forward(
-        _prepared(u.contiguous(), delta, A, B, C, low, D, bias), softplus, keep=True, want_last=True
+        _prepared(u.contiguous(), delta, A, B, C, dt_weight, D, bias),
+        softplus,
+        save_states=True,
+        want_last=True,
     )
 
 
 @scan_operator.register_fake
-def _(u, delta, A, B, C, low, D, bias, softplus):
+def _(u, delta, A, B, C, dt_weight, D, bias, softplus):
     batch, _, channels = u.shape
-    states = (
-        torch.library.get_ctx().new_dynamic_size()
-    )  # of the length, but a guard on it would narrow torch.export's L
+    # A size computed from L would put a guard on L, and torch.export could not vary it.
+    states = torch.library.get_ctx().new_dynamic_size()
     return u.new_empty(u.shape), u.new_empty(batch, A.shape[1], channels), u.new_empty(states)
 
 
 @torch.library.custom_op("mambanorm::scan_cpu_backward", mutates_args=())
 def scan_operator_backward(
     grad: Tensor, states: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
-    low: Tensor | None, D: Tensor | None, bias: Tensor | None, softplus: bool,
+    dt_weight: Tensor | None, D: Tensor | None, bias: Tensor | None, softplus: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """Return the gradients of the tensors that are given, u to bias. An operator's results must not
-    share memory."""
-    tensors = u.contiguous(), delta, A, B, C, low, D, bias
+    """Return the gradients of the tensors that are not None, u to bias.
+
+    They are copied, because the results of an operator must not share memory.
+    """
+    tensors = u.contiguous(), delta, A, B, C, dt_weight, D, bias
     grads = _backward(_prepared(*tensors), softplus, grad.contiguous(), states)
     return [
         g.clone(memory_format=torch.contiguous_format)
@@ -264,7 +265,7 @@ def _(grad, states, *arguments):
     return [t.new_empty(t.shape) for t in arguments[:-1] if t is not None]
 
 
-def _keep(ctx, inputs, output):
+def _save_inputs(ctx, inputs, output):
     *tensors, ctx.softplus = inputs
     ctx.save_for_backward(output[2], *tensors)
 
@@ -275,23 +276,25 @@ def _operator_gradient(ctx, grad, _last, _states):
     return *(None if t is None else next(grads) for t in tensors), None
 
 
-scan_operator.register_autograd(_operator_gradient, setup_context=_keep)
+scan_operator.register_autograd(_operator_gradient, setup_context=_save_inputs)
 
 
 def _channels_last(x):
-    """(B, D, L) to float32 (B, L, D) with contiguous channels; a transposed view of such a tensor
-    is taken as it is."""
+    """Return (B, D, L) as float32 (B, L, D) with contiguous channels.
+
+    A transposed view of such a tensor is not copied.
+    """
     x = x.transpose(1, 2).float()
     return x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
 
 
 def scan_cpu(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True):
-    """The scan with the Numba kernel; arguments as `selective_scan`, already checked: B and C vary
-    along L, and no state grows.
+    """Compute the scan with the Numba kernel.
 
-    Returns out (B, D, L) in u's dtype, a transposed view of a contiguous (B, L, D) tensor, and
-    last_state (B, D, N) in float32, without gradient (None unless wanted). Differentiable once, in
-    every floating-point argument.
+    The arguments are those of `selective_scan`, already checked: B and C vary along L, and no state
+    grows. Returns out (B, D, L) in u's dtype, a transposed view of a contiguous (B, L, D) tensor,
+    and last_state (B, D, N) in float32, without gradient (None unless wanted). Differentiable once,
+    in every floating-point argument.
     """
     B, C = ((m.unsqueeze(1) if m.dim() == 3 else m).float() for m in (B, C))  # (B, G, N, L)
     groups = math.lcm(B.shape[1], C.shape[1])
@@ -305,9 +308,11 @@ def scan_cpu(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, w
 
 
 def low_rank_scan_cpu(u, dt, B, C, dt_weight, dt_bias, A_log, D, want_last=False):
-    """As `low_rank_scan`, for float32 on the CPU: y (B, L, E) and, if wanted, the last state (B, E,
-    N) or None. Δ = softplus(dt·Wᵀ + bias) is never stored. Differentiable once; the last state
-    carries no gradient."""
+    """Compute `low_rank_scan` for float32 on the CPU.
+
+    Returns y (B, L, E) and the last state (B, E, N), which carries no gradient, or None unless
+    wanted. Δ = softplus(dt·Wᵀ + bias) is never stored. Differentiable once.
+    """
     dt, B, C = (part.permute(0, 2, 3, 1) for part in (dt, B, C))  # (B, G, ·, L)
     tensors = u.contiguous(), dt, -torch.exp(A_log), B, C, dt_weight.t().contiguous(), D, dt_bias
     return _scan(tensors, True, want_last)

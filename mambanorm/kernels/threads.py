@@ -1,8 +1,8 @@
-"""How many threads the CPU kernels use, and torch with them.
+"""The number of threads that torch and the CPU kernels use.
 
-Numba starts its threads when it is first asked about them. It then sets OpenMP's thread count for
-the whole process, torch included. Importing this module does not do so. `_start` does it once, and
-restores torch's count.
+Numba starts its threads when its thread count is first read. It then sets OpenMP's thread count for
+the whole process, torch included. Importing this module does not do so: `_start_numba` does it
+once, and restores torch's count.
 """
 
 import functools
@@ -20,33 +20,34 @@ _PID = os.getpid()
 
 
 @functools.cache
-def _start():
-    """Starts Numba's threads, once, and leaves torch as many as it had."""
+def _start_numba():
+    """Start Numba's threads, once, and restore torch's thread count."""
     before = torch.get_num_threads()
     numba.get_num_threads()
     torch.set_num_threads(before)
 
 
 def scan_threads():
-    """Threads the next kernel may use: torch's count, at most Numba's; 1 in a forked child, where
-    OpenMP cannot run."""
-    if (
-        torch.get_num_threads() == 1 or os.getpid() != _PID
-    ):  # nobody has to ask Numba, which takes a moment
-        return 1
-    _start()
+    """Return the number of threads that the next kernel may use.
+
+    It is torch's count, at most Numba's, and 1 in a forked child, where OpenMP cannot run.
+    """
+    if torch.get_num_threads() == 1 or os.getpid() != _PID:
+        return 1  # without reading Numba's count, which takes a moment
+    _start_numba()
     return max(1, min(torch.get_num_threads(), numba.get_num_threads()))
 
 
 def set_threads(n):
-    """Let torch and the CPU scan use n threads; returns (torch's count, the scan's count).
+    """Set the threads of torch and the CPU kernels to n; return (torch's count, the kernels'
+    count).
 
-    The scan's count is at most what Numba was started with (the number of cores, or
-    NUMBA_NUM_THREADS). Raises ValueError if n is no whole number or less than 1.
+    The kernels' count is at most what Numba was started with: the number of cores, or
+    NUMBA_NUM_THREADS. Raises ValueError if n is not an integer of at least 1.
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ValueError(f"threads: {shown(n)} given, a whole number of at least 1 is needed")
-    _start()
+    _start_numba()
     torch.set_num_threads(int(n))
     numba.set_num_threads(min(int(n), numba.config.NUMBA_NUM_THREADS))
     return torch.get_num_threads(), numba.get_num_threads()
@@ -54,12 +55,12 @@ def set_threads(n):
 
 @contextmanager
 def exactly_threads(n: int) -> Iterator[None]:
-    """While open, torch and the CPU kernels of this thread use exactly n threads: the last digits
-    of a sum depend on how many threads compute it.
+    """Use exactly n threads in torch and the CPU kernels while the context is open.
 
-    ValueError if Numba was started with fewer than n; the message says what to do.
+    The last digits of a sum depend on the number of threads that compute it. Raises ValueError if
+    Numba was started with fewer than n; the message says what to do.
     """
-    _start()
+    _start_numba()
     most = numba.config.NUMBA_NUM_THREADS
     if n > most:
         raise ValueError(

@@ -1,7 +1,6 @@
-"""Compiles the CPU kernels that Numba's disk cache does not hold: `python -m
-mambanorm.kernels.warm`.
+"""Compile the CPU kernels into Numba's disk cache: `python -m mambanorm.kernels.warm`.
 
-On two cores the scan's are compiled in a second process meanwhile, which takes half the time.
+With two cores or more, a second process compiles those of the scan, which halves the time.
 """
 
 import subprocess
@@ -12,38 +11,38 @@ import numba
 from numba.core.dispatcher import Dispatcher
 
 from mambanorm.kernels.conv_gate import _gate_forward
-from mambanorm.kernels.runtime import address_of
+from mambanorm.kernels.runtime import kernel_address
 
-SCAN = "scan_cpu_loops"
-OTHERS = "conv_gate", "norm", "runtime"
+SCAN_MODULE = "scan_cpu_loops"
 
 
 def warm_up() -> None:
-    """Loads every kernel, or compiles it. Call it before worker processes start: otherwise each of
-    them compiles the same kernels at the same time."""
+    """Load every CPU kernel, compiled first if necessary.
+
+    Call it before worker processes start. Otherwise all of them compile the same kernels.
+    """
     second = None
-    address_of(_gate_forward)
+    kernel_address(_gate_forward)
     if _gate_forward.stats.cache_misses and numba.config.NUMBA_NUM_THREADS > 1:
-        command = [sys.executable, "-m", "mambanorm.kernels.warm", SCAN]
         second = subprocess.Popen(
-            command, stderr=subprocess.DEVNULL
-        )  # this process says that it compiles
-    for name in OTHERS:
-        _load(name)
+            [sys.executable, "-m", "mambanorm.kernels.warm", SCAN_MODULE],
+            stderr=subprocess.DEVNULL,  # this process already prints that it compiles
+        )
+    for name in ("conv_gate", "norm", "runtime"):
+        _compile_module(name)
     if second is not None:
         second.wait()
-    _load(SCAN)
+    _compile_module(SCAN_MODULE)
 
 
-def _load(module: str) -> None:
-    """Loads or compiles a module's kernels."""
-    module = import_module(f"mambanorm.kernels.{module}")
-    compiled = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
-    for kernel in (
-        one for one in compiled if "no_cpython_wrapper" not in one.targetoptions
-    ):  # the others are parts
-        address_of(kernel)
+def _compile_module(name: str) -> None:
+    """Load the kernels of a module, compiled first if necessary."""
+    module = import_module(f"mambanorm.kernels.{name}")
+    for value in vars(module).values():
+        # functions with `@jit` are compiled as parts of kernels
+        if isinstance(value, Dispatcher) and "no_cpython_wrapper" not in value.targetoptions:
+            kernel_address(value)
 
 
 if __name__ == "__main__":
-    _load(sys.argv[1]) if sys.argv[1:] else warm_up()
+    _compile_module(sys.argv[1]) if sys.argv[1:] else warm_up()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.kernels.backends import choose, kernel, low_rank_kernel
+from mambanorm.kernels.backends import choose_backend, low_rank_kernel, scan_kernel
 from mambanorm.operations.checks import check_low_rank_scan, check_selective_scan
 from mambanorm.operations.conv_gate import gated
 from mambanorm.operations.reference import scan_reference
@@ -36,11 +36,17 @@ def selective_scan(
     out_t = (Σ_n C_t·h_t + D·u_t)·SiLU(z_t); bias, softplus, D·u and gate only if given.
 
     Args:
-        u, delta, z: (B, D, L). On the CPU, transposed views of (B, L, D) tensors are read without a
+        u: input, (B, D, L). On the CPU, transposed views of (B, L, D) tensors are read without a
             copy, and results and gradients come back in that layout.
-        A: (D, N), real.
-        B, C: each constant (D, N), or (B, N, L), or (B, G, N, L) where G divides D.
-        D, delta_bias: (D,).
+        delta: step sizes, (B, D, L).
+        A: decay rates, (D, N), real.
+        B: constant (D, N), or (B, N, L), or (B, G, N, L) where G divides D.
+        C: as B; the two may differ in form.
+        D: (D,).
+        z: gate, (B, D, L).
+        delta_bias: (D,).
+        delta_softplus: apply softplus to delta + delta_bias.
+        return_last_state: also return the last state.
         backend: one of BACKENDS. The reference computes constant B or C (no Mamba has them) and, on
             the CPU, scans whose state may grow: an A above 0, or a Δ below 0.
         initial_state: (B, D, N), h before the first step, for generation; without gradient. If it
@@ -56,12 +62,12 @@ def selective_scan(
     """
     check_selective_scan(u, delta, A, B, C, D, z, delta_bias)
     inputs = u, delta, A, B, C, D, delta_bias, delta_softplus
-    name = choose(backend, u, A.shape[1], vary=B.dim() > 2 and C.dim() > 2)
+    name = choose_backend(backend, u, A.shape[1], vary=B.dim() > 2 and C.dim() > 2)
     use_reference = name == "reference" or _continues(initial_state, u.shape[2])
     if use_reference or (name == "cpu" and _may_grow(delta, A, delta_bias, delta_softplus)):
         out, last = scan_reference(*inputs, return_last_state, initial_state)
     else:
-        out, last = kernel(name)(*inputs, return_last_state)
+        out, last = scan_kernel(name)(*inputs, return_last_state)
     if z is not None:
         out = gated(out.transpose(1, 2), z.transpose(1, 2)).transpose(1, 2).to(u.dtype)
     return (out, last) if return_last_state else out
@@ -86,10 +92,15 @@ def low_rank_scan(
 
     Args:
         u: (B, L, E).
-        dt, B, C: (B, L, R), (B, L, N), (B, L, N); or (B, L, G, ·) for G groups of channels.
-        dt_weight, A_log: (E, R), (E, N).
-        dt_bias, D: (E,).
+        dt: (B, L, R), or (B, L, G, R) for G groups of channels.
+        B: (B, L, N), or (B, L, G, N).
+        C: as B.
+        dt_weight: (E, R).
+        dt_bias: (E,).
+        A_log: (E, N).
+        D: (E,).
         state: h before the first step (B, E, N), or None.
+        backend: one of BACKENDS.
 
     Returns y (B, L, E); if `state` is given, (y, h after the last step without gradient).
     Raises ValueError as `selective_scan`.
