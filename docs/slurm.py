@@ -71,7 +71,8 @@ def read_options(argv: list[str] | None = None) -> argparse.Namespace:
 
 def start(options: argparse.Namespace) -> SLURMCluster:
     """The scheduler, here. It asks SLURM for jobs as long as runs wait and gives back those that
-    have none."""
+    have none.
+    """
     # of a run nothing is known before one is done: so Dask asks for all the jobs at once
     dask.config.set({"distributed.scheduler.unknown-task-duration": "1h"})
     environment = worker_environment(options.threads)

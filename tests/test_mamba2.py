@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
-from benchmarks.peers import ChunkedMamba2, scan_chunked
+from benchmarks.twins import ChunkedMamba2, scan_chunked
 from mambanorm.arms import SITES
 from mambanorm_study.cli.main import main
 from mambanorm_study.config import run_id_of

@@ -12,7 +12,7 @@ Its scan is the selective scan whose Δ, A and D are the same for all channels o
 is the same for all states; so `selective_scan` carries it, on every back end, and no (B, L, E, N)
 tensor is made. What is lost against Mamba-2's own kernels: Δ and A are read once a channel and not
 once a head, exp(Δ·A) is computed P·N times and not once, and nothing of it is a matrix product,
-which is what makes large N cheap on a GPU. `benchmarks/peers.py` has that form, to test this block
+which is what makes large N cheap on a GPU. `benchmarks/twins.py` has that form, to test this block
 against and to measure the two side by side.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, H heads of P = head_dim
