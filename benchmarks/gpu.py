@@ -142,10 +142,10 @@ def bench_gpu(
             row = {"part": name, "case": case, **columns, "took_s": time.monotonic() - begin}
             rows.append(row)
             print("  ".join(map(cell, row.values())), flush=True)
-            write_results(path, torch_device, rows, "no: cut off, or still under way")
+            write_results(path, rows, "no: cut off, or still under way")
     skipped = sum(row["status"] == "skipped" for row in rows)
     complete = f"no: {plural(skipped, 'case')} left out for lack of time" if skipped else "yes"
-    write_results(path, torch_device, rows, complete)
+    write_results(path, rows, complete)
     print(f"\n{path}.json and .md written")
     return int(any(row["status"] == "failed" for row in rows))
 
@@ -167,12 +167,9 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:300]
 
 
-def write_results(path: Path, device: torch.device, rows: list[dict], complete: str) -> None:
+def write_results(path: Path, rows: list[dict], complete: str) -> None:
     """Write head and rows as `path`.json and `path`.md."""
     head = {"complete": complete, **provenance("python -m benchmarks.gpu")}
-    head["device"] = "no GPU: the CPU, Triton's interpreter"
-    if device.type == "cuda":
-        head["device"] = torch.cuda.get_device_name(device)
     triton = sys.modules.get("triton")
     head["versions"] += f", triton {getattr(triton, '__version__', 'missing')}"
     write_text(path.with_suffix(".json"), json.dumps({"head": head, "rows": rows}, indent=1))

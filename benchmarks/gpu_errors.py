@@ -57,7 +57,7 @@ def correctness(device: torch.device, tiny: bool) -> Cases:
         for shape in shapes[:1] if tiny else shapes:
             for dtype in precisions:
                 inputs = partial(make_inputs, shape, device, dtype)
-                name = f"{kernel.__name__} {shape}, {dtype_name(dtype)}"
+                name = f"{kernel.__name__} {shape}, {dtype}"
                 yield name, partial(kernel_error, kernel, inputs)
     width, shape = (8, (2, 5)) if tiny else (40, (2, 37))
     blocks = [(arm, partial(MambaBlock, width, *Arm.parse(arm))) for arm in ARMS]
@@ -67,13 +67,8 @@ def correctness(device: torch.device, tiny: bool) -> Cases:
     for arm, make_block in blocks:
         for dtype in precisions:
             x = torch.randn(*shape, width)
-            name = f"{make_block.func.__name__} {arm}, {dtype_name(dtype)}"
+            name = f"{make_block.func.__name__} {arm}, {dtype}"
             yield name, partial(block_error, make_block, x, device, dtype)
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return the dtype's name without `torch.`."""
-    return str(dtype).removeprefix("torch.")
 
 
 # --------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_errors import Cases, conv, conv_inputs, dtype_name, scan, scan_inputs
+from benchmarks.gpu_errors import Cases, conv, conv_inputs, scan, scan_inputs
+from benchmarks.runs import seconds_of
 from mambanorm_study import base_config
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.run import train
@@ -42,14 +43,14 @@ def kernel_times(device: torch.device, tiny: bool) -> Cases:
             inputs = partial(scan_inputs, shape, device, dtype)
             least_bytes = scan_bytes(shape, dtype.itemsize)
             for backend in ("triton", "mamba_ssm"):
-                name = f"scan by {backend} {shape}, {dtype_name(dtype)}"
+                name = f"scan by {backend} {shape}, {dtype}"
                 yield name, partial(row, scan, backend, inputs, least_bytes)
         conv_shape = (*shape[:3], TAPS)
         inputs = partial(conv_inputs, conv_shape, device, torch.bfloat16)
         # u is read and the result written; then u and its gradient are read and du is written
         least_bytes = 5 * torch.bfloat16.itemsize * math.prod(shape[:3])
         for backend in ("triton", "torch"):
-            name = f"convolution by {backend} {conv_shape}, bfloat16"
+            name = f"convolution by {backend} {conv_shape}, {torch.bfloat16}"
             yield name, partial(row, conv, backend, inputs, least_bytes)
 
 
@@ -133,9 +134,7 @@ def timed(device: torch.device, call: Callable[[], object], seconds: float = 1.0
 
     def once() -> float:
         if device.type != "cuda":
-            start_s = time.perf_counter()
-            call()
-            return 1e3 * (time.perf_counter() - start_s)
+            return 1e3 * seconds_of(call)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device).zero_()
         torch.cuda._sleep(SLEEP_CYCLES)

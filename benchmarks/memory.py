@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 
 import torch
 
 from benchmarks.cases import Case
 from benchmarks.peers import prepare
+from benchmarks.runs import seconds_of
 from mambanorm.kernels.threads import set_threads
 from mambanorm_study.runs.cluster import warm_up
 from mambanorm_study.runs.machine import PeakMemory
@@ -33,9 +33,9 @@ def peak_memory(case: Case) -> tuple[float | None, float]:
     bind = prepare(case)
     bind(max(2, case.threads), TINY)()  # enough rows for the kernels of several threads
     run = bind(case.batch, case.length)
-    memory, start = PeakMemory(torch.device("cpu")), time.perf_counter()
-    run()
-    seconds, growth = time.perf_counter() - start, memory.growth()
+    memory = PeakMemory(torch.device("cpu"))
+    seconds = seconds_of(run)
+    growth = memory.growth()
     return None if math.isnan(growth) else growth, seconds
 
 

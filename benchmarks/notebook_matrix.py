@@ -24,6 +24,7 @@ import nbformat
 from mambanorm_study.report.execute import run_notebook
 from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, tags_of
 
+# kind of task → a task of that kind that needs no download
 KINDS = {
     "values": "digits",
     "tokens": "listops",
@@ -32,8 +33,6 @@ KINDS = {
     "recall": "mqar",
     "table": "diabetes",
 }
-"""Kind of task → a task of that kind that needs no download."""
-
 REFUSAL = re.compile(r"cell \[(\d+)\]: ValueError: notebook \S+ takes .+")
 
 

@@ -55,8 +55,7 @@ def peer(module: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         package = module.split(".")[0]
-        hint = 'pip install -e ".[bench]"'
-        raise Missing(f"{package} is not installed ({error}): {hint}") from None
+        raise Missing(f'{package} is not installed ({error}): pip install -e ".[bench]"') from None
 
 
 def prepare(case: Case) -> Bind:

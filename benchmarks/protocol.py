@@ -24,11 +24,6 @@ which is the prediction for the test seeds. Written before the first test seed w
 START, END = "<!-- {}: written by python -m benchmarks.protocol -->\n", "<!-- end of {} -->\n"
 
 
-def span(seeds: Iterable[int]) -> str:
-    """Return the first and the last seed: `52–63`."""
-    return f"{min(seeds)}–{max(seeds)}"
-
-
 def claims_table() -> str:
     """Return every claim with its unit, its marks and its planned seeds, as a Markdown table."""
     lines = [
@@ -43,9 +38,9 @@ def claims_table() -> str:
             marks = " / ".join(f"0 and {size}" for size in sizes) or "none"
             judged = [c for c in claim.comparisons if c.decides or claim.measured]
             units = ", ".join(dict.fromkeys(comparison.unit for comparison in judged))
-        seeds = span(planned_seeds(claim, "evening"))
-        if claim.runs != "tuned":
-            seeds += " (not fresh)"
+        planned = planned_seeds(claim, "evening")
+        fresh = "" if claim.runs == "tuned" else " (not fresh)"
+        seeds = f"{min(planned)}–{max(planned)}{fresh}"
         lines.append(f"| {claim.id} | {claim.words} | {claim.asks} | {units} | {marks} | {seeds} |")
     return "\n".join(lines) + "\n"
 

@@ -7,8 +7,7 @@ from datetime import datetime
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.runs import machine
 
-RESULTS = ROOT / "benchmarks" / "results"
-"""The folder that results are written to by default."""
+RESULTS = ROOT / "benchmarks" / "results"  # results are written here by default
 
 
 def provenance(command: str) -> dict[str, str]:

@@ -98,7 +98,12 @@ def write(path: Path, head: dict, measured: list[list[Row]]) -> None:
     if results:
         print(f"\n{as_text(target_table(results))}")
     caption = f"{head['machine']} · {head['threads']} threads · {head['date']}"
-    pictures = draw(rows, caption)
+    frame = pd.DataFrame(map(asdict, rows))
+    timed, pictures = set(frame.section[frame.median_ms.notna()]), {}
+    if "step" in timed:
+        pictures["speed"] = fig_speed(frame, caption)
+    if "length" in timed:
+        pictures["scaling"] = fig_scaling(frame, caption)
     for name, fig in pictures.items():
         write_bytes(path.with_name(f"{path.name}-{name}.png"), fig._repr_png_())
     content = {"head": head, "targets": list(map(asdict, results)), "rows": list(map(asdict, rows))}
@@ -106,15 +111,3 @@ def write(path: Path, head: dict, measured: list[list[Row]]) -> None:
     names = [f"{path.name}-{name}.png" for name in pictures]
     write_text(path.with_suffix(".md"), report(head, measured, names))
     print(f"\n{path}.json, .md{', .png' if pictures else ''} written, after {head['took']}")
-
-
-def draw(rows: list[Row], caption: str) -> dict:
-    """Return the pictures for which there are rows: name → figure."""
-    frame = pd.DataFrame(map(asdict, rows))
-    timed = set(frame.section[frame.median_ms.notna()])
-    pictures = {}
-    if "step" in timed:
-        pictures["speed"] = fig_speed(frame, caption)
-    if "length" in timed:
-        pictures["scaling"] = fig_scaling(frame, caption)
-    return pictures

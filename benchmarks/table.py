@@ -15,8 +15,8 @@ from benchmarks.cases import NAIVE, NORMS_AT_EVERY_SITE, shape_text
 from benchmarks.timing import Row
 from mambanorm_study.basics.text import plural
 
+# cases that others are compared with, in the order of the columns
 BASES = ("floor", "ours", "None>SSM>None", "LN", "NormVary")
-"""The cases that others are compared with, in the order of the columns."""
 
 
 @dataclass(frozen=True)
