@@ -37,7 +37,7 @@ from benchmarks.provenance import RESULTS, provenance
 from benchmarks.table import as_markdown
 from mambanorm_study.basics.atomic import writable_folder, write_text
 from mambanorm_study.basics.settings import ROOT
-from mambanorm_study.claims import verdict_runs
+from mambanorm_study.claims import CLAIMS, verdict_runs
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.grid import base_config, grid, unique
@@ -56,7 +56,7 @@ def configs_for(n: int) -> tuple[list[RunConfig], int]:
     of the grid that fills up.
     """
     configs = [config for configs in notebook_runs(SCALE).values() for config in configs]
-    configs += verdict_runs(scale=SCALE, runs_dir="nowhere")  # as if no run were stored
+    configs += verdict_runs(CLAIMS, load_runs("nowhere"), scale=SCALE)  # as if no run were stored
     seeds = max(1, (n - len(unique(configs))) // (len(GRID_ARMS) * len(TASKS)))
     return unique([*configs, *grid(GRID_ARMS, TASKS, scale=SCALE, seeds=range(seeds))]), seeds
 
