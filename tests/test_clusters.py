@@ -411,7 +411,8 @@ def start(name, *more, folder, **injected):
     }  # kernels that are compiled already need not be compiled again
     given = {key: value for key, value in SETTINGS.items() if key not in elsewhere}
     given = {key: value.replace("/shared", str(folder / "shared")) for key, value in given.items()}
-    command = [sys.executable, "-m", *words, *more]
+    module = "mambanorm_study" if words[0] == "mambanorm" else words[0]
+    command = [sys.executable, "-m", module, *words[1:], *more]
     return process(
         *command, log=folder / f"{name}.log", env=os.environ | given | injected, cwd=ROOT
     )
