@@ -1,5 +1,6 @@
 """What pyproject.toml cannot say: a wheel holds notebooks and recorded results inside
-mambanorm_study, not beside it."""
+mambanorm_study, not beside it.
+"""
 
 from setuptools import find_namespace_packages, setup
 

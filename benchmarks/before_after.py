@@ -41,7 +41,8 @@ ROUNDS, STEPS = 40, 3  # turns of each process, and steps a turn: the fastest of
 
 def step_of(block: str, arm: str, batch: int, length: int, width: int):
     """A function that makes one training step of a classifier; by public names, which both
-    checkouts have."""
+    checkouts have.
+    """
     import torch
     import torch.nn.functional as F
 
@@ -74,7 +75,8 @@ def step_of(block: str, arm: str, batch: int, length: int, width: int):
 
 def serve() -> None:
     """The process of one checkout: a line in, [block, arm, B, L, D, steps]; a line out, seconds of
-    the fastest step."""
+    the fastest step.
+    """
     import time
 
     ready = {}

@@ -35,7 +35,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from benchmarks.run import made
+from benchmarks.provenance import provenance
 from benchmarks.table import as_markdown
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.settings import ROOT
@@ -110,7 +110,8 @@ SWAPPED = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])} | {
 @dataclass
 class Mutant:
     """One changed place, and what became of it: the test that killed it at first, and now; "" for a
-    survivor."""
+    survivor.
+    """
 
     room: str
     where: str
@@ -164,7 +165,8 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 
 def places(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes below one that may be changed: no text, no annotation, no decorator, and nothing of
-    what is said."""
+    what is said.
+    """
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
         return
     yield node
@@ -201,7 +203,8 @@ def candidates(room: str) -> list[Mutant]:
 
 def sample(seed: int, n: int) -> list[Mutant]:
     """`n` mutations, of each room as many; the rooms that stand first have one more if it does not
-    come out even."""
+    come out even.
+    """
     generator = random.Random(seed)
     sizes = [n // len(ROOMS) + (i < n % len(ROOMS)) for i in range(len(ROOMS))]
     return [
@@ -255,7 +258,8 @@ def run_tests(root: Path, *arguments: str, limit_s: float) -> tuple[int | None, 
 @cache
 def unchanged(root: Path, tests: tuple[str, ...]) -> tuple[str, float]:
     """The tests of a room on code as it is, all of which pass: a file that names them, quick ones
-    first; seconds."""
+    first; seconds.
+    """
     start, took = time.monotonic(), {}
     code, said = run_tests(root, *tests, "--durations=0", "--durations-min=0", limit_s=3600)
     if code != 0:
@@ -345,7 +349,7 @@ def main() -> None:
         for m in mutants
     ]
     command = "--claims" if options.claims else f"--seed {options.seed}"
-    head = made(f"python -m benchmarks.mutants {command} --mutations {options.mutations}")
+    head = provenance(f"python -m benchmarks.mutants {command} --mutations {options.mutations}")
 
     def write() -> None:
         write_text(

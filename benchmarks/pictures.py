@@ -1,8 +1,6 @@
-"""What a training step costs: the rows of `mambanorm bench` as a frame in, figure out; nothing here
-measures.
+"""Pictures of the results of `mambanorm bench`: each function takes a frame and returns a figure.
 
-The frame has a row a case: section, group, name, shape (B, L, D, N), status, median_ms, low_ms,
-high_ms (quartiles), ratios, us_per_token, kb_per_token. `caption` says machine, threads and date.
+The frame has the columns of `benchmarks.timing.Row`. `caption` names machine, threads and date.
 """
 
 from __future__ import annotations
@@ -21,31 +19,24 @@ from mambanorm_study.figures.style import (
     write_centred,
 )
 
-LINEAR_FROM = 512
-"""From this length on, a fixed cost no longer shows in the cost per token."""
+LINEAR_FROM = 512  # from this length on, a fixed cost no longer shows in the cost per token
 
 
 def _section(frame: pd.DataFrame, name: str, numbers: tuple[str, ...]) -> pd.DataFrame:
-    """The rows of one section, what was not measured as NaN. ValueError if there are none or if
-    columns are missing."""
-    if missing := [
-        column for column in ("section", "group", "name", "shape", *numbers) if column not in frame
-    ]:
-        raise ValueError(
-            f"the frame of measurements lacks the columns {', '.join(missing)}: see mambanorm bench"
-        )
+    """Return the rows of one section, its `numbers` as floats. Raise ValueError if it was not
+    measured.
+    """
     rows = frame[frame.section == name]
     if rows.empty:
-        raise ValueError(
-            f"the frame holds no rows of section {name!r}: mambanorm bench --only {name} measures it"
-        )
+        hint = f"mambanorm bench --only {name} measures it"
+        raise ValueError(f"the frame holds no rows of section {name!r}: {hint}")
     return rows.assign(**{column: pd.to_numeric(rows[column]) for column in numbers})
 
 
 @styled
 def fig_speed(frame: pd.DataFrame, caption: str = "") -> Figure:
-    """Time of one training step, a panel a size, a dot an implementation with its quartiles, on one
-    logarithmic axis.
+    """Return the time of one training step: a panel a size, a dot with quartiles an implementation,
+    on one logarithmic axis.
 
     The number above a dot is its time as a multiple of the floor's; in brackets, a peer's time as a
     multiple of ours.
@@ -58,21 +49,17 @@ def fig_speed(frame: pd.DataFrame, caption: str = "") -> Figure:
         for row in panel.itertuples():
             x = names.index(row.name)
             if not np.isfinite(row.median_ms):
-                foot = dict(
-                    transform=ax.get_xaxis_transform(), rotation=90, ha="center", va="bottom"
-                )
-                ax.text(x, 0.03, row.status, fontsize=8, color=GREY, **foot)
+                place = dict(transform=ax.get_xaxis_transform(), ha="center", va="bottom")
+                ax.text(x, 0.03, row.status, fontsize=8, color=GREY, rotation=90, **place)
                 continue
             if row.name == "floor":
-                ax.axhline(
-                    row.median_ms, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1
-                )
+                style = dict(linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+                ax.axhline(row.median_ms, color=GREY, **style)
             if np.isfinite(row.low_ms):
                 ax.vlines(x, row.low_ms, row.high_ms, color=INK, linewidth=1.4, zorder=2)
             colour = {"floor": GREY, "ours": BEST}.get(row.name, COMBINATION)
-            ax.plot(
-                x, row.median_ms, "o", markersize=7, color=colour, markeredgecolor="white", zorder=3
-            )
+            dot = dict(markersize=7, markeredgecolor="white", zorder=3)
+            ax.plot(x, row.median_ms, "o", color=colour, **dot)
             write_above(ax, x, np.nanmax([row.median_ms, row.high_ms]), _ratios(row), 7.5, (0, 7))
         ax.set_title(f"({', '.join(map(str, shape[:3]))})", color=INK)
         labels = [name.replace("+", "\n+ ") for name in names]
@@ -91,23 +78,25 @@ def fig_speed(frame: pd.DataFrame, caption: str = "") -> Figure:
 
 
 def _ratios(row) -> str:
-    """`2.3×` of the floor; for a peer also `(20×)` of ours; nothing for the floor itself."""
-    texts = {
-        to: f"{r:.1f}×" if r < 9.95 else f"{r:,.0f}×"
-        for to, r in row.ratios.items()
-        if row.name != "floor"
-    }
-    lines = [texts["floor"]] if "floor" in texts else []
-    return "\n".join(lines + [f"({texts['ours']})"] if "ours" in texts else lines)
+    """Return `2.3×` the floor, and on a second line for a peer `(20×)` ours."""
+    if row.name == "floor":
+        return ""
+    bases = {"floor": "{}", "ours": "({})"}
+    lines = []
+    for base, form in bases.items():
+        if base in row.ratios:
+            ratio = row.ratios[base]
+            lines.append(form.format(f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:,.0f}×"))
+    return "\n".join(lines)
 
 
 @styled
 def fig_scaling(frame: pd.DataFrame, caption: str = "") -> Figure:
-    """Time and peak memory per token against the length, a line a group; a level line is growth in
-    proportion to it.
+    """Return time and peak memory per token against the length, a line a group. A level line is
+    growth in proportion to the length.
 
-    The legend says by how much each line varies from 512 positions on; dashed: the mean of the
-    first group there.
+    The legend says by how much each line varies from 512 positions on. The dashed line is the mean
+    of the first group from there on.
     """
     rows = _section(frame, "length", ("us_per_token", "kb_per_token"))
     rows = rows.assign(length=rows["shape"].str[1])
@@ -116,22 +105,22 @@ def fig_scaling(frame: pd.DataFrame, caption: str = "") -> Figure:
         "us_per_token": "time per token (µs, log scale)",
         "kb_per_token": "peak memory per token (kB, log scale)",
     }
-    for ax, (column, label) in zip(axes[0], panels.items(), strict=True):
-        ax.set_ylabel(label)
+    for ax, (column, axis_label) in zip(axes[0], panels.items(), strict=True):
+        ax.set_ylabel(axis_label)
         if rows[column].isna().all():
             write_centred(ax, "not measured")
             continue
         for i, (group, line) in enumerate(rows.groupby("group", sort=False)):
             line = line.dropna(subset=column).sort_values("length")
             long = line[column][line.length >= LINEAR_FROM]
-            text = f"{group}: varies {long.max() / long.min():.2f}×" if len(long) else group
+            label = f"{group}: varies {long.max() / long.min():.2f}×" if len(long) else group
             style = dict(
                 color=(BEST, COMBINATION)[i % 2],
                 linestyle=("-", "-.")[i % 2],
                 linewidth=1.6,
                 markersize=5,
             )
-            ax.plot(line.length, line[column], marker="o", label=text, **style)
+            ax.plot(line.length, line[column], marker="o", label=label, **style)
             if i == 0 and len(long):
                 ax.axhline(long.mean(), color=GREY, linewidth=1.1, linestyle="--", zorder=1)
         lengths = sorted(rows.length.unique())
@@ -144,7 +133,7 @@ def fig_scaling(frame: pd.DataFrame, caption: str = "") -> Figure:
         ax.set_ylim(low / 1.3, high * 1.9)  # room for the legend
         ax.legend(loc="upper right")
     notes = (
-        f"varies: highest by lowest from length {LINEAR_FROM} on",
+        f"varies: highest over lowest from length {LINEAR_FROM} on",
         "dashed: growth in proportion to the length",
     )
     return finish(fig, "What a longer sequence costs", caption, *notes)

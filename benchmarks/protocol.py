@@ -1,4 +1,4 @@
-"""The protocol as text: PROTOCOL.md's tables are written by `python -m benchmarks.protocol`.
+"""Write the tables of PROTOCOL.md: `python -m benchmarks.protocol`.
 
 Write a new version of the protocol before training runs for a changed claim, rule or plan.
 """
@@ -24,12 +24,6 @@ which is the prediction for the test seeds. Written before the first test seed w
 START, END = "<!-- {}: written by python -m benchmarks.protocol -->\n", "<!-- end of {} -->\n"
 
 
-def span(seeds: Iterable[int]) -> str:
-    """`52–63`"""
-    seeds = sorted(seeds)
-    return f"{seeds[0]}–{seeds[-1]}"
-
-
 def claims_table() -> str:
     """Return every claim with its unit, its marks and its planned seeds, as a Markdown table."""
     lines = [
@@ -37,29 +31,25 @@ def claims_table() -> str:
         "|---|---|---|---|---|---|",
     ]
     for claim in (*CLAIMS.values(), *BEYOND.values()):
-        marks = dict.fromkeys(f"{claim.smallest_of(group[0]):g}" for group in claim.deciding)
-        marks = (
-            "50 %"
-            if claim.runs == "failure"
-            else " / ".join(f"0 and {mark}" for mark in marks) or "none"
-        )
-        units = ", ".join(
-            dict.fromkeys(c.unit for c in claim.comparisons if c.decides or claim.measured)
-        )
-        units = "% of runs" if claim.runs == "failure" else units
-        seeds = span(planned_seeds(claim, "evening")) + (
-            " (not fresh)" if claim.runs != "tuned" else ""
-        )
+        if claim.runs == "failure":
+            marks, units = "50 %", "% of runs"
+        else:
+            sizes = dict.fromkeys(f"{claim.smallest_of(group[0]):g}" for group in claim.deciding)
+            marks = " / ".join(f"0 and {size}" for size in sizes) or "none"
+            judged = [c for c in claim.comparisons if c.decides or claim.measured]
+            units = ", ".join(dict.fromkeys(comparison.unit for comparison in judged))
+        planned = planned_seeds(claim, "evening")
+        fresh = "" if claim.runs == "tuned" else " (not fresh)"
+        seeds = f"{min(planned)}–{max(planned)}{fresh}"
         lines.append(f"| {claim.id} | {claim.words} | {claim.asks} | {units} | {marks} | {seeds} |")
     return "\n".join(lines) + "\n"
 
 
 def predictions_table() -> str:
     """Return the predictions as a Markdown table."""
-    lines = [
-        "| claim | task | comparison that decides, and its learning rates | version 11 | prediction | test seeds |",
-        "|---|---|---|---|---|---|",
-    ]
+    columns = ["claim", "task", "comparison that decides, and its learning rates", "version 11"]
+    columns += ["prediction", "test seeds"]
+    lines = [f"| {' | '.join(columns)} |", "|---|---|---|---|---|---|"]
     for row in pd.read_csv(PREDICTIONS, keep_default_na=False).itertuples():
         rates = f" ({row.rates})" if row.rates else ""
         compared = f"{row.comparison}{rates}: {row.amount}, n = {row.n}"
@@ -69,23 +59,25 @@ def predictions_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def predict(frame: pd.DataFrame, tasks: Iterable[tuple[str, str]]) -> pd.DataFrame:
-    """Return the predictions for pairs of claim and task: the words of this version on the tuning
-    seeds."""
+def predict(frame: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFrame:
+    """Return the predictions for pairs of claim and task: the words on the tuning seeds."""
     evidence, rows = Evidence(frame, STUDY_SCALE, tuning=True), []
-    for claim, task in tasks:
+    for claim, task in pairs:
         verdict = judge(claim, evidence, task=task, tuning=True)
-        row = verdict.turns_on
-        rates = ", ".join(f"{label(arm)} {rate:g}" for arm, rate in (row.lrs or {}).items())
-        named = rates if len(row.lrs or {}) <= 2 else ""
-        told = dict(
-            comparison=row.comparison,
-            rates=named,
-            amount=row.amount,
-            n=row.n,
-            prediction=verdict.said,
+        comparison = verdict.turns_on
+        lrs = comparison.lrs or {}
+        lr_text = ", ".join(f"{label(arm)} {lr:g}" for arm, lr in lrs.items())
+        rows.append(
+            {
+                "claim": claim,
+                "task": task,
+                "comparison": comparison.comparison,
+                "rates": lr_text if len(lrs) <= 2 else "",
+                "amount": comparison.amount,
+                "n": comparison.n,
+                "prediction": verdict.said,
+            }
         )
-        rows.append(dict(claim=claim, task=task) | told)
     return pd.DataFrame(rows)
 
 
@@ -96,7 +88,7 @@ def rates_text(frame: pd.DataFrame) -> str:
         arms: dict[float, list[str]] = {}
         for arm in tuned_arms(task):
             arms.setdefault(evidence.lr(arm, task), []).append(label(arm))
-        lines += [f"- {task}, {rate:g}: {', '.join(named)}" for rate, named in sorted(arms.items())]
+        lines += [f"- {task}, {lr:g}: {', '.join(labels)}" for lr, labels in sorted(arms.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -1,11 +1,10 @@
-"""How many runs of the study a machine trains in an hour, task by task; a whole run is judged by
-two short ones.
+"""How long a whole run of a task takes, estimated from two short ones.
 
 One process a core trains with one thread, all at the same time, as a sweep's workers do. Each
-trains a run of one period (its steps up to and with the first evaluation) and one of three. What
-the two further periods took is taken as often as a whole run has periods. What is left of the short
-run is added once: model and optimizer, the test split, what a run keeps. Data are loaded before and
-nothing is stored: a sweep does both for many runs, or in a moment.
+trains a run of one period (the steps up to and including the first evaluation) and one of three.
+The time of the two further periods gives the time of a period. The fixed part of the short run
+(model and optimizer, the test split, the diagnostics) is added once. Data are loaded before and
+nothing is stored: a sweep does the first once for many runs, and the second in a moment.
 """
 
 from __future__ import annotations
@@ -21,48 +20,43 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.tasks import load_task
 
 SHORT, LONGER = 1, 3  # periods
-_start = None  # in a child: where the processes wait for one another
+_barrier = None  # in a child process: the processes start each round together
 
 
 def whole_runs(case: Case, rounds: int) -> list[float]:
-    """Seconds of a whole run of the case's task and scale: of each round of each process."""
+    """Return the seconds of a whole run, one number for each round of each process."""
     config = config_of(case.name, case.scale)
-    load_task(
-        config.task, config.scale, config.seed
-    )  # what has to be drawn or downloaded is there for all processes
+    load_task(config.task, config.scale, config.seed)  # drawn or downloaded once, for all processes
     context = multiprocessing.get_context("spawn")
-    with context.Pool(case.processes, _begin, (context.Barrier(case.processes),)) as pool:
-        found = pool.starmap(_time, [(config, rounds)] * case.processes, chunksize=1)
-    return [seconds for one in found for seconds in one]
+    barrier = context.Barrier(case.processes)
+    with context.Pool(case.processes, _set_barrier, (barrier,)) as pool:
+        times = pool.starmap(_time_rounds, [(config, rounds)] * case.processes, chunksize=1)
+    return [seconds for process_times in times for seconds in process_times]
 
 
-def of_a_whole_run(short_s: float, longer_s: float, periods: float) -> float:
-    """Seconds of a run of so many periods, from those of a run with SHORT and of one with
-    LONGER."""
-    period = (longer_s - short_s) / (LONGER - SHORT)
-    return short_s + period * (periods - SHORT)
+def _set_barrier(barrier: multiprocessing.Barrier) -> None:
+    global _barrier
+    _barrier = barrier
 
 
-def _begin(start: multiprocessing.Barrier) -> None:
-    global _start
-    _start = start
-
-
-def _time(config: RunConfig, rounds: int) -> list[float]:
-    periods = config.steps / config.eval_every
-    parts = [config.but(steps=n * config.eval_every, warmup_steps=1) for n in (SHORT, LONGER)]
-    train(parts[0])  # not counted: it loads kernels and data
-    gc.freeze()  # as in a sweep's workers
-    found = []
+def _time_rounds(config: RunConfig, rounds: int) -> list[float]:
+    """Return the estimated seconds of a whole run in each round."""
+    short, longer = (
+        config.but(steps=periods * config.eval_every, warmup_steps=1) for periods in (SHORT, LONGER)
+    )
+    train(short)  # not counted: it loads kernels and data
+    gc.freeze()  # as a sweep's workers do
+    times = []
     for _ in range(rounds):
-        _start.wait()
-        found.append(
-            of_a_whole_run(*(seconds_of(lambda part=part: train(part)) for part in parts), periods)
-        )
-    return found
+        _barrier.wait()
+        short_s, longer_s = seconds_of(lambda: train(short)), seconds_of(lambda: train(longer))
+        period_s = (longer_s - short_s) / (LONGER - SHORT)
+        times.append(short_s + period_s * (config.steps / config.eval_every - SHORT))
+    return times
 
 
-def seconds_of(run: Callable[[], object]) -> float:
+def seconds_of(call: Callable[[], object]) -> float:
+    """Return the wall time of a call in seconds."""
     start = time.perf_counter()
-    run()
+    call()
     return time.perf_counter() - start

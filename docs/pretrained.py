@@ -1,12 +1,12 @@
-"""Writes a folder as `hf download state-spaces/mamba-130m-hf --local-dir DIR` leaves it: the same
-files and shapes, but weights drawn at random, and a tokenizer that reads bytes. What
-docs/pretrained.md shows is the diagnosis of this one.
+"""Write a folder like that of `hf download state-spaces/mamba-130m-hf --local-dir DIR`.
 
-    python docs/pretrained.py mamba-130m-random                          # 129 million weights, 517
-    MB python docs/pretrained.py mamba-tiny-random --layers 2 --width 32    # the same family, in a
-    second
+Files and shapes are the same, but the weights are drawn at random and the tokenizer reads bytes.
+docs/pretrained.md shows the diagnosis of this folder.
 
-Needs transformers (`make setup` brings it).
+    python docs/pretrained.py mamba-130m-random                          # 129 million weights
+    python docs/pretrained.py mamba-tiny-random --layers 2 --width 32    # the same model, tiny
+
+Needs transformers, which `make setup` installs. The first folder takes 517 MB.
 """
 
 import argparse
@@ -18,11 +18,10 @@ from transformers import MambaConfig, MambaForCausalLM
 
 
 def write_random_mamba(folder: Path, layers: int, width: int) -> None:
-    """config.json, model.safetensors and tokenizer.json of a Mamba of transformers, seed 0."""
+    """Write config.json, model.safetensors and tokenizer.json of transformers' Mamba, seed 0."""
     torch.manual_seed(0)
-    config = MambaConfig(
-        hidden_size=width, num_hidden_layers=layers
-    )  # its defaults: 50,280 tokens, N = 16, E = 2·D
+    # by default 50,280 tokens, N = 16, E = 2·D
+    config = MambaConfig(hidden_size=width, num_hidden_layers=layers)
     MambaForCausalLM(config).save_pretrained(folder)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
@@ -35,6 +34,6 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=768)
-    given = parser.parse_args()
-    write_random_mamba(given.folder, given.layers, given.width)
-    print(f"{given.folder} written: random weights, to be diagnosed as a download would be")
+    options = parser.parse_args()
+    write_random_mamba(options.folder, options.layers, options.width)
+    print(f"{options.folder} written, with random weights")

@@ -65,7 +65,8 @@ def vector_norm(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def tensors_in(value: object) -> Iterator[Tensor]:
     """Return the tensors of a value in order: itself, or those in a tuple, list, dict or dataclass
-    at any depth."""
+    at any depth.
+    """
     if isinstance(value, Tensor):
         yield value
         return
@@ -80,7 +81,8 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 def map_tensors(change: Callable[[Tensor], Tensor], value: object) -> object:
     """Return a value with each tensor in it, or in a tuple, list or dict, replaced by
-    change(tensor)."""
+    change(tensor).
+    """
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):

@@ -167,7 +167,8 @@ def _seeds_by_task(
     name: str, tasks: tuple[str, ...], scale: str, seeds: Any, against: str
 ) -> dict[str, list[int]]:
     """Return the test seeds by task; by default fewer on images if the norm is not the kit's,
-    because images take longer."""
+    because images take longer.
+    """
     seeds_by_task = {}
     for task in (*tasks, inside_task(scale)):
         is_slow = kind_of(task) == "vision" and not NORMS[name].built_in
@@ -222,7 +223,8 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
 
 def card_tasks(scale: str) -> tuple[str, ...]:
     """Return a task of sequences and a task of images: recorded ones of the scale, else those of
-    the verdicts."""
+    the verdicts.
+    """
     tasks = [task for task in TRAINED_TASKS if recorded_lr(task, REFERENCE, scale)]
     tasks += VERDICT_TASKS
     return tuple(
@@ -232,7 +234,8 @@ def card_tasks(scale: str) -> tuple[str, ...]:
 
 def card_seeds(task: str, scale: str, seeds: Any, against: str = REFERENCE) -> list[int]:
     """Return the seeds on which a norm's arms are tested (`which_arm.duel_seeds`); on the task of
-    §4.6, for trained models, the seeds of the recorded ladders of learning rates."""
+    §4.6, for trained models, the seeds of the recorded ladders of learning rates.
+    """
     if task == inside_task(STUDY_SCALE) and scale == STUDY_SCALE:
         number = seeds if isinstance(seeds, int) else len(list(seeds))
         return list(planned_seeds("E2s", scale)[:number])
@@ -241,7 +244,8 @@ def card_seeds(task: str, scale: str, seeds: Any, against: str = REFERENCE) -> l
 
 def usable_tasks(card: NormCard) -> list[str]:
     """Return the tasks on which the norm can be used: in a language model it must be declared and
-    measured as causal."""
+    measured as causal.
+    """
     behaviour = card.trial.result
     is_causal = NORMS[card.name].causal and behaviour is not None and behaviour.looks_ahead is None
     return [task for task in card.tasks if is_causal or kind_of(task) != "language"]
@@ -274,7 +278,8 @@ def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
 
 def later_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     """Return the test runs of the arms that must be tuned first, for an estimate: their learning
-    rate is not known."""
+    rate is not known.
+    """
     if card.sketch:
         return []
     evidence, configs = Evidence(known, card.scale), []
@@ -287,7 +292,8 @@ def later_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
 
 def seconds_of(card: NormCard, configs: Sequence[RunConfig], engine: dict[str, Any]) -> float:
     """Return about how many seconds these runs take: as long as recorded runs, plus what the norm
-    costs more than RMSN."""
+    costs more than RMSN.
+    """
     from mambanorm_study.runs.cluster import count_workers  # recorded runs are read without Dask
 
     seconds = run_seconds(configs)

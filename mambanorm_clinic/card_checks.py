@@ -71,7 +71,8 @@ def _judged(is_good: object, good: str, bad: str) -> Answer:
 @dataclass(frozen=True)
 class Trial:
     """A norm, and what registration measures of it: a result, or the error of a norm that
-    fails."""
+    fails.
+    """
 
     name: str
     result: Behaviour | None = None
@@ -208,7 +209,9 @@ def _modes(trial: Trial) -> Answer:
 def _change(trial: Trial, *, change: str) -> Answer:
     x = sample()
     effect = output_change(prepared_norm(trial.name, x), change, x)
-    return Answer("not felt" if effect < CHANGE_LIMIT else f"the output changes by {_percent(effect)}")
+    return Answer(
+        "not felt" if effect < CHANGE_LIMIT else f"the output changes by {_percent(effect)}"
+    )
 
 
 def _order(trial: Trial, *, axis: int) -> Answer:
@@ -281,7 +284,9 @@ def _gradient(trial: Trial, *, lengths: Tensor | None = None) -> Answer:
     error = gradient_error(*prepare(lambda: create_norm(trial.name, CHANNELS)), lengths)
     if not math.isfinite(error):
         return Answer("the gradient is not finite", Mark.BAD)
-    return _judged(error < MAX_GRADIENT_ERROR, f"agree to {error:.1g}", f"differ by {_percent(error)}")
+    return _judged(
+        error < MAX_GRADIENT_ERROR, f"agree to {error:.1g}", f"differ by {_percent(error)}"
+    )
 
 
 def _device(trial: Trial) -> Answer:

@@ -19,7 +19,8 @@ def run_seconds(configs: Sequence[RunConfig]) -> float:
 
 def _unit_seconds(scale: str, task: str) -> float:
     """Return the seconds of a unit of `relative_cost`: the median over arms of each arm's fastest
-    run, because some runs were recorded while the machine did other work."""
+    run, because some runs were recorded while the machine did other work.
+    """
     if not recorded_path(scale).is_file():
         return USUAL_SECONDS
     runs = recorded(scale)

@@ -81,7 +81,8 @@ class NormCard:
     @property
     def arms(self) -> dict[str, str]:
         """Return place → arm; a norm that equals one of the kit's has its arms, because their runs
-        are recorded."""
+        are recorded.
+        """
         places = {"nowhere": "None>SSM>None"} if self.name == "None" else PLACES
         return {place: arm.format(self.same or self.name) for place, arm in places.items()}
 
@@ -216,7 +217,8 @@ class NormCard:
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write NAME.html, which loads nothing from the network, NAME.json and, if there are runs,
-        NAME.png; return their paths."""
+        NAME.png; return their paths.
+        """
         folder = writable_folder(folder, "the card")
         paths = [folder / f"{self.name}.{suffix}" for suffix in ("html", "json", "png")]
         title = (
@@ -239,7 +241,8 @@ class NormCard:
 
     def _figure(self, lines: Sequence[str] = ()) -> Any:
         """Return the picture of all known norms; with `lines` the head of a card that stands
-        alone."""
+        alone.
+        """
         from mambanorm_study.figures import fig_card
 
         name, title = self.same or self.name, f"{self.name}: a card" if lines else ""

@@ -38,7 +38,8 @@ from mambanorm_study.tables.summaries import LEARNS, growth_facts, headroom_fact
 
 def comparison_rows(card: NormCard, task: str, evidence: Evidence) -> list[dict[str, Any]]:
     """Return a row for each place that was run and each of two other arms: `card.against` and the
-    best recorded arm; in a sketch `card.against` alone."""
+    best recorded arm; in a sketch `card.against` alone.
+    """
     best = None if card.sketch else best_arm(card, task)
     rows = []
     for place, arm in card.arms.items():
@@ -57,7 +58,8 @@ def comparison_rows(card: NormCard, task: str, evidence: Evidence) -> list[dict[
 
 def _sketch_row(card: NormCard, arm: str, task: str, evidence: Evidence) -> dict[str, Any]:
     """Return the mean difference of an arm and `card.against` at one learning rate, with its
-    t-interval and without a word; n is 0 if they were not run."""
+    t-interval and without a word; n is 0 if they were not run.
+    """
     column, smallest = compared_on(task)
     runs = evidence.at_rates((arm, card.against), [sketch_lr(card, task)] * 2, task)
     if runs.missing:
@@ -145,7 +147,8 @@ def training_table(
 
 def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
     """Return the highest learning rate of the ladder at which an arm trains, as in claim E2; NaN
-    if no seed that learns has the whole ladder."""
+    if no seed that learns has the whole ladder.
+    """
     comparison = Comparison(arm, {arm: 1.0}, column="reach")
     texts = dict.fromkeys(("words", "quote", "where", "quantity"), "")
     claim = Claim(id="cards", comparisons=(comparison,), runs="ladder", **texts)
@@ -173,7 +176,8 @@ def _deep_facts(
 
 def growth_at_start(arm: str) -> float:
     """Return the decades in 8 blocks by which the median token grows in an untrained model; NaN if
-    the model fails."""
+    the model fails.
+    """
     with torch.random.fork_rng(devices=[]), suppress(Exception):
         torch.manual_seed(0)
         sizes = {"in_features": 1, "d_model": 32, "n_layers": 8, "d_state": 8}
@@ -186,7 +190,8 @@ def growth_at_start(arm: str) -> float:
 
 def best_arm(card: NormCard, task: str) -> str | None:
     """Return the recorded arm without this norm that is best on validation, None if there is
-    none."""
+    none.
+    """
     path, name = recorded_path(card.scale), card.same or card.name
     ranked = _ranked_arms(card.scale, task, path.stat().st_mtime_ns) if path.is_file() else ()
     return next((arm for arm in ranked if name not in Arm.parse(arm).norms), None)
@@ -195,7 +200,8 @@ def best_arm(card: NormCard, task: str) -> str | None:
 @lru_cache(maxsize=32)
 def _ranked_arms(scale: str, task: str, mtime_ns: int) -> tuple[str, ...]:
     """Return the recorded arms of a task, the best on validation first; the file's time is part of
-    the key, because a notebook asks for a dozen cards."""
+    the key, because a notebook asks for a dozen cards.
+    """
     frame = recorded(scale)
     with suppress(ValueError):
         return tuple(ranking(frame[frame.task == task], task, scale=scale).arm)

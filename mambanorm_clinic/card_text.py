@@ -148,7 +148,8 @@ def _costs(card: NormCard) -> Iterator[str]:
 
 def _seeds(card: NormCard) -> Iterator[str]:
     """Say how many new seeds would settle the two cheapest open comparisons, and how long they
-    take."""
+    take.
+    """
     if card.verdicts.empty:
         return
     rows = card.verdicts[(card.verdicts.against == card.against) & card.verdicts.new_seeds.notna()]

@@ -46,7 +46,8 @@ BYTES = 256  # the vocabulary of a model that reads bytes
 )
 def card(options: argparse.Namespace) -> int:
     """Say all about a norm on one page: what it does and costs, whether it trains, whether it is
-    better."""
+    better.
+    """
     from mambanorm_clinic.card import LIMIT_S, card_runs, later_runs, norm_card
     from mambanorm_study.basics.settings import WORK
     from mambanorm_study.runs.needed_runs import known_runs

@@ -1,5 +1,6 @@
 """`diagnose`: run one batch forward and backward through a model; describe every site and every
-weight in numbers, and the faults in words."""
+weight in numbers, and the faults in words.
+"""
 
 import base64
 import html
@@ -161,7 +162,8 @@ def _run_once(
 
 def _is_broken(name: str, buffer: Tensor) -> bool:
     """Return True if a buffer is not finite by accident: masks hold −∞, a lowest value begins with
-    ∞."""
+    ∞.
+    """
     is_statistic = name.rpartition(".")[2].startswith("running_")
     return bool(buffer.isnan().any()) or (is_statistic and not buffer.isfinite().all())
 
@@ -199,7 +201,8 @@ def check_loss(value: object) -> None:
 
 def _gradients(value: Tensor, model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
     """Return the gradients by the weights' names, and why there are none. `.grad` stays as it
-    is."""
+    is.
+    """
     learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not learned:
         return {}, ["gradients: no weight learns"]
@@ -297,7 +300,8 @@ class Report:
     @property
     def site(self) -> str:
         """Return where the first non-finite value is, as in `NonFiniteValue.where`; "" if there is
-        none."""
+        none.
+        """
         return "" if self.first is None else self.first.where
 
     def __str__(self) -> str:

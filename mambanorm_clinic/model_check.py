@@ -393,7 +393,8 @@ def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
 @torch.no_grad()
 def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Iterator[Symptom]:
     """Find a model that is to predict, but depends on the other rows of the batch or draws at
-    random (check 7)."""
+    random (check 7).
+    """
     norms = list(dict.fromkeys(run.path for run in runs if mixes_rows(run)))
     change = change_with_other_rows(model, batch) if norms else 0.0
     norms = norms if change > SMALLEST_CHANGE else []

@@ -161,7 +161,8 @@ def _lost_values(record: PassRecord) -> Iterator[Symptom]:
 
 def _dead_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of dead states, by depth: in every channel the state keeps nothing from one
-    position to the next, or takes nothing in."""
+    position to the next, or takes nothing in.
+    """
     derived = table["where"].str.contains(r"(?:^|\.)(?:decay|step_size)$")
     finite = table.nonfinite == 0
     return table[derived & finite & (table.max_abs < NEGLIGIBLE)].sort_values("depth")
@@ -240,7 +241,8 @@ def _non_finite_forward(first: NonFiniteValue, norm_sites: Sequence[str]) -> Sym
 
 def _overflow_advice(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
     """Return what to try if a value has left the range: a wider type, smaller weights, and norms in
-    front of that place."""
+    front of that place.
+    """
     advice = f"{WIDER_TYPE}; or {LOWER_RATE}" if first.half else LOWER_RATE
     if first.before_site in ("scan", "n2", "gated"):  # the module at fault is not a site itself
         sites = SITES_IN_FRONT["scan"]
@@ -327,7 +329,8 @@ def _rms_by_depth(table: pd.DataFrame, site: str | None) -> pd.Series:
 
 def _decades_between_blocks(table: pd.DataFrame) -> float:
     """Return the decades by which layers' inputs exceed the outputs of the layers before them; 0 if
-    either was not seen."""
+    either was not seen.
+    """
     inputs, outputs = _rms_by_depth(table, "x"), _rms_by_depth(table, "residual")
     if len(inputs) != len(outputs) or inputs.empty:
         return 0.0
@@ -354,7 +357,8 @@ def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
 
 def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
     """Find gradients that vanish or explode: the RMS in the first third of the weight matrices, in
-    the order of definition, beside the last third."""
+    the order of definition, beside the last third.
+    """
     # A_log and VSS's projections are no layers on the way back: their gradients are small
     is_layer = [
         len(shape) >= 2 and name.rpartition(".")[2] == "weight"

@@ -67,7 +67,8 @@ class Place:
     @property
     def read_at(self) -> str:
         """Return the path at which the tensor is read: a module's, ":input" behind it for its
-        input."""
+        input.
+        """
         return self.tap.module if self.tap.side == "output" else f"{self.tap.module}:input"
 
     @property
@@ -261,7 +262,8 @@ class PassRecorder:
 
     def end_forward(self, loss: float) -> None:
         """Stop describing tensors, because a checkpointed layer computes its values again on the
-        way back."""
+        way back.
+        """
         self._in_forward = False
         if self.first is None and not math.isfinite(loss):
             self.first = self._candidate

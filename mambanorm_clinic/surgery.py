@@ -110,7 +110,8 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
 
 def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
     """Return the sites at which `insert_norm` can put a norm into this model; () for a family that
-    it does not know."""
+    it does not know.
+    """
     blocks = _own_blocks(model)
     if not blocks:
         return _sites_of_mixers(model) if mixers_of(model) else ()

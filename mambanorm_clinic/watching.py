@@ -173,7 +173,8 @@ class Batch:
 @dataclass(frozen=True)
 class Step:
     """A step in the ring: number, loss (NaN if unknown), L2 norm of all gradients; outputs and
-    gradients as in Batch."""
+    gradients as in Batch.
+    """
 
     number: int
     loss: float
@@ -288,7 +289,8 @@ class Watched:
 
     def _before_step(self, _optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         """Check the gradients; if a closure is yet to compute them, replace it by one that checks
-        them afterwards."""
+        them afterwards.
+        """
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._checking(kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):  # args[0] is the optimizer

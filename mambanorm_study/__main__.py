@@ -1,5 +1,6 @@
 """The command `mambanorm`, also `python -m mambanorm`. Ctrl-C ends it with one line of text, even
-during imports."""
+during imports.
+"""
 
 import sys
 

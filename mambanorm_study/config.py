@@ -34,9 +34,9 @@ from mambanorm_study.basics.settings import SCALES
 from mambanorm_study.models import MODELS
 from mambanorm_study.models.transformer import NORM_POSITIONS
 
+# Version number, part of every run_id. Raise it by 1 when the same config gives other results; the
+# golden test (tests/test_train.py) notices.
 SCHEMA = 1
-"""Version number, part of every run_id. Raise it by 1 when the same config gives other results; the
-golden test (tests/test_train.py) notices."""
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "cuda:1")
 
@@ -225,12 +225,12 @@ class RunConfig:
 
 NAMES = [field.name for field in fields(RunConfig)]
 DEFAULTS = RunConfig()
+# Fields added after the first runs were recorded, with their defaults.
 LATER_DEFAULTS = {
     field.name: getattr(DEFAULTS, field.name)
     for field in fields(DEFAULTS)
     if field.metadata["since"]
 }
-"""Fields added after the first runs were recorded, with their defaults."""
 
 
 def run_id_of(values: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Tests and notebooks under test work at scale smoke and in a run store of their own: no run of
-yours is touched."""
+yours is touched.
+"""
 
 import gc
 import os
@@ -39,7 +40,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True, scope="module")
 def settled():
     """As a sweep's workers do: each training calls the collector, which then need not look at every
-    import again."""
+    import again.
+    """
     gc.collect()
     gc.freeze()
 

@@ -29,7 +29,8 @@ def tuned_and_tested(
     **changes,
 ) -> list[RunConfig]:
     """Return the configs of each arm at three rates on the tuning seeds, and at the middle one on
-    the test seeds."""
+    the test seeds.
+    """
     configs, how = [], dict(scale=scale, **changes)
     for arm in arms:
         rates = lr_grid(task, scale, model_of([arm]))
@@ -42,7 +43,8 @@ def tuned_and_tested(
 @lru_cache(maxsize=128)
 def skeleton(claim_id: str, seeds=8, scale: str = "smoke", task: str = "") -> pd.DataFrame:
     """Return the runs that a claim needs, without results. seeds: 8 = 52…59, or a tuple of test
-    seeds."""
+    seeds.
+    """
     claim = find_claim(claim_id)
     if claim.runs == "tuned":
         return rows_of(tuned_and_tested(claim.arms, task or TASK[claim.kind], seeds, scale))

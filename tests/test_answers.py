@@ -95,7 +95,8 @@ def places(after=0.7, before=0.5, **options):
 
 def after_before(runs):
     return pd.concat(
-        [run_tables.paired(runs, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS], ignore_index=True
+        [run_tables.paired(runs, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS],
+        ignore_index=True,
     )
 
 
@@ -206,7 +207,9 @@ MOVED = pd.DataFrame(dict(task="digits", norm=[1, 2], largest=[0.05, 0.08], reac
 
 
 def learning_answer(runs, moved=MOVED):
-    return answers.learned_norm(runs, run_tables.paired_steps(runs, STEPS), moved=moved, printed=2.37)
+    return answers.learned_norm(
+        runs, run_tables.paired_steps(runs, STEPS), moved=moved, printed=2.37
+    )
 
 
 def test_the_answer_on_normvary_follows_the_weights_the_steps_and_the_interval():

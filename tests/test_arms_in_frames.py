@@ -94,7 +94,9 @@ OF_PAIRS = {
     ),
     "the best combination": lambda runs: best_combination(runs, "digits", "GN"),
     "the paper's numbers": run_tables.beside_paper,
-    "a choice among some": lambda runs: run_tables.choose(runs, "digits", ["LN>SSM>GN", "GN>SSM>GN"]),
+    "a choice among some": lambda runs: run_tables.choose(
+        runs, "digits", ["LN>SSM>GN", "GN>SSM>GN"]
+    ),
 }
 # What is computed of pairs N1, N2 alone.
 

@@ -1,5 +1,6 @@
 """Claims about bad input, on the command line and in the lists of runs: one line says what is
-wrong, exit code 2."""
+wrong, exit code 2.
+"""
 
 from __future__ import annotations
 

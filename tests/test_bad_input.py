@@ -495,7 +495,8 @@ def test_a_folder_as_a_checkpoint_is_answered_with_the_files_in_it(tmp_path):
 # ----------------------------------------------------------------------------------- what must work
 def strided(x):
     """The same numbers in three other layouts: every second of a larger tensor, axes swapped, a
-    part of a wider row."""
+    part of a wider row.
+    """
     double = torch.stack([x, x + 1], -1).flatten(-2)[..., ::2]
     swapped = x.transpose(0, -1).contiguous().transpose(0, -1)
     wide = torch.cat([x, x], -1)[..., : x.shape[-1]]

@@ -1,5 +1,6 @@
 """What a norm does is measured: those of the kit are what they declare, and one of your own that is
-not is refused."""
+not is refused.
+"""
 
 import pytest
 import torch

@@ -1,17 +1,17 @@
-"""The command for a GPU machine works before there is a GPU: Triton's kernels in their interpreter,
-at tiny sizes."""
+"""Claims about `python -m benchmarks.gpu`, tested without a GPU: Triton's kernels run in their
+interpreter, at tiny sizes.
+"""
 
 import functools
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import gpu
+from benchmarks import gpu, gpu_errors
 from mambanorm_study.basics.settings import ROOT
 
 ABSENT = [
@@ -31,36 +31,17 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def rows_of(folder: Path) -> list[dict]:
-    (found,) = folder.glob("interpreter*.json")
-    return json.loads(found.read_text())["rows"]
-
-
-def test_all_of_it_runs_with_little_beside_torch(tmp_path):
-    """No plotting, no Parquet, no Dask: what is absent is never imported, or its case says that it
-    is missing."""
-    command = [
-        sys.executable,
-        "-c",
-        BLOCKED,
-        "--device",
-        "cpu",
-        "--tiny",
-        "--seconds",
-        "900",
-        "--out",
-        str(tmp_path),
-    ]
+def test_every_part_runs_with_few_packages_besides_torch(tmp_path):
+    """Packages for plots, Parquet and Dask are not imported; a missing peer is a row."""
+    options = ["--device", "cpu", "--tiny", "--seconds", "900", "--out", str(tmp_path)]
+    command = [sys.executable, "-c", BLOCKED, *options]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = rows_of(tmp_path)
+    (results,) = tmp_path.glob("interpreter*.json")
+    rows = json.loads(results.read_text())["rows"]
     assert {row["part"] for row in rows} == set(gpu.PARTS)
     assert not [row for row in rows if row["status"] == "failed"]
     missing = {row["note"] for row in rows if row["status"] == "missing"}
@@ -73,14 +54,13 @@ def test_all_of_it_runs_with_little_beside_torch(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["scan", "conv"])
-def test_a_wrong_kernel_is_found(name, dtype):
-    """The errors that are judged come from the kernels themselves."""
-    right = getattr(gpu, name)
-    inputs = functools.partial(
-        getattr(gpu, f"{name}_inputs"), (2, 5, 3, 4), torch.device("cpu"), dtype
-    )
-    assert gpu._kernel_error(right, inputs)["error"] > 0
+def test_a_wrong_kernel_is_noticed(name, dtype):
+    kernel, make_inputs = getattr(gpu_errors, name), getattr(gpu_errors, f"{name}_inputs")
+    inputs = functools.partial(make_inputs, (2, 5, 3, 4), torch.device("cpu"), dtype)
+    assert gpu_errors.kernel_error(kernel, inputs)["error"] > 0
+
+    def wrong_kernel(inputs: dict, backend: str) -> torch.Tensor:
+        return kernel(inputs, backend) * (1.05 if backend == "triton" else 1.0)
+
     with pytest.raises(AssertionError, match=r"the error is 0.0[45]\d*, allowed is"):
-        gpu._kernel_error(
-            lambda leaves, by: right(leaves, by) * (1.05 if by == "triton" else 1.0), inputs
-        )
+        gpu_errors.kernel_error(wrong_kernel, inputs)

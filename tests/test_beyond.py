@@ -1,5 +1,6 @@
 """E1 to E4, the hypotheses about later models: planted truth, the ladder of rates, and the scan's
-head-room."""
+head-room.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def test_they_stand_apart_from_the_claims_of_the_sources():
 
 def climbed(plain: float, normed: float, *, best: float = 0.8, noise: float = 0.03) -> pd.DataFrame:
     """Return a ladder on which accuracy falls from `best` to chance around a rate, log₁₀ of
-    multiples of the task's."""
+    multiples of the task's.
+    """
     rng, frame = np.random.default_rng(1), planted.skeleton("E2s", 8, SCALE)
     centre = frame.arm.map({MAMBA: plain, JAMBA: normed}) + noise * rng.standard_normal(len(frame))
     share = 1 / (1 + np.exp(8 * (np.log10(frame.lr / OWN) - centre)))

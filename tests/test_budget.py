@@ -1,5 +1,6 @@
 """Claims over the training budget, which runs a claim needs, and the parts of a recording; planted
-truth."""
+truth.
+"""
 
 import pandas as pd
 import pytest

@@ -49,7 +49,8 @@ def test_large_effects_are_found_and_no_effect_is_told_with_little_noise(monkeyp
 
 def test_the_recorded_text_keeps_what_the_protocol_promises():
     """At most 3 % wrong words in the first three scenarios, at most 5 % in the worst one that a
-    sample can show."""
+    sample can show.
+    """
     text = calibration.RECORDED.read_text("utf-8")
     table, unseen = text.split("## What no rule sees")
     for row in table.splitlines():

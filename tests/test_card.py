@@ -1,5 +1,6 @@
 """A card for a norm: what it does is measured, a copy of a known norm is recognised, and the rule
-compares it."""
+compares it.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def register(monkeypatch):
 @pytest.fixture
 def norm_file(register, tmp_path):
     """Writes a file of norms: their code, or the names under which one honest norm is
-    registered."""
+    registered.
+    """
 
     def write(*names, code=""):
         made = "from torch import nn\nimport mambanorm as mn\n" + code
@@ -130,7 +132,9 @@ def as_planted(register, monkeypatch):
             register(Spread)
         arms = arms_of(name)
         frame = planted.rows_of(planted.tuned_and_tested([*arms.values(), OWN], "digits", 8))
-        frame = planted.planted_frame(frame, {arms[place]: lead for place, lead in leads.items()}, **how)
+        frame = planted.planted_frame(
+            frame, {arms[place]: lead for place, lead in leads.items()}, **how
+        )
         frame = planted.where(
             frame, frame.arm.isin(arms.values()) & frame.seed.isin(lost), status="diverged"
         )

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 @contextmanager
 def swept(folder, acts):
     """A cluster after the sweep with these acts of the monkey, and after one sweep more, which
-    tidies up when all workers are gone."""
+    tidies up when all workers are gone.
+    """
     cluster = Cluster(folder)
     try:
         unleash(acts, cluster)

@@ -1,5 +1,6 @@
 """Claims about check_model: each check speaks on a sick model, is silent on a sound one, and leaves
-the model alone."""
+the model alone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Checkpoints of Mamba-1, Mamba-2 and Falcon-Mamba give transformers' logits, a block with Jamba's
-arm its mixer's outputs; any other checkpoint is refused by its name."""
+arm its mixer's outputs; any other checkpoint is refused by its name.
+"""
 
 import os
 import warnings

@@ -1,5 +1,6 @@
 """The claims on planted truth: run frames whose effects are known, and the words that must come
-out."""
+out.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ ACCURACY = [
 
 def effects_of(claim_id: str, points: float) -> dict[str, float]:
     """Return effects of the arms with which every deciding comparison on accuracy is so many
-    points."""
+    points.
+    """
     claim = CLAIMS[claim_id]
     deciding = [comparison for comparison in claim.comparisons if comparison.decides]
     weights = np.array(
@@ -128,7 +130,8 @@ def exactly(
     claim_id: str, arm: str, mean: float, half: float, others: dict[str, float]
 ) -> pd.DataFrame:
     """Return a frame in which an arm leads the others' 50 % by mean ± half (the plain 95 %
-    interval), without noise."""
+    interval), without noise.
+    """
     frame = made_up(claim_id, others, sd=0.0, shared=0.0)
     tests = (frame.arm == arm) & (frame.seed < 100)
     pattern = np.linspace(-1, 1, tests.sum())
@@ -178,7 +181,8 @@ def test_the_best_of_a_group_is_chosen_by_validation_on_the_tuning_seeds_alone()
 
 def test_ranges_are_measured_and_have_no_word():
     """H7: seed by seed, the largest minus the smallest accuracy of an N2 over the norms before
-    it."""
+    it.
+    """
     wide = {f"{n1}>SSM>BN": 8.0 * i for i, n1 in enumerate(NORM_CHOICES)}
     verdict = judge("H7s", made_up("H7s", wide, sd=0.1))
     effects = {row.comparison: row.effect for row in verdict.rows}
@@ -257,7 +261,8 @@ def test_two_norms_bear_a_higher_rate_than_one_norm_twice():
 
     def judged(of_pairs: float, of_others: float):
         """Judge accuracies such that the pairs train up to one rate and the others up to
-        another."""
+        another.
+        """
         trains = frame.lr <= np.where(mixed, of_pairs, of_others)
         noise = 0.02 * np.random.default_rng(0).random(len(frame))
         return judge("H13s", frame.assign(test_accuracy=np.where(trains, 0.9, 0.2) + noise))
@@ -274,7 +279,8 @@ def failures(
     probability: float | dict, control: float = 0.0, *, seeds: int = 8, rng: int = 0
 ) -> pd.DataFrame:
     """Return the runs of H9: None→None diverges with that probability (or that of its depth), the
-    control with its own."""
+    control with its own.
+    """
     frame = skeleton("H9s", seeds, SCALE)
     p = frame.n_layers.map(probability) if isinstance(probability, dict) else probability
     failed = np.random.default_rng(rng).random(len(frame)) < np.where(frame.arm == NONE, p, control)
@@ -331,7 +337,8 @@ def inside(
     claim_id: str, columns: dict[str, dict[str, float]], *, noise=0.02, rng=0
 ) -> pd.DataFrame:
     """Return a skeleton with summary columns: column → arm → mean; None→None fails if the claim
-    looks back on that."""
+    looks back on that.
+    """
     generator, frame = np.random.default_rng(rng), skeleton(claim_id, 8, SCALE)
     for name, means in columns.items():
         values = frame.arm.map(means).astype(float) + noise * generator.standard_normal(len(frame))

@@ -1,5 +1,6 @@
 """Claims about the command line: help, errors with the nearest name, dry runs, and reuse of stored
-runs."""
+runs.
+"""
 
 from __future__ import annotations
 

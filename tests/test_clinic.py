@@ -1,5 +1,6 @@
 """Claims about diagnose: its numbers are those of slow twins, its first site is that of a search,
-sound models pass."""
+sound models pass.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def next_id(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 def trained_until_it_fails(model, optimizer, folder, loss=None, steps=80, half=False) -> NonFinite:
     """Trains on one text under `watch`, which stops before a non-finite gradient reaches the
-    weights."""
+    weights.
+    """
 
     def train() -> None:
         ids = text()
@@ -97,7 +99,8 @@ def trained_until_it_fails(model, optimizer, folder, loss=None, steps=80, half=F
 
 def first_by_search(model: nn.Module, batch: dict) -> str:
     """Brute force: hooks on all modules that keep every tensor; the first module with a non-finite
-    one."""
+    one.
+    """
     kept, hooks = [], []
 
     def note(where: str, values) -> None:
@@ -154,7 +157,8 @@ def test_the_first_site_is_that_of_a_search_over_all_modules(tmp_path):
 
 def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_into_it(tmp_path):
     """AdamW in float16's range: what the scan hands on is finite in float32, and out_proj takes it
-    in float16."""
+    in float16.
+    """
     model, ids = theirs(), text()
     error = trained_until_it_fails(
         model, torch.optim.AdamW(model.parameters(), lr=0.1), tmp_path, half=True
@@ -673,7 +677,8 @@ class OwnBlock(nn.Module):
 
 def stack(**own) -> nn.Sequential:
     """Five blocks of one's own, between an embedding and a head; `three` is the function of block
-    3."""
+    3.
+    """
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(8, 8),

@@ -1,5 +1,6 @@
 """Each piece of advice of `diagnose` cures its own symptom on the model that shows it, and what it
-says that a fix does not do, the fix does not do."""
+says that a fix does not do, the fix does not do.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def trained(model: nn.Module, optimizer, steps: int = 4, clip: float = math.inf)
 
 def failed(tmp_path, rate: float) -> tuple:
     """A training that fails: its report, the model with the weights that `watch` wrote, and with
-    earlier ones."""
+    earlier ones.
+    """
     from safetensors.torch import load_file
 
     model = theirs()
@@ -234,7 +236,8 @@ def test_a_dead_state_of_large_weights_is_mended_by_smaller_ones():
 
 class Bidirectional(nn.Module):
     """Two directions whose blocks each contain their input, in lists of their own or side by
-    side."""
+    side.
+    """
 
     def __init__(self, share: float, lists: bool):
         super().__init__()

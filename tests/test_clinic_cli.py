@@ -1,5 +1,6 @@
 """Claims about `mambanorm diagnose`: it reads a checkpoint and a text as the model does, and
-refuses what it cannot."""
+refuses what it cannot.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ def test_the_folder_of_a_download_is_diagnosed_as_its_page_shows_and_says_it_is_
     tmp_path, capsys, monkeypatch
 ):
     """docs/pretrained.py, at two layers: a folder of transformers' own files, under the names that
-    a download has."""
+    a download has.
+    """
     pytest.importorskip("transformers")
     folder, page = tmp_path / "mamba-tiny-random", (ROOT / "docs" / "pretrained.md").read_text()
     monkeypatch.setattr(

@@ -1,5 +1,6 @@
 """Claims about insert_norm: γ and β are those of least squares, the record tells the change, undo
-leaves no trace."""
+leaves no trace.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def test_only_the_sites_own_channels_are_normalized_and_dt_is_another_name_for_d
     family, site, part, there
 ):
     """dt: R = 2 numbers of x_proj's output in Mamba, the last of in_proj's, one for each of 8
-    heads, in Mamba-2."""
+    heads, in Mamba-2.
+    """
     model, batch, seen = theirs(family).eval(), {"input_ids": text()}, {}
     module = model.backbone.layers[1].mixer.get_submodule(part)
     hook = module.register_forward_hook(lambda _m, args, out: seen.update(given=args[0], plain=out))

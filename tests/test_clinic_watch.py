@@ -1,5 +1,6 @@
 """Claims about watch: it changes no training, keeps the last finite weights, and says what came
-before the failure."""
+before the failure.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def step(
 
 def failing(model: nn.Module, optimizer, make_step, steps: int = 60, **options) -> tuple:
     """Trains under `watch` until it raises; returns the error's report and the weights before each
-    step."""
+    step.
+    """
     states = []
 
     def train() -> None:
@@ -55,7 +57,8 @@ def failing(model: nn.Module, optimizer, make_step, steps: int = 60, **options) 
 
 class Line(nn.Module):
     """Two factors: gradient descent at too high a rate doubles them faster and faster, until they
-    overflow."""
+    overflow.
+    """
 
     def __init__(self):
         super().__init__()
@@ -341,7 +344,8 @@ def test_sparse_gradients_and_losses_beyond_float16_are_watched(tmp_path):
 
 def report_of(model: nn.Module, folder, before=lambda step: None, steps=60):
     """The report of `watch` on a training that calls before(step) at each step; None if it raises
-    nothing."""
+    nothing.
+    """
     optimizer = sgd(model)
     with clinic.watch(model, optimizer, folder=folder) as seen, contextlib.suppress(NonFinite):
         for i in range(1, steps + 1):
@@ -397,7 +401,8 @@ def test_a_layer_that_masks_its_output_is_no_failure(tmp_path):
 
 def test_the_callback_ends_a_training_and_keeps_the_weights(tmp_path, capsys):
     """Called as Trainer calls its callbacks; Trainer itself needs accelerate, which is no
-    dependency."""
+    dependency.
+    """
     transformers = pytest.importorskip("transformers", reason="transformers is in the dev extra")
     from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 

@@ -176,7 +176,8 @@ def slurm(tmp_path):
 
 def run_slurm(slurm, *options, command, log, **environment):
     """slurm.py on this machine's own network, with the options that the page gives it and some of
-    its own."""
+    its own.
+    """
     words = [
         *page_words("slurm.py")[1:],
         "--interface",
@@ -366,7 +367,8 @@ def test_parts_of_the_manifest_name_each_other():
 
 def test_the_manifests_commands_train_a_sweep(store, tmp_path):
     """Scheduler, worker and sweep as they stand there, on this machine: only addresses and folders
-    differ, and the size of the sweep."""
+    differ, and the size of the sweep.
+    """
     file, page = tmp_path / "scheduler.json", f"127.0.0.1:{free_port()}"
     here = ["--host", "127.0.0.1"]
     ports = ["--port", "0", "--dashboard-address", page, "--scheduler-file", str(file)]
@@ -411,7 +413,8 @@ def start(name, *more, folder, **injected):
     }  # kernels that are compiled already need not be compiled again
     given = {key: value for key, value in SETTINGS.items() if key not in elsewhere}
     given = {key: value.replace("/shared", str(folder / "shared")) for key, value in given.items()}
-    command = [sys.executable, "-m", *words, *more]
+    module = "mambanorm_study" if words[0] == "mambanorm" else words[0]
+    command = [sys.executable, "-m", module, *words[1:], *more]
     return process(
         *command, log=folder / f"{name}.log", env=os.environ | given | injected, cwd=ROOT
     )

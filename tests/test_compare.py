@@ -1,5 +1,6 @@
 """Which arm to take, and any arm compared with any other: by the rule of the verdicts, with an
-answer in words."""
+answer in words.
+"""
 
 import numpy as np
 import pandas as pd
@@ -104,7 +105,8 @@ def test_the_recorded_seeds_of_the_other_arm_are_taken_unless_more_are_asked_for
 
 def test_a_new_arm_is_tuned_on_new_seeds_and_tested_where_the_other_is_recorded():
     """The other arm has no test seeds yet: the comparison is made on its tuning seeds, and is not
-    fresh."""
+    fresh.
+    """
     rates = lr_grid("digits", "smoke")
     configs = [
         config

@@ -248,7 +248,8 @@ def test_a_checksum_that_is_not_written_down_is_the_one_that_the_hub_states(serv
 
 def put_lra(root, window=32):
     """Write LRA's folder with three batches of 20; labels alternate, image i has the grey
-    value i."""
+    value i.
+    """
     (root / pathfinder.LRA / "metadata").mkdir(parents=True)
     for k, batch in enumerate((0, 2, 10)):
         place, rows = root / pathfinder.LRA / "imgs" / str(batch), []
@@ -363,7 +364,8 @@ def test_a_picture_of_lras_that_is_wrong_is_refused_by_its_name(
 
 def encoded_rows(rng, n, picture, label, edge, mode="RGB", n_classes=10):
     """Return a Parquet file as in a Hugging Face repository: a struct {bytes, path} and a
-    label."""
+    label.
+    """
     rows = [{"bytes": png(rng, edge, mode), "path": f"{i}.png"} for i in range(n)]
     table = pa.table({picture: rows, label: rng.integers(0, n_classes, n)})
     if label == "fine_label":

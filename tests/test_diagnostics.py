@@ -1,5 +1,6 @@
 """Every model of the kit can be recorded and measured by depth, and what cannot be is refused in
-words."""
+words.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ EVERY_MODEL = {  # name → the model, its input, whether it takes lengths
 
 def outputs_by_hooks(model, x, lengths):
     """(depth, site) → what the blocks and their branches gave, (B, L, D), seen by torch's hooks,
-    without a recorder."""
+    without a recorder.
+    """
     found, hooks = {}, []
     for depth, (_, block) in enumerate(blocks_of(model), start=1):
         for site in ("attention", "feed_forward"):

@@ -1,5 +1,6 @@
 """A run frame as verdicts read it: rates from the tuning seeds, comparisons on the test seeds, and
-what is missing."""
+what is missing.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +147,8 @@ def test_without_test_seeds_a_comparison_is_read_on_the_tuning_seeds_and_is_not_
 
 def test_runs_at_another_rate_than_the_chosen_one_are_not_compared():
     """The proposal is tested at the middle rate; where tuning chooses another, its tuning seeds are
-    what there is."""
+    what there is.
+    """
     frame = of_pair()
     moved = where(frame, of(frame, PROPOSAL, HIGH, NEW_TUNING_SEEDS), best_val_accuracy=0.99)
     runs = Evidence(moved, SCALE).of_arms(PAIR, "digits")
@@ -257,7 +259,8 @@ def test_runs_that_an_earlier_version_of_the_protocol_has_read_are_not_fresh():
 
 def test_language_models_of_different_texts_are_not_compared():
     """Python's documentation changes with Python; the loss of guessing by frequency tells texts
-    apart."""
+    apart.
+    """
     losses = dict(test_loss=1.5, best_val_loss=1.5, chance_loss=3.24)
     frame = made_up("H1l", sd=0.0).assign(**losses)
     assert judge("H1l", frame).n

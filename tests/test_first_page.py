@@ -94,7 +94,8 @@ def test_one_common_remark_names_the_tasks_that_are_not_fresh(curves):
 
 def test_what_to_do_follows_its_runs():
     """If the chosen arm falls back, another one is named; if the original falls back, it lies
-    behind."""
+    behind.
+    """
     frame = recorded("evening")
     frame = frame[frame.task == "pydoc"]
 

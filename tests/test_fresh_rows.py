@@ -1,5 +1,6 @@
 """Tasks that draw new rows for each seed: glyphs, curves with many rows to test, associative
-recall."""
+recall.
+"""
 
 import pytest
 import torch

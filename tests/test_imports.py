@@ -1,5 +1,6 @@
 """Claims about what is imported and when: the package only what is asked for, and norms and tasks
-of one's own."""
+of one's own.
+"""
 
 from __future__ import annotations
 

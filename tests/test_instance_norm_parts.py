@@ -1,5 +1,6 @@
 """IN taken apart: each half does what its name says, and a task that the mean alone tells is lost
-with the mean."""
+with the mean.
+"""
 
 import pytest
 import torch

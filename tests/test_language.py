@@ -1,5 +1,6 @@
 """The language model is transformers' Mamba, takes its checkpoints, goes step by step, and sees no
-future."""
+future.
+"""
 
 import copy
 import math

@@ -1,5 +1,6 @@
 """The Mamba-2 block is the chunked form, is transformers', takes every norm at its sites, steps,
-and trains."""
+and trains.
+"""
 
 import json
 import math
@@ -9,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
-from benchmarks.peers import ChunkedMamba2, scan_chunked
+from benchmarks.twins import ChunkedMamba2, scan_chunked
 from mambanorm.arms import SITES
 from mambanorm_study.cli.main import main
 from mambanorm_study.config import run_id_of

@@ -1,5 +1,6 @@
 """The block is Eq. 1–3, carries mamba-ssm's parameters, and all arms of a seed start from the same
-weights."""
+weights.
+"""
 
 import copy
 import math
@@ -59,7 +60,8 @@ def torch_norm():
 
 def block_by_hand(block, x):
     """Eq. 1–3 written out in plain torch, one step of the state at a time; each site behind its
-    norm, if it has one."""
+    norm, if it has one.
+    """
     e, n, r = block.d_inner, block.d_state, block.dt_rank
     at = lambda site, value: dict(block.more).get(site, torch.nn.Identity())(value)
     h = block.n1(x)
@@ -134,7 +136,8 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(
 
 def test_a_block_first_asked_in_inference_mode_learns_afterwards():
     """What the kernels make once and keep is fit for a backward pass, whoever asked for it
-    first."""
+    first.
+    """
     block, x = (
         mn.MambaBlock(12, "RMSN", "RMSN-DL"),
         torch.randn(3, 5, 12),

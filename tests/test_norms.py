@@ -1,5 +1,6 @@
 """Every norm of the registry equals its equation, transcribed here in float64, and torch.nn where
-torch has it."""
+torch has it.
+"""
 
 import copy
 import inspect
@@ -37,7 +38,8 @@ def grouped(x):
 
 def normvary_members(x, statistics="total"):
     """Eq. 8–12 as they are printed (literal), or with the variance of the means added to Eq. 8 and
-    11 (total)."""
+    11 (total).
+    """
     mu_in, var_in = mean_var(x, (1,))
     gn_mean, gn_var = mean_var(grouped(x), (1, 3))
     gn_mean, gn_var = (s.expand(-1, -1, G, D // G).reshape(len(x), 1, D) for s in (gn_mean, gn_var))
@@ -52,7 +54,8 @@ def normvary_members(x, statistics="total"):
 
 def switchnorm_members(x):
     """Luo et al. 2019, Eq. 2: the statistics of IN, LN and BN, each taken from x over its own
-    axes."""
+    axes.
+    """
     return [mean_var(x, (1,)), mean_var(x, (1, 2)), mean_var(x, (0, 1))]
 
 
@@ -173,7 +176,8 @@ def test_fused_float32_equals_the_plain_twin_in_float64_forward_and_backward(
     name, shape, padded, affine
 ):
     """In float32 on the CPU the moments and the standardising line are fused loops; in float64 they
-    are plain torch."""
+    are plain torch.
+    """
     lengths = torch.arange(shape[0]) * 7 % shape[1] + 1 if padded else None
     valid = 1.0 if lengths is None else (torch.arange(shape[1]) < lengths[:, None])[..., None]
     found = []
@@ -241,7 +245,8 @@ def test_batch_mates_and_padding_change_nothing_in_eval(name):
 @pytest.mark.parametrize("name", [n for n, e in mn.NORMS.items() if n != "None"])
 def test_axes_of_the_registry_are_where_a_change_is_felt(name):
     """Nudging one value changes exactly the outputs that share its statistic: the axes, seen from
-    outside."""
+    outside.
+    """
     norm = mn.create_norm(name, D, affine=False).double()
     x = sample(3, 4, D)
     nudged = x.clone()
@@ -459,7 +464,8 @@ def named_gamma(norm):
 def test_every_norm_that_learns_gamma_has_a_weightless_variant(name):
     """`affine=False` takes γ and β away and changes nothing else: at the start, where γ = 1 and β =
     0, it is the same norm in its output, its gradient and its running statistics, in training and
-    in eval."""
+    in eval.
+    """
     assert "affine" in mn.NORMS[name].factory_options
     norms = []
     for affine in (True, False):

@@ -1,5 +1,6 @@
 """The code that is read is the code that trains: an edited line of the block changes training,
-recording and every dtype; and each operation of the block equals its readable twin."""
+recording and every dtype; and each operation of the block equals its readable twin.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ print(json.dumps(found))
 
 def trained(old: str = "", new: str = "") -> dict[str, list[float]]:
     """Ten steps of each block, arm and dtype in a process of its own: the sum of the weights, and
-    what is recorded."""
+    what is recorded.
+    """
     done = subprocess.run(
         [sys.executable, "-c", TRAINED, old, new], capture_output=True, text=True, cwd=ROOT
     )

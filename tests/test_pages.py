@@ -1,6 +1,7 @@
 """Claims about pages and notebooks: links lead somewhere, commands are understood, code runs, names
 exist, numbers, tables and pictures are those that the package makes, and every exercise has its
-solution."""
+solution.
+"""
 
 import base64
 import re
@@ -158,7 +159,8 @@ def test_every_notebook_has_a_row_with_minutes_a_place_on_the_map_and_less_than_
 
 def test_what_the_page_calls_recorded_can_be_read_instead_of_trained():
     """A notebook that need not train takes the parameter `source`, or reads the recorded results in
-    any case."""
+    any case.
+    """
     for name, said in re.findall(r"^\| \[(\d\d_\w+)\].*\| ([^|]+) \|$", TEACHING, re.MULTILINE):
         text = str(cells_of(name))
         if said.startswith("trains nothing"):

@@ -62,7 +62,8 @@ def counted(work, images: bool = False) -> int:
 @pytest.mark.parametrize(("task", "changes"), MODELS)
 def test_flops_are_those_that_torch_counts(task, changes):
     """In float64 all products are torch's own; scans it does not count, and convolutions those of
-    images alone."""
+    images alone.
+    """
     config = base_config(task, "smoke", **changes)
     shape = shape_of(config)
     model, x = build_model(config, shape).double(), shape.batch(3)
@@ -80,7 +81,8 @@ def test_a_training_step_takes_three_times_the_forward_pass():
 
 def test_flops_of_scan_and_convolution_follow_the_formula():
     """A Mamba-2's is the selective scan that carries it; a halving of the image leaves a quarter of
-    the positions."""
+    the positions.
+    """
     sizes = dict(d_model=12, n_layers=2, d_state=6, d_conv=3)
     for kind, states in ((dict(), 0), (dict(model="mamba2", head_dim=8), 6)):
         found = forward_flops(SequenceClassifier(5, vocab_size=7, **sizes, **kind), 4, 11)

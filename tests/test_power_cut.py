@@ -105,7 +105,8 @@ def cut_everywhere(disk, work, check):
     once to its end. `work` gets the folder and a list, to which it adds what it was told is done;
     `check` gets both after the cut.
 
-    Returns how often the power was cut."""
+    Returns how often the power was cut.
+    """
     for at in range(500):
         folder = disk.path / f"{at}"
         folder.mkdir()
@@ -130,7 +131,8 @@ def cut_everywhere(disk, work, check):
 
 def _stop_before(patch, at):
     """Raises PowerCut in place of the call number `at`, and of all that come after: the machine is
-    dead."""
+    dead.
+    """
     count = iter(range(10**6))
 
     def stopping(call):
@@ -181,7 +183,8 @@ def store_runs(results):
 
 def runs_are_whole(folder, done):
     """The stored ones are there, of those that were begun at least the checkpoint, and what is
-    there is whole."""
+    there is whole.
+    """
     store = folder / "runs"
     there = check_runs(store) if store.is_dir() else {}
     assert set(there.values()) <= {""}

@@ -1,5 +1,6 @@
 """Every preset is a config, and each number that the paper states stands in it as the paper states
-it."""
+it.
+"""
 
 import json
 import re
@@ -94,7 +95,8 @@ def test_pathfinder_has_the_papers_betas_and_its_optimizer_takes_them():
 
 def test_betas_and_optimizer_are_part_of_a_run_where_they_are_not_the_presets():
     """A run that was stored before the config named them keeps its run_id, and what it was trained
-    with."""
+    with.
+    """
     config = base_config("digits", "quick")
     before = json.loads(config.to_json())
     del before["betas"], before["optimizer"]

@@ -1,5 +1,6 @@
 """The tables behind notebooks 04, 05 and 08: the paper's two steps, what choosing costs,
-differences of differences, the gate, both modes, and Table 2."""
+differences of differences, the gate, both modes, and Table 2.
+"""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,8 @@ NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 
 def frame(means, task="digits", seeds=3, noise=None):
     """Return a run frame: arm → accuracy on validation, and on test unless `noise` (arm → by seed)
-    is added there."""
+    is added there.
+    """
     rows = []
     for arm, mean in means.items():
         n1, n2 = arm.split(">SSM>")

@@ -1,5 +1,6 @@
 """The protocol: PROTOCOL.md says what the code does, and recorded runs name the version that was in
-force."""
+force.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +139,8 @@ def test_recorded_results_name_the_protocol_that_was_in_force():
 
 def protocol_at(commit: str) -> str:
     """Return PROTOCOL.md at a commit; "" in a copy without history, and where the file lay
-    elsewhere then."""
+    elsewhere then.
+    """
     show = ["git", "show", f"{commit}:mambanorm_study/claims/{PROTOCOL.name}"]
     return subprocess.run(show, capture_output=True, text=True, cwd=PROTOCOL.parent).stdout
 

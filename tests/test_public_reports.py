@@ -1,5 +1,6 @@
 """Public bug reports of Mamba and of the tools around it, each rebuilt as a small input: what must
-not happen here."""
+not happen here.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class Opaque(nn.Module):
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_a_wrapper_around_any_layer_of_a_block_is_called(kind):
     """peft wraps a layer in a module; huggingface/peft#2274: Mamba reads the weights, LoRA has no
-    effect."""
+    effect.
+    """
     block = BLOCKS[kind]()
     x, names = input_of(block), layers_of(block)
     with torch.no_grad():
@@ -111,7 +113,8 @@ def test_hooks_of_every_layer_fire(kind):
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_parametrizations_and_a_replaced_forward_take_effect(kind):
     """accelerate's offloading replaces `forward` of a layer; torch's parametrizations compute its
-    weight."""
+    weight.
+    """
     block = BLOCKS[kind]()
     x = input_of(block)
     for name in layers_of(block):
@@ -130,7 +133,8 @@ def test_parametrizations_and_a_replaced_forward_take_effect(kind):
 @pytest.mark.parametrize("target", ["in_proj", "x_proj", "dt_proj", "out_proj", "conv1d"])
 def test_lora_adapters_of_a_block_work_and_learn(model, target):
     """peft's LoRA on each of the layers equals its own merge_and_unload, and every adapter gets a
-    gradient."""
+    gradient.
+    """
     from peft import LoraConfig, get_peft_model
 
     if model == "mamba2" and target in ("x_proj", "dt_proj"):
@@ -161,7 +165,8 @@ def test_lora_adapters_of_a_block_work_and_learn(model, target):
 @pytest.mark.parametrize("method", ["ia3", "lora with a bias", "a hook", "opaque"])
 def test_a_norm_after_the_projection_of_delta_leaves_its_bias_out(method):
     """The bias is what the layer puts out for 0, and not the attribute of that name: adapters and
-    hooks change it."""
+    hooks change it.
+    """
     from peft import IA3Config, LoraConfig, get_peft_model
 
     torch.manual_seed(0)
@@ -193,7 +198,8 @@ def test_a_norm_after_the_projection_of_delta_leaves_its_bias_out(method):
 
 def test_a_pruned_bias_learns():
     """torch's pruning sets the attribute when the layer is called: the one from before has a graph
-    that is gone."""
+    that is gone.
+    """
     block, x = (
         mn.MambaBlock(16, "RMSN", "None", {"delta_after": "RMSN"}, d_state=4),
         torch.randn(2, 5, 16),
@@ -206,7 +212,8 @@ def test_a_pruned_bias_learns():
 
 def test_gradients_are_right_when_saved_tensors_return_in_another_layout():
     """Offloading by saved-tensor hooks: the scan read what came back with the strides of before,
-    beyond its end."""
+    beyond its end.
+    """
     for kind in BLOCKS:
         block, x = BLOCKS[kind](), input_of(BLOCKS[kind]())
         expected = slopes(block, x)
@@ -221,7 +228,8 @@ def test_gradients_are_right_when_saved_tensors_return_in_another_layout():
 
 def test_an_offloaded_model_runs_and_goes_step_by_step():
     """accelerate keeps the weights on meta until their layer is called; huggingface/accelerate's
-    cpu_offload."""
+    cpu_offload.
+    """
     import accelerate
 
     model, ids = (
@@ -237,7 +245,8 @@ def test_an_offloaded_model_runs_and_goes_step_by_step():
 
 def test_a_dynamically_quantized_model_runs_near_the_original():
     """'function' object has no attribute 'chunk': a quantized Linear has methods for weight and
-    bias."""
+    bias.
+    """
     model = mn.SequenceClassifier(3, in_features=4, d_model=16, n_layers=2, d_state=4).eval()
     x = torch.randn(2, 6, 4)
     with warnings.catch_warnings(), torch.no_grad():
@@ -248,7 +257,8 @@ def test_a_dynamically_quantized_model_runs_near_the_original():
 
 def test_a_replaced_convolution_of_another_kind_is_called():
     """A dilated, or a bias-free, convolution in the place of conv1d is no depthwise convolution
-    that can be fused."""
+    that can be fused.
+    """
     block = mn.MambaBlock(16, d_state=4)
     block.conv1d = nn.Conv1d(32, 32, 3, groups=32, padding=4, dilation=2, bias=False)
     x = torch.randn(2, 7, 16)
@@ -273,7 +283,8 @@ ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2, tor
 @pytest.mark.parametrize("name", NORMS)
 def test_a_norm_returns_the_dtype_of_its_input(name, dtype):
     """pytorch/pytorch#135969: where a norm and its neighbours differ in dtype, the next product
-    raises."""
+    raises.
+    """
     norm, lengths = create_norm(name, 16).to(dtype), torch.tensor([12, 10, 3])
     exact = copy.deepcopy(norm).double()
     x = (torch.randn(3, 12, 16, dtype=torch.float64) + 0.5).to(dtype)
@@ -352,7 +363,8 @@ def largest_gap(given: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 @pytest.mark.parametrize("kind", TRANSFORMED)
 def test_torch_func_goes_through_a_block(kind):
     """pytorch/functorch's users meet "no memory behind it" or a missing setup_context in most
-    custom kernels."""
+    custom kernels.
+    """
     block, x = transformed(kind)
     # in training torch refuses to let a running statistic follow a transformed value
     block.eval()
@@ -374,7 +386,8 @@ def test_torch_func_goes_through_a_block(kind):
 @pytest.mark.parametrize("kind", TRANSFORMED)
 def test_tracing_and_export_give_the_same_outputs(kind):
     """pytorch/pytorch#128061 and others: a kernel that torch does not know breaks, or its output
-    becomes a constant."""
+    becomes a constant.
+    """
     block, x = transformed(kind)
     block.eval()
     other = x.flip(0) + 1
@@ -420,7 +433,8 @@ def test_a_block_compiles_to_one_graph_and_learns_as_without(kind):
 
 def test_a_classifier_with_padding_compiles_to_one_graph_for_every_shape():
     """The last batch of an epoch is smaller: with another shape torch compiles again, for all
-    shapes."""
+    shapes.
+    """
     model = mn.SequenceClassifier(
         3, in_features=4, d_model=8, n_layers=1, arm="IN>SSM>BN", d_state=4
     )
@@ -436,7 +450,8 @@ def test_a_classifier_with_padding_compiles_to_one_graph_for_every_shape():
 
 def test_compiled_code_refuses_a_scan_that_may_grow():
     """The loops on the CPU need decaying states, and compiled code cannot take the reference: it
-    must say so."""
+    must say so.
+    """
     u, B = torch.randn(1, 4, 6), torch.randn(1, 2, 6)
     scan = torch.compile(
         lambda A: mn.selective_scan(u, u.abs(), A, B, B), backend="eager", fullgraph=True
@@ -455,7 +470,8 @@ def test_compiled_code_refuses_a_scan_that_may_grow():
 @pytest.mark.parametrize("arm", ["BN>SSM>None", "NormVary>SSM>SwitchNorm"])
 def test_activation_checkpointing_moves_running_statistics_once(arm, reentrant):
     """pytorch/pytorch#96136: the recomputation in the backward pass updates BatchNorm a second
-    time."""
+    time.
+    """
     torch.manual_seed(0)
     n1, n2 = arm.split(">SSM>")
     block, x = mn.MambaBlock(8, n1, n2, d_state=4), torch.randn(2, 6, 8, requires_grad=True)
@@ -474,7 +490,8 @@ def test_activation_checkpointing_moves_running_statistics_once(arm, reentrant):
 
 def test_random_weights_refuse_to_be_recomputed():
     """The recomputation would draw other weights than the forward pass had: silently wrong
-    gradients."""
+    gradients.
+    """
     norm, x = (
         create_norm("NormSelector", 8, mode="random"),
         torch.randn(2, 5, 8, requires_grad=True),
@@ -485,7 +502,8 @@ def test_random_weights_refuse_to_be_recomputed():
 
 def test_update_statistics_does_for_our_norms_what_torch_does_for_its_own():
     """torch.optim.swa_utils.update_bn looks for torch's classes: the mean of ours stayed 0 where it
-    is 5."""
+    is 5.
+    """
     torch.manual_seed(0)
     batches = [torch.randn(4, 10, 8) + 5 for _ in range(3)]
     ours, theirs = create_norm("BN", 8), nn.BatchNorm1d(8)
@@ -522,7 +540,8 @@ def test_a_norm_on_the_meta_device_is_made_and_takes_lengths():
 
 def test_left_padding_with_an_attention_mask_changes_nothing():
     """state-spaces/mamba#66, huggingface/transformers#31540: left-padded rows give other
-    outputs."""
+    outputs.
+    """
     torch.manual_seed(0)
     rows = [torch.randint(1, 7, (n,)) for n in (5, 2, 4)]
     ids, mask = torch.zeros(3, 6, dtype=torch.long), torch.zeros(3, 6, dtype=torch.long)
@@ -565,7 +584,8 @@ def test_masks_that_cannot_be_are_refused_by_name():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_generating_from_weights_that_are_not_finite_raises(temperature):
     """huggingface/transformers: argmax of NaN is id 0, and the text goes on as if nothing had
-    happened."""
+    happened.
+    """
     model = mn.LanguageModel(7, d_model=8, n_layers=1, d_state=4)
     with torch.no_grad():
         model.backbone.layers[0].out_proj.weight[0, 0] = torch.nan

@@ -70,7 +70,8 @@ def quantized(family: str) -> nn.Module:
 @pytest.mark.parametrize("family", ["Mamba", "FalconMamba", "Mamba2"])
 def test_sites_of_wrapped_projections_are_seen_and_take_a_norm(make, family):
     """Found by our audit: a wrapper without .weight and quantize_dynamic ended in
-    AttributeError."""
+    AttributeError.
+    """
     model, plain = make(family), theirs(family).eval()
     table, expected = (clinic.diagnose(one, labelled(text())).table for one in (model, plain))
     assert list(table.site) == list(expected.site)
@@ -92,7 +93,8 @@ def test_sites_of_wrapped_projections_are_seen_and_take_a_norm(make, family):
 
 def test_the_step_size_of_a_wrapped_dt_proj_is_that_of_the_layer_inside():
     """huggingface/peft#2274: code that reads a layer's weight goes past what wraps it; here the
-    wrapper has none."""
+    wrapper has none.
+    """
     (_, mixer), *_ = mixers_of(theirs())
     dt = torch.randn(2, 5, mixer.time_step_rank)
     expected = step_size(mixer, dt)
@@ -103,7 +105,8 @@ def test_the_step_size_of_a_wrapped_dt_proj_is_that_of_the_layer_inside():
 @pytest.mark.parametrize("family", ["Mamba", "Mamba2"])
 def test_a_model_with_adapters_is_diagnosed_and_a_norm_that_a_merge_would_drop_is_refused(family):
     """huggingface/peft#2556: merge_and_unload on a Mamba whose wrapped layers are not used as PEFT
-    thinks."""
+    thinks.
+    """
     plain, model = theirs(family).eval(), lora(theirs(family), "in_proj").eval()
     assert list(clinic.diagnose(model, labelled(text())).table.site) == list(
         clinic.diagnose(plain, labelled(text())).table.site
@@ -119,7 +122,8 @@ def test_a_model_with_adapters_is_diagnosed_and_a_norm_that_a_merge_would_drop_i
 
 def test_a_norm_in_this_kits_block_outlives_adapters_and_their_merge():
     """Found by our audit, for norms that hang on a wrapped layer; those of this kit's blocks stand
-    beside it."""
+    beside it.
+    """
     model = lora(ours(), "in_proj", "out_proj").eval()
     clinic.insert_norm(model, "gated", "RMSN", text())
     before = logits(model, text())
@@ -131,7 +135,8 @@ def test_a_norm_in_this_kits_block_outlives_adapters_and_their_merge():
 @pytest.mark.parametrize("options", [{}, dict(model="mamba2", head_dim=8)])
 def test_modules_of_a_block_can_be_asked_for_as_sites(options):
     """Found by our audit: blocks read in_proj's weight, and diagnose said "nothing found" with 0
-    sites."""
+    sites.
+    """
     table = clinic.diagnose(
         ours(**options), text(), sites={"in": "layers.*.in_proj", "conv": "layers.*.conv1d"}
     ).table
@@ -173,7 +178,8 @@ def with_infinity(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("family", ["Mamba", "Mamba2"])
 def test_a_norm_is_not_fitted_to_values_that_are_not_finite(family):
     """Found by our audit: one infinite row made β NaN for all, and the printout said "changes by
-    nan %"."""
+    nan %".
+    """
     model = with_infinity(theirs(family).eval())
     before, rows = state(model), int((text() == text()[2, 3]).any(1).sum())
     with pytest.raises(ValueError, match=rf"gated at .*out_proj is not finite in {rows} of 4 rows"):
@@ -221,7 +227,8 @@ def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(
     name, value, severity, words
 ):
     """state-spaces/mamba#996 and #72: A drifts to 0, the state becomes a sum, and training ends in
-    NaN."""
+    NaN.
+    """
     make, batch = MIXERS[name]
     model = make()
     with torch.no_grad():
@@ -246,7 +253,8 @@ def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(
 )
 def test_a_step_size_that_an_outer_initialization_has_set_is_told_and_mended(name, spoil):
     """athms/mad-lab#3, hustvl/Vim#19, huggingface/transformers#43717: dt_proj.bias is overwritten,
-    by zeros or ones."""
+    by zeros or ones.
+    """
     make, batch = MIXERS[name]
     model = make()
     biases = weights_named(model, "dt_proj.bias", "dt_bias", "dt_projs_bias")
@@ -336,7 +344,8 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
     tmp_path,
 ):
     """state-spaces/mamba#798 and athms/mad-lab#5: decay acts on A_log and D, as _no_weight_decay is
-    read by nobody."""
+    read by nobody.
+    """
     model = ours()
     with (
         pytest.warns(UserWarning, match=r"weight decay \(0.01\) acts on 2. parameters") as told,
@@ -385,7 +394,8 @@ CLOSURES = {
 @pytest.mark.parametrize("name", CLOSURES)
 def test_a_gradient_that_a_closure_computes_is_checked_before_the_weights_move(name, tmp_path):
     """Lightning-AI/pytorch-lightning#10167 and huggingface/accelerate#129: backward runs inside
-    optimizer.step."""
+    optimizer.step.
+    """
     make, wrap = CLOSURES[name]
     plain = net()
     model, optimizer = wrap(plain, make(plain.parameters()))
@@ -472,7 +482,8 @@ def with_norm(norm: nn.Module) -> nn.Module:
 
 def test_a_frozen_batch_norm_learns_from_no_batch_and_no_change_of_0_percent_is_told():
     """facebookresearch/maskrcnn-benchmark#267: FrozenBatchNorm2d in pre-trained detectors, with
-    batches of 2."""
+    batches of 2.
+    """
     model = with_norm(FrozenBatchNorm(8))
     assert list(clinic.check_model(model, IMAGES[:2])) == []
     assert list(clinic.check_model(model, IMAGES, evaluating=True)) == []
@@ -486,7 +497,8 @@ def test_a_frozen_batch_norm_learns_from_no_batch_and_no_change_of_0_percent_is_
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, BatchNormAct, nn.SyncBatchNorm])
 def test_subclasses_of_batch_norm_have_the_findings_of_batch_norm(norm):
     """huggingface/pytorch-image-models#1254 and pytorch/pytorch#187298: BatchNormAct2d is passed
-    by."""
+    by.
+    """
     (small,) = with_source(clinic.check_model(with_norm(norm(8)), IMAGES[:2]), "check 1")
     assert small.severity == "serious"
     (forgotten,) = with_source(
@@ -592,7 +604,8 @@ def test_what_only_looks_like_one_of_these_mistakes_is_none():
 
 def test_a_fresh_model_of_images_has_no_vanishing_gradients():
     """The matrices of Δ, B and C have small gradients on any model: they are no layers on the way
-    back."""
+    back.
+    """
     for seed in range(6):
         torch.manual_seed(seed)
         model = study.ImageClassifier(3, in_channels=1, d_model=8, n_layers=2, d_state=4)

@@ -1,5 +1,6 @@
 """The language model as a task of the study: its windows, its loss in the loop, and the claims
-about it in bits."""
+about it in bits.
+"""
 
 import math
 
@@ -148,7 +149,8 @@ class Sure(torch.nn.Module):
 
 def counting(rows=3, wrong=1):
     """Return rows 0 1 2 3 0 … whose labels count on, except at `wrong` positions of the first
-    row."""
+    row.
+    """
     ids = torch.arange(rows * 5).view(rows, 5) % 4
     labels = (ids + 1) % 4
     labels[0, :wrong] = (labels[0, :wrong] + 1) % 4
@@ -294,7 +296,8 @@ def test_padding_is_nothing_that_a_language_model_knows():
 
 def made_up(bits, *, sd=0.003, diverged=(), tests=12, seed=0):
     """Return all runs of the three claims at smoke. bits: arm → how many bits it needs less than 2;
-    diverged: (arm, seed)."""
+    diverged: (arm, seed).
+    """
     arms = dict.fromkeys(arm for name in LANGUAGE for arm in CLAIMS[name].arms)
     frame = planted.rows_of(planted.tuned_and_tested(arms, "pydoc", tests, "smoke"))
     middle, rng = lr_grid("pydoc", "smoke")[1], np.random.default_rng(seed)

@@ -1,5 +1,6 @@
 """Recorded results are what training gives, say where they come from, and refuse to stand in for
-more."""
+more.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def test_the_recorded_results_of_the_fast_scale_hold_the_runs_of_every_notebook(
 
 def rounding_decides(config: str, accuracy: float) -> bool:
     """Whether some millionths of its learning rate, a change as small as one of rounding, move a
-    run beyond ELSEWHERE, on this machine alone."""
+    run beyond ELSEWHERE, on this machine alone.
+    """
     runs = (
         train(other).facts()["test_accuracy"]
         for other in replay.nearby(RunConfig.from_json(config))
@@ -83,7 +85,8 @@ def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
     """Within ELSEWHERE, and closer on the whole: all rows were recorded before the block had one
     forward pass, which adds in another order, so that even on the same machine last digits differ
     (120 rows: benchmarks/results/replay.md). Of quick one of every task; of evening five of the
-    cheapest tenth. Not those that learn from another run."""
+    cheapest tenth. Not those that learn from another run.
+    """
     frame = recorded.recorded(scale)
     frame = frame[
         [not (config.teacher or config.start) for config in map(RunConfig.from_json, frame.config)]

@@ -1,5 +1,6 @@
 """Each part of the regimen (S2, §IV.C.3) does what its paper says, and a run with all of it is one
-run."""
+run.
+"""
 
 from dataclasses import fields
 
@@ -288,7 +289,8 @@ def test_a_run_that_is_not_there_or_does_not_fit_is_named(store):
 @pytest.mark.parametrize("what", ["teacher", "start"])
 def test_nothing_is_learned_from_a_run_that_may_have_seen_the_test_rows(store, what):
     """The seed deals out the digits: another seed's training rows are among this one's test
-    rows."""
+    rows.
+    """
     for change in (dict(seed=1), dict(scale="quick", batch_size=8)):
         told = f"{what}: run {DIGITS.run_id} .* it may have learned this run's test rows"
         with pytest.raises(ValueError, match=told):

@@ -1,5 +1,6 @@
 """Claims about the report: parameters arrive, a failing notebook does not stop the others, and the
-page shows everything."""
+page shows everything.
+"""
 
 import base64
 import html
@@ -51,7 +52,8 @@ def code(source: str, *tags: str):
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
     """Return a function that writes a tiny notebook into the folder that replaces the study's:
-    `notebooks("01_a", cell, …)`."""
+    `notebooks("01_a", cell, …)`.
+    """
     folder = tmp_path / "notebooks"
     folder.mkdir()
     monkeypatch.setattr("mambanorm_study.report.notebooks.NOTEBOOKS", folder)
@@ -321,7 +323,8 @@ ADDRESS = re.compile(
 
 def test_a_report_can_be_published_as_it_is(committed):
     """No address of a page leaves its folder or asks a host, but for a link that a reader may
-    click."""
+    click.
+    """
     assert ADDRESS.findall('<img src="a"> b{c:url(d)} @import "e"; <a href="f">') == [
         "a",
         "d",
@@ -404,7 +407,8 @@ def as_page(*cells, **metadata) -> str:
 
 def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
     """A hidden checkbox in the label of a figure enlarges it: :checked makes the figure as wide as
-    it was drawn. `test_a_report_can_be_published_as_it_is` checks the addresses."""
+    it was drawn. `test_a_report_can_be_published_as_it_is` checks the addresses.
+    """
     for path in find_notebooks():
         nb, page = nbformat.read(path, 4), (committed / f"{path.stem}.html").read_text()
         assert "<script" not in page

@@ -1,5 +1,6 @@
 """The rule of the verdicts, number by number: against examples computed by hand, and against
-scipy."""
+scipy.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def result():
 @pytest.fixture(scope="module")
 def template(result, tmp_path_factory):
     """Runs of every kind, generated from one: other arms, tasks and seeds, of a regression,
-    diverged."""
+    diverged.
+    """
     store = tmp_path_factory.mktemp("template")
     source = save_run(result, store / "source")
     configs = grid(
@@ -259,7 +260,8 @@ def test_the_options_of_a_config_are_its_own():
 @pytest.mark.parametrize("name", [field.name for field in fields(RunConfig)])
 def test_no_field_of_a_config_changes_once_its_run_id_is_taken(name):
     """A run would be stored under the run_id of other options: `config.norm_options["groups"] = 8`
-    was possible."""
+    was possible.
+    """
     config = base_config(
         "digits", "smoke", arm="GN>SSM>GN", norm_options=OPTIONS, down_sample=(), betas=[0.9, 0.95]
     )
@@ -278,7 +280,8 @@ def test_no_field_of_a_config_changes_once_its_run_id_is_taken(name):
 
 def with_fixed_values(value):
     """Assert that a value is one that never changes, or a dict that refuses each way of changing
-    it."""
+    it.
+    """
     if not isinstance(value, dict):
         assert isinstance(value, str | int | float | tuple)
         return [with_fixed_values(part) for part in value] if isinstance(value, tuple) else None

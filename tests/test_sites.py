@@ -1,5 +1,6 @@
 """Norms at further sites: the notation, and every site and every norm against the readable twin and
-step by step."""
+step by step.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ D, SIZES = 24, dict(d_state=8, dt_rank=4)  # four groups divide every width: 24,
 
 def pairs(norms, *, of=7):
     """Sites with norms: every site with one in seven of the norms, every norm at one in seven of
-    the sites."""
+    the sites.
+    """
     numbered = [
         (i + k, site, norm) for i, site in enumerate(MORE_SITES) for k, norm in enumerate(norms)
     ]

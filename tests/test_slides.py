@@ -1,5 +1,6 @@
 """Claims about the slides: they have the questions, figures and answer of a notebook, and load
-nothing from the network."""
+nothing from the network.
+"""
 
 import base64
 import re
@@ -22,7 +23,8 @@ def shown(data, **metadata):
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
     """Return the folder of two notebooks that replace the kit's: 01_one has everything that slides
-    show, 02_two has a title only."""
+    show, 02_two has a title only.
+    """
     cells = [
         new_markdown_cell(
             "# Title & more\n\n**Question.** Does $x^2$ work,\nsee [two](02_two.ipynb)?\n\nMore."

@@ -93,7 +93,8 @@ def test_an_odd_file_is_damage_that_is_found_without_reading_it_and_stops_nothin
 
 def sealed(folder, **changes):
     """The folder with another config or other facts, and a manifest that says so, as a run that was
-    written like this; under the name that its config has."""
+    written like this; under the name that its config has.
+    """
     for name in ("config.json", "result.json"):
         values = json.loads((folder / name).read_text())
         (folder / name).write_text(
@@ -288,7 +289,8 @@ store.save_run(study.train(study.RunConfig.from_json(sys.argv[1])), sys.argv[2])
 @pytest.fixture
 def calls(monkeypatch):
     """fsync, rename and replace in the order in which they are called, with the path that is synced
-    or renamed."""
+    or renamed.
+    """
     seen = []
 
     def noting(name, call, path_of):

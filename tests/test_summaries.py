@@ -1,5 +1,6 @@
 """The numbers on which the claims of §4.6 rest: each is read from a stored run, and equals a slow
-computation of it."""
+computation of it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """A sweep gives a row a config, whatever happens to workers, schedulers and other sweeps on the
-same store."""
+same store.
+"""
 
 import errno
 import fcntl
@@ -98,7 +99,8 @@ def test_a_sweep_on_workers_of_its_own_trains_what_is_missing_and_gives_the_fram
     store, monkeypatch
 ):
     """Each run on the threads that it asks for, more than the machine may have, and this process as
-    it was."""
+    it was.
+    """
     for name in worker_environment(1):  # what is set outside would hold for the worker too
         monkeypatch.delenv(name, raising=False)
     configs = [

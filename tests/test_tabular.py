@@ -1,5 +1,6 @@
 """Tables with real-valued targets: read as published, scaled by the training rows, scored in the
-targets' units."""
+targets' units.
+"""
 
 import os
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Claims about the tasks: what an expression means, what a split holds, what the user is told when
-it is wrong."""
+it is wrong.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def own_tasks(monkeypatch):
 
 def random_tree(rng, depth):
     """Return a random tree of up to `depth` levels and one to five arguments, more than the
-    generator makes."""
+    generator makes.
+    """
     if depth == 0 or rng.random() < 0.3:
         return rng.randrange(10)
     return rng.choice(list(listops.OPERATORS)), [

@@ -1,5 +1,6 @@
 """A run is paired, repeatable and honest about divergence; the store holds whole runs only; a sweep
-resumes."""
+resumes.
+"""
 
 import json
 from contextlib import contextmanager
@@ -226,7 +227,8 @@ def test_models_that_fail_have_controls_at_the_same_settings_and_deep_ones_eight
 
 def line_fit(targets, **options):
     """A line fitted to targets, one a step: the weight after it, the curve and what the loop
-    returned."""
+    returned.
+    """
     model, curve = torch.nn.Linear(1, 1, bias=False), []
     torch.nn.init.zeros_(model.weight)
     options = dict(lr_of=lambda step: 0.1 * step, curve=curve) | options
@@ -262,7 +264,8 @@ def test_an_observer_ends_the_loop_after_the_others_have_seen_the_step():
 
 def test_between_two_parts_of_a_loss_and_after_an_error_nothing_of_the_step_is_open():
     """So a backward pass that fails leaves no hook, and the caller's random numbers as they
-    were."""
+    were.
+    """
     config = base_config("digits", "smoke", drop_path=0.5, micro_batch=3)
     data = load_task("digits", "smoke", 0)
     model, before = build_model(config, data), torch.get_rng_state()
@@ -582,7 +585,8 @@ def test_training_in_bfloat16_stays_close_to_float32():
 @pytest.mark.parametrize("task", ["digits", "listops"])
 def test_golden_smoke_runs_guard_schema(task, arm):
     """Results changed? Then raise SCHEMA in config.py and record anew: python
-    tests/test_train.py"""
+    tests/test_train.py
+    """
     golden = json.loads(GOLDEN.read_text())
     assert golden["schema"] == SCHEMA
     result = train(base_config(task, "smoke", arm=arm))
@@ -634,7 +638,8 @@ def test_a_run_comes_back_as_it_was_stored(store, result):
 
 def test_make_conda_and_binder_install_the_same_versions():
     """All three name one file of exact versions; it has every package that pyproject.toml asks for,
-    in its bounds."""
+    in its bounds.
+    """
     import tomllib
 
     import yaml

@@ -36,7 +36,8 @@ def make(**changes):
 
 def attention_by_hand(layer, x, length):
     """Return one row (L, D), head by head, query by query: softmax(q·k/√d) v over `length`
-    positions."""
+    positions.
+    """
     q, k, v = (x @ layer.qkv.weight.T + layer.qkv.bias).split(D, dim=-1)
     out, d = torch.zeros_like(x), D // layer.n_heads
     for head in range(layer.n_heads):

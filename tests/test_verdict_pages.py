@@ -1,5 +1,6 @@
 """What a reader meets of the verdicts: the HTML table, the text, the figures, the notebook and the
-command."""
+command.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The image block scans in four directions, is VMamba v0's without FFN, and its fused twin equals
-its plain one."""
+its plain one.
+"""
 
 import math
 
@@ -38,7 +39,8 @@ def sample(*shape, seed=0):
 
 def paths(height, width):
     """Return the pixels (row, column) in the order of each direction, written as
-    loops."""
+    loops.
+    """
     rows = [(y, x) for y in range(height) for x in range(width)]
     columns = [(y, x) for x in range(width) for y in range(height)]
     return rows, columns, rows[::-1], columns[::-1]
@@ -46,7 +48,8 @@ def paths(height, width):
 
 def block_by_hand(block, x):
     """Return the block's equations in plain torch: one direction, one pixel, one step at a
-    time."""
+    time.
+    """
     e, n, r, reach = block.d_inner, block.d_state, block.dt_rank, block.conv2d.kernel_size[0] // 2
     batch, height, width, _ = x.shape
     h = block.n1(x.flatten(1, 2)).view(x.shape)

@@ -1,5 +1,6 @@
 """Without a checkout: a wheel, installed in a fresh environment, does the study in the folder one
-works in."""
+works in.
+"""
 
 import os
 import shutil
@@ -54,7 +55,8 @@ def wheel(tmp_path_factory) -> Path:
 
 class Machine:
     """A reader's: the wheel in an environment of its own, and an empty folder. Other packages are
-    the tests' own."""
+    the tests' own.
+    """
 
     def __init__(self, wheel: Path, place: Path):
         self.folder, self.bin = place / "work", place / "venv" / "bin"
@@ -93,7 +95,8 @@ class Machine:
 
     def _take_compiled(self) -> None:
         """What this checkout has compiled: Numba takes it where the times of the sources are the
-        same."""
+        same.
+        """
         for path in (*ROOT.glob("mambanorm/**/*.py"), *ROOT.glob("mambanorm/**/*.nb[ci]")):
             copy = self.packages / path.relative_to(ROOT)
             if path.suffix != ".py":
@@ -106,7 +109,8 @@ class Machine:
 
     def written(self) -> dict[Path, int]:
         """The installed files, and when each was written; what Python and Numba compile is kept
-        elsewhere."""
+        elsewhere.
+        """
         files = (
             path
             for path in self.packages.rglob("*")
@@ -132,9 +136,7 @@ def test_the_wheel_holds_the_package_the_notebooks_and_the_recorded_results(whee
         if path.is_file()
     ]
     names = {path.as_posix() for path in paths if not MADE("", path.parts)} | {"data/README.md"}
-    inside = {
-        name if name.startswith(PACKAGES) else f"mambanorm_study/{name}" for name in names
-    }
+    inside = {name if name.startswith(PACKAGES) else f"mambanorm_study/{name}" for name in names}
     assert there == inside
 
 

@@ -1,5 +1,6 @@
 """What tests of twins share: numbers to compare on, results with their gradients, and by how much
-two may differ."""
+two may differ.
+"""
 
 import torch
 
@@ -26,7 +27,8 @@ def scrambled(module, seed=0, scale=0.3):
 def results(call, *inputs, of=None):
     """What `call` gives for the inputs, and in one direction its gradients for them and for the
     parameters of `of`, or of `call` itself where it is a module; None where there is no
-    gradient."""
+    gradient.
+    """
     of = call if of is None and isinstance(call, torch.nn.Module) else of
     inputs = [x.detach().requires_grad_() for x in inputs]
     y = call(*inputs)

@@ -49,7 +49,8 @@ class ConvNet(nn.Sequential):
 
 class StyleNet(nn.Sequential):
     """ConvBlocks and a last convolution without a norm: (B, 1, H, W) → (B, 1, H, W) (S4, style
-    transfer)."""
+    transfer).
+    """
 
     def __init__(self, channels: int = 16, depth: int = 2, norm: str = "IN"):
         blocks = [ConvBlock(a, b, norm) for a, b in itertools.pairwise([1] + [channels] * depth)]
@@ -76,7 +77,8 @@ class DenseNet(nn.Sequential):
 
 class SequenceNet(nn.Module):
     """LSTMs with a norm on their outputs, and a linear head on the last step: (B, L, d_in) → (B,
-    n_out) (S4, RNN)."""
+    n_out) (S4, RNN).
+    """
 
     def __init__(self, d_in: int, n_out: int, d: int = 32, n_layers: int = 2, norm: str = "LN"):
         super().__init__()

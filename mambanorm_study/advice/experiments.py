@@ -66,7 +66,8 @@ Data = tuple[Tensor, Tensor]
 
 def _steps(scale: str, quick: int) -> int:
     """Return the steps of a run: 4 at smoke, `quick` at quick and evening, else four times as
-    many."""
+    many.
+    """
     return {"smoke": 4, "quick": quick, "evening": quick}.get(scale, 4 * quick)
 
 
@@ -76,7 +77,8 @@ def _steps(scale: str, quick: int) -> int:
 @lru_cache(maxsize=32)
 def digits(scale: str, seed: int) -> dict[str, Data]:
     """Return train, val, test → images (n, 1, 8, 8) in [−1, 1] and labels (n,); the seed decides
-    the split."""
+    the split.
+    """
     data = load_task("digits_images", scale, seed)
     splits = {"train": data.train, "val": data.val, "test": data.test}
     return {
@@ -87,7 +89,8 @@ def digits(scale: str, seed: int) -> dict[str, Data]:
 
 def row_batches(data: Data, batch: int, steps: int, seed: int) -> Iterable[Data]:
     """Yield `steps` batches of rows in a new order for each epoch, without an incomplete last
-    batch."""
+    batch.
+    """
     inputs, labels = data
     generator, order = torch.Generator().manual_seed(seed), torch.empty(0, dtype=torch.long)
     for _ in range(steps):
@@ -131,7 +134,8 @@ def accuracy(
     model: nn.Module, x: Tensor, labels: Tensor, batch: int | None = None, mode: str = "eval"
 ) -> float:
     """Return the accuracy in per cent, computed batch by batch (None = all rows at once); outputs
-    that are not finite are wrong. Mode and running statistics of the model stay as they are."""
+    that are not finite are wrong. Mode and running statistics of the model stay as they are.
+    """
     with preserve_state(model):
         model.train(mode == "train")
         logits = torch.cat([model(rows) for rows in x.split(batch or len(x))])
@@ -178,7 +182,8 @@ def batch_size(scale: str, seed: int, make: Callable[..., nn.Module] = ConvNet) 
 
 def inference(scale: str, seed: int) -> list[dict]:
     """Return the rows of trained nets that are tested in eval mode, as they should be, and in train
-    mode; `rows` says whether the test rows are mixed or sorted by label."""
+    mode; `rows` says whether the test rows are mixed or sorted by label.
+    """
     x, labels = digits(scale, seed)["test"]
     orders = {"mixed": torch.arange(len(labels)), "sorted": labels.argsort(stable=True)}
     settings = list(itertools.product(orders, (1, *BATCHES), ("train", "eval")))
@@ -194,7 +199,8 @@ def inference(scale: str, seed: int) -> list[dict]:
 
 def rates(scale: str, seed: int) -> list[dict]:
     """Return the rows of SGD at each learning rate. reached: the first step, of every fourth, at
-    which the validation accuracy is at least REACHED; NaN if there is none."""
+    which the validation accuracy is at least REACHED; NaN if there is none.
+    """
     data, steps = digits(scale, seed), _steps(scale, 80)
     validation = data["val"][0][:200], data["val"][1][:200]
     rows = []
@@ -221,7 +227,8 @@ def rates(scale: str, seed: int) -> list[dict]:
 
 def depth(scale: str, seed: int) -> list[dict]:
     """Return the rows of Transformers with pre-norm and post-norm; Adam without warm-up, as the
-    guide's examples have none."""
+    guide's examples have none.
+    """
     splits = digits(scale, seed)
     # an image as a sequence of eight steps of eight pixels, (n, 8, 8)
     data = {name: (x[:, 0], labels) for name, (x, labels) in splits.items()}
@@ -243,7 +250,8 @@ def depth(scale: str, seed: int) -> list[dict]:
 
 def pulses(length: int, rows: int, generator: torch.Generator) -> Data:
     """Return sequences (rows, length, 1) of zeros and ones, and the number of ones divided by
-    eight (rows, 1)."""
+    eight (rows, 1).
+    """
     share = 0.1 + 0.6 * torch.rand(rows, 1, generator=generator)
     x = (torch.rand(rows, length, generator=generator) < share).float()
     return x[..., None], x.sum(1, keepdim=True) / 8
@@ -251,7 +259,8 @@ def pulses(length: int, rows: int, generator: torch.Generator) -> Data:
 
 def counting(scale: str, seed: int) -> list[dict]:
     """Return the rows of counting, with sequences of one length and of four lengths, each batch of
-    one length; error: RMSE in pulses."""
+    one length; error: RMSE in pulses.
+    """
     rows, steps = [], _steps(scale, 200)
     for (lengths, choice), norm in itertools.product(LENGTHS.items(), ("None", "LN", "BN")):
         torch.manual_seed(seed)

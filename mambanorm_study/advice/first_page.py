@@ -178,7 +178,8 @@ def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> lis
 
 def not_fresh(frame: pd.DataFrame | None = None) -> str:
     """Return a remark on the findings whose test seeds are not recorded yet; "" if there are none.
-    frame: see `findings`."""
+    frame: see `findings`.
+    """
     evidence = _evidence(frame)
     rows = [row for finding in FINDINGS for row, _ in _rows(finding, evidence)]
     tasks = dict.fromkeys(row.task for row in rows if not row.fresh)
@@ -196,7 +197,8 @@ def _evidence(frame: pd.DataFrame | None) -> Evidence:
 
 def _rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
     """Return the comparisons of a finding that have runs, with their verdicts; the first one is
-    the comparison that is shown."""
+    the comparison that is shown.
+    """
     rows = []
     for verdict in verdicts(evidence, filter(None, [finding.claim, finding.on_images])):
         by_name = {row.comparison: row for row in verdict.rows}
@@ -208,7 +210,8 @@ def _rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
 
 def _sentence(finding: Finding, evidence: Evidence) -> str:
     """Return `**On curves …** NormVary→GN against RMSN→None, curves: +3.4 points [2.6, 4.2]
-    (listops: no gain of a point)`; "" without runs."""
+    (listops: no gain of a point)`; "" without runs.
+    """
     rows = _rows(finding, evidence)
     if not rows:
         return ""
@@ -228,7 +231,8 @@ def _sentence(finding: Finding, evidence: Evidence) -> str:
 
 def _carried_by_one_norm(verdict: Verdict) -> list[str]:
     """Return `without BN: cannot tell` for each norm without which the mean over the norms has
-    another word."""
+    another word.
+    """
     left_out = {comparison.name: comparison.without for comparison in verdict.claim.comparisons}
     return [
         f"without {left_out[row.comparison]}: {row.said}"
@@ -257,7 +261,8 @@ ADVICE = {
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     """Return the advice for a model of each kind, a sentence each in Markdown, from `ranking` on
-    the first recorded task of its kind; then the advice about NaN. frame: see `findings`."""
+    the first recorded task of its kind; then the advice about NaN. frame: see `findings`.
+    """
     evidence = _evidence(frame)
     tables = rankings(evidence, ADVISED_ON.values())
     advice = [
@@ -279,7 +284,8 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
 
 def _take(kind: str, task: str, table: pd.DataFrame) -> str:
     """Return `**If you classify images**, take LN→BN: +2.8 points [2.0, 3.6] over LN→LN, the
-    original (…).`"""
+    original (…).`
+    """
     chosen = table.iloc[0]
     basis = f"({task}, chosen by validation, {plural(chosen.n, 'seed')})"
     advice = f"take {label(chosen.arm)}"

@@ -43,7 +43,8 @@ JUDGED = {
 
 def recommend_mamba(task: str | None, causal: bool, batch_size: int | None) -> Recommendation:
     """Return the recommendation for a Mamba block. ValueError for a task of the kit that is not
-    recorded."""
+    recorded.
+    """
     kind = kind_of(task) if task in TASKS else KINDS.get(task, "sequence")
     causal = causal or kind == "language"
     table, basis = _ranked(kind, task if task in TASKS else None, causal)

@@ -33,7 +33,8 @@ class Gap:
     @property
     def says(self) -> str:
         """What the interval says: "clearly above zero", "clearly below zero", or that we cannot
-        tell."""
+        tell.
+        """
         return interval_says(self.low, self.high)
 
     def __str__(self) -> str:
@@ -110,7 +111,8 @@ MISTAKES = {
 
 def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
     """Return the failing and the mended runs of a mistake: twin ("wrong" or "right"), label,
-    condition, measured, seed, scale, losses. ValueError for a number other than 1 to 5."""
+    condition, measured, seed, scale, losses. ValueError for a number other than 1 to 5.
+    """
     if number not in MISTAKES:
         raise unknown("mistake", number, MISTAKES)
     mistake = MISTAKES[number]
@@ -129,7 +131,8 @@ FAILS, TWIN_IS_WORSE = "yes", "no, the twin is worse"
 def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
     """Return one row for each mistake: number, mistake, measured (the unit), wrong and right (mean
     ± sd), advantage of right (with low and high, the 95 % t-interval of the paired seeds), n, fails
-    (what the interval says of the mistake), wrong_is, right_is, condition."""
+    (what the interval says of the mistake), wrong_is, right_is, condition.
+    """
     rows = []
     for number, mistake in MISTAKES.items():
         runs = mistake_runs(number, scale, seeds, runs_dir)
@@ -201,7 +204,8 @@ def batch_gaps(frame: pd.DataFrame) -> dict[int, Gap]:
 
 def guesses_tested(mistakes: pd.DataFrame, measured: Mapping[str, pd.DataFrame]) -> str:
     """Return the answers to the three guesses of notebook 11, as lines of Markdown. Arguments: see
-    `in_words`."""
+    `in_words`.
+    """
     fails = mistakes.set_index("number").fails.map(FAILS_WORDS)
     cnn, linear = _sizes_behind(measured["batch_size"]), _sizes_behind(measured["dense"])
     survives = 100 * measured["style"].groupby("norm").survives.mean()

@@ -62,7 +62,8 @@ STANDING_OF_WORD = {"better": BEHIND, "worse": AHEAD, "about the same": SAME}
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
     """Return the arms with norms before and after the SSM only, for which a claim about this kind
-    of task tunes the learning rate."""
+    of task tunes the learning rate.
+    """
     claims = [claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned"]
     arms = dict.fromkeys(Arm.parse(arm) for claim in claims for arm in claim.arms)
     return tuple(str(arm) for arm in arms if type(arm) is Arm and not arm.more)
@@ -70,7 +71,8 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
 
 def compared_on(task: str) -> tuple[str, float]:
     """Return the column in which arms are compared on a task, and the smallest effect of interest
-    in it."""
+    in it.
+    """
     return ("bits", SMALLEST_BITS) if kind_of(task) == "language" else ("score", SMALLEST_EFFECT)
 
 
@@ -138,7 +140,8 @@ def rankings(
     frame: pd.DataFrame | Evidence, tasks: Iterable[str], scale: str | None = None
 ) -> dict[str, pd.DataFrame]:
     """Return task → `ranking`, for the tasks on which arms are tuned and share two seeds or
-    more."""
+    more.
+    """
     tables, evidence = {}, Evidence(frame, scale)
     for task in tasks:
         with suppress(ValueError):
@@ -156,7 +159,8 @@ def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
 
 def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
     """Return rows for `figures.fig_pairs`: the chosen arm minus each arm that somebody
-    recommends."""
+    recommends.
+    """
     named = table[(table.who != "") & (table.standing != CHOSEN)]
     named = named.rename(columns={"arm": "b", "behind": "difference"})
     columns = ["task", "a", "b", "difference", "low", "high", "n", "per_seed", "who", "unit"]
@@ -183,7 +187,8 @@ NOT_FRESH = "not fresh: a learning rate was chosen on these seeds"
 def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
     """Return two arms as they are stored. ValueError if they cannot be compared on the task: the
     same arm twice, a Mamba and a Transformer, a regression, or a norm that sees later positions in
-    a language model."""
+    a language model.
+    """
     arms = Arm.parse(arm), Arm.parse(against)
     arm, against = map(str, arms)
     if arm == against:
@@ -222,7 +227,8 @@ def duel_runs(
     arm: str, against: str, task: str, seeds: list[int], scale: str, frame: pd.DataFrame
 ) -> list[RunConfig]:
     """Return the runs of a comparison that are needed next: the tuning runs of an arm without a
-    learning rate, and the test runs of an arm that has one. frame: the runs that are known."""
+    learning rate, and the test runs of an arm that has one. frame: the runs that are known.
+    """
     return arm_runs(check_pair(arm, against, task), task, seeds, Evidence(frame, scale))
 
 
@@ -298,7 +304,8 @@ def row_of_answer(row: Row, arm: str, against: str, scale: str) -> dict[str, obj
 
 def _brief(row: Row, arm: str, against: str) -> str:
     """Return `LN→GN is better than RMSN→None: +2.1 points [0.4, 3.8], 8 seeds; failed: LN→GN 1 of 8
-    runs`."""
+    runs`.
+    """
     if row.word == rule.NO_WORD:
         parts = [f"no word: {row.why}"]
     else:

@@ -13,11 +13,11 @@ from typing import Any
 from mambanorm.errors import brief, unknown
 
 PACKAGE = Path(__file__).resolve().parents[1]
+# The checkout with notebooks, data and benchmarks; site-packages for an installed wheel.
 ROOT = PACKAGE.parent
-"""The checkout with notebooks, data and benchmarks; site-packages for an installed wheel."""
 
+# Folder of notebooks and recorded results: the checkout, or the package in a wheel (setup.py).
 KIT = PACKAGE if (PACKAGE / "notebooks").is_dir() else ROOT
-"""Folder of notebooks and recorded results: the checkout, or the package in a wheel (setup.py)."""
 
 CHECKOUT = KIT == ROOT
 
@@ -29,25 +29,24 @@ def _working_folder() -> Path:
     return folder.parent if holds_notebooks else folder
 
 
+# Folder of runs, reports and downloads: the checkout, or the working folder with a wheel.
 WORK = ROOT if CHECKOUT else _working_folder()
-"""Folder of runs, reports and downloads: the checkout, or the working folder with a wheel."""
 
+# Folder of the sheet and the slides.
 TEACHING = WORK / "reports" / "teaching"
-"""Folder of the sheet and the slides."""
 
+# Seconds, for tests; minutes on a laptop; hours on a laptop, for trained models; hours on one GPU;
+# the paper's settings.
 SCALES = ("smoke", "quick", "evening", "lab", "paper")
-"""Seconds, for tests; minutes on a laptop; hours on a laptop, for trained models; hours on one GPU;
-the paper's settings."""
 
+# The guide (S4) advises against BatchNorm for batches with fewer rows.
 SMALL_BATCH = 8
-"""The guide (S4) advises against BatchNorm for batches with fewer rows."""
 
+# Largest slope, in decades over 8 blocks (a factor of 1.8), at which outputs count as flat.
+#
+# A sum of independent, equally large branches grows as √l: 0.27 decades in 8 of 16 blocks, 0.19 in
+# 8 of 24. The verdict on Figure 9 uses the same threshold.
 FLAT = 0.25
-"""Largest slope, in decades over 8 blocks (a factor of 1.8), at which outputs count as flat.
-
-A sum of independent, equally large branches grows as √l: 0.27 decades in 8 of 16 blocks, 0.19 in 8
-of 24. The verdict on Figure 9 uses the same threshold.
-"""
 
 
 def default_scale(otherwise: str = "quick") -> str:
@@ -55,8 +54,8 @@ def default_scale(otherwise: str = "quick") -> str:
     return check_scale(os.environ.get("MAMBANORM_SCALE") or otherwise)
 
 
+# Default scale of the study and its notebooks.
 STUDY_SCALE = "evening"
-"""Default scale of the study and its notebooks."""
 
 
 def study_scale(scale: str | None = None) -> str:
@@ -71,8 +70,8 @@ def check_scale(scale: str) -> str:
     return scale
 
 
+# Where runs come from; auto reads recorded runs and trains the others.
 SOURCES = ("auto", "trained", "recorded")
-"""Where runs come from; auto reads recorded runs and trains the others."""
 
 
 def check_source(source: str | None = None) -> str:
@@ -86,8 +85,8 @@ def check_source(source: str | None = None) -> str:
     return source
 
 
+# Environment variable of the kernels that a study starts, each with a share of the cores.
 KERNEL = "MAMBANORM_KERNEL"
-"""Environment variable of the kernels that a study starts, each with a share of the cores."""
 
 
 def check_fresh(text: str) -> int:

@@ -47,7 +47,8 @@ RECORDED = PROTOCOL.with_name("CALIBRATION.md")
 
 def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generator) -> np.ndarray:
     """Return the differences (comparisons, seeds) of one study: each arm minus a common one, with
-    these true means."""
+    these true means.
+    """
     shape = (len(truths) + 1, seeds)
     if scenario == "t3":
         noise = rng.standard_t(3, shape) / np.sqrt(3)
@@ -67,7 +68,8 @@ def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generato
 
 def truths_of(structure: str, truth: float) -> list[float]:
     """Return the true effects of a claim's comparisons that make a wrong word most likely: where
-    the wrong word needs all comparisons, all but one lie far on its side."""
+    the wrong word needs all comparisons, all but one lie far on its side.
+    """
     comparisons, one_suffices = STRUCTURES[structure]
     if one_suffices == (truth == 0):
         return [truth] * comparisons
@@ -78,7 +80,8 @@ def simulate(
     structure: str, truth: float, scenario: str = "plain", *, seeds: int = 8, studies: int = 1_000
 ) -> dict[str, float]:
     """Return the share of each word among simulated studies whose true effect is `truth`, in
-    points."""
+    points.
+    """
     comparisons, one_suffices = STRUCTURES[structure]
     levels, truths = rule.levels(comparisons, one_suffices), truths_of(structure, truth)
     rng = np.random.default_rng(0)
@@ -92,7 +95,8 @@ def simulate(
 
 def calibrate(studies: int = 1_000) -> pd.DataFrame:
     """Return one row for each scenario, structure, number of seeds and true effect: the share of
-    each word, and `wrong`, that of the wrong one (NaN where the effect is at no mark)."""
+    each word, and `wrong`, that of the wrong one (NaN where the effect is at no mark).
+    """
     rows = []
     for scenario, structure, seeds in product(SCENARIOS, STRUCTURES, (8, 12)):
         effects = (*WRONG, 2.0, 4.0) if structure == "one comparison" else WRONG
@@ -114,7 +118,8 @@ def calibrate(studies: int = 1_000) -> pd.DataFrame:
 
 def wrong_words(frame: pd.DataFrame) -> pd.DataFrame:
     """Return scenario and seeds × structure: the share of wrong words in per cent, "supported at 0
-    / no gain at +1"."""
+    / no gain at +1".
+    """
     at_marks = frame.dropna(subset="wrong")
     at_marks = at_marks.assign(
         percent=(100 * at_marks.wrong).map("{:.1f}".format),
@@ -126,7 +131,8 @@ def wrong_words(frame: pd.DataFrame) -> pd.DataFrame:
 
 def power(frame: pd.DataFrame) -> pd.DataFrame:
     """Return true effect × seeds: the share of "supported" in per cent, for one comparison under
-    plain noise."""
+    plain noise.
+    """
     plain = frame[(frame.scenario == "plain") & (frame.structure == "one comparison")]
     shares = plain.pivot(index="truth", columns="seeds", values=rule.SUPPORTED)
     return (100 * shares).round().astype(int)

@@ -168,7 +168,8 @@ class Claim:
     @property
     def asks(self) -> str:
         """The comparisons that must lie above zero: `one of 5: BN→BN − None→None; IN→IN −
-        None→None; …`."""
+        None→None; …`.
+        """
         if self.measured:
             return f"no word: {self.measured}"
         names = [group[0].group or group[0].name for group in self.deciding]
@@ -226,7 +227,8 @@ def _mean_after_minus_before(norms: Sequence[str], name: str, **options) -> Comp
 
 def after_against_before(norms: Sequence[str] = NORM_CHOICES) -> tuple[Comparison, ...]:
     """Return the mean of None→N − N→None over the norms (Figure 6), each norm's difference (Table
-    1), and the mean without each norm, which shows whether one norm carries it."""
+    1), and the mean without each norm, which shows whether one norm carries it.
+    """
     every = _mean_after_minus_before(norms, f"mean over {len(norms)} norms: None→N − N→None")
     each = [minus(pair("None", n), pair(n, "None"), decides=False) for n in norms]
     without = [
@@ -240,7 +242,8 @@ def after_against_before(norms: Sequence[str] = NORM_CHOICES) -> tuple[Compariso
 
 def combinations_against_type() -> tuple[Comparison, ...]:
     """Return a group for each N2: the four other norms before it, each against N2 on both sides
-    (Figure 7)."""
+    (Figure 7).
+    """
     return tuple(
         minus(pair(n1, n2), pair(n2, n2), group=f"best→{n2} − {n2}→{n2}")
         for n2 in NORM_CHOICES
@@ -273,7 +276,8 @@ def ranges(first: str) -> tuple[Comparison, ...]:
 
 def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:
     """Return the paper's step from the original to NormVary→N2. Beside it: the parts of the step
-    that are NormVary's, N2's and mere mixing's (I7), and the step from N2 alone."""
+    that are NormVary's, N2's and mere mixing's (I7), and the step from N2 alone.
+    """
     before, after, _ = Arm.parse(original)
     proposal = pair("NormVary", n2)
     steps = [(proposal, original), (proposal, pair(before, n2))]
@@ -296,7 +300,8 @@ def causal_steps() -> tuple[Comparison, ...]:
 
 def growth(norm: str = "BN") -> tuple[Comparison, ...]:
     """Return the parts of §4.6 and Figure 9; the last is "the scale disparity between layers is
-    further reduced"."""
+    further reduced".
+    """
     none, before, after, both = (
         pair(*n) for n in (("None", "None"), (norm, "None"), ("None", norm), (norm, norm))
     )
@@ -315,7 +320,8 @@ def growth(norm: str = "BN") -> tuple[Comparison, ...]:
 
 def spectra(control: str = "RMSN>SSM>None") -> tuple[Comparison, ...]:
     """Return the change of the failing run's singular values in the second half of its life, minus
-    the control's at the same steps."""
+    the control's at the same steps.
+    """
     weights = {NONE: 1.0, control: -1.0}
     return (
         Comparison(

@@ -123,7 +123,8 @@ class Evidence:
 
     def of_arm(self, arm: str, task: str, changes: tuple = ()) -> pd.DataFrame:
         """Return an arm's runs, at every learning rate, that differ from the scale's setting in
-        `changes` alone."""
+        `changes` alone.
+        """
         key = (arm, task, changes)
         if key not in self._runs_of_arm:
             runs = self._by_arm.get((task, arm), self.runs.iloc[:0])
@@ -174,7 +175,8 @@ class Evidence:
 
     def of_arms(self, arms: Iterable[str], task: str, rank: int = 0) -> Runs:
         """Return the runs of these arms on the test seeds, each arm at its best learning rate
-        (`rank` 1: at its second best)."""
+        (`rank` 1: at its second best).
+        """
         arms = tuple(arms)
         if task not in self.tasks:
             return Runs(arms, missing="not run")
@@ -186,7 +188,8 @@ class Evidence:
 
     def at_lrs(self, arms: Iterable[str], lrs: Sequence[float], task: str) -> Runs:
         """Return the runs of these arms at these learning rates: on the test seeds that all of them
-        have, or else on the tuning seeds."""
+        have, or else on the tuning seeds.
+        """
         arms = tuple(arms)
         runs = []
         for arm, lr in zip(arms, lrs, strict=True):
@@ -218,7 +221,8 @@ class Evidence:
 
     def _best_of_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
         """Return one row a seed: the run at the learning rate with the best test accuracy, and
-        `reach`, log₁₀ of the highest learning rate that trains."""
+        `reach`, log₁₀ of the highest learning rate that trains.
+        """
         lrs = ladder(task, self.scale)
         rows = []
         for _, runs_of_seed in runs.sort_values("lr").groupby("seed"):

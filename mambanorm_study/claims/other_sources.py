@@ -52,7 +52,8 @@ def _a(
     number: int, words: str, quote: str, quantity: str, *comparisons: Comparison, note: str = ""
 ) -> Claim:
     """Return a claim whose comparisons decide with S2's form of DyT. Beside them stand the deciding
-    ones with tanh."""
+    ones with tanh.
+    """
     linear = [
         replace(
             one,

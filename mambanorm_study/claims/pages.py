@@ -47,7 +47,8 @@ ROW_COLUMNS = ("word", "comparison", "effect", "low", "high", "n", "smallest", "
 
 def over_budget(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
     """Return the deciding comparison of every claim on tuned arms at each share of the steps that
-    was run, if there are two: claim, task, share, steps, and ROW_COLUMNS."""
+    was run, if there are two: claim, task, share, steps, and ROW_COLUMNS.
+    """
     evidence = Evidence(frame, scale)
     rows = []
     for claim in CLAIMS.values():
@@ -59,7 +60,8 @@ def over_budget(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
 
 def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int]) -> list[dict]:
     """Return the rows of one claim and task. All shares show the comparison that decides at the
-    whole budget, if it was run."""
+    whole budget, if it was run.
+    """
     steps = base_config(task, evidence.scale).steps
     found = {}
     for share in BUDGETS:

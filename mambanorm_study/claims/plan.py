@@ -69,7 +69,8 @@ def tuned_arms(
     task: str, scale: str = STUDY_SCALE, *, with_further_seeds: bool = False
 ) -> tuple[str, ...]:
     """Return the arms of the claims that are asked on a task: of all, or of those with further
-    seeds."""
+    seeds.
+    """
     arms: dict[str, None] = {}
     for claim in (CLAIMS | BEYOND).values():
         if claim.runs != "tuned" or claim.kind != kind_of(task):
@@ -110,7 +111,8 @@ def arm_runs(
     tuning_seeds: tuple[int, ...] = NEW_TUNING_SEEDS,
 ) -> list[RunConfig]:
     """Return the next runs of these arms on a task: the tuning runs of an arm that the kit did not
-    tune, and the test runs of an arm that has a learning rate. `evidence`: the known runs."""
+    tune, and the test runs of an arm that has a learning rate. `evidence`: the known runs.
+    """
     settings = dict(evidence.changes, scale=evidence.scale)
     configs: list[RunConfig] = []
     for arm in arms:

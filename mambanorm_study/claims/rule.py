@@ -55,7 +55,8 @@ def word_of(
     upper: float = ONE_SIDED,
 ) -> str:
     """Return the word of one comparison from its paired differences, one a seed: by where their
-    95 % interval lies relative to zero and to the smallest effect of interest."""
+    95 % interval lies relative to zero and to the smallest effect of interest.
+    """
     if len(differences) < FEWEST:
         return NO_WORD
     low, high = interval(differences, lower, upper)
@@ -81,13 +82,15 @@ def levels(comparisons: int, one_suffices: bool) -> tuple[float, float]:
 
 def word_of_claim(words: Iterable[str], one_suffices: bool) -> str:
     """Return the word of a claim from those of its comparisons: the strongest if one suffices, else
-    the weakest."""
+    the weakest.
+    """
     return (max if one_suffices else min)(words, key=STRENGTH.index)
 
 
 def better_or_worse(differences: Sequence[float], smallest: float) -> str:
     """Return "better", "worse", "about the same" or "cannot tell", for two arms that are compared
-    without a claim."""
+    without a claim.
+    """
     if len(differences) < FEWEST:
         return NO_WORD
     low, high = interval(differences)
@@ -105,7 +108,8 @@ def seeds_to_tell(
     upper: float = ONE_SIDED,
 ) -> int | None:
     """Return how many new seeds would give an informative word in about four studies of five, at
-    this mean and spread; None for more than 10,000."""
+    this mean and spread; None for more than 10,000.
+    """
     mean, n = np.mean(differences), np.arange(FEWEST, 10_001)
     error, z_80 = np.std(differences, ddof=1) / np.sqrt(n), special.ndtri(0.8)
     above_zero = mean > (z_80 - special.stdtrit(n - 1, lower)) * error

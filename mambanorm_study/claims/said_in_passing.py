@@ -1,5 +1,6 @@
 """H13s to H16s: claims that the paper makes in passing and shows in no experiment, judged by the
-same rule."""
+same rule.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """A claim on one task → a Verdict: its comparisons as rows with their intervals and words, and the
-claim's word."""
+claim's word.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ class Row:
     @property
     def said(self) -> str:
         """The word as it is printed: `supported, by more than a point`, `no gain of a point
-        (corrected for 4 comparisons)`."""
+        (corrected for 4 comparisons)`.
+        """
         text = self.word
         smallest = f"{self.smallest:g} {'points' if self.unit == 'pp' else self.unit}"
         if self.unit == "pp" and self.smallest == 1:
@@ -95,7 +97,8 @@ class Row:
 @dataclass(frozen=True, eq=False)
 class Verdict:
     """The word of a claim on one task, and its rows, the deciding comparisons first. `turns_on`:
-    the row that decides the word."""
+    the row that decides the word.
+    """
 
     claim: Claim
     task: str
@@ -141,7 +144,8 @@ class Verdict:
     @property
     def failures(self) -> str:
         """How many runs failed: `failed: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0, 38 %]`;
-        "" where failures were not counted, and for more than four arms."""
+        "" where failures were not counted, and for more than four arms.
+        """
         failed = self.turns_on.failed or {}
         if not 0 < len(failed) <= 4:
             return ""
@@ -158,7 +162,8 @@ class Verdict:
     @property
     def basis(self) -> str:
         """The version, scale and task of the verdict: "protocol 12, quick scale, digits, not the
-        paper's Breakfast"."""
+        paper's Breakfast".
+        """
         paper_task = self.claim.printed_on
         if self.scale == "paper" and paper_task.lower().replace("-", "") == self.task:
             difference = ""
@@ -208,7 +213,8 @@ def judge(
 
 def _turning(deciding: list[Row], word: str, claim: Claim) -> Row:
     """Return the row that decides: of those with the claim's word, the best one if one suffices,
-    else the worst."""
+    else the worst.
+    """
     agreeing = [row for row in deciding if row.word == word]
     candidates = [row for row in agreeing if row.n] or agreeing
     choose = max if claim.one_suffices else min
@@ -223,7 +229,8 @@ def verdicts(
     tasks: Iterable[str] | None = None,
 ) -> list[Verdict]:
     """Return one verdict for each claim and task; a claim without runs has one, with n = 0. tasks:
-    None = those of `judged_tasks`."""
+    None = those of `judged_tasks`.
+    """
     evidence = Evidence(frame, scale)
     found: list[Verdict] = []
     for claim in map(find_claim, claims):
@@ -238,7 +245,8 @@ def verdicts(
 
 def judged_tasks(claim: Claim, evidence: Evidence) -> list[str]:
     """Return the tasks of the frame that the claim is about; at the default scale those that the
-    protocol plans, if there are any."""
+    protocol plans, if there are any.
+    """
     if evidence.scale == STUDY_SCALE:
         planned = [t for t in planned_tasks(claim, evidence.scale) if t in evidence.tasks]
         if planned:
@@ -257,7 +265,8 @@ def _deciding_row(
     claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple
 ) -> Row:
     """Return the row of the comparison that decides: of a group, the best one by validation on the
-    tuning seeds that all its arms have."""
+    tuning seeds that all its arms have.
+    """
     if len(group) == 1:
         return _row(claim, group[0], evidence, task, levels)
     arms = dict.fromkeys(arm for comparison in group for arm in comparison.weights)
@@ -277,7 +286,8 @@ def _row(
     claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = rule.PLAIN
 ) -> Row:
     """Return the row of one comparison. levels: the error levels of the interval's ends by which it
-    is judged."""
+    is judged.
+    """
     smallest = claim.smallest_of(comparison)
     row = Row(comparison.name, task, comparison.unit, smallest, comparison.decides)
     runs = evidence.of_claim(claim, comparison.weights, task)
@@ -329,7 +339,8 @@ def _too_few(n: int) -> str:
 
 def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str) -> list[str]:
     """Return remarks on a comparison of tuned arms: failures, unfinished training, the second-best
-    learning rates, and what the seeds share."""
+    learning rates, and what the seeds share.
+    """
     n = len(runs.seeds)
     notes = []
     for text, column, threshold in (
@@ -354,7 +365,8 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
 
 def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     """Return the row of two arms on a task without a claim: better, worse, about the same, or
-    cannot tell."""
+    cannot tell.
+    """
     column, smallest = "score", SMALLEST_EFFECT
     if kind_of(task) == "language":
         column, smallest = "bits", SMALLEST_BITS
@@ -373,7 +385,8 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
 
 def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     """Return one row a depth and learning rate: the share of None→None's runs that fail, with its
-    exact interval."""
+    exact interval.
+    """
     cells: dict[str, list[str]] = {}
     for config in failure_runs(evidence.scale, evidence.seeds(task) or (0,)):
         name = f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}"

@@ -82,7 +82,8 @@ FIELDS_WITH_OPTIONS = {
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """Return `["lr=1e-3", "n_layers=8"]` as fields of RunConfig and their values. ValueError for an
-    unknown field and for one that is given twice."""
+    unknown field and for one that is given twice.
+    """
     from mambanorm_study.config import DEFAULTS, NAMES
     from mambanorm_study.runs.grid import check_once
 
@@ -104,7 +105,8 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str, default: Any) -> Any:
     """Return the value of a JSON text; for a field of type str, and for text that is not JSON, the
-    text itself, which RunConfig then checks."""
+    text itself, which RunConfig then checks.
+    """
     import json
 
     if isinstance(default, str):

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def warn_once() -> Callable[..., None]:
     """Return a replacement of warnings.showwarning that prints each message once: several steps of
-    a command may find the same fault in the store."""
+    a command may find the same fault in the store.
+    """
     printed: set[str] = set()
 
     def show(message: object, *_args: object, **_keywords: object) -> None:

@@ -61,6 +61,7 @@ from mambanorm_study.tables.experiments import (
 from mambanorm_study.tables.notebook_runs import notebook_runs
 from mambanorm_study.tables.summaries import with_summaries
 
+# Task → its name in the names of parts.
 TASK_NAMES = {
     "curves": "curves",
     "glyphs_images": "images of letters and digits",
@@ -68,7 +69,6 @@ TASK_NAMES = {
     "listops": "ListOps",
     "glyphs": "letters and digits as sequences",
 }
-"""Task → its name in the names of parts."""
 
 DEEP_ARMS = tuple(
     pair(*norms.split())
@@ -85,12 +85,12 @@ DEEP_ARMS = tuple(
 )
 DEEP, DEEP_TUNING, DEEP_SEEDS = dict(n_layers=8), tuple(range(40, 44)), tuple(range(52, 60))
 
+# Shares of the steps of `curves` at which the arms of Table 1 are tested once more: 300, 1,200 and
+# 2,400 steps.
 STEPS, STEPS_SEEDS = (0.5, 2.0, 4.0), tuple(range(52, 58))
-"""Shares of the steps of `curves` at which the arms of Table 1 are tested once more: 300, 1,200 and
-2,400 steps."""
 
+# A part has so many seeds at most, so that a recording that ends early has whole parts.
 SEEDS_OF_PART = 3
-"""A part has so many seeds at most, so that a recording that ends early has whole parts."""
 
 RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
 
@@ -203,7 +203,8 @@ def manifest(
     tasks: str | Iterable[str] | None = None,
 ) -> pd.DataFrame:
     """Return one row for each part: part, seeds, needed (the number of its runs), and recorded (how
-    many of them the frame has)."""
+    many of them the frame has).
+    """
     recorded_ids = set(frame.run_id) if len(frame) else set()
     rows = []
     for part in parts(scale, seeds, tasks):
@@ -215,7 +216,8 @@ def manifest(
 
 def commit_in_force() -> str:
     """Return the commit that last changed PROTOCOL.md, with ", changed since" if the file has been
-    edited after it; "unknown" without git."""
+    edited after it; "unknown" without git.
+    """
     git = ["git", "-C", str(PROTOCOL.parent)]
     log = [*git, "log", "-1", "--format=%h", "--", PROTOCOL.name]
     diff = [*git, "diff", "--quiet", "HEAD", "--", PROTOCOL.name]
@@ -296,7 +298,8 @@ def record_results(
 
 def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None) -> None:
     """Add the stored runs of these configs to the file; rows that the file or the kit has are not
-    changed. RuntimeError if the store lacks a run."""
+    changed. RuntimeError if the store lacks a run.
+    """
     scale = configs[0].scale
     before = recorded_before(scale, path)  # read again: another process may have written to it
     recorded_ids = set() if before is None else set(before.run_id)

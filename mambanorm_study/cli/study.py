@@ -1,5 +1,6 @@
 """`mambanorm study`, `verdicts`, `record` and `calibrate`: repeat the paper's study, judge its
-claims, record results, and simulate how often the rule of the verdicts is wrong."""
+claims, record results, and simulate how often the rule of the verdicts is wrong.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +177,8 @@ def record(options: argparse.Namespace) -> int:
 )
 def calibrate(options: argparse.Namespace) -> int:
     """Simulate studies and print how often the verdicts are wrong, and how often they find an
-    effect."""
+    effect.
+    """
     from mambanorm_study.claims import calibration
 
     if options.record and not CHECKOUT:

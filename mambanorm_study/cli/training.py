@@ -1,5 +1,6 @@
 """`mambanorm train`, `sweep`, `compare`, `plan` and `bench`: train runs, compare two arms, and
-measure what a run costs."""
+measure what a run costs.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ def train(options: argparse.Namespace) -> int:
 
 def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
     """Train and store a run, in this process with a progress bar or at the scheduler; return the
-    error of a run that failed."""
+    error of a run that failed.
+    """
     from filelock import Timeout
     from tqdm.auto import tqdm
 
@@ -193,7 +195,8 @@ def _arms_of_sweep(options: argparse.Namespace) -> list:
 )
 def compare(options: argparse.Namespace) -> int:
     """Say which of two arms is better, each at its own learning rate, by the rule of the
-    verdicts."""
+    verdicts.
+    """
     from mambanorm_study.advice import which_arm
     from mambanorm_study.runs.needed_runs import known_runs
     from mambanorm_study.tables.experiments import RECORDED_TASKS
@@ -252,7 +255,8 @@ def compare(options: argparse.Namespace) -> int:
 )
 def plan(options: argparse.Namespace) -> int:
     """Say what a run costs: parameters, tokens, FLOPs, memory, and hours from a few steps timed
-    now."""
+    now.
+    """
     from mambanorm_study.basics.text import digits, plural
     from mambanorm_study.runs.grid import base_config, check_seeds
     from mambanorm_study.runs.machine import machine

@@ -13,7 +13,7 @@ Its scan is a selective scan in which all channels of a head have the same Δ, A
 states the same A. So `selective_scan` computes it on every back end, without a (B, L, E, N) tensor.
 Costs compared to Mamba-2's own kernels: Δ and A are read for each channel instead of each head,
 exp(Δ·A) is computed P·N times instead of once, and nothing is a matrix product, which makes large N
-cheap on a GPU. `benchmarks/peers.py` has that form, to test this block and to measure both.
+cheap on a GPU. `benchmarks/twins.py` has that form, to test this block and to measure both.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, H heads of P = head_dim
 channels, G = n_groups, N = d_state, K = d_conv.
@@ -141,7 +141,9 @@ class Mamba2Block(CausalBlock):
         norm = super().new_norm(site, name, options)
         if (site, name) != ("gated", "RMSN") or self.n_groups == 1:
             return norm
-        rms_options = {key: value for key, value in options.items() if key in NORMS["RMSN"].factory_options}
+        rms_options = {
+            key: value for key, value in options.items() if key in NORMS["RMSN"].factory_options
+        }
         return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **rms_options)
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:

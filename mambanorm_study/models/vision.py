@@ -215,7 +215,11 @@ class ImageClassifier(ImageReader):
         super().__init__()
         self.patch = patch
         self._make_stem(
-            d_model, dict(in_channels=in_channels), patch=patch, n_classes=n_classes, n_layers=n_layers
+            d_model,
+            dict(in_channels=in_channels),
+            patch=patch,
+            n_classes=n_classes,
+            n_layers=n_layers,
         )
         valid = isinstance(down_sample, tuple | list) and all(
             type(block) is int and 0 < block < n_layers for block in down_sample

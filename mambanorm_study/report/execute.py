@@ -44,7 +44,8 @@ logging.getLogger("papermill").addHandler(logging.NullHandler())
 
 def execute(paths: Sequence[Path], out_dir: Path, parameters: dict) -> list[NotebookOutcome]:
     """Execute notebooks, at most AT_ONCE at a time, and return their outcomes in the order
-    given."""
+    given.
+    """
     if not paths:
         return []
     cores = machine.cores()

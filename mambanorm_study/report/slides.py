@@ -95,7 +95,8 @@ def deck(path: Path) -> str:
 
 def slides_of(path: Path) -> Iterator[Slide]:
     """Yield the slides of an executed notebook in its order: the title with the question, each
-    question to the reader, each figure, the answer, and the exercises."""
+    question to the reader, each figure, the answer, and the exercises.
+    """
     outcome, nb = read_outcome(path), nbformat.read(path, as_version=4)
     opening = f'{_html(outcome.question)}<p class="keys">{KEYS}</p>'
     yield Slide(outcome.title, opening, _web_links_only(nb.cells[0].source), "title")

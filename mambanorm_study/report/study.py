@@ -89,7 +89,8 @@ def run_study(
 
 def earlier_outcomes(executed: Sequence[Path], out_dir: Path) -> list[NotebookOutcome]:
     """Return the outcomes of the notebooks that the folder holds and this study does not execute,
-    so that its page shows them too."""
+    so that its page shows them too.
+    """
     outcomes = []
     for source in find_notebooks():
         path = out_dir / source.name
@@ -149,7 +150,8 @@ def write_index(
     outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts: dict[str, str] | None = None
 ) -> Path:
     """Write the first page of the report, link the pages of the notebooks to each other, and return
-    its path. The page loads nothing from the network."""
+    its path. The page loads nothing from the network.
+    """
     out_dir, facts = Path(out_dir).resolve(), facts or {}
     out_dir.mkdir(parents=True, exist_ok=True)
     outcomes = sorted(outcomes, key=lambda outcome: outcome.name)

@@ -89,7 +89,8 @@ def _details(verdict: Any) -> dict[str, str]:
 
 def _picture(verdict: Any) -> str:
     """Return the comparisons of a claim as the data URL of a small image; "" if one comparison
-    decides, and for a verdict without a word."""
+    decides, and for a verdict without a word.
+    """
     n_deciding = sum(row.decides for row in verdict.rows)
     if n_deciding < 2 or not verdict.n or verdict.turns_on.why:
         return ""

@@ -20,11 +20,11 @@ from mambanorm_study.models import MODELS
 from mambanorm_study.models.vision import ImageClassifier, VSSBlock
 from mambanorm_study.tasks import Shape, TaskData
 
+# Fields that a model without them ignores: tasks set them for one kind of model, and another kind
+# does not use them.
 IGNORED = ("d_state", "d_conv", "n_heads")
-"""Fields that a model without them ignores: tasks set them for one kind of model, and another
-kind does not use them."""
+# Fields of the training that need a classifier's head.
 HEAD_FIELDS = ("head_steps",)
-"""Fields of the training that need a classifier's head."""
 BUILD_LOCK = threading.Lock()  # threads of a worker share the process's random state
 
 

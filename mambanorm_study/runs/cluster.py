@@ -119,13 +119,13 @@ def _quiet_dask() -> Iterator[None]:
             logger.setLevel(level)
 
 
+# Settings of glibc. Dask trims at 64 kB, so the kernel faults every tensor in again page by page,
+# which took 40 % of a worker's time.
 KEEP_FREED_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": 2**30,
     "MALLOC_MMAP_THRESHOLD_": 2**25,
     "MALLOC_ARENA_MAX": 1,
 }
-"""Settings of glibc. Dask trims at 64 kB, so the kernel faults every tensor in again page by page,
-which took 40 % of a worker's time."""
 
 HOST = "127.0.0.1"
 

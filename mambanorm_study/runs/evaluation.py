@@ -15,8 +15,8 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.tasks import Split
 from mambanorm_study.tasks.base import IGNORED, Units
 
+# Inputs, lengths (None without padding) and labels of some rows.
 Batch = tuple[Tensor, Tensor | None, Tensor]
-"""Inputs, lengths (None without padding) and labels of some rows."""
 
 EVAL_BATCH = 64  # changes results: some products round otherwise in a larger batch
 

@@ -108,8 +108,8 @@ def grid(
 # --------------------------------------------------------------------------------------------------
 # seeds and names
 
+# Arms are compared on these seeds. Smaller seeds, and 100 to 199, choose learning rates.
 FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
-"""Arms are compared on these seeds. Smaller seeds, and 100 to 199, choose learning rates."""
 
 
 def is_test_seed(seed: int) -> bool:
@@ -122,11 +122,11 @@ def is_tuning_seed(seed: int) -> bool:
     return seed < FIRST_TEST_SEED or 100 <= seed < 200
 
 
+# Default number of seeds for each arm at each scale; Table 2 has 3.
 SEEDS_PER_ARM: dict[str, int] = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 3}
-"""Default number of seeds for each arm at each scale; Table 2 has 3."""
 
+# Longest list of seeds; largest number n that stands for the seeds 0…n−1 (seed 100 tunes).
 MOST_SEEDS, MOST_COUNTED = 1_000, 100
-"""Longest list of seeds; largest number n that stands for the seeds 0…n−1 (seed 100 tunes)."""
 
 
 def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:

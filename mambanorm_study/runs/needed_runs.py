@@ -11,8 +11,8 @@ from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.runs.store import load_runs
 
+# A function from the known runs to the configs of all runs that are needed.
 FindNeeded = Callable[[pd.DataFrame], list[RunConfig]]
-"""A function from the known runs to the configs of all runs that are needed."""
 
 
 def known_runs(

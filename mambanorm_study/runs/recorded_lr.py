@@ -23,7 +23,8 @@ COLUMNS = (
 
 class RecordedLR(NamedTuple):
     """The learning rate chosen for an arm, and the seeds recorded at it: test seeds, else tuning
-    seeds."""
+    seeds.
+    """
 
     lr: float
     seeds: tuple[int, ...]

@@ -235,12 +235,12 @@ class StepRandomState:
 # weights and teachers from other runs
 
 FUNCTION_FIELDS = ("arm", "norm_options", "stem_norm", "final_norm")
+# Config fields that decide, besides the shapes, what a model's weights compute.
 MODEL_FUNCTION_FIELDS = {
     "mamba": (),
     "mamba2": ("n_groups",),
     "transformer": ("n_heads", "norm_position"),
 }
-"""Config fields that decide, besides the shapes, what a model's weights compute."""
 
 
 def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:

@@ -82,8 +82,8 @@ class RunResult:
 
 
 ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
+# Names of the scalars of a result.
 FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARRAYS))
-"""Names of the scalars of a result."""
 
 
 # --------------------------------------------------------------------------------------------------

@@ -24,14 +24,15 @@ from mambanorm_study.norms import NormSelector
 from mambanorm_study.runs.result import StoredRun
 from mambanorm_study.tasks import Split
 
+# The four parts of a block whose weights Appendix B measures, with their parameters.
 BLOCK_PARTS = {
     "in_proj": ("in_proj.weight",),
     "conv1d": ("conv1d.weight", "conv1d.bias"),
     "SSM": ("x_proj.weight", "dt_proj.weight", "dt_proj.bias", "A_log", "D"),
     "out_proj": ("out_proj.weight",),
 }
-"""The four parts of a block whose weights Appendix B measures, with their parameters."""
 
+# The four parts of other kinds of blocks.
 PARTS: dict[type[nn.Module], dict[str, tuple[str, ...]]] = {
     # Δ, B and C of a Mamba-2 block come from in_proj
     Mamba2Block: {**BLOCK_PARTS, "SSM": ("dt_bias", "A_log", "D")},
@@ -47,7 +48,6 @@ PARTS: dict[type[nn.Module], dict[str, tuple[str, ...]]] = {
         "out_proj": ("attention.out_proj.weight", "attention.out_proj.bias"),
     },
 }
-"""The four parts of other kinds of blocks."""
 
 
 def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
@@ -61,7 +61,8 @@ def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
 
 def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the recorded spectra of out_proj, of snapshots and ring: steps (T,) and singular
-    values (T, layers, k)."""
+    values (T, layers, k).
+    """
     steps, sigma = arrays["step"], arrays["singular_values"]
     if "ring_step" in arrays:
         steps = np.concatenate([steps, arrays["ring_step"]])
@@ -102,7 +103,8 @@ def part_norms(block: Block) -> list[float]:
 
 def mixtures_of(blocks: Iterable[Block]) -> dict[str, np.ndarray]:
     """Return NormVary's weights of the means and variances at N1 and N2 by depth as `mixture`,
-    (norms, 2, members). Return {} for blocks without NormVary."""
+    (norms, 2, members). Return {} for blocks without NormVary.
+    """
     mixtures = [
         torch.stack(norm.mixture())
         for block in blocks

@@ -28,7 +28,8 @@ def bibliography() -> pd.DataFrame:
 
 def read_bibtex(text: str) -> pd.DataFrame:
     """Return the entries of a BibTeX text as in `bibliography`. Each entry needs author, title and
-    year."""
+    year.
+    """
     import bibtexparser
 
     entries = bibtexparser.parse_string(text).entries
@@ -58,7 +59,8 @@ def _row(entry) -> dict[str, str]:
 
 def find_reference(name: str) -> pd.Series:
     """Return the entry with this key or label, or S1…S5. ValueError for an unknown one, with the
-    nearest."""
+    nearest.
+    """
     table = bibliography()
     keys: dict[str, str] = {}
     for names in (table.source, table.label, table.index):

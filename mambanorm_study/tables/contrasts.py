@@ -30,7 +30,8 @@ COLUMNS = ["task", "step", "difference", "low", "high", "n"]
 
 def difference_of_differences(runs: pd.DataFrame, contrasts: Mapping[str, Four]) -> pd.DataFrame:
     """Return (a − b) − (c − d) for each named (a, b, c, d), in points: one row a task and name, the
-    columns COLUMNS with the name as `step`. A task without one of the four arms has no row."""
+    columns COLUMNS with the name as `step`. A task without one of the four arms has no row.
+    """
     check_frame(runs)
     rows = []
     for task, task_runs in runs.groupby("task", sort=False):
@@ -45,7 +46,8 @@ def difference_of_differences(runs: pd.DataFrame, contrasts: Mapping[str, Four])
 
 def place_against(norm: str, others: Iterable[str]) -> dict[str, Four]:
     """Return other norm → four arms: `norm` after − before the SSM, less the other's after −
-    before."""
+    before.
+    """
     return {
         n: (f"None>SSM>{norm}", f"{norm}>SSM>None", f"None>SSM>{n}", f"{n}>SSM>None")
         for n in others
@@ -69,7 +71,8 @@ def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
 
 def interaction(after: Iterable[str] = ("GN", "LN")) -> dict[str, Four]:
     """Return N2 → four arms: what NormVary adds to RMSN with this N2, less what it adds without
-    one."""
+    one.
+    """
     without = ("NormVary>SSM>None", "RMSN>SSM>None")
     return {n2: (f"NormVary>SSM>{n2}", f"RMSN>SSM>{n2}", *without) for n2 in after}
 
@@ -136,7 +139,8 @@ def printed_gain() -> pd.Series:
 
 def printed_table() -> pd.DataFrame:
     """Return one row a task of the paper: both arms as "37.90 ± 0.23" (per cent, sd over three
-    seeds), and the gain."""
+    seeds), and the gain.
+    """
     rows = paper_values("sequence").query("source == 'Table 2'")
     cells = (100 * rows.accuracy).map("{:.2f}".format) + (100 * rows.sd).map(" ± {:.2f}".format)
     table = rows.assign(cell=cells).pivot(index="task", columns="arm", values="cell")

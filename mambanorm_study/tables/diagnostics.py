@@ -100,7 +100,8 @@ ROWS = 32
 @torch.no_grad()
 def amplified_model(config: RunConfig, gain: float) -> nn.Module:
     """Return the untrained model of a config with every `in_proj` and `out_proj` weight multiplied
-    by `gain`."""
+    by `gain`.
+    """
     model = build_model(config, load_task(config.task, config.scale, config.seed))
     for _, block in blocks_of(model):
         block.in_proj.weight *= gain
@@ -161,7 +162,8 @@ def training_word(accuracies: pd.DataFrame) -> str:
 
 def run_endings(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row a learning rate and arm of a run frame: how many runs ended non-finite, at
-    which step, and the accuracy of the others."""
+    which step, and the accuracy of the others.
+    """
     rows = []
     for (lr, arm), group in runs.groupby(["lr", "arm"], sort=False):
         diverged = group[group.status == "diverged"]
@@ -231,7 +233,8 @@ def singular_value_phases(
 
 def out_proj_edges(config: RunConfig) -> tuple[float, float]:
     """Return the Marchenko–Pastur edges of an `out_proj` as it is initialised: U(±1/√columns) /
-    √n_layers."""
+    √n_layers.
+    """
     rows, columns = config.d_model, config.d_model * config.expand
     return marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
 
@@ -249,7 +252,8 @@ class RecordedInside(NamedTuple):
 
 def recorded_runs_inside(norm: str = "BN") -> RecordedInside:
     """Return the recorded runs of `failure_runs`, `growth_runs` and `failing_runs`; both parts are
-    empty if nothing is recorded."""
+    empty if nothing is recorded.
+    """
     path = recorded_path(STUDY_SCALE)
     if not path.is_file():
         columns = ["run_id", "arm", "seed", "status", "n_layers", "lr"]

@@ -1,5 +1,6 @@
 """The dry run: how many runs the store lacks, and about how long they take, from a few steps timed
-without data."""
+without data.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,7 +58,8 @@ def how_long(
 
 def estimate(missing: list[RunConfig], workers: int) -> float:
     """Return the seconds to train the runs, from timing one run of each task, number of threads
-    and kind of model."""
+    and kind of model.
+    """
     seconds_per_cost: dict[tuple, float] = {}
     seconds = 0.0
     for config in missing:
@@ -70,7 +72,8 @@ def estimate(missing: list[RunConfig], workers: int) -> float:
 
 def _seconds_per_cost(config: RunConfig) -> float:
     """Return the seconds per unit of `relative_cost` of a usual arm, with the run's threads or, if
-    this process has fewer, with all of them."""
+    this process has fewer, with all of them.
+    """
     import numba
 
     from mambanorm_study.tables.plan import plan

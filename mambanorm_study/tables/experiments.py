@@ -93,7 +93,8 @@ def site_runs(
     scale: str, tasks: Sequence[str] = ("digits",), seeds: int | Iterable[int] | None = None
 ) -> list[RunConfig]:
     """Return every norm at every site at one learning rate, and RMSN at every site of a language
-    model; [] without a task."""
+    model; [] without a task.
+    """
     if not tasks:
         return []
     sequences = grid(site_arms(), tasks, scale=scale, seeds=seeds)
@@ -125,7 +126,8 @@ EDGE_LRS = {8: (4e-3, 6e-3)}
 
 def inside_task(scale: str) -> str:
     """Return the task of the runs of §4.6; at scale evening one on which the edge of failure is
-    known."""
+    known.
+    """
     return "mnist1d" if scale == "evening" else "digits"
 
 
@@ -136,7 +138,8 @@ def failure_lrs(scale: str, depth: int) -> tuple[float, ...]:
 
 def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Return models without norms and controls with RMSN on both sides, over depth × learning
-    rate."""
+    rate.
+    """
     both_arms = [NO_NORM, Arm("RMSN", "RMSN")]
     configs = []
     for depth in FAILURE_DEPTHS[scale]:
@@ -152,7 +155,8 @@ def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
 
 def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Return Figure 9's four arms with one norm, at the most blocks and the highest learning rate
-    of `failure_runs`."""
+    of `failure_runs`.
+    """
     depth = FAILURE_DEPTHS[scale][-1]
     lr = failure_lrs(scale, depth)[-1]
     return _runs_to_failure(four_arms(norm), scale, seeds, n_layers=depth, lr=lr)
@@ -164,7 +168,8 @@ def deep_runs(
     arms: Sequence[Arm | str] = (NO_NORM, *AFTER_ARMS),
 ) -> list[RunConfig]:
     """Return models of at least 8 blocks, without a norm and with each norm after the SSM (or with
-    other arms); at scale quick with DEEP_QUICK."""
+    other arms); at scale quick with DEEP_QUICK.
+    """
     task = inside_task(scale)
     settings: dict[str, Any] = {"n_layers": max(8, base_config(task, scale).n_layers)}
     if scale == "quick":
@@ -178,7 +183,8 @@ def _runs_to_failure(
     arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any
 ) -> list[RunConfig]:
     """Return runs at learning rates at which models fail: within 40 steps, or, at scale evening, at
-    any step of a whole training."""
+    any step of a whole training.
+    """
     if scale not in ("smoke", "evening"):
         changes |= dict(steps=40, eval_every=10, warmup_steps=20)
     return grid(arms, inside_task(scale), scale=scale, seeds=seeds, **changes)
@@ -188,7 +194,8 @@ def fixed_runs(
     question: str, arms: Iterable[str], scale: str, seeds: Iterable[int]
 ) -> list[RunConfig]:
     """Return the runs of these arms whose learning rates are part of the question: "growth",
-    "deep", "failing", "failure" or "ladder"."""
+    "deep", "failing", "failure" or "ladder".
+    """
     if question == "ladder":
         return ladder_runs(list(arms), scale, seeds)
     lists = dict(growth=growth_runs, deep=deep_runs, failing=failing_runs, failure=failure_runs)
@@ -212,7 +219,8 @@ def autonorm_runs(
     tasks: Sequence[str], scale: str | None = None, seeds: int | Iterable[int] | None = None
 ) -> list[RunConfig]:
     """Return S2's named models on these tasks, the Teacher with half the blocks, and AutoNorm once
-    more as its student."""
+    more as its student.
+    """
     scale = default_scale() if scale is None else check_scale(scale)
     seeds = check_seeds(AUTONORM_SEEDS[scale] if seeds is None else seeds, scale)
     configs = grid([n for n in AUTONORM if n != "Teacher"], tasks, scale=scale, seeds=seeds)
@@ -226,7 +234,8 @@ def distilled(
     task: str, scale: str | None = None, seed: int = 0, **changes: Any
 ) -> tuple[RunConfig, RunConfig]:
     """Return a Teacher, which has half the blocks, and an AutoNorm that learns from it (S2,
-    §IV.C.2)."""
+    §IV.C.2).
+    """
     student = base_config(task, scale, arm="AutoNorm", seed=seed, **changes)
     smaller = dict(n_layers=max(1, student.n_layers // 2), norm_options={})
     teacher = base_config(task, scale, arm="Teacher", seed=seed, **{**changes, **smaller})
@@ -277,7 +286,8 @@ def ladder_runs(arms: Sequence[str], scale: str, seeds: int | Iterable[int] = 1)
 
 def at_budget(task: str, scale: str, share: float) -> dict[str, Any]:
     """Return the fields of a run with a share of its scale's steps: a whole schedule, with eight
-    evaluations. {} for 1."""
+    evaluations. {} for 1.
+    """
     if share == 1:
         return {}
     config = base_config(task, scale)
@@ -291,7 +301,8 @@ def at_budget(task: str, scale: str, share: float) -> dict[str, Any]:
 
 def model_of(arms: Iterable[str]) -> str:
     """Return the model of these arms: "mamba" or "transformer". ValueError for a mixture, which
-    shares no learning rate."""
+    shares no learning rate.
+    """
     kinds = {isinstance(Arm.parse(arm), AttentionArm) for arm in arms}
     if len(kinds) > 1:
         raise ValueError(

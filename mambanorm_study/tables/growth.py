@@ -34,7 +34,8 @@ def norms_by_depth(
     phase: str = "initial",
 ) -> pd.DataFrame:
     """Return `token_norms` of several models (by arm) in train and in eval mode, with the columns
-    arm, mode, phase and n_layers."""
+    arm, mode, phase and n_layers.
+    """
     frames = []
     for arm, model in models.items():
         with preserve_state(model):

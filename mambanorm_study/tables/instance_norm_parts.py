@@ -55,7 +55,8 @@ def parts_runs(
 
 def with_parts(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of `parts_runs` with the column `part`, in the order of PARTS, without other
-    runs."""
+    runs.
+    """
     part_of = {(arm, json.dumps(options)): part for part, (arm, options) in PARTS.items()}
     parts = [part_of.get(key) for key in zip(runs.arm, runs.norm_options, strict=True)]
     order = list(PARTS).index
@@ -67,7 +68,8 @@ def with_parts(runs: pd.DataFrame) -> pd.DataFrame:
 
 def accuracy_of_moments(task: str, scale: str, seed: int = 0) -> float:
     """Return the test accuracy of nearest neighbours on the mean and the spread of each row, which
-    a norm along the sequence removes. For tasks with real-valued rows."""
+    a norm along the sequence removes. For tasks with real-valued rows.
+    """
     from sklearn.neighbors import KNeighborsClassifier  # imported here: it takes a second
 
     data = load_task(task, scale, seed)

@@ -28,14 +28,16 @@ def t_interval(values: Iterable[float], level: float = LEVEL) -> tuple[float, fl
 @lru_cache(maxsize=8192)
 def t_quantile(df: int, one_sided: float = 0.025) -> float:
     """Return the quantile of Student's t that is exceeded with this probability; infinite without a
-    degree of freedom."""
+    degree of freedom.
+    """
     return float(-special.stdtrit(df, one_sided)) if df > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
 def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Return the exact (Clopper–Pearson) interval of a rate, from k events in n trials. ValueError
-    for k outside 0…n or no trial."""
+    for k outside 0…n or no trial.
+    """
     if not 0 <= k <= n or n < 1:
         raise ValueError(f"k of n events needs 0 ≤ k ≤ n and n ≥ 1, got {k} of {n}")
     tail = (1 - level) / 2  # the ends are quantiles of beta distributions
@@ -52,7 +54,8 @@ def k_of_n(k: int, n: int) -> str:
 
 def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
     """Return the interval of the next value drawn from the normal distribution of these values; NaN
-    for fewer than FEWEST."""
+    for fewer than FEWEST.
+    """
     n = len(values)
     if n < FEWEST:
         return np.nan, np.nan
@@ -63,7 +66,8 @@ def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float
 @lru_cache(maxsize=64)
 def shared_rows(task: str, scale: str) -> str:
     """Return what the seeds of a task share, so that an interval over seeds is about it alone: "one
-    test text", "one test set" or "one pool of rows"; "" if each seed makes new rows."""
+    test text", "one test set" or "one pool of rows"; "" if each seed makes new rows.
+    """
     if task in TEXTS:
         return "one test text"
     import torch  # imported here, because the runs of a claim can be listed without torch

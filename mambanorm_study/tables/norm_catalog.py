@@ -23,7 +23,8 @@ SIZES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
 
 def norm_table() -> pd.DataFrame:
     """Return the registry as a table: norm, axes, causal, learnable, parameters and buffers for 64
-    channels, source."""
+    channels, source.
+    """
     rows = []
     for name, entry in NORMS.items():
         norm = create_norm(name, 64)
@@ -65,7 +66,8 @@ def taxonomy_table() -> pd.DataFrame:
 
 def _member_names(members: Sequence[str], axes: Sequence[str]) -> str:
     """Return the registry's names of a mixture's members; in a mixture along L, those with
-    statistics over D·L."""
+    statistics over D·L.
+    """
     if "L" not in axes:
         return ", ".join(members)
     return ", ".join(f"{n}-DL" if f"{n}-DL" in NORMS else n for n in members)
@@ -73,7 +75,8 @@ def _member_names(members: Sequence[str], axes: Sequence[str]) -> str:
 
 def _operation(norm: nn.Module, entry) -> str:
     """Return the operation of a norm: tried, because one that subtracts the mean gives the same for
-    x and x + 1."""
+    x and x + 1.
+    """
     if not entry.axes:
         return "–" if entry.learnable == "nothing" else "a function of each value"
     x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
@@ -117,7 +120,8 @@ def norm_costs(
 
 def in_turn(modules: dict[str, nn.Module], x: Tensor, repeats: int) -> pd.DataFrame:
     """Return the seconds of each module's forward and backward pass, one row a round. The first two
-    rounds are omitted."""
+    rounds are omitted.
+    """
     weight = torch.randn_like(x)
     rounds = []
     for _ in range(repeats + 2):
@@ -158,7 +162,8 @@ def costs_of(name: str, repeats: int = 7) -> pd.DataFrame:
 
 def _kept(norm: nn.Module, x: Tensor) -> float:
     """Return the bytes that a forward pass keeps for the backward pass, each memory counted once,
-    over those of x."""
+    over those of x.
+    """
     bytes_of_storage: dict[int, int] = {}
 
     def pack(value: Tensor) -> Tensor:
@@ -246,7 +251,8 @@ def _further_options(arm: Arm, weightless: bool) -> dict[str, dict[str, bool]]:
 @lru_cache(64)
 def block_ms(arm: str, d_model: int, weightless: bool = False) -> float:
     """Return the milliseconds of one block, forward and backward: the median of seven, with one
-    thread."""
+    thread.
+    """
     parsed = Arm.parse(arm)
     with torch.random.fork_rng(devices=[]), exactly_threads(1):
         block = MambaBlock(d_model, *parsed, norm_options=_further_options(parsed, weightless))

@@ -45,7 +45,8 @@ VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
 @dataclass(frozen=True)
 class Request:
     """The tasks, seeds and source that a study asks its notebooks for. tasks: None = the scale's.
-    seeds: None = the scale's, or the recorded ones."""
+    seeds: None = the scale's, or the recorded ones.
+    """
 
     scale: str
     tasks: list[str] | None
@@ -55,7 +56,8 @@ class Request:
     @property
     def small_scale(self) -> str:
         """The scale of runs that are trained here: those that scale evening does not record, and
-        those whose weights are needed."""
+        those whose weights are needed.
+        """
         return "quick" if self.scale == STUDY_SCALE else self.scale
 
     @property
@@ -108,7 +110,9 @@ class Request:
         for task in tasks:
             # few arms of other tasks are recorded
             whole = task not in self.recorded_tasks or self.leaves_grid_out(task)
-            configs += grid_at_recorded_lr(arms, [task], self.scale, self.seeds, self.source, whole=whole)
+            configs += grid_at_recorded_lr(
+                arms, [task], self.scale, self.seeds, self.source, whole=whole
+            )
         return configs
 
 
@@ -143,7 +147,8 @@ def _diagnostics(request: Request) -> list[RunConfig]:
 
 def _validation(request: Request) -> list[RunConfig]:
     """Return the arms of each comparison by themselves: they share more recorded seeds than all
-    arms do."""
+    arms do.
+    """
     tasks = validation_tasks(request.scale, request.tasks)
     core = [arm for arm in VALIDATION_ARMS if arm in NORMVARY_CORE_ARMS]
     comparisons = [core, arms("RMSN>SSM>None", "NormVary>SSM>LN"), arms("RMSN>SSM>LN")]
@@ -246,7 +251,8 @@ class NotebookRuns(Mapping):
 
     def runs_of(self, name: str) -> list[RunConfig]:
         """Return the runs of a notebook, and print which given tasks have none. ValueError as in
-        `check_taken`."""
+        `check_taken`.
+        """
         given_tasks = self.request.tasks
         check_taken(name, given_tasks, self.request.scale)
         runs = self[name]
@@ -304,7 +310,8 @@ def taken(notebook: str, tasks: Iterable[str], scale: str) -> list[str]:
 
 def check_taken(notebook: str, tasks: Sequence[str] | None, scale: str) -> list[str] | None:
     """Return the given tasks that a notebook takes, or None. ValueError if it takes none of them,
-    with those that it takes, and for an unknown task."""
+    with those that it takes, and for an unknown task.
+    """
     if tasks is None:
         return None
     given = list(map(check_task, check_names("tasks", tasks)))

@@ -20,13 +20,13 @@ from mambanorm.errors import unknown
 
 PATTERN_ONLY = "the pattern, not the level, is comparable"
 
+# What the paper's two kinds of experiment are trained on (§4.1).
 MAIN_TASKS = {"sequence": "Breakfast", "vision": "ImageNet-100"}
-"""What the paper's two kinds of experiment are trained on (§4.1)."""
 
 COLUMNS = ("kind", "task", "arm", "accuracy", "sd", "source", "section", "printed", "note")
 
+# Where the numbers of each source are printed: those of the two figures stand in the text.
 SECTIONS = {"Table 1": "§4.3", "Table 2": "§4.5", "Figure 5": "§4.2", "Figure 7": "§4.4"}
-"""Where the numbers of each source are printed: those of the two figures stand in the text."""
 
 RELABELLED = 'printed "LN", IN by the order of the rows (I1)'
 
@@ -151,7 +151,8 @@ def _accuracies(kind: str, task: str) -> dict[str, float]:
 
 def printed_difference(weights: Mapping[str, float], kind: str, task: str) -> float:
     """Return a weighted sum of the accuracies that the paper prints for these arms on its task, in
-    points; NaN if it does not print them all."""
+    points; NaN if it does not print them all.
+    """
     known = _accuracies(kind, task)
     if not set(weights) <= set(known):
         return float("nan")

@@ -111,7 +111,8 @@ def plan(
 
 def _check_memory(config: RunConfig, parameters: int) -> None:
     """Raise ValueError if the weights, gradients and moments do not fit in this machine's
-    memory."""
+    memory.
+    """
     needed, available = 4 * FLOAT * parameters, machine.memory()
     if needed > available and machine.pick_device(config.device).type == "cpu":
         raise ValueError(
@@ -184,7 +185,8 @@ def _seconds(value: float) -> str:
 
 def shape_of(config: RunConfig) -> Shape:
     """Return the shape of the data, as the task states it; the data are loaded if it states
-    none."""
+    none.
+    """
     stated_shape = TASKS[check_task(config.task)].shape
     if stated_shape is None:
         return shape_of_data(load_task(config.task, config.scale, config.seed))
@@ -251,7 +253,8 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
 
 def _is_product(name: str, parameter: nn.Parameter) -> bool:
     """Return True for the weights of linear layers and convolutions, a NormSelector's among
-    them."""
+    them.
+    """
     of_a_norm = name.startswith(("n1.", "n2.", "more.")) and ".selector." not in name
     of_the_scan = name.startswith("A_log") or "bias" in name
     return parameter.dim() > 1 and not of_a_norm and not of_the_scan
@@ -269,7 +272,8 @@ def _directions(block: nn.Module) -> int:
 
 def _blocks(model: nn.Module, length: int) -> Iterator[tuple[nn.Module, int]]:
     """Yield every block, and every layer that halves the image after a block, with its number of
-    positions."""
+    positions.
+    """
     merging = getattr(model, "merging", {})
     for depth, (_, block) in enumerate(blocks_of(model), start=1):
         yield block, length
@@ -280,7 +284,8 @@ def _blocks(model: nn.Module, length: int) -> Iterator[tuple[nn.Module, int]]:
 
 def activation_floats(model: nn.Module, rows: int, length: int) -> int:
     """Return how many numbers are kept for the backward pass: an estimate for float32 on the CPU,
-    where the operations are fused."""
+    where the operations are fused.
+    """
     return rows * sum(positions * _kept(block) for block, positions in _blocks(model, length))
 
 

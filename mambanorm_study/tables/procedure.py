@@ -26,7 +26,8 @@ def validation(runs: pd.DataFrame) -> pd.Series:
 
 def partners(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row a task and pair of two different norms: task, n2, arm, validation (mean of
-    seeds)."""
+    seeds).
+    """
     scored = pairs_only(runs.assign(validation=validation(runs)))
     mixed = scored[(scored.n1 != "None") & (scored.n2 != "None") & (scored.n1 != scored.n2)]
     return mixed.groupby(["task", "n2", "arm"], sort=False).validation.mean().reset_index()
@@ -34,19 +35,22 @@ def partners(runs: pd.DataFrame) -> pd.DataFrame:
 
 def worth_of_n2(pairs: pd.DataFrame) -> pd.DataFrame:
     """Return step 1's table: mean, std and min of the validation accuracy over the partners of each
-    N2, indexed by task and n2."""
+    N2, indexed by task and n2.
+    """
     return pairs.groupby(["task", "n2"]).validation.agg(["mean", "std", "min"])
 
 
 def best_n2(worth: pd.DataFrame, by: str = "mean") -> dict[str, str]:
     """Return task → the N2 with the highest `by`: mean over the partners (the paper's), or min, the
-    worst partner."""
+    worst partner.
+    """
     return worth[by].unstack("task").idxmax().to_dict()
 
 
 def best_pair(pairs: pd.DataFrame, n2: Mapping[str, str]) -> dict[str, str]:
     """Return step 2's search: task → the arm with the highest validation accuracy among those with
-    that N2."""
+    that N2.
+    """
     candidates = pairs[pairs.n2 == pairs.task.map(n2)]
     return candidates.set_index("arm").groupby("task").validation.idxmax().to_dict()
 
@@ -106,7 +110,8 @@ def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
 
 def against_chosen(runs: pd.DataFrame, read: pd.DataFrame) -> pd.DataFrame:
     """Return the chosen pair minus each other arm of `ways` (the frame `read`), over shared seeds:
-    rows of `paired` with the way. An arm of two ways has one row."""
+    rows of `paired` with the way. An arm of two ways has one row.
+    """
     rows = []
     for task, table in read.groupby("task", sort=False):
         chosen = table.arm[table.way == "two steps"].iloc[0]

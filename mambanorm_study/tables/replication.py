@@ -107,7 +107,8 @@ def replicate(
     **engine: Any,
 ) -> pd.DataFrame:
     """Return the run frame of the fresh seeds of the arms that `to_replicate` names, trained where
-    the store lacks them; empty where all is trained here. `engine`: as of `sweep`."""
+    the store lacks them; empty where all is trained here. `engine`: as of `sweep`.
+    """
     fresh = fresh_configs(configs, source=source, runs_dir=runs_dir)
     if not fresh:
         return pd.DataFrame(columns=["task", "arm", "seed", "status", "test_accuracy"])
@@ -162,7 +163,8 @@ def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
 
 def _valued(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with the column `value`: accuracy in per cent; of a language model the loss
-    in bits a character."""
+    in bits a character.
+    """
     value, is_text = 100 * runs.test_accuracy.astype(float), runs.task.isin(LANGUAGE_TASKS)
     if is_text.any():
         value = value.mask(is_text, runs.test_loss / np.log(2))

@@ -35,7 +35,8 @@ COLUMNS = [*FACTS, "kind", "severity", "accuracy"]
 
 def kinds_of(split: Split) -> list[str]:
     """Return the corruptions that a split can have: images both, other real values noise, token ids
-    and tables none."""
+    and tables none.
+    """
     if split.inputs.dim() == 4:
         return ["noise", "rotation"]
     return ["noise"] if split.inputs.dtype.is_floating_point and not split.is_regression else []
@@ -55,7 +56,8 @@ def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
 
 def rotated(images: Tensor, degrees: Tensor) -> Tensor:
     """Return images (B, H, W, C), each turned by its angle (B,) about its centre, bilinear, with
-    the border continued."""
+    the border continued.
+    """
     angle = torch.deg2rad(degrees).float()
     H, W = images.shape[1:3]
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
@@ -112,7 +114,8 @@ def robustness_table(
 
 def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of `robustness_table` for recorded runs, which store each kind's mean over
-    its severities: severity 0 and NaN. No row for a run without them."""
+    its severities: severity 0 and NaN. No row for a run without them.
+    """
     kinds = [kind for kind in CORRUPTIONS if kind in runs]
     kept = runs.dropna(subset=kinds) if kinds else runs.iloc[:0]
     mean = kept.melt(FACTS, kinds, var_name="kind", value_name="accuracy").assign(severity=np.nan)
@@ -214,7 +217,8 @@ def beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.Dat
 
 def _rmse(model, task: str, scale: str, seed: int) -> float:
     """Return the RMSE of a regressor on the test rows of a table's split, in the target's units;
-    the mean over its targets."""
+    the mean over its targets.
+    """
     data = load_task(task, scale, seed)
     # column j of the table is the diagonal: position j, slot j
     x, x_test = (split.inputs.diagonal(dim1=1, dim2=2).numpy() for split in (data.train, data.test))

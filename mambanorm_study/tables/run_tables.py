@@ -63,7 +63,8 @@ def check_frame(
     frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "seed", "test_accuracy")
 ) -> None:
     """Raise ValueError for a frame without runs or without the columns, TypeError unless it is a
-    frame."""
+    frame.
+    """
     check_kind("frame", frame, pd.DataFrame, "load_runs")
     missing = [name for name in columns if name not in frame.columns]
     if missing:
@@ -107,7 +108,8 @@ def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.Da
 
 def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
     """Raise ValueError if a group named by its arm, or by N1 and N2, holds runs of several
-    variants."""
+    variants.
+    """
     columns: tuple[str, ...] = ()
     if "arm" in by:
         columns = VARIANTS
@@ -134,7 +136,8 @@ def pairs_only(frame: pd.DataFrame) -> pd.DataFrame:
 def distinguish_arms(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with model and norm options behind the name of each arm that was run with
     several: `RMSN>SSM>None+B:RMSN {"B": {"affine": false}}` (Jamba and Falcon-Mamba are one
-    arm)."""
+    arm).
+    """
     arm = frame.arm
     for column in [name for name in VARIANTS if name in frame]:
         several = frame.groupby("arm")[column].transform("nunique") > 1
@@ -178,7 +181,8 @@ def _paired_row(task: str, runs: pd.DataFrame, a: str, b: str, value: str) -> di
 
 def paired_steps(frame: pd.DataFrame, pairs: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
     """Return `paired` for several named pairs (name → a, b), task by task, with the name in the
-    column `step`; no row where one of the two arms was not run."""
+    column `step`; no row where one of the two arms was not run.
+    """
     rows = []
     for task, runs in frame.groupby("task", sort=False):
         run_arms = set(runs.arm)
@@ -205,7 +209,8 @@ def points(
 
 def interval_says(low: float, high: float) -> str:
     """Return the meaning of a difference's 95 % interval: clearly above zero, clearly below zero,
-    or we cannot tell."""
+    or we cannot tell.
+    """
     if not np.isfinite(low):
         return "one seed cannot tell"
     if low > 0:
@@ -226,7 +231,8 @@ def markdown_table(frame: pd.DataFrame) -> str:
 
 def how_trained(runs: pd.DataFrame) -> str:
     """Return depth, width, steps and learning rate of runs, with the arms that have them, as a
-    Markdown table."""
+    Markdown table.
+    """
     columns = {"n_layers": "blocks", "d_model": "width", "steps": "steps", "lr": "learning rate"}
     labelled = runs.assign(arm=runs.arm.map(label)).rename(columns=columns)
     settings = labelled.groupby(["task", *columns.values()], sort=False).arm
@@ -236,7 +242,8 @@ def how_trained(runs: pd.DataFrame) -> str:
 
 def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy") -> pd.Series:
     """Return an arm's values on one task, by seed. ValueError for none, and for several of a
-    seed."""
+    seed.
+    """
     arm_runs = runs[(runs.task == task) & (runs.arm == arm)]
     if arm_runs.empty:
         raise ValueError(
@@ -276,7 +283,8 @@ def choose(
 
 def paper_kind(frame: pd.DataFrame) -> str:
     """Return which of the paper's experiments a frame is compared with: vision if all its tasks are
-    of images, else sequence."""
+    of images, else sequence.
+    """
     return "vision" if set(frame.task) <= set(VISION_TASKS) else "sequence"
 
 
@@ -307,7 +315,8 @@ def seeds_text(counts: Iterable[int]) -> str:
 
 def sketch_note(counts: Iterable[int]) -> str:
     """Return the remark "3 seeds, not corrected for several comparisons: a sketch. "; "" from
-    SKETCH_BELOW seeds on."""
+    SKETCH_BELOW seeds on.
+    """
     counts = list(counts)
     if min(counts) >= SKETCH_BELOW:
         return ""

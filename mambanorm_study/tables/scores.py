@@ -87,7 +87,8 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
 
 def _check_texts(losses_by_task) -> None:
     """Raise ValueError if a text differs between runs. Python's documentation changes with Python,
-    and the loss of guessing by frequency identifies a text."""
+    and the loss of guessing by frequency identifies a text.
+    """
     for task, losses in losses_by_task:
         different = sorted(losses.dropna().round(6).unique())
         if task in TEXTS and len(different) > 1:
@@ -108,7 +109,8 @@ NOT_RECORDED = (
 @dataclass(frozen=True)
 class RunsToJudge:
     """The runs that verdicts rest on. `frame`: the judged runs. `mine`: the runs of the reader's
-    store at this scale."""
+    store at this scale.
+    """
 
     frame: pd.DataFrame
     mine: pd.DataFrame
@@ -146,7 +148,8 @@ def runs_to_judge(
 
 def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
     """Return the frame with the first `seeds` test seeds of each task, or those of a list, and with
-    all other seeds; None = all test seeds. ValueError for values that are no seeds."""
+    all other seeds; None = all test seeds. ValueError for values that are no seeds.
+    """
     if seeds is None or not len(frame):
         return frame
     listed = check_seeds(seeds, "smoke")

@@ -119,7 +119,8 @@ def _beside_failing(read: Callable, runs_dir: str | Path | None, run: StoredRun)
 
 def growth_facts(run: StoredRun) -> dict[str, float]:
     """Return the growth of the blocks' outputs with depth in the run's last finite step; {} if its
-    first step failed."""
+    first step failed.
+    """
     arrays = run.diagnostics
     if "ring_step" not in arrays:
         return {}
@@ -132,7 +133,8 @@ def growth_facts(run: StoredRun) -> dict[str, float]:
 
 def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
     """Return the change of out_proj's singular values of this run in the second half of the failing
-    run's life; {} if that run did not fail, or had no finite step."""
+    run's life; {} if that run did not fail, or had no finite step.
+    """
     if failing is None or failing.facts["status"] != "diverged":
         return {}
     end = finite_sigma(failing)[0][-1]
@@ -156,7 +158,8 @@ class _StopTraining(Exception):
 
 def failing_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
     """Return how the run's outputs sharpen and its deep blocks gain weight in the second half of
-    the failing run's life, up to the weights of its last finite loss; {} as in `sigma_facts`."""
+    the failing run's life, up to the weights of its last finite loss; {} as in `sigma_facts`.
+    """
     if failing is None or failing.facts["status"] != "diverged" or failing.facts["steps"] < 3:
         return {}
     from mambanorm_study.runs.run import train
@@ -222,7 +225,8 @@ def near_failure(model: nn.Module, config: RunConfig) -> tuple[float, float]:
 
 def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
     """Return the recorded steps of a run with finite weights (T,), and their singular values (T,
-    layers, k)."""
+    layers, k).
+    """
     from mambanorm_study.runs.weight_log import sigma_history
 
     steps, sigma = sigma_history(run.diagnostics)
@@ -239,7 +243,8 @@ def text_facts(run: StoredRun) -> dict[str, float]:
 
 def corrupted_facts(run: StoredRun) -> dict[str, float]:
     """Return the accuracy with noise and with rotation, each the mean over its severities; every
-    arm sees the same rows."""
+    arm sees the same rows.
+    """
     from mambanorm_study.tables.robustness import robustness_table
 
     table = robustness_table([run.config], run.path.parent)
@@ -248,7 +253,8 @@ def corrupted_facts(run: StoredRun) -> dict[str, float]:
 
 def weight_facts(run: StoredRun) -> dict[str, float]:
     """Return how unevenly the blocks' weight norms grew, from initialisation to the last snapshot
-    with finite weights."""
+    with finite weights.
+    """
     blocks = np.linalg.norm(run.diagnostics["part_norms"], axis=2)  # (T, layers)
     growth = blocks[np.isfinite(blocks).all(axis=1)][-1] / blocks[0]
     return {"unevenness": float(np.log10(growth.max() / growth.min()))}
@@ -256,7 +262,8 @@ def weight_facts(run: StoredRun) -> dict[str, float]:
 
 def headroom_facts(run: StoredRun) -> dict[str, float]:
     """Return the decades from the scan's largest output to float16's largest number, with the
-    tested weights; 0 for a run that ended non-finite."""
+    tested weights; 0 for a run that ended non-finite.
+    """
     if run.facts["status"] == "diverged":
         return {"headroom": 0.0}
     import torch

@@ -45,12 +45,15 @@ def _draw_norm(norm: str, training: bool, groups: int, offset: float, spread: fl
     prepared = prepared_norm(norm, x, **how)
     with torch.no_grad():
         y = prepared(x)
-    return fig_norm_view(norm, x, y, {name: output_change(prepared, name, x) for name in CHANGES}, **how)
+    return fig_norm_view(
+        norm, x, y, {name: output_change(prepared, name, x) for name in CHANGES}, **how
+    )
 
 
 def explore_norms() -> Explorer:
     """Pick a norm and its mode, move the channels' means and spreads: the cube of the cells that
-    share a statistic, a row before and after, and what leaves the output unmoved."""
+    share a statistic, a row before and after, and what leaves the output unmoved.
+    """
     return Explorer(
         _draw_norm,
         arrange=_offer_groups,
@@ -114,7 +117,8 @@ class BlockExplorer(Explorer):
 
 def explore_block() -> BlockExplorer:
     """Pick N1, N2 and the norms at further sites, or start from a published model: the diagram, the
-    parameters of every place, the time of a block, and the recorded accuracy of the arm."""
+    parameters of every place, the time of a block, and the recorded accuracy of the arm.
+    """
     return BlockExplorer()
 
 
@@ -129,7 +133,8 @@ def _draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFig
 
 def explore_scan() -> Explorer:
     """Move Δ and the decay rate, choose an input, let Δ follow the input: what the states keep and
-    forget."""
+    forget.
+    """
     return Explorer(
         _draw_scan,
         source=menu("two impulses", list(INPUTS), "input"),
@@ -271,5 +276,6 @@ class GridExplorer(Explorer):
 
 def explore_grid() -> GridExplorer:
     """Click a cell of the grid, N1 by N2: its seeds among all arms, its learning rates, how often
-    it diverged."""
+    it diverged.
+    """
     return GridExplorer()

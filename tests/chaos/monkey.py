@@ -104,7 +104,8 @@ class Cluster:
 
     def keep(self) -> None:
         """Starts again what has ended, the scheduler only when the client has told that it is
-        gone."""
+        gone.
+        """
         if self.ended("client"):
             self.ends.append(self.end_of_client())
             if self.ended("scheduler"):
@@ -120,7 +121,8 @@ class Cluster:
 
     def end_of_client(self) -> str:
         """How it ended. AssertionError unless it was killed, is done, or says in one sentence why
-        not."""
+        not.
+        """
         code, said = self.running["client"].exitcode, self.logs["client"].read_text()
         if code in (0, -signal.SIGKILL):
             return "done" if code == 0 else "killed"
@@ -161,7 +163,8 @@ class Cluster:
 
     def events(self) -> list[tuple[str, str, int, float]]:
         """What, of which run or worker, by which process, when (chaos/process.py); in the order of
-        the times."""
+        the times.
+        """
         trace = self.folder / "trace"
         lines = trace.read_text().splitlines() if trace.exists() else []
         found = [
@@ -171,7 +174,8 @@ class Cluster:
 
     def last(self, event: str, what: object) -> int | None:
         """The process of which this was noted last: ("worker", slot) trains for a worker, ("start",
-        run_id) a run."""
+        run_id) a run.
+        """
         pids = [pid for noted, of, pid, _ in self.events() if (noted, of) == (event, str(what))]
         return pids[-1] if pids else None
 
@@ -180,7 +184,8 @@ class Cluster:
 
     def needless(self) -> list[str]:
         """Trainings after the first for which there was no reason: the process of the one before
-        was not hit."""
+        was not hit.
+        """
         seen, found = {}, []
         for event, run_id, pid, at in self.events():
             before, by = seen.get(run_id, ("", None))
@@ -203,7 +208,8 @@ class Monkey:
 
     def kill_in_writing(self, slot: int, share: float) -> None:
         """A worker that is writing a run, or up to 20 ms later: perhaps it renames it, or deletes
-        its lease."""
+        its lease.
+        """
         pid = self.seen(self.writer)
         time.sleep(share * 0.02)
         self.cluster.kill(pid)
@@ -229,7 +235,8 @@ class Monkey:
 
     def pause_for_long(self, slot: int, share: float) -> None:
         """Until the scheduler has given it up; a worker in the middle of writing, where there is
-        one."""
+        one.
+        """
         pid = self.seen(self.writer) or self.cluster.last("worker", slot)
         self.cluster.hit.setdefault(pid, time.monotonic())
         self.pause(pid, PAUSE_S + share * 4)
@@ -275,7 +282,8 @@ ACTS = [name for name in vars(Monkey) if name.startswith(("kill_", "pause_"))]
 
 def schedule(seed: int) -> list[tuple[int, str, int, float]]:
     """Each of ACTS once, killing a worker twice, in an order, at times (runs stored so far), to a
-    worker and with a share that the seed decides."""
+    worker and with a share that the seed decides.
+    """
     chance = random.Random(seed)
     names = [*ACTS, "kill_worker"]
     chance.shuffle(names)

@@ -1,0 +1,214 @@
+"""The part `correctness` of benchmarks.gpu: errors of the Triton kernels against float64 on the
+CPU.
+
+In float32 the limit is absolute. In bfloat16 the inputs alone are off by a part in 256, so the
+limit is relative to the readable twin: the same block, or the plain scan or convolution, in
+bfloat16 on the same device.
+
+Glossary: B rows, L positions, D or E channels, N state size, K taps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm import Arm, MambaBlock, selective_scan
+from mambanorm.operations.conv_gate import causal_conv
+from mambanorm_study import Mamba2Block
+
+# odd sizes on purpose
+SCAN_SHAPES = ((1, 1, 3, 4), (2, 37, 40, 16), (3, 130, 24, 5), (2, 257, 96, 64))  # (B, L, D, N)
+CONV_SHAPES = ((1, 1, 3, 4), (2, 37, 40, 4), (3, 301, 67, 3))  # (B, L, E, K)
+ARMS = (
+    "None>SSM>None",
+    "RMSN>SSM>GN",
+    "RMSN>SSM>RMSN+B:RMSN+C:RMSN+delta:RMSN",
+    "RMSN>SSM>None+conv:LN+z:RMSN",
+)
+MAX_ERROR = 1e-4  # of ‖ours − float64‖ / ‖float64‖ in float32
+# In bfloat16 the error may be twice the twin's, or four units in bfloat16's last place: a block
+# passes its intermediate results in bfloat16.
+MAX_TWIN_FACTOR, MAX_BFLOAT16_ERROR = 2.0, 4 * 2.0**-8
+
+# a case's name, and the function that measures it and returns the columns of its row
+Cases = Iterator[tuple[str, Callable[[], dict]]]
+
+
+class ErrorTooLarge(AssertionError):
+    """An error above its limit. `row` holds the numbers."""
+
+    def __init__(self, row: dict):
+        super().__init__(f"the error is {row['error']:.2g}, allowed is {row['allowed']:.2g}")
+        self.row = row
+
+
+def correctness(device: torch.device, tiny: bool) -> Cases:
+    """Yield scan and convolution at odd sizes, then blocks with norms at several sites."""
+    kernels = ((scan, scan_inputs, SCAN_SHAPES), (conv, conv_inputs, CONV_SHAPES))
+    precisions = (torch.float32, torch.bfloat16)
+    for kernel, make_inputs, shapes in kernels:
+        for shape in shapes[:1] if tiny else shapes:
+            for dtype in precisions:
+                inputs = partial(make_inputs, shape, device, dtype)
+                name = f"{kernel.__name__} {shape}, {dtype}"
+                yield name, partial(kernel_error, kernel, inputs)
+    width, shape = (8, (2, 5)) if tiny else (40, (2, 37))
+    blocks = [(arm, partial(MambaBlock, width, *Arm.parse(arm))) for arm in ARMS]
+    blocks.append(
+        ("RMSN>SSM>None", partial(Mamba2Block, width, "RMSN", "None", head_dim=width // 2))
+    )
+    for arm, make_block in blocks:
+        for dtype in precisions:
+            x = torch.randn(*shape, width)
+            name = f"{make_block.func.__name__} {arm}, {dtype}"
+            yield name, partial(block_error, make_block, x, device, dtype)
+
+
+# --------------------------------------------------------------------------------------------------
+# the kernels and their inputs
+
+
+def scan_inputs(
+    shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Return the scan's inputs as a block makes them: u and delta (B, L, D), B and C (B, L, N),
+    A (D, N), D and delta_bias (D,).
+    """
+    batch, length, channels, size = shape
+    torch.manual_seed(0)
+    inputs = {}
+    for name, width in {"u": channels, "delta": channels, "B": size, "C": size}.items():
+        inputs[name] = torch.randn(batch, length, width, device=device).to(dtype)
+    inputs["A"] = -torch.rand(channels, size, device=device) * size - 0.5
+    inputs["D"] = torch.randn(channels, device=device)
+    inputs["delta_bias"] = torch.randn(channels, device=device) - 2
+    return {name: value.requires_grad_() for name, value in inputs.items()}
+
+
+def scan(inputs: dict[str, Tensor], backend: str) -> Tensor:
+    """Return the scan's result (B, L, D) by one of the back ends of `selective_scan`."""
+    transposed = {k: v.transpose(1, 2) if v.dim() == 3 else v for k, v in inputs.items()}
+    return selective_scan(**transposed, delta_softplus=True, backend=backend).transpose(1, 2)
+
+
+def conv_inputs(
+    shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Return the convolution's inputs as a block makes them: u (B, L, E), which is the first half
+    of a wider tensor, weight (E, 1, K) and bias (E,).
+    """
+    batch, length, channels, taps = shape
+    torch.manual_seed(0)
+    u_and_z = torch.randn(batch, length, 2 * channels, device=device).to(dtype)
+    weight = torch.randn(channels, 1, taps, device=device)
+    bias = torch.randn(channels, device=device)
+    inputs = {"u": u_and_z[..., :channels], "weight": weight, "bias": bias}
+    return {name: value.detach().requires_grad_() for name, value in inputs.items()}
+
+
+def conv(inputs: dict[str, Tensor], backend: str) -> Tensor:
+    """Return SiLU of the causal convolution, (B, L, E), by "triton", by torch's own convolution
+    ("torch") or by the readable twin ("reference").
+    """
+    u, weight, bias = inputs["u"], inputs["weight"], inputs["bias"]
+    if backend == "triton":
+        from mambanorm.kernels.conv_triton import conv_silu_triton  # needs triton
+
+        return conv_silu_triton(u, weight, bias)
+    if backend == "torch":
+        length, channels, taps = u.shape[1], u.shape[2], weight.shape[-1]
+        padded = F.conv1d(
+            u.transpose(1, 2), weight.to(u), bias.to(u), groups=channels, padding=taps - 1
+        )
+        return F.silu(padded[..., :length]).transpose(1, 2)
+    return F.silu(causal_conv(u, weight, bias))
+
+
+# --------------------------------------------------------------------------------------------------
+# errors
+
+
+def kernel_error(
+    kernel: Callable[[dict[str, Tensor], str], Tensor], make_inputs: Callable[[], dict[str, Tensor]]
+) -> dict:
+    """Return the row of `kernel(inputs, "triton")` against `kernel(inputs, "reference")` in
+    float64. Raise ErrorTooLarge above the limit.
+    """
+    inputs = make_inputs()
+    exact_inputs = {
+        name: value.detach().cpu().double().requires_grad_() for name, value in inputs.items()
+    }
+    leaves, exact_leaves = list(inputs.values()), list(exact_inputs.values())
+
+    def errors(backend: str) -> list[float]:
+        exact = kernel(exact_inputs, "reference")
+        return relative_errors(kernel(inputs, backend), leaves, exact, exact_leaves)
+
+    in_float32 = inputs["u"].dtype == torch.float32
+    return check_errors(errors("triton"), None if in_float32 else errors("reference"))
+
+
+def block_error(
+    make_block: Callable[..., nn.Module], x: Tensor, device: torch.device, dtype: torch.dtype
+) -> dict:
+    """Return the row of a block in training: parameters in float32, bfloat16 by autocast. Raise
+    ErrorTooLarge above the limit.
+    """
+    torch.manual_seed(0)
+    block = make_block(scan_backend="reference")
+    in_float32 = dtype == torch.float32
+
+    def errors(backend: str) -> list[float]:
+        model, exact_model = copy.deepcopy(block).to(device), copy.deepcopy(block).double()
+        model.scan_backend = backend
+        leaf, exact_leaf = x.to(device).requires_grad_(), x.double().requires_grad_()
+        with torch.autocast(device.type, torch.bfloat16, enabled=not in_float32):
+            result = model(leaf)
+        leaves = [leaf, *model.parameters()]
+        exact_leaves = [exact_leaf, *exact_model.parameters()]
+        return relative_errors(result, leaves, exact_model(exact_leaf), exact_leaves)
+
+    return check_errors(errors("triton"), None if in_float32 else errors("reference"))
+
+
+def relative_errors(
+    result: Tensor, leaves: list[Tensor], exact: Tensor, exact_leaves: list[Tensor]
+) -> list[float]:
+    """Return ‖ours − exact‖ / ‖exact‖ of the result and of each gradient along one random
+    direction. `exact` is in float64 on the CPU. Gradients that are zero or unused are left out.
+    """
+    generator = torch.Generator().manual_seed(1)
+    direction = torch.randn(exact.shape, dtype=torch.float64, generator=generator)
+    grads = torch.autograd.grad(result, leaves, direction.to(result), allow_unused=True)
+    exact_grads = torch.autograd.grad(exact, exact_leaves, direction, allow_unused=True)
+    errors = []
+    for ours, target in zip((result, *grads), (exact, *exact_grads), strict=True):
+        if target is not None and target.norm() > 0:
+            distance = (ours.detach().cpu().double() - target.detach()).norm()
+            errors.append(float(distance / target.detach().norm()))
+    return errors
+
+
+def check_errors(errors: list[float], twin_errors: list[float] | None = None) -> dict:
+    """Return the columns error and allowed, and with a twin its error. Raise ErrorTooLarge above
+    the limit.
+
+    Without a twin, in float32, the largest error counts. With one, in bfloat16, the root of the
+    mean square of all errors counts, because a single one of a few dozen errors is chance.
+    """
+    if twin_errors is None:
+        row = {"error": float(np.max(errors)), "allowed": MAX_ERROR}
+    else:
+        error, twin_error = (np.sqrt(np.mean(np.square(e))) for e in (errors, twin_errors))
+        allowed = max(MAX_TWIN_FACTOR * float(twin_error), MAX_BFLOAT16_ERROR)
+        row = {"error": float(error), "allowed": allowed, "twin_error": float(twin_error)}
+    if not row["error"] <= row["allowed"]:  # NaN is above every limit
+        raise ErrorTooLarge(row)
+    return row
