@@ -16,8 +16,6 @@ K = d_conv, `delta` Δ, `A_log` log(−A). N2's input includes D·u, as mamba-ss
 Parameter names and initial values are mamba-ssm's. arms.py lists the sites and their widths.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

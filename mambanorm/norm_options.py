@@ -5,8 +5,6 @@
 An option goes to each norm that knows it, so that two norms can share one dict.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

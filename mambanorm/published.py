@@ -3,8 +3,6 @@
 A table of names; arms.py makes arms of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """`update_statistics`: recompute the running statistics of a trained model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

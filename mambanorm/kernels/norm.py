@@ -21,8 +21,6 @@ Arrays are flat memory and indices are unsigned. For an index that could be nega
 would gather instead of load, and a slice would cost Numba two atomic updates of a reference count.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

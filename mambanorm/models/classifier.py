@@ -3,8 +3,6 @@
 Norms outside the blocks are off by default (I6). parts.py has the parts that all classifiers share.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

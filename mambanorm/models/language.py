@@ -13,8 +13,6 @@ huggingface/transformers `models/mamba/modeling_mamba.py` (names). Deviation: ma
 multiple of 8, which nothing here needs.
 """
 
-from __future__ import annotations
-
 from numbers import Real
 from typing import Any
 

@@ -15,8 +15,6 @@ Source: Devlin et al. 2019 and Dosovitskiy et al. 2021 (positions); Huang et al.
 depth).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import wraps

@@ -7,8 +7,6 @@ the comparison that decides the claim, so that other runs change the sentence.
 picture; GitHub Pages can serve it.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ trained models. The reasons say how sure the choice is, and what the recorded ru
 claims of the paper.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import pandas as pd

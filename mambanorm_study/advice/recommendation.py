@@ -1,7 +1,5 @@
 """A question to `recommend`, and its answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

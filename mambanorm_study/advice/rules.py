@@ -6,8 +6,6 @@ notebook 11 shows what this kit measured of the guide's advice. The advice for a
 from recorded runs (mamba.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

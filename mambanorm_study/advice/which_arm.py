@@ -6,8 +6,6 @@ compared on the test seeds, and a run that diverged scores chance. Where no test
 arms are compared on the tuning seeds, and `fresh` is False.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial

@@ -5,8 +5,6 @@ Learning rates need no simulation: they are chosen on other seeds, so they are i
 noise of the test.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

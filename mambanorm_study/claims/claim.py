@@ -4,8 +4,6 @@ A comparison is a weighted sum of arms; the side that the source calls better ha
 The functions below the two classes make the comparisons of §4.2 to §4.6.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

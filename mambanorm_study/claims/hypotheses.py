@@ -9,8 +9,6 @@ fields of it, which the recording and PROTOCOL.md read.
 Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 """
 
-from __future__ import annotations
-
 from mambanorm.arms import Arm
 from mambanorm.errors import unknown
 from mambanorm_study.claims.claim import (

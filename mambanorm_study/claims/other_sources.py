@@ -11,8 +11,6 @@ E1 … E4      claims of the authors of later models about their norms and sites
              there, nor the reverse.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mambanorm.arms import NORM_CHOICES, PRESETS

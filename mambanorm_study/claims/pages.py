@@ -1,7 +1,5 @@
 """The verdicts as notebook 12 and `mambanorm verdicts` show them: tables and lines of text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pandas as pd

@@ -5,8 +5,6 @@ and tested on the test seeds. The runs of a claim therefore come in two rounds: 
 the arms without a learning rate, then the test runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

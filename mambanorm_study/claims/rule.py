@@ -5,8 +5,6 @@ sum of arms. The 95 % t-interval of the mean difference is compared with two mar
 smallest effect of interest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -2,8 +2,6 @@
 same rule.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mambanorm.arms import NORM_CHOICES

@@ -4,8 +4,6 @@ A type is a function from the text of an option to its value. It raises ValueErr
 and the allowed values; `main` prints the message in one line.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -7,8 +7,6 @@ This module imports the standard library only, and each command imports what it 
 `--help` and errors in the arguments are quick.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

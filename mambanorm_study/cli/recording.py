@@ -4,8 +4,6 @@ PROTOCOL.md has the plan. A part is written when all its runs are trained. Train
 run store, so that a recording which was stopped continues where it stopped.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`mambanorm runs` and `tasks`: list the stored runs, and list or load the data."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

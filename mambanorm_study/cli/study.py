@@ -2,8 +2,6 @@
 claims, record results, and simulate how often the rule of the verdicts is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mambanorm notebooks`, `explore`, `sheet` and `slides`: material for learners and teachers."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

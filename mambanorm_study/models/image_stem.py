@@ -1,7 +1,5 @@
 """The stem of models that read images (B, H, W, C): patches of p×p pixels become positions."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from mambanorm.checks import check_size

@@ -3,8 +3,6 @@
 This module does not import Jupyter, so that a dry run answers quickly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -4,8 +4,6 @@ A row unfolds to the footnotes, the figure and the command of its claim. Verdict
 (`mambanorm_study.claims.Verdict`) are passed in.
 """
 
-from __future__ import annotations
-
 import base64
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The outputs' norms over depth: the data of Figure 9, and the law by which they grow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

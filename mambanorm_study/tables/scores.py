@@ -4,8 +4,6 @@ language models in bits.
 A diverged run has the score of chance. Bits are negated, so that higher is better.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
