@@ -48,48 +48,81 @@ ROOMS = {
     "norms": (
         "mambanorm/norms/*.py",
         (
-            "tests/test_norms.py",
-            "tests/test_conditional.py",
-            "tests/test_behaviour.py",
+            "tests/mambanorm/norms/test_norms.py",
+            "tests/mambanorm_study/norms/test_unregistered.py",
+            "tests/mambanorm/norms/test_behaviour.py",
             "tests/test_bad_input.py",
         ),
     ),
     "block": (
         "mambanorm/block.py",
-        ("tests/test_model.py", "tests/test_sites.py", "tests/test_bad_input.py"),
+        (
+            "tests/mambanorm/test_block.py",
+            "tests/mambanorm/test_arms.py",
+            "tests/test_bad_input.py",
+        ),
     ),
-    "store": ("mambanorm_study/runs/store.py", ("tests/test_store.py",)),
-    "stored run": ("mambanorm_study/runs/result.py", ("tests/test_store.py",)),
+    "store": ("mambanorm_study/runs/store.py", ("tests/mambanorm_study/runs/test_store.py",)),
+    "stored run": ("mambanorm_study/runs/result.py", ("tests/mambanorm_study/runs/test_store.py",)),
     "leases": (
         "mambanorm_study/runs/worker.py",
-        ("tests/test_sweep.py", "tests/test_resume.py", f"-k={LEASES}"),
+        (
+            "tests/mambanorm_study/runs/test_sweep.py",
+            "tests/mambanorm_study/runs/test_training_state.py",
+            f"-k={LEASES}",
+        ),
     ),
-    "rule": ("mambanorm_study/claims/rule.py", ("tests/test_rule.py", "tests/test_claims.py")),
+    "rule": (
+        "mambanorm_study/claims/rule.py",
+        (
+            "tests/mambanorm_study/claims/test_rule.py",
+            "tests/mambanorm_study/claims/test_claims.py",
+        ),
+    ),
     "rows": (
         "mambanorm_study/claims/rows.py",
-        ("tests/test_claims.py", "tests/test_evidence.py", "tests/test_rule.py"),
+        (
+            "tests/mambanorm_study/claims/test_claims.py",
+            "tests/mambanorm_study/claims/test_evidence.py",
+            "tests/mambanorm_study/claims/test_rule.py",
+        ),
     ),
     "evidence": (
         "mambanorm_study/claims/evidence.py",
-        ("tests/test_evidence.py", "tests/test_claims.py", "tests/test_beyond.py"),
+        (
+            "tests/mambanorm_study/claims/test_evidence.py",
+            "tests/mambanorm_study/claims/test_claims.py",
+            "tests/mambanorm_study/claims/test_other_sources.py",
+        ),
     ),
-    "scan reference": ("mambanorm/operations/reference.py", ("tests/test_scan.py",)),
-    "evaluation": ("mambanorm_study/runs/evaluation.py", ("tests/test_train.py",)),
-    "schedule": ("mambanorm/loop.py", ("tests/test_train.py",)),
-    "loop": ("mambanorm/loop.py", ("tests/test_train.py",)),
+    "scan reference": (
+        "mambanorm/operations/reference.py",
+        ("tests/mambanorm/operations/test_scan.py",),
+    ),
+    "evaluation": (
+        "mambanorm_study/runs/evaluation.py",
+        ("tests/mambanorm_study/runs/test_run.py",),
+    ),
+    "schedule": ("mambanorm/loop.py", ("tests/mambanorm_study/runs/test_run.py",)),
+    "loop": ("mambanorm/loop.py", ("tests/mambanorm_study/runs/test_run.py",)),
 }
 """Room → its code, and the tests that judge it and nothing else. Of loop.py, SCHEDULE is a room of
 its own."""
 OF_CLAIMS = (
-    "rule",
-    "claims",
-    "evidence",
-    "protocol",
-    "budget",
-    "verdict_pages",
-    "summaries",
-    "compare",
-    "beyond",
+    *(
+        f"tests/mambanorm_study/claims/test_{name}.py"
+        for name in (
+            "rule",
+            "claims",
+            "evidence",
+            "protocol",
+            "needed_runs",
+            "other_sources",
+        )
+    ),
+    "tests/mambanorm_study/report/test_verdict_page.py",
+    "tests/mambanorm_study/tables/test_summaries.py",
+    "tests/mambanorm_study/advice/test_which_arm.py",
 )
 SCHEDULE = {"SCHEDULES", "learning_rate"}
 
@@ -336,7 +369,7 @@ def main() -> None:
         ROOMS.clear()
         ROOMS["claims"] = (
             "mambanorm_study/claims/*.py",
-            tuple(f"tests/test_{name}.py" for name in OF_CLAIMS),
+            OF_CLAIMS,
         )
         options.rooms = ["claims"]
     stored = (

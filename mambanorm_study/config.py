@@ -35,7 +35,7 @@ from mambanorm_study.models import MODELS
 from mambanorm_study.models.transformer import NORM_POSITIONS
 
 # Version number, part of every run_id. Raise it by 1 when the same config gives other results; the
-# golden test (tests/test_train.py) notices.
+# golden test (tests/mambanorm_study/runs/test_run.py) notices.
 SCHEMA = 1
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "cuda:1")

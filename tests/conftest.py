@@ -22,7 +22,7 @@ os.environ.setdefault("MAMBANORM_TEST_RUNS", tempfile.mkdtemp(prefix="mambanorm-
 os.environ["MAMBANORM_RUNS_DIR"] = os.environ["MAMBANORM_TEST_RUNS"]
 
 LONG = """
-chaos recorded sweep clusters power_cut notebook_tasks wheel explore triton report card
+chaos recorded_results sweep cluster power_cut notebook_runs wheel explore triton report card
 10_autonorm 09_vision 05_combination
 """
 

@@ -4,9 +4,9 @@ import re
 import urllib.request
 
 import pytest
-from browser.visit import free_port, play, server
 
 from mambanorm_study.widgets import EXPLORERS
+from tests.browser.visit import free_port, play, server
 
 pytestmark = pytest.mark.browser
 

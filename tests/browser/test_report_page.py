@@ -4,10 +4,10 @@ import io
 
 import numpy as np
 import pytest
-import test_report
 from PIL import Image
 
 from mambanorm_study.basics.settings import ROOT
+from tests.mambanorm_study.report import test_report
 
 pytestmark = pytest.mark.browser
 

@@ -17,10 +17,9 @@ from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
 
-from chaos.process import FOLDER, SLOT, run
-
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.runs.store import RESUME, UNFINISHED
+from tests.chaos.process import FOLDER, SLOT, run
 
 PROCESS = Path(__file__).with_name("process.py")
 ARMS = "RMSN>SSM>None,NormVary>SSM>BN,None>SSM>GN,BN>SSM>LN,LN>SSM>IN"

@@ -15,7 +15,7 @@ from torch import nn
 import mambanorm as mn
 import mambanorm_clinic as clinic
 from mambanorm_clinic import NonFinite, watching
-from tests.test_clinic import X, stack
+from tests.mambanorm_clinic.test_diagnosis import X, stack
 
 
 def net() -> nn.Module:

@@ -31,7 +31,7 @@ from mambanorm_study.widgets.explorers import (
     recorded_arm,
     recorded_cell,
 )
-from tests.test_figures import assert_labelled
+from tests.mambanorm_study.figures.test_figures import assert_labelled
 
 # what all explorers share
 

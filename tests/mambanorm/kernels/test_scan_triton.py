@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_scan import FLOATS, OPTIONS, error, example, leaves
 
 import mambanorm as mn
 from mambanorm.kernels import backends
 from mambanorm.kernels.backends import choose_backend, triton_obstacle as obstacle
 from mambanorm.operations import layers, low_rank_scan, scan_backend, selective_scan
 from mambanorm.operations.conv_gate import causal_conv
+from mambanorm_study.basics.settings import ROOT
+from tests.mambanorm.operations.test_scan import FLOATS, OPTIONS, error, example, leaves
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(
@@ -488,8 +489,8 @@ for module in (scan_triton, conv_triton):
 KERNELS = """
 import re, subprocess, tempfile
 from pathlib import Path
-from test_scan import example, leaves
-from test_triton import conv_inputs, low_inputs
+from tests.mambanorm.operations.test_scan import example, leaves
+from tests.mambanorm.kernels.test_scan_triton import conv_inputs, low_inputs
 from triton.backends import nvidia
 
 def spilled(kernel):  # bytes of registers
@@ -532,7 +533,7 @@ def test_the_kernels_compile_for_nvidia_gpus_those_of_a_block_without_spills(tmp
     block, nothing may become a matrix product, which would be in TF32.
     """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    path = os.pathsep.join([str(ROOT), *sys.path])
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
     command = [sys.executable, "-c", DRIVER + KERNELS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)

@@ -25,7 +25,7 @@ from mambanorm_study.report.verdict_page import verdict_html
 from mambanorm_study.runs import recorded_results as recorded
 from mambanorm_study.tables.scores import of_test_seeds, runs_to_judge
 from tests import planted
-from tests.test_colours import contrast
+from tests.mambanorm_study.figures.test_colours import contrast
 
 NOTEBOOK = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
 SOURCE = "".join(cell.source for cell in NOTEBOOK.cells)

@@ -19,7 +19,7 @@ from mambanorm_study.figures.colours import (
     luminance,
     norm_marker,
 )
-from tests.test_figures import DRAW_ARRAYS, DRAW_FRAME, frame  # noqa: F401
+from tests.mambanorm_study.figures.test_figures import DRAW_ARRAYS, DRAW_FRAME, frame  # noqa: F401
 
 # Colour vision → matrix on linear RGB (Machado et al. 2009, severity 1).
 VISION = {

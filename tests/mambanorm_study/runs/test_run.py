@@ -50,7 +50,7 @@ from mambanorm_study.tables.notebook_runs import notebook_runs
 from mambanorm_study.tasks import Split, load_task, registry
 from mambanorm_study.tasks.base import Units
 
-GOLDEN = Path(__file__).with_name("golden.json")
+GOLDEN = ROOT / "tests" / "golden.json"
 
 
 @pytest.fixture(scope="module")
@@ -585,7 +585,7 @@ def test_training_in_bfloat16_stays_close_to_float32():
 @pytest.mark.parametrize("task", ["digits", "listops"])
 def test_golden_smoke_runs_guard_schema(task, arm):
     """Results changed? Then raise SCHEMA in config.py and record anew: python
-    tests/test_train.py
+    tests/mambanorm_study/runs/test_run.py
     """
     golden = json.loads(GOLDEN.read_text())
     assert golden["schema"] == SCHEMA

@@ -16,7 +16,15 @@ import mambanorm_clinic as clinic
 import mambanorm_study as study
 from mambanorm.block import init_dt_bias
 from mambanorm.inside import record_sites
-from tests.test_clinic import X, labelled, layers_of, next_id, ours, text, theirs
+from tests.mambanorm_clinic.test_diagnosis import (
+    X,
+    labelled,
+    layers_of,
+    next_id,
+    ours,
+    text,
+    theirs,
+)
 
 IDS = text()
 

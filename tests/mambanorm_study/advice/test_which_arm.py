@@ -4,7 +4,6 @@ answer in words.
 
 import numpy as np
 import pandas as pd
-import planted
 import pytest
 
 import mambanorm_study as study
@@ -17,6 +16,7 @@ from mambanorm_study.cli.main import main
 from mambanorm_study.runs.grid import grid, is_test_seed
 from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.tables.experiments import lr_grid
+from tests import planted
 
 ARM, OTHER, PROPOSAL = "LN>SSM>GN", "RMSN>SSM>None", "NormVary>SSM>GN"
 RECORDED = tuple(range(40, 52))

@@ -3,7 +3,7 @@ what it is in a sweep that nobody disturbs.
 
 Here one seed; more, one after another:
 
-    MAMBANORM_CHAOS_SEEDS=20 python -m pytest -s tests/test_chaos.py
+    MAMBANORM_CHAOS_SEEDS=20 python -m pytest -s tests/mambanorm_study/runs/test_chaos.py
 """
 
 import os
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from chaos.monkey import RUNS, Cluster, schedule, unleash
 
 from mambanorm_study.runs.result import read_run
 from mambanorm_study.runs.store import check_runs
+from tests.chaos.monkey import RUNS, Cluster, schedule, unleash
 
 SEEDS = int(os.environ.get("MAMBANORM_CHAOS_SEEDS", "1"))
 MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb", "git_commit")

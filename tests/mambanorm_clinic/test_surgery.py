@@ -15,7 +15,7 @@ import mambanorm as mn
 import mambanorm_clinic as clinic
 from mambanorm.norms import create_norm
 from mambanorm_clinic import surgery
-from tests.test_clinic import V, labelled, ours, text, theirs
+from tests.mambanorm_clinic.test_diagnosis import V, labelled, ours, text, theirs
 
 X = torch.randn(4, 12, 8, generator=torch.Generator().manual_seed(0))
 CASES = [

@@ -24,7 +24,7 @@ from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import inside_task
 from tests import planted
-from tests.test_behaviour import (
+from tests.mambanorm.norms.test_behaviour import (
     Ahead,
     Blank,
     Cut,

@@ -14,7 +14,7 @@ from mambanorm_study.tables.contrasts import site_gains
 from mambanorm_study.tables.experiments import MAMBA_ARM, SITE_NORMS, site_arms
 from mambanorm_study.tables.notebook_runs import notebook_runs
 from tests import planted
-from tests.test_beyond import climbed
+from tests.mambanorm_study.claims.test_other_sources import climbed
 
 WORTH = {"RMSN at B": 0.10, "LN at residual": -0.20, "Scale at B": 0.02}
 

@@ -19,10 +19,10 @@ import mambanorm_clinic as clinic
 import mambanorm_study as study
 from mambanorm.block import init_dt_bias, initial_A_log
 from mambanorm_clinic.mixers import mixers_of, step_size
-from tests.test_check_model import IMAGES, ROWS, STEPS, with_source
-from tests.test_clinic import image, labelled, next_id, ours, text, theirs
-from tests.test_clinic_surgery import logits, state
-from tests.test_clinic_watch import X, net
+from tests.mambanorm_clinic.test_diagnosis import image, labelled, next_id, ours, text, theirs
+from tests.mambanorm_clinic.test_model_check import IMAGES, ROWS, STEPS, with_source
+from tests.mambanorm_clinic.test_surgery import logits, state
+from tests.mambanorm_clinic.test_watching import X, net
 
 IDS = {"input_ids": text()}
 PARTS = ("in_proj", "x_proj", "out_proj")
