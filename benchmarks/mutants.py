@@ -1,16 +1,15 @@
-"""Would a room's tests notice a change of its code? Small changes drawn at random, each judged by
-these tests alone.
+"""Do a room's tests notice a change of its code? Small changes, drawn at random, test the tests.
 
-    python -m benchmarks.mutants                      # 80 with seed 35, of twelve rooms: half an
-    hour python -m benchmarks.mutants --again              # those that survived, once more: after
-    tests were added python -m benchmarks.mutants --claims --mutations 40    # of claims/ alone: ten
-    minutes python -m benchmarks.mutants --seed 36 --mutations 24
+    python -m benchmarks.mutants                      # 80 with seed 35, of twelve rooms: half an hour
+    python -m benchmarks.mutants --again              # the survivors once more, after new tests
+    python -m benchmarks.mutants --claims --mutations 40    # of claims/ alone: ten minutes
+    python -m benchmarks.mutants --seed 36 --mutations 24
 
-A mutation swaps an operator or the sides of a choice, changes a number or a truth value, takes a
-`not` or a minus away, drops an argument or a statement; not in texts, annotations and what is
-raised. In a copy of the checkout the room's tests run, the quick ones first, until one fails: it is
-killed. Each is written at once to results/mutants.json and .md (another seed's to
-`mutants-<seed>`). Why one survives is written into the JSON by hand, as `reason`, and stays there.
+A mutation swaps an operator or the sides of a choice, changes a number or a truth value, removes a
+`not`, a minus, an argument or a statement; not in texts, annotations and raised errors. The room's
+tests run in a copy of the checkout, the quick ones first, until one fails: the mutant is killed.
+Each result is written at once to results/mutants.json and .md (another seed's to
+`mutants-<seed>`). Why a mutant survives is written into the JSON by hand, as `reason`, and is kept.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A sweep on a real scheduler and three workers, and a monkey that kills and pauses them.
 
-Cluster     scheduler, workers and client, each a process of its own, started again when it has
-ended Monkey      what it does: one method an act schedule    seed → the acts, and after how many
-stored runs: the same on a machine of any speed unleash     lets the monkey loose, and waits for the
-sweep to end
+Cluster     scheduler, workers and client, each a process, restarted when it has ended
+Monkey      the acts, one method each
+schedule    seed → the acts, and after how many stored runs: the same on a machine of any speed
+unleash     runs the acts, and waits for the sweep to end
 """
 
 import multiprocessing
