@@ -97,7 +97,10 @@ def serve() -> None:
 
 
 def started(checkout: Path) -> subprocess.Popen:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from runpy import run_path; run_path(sys.argv[2])['serve']()"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from runpy import run_path; "
+        "run_path(sys.argv[2])['serve']()"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code, str(checkout), str(Path(__file__).resolve())],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=checkout,
@@ -134,7 +137,8 @@ def compare(earlier: Path, blocks: list[str], arms: list[str], rounds: int) -> p
                     )
                 )
                 print(
-                    f"{block:8} {sign:16} {arm:20} {before:8.2f} ms {after:8.2f} ms {after / before:6.3f}",
+                    f"{block:8} {sign:16} {arm:20} {before:8.2f} ms {after:8.2f} ms "
+                    f"{after / before:6.3f}",
                     flush=True,
                 )
     for process in processes:
@@ -200,7 +204,8 @@ def report(table: pd.DataFrame, earlier: str, rounds: int) -> str:
     ]
     for row in table.itertuples():
         lines.append(
-            f"| {row.block} | {row.size} | {row.arm} | {row.before:.2f} | {row.after:.2f} | {row.ratio:.3f}× |"
+            f"| {row.block} | {row.size} | {row.arm} | {row.before:.2f} | {row.after:.2f} "
+            f"| {row.ratio:.3f}× |"
         )
     return "\n".join(lines) + "\n"
 

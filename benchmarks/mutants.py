@@ -1,6 +1,6 @@
 """Do a room's tests notice a change of its code? Small changes, drawn at random, test the tests.
 
-    python -m benchmarks.mutants                      # 80 with seed 35, of twelve rooms: half an hour
+    python -m benchmarks.mutants                      # 80 with seed 35, twelve rooms: half an hour
     python -m benchmarks.mutants --again              # the survivors once more, after new tests
     python -m benchmarks.mutants --claims --mutations 40    # of claims/ alone: ten minutes
     python -m benchmarks.mutants --seed 36 --mutations 24

@@ -1,8 +1,8 @@
 """The rules by which a diagnosis finds the faults of a model.
 
 Each rule reads the record of one pass and yields symptoms. A message has its number, the layer,
-advice, and the notebook that measured it. tests/mambanorm_clinic/test_diagnosis.py tests that the rules are silent on
-sound models and speak on sick ones.
+advice, and the notebook that measured it. tests/mambanorm_clinic/test_diagnosis.py tests that the
+rules are silent on sound models and speak on sick ones.
 """
 
 import math

@@ -1,11 +1,10 @@
-"""The command `mambanorm`, also `python -m mambanorm`. Ctrl-C ends it with one line of text, even
-during imports.
-"""
+"""The command `mambanorm`, also `python -m mambanorm_study`."""
 
 import sys
 
 
 def main() -> int:
+    """Run the command line. Ctrl-C ends it with one line of text, even during imports."""
     try:
         from mambanorm_study.cli.main import main as run
 

@@ -29,8 +29,7 @@ STATEMENTS = {
     "mambanorm_study": 10_000,
     "mambanorm_clinic": 2_200,
 }
-"""Statements (`ast.stmt` nodes) that a package has at most. The issues after "Thin, visibly" may add
-1,500 together."""
+"""Statements (`ast.stmt` nodes) that a package has at most."""
 
 ROOMS = """
 basics norms models config tasks runs tables lessons answers figures report claims widgets advice

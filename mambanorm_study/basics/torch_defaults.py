@@ -10,8 +10,8 @@ import torch
 def plain_torch() -> Iterator[None]:
     """Reset torch's settings to their defaults while open, whatever the caller has set.
 
-    New tensors are float32 on the CPU, gradients are recorded, nothing is autocast, oneDNN computes,
-    and float32 is not rounded to TensorFloat-32, which cuDNN does by default.
+    New tensors are float32 on the CPU, gradients are recorded, nothing is autocast, oneDNN
+    computes, and float32 is not rounded to TensorFloat-32, which cuDNN does by default.
     """
     settings = (
         (torch.backends.cudnn, "allow_tf32", False),

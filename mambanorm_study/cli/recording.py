@@ -147,12 +147,19 @@ def parts(
         )
     add(TASK_NAMES["glyphs"], "glyphs", tuned_arms("glyphs"), TEST_SEEDS)
     if tasks is None or inside_task(scale) in tasks:
-        for claim in (CLAIMS | BEYOND).values():
-            if claim.runs != "tuned":
-                used = own or claim.seeds
-                ask = partial(_fixed_of_part, claim, used, scale)
-                found.append(Part(f"mnist1d, {claim.id}", used, ask))
+        found += _fixed_parts(own, scale)
     return found
+
+
+def _fixed_parts(seeds: tuple[int, ...] | None, scale: str) -> list[Part]:
+    """Return a part for each claim whose runs have fixed learning rates."""
+    parts = []
+    for claim in (CLAIMS | BEYOND).values():
+        if claim.runs != "tuned":
+            used = seeds or claim.seeds
+            ask = partial(_fixed_of_part, claim, used, scale)
+            parts.append(Part(f"mnist1d, {claim.id}", used, ask))
+    return parts
 
 
 def _arms_of_part(

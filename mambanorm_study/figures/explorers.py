@@ -53,7 +53,8 @@ def fig_norm_view(
 ) -> Figure:
     """Return the norm's cube, and the first row of x and of y = norm(x), both (B, L, D).
 
-    changes: change of x → relative change of the output (`lessons.invariance.output_change`); below CHANGE_LIMIT it
+    changes: change of x → relative change of the output (`lessons.invariance.output_change`);
+    below CHANGE_LIMIT it
     counts as unmoved. The cube has four channels, so more than four groups look like four.
     """
     margins = dict(left=0.02, right=0.985, top=0.85, bottom=0.2, hspace=0.3, wspace=0.24)

@@ -54,8 +54,8 @@ TOKEN_TASKS = ("listops", "imdb")
 
 KINDS = {
     **dict.fromkeys(VISION_TASKS, "vision"),
-    **dict.fromkeys(TABLES, "table"),
-    **dict.fromkeys(LANGUAGE_TASKS, "language"),
+    **{task: "table" for task in TABLES},
+    **{task: "language" for task in LANGUAGE_TASKS},
 }
 
 
@@ -194,15 +194,15 @@ PAPER: dict[str, dict[str, Any]] = {
     "glyphs": CIFAR | epochs(40, rows=4_000, batch=50) | dict(warmup_steps=320),
     "glyphs_images": CIFAR | VISION | epochs(40, rows=4_000, batch=50) | dict(warmup_steps=320),
     # nor has the paper a language model
-    **dict.fromkeys(LANGUAGE_TASKS, TIED | dict(
+    **{task: TIED | dict(
         d_model=128, n_layers=4, d_state=16, batch_size=32,
         lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500,
-    )),
+    ) for task in LANGUAGE_TASKS},
     # nor are these: S2 states no setting for them
-    **dict.fromkeys(TABLES, dict(
+    **{task: dict(
         d_model=128, n_layers=4, d_state=64,
         lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500,
-    )),
+    ) for task in TABLES},
 }
 
 # ---------------------------------------------------------------------------------- our scale-downs
@@ -233,12 +233,12 @@ LAB: dict[str, dict[str, Any]] = {
     "level": dict(d_model=32, n_layers=2, lr=2e-3, steps=480, eval_every=60, warmup_steps=40),
     "glyphs": HOURS | dict(lr=2e-3, steps=4_000, eval_every=200, warmup_steps=100),
     "glyphs_images": HOURS | VISION | dict(lr=2e-3, steps=4_000, eval_every=200, warmup_steps=100),
-    **dict.fromkeys(LANGUAGE_TASKS, HOURS | TIED | dict(
+    **{task: HOURS | TIED | dict(
         lr=2e-3, steps=4_000, eval_every=200, warmup_steps=100,
-    )),
-    **dict.fromkeys(TABLES, dict(
+    ) for task in LANGUAGE_TASKS},
+    **{task: dict(
         d_model=64, n_layers=4, lr=2e-3, steps=5_000, eval_every=250, warmup_steps=100,
-    )),
+    ) for task in TABLES},
 }
 
 MINUTES = dict(n_layers=2, batch_size=16, steps=200, eval_every=50)  # minutes a run, not tuned

@@ -136,7 +136,7 @@ def test_every_public_name_is_there_and_listed():
         assert set(package.__all__) <= set(dir(package))
         assert all(getattr(package, name) is not None for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'sweeep'"):
-        mn.sweeep
+        mn.sweeep  # noqa: B018
     assert not hasattr(mn, "_nothing")
 
 

@@ -174,7 +174,7 @@ def lines_figure():
 
 
 @pytest.mark.parametrize("name", [*DRAW_FRAME, *DRAW_ARRAYS, "lines"])
-def test_no_legend_needs_colour_and_every_ground_is_white(name, frame):
+def test_no_legend_needs_colour_and_every_ground_is_white(name, frame):  # noqa: F811
     draw = {**DRAW_FRAME, **{key: lambda _, key=key: DRAW_ARRAYS[key]("") for key in DRAW_ARRAYS}}
     fig = lines_figure() if name == "lines" else draw[name](frame)
     assert assert_legends_need_no_colour(fig) == (

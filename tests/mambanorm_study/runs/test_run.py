@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 
 import numba
 import numpy as np
@@ -371,7 +370,7 @@ def test_result_holds_what_the_contract_names_bit_for_bit_each_time(result):
     for precision, lowered in (("float32", False), ("bf16", True)):
         seen = []
         model.register_forward_pre_hook(
-            lambda m, _: seen.append(
+            lambda m, _, seen=seen: seen.append(
                 (m.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
             )
         )
