@@ -23,7 +23,8 @@ from mambanorm.arms import Arm
 from mambanorm.norms import NORMS, norm_name
 from mambanorm_clinic.card_checks import checks_of, error_text, try_norm, twin
 from mambanorm_clinic.card_estimates import run_seconds
-from mambanorm_clinic.card_page import REFERENCE, NormCard
+from mambanorm_clinic.card_facts import REFERENCE
+from mambanorm_clinic.card_page import NormCard
 from mambanorm_clinic.card_tables import (
     comparison_rows,
     score_table,
@@ -284,7 +285,7 @@ def later_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
         return []
     evidence, configs = Evidence(known, card.scale), []
     for task in usable_tasks(card):
-        arms = [arm for arm in card.arms.values() if evidence.rate(arm, task) is None]
+        arms = [arm for arm in card.arms.values() if evidence.lr(arm, task) is None]
         if arms:
             configs += grid(arms, [task], scale=card.scale, seeds=card.seeds[task])
     return configs

@@ -5,7 +5,7 @@ import html
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.norms import NORMS
-from mambanorm_clinic.card_checks import Mark, Trial
+from mambanorm_clinic.card_checks import Mark
+from mambanorm_clinic.card_facts import CardFacts
 from mambanorm_clinic.card_text import Topic, sentences_of
 from mambanorm_study.basics.atomic import writable_folder, write_bytes, write_text
-from mambanorm_study.claims import rule
 from mambanorm_study.claims.evidence import VERSION
 from mambanorm_study.report.page import add_templates, figures, mathml, page, template
 from mambanorm_study.runs import machine
@@ -25,13 +25,6 @@ from mambanorm_study.tables.run_tables import label
 
 add_templates(Path(__file__).with_name("templates"))
 
-# Mamba's original arm, with which every other one is compared.
-REFERENCE = "RMSN>SSM>None"
-PLACES = {
-    "before the block": "{0}>SSM>None",
-    "after the scan": "None>SSM>{0}",
-    "on both sides": "{0}>SSM>{0}",
-}
 SIGNS = {Mark.GOOD: "✓", Mark.BAD: "✗", Mark.NEITHER: ""}
 DECLARED = ("equation", "source", "axes", "causal", "learnable", "doubt")
 VERDICT_COLUMNS = [
@@ -50,46 +43,8 @@ HEAD_SENTENCES = 6  # above the picture of a card that stands alone
 
 
 @dataclass(frozen=True)
-class NormCard:
-    """The facts about a norm.
-
-    seeds: task → the seeds to train. against: the arm that the norm is compared with. file: the
-    file that registers it, "" for a registered name. trial: `card_checks.try_norm`. checks: group,
-    question, answer, mark. costs: one row a size (norm_catalog.costs_of). same: the norm of the kit
-    that it equals, "" if there is none. training: one row a place (`training_table`). verdicts: one
-    row for each place, task and other arm: the columns of `compare`, and place, arm, against, best
-    (it is the best recorded arm). scores: task → every tuned arm with its mean. notes: what could
-    not be measured. untrained: what could not be trained, () if all was.
-    """
-
-    name: str
-    scale: str
-    tasks: tuple[str, ...]
-    seeds: dict[str, list[int]]
-    against: str = REFERENCE
-    file: str = ""
-    trial: Trial = field(default_factory=lambda: Trial(""))
-    checks: pd.DataFrame = field(default_factory=pd.DataFrame)
-    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
-    same: str = ""
-    training: pd.DataFrame = field(default_factory=pd.DataFrame)
-    verdicts: pd.DataFrame = field(default_factory=pd.DataFrame)
-    scores: dict[str, pd.DataFrame] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    untrained: tuple[str, ...] = ()
-
-    @property
-    def arms(self) -> dict[str, str]:
-        """Return place → arm; a norm that equals one of the kit's has its arms, because their runs
-        are recorded.
-        """
-        places = {"nowhere": "None>SSM>None"} if self.name == "None" else PLACES
-        return {place: arm.format(self.same or self.name) for place, arm in places.items()}
-
-    @property
-    def sketch(self) -> bool:
-        """Return True if there are too few seeds for a word."""
-        return max(map(len, self.seeds.values())) < rule.FEWEST
+class NormCard(CardFacts):
+    """A norm's card: its facts, with sentences, tables and pages made from them."""
 
     @property
     def sentences(self) -> dict[Topic, list[str]]:
@@ -116,13 +71,6 @@ class NormCard:
         if len(self.verdicts):
             counts = set(self.verdicts.n)
         return f"{' or '.join(map(str, sorted(counts)))} seed{'' if counts == {1} else 's'}"
-
-    def command(self, task: str) -> str:
-        """Return the command that makes this card on one task."""
-        against = "" if self.against == REFERENCE else f' --against "{self.against}"'
-        return f"mambanorm card {self.file or self.name} --tasks {task}{against}"
-
-    # ------------------------------------------------------------------------------ how it is shown
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:

@@ -61,11 +61,11 @@ def _sketch_row(card: NormCard, arm: str, task: str, evidence: Evidence) -> dict
     t-interval and without a word; n is 0 if they were not run.
     """
     column, smallest = compared_on(task)
-    runs = evidence.at_rates((arm, card.against), [sketch_lr(card, task)] * 2, task)
+    runs = evidence.at_lrs((arm, card.against), [sketch_lr(card, task)] * 2, task)
     if runs.missing:
         return {"n": 0}
     comparison = minus(arm, card.against, column=column)
-    difference = runs.total(comparison)
+    difference = runs.differences(comparison)
     low, high = rule.interval(difference)
     row = Row(
         comparison.name,
@@ -98,7 +98,7 @@ def score_table(card: NormCard, task: str, evidence: Evidence) -> pd.DataFrame:
     rows, column, own_arms = [], compared_on(task)[0], set(card.arms.values())
     for arm in dict.fromkeys([*tuned_arms(kind_of(task)), *card.arms.values()]):
         if card.sketch and arm in own_arms:
-            runs = evidence.at_rates([arm], [sketch_lr(card, task)], task)
+            runs = evidence.at_lrs([arm], [sketch_lr(card, task)], task)
         else:
             runs = evidence.of_arms([arm], task)
         if not runs.missing:

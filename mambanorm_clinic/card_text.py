@@ -1,15 +1,13 @@
 """The sentences of a norm's card, by topic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mambanorm_clinic.card_checks import Mark, position_seen
 from mambanorm_clinic.card_estimates import run_seconds
+from mambanorm_clinic.card_facts import CardFacts
 from mambanorm_study.advice.which_arm import NOT_FRESH
 from mambanorm_study.basics.text import plural, spell
 from mambanorm_study.claims import rule
@@ -17,9 +15,6 @@ from mambanorm_study.runs.grid import FIRST_TEST_SEED, LAST_TEST_SEED, base_conf
 from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.run_tables import label
-
-if TYPE_CHECKING:
-    from mambanorm_clinic.card_page import NormCard
 
 WORDS = ("better", "about the same", "worse", rule.CANNOT_TELL, rule.NO_WORD)
 
@@ -38,7 +33,7 @@ class Topic(StrEnum):
     NOTES = "notes"  # what could not be measured or trained
 
 
-def sentences_of(card: NormCard) -> dict[Topic, list[str]]:
+def sentences_of(card: CardFacts) -> dict[Topic, list[str]]:
     """Return topic → sentences, the most important topic first."""
     return {
         Topic.SAME: list(_same(card)),
@@ -53,7 +48,7 @@ def sentences_of(card: NormCard) -> dict[Topic, list[str]]:
     }
 
 
-def _same(card: NormCard) -> Iterator[str]:
+def _same(card: CardFacts) -> Iterator[str]:
     if card.same:
         yield (
             f"{card.name} is the same as {card.same} to 1e-6: nothing was trained. The runs below "
@@ -61,7 +56,7 @@ def _same(card: NormCard) -> Iterator[str]:
         )
 
 
-def _better(card: NormCard) -> Iterator[str]:
+def _better(card: CardFacts) -> Iterator[str]:
     if card.verdicts.empty:
         yield "Whether it is better is not known: it has not been trained on these tasks."
         return
@@ -82,7 +77,7 @@ def _better(card: NormCard) -> Iterator[str]:
             yield f"The seeds on {task} share {shared}: the comparisons speak about it alone."
 
 
-def _best(card: NormCard) -> Iterator[str]:
+def _best(card: CardFacts) -> Iterator[str]:
     if card.verdicts.empty or not card.verdicts.best.any():
         return
     rows = card.verdicts[card.verdicts.best]
@@ -93,7 +88,7 @@ def _best(card: NormCard) -> Iterator[str]:
     yield f"Against the best recorded arm ({arms}): {words} of {plural(len(rows), 'comparison')}."
 
 
-def _causal(card: NormCard) -> Iterator[str]:
+def _causal(card: CardFacts) -> Iterator[str]:
     behaviour = card.trial.result
     if behaviour is None:
         return
@@ -103,14 +98,14 @@ def _causal(card: NormCard) -> Iterator[str]:
         yield "It is causal: it may stand in a language model, where it has not been tried here."
 
 
-def _faults(card: NormCard) -> Iterator[str]:
+def _faults(card: CardFacts) -> Iterator[str]:
     bad = card.checks[card.checks["mark"] == Mark.BAD]
     if len(bad):
         faults = "; ".join(f"{row.question}: {row.answer}" for row in bad.itertuples())
         yield f"What is wrong: {faults}."
 
 
-def _training(card: NormCard) -> Iterator[str]:
+def _training(card: CardFacts) -> Iterator[str]:
     table = card.training
     if table.empty:
         return
@@ -137,7 +132,7 @@ def _training(card: NormCard) -> Iterator[str]:
         )
 
 
-def _costs(card: NormCard) -> Iterator[str]:
+def _costs(card: CardFacts) -> Iterator[str]:
     if len(card.costs):
         cost = card.costs.iloc[1]
         yield (
@@ -146,7 +141,7 @@ def _costs(card: NormCard) -> Iterator[str]:
         )
 
 
-def _seeds(card: NormCard) -> Iterator[str]:
+def _seeds(card: CardFacts) -> Iterator[str]:
     """Say how many new seeds would settle the two cheapest open comparisons, and how long they
     take.
     """

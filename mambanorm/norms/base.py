@@ -150,11 +150,11 @@ def check_values(**options: Any) -> None:
             check_flag(name, value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, got {shown(value)}")
-        elif math.isnan(value):
+        elif math.isnan(value) and name not in ("eps", "momentum"):
             raise ValueError(f"{name} must be a number, got nan")
         elif math.isinf(value):
             raise ValueError(f"{name} must be finite, got {value}")
-    if options.get("eps", 1) <= 0:
+    if not options.get("eps", 1) > 0:
         raise ValueError(f"eps must be above 0, got {options['eps']!r}")
     if not 0 <= options.get("momentum", 0) <= 1:
         raise ValueError(

@@ -94,7 +94,7 @@ def ranking(
     ValueError if no arm is left, or if the arms share fewer than two seeds.
     """
     evidence, kind = Evidence(frame, scale), kind_of(task)
-    tuned = [arm for arm in tuned_arms(kind) if evidence.rate(arm, task) is not None]
+    tuned = [arm for arm in tuned_arms(kind) if evidence.lr(arm, task) is not None]
     if arms is not None:
         tuned = [arm for arm in tuned if arm in set(arms)]
     runs = evidence.of_arms(tuned, task) if tuned else None

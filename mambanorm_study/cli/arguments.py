@@ -151,11 +151,6 @@ SPAN = r"([0-9]{1,15})(?:-([0-9]{1,15}))?"
 
 def seeds(text: str) -> int | list[int]:
     """Return `8` as 8, which stands for 0…7; `0,3,8-15` as a list of seeds."""
-    from mambanorm_study.runs.grid import check_seeds
-
-    if text.isdigit():
-        check_seeds(int(text), "smoke")
-        return int(text)
     spans = []
     for part in text.removesuffix(",").split(","):
         span = re.fullmatch(SPAN, part.strip())
@@ -165,6 +160,11 @@ def seeds(text: str) -> int | list[int]:
                 f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
             )
         spans.append(range(first, last + 1))
+    from mambanorm_study.runs.grid import check_seeds  # here: it imports torch
+
+    if text.isdigit():
+        check_seeds(int(text), "smoke")
+        return int(text)
     return check_seeds(chain.from_iterable(spans), "smoke")
 
 

@@ -79,8 +79,8 @@ def _details(verdict: Any) -> dict[str, str]:
     if not verdict.n:
         return details
     decided = [row.comparison, plural(row.n, "seed"), verdict.basis]
-    if row.rates and len(row.rates) <= AT_MOST_SHOWN:
-        rates = ", ".join(f"{label(arm)} {lr:g}" for arm, lr in row.rates.items())
+    if row.lrs and len(row.lrs) <= AT_MOST_SHOWN:
+        rates = ", ".join(f"{label(arm)} {lr:g}" for arm, lr in row.lrs.items())
         decided.insert(2, f"learning rates {rates}")
     return {"Decided by": "; ".join(decided), **details}
 

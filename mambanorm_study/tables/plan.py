@@ -197,7 +197,7 @@ def shape_of_data(data: TaskData) -> Shape:
     """Return the shape of loaded data."""
     inputs, lengths = data.train.inputs, data.train.lengths
     positions = inputs.shape[1]
-    if inputs.dim() == 4:
+    if len(inputs.shape) == 4:
         positions = math.prod(side // data.patch for side in inputs.shape[1:3])
     return Shape(
         n_classes=data.n_classes,

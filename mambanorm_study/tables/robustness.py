@@ -37,7 +37,7 @@ def kinds_of(split: Split) -> list[str]:
     """Return the corruptions that a split can have: images both, other real values noise, token ids
     and tables none.
     """
-    if split.inputs.dim() == 4:
+    if len(split.inputs.shape) == 4:
         return ["noise", "rotation"]
     return ["noise"] if split.inputs.dtype.is_floating_point and not split.is_regression else []
 

@@ -36,7 +36,7 @@ GROUPS = (1, 2, 4, 8, 16)
 
 
 def _offer_groups(controls: dict[str, w.Widget]) -> None:
-    has_groups = "groups" in NORMS[controls["norm"].value].own
+    has_groups = "groups" in NORMS[controls["norm"].value].factory_options
     controls["groups"].layout.display = "flex" if has_groups else "none"
 
 
@@ -182,7 +182,7 @@ def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
             accuracy=columns["score"] / 100,
             chance=columns["chance"] / 100,
             diverged=columns["diverged"] > 0,
-            lr=runs.rates[0],
+            lr=runs.lrs[0],
             run_id=columns["run_id"],
         )
     )

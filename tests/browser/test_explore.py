@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def address(browser) -> str:
     with server(
-        "mambanorm", "explore", "--no-browser", "--port", str(free_port()), ready="http://"
+        "mambanorm_study", "explore", "--no-browser", "--port", str(free_port()), ready="http://"
     ) as line:
         yield re.search(r"http://\S+", line)[0]
 

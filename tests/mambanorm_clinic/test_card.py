@@ -17,7 +17,7 @@ import torch
 import mambanorm as mn
 import mambanorm_study as study
 from mambanorm.errors import VARIABLE
-from mambanorm_clinic import card_checks, card_page, cards_html, norm_card
+from mambanorm_clinic import card_checks, card_facts, card_page, cards_html, norm_card
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.cli.main import main
 from mambanorm_study.runs.recorded_lr import recorded_lr
@@ -145,7 +145,7 @@ def as_planted(register, monkeypatch):
 
 
 def arms_of(name):
-    return {place: arm.format(name) for place, arm in card_page.PLACES.items()}
+    return {place: arm.format(name) for place, arm in card_facts.PLACES.items()}
 
 
 def test_an_honest_norm_is_compared_place_by_place(as_planted):
@@ -392,7 +392,7 @@ def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
 
 def test_the_kits_cards_are_read_from_what_is_recorded():
     ln, dyt = card.kit_cards("evening", ["LN", "DyT"])
-    assert set(ln.verdicts.place) == set(card_page.PLACES)
+    assert set(ln.verdicts.place) == set(card_facts.PLACES)
     assert set(ln.verdicts.task) == set(card.card_tasks("evening"))
     assert ln.verdicts.best.any()
     assert math.isfinite(ln.training.set_index("place").headroom["after the scan"])
@@ -496,7 +496,7 @@ class Sleeps(Spread):
 
 
 def test_a_norm_that_is_too_slow_to_be_tried_is_refused(register, monkeypatch):
-    monkeypatch.setattr("mambanorm.norms.behaviour.SLOWEST_S", 0.01)
+    monkeypatch.setattr("mambanorm.norms.behaviour.MAX_SECONDS", 0.01)
     with pytest.raises(ValueError, match="a pass of 144 numbers takes .* too slow to be tried"):
         register(Sleeps)
 

@@ -24,7 +24,6 @@ from mambanorm_study.runs.result import MANIFEST, WRITTEN
 
 PEAK = """
 import mambanorm as mn
-from mambanorm_study import grid, sweep
 from torch import nn
 
 
@@ -39,7 +38,7 @@ class PeakNorm(nn.Module):
 PARITY = """
 import my_norm  # beside this file, and imported already
 import torch
-import mambanorm as mn
+import mambanorm_study as study
 from mambanorm_study.tasks import Split, TaskData
 
 
@@ -175,6 +174,7 @@ def test_a_norm_and_a_task_of_ones_own_reach_a_worker_and_the_store_names_them_l
     assert "Peak>SSM>None" in python("", *argv, *common, MAMBANORM_RUNS_DIR=str(store))
     kernel = """
 import mambanorm as mn
+import mambanorm_study as study
 print(list(study.load_runs().arm), mn.create_norm("Peak", 4), study.load_task("parity", "smoke", 0).n_classes)
 """
     places = os.pathsep.join(str(files / name) for name in ("my_norm.py", "my_task.py"))

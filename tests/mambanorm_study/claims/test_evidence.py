@@ -52,7 +52,7 @@ def test_the_verdicts_and_the_lessons_have_one_rate_for_every_arm():
     evidence, compared = Evidence(frame, "evening"), 0
     for task in TRAINED_TASKS:
         for arm in sorted(set(frame.arm[frame.task == task])):
-            if (chosen := evidence.rate(arm, task)) is not None:
+            if (chosen := evidence.lr(arm, task)) is not None:
                 assert recorded_lr(task, arm, "evening")[0] == chosen, (task, arm)
                 compared += 1
     assert compared > 80

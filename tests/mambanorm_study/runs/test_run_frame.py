@@ -4,8 +4,6 @@ import hashlib
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from copy import deepcopy
 from dataclasses import FrozenInstanceError, fields
 
@@ -294,27 +292,3 @@ def with_fixed_values(value):
         ):
             change()
     return [with_fixed_values(part) for part in value.values()]
-
-
-WITHOUT_TORCH = """
-import sys
-from mambanorm_study.cli.main import main
-assert main(sys.argv[1:]) == 0
-assert "torch" not in sys.modules, "torch was imported"
-"""
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["runs"],
-        ["runs", "--tasks", "digits"],
-        ["sweep", "--arms", "RMSN>SSM>GN", "--seeds", "3", "--scale", "smoke"],
-    ],
-    ids=" ".join,
-)
-def test_a_command_that_only_looks_at_the_store_does_not_wait_for_torch(command, runs):
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *command], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr

@@ -271,6 +271,7 @@ def test_a_killed_save_leaves_what_the_next_sweep_removes(store, result):
     script = """
 import os, sys
 import mambanorm as mn
+import mambanorm_study as study
 from mambanorm_study.runs import store
 store._write = lambda result, folder: os.kill(os.getpid(), 9)
 store.save_run(study.train(study.RunConfig.from_json(sys.argv[1])), sys.argv[2])

@@ -252,6 +252,7 @@ DYING = """
 import os, pathlib, sys
 import dask.distributed  # with its configuration, which is changed below
 import mambanorm as mn
+import mambanorm_study as study
 from mambanorm_study.tasks import TASKS
 
 @study.register_task("suicide", title="kills its first worker", source="a test")
@@ -288,7 +289,7 @@ def test_a_dying_worker_costs_nothing_but_time_and_a_run_that_kills_every_worker
 def test_a_script_that_sweeps_while_its_workers_import_it_is_told_what_to_do(store):
     path = store.parent / "unguarded.py"
     path.write_text(
-        "import mambanorm as mn\nmn.sweep([study.base_config('digits', 'smoke')], workers=1, progress=False)\n"
+        "import mambanorm as mn\nimport mambanorm_study as study\nstudy.sweep([study.base_config('digits', 'smoke')], workers=1, progress=False)\n"
     )
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1

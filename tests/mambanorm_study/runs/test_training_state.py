@@ -161,7 +161,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(tmp_path):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_run_with_an_optimizer_of_ones_own_goes_on_too(tmp_path, monkeypatch, momentum):
     """Plain SGD keeps nothing from step to step, or None."""
-    sgd = lambda groups, config: torch.optim.SGD(groups, lr=config.lr, momentum=momentum)
+    sgd = lambda groups, lr, betas: torch.optim.SGD(groups, lr=lr, momentum=momentum)
     monkeypatch.setitem(OPTIMIZERS, "sgd", sgd)
     config = smoke(optimizer="sgd")
     kill(config, 4, tmp_path)
