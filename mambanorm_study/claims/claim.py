@@ -231,7 +231,10 @@ def after_against_before(norms: Sequence[str] = NORM_CHOICES) -> tuple[Compariso
     each = [minus(pair("None", n), pair(n, "None"), decides=False) for n in norms]
     without = [
         _mean_after_minus_before(
-            [n for n in norms if n != omitted], f"the mean without {omitted}", decides=False
+            [n for n in norms if n != omitted],
+            f"the mean without {omitted}",
+            decides=False,
+            without=omitted,
         )
         for omitted in norms
     ]

@@ -180,6 +180,16 @@ class PatchMerging(nn.Module):
         return self.reduction(self.norm(x.flatten(1, 2)).reshape(x.shape))
 
 
+def _check_down_sample(down_sample: object, n_layers: int) -> None:
+    is_valid = isinstance(down_sample, tuple | list) and all(
+        type(block) is int and 0 < block < n_layers for block in down_sample
+    )
+    if not is_valid or len(set(down_sample)) < len(down_sample):
+        raise ValueError(
+            f"down_sample names blocks among 1..{n_layers - 1}, each once, got {down_sample!r}"
+        )
+
+
 class ImageClassifier(ImageReader):
     """Patches, n_layers blocks, mean over the positions, linear head.
 
@@ -214,20 +224,9 @@ class ImageClassifier(ImageReader):
     ):
         super().__init__()
         self.patch = patch
-        self._make_stem(
-            d_model,
-            dict(in_channels=in_channels),
-            patch=patch,
-            n_classes=n_classes,
-            n_layers=n_layers,
-        )
-        valid = isinstance(down_sample, tuple | list) and all(
-            type(block) is int and 0 < block < n_layers for block in down_sample
-        )
-        if not valid or len(set(down_sample)) < len(down_sample):
-            raise ValueError(
-                f"down_sample names blocks among 1..{n_layers - 1}, each once, got {down_sample!r}"
-            )
+        inputs = {"in_channels": in_channels}
+        self._make_stem(d_model, inputs, patch=patch, n_classes=n_classes, n_layers=n_layers)
+        _check_down_sample(down_sample, n_layers)
         self.arm = Arm.parse(arm)
         self.down_sample = tuple(down_sample)
         check_arm_options(self.arm, norm_options, (stem_norm, down_norm, final_norm))
@@ -240,14 +239,8 @@ class ImageClassifier(ImageReader):
                 self.merging[str(depth)] = PatchMerging(width, down_norm, norm_options=norm_options)
                 width *= 2
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
-        self._make_ends(
-            n_classes,
-            (d_model, width),
-            (stem_norm, final_norm),
-            norm_options,
-            positional,
-            positions,
-        )
+        widths, norms = (d_model, width), (stem_norm, final_norm)
+        self._make_ends(n_classes, widths, norms, norm_options, positional, positions)
         scale_out_proj(self.blocks)  # VMamba leaves it out and starts linear weights at N(0, .02)
 
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:
