@@ -24,8 +24,6 @@ from pathlib import Path
 
 import pandas as pd
 
-import mambanorm_study as study
-
 ROOT = Path(__file__).resolve().parents[1]
 ARMS = ("RMSN>SSM>None", "RMSN>SSM>GN", "NormVary>SSM>GN", "LN>SSM>LN", "None>SSM>None")
 SIZES = {
@@ -39,6 +37,21 @@ LAYERS = 4
 ROUNDS, STEPS = 40, 3  # turns of each process, and steps a turn: the fastest of them counts
 
 
+def packages() -> tuple:
+    """Return the package of the sequence models and that of the image models.
+
+    Commits before 2026-11-26 have one package.
+    """
+    import mambanorm as mn
+
+    if hasattr(mn, "ImageClassifier"):
+        return mn, mn
+    import mambanorm_study as study
+
+    study.Mamba2Block  # noqa: B018 (importing it registers "mamba2")
+    return mn, study
+
+
 def step_of(block: str, arm: str, batch: int, length: int, width: int):
     """A function that makes one training step of a classifier; by public names, which both
     checkouts have.
@@ -46,8 +59,7 @@ def step_of(block: str, arm: str, batch: int, length: int, width: int):
     import torch
     import torch.nn.functional as F
 
-    import mambanorm as mn
-
+    mn, study = packages()
     torch.set_num_threads(2 if block == "floors" else 1)
     torch.manual_seed(0)
     if block == "vision":
