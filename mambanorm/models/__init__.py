@@ -1,10 +1,7 @@
-"""The models, and the blocks beside MambaBlock (mambanorm/block.py).
+"""Models of Mamba blocks.
 
-mamba2.py       Mamba2Block
-classifier.py   SequenceClassifier: stem → blocks → mean → head
-vision.py       VSSBlock, four scans over an image, and ImageClassifier
-language.py     LanguageModel;   pretrained.py: checkpoints of mamba-ssm and transformers
-transformer.py  S2's Transformer, with any norm
-parts.py        which block, the ends around the blocks, positional encoding, stochastic depth
-build.py        build_model: the model of a config
+classifier.py   SequenceClassifier
+language.py     LanguageModel
+parts.py        blocks, stem, head, positional encoding, stochastic depth
+padding.py      from an attention mask to rows whose padding is at their end
 """

@@ -106,16 +106,18 @@ class Norm(nn.Module):
 class TokenNorm(Norm):
     """Base of norms of single tokens: μ and σ² over the channels of each of `groups` groups.
 
-    `centred = False` for μ = 0.
+    `centred = False` for μ = 0. `fused = True` only for a norm that kernels/norm.py computes: γ, β
+    and these statistics, and nothing else.
     """
 
     eps: float
     centred = True
+    fused = False
     groups = 1
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """Return N(x), by the fused loop if it can take x."""
-        if fused_on_cpu(x, self.weight, self.bias):
+        if self.fused and fused_on_cpu(x, self.weight, self.bias):
             from mambanorm.kernels.norm import token_norm  # importing Numba takes a moment
 
             return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups)

@@ -154,6 +154,8 @@ class InstanceNorm(SequenceNorm):
 class LayerNorm(TokenNorm):
     """Layer norm over the channels of one token, as torch.nn.LayerNorm(d)."""
 
+    fused = True
+
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine)
 
@@ -177,6 +179,7 @@ class RMSNorm(TokenNorm):
     """
 
     centred = False
+    fused = True
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, bias: bool = False):
         check_flag("bias", bias)
@@ -266,6 +269,8 @@ class GroupNormToken(TokenNorm):
 
     Raises ValueError unless G divides D.
     """
+
+    fused = True
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
         check_groups(d, groups)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import mambanorm as mn
+from mambanorm.norms.base import TokenNorm
 from mambanorm.norms.registry import COMMON_OPTIONS, check_options
 from mambanorm_study.tables.norm_catalog import norm_costs, taxonomy_table
 from mambanorm_study.tables.paper import TABLE_3
@@ -661,3 +662,17 @@ def test_random_weights_are_drawn_anew_each_training_step_and_come_again_with_th
     state = torch.get_rng_state()
     begun.train()(x)
     assert torch.equal(torch.get_rng_state(), state)  # nothing else's random numbers move
+
+
+def test_a_norm_derived_from_token_norm_computes_its_own_equation_in_float32():
+    """Only LN, RMSN and GN-token have a fused loop; another norm must not become one of them."""
+
+    class Peak(TokenNorm):
+        def __init__(self, d):
+            super().__init__(d, eps=1e-5, affine=True)
+
+        def readable(self, x):
+            return self.scaled(x / x.abs().amax(-1, keepdim=True))
+
+    x = torch.randn(2, 5, 8)
+    assert torch.equal(Peak(8)(x), x / x.abs().amax(-1, keepdim=True))
