@@ -183,7 +183,7 @@ class Block(ObservedBlock):
     # ------------------------------------------------------------------------------------ its norms
 
     def _sites(self, lengths: Tensor | None) -> At:
-        """Return the function `at` of one forward pass."""
+        """Return the function at(site, value) of one forward pass: see `At`."""
         norms = {"n1": self.n1, "n2": self.n2, **self.more._modules}
         observer = self.observer
 

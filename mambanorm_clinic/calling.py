@@ -137,7 +137,7 @@ def try_model(model: nn.Module, batch: object, *, with_targets: bool = False) ->
 
 
 def run_eagerly() -> AbstractContextManager:
-    """Run compiled models as they are written, while open: torch.compile does not call hooks."""
+    """Make compiled models run eagerly while open, because torch.compile does not call hooks."""
     if "torch._dynamo" in sys.modules:  # importing it takes seconds
         return torch.compiler.set_stance("force_eager")
     return nullcontext()

@@ -253,11 +253,11 @@ def usable_tasks(card: NormCard) -> list[str]:
 
 
 def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
-    """Return the runs of a card that are not among the known ones.
+    """Return the runs that a card needs and that are not among the known ones.
 
-    At each place they are tuning runs, or test runs if the arm is tuned; the ladder of learning
-    rates; and models of eight blocks. A sketch has one learning rate a task. Ask again once these
-    are trained.
+    For each position of the norm: tuning runs, or test runs once the arm is tuned; runs at five
+    learning rates; and models of eight blocks. A sketch (a card with few seeds) has one learning
+    rate for each task. Call it again after training, because test runs depend on the tuning runs.
     """
     arms, configs = list(card.arms.values()), []
     for task in usable_tasks(card):

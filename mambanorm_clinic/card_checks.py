@@ -391,7 +391,7 @@ GROUPS: dict[str, dict[str, Ask]] = {
 
 
 def twin(name: str) -> str:
-    """Return the norm of the kit that a norm equals, "" if there is none.
+    """Return the name of the built-in norm that computes the same as this norm, or "".
 
     Equal norms have the same outputs in training and in evaluation, also of ragged rows, at the
     start and at other values of their parameters.

@@ -126,7 +126,7 @@ class NormCard(CardFacts):
         return f"<style>\n{template('card.css')}</style>\n{self._html()}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the picture alone, for the report's card of a notebook."""
+        """Return the picture alone, which the report shows for the notebook."""
         return self._figure()._repr_png_() if self.scores else None
 
     def __str__(self) -> str:

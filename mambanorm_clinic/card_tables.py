@@ -175,8 +175,9 @@ def _deep_facts(
 
 
 def growth_at_start(arm: str) -> float:
-    """Return the decades in 8 blocks by which the median token grows in an untrained model; NaN if
-    the model fails.
+    """Return how many decades the median token's norm grows over 8 blocks of an untrained model.
+
+    NaN if the model fails.
     """
     with torch.random.fork_rng(devices=[]), suppress(Exception):
         torch.manual_seed(0)

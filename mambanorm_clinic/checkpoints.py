@@ -33,7 +33,7 @@ METADATA_KEY = "mambanorm"  # of a .safetensors file's metadata
 
 
 def checkpoint_in(path: str | Path) -> Path:
-    """Return the path itself, or in a folder model.safetensors or the only checkpoint.
+    """Return the path of a checkpoint. In a folder: model.safetensors, or the only checkpoint.
 
     Raises ValueError for a folder without a checkpoint or with several.
     """

@@ -93,18 +93,18 @@ def diagnose(
 ) -> Diagnosis:
     """Return the activations, gradients and weights of a model on one batch, and their faults.
 
-    model: any module, in its own mode. Sites are known (sites.py) of this kit's models,
-    transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's; of another model every
-    module without submodules is a site, unless `sites` maps names to patterns of module names:
-    {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input" for the input. Whatever the sites,
+    model: any module, in its current mode. sites.py knows the sites of this kit's models, of
+    transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and of mamba-ssm's. For any other model
+    every module without submodules is a site, unless `sites` maps names to patterns of module
+    names: {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input" for the input. Whatever the sites,
     every module is checked for large and non-finite values. batch: a tensor, a tuple (input,
     targets), or a dict of keyword arguments. loss(output, targets); None = the loss that the model
     returns, as transformers' does when given labels, else the mean square of its output.
 
-    The model is run once with hooks, a compiled one as it is written; weights, `.grad`, mode,
-    buffers and random states stay as they are. Raises ValueError for a pattern without a match, a
-    site of `sites` without a called module, a batch that the model refuses, and a loss that is not
-    one number; TypeError if the model is no module.
+    The model runs once with hooks; a compiled model runs uncompiled. Weights, `.grad`, mode,
+    buffers and random states stay as they are. Raises ValueError if a pattern matches no module, if
+    no module of a given site is called, if the model refuses the batch, and if the loss is not one
+    number; TypeError if the model is not a module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")

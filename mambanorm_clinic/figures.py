@@ -110,7 +110,7 @@ def _mark_non_finite(ax: Axes, positions) -> None:
 
 @styled
 def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: str) -> Figure:
-    """Return one panel a treatment, a line a seed, a cross where a run was no longer finite.
+    """Return one panel for each treatment, with a line for each seed and a cross where it failed.
 
     curves: treatment, seed, step, bits, up to the last finite step. ends: treatment, seed, failed.
     """

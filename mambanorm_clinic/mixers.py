@@ -37,7 +37,8 @@ NEW_DT_BIAS = (
     "the bias (dt_proj.bias or dt_bias) anew: mambanorm.block.init_dt_bias(bias); let an outer "
     "model.apply leave modules inside a Mamba block alone"
 )
-# Code that puts these parameters into a group without weight decay, as `is_undecayed` does.
+# Code for the reader: it puts the parameters for which `is_undecayed` is True into a group without
+# weight decay.
 UNDECAYED_GROUPS = (
     "spared = {n for n, p in model.named_parameters() if p.dim() < 2 or 'A_log' in n or "
     "n.endswith('bias') or getattr(p, '_no_weight_decay', False)}; "

@@ -57,7 +57,7 @@ DROPOUTS = nn.modules.dropout._DropoutNd
 TRANSPARENT = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 ACTIVATIONS = re.compile("ReLU|ELU|GELU|SiLU|Tanh|Sigmoid|Hardswish|Softplus|Mish")
-# Relative change from which two outputs differ: rounding changes them less.
+# Two outputs differ if their relative change is above this. Rounding changes them less.
 SMALLEST_CHANGE = 1e-5
 # Number of layers from which the guide calls post-norm hard to train.
 DEEP = 12
@@ -130,7 +130,7 @@ def differ(one: Tensor, other: Tensor) -> bool:
 
 
 def add_rows(x: Tensor) -> Tensor:
-    """Return a tensor with as many rows added, of other values if they are real numbers."""
+    """Return a tensor with twice as many rows; added rows of a float tensor have other values."""
     if not x.dim():
         return x
     return torch.cat([x, 1.7 * x.flip(0) + 0.3 if x.is_floating_point() else x])

@@ -46,8 +46,8 @@ SITES_IN_FRONT = {
 }
 # Sites that the scan reads, or that follow it: a NaN there is an overflow, whatever came before.
 AROUND_SCAN = set(SITES_IN_FRONT) - {"conv", "z"}
-# Gradients vanish if the ratio of the first weights' to the last weights' is below FLOW, and
-# explode above its inverse. Fewer weight matrices than FLOW_MATRICES say nothing.
+# Gradients vanish if the norm of the first weights' gradient divided by that of the last is below
+# FLOW, and explode above 1/FLOW. Models with fewer than FLOW_MATRICES matrices are not judged.
 FLOW = 1e-4
 FLOW_MATRICES = 8
 # Decades in 8 layers from which growth is reported: √l, a sum of independent branches, has 0.7.

@@ -172,8 +172,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Step:
-    """A step in the ring: number, loss (NaN if unknown), L2 norm of all gradients; outputs and
-    gradients as in Batch.
+    """One of the last steps, which the watch keeps.
+
+    number, loss (NaN if unknown), L2 norm of all gradients; outputs and gradients as in Batch.
     """
 
     number: int
@@ -429,10 +430,10 @@ class Watched:
         return path
 
     def _run_again(self) -> tuple[PassRecorder, str]:
-        """Return the record of the last batch, and why its failure was not found ("" if it was).
+        """Run the last batch again and return its record, and why the failure did not recur or "".
 
-        The weights, autocast and dropout masks are the same (on a GPU dropout draws anew). Whatever
-        the model's code raises, the weights must still be saved.
+        Weights, autocast and dropout masks are those of the first time (on a GPU dropout draws new
+        masks). Errors of the model's code are caught, so that the weights are still saved.
         """
         recorder = PassRecorder(places_of(self.model), own_sites=True)
         self._running_again = True

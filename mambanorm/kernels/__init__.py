@@ -1,7 +1,7 @@
 """The kernels: the fused loops of norms, block and scan, and the code that starts them.
 
-    backends.py            chooses the back end of an operation; the scan of mamba-ssm
-    runtime.py             helpers of the CPU kernels, and their start
+    backends.py            chooses the back end of an operation, and calls mamba-ssm's scan
+    runtime.py             helper functions of the CPU kernels, and what launches them
     threads.py             the number of threads
     warm.py                compiles the CPU kernels, on two cores
     scan_cpu.py            the selective scan on the CPU; its loops are in scan_cpu_loops.py

@@ -182,9 +182,9 @@ class _TokenNorm(torch.autograd.Function):
 
 
 def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and centred second moment of each row and channel, and x.
+    """Return the mean m and the centred second moment v of each row and channel, and x again.
 
-    Both are (B, 1, D) and computed over the valid positions.
+    m and v are (B, 1, D), over the valid positions. Use the returned x: it adds up its gradients.
     """
     return _Moments.apply(x, lengths)
 

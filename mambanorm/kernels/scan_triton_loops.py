@@ -253,9 +253,9 @@ def forward_kernel(
 ):  # fmt: skip
     """Compute out (B, L, D).
 
-    h at the start of every chunk is stored in `states` (B, chunks, N, D), that at the end in `last`
-    (B, D, N). dt_weight, D, bias, states and last may be None. With dt_weight (D, R), Δ is its
-    product with the numbers in `delta` (B, G, R, L).
+    `states` (B, chunks, N, D) receives h at the start of each chunk, `last` (B, D, N) receives h
+    after the last step of the sequence. dt_weight, D, bias, states and last may be None.
+    With dt_weight (D, R), Δ is its product with the numbers in `delta` (B, G, R, L).
     """
     row, first, d, inside = program_channels(sizes, BLOCK)
     n, step = tl.arange(0, LANES).to(tl.int64), tl.arange(0, TILE)[:, None, None]

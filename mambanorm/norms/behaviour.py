@@ -22,7 +22,7 @@ ROWS, POSITIONS, CHANNELS = 3, 6, 8
 LENGTHS = torch.tensor([POSITIONS, POSITIONS - 2, POSITIONS - 3])
 # A value is changed by these. One direction is not enough: a maximum ignores smaller values.
 SHIFTS = (-3.0, 4.0)
-# An output, which is of order 1, has changed if it differs by more.
+# Outputs are of order 1. A difference above this counts as a change.
 CHANGED = 1e-9
 # Steps of finite differences; the longer one is for norms that compute in float32.
 STEPS = (1e-6, 1e-3)
@@ -148,7 +148,8 @@ def _axes(rows: Tensor, positions: Tensor, channels: Tensor) -> tuple[str, ...]:
     if positions.fill_diagonal_(False).any():
         axes.append("L")
     joined = channels.fill_diagonal_(True).float()
-    for _ in range(3):  # a median depends on some channels only: join those that share one
+    # A median depends on some channels only: join channels that influence the same output.
+    for _ in range(3):
         joined = (joined @ (joined + joined.T)).sign()
     if (joined.sum(1) > 1).any():
         axes.append("D" if joined.all() else "D/G")

@@ -21,8 +21,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 def is_plain(layer: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
     """Return True if calling the layer is the same as using its weights.
 
-    It is exactly of torch's class `kind`, has neither hooks nor a `forward` of the instance, and
-    its weight is an ordinary tensor.
+    That is, its type is exactly `kind` (no subclass), it has no hooks, the instance does not
+    override `forward`, and its weight is an ordinary tensor.
     """
     if type(layer) is not kind or kind.forward is not FORWARD[kind]:  # type: ignore[index]
         return False
@@ -63,7 +63,7 @@ def image_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
 
 
 def _is_depthwise(conv: nn.Conv1d | nn.Conv2d) -> bool:
-    """Return True for the convolution that the fused operation computes."""
+    """Return True for a depthwise convolution without stride or dilation, as `conv_silu` needs."""
     if conv.bias is None or conv.padding_mode != "zeros":
         return False
     is_grouped = conv.groups == conv.in_channels == conv.out_channels

@@ -97,7 +97,7 @@ def recommend_mamba(task: str | None, causal: bool, batch_size: int | None) -> R
 def _score(row: pd.Series, kind: str) -> str:
     """Return the test score of an arm: accuracy, or the loss in bits a character."""
     seeds = f"(mean ± sd, {row.n:.0f} seeds)"
-    if kind == "language":  # a ranking has minus the loss
+    if kind == "language":  # a ranking holds the negated loss
         return f"{-row['mean']:.2f} ± {row.sd:.2f} bits a character {seeds}"
     return f"{row['mean']:.1f} ± {row.sd:.1f} % {seeds}"
 

@@ -198,7 +198,7 @@ def in_words(mistakes: pd.DataFrame, measured: Mapping[str, pd.DataFrame]) -> st
 
 
 def batch_gaps(frame: pd.DataFrame) -> dict[int, Gap]:
-    """Return the batch size → BN − GN, from the rows of `batch_size` or `dense`."""
+    """Return batch size → accuracy with BN minus that with GN. frame: `batch_size` or `dense`."""
     return {n: Gap(rows, "norm", "BN", "GN") for n, rows in frame.groupby("batch")}
 
 

@@ -226,8 +226,10 @@ def verdicts(
     scale: str | None = None,
     tasks: Iterable[str] | None = None,
 ) -> list[Verdict]:
-    """Return one verdict for each claim and task; a claim without runs has one, with n = 0. tasks:
-    None = those of `judged_tasks`.
+    """Return one verdict for each claim and task.
+
+    A claim without any runs gets a single verdict with n = 0. tasks: None = those of
+    `judged_tasks`.
     """
     evidence = Evidence(frame, scale)
     found: list[Verdict] = []

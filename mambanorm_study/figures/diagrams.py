@@ -111,7 +111,7 @@ def draw_cells(ax: Axes, cells: np.ndarray, colour: str, hatch: str = "") -> Non
 MAIN, GATE, TOP, BELOW = 0.0, -1.25, 0.95, -0.62
 
 
-class Station(NamedTuple):
+class Box(NamedTuple):
     """One box of the flow diagram with its centre at x, y.
 
     Its text is ⊗ or ⊕ for a round sign, and – for a dashed box where no norm stands.
@@ -140,54 +140,54 @@ STEP = 1.05
 INSIDE = ("B", "C", "delta", "delta_after")  # sites of the SSM's inputs
 
 
-def block_stations(arm: str | Arm) -> dict[str, Station]:
-    """Return key → station of the block of an arm, in the order of Eq. 1–3.
+def diagram_boxes(arm: str | Arm) -> dict[str, Box]:
+    """Return key → box of the block of an arm, in the order of Eq. 1–3.
 
     The key of a further site is `+site`.
     """
     arm = Arm.parse(arm)
     norms = {"N1": arm.n1, "N2": arm.n2, **{f"+{site}": norm for site, norm in arm.more}}
-    stations, shift = {}, 0.0
+    boxes, shift = {}, 0.0
     for key, text, x in LINE:
         if key.startswith("+") and key not in norms:
             continue
         if key.startswith("+"):
             shift += STEP
         if key in norms:
-            stations[key] = _norm_station(norms[key], x + shift)
+            boxes[key] = _norm_station(norms[key], x + shift)
         else:
-            stations[key] = Station(text, x + shift, colour=SSM_GREY if key == "ssm" else WHITE)
-    stations["gate_lin"] = Station("Lin", 2.75, GATE)
-    stations["gate_silu"] = Station("SiLU", 4.85, GATE)
+            boxes[key] = Box(text, x + shift, colour=SSM_GREY if key == "ssm" else WHITE)
+    boxes["gate_lin"] = Box("Lin", 2.75, GATE)
+    boxes["gate_silu"] = Box("SiLU", 4.85, GATE)
     if "+z" in norms:
-        stations["+z"] = _norm_station(norms["+z"], 3.8, GATE)
+        boxes["+z"] = _norm_station(norms["+z"], 3.8, GATE)
     inside = [site for site in INSIDE if f"+{site}" in norms]
     for i, site in enumerate(inside):
-        x, norm = stations["ssm"].x + 0.98 * (i - (len(inside) - 1) / 2), norms[f"+{site}"]
+        x, norm = boxes["ssm"].x + 0.98 * (i - (len(inside) - 1) / 2), norms[f"+{site}"]
         text = f"{SYMBOLS.get(site, site)}: {norm}"
-        stations[f"+{site}"] = Station(text, x, BELOW, norm_colour(norm))
-    return stations
+        boxes[f"+{site}"] = Box(text, x, BELOW, norm_colour(norm))
+    return boxes
 
 
-def _norm_station(name: str, x: float, y: float = MAIN) -> Station:
-    return Station("–", x, y) if name == "None" else Station(name, x, y, norm_colour(name))
+def _norm_station(name: str, x: float, y: float = MAIN) -> Box:
+    return Box("–", x, y) if name == "None" else Box(name, x, y, norm_colour(name))
 
 
 def draw_block(ax: Axes, arm: str | Arm, *, fontsize: float = 9) -> None:
     """Draw the block of an arm as a flow diagram."""
-    stations = block_stations(arm)
-    end = max(station.x for station in stations.values())
+    boxes = diagram_boxes(arm)
+    end = max(box.x for box in boxes.values())
     ax.set_axis_off()
     ax.set(xlim=(-0.35, end + 1.25), ylim=(GATE - 0.6, TOP + 0.3), aspect="equal")
-    for key, station in stations.items():
-        _draw_station(ax, key, station, fontsize)
-    _draw_flow(ax, stations)
+    for key, box in boxes.items():
+        _draw_station(ax, key, box, fontsize)
+    _draw_flow(ax, boxes)
     _write(ax, -0.1, MAIN, "$x$", fontsize + 1.5)
     _write(ax, end + 1.0, MAIN, "$y$", fontsize + 1.5)
 
 
-def _draw_station(ax: Axes, key: str, station: Station, fontsize: float) -> None:
-    text, x, y, colour = station
+def _draw_station(ax: Axes, key: str, box: Box, fontsize: float) -> None:
+    text, x, y, colour = box
     if text in "⊗⊕":
         _write(ax, x, y, text, fontsize * 1.9)
         return
@@ -224,17 +224,17 @@ def _write(ax: Axes, x: float, y: float, text: str, size: float, colour: str = I
     ax.text(x, y, text, ha="center", va="center", fontsize=size, color=colour, zorder=4)
 
 
-def _draw_flow(ax: Axes, stations: dict[str, Station]) -> None:
-    line = [station for station in stations.values() if station.y == MAIN]
-    gate = [stations[key] for key in ("gate_lin", "+z", "gate_silu") if key in stations]
+def _draw_flow(ax: Axes, boxes: dict[str, Box]) -> None:
+    line = [box for box in boxes.values() if box.y == MAIN]
+    gate = [boxes[key] for key in ("gate_lin", "+z", "gate_silu") if key in boxes]
     for a, b in (*itertools.pairwise(line), *itertools.pairwise(gate)):
         arrow(ax, (a.x + a.half, a.y), (b.x - b.half, b.y))
-    first, last, ssm = line[0], line[-1], stations["ssm"].x
+    first, last, ssm = line[0], line[-1], boxes["ssm"].x
     arrow(ax, (0.1, MAIN), (first.x - first.half, MAIN))
     arrow(ax, (last.x + last.half, MAIN), (last.x + 0.85, MAIN))
-    for x in [station.x for station in stations.values() if station.y == BELOW]:
+    for x in [box.x for box in boxes.values() if box.y == BELOW]:
         arrow(ax, (x, BELOW + 0.15), (ssm + 0.2 * (x - ssm), MAIN - 0.25))
-    fork, times, plus = 1.98, stations["times"].x, stations["plus"].x
+    fork, times, plus = 1.98, boxes["times"].x, boxes["plus"].x
     arrow(ax, (fork, MAIN), (fork, GATE), (gate[0].x - 0.39, GATE))
     arrow(ax, (gate[-1].x + 0.39, GATE), (times, GATE), (times, MAIN - 0.22))
     arrow(ax, (0.4, MAIN), (0.4, TOP), (plus, TOP), (plus, MAIN + 0.22))

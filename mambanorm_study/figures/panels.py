@@ -77,11 +77,12 @@ def arm_panels(
     join: str = "",
     apart: float = 0.4,
 ):
-    """Return a figure with the mean of each arm, its seeds and its fresh runs, and task → axes.
+    """Return a figure and its axes by task: the mean of each arm, its seeds and its fresh runs.
 
     Columns of `runs`: `place` (on the x axis, named by `label`), `group` and `norm` (the colour).
-    groups: group → the style of its means. Groups stand `apart`. bar: draw means as bars with their
-    sd, otherwise as large dots. join: lines connect the means that agree in this column.
+    groups: group → the style of its means. apart: their distance on the x axis. bar: draw means
+    as bars with their sd, otherwise as large dots. join: a column; lines connect the means with the
+    same value in it. Fresh runs are those that the reader's machine trained.
     """
     fig, panels = task_panels(runs, chance=bar)
     offsets = dict(zip(groups, jitter(len(groups), apart), strict=True))

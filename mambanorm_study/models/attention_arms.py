@@ -70,7 +70,7 @@ class AttentionArm(Arm):
 
     @classmethod
     def named(cls, name: str) -> AttentionArm:
-        """Return the arm with a name of NAMED."""
+        """Return the arm that NAMED lists under a name."""
         arm = cls(NAMED[name].norm, NAMED[name].norm)
         arm.name = name
         return arm

@@ -18,7 +18,7 @@ GROWTH_LAWS = {
     "faster (log y ~ l²)": np.square,
 }
 
-# Decades of float32 above 1: a growth that left this range was at least as large.
+# Decades from 1 to the largest float32. A growth that overflowed was at least this large.
 FLOAT32_DECADES = 38.0
 
 MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers", "site")

@@ -116,36 +116,36 @@ class Request:
         return configs
 
 
-def _start_here(request: Request) -> list[RunConfig]:
+def _start_here_runs(request: Request) -> list[RunConfig]:
     tasks = [*request.first_sequence, *request.sequences]
     values = [task for task in tasks if kind_of_input(task) == "values"]
     two_arms = [Arm("RMSN", "None"), Arm("RMSN", "GN")]
     return grid(two_arms, values[:1], scale=request.small_scale, seeds=1)
 
 
-def _type(request: Request) -> list[RunConfig]:
+def _type_runs(request: Request) -> list[RunConfig]:
     return request.runs(TYPE_ARMS, request.sequences)
 
 
-def _position(request: Request) -> list[RunConfig]:
+def _position_runs(request: Request) -> list[RunConfig]:
     return request.runs(POSITION_ARMS, request.sequences)
 
 
-def _combination(request: Request) -> list[RunConfig]:
+def _combination_runs(request: Request) -> list[RunConfig]:
     return request.runs(GRID_ARMS, request.grid_sequences or request.sequences)
 
 
-def _normvary(request: Request) -> list[RunConfig]:
+def _normvary_runs(request: Request) -> list[RunConfig]:
     further = [arm for arm in NORMVARY_ARMS if arm not in NORMVARY_CORE_ARMS]
     core_runs = request.runs(NORMVARY_CORE_ARMS, request.sequences)
     return unique(core_runs + request.runs(further, request.grid_sequences))
 
 
-def _diagnostics(request: Request) -> list[RunConfig]:
+def _diagnostics_runs(request: Request) -> list[RunConfig]:
     return grid(four_arms("BN"), scale=request.small_scale, seeds=1)
 
 
-def _validation(request: Request) -> list[RunConfig]:
+def _validation_runs(request: Request) -> list[RunConfig]:
     """Return the arms of each comparison by themselves: they share more recorded seeds than all
     arms do.
     """
@@ -155,11 +155,11 @@ def _validation(request: Request) -> list[RunConfig]:
     return unique(config for some in comparisons for config in request.runs(some, tasks))
 
 
-def _vision(request: Request) -> list[RunConfig]:
+def _vision_runs(request: Request) -> list[RunConfig]:
     return request.runs([*GRID_ARMS, *NORMVARY_ARMS], request.images)
 
 
-def _autonorm(request: Request) -> list[RunConfig]:
+def _autonorm_runs(request: Request) -> list[RunConfig]:
     tasks = request.transformer_tasks
     if not tasks:  # a Mamba's runs alone do not answer the notebook's question
         return []
@@ -169,7 +169,7 @@ def _autonorm(request: Request) -> list[RunConfig]:
     return autonorm_runs(tasks, scale, seeds) + crossing
 
 
-def _beyond(request: Request) -> list[RunConfig]:
+def _beyond_runs(request: Request) -> list[RunConfig]:
     if request.scale != STUDY_SCALE:
         return site_runs(request.scale, request.first_sequence, request.seeds)
     tasks = request.grid_sequences[:1]
@@ -191,27 +191,27 @@ class Notebook:
 SEQUENCES = ("values", "tokens")
 NOTEBOOKS = {
     "00_start_here": Notebook(
-        "what is this, what do I need, what does one run look like?", ("values",), _start_here
+        "what is this, what do I need, what does one run look like?", ("values",), _start_here_runs
     ),
     "01_normalization": Notebook(
         "what does each norm compute, over which axes, and what does it cost?"
     ),
     "02_mamba_block": Notebook("how does a Mamba block work, and where can a norm stand?"),
-    "03_type": Notebook("the same norm before and after: which type?", SEQUENCES, _type),
-    "04_position": Notebook("before or after the SSM?", SEQUENCES, _position),
-    "05_combination": Notebook("which pair?", SEQUENCES, _combination),
-    "06_normvary": Notebook("can the norm be learned?", SEQUENCES, _normvary),
-    "07_diagnostics": Notebook("why does it work?", SEQUENCES, _diagnostics),
+    "03_type": Notebook("the same norm before and after: which type?", SEQUENCES, _type_runs),
+    "04_position": Notebook("before or after the SSM?", SEQUENCES, _position_runs),
+    "05_combination": Notebook("which pair?", SEQUENCES, _combination_runs),
+    "06_normvary": Notebook("can the norm be learned?", SEQUENCES, _normvary_runs),
+    "07_diagnostics": Notebook("why does it work?", SEQUENCES, _diagnostics_runs),
     "08_validation": Notebook(
         "does the proposal beat the original, and which of its norms brings the gain?",
         SEQUENCES,
-        _validation,
+        _validation_runs,
     ),
-    "09_vision": Notebook("does it hold for images?", ("vision",), _vision),
+    "09_vision": Notebook("does it hold for images?", ("vision",), _vision_runs),
     "10_autonorm": Notebook(
         "can a network choose its norm token by token, in a Transformer and in Mamba?",
         ("vision", "table"),
-        _autonorm,
+        _autonorm_runs,
     ),
     "11_choosing": Notebook("which norm when, and which mistakes are common?"),
     "12_verdicts": Notebook("every claim, every verdict, one page: what holds, and what to take"),
@@ -219,7 +219,7 @@ NOTEBOOKS = {
         "beyond the paper: the norms of Jamba, Mamba-2 and others, at their own sites, and what "
         "these models' authors say",
         SEQUENCES,
-        _beyond,
+        _beyond_runs,
     ),
     "14_clinic": Notebook("your own Mamba goes NaN: where does it begin, and what cures it?"),
     "15_your_norm": Notebook(

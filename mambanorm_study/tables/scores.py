@@ -67,7 +67,7 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     table["score"] = accuracy("test_accuracy")
     for name in CORRUPTED:
         table[name] = accuracy(name)
-        # a failed run has nothing to lose
+        # a diverged run is at chance already: corruption cannot lower it
         table[f"{name}_change"] = (table[name] - table.score).mask(diverged)
     table["bits"] = bits("test_loss")
     table["validation"] = accuracy("best_val_accuracy").mask(is_text, bits("best_val_loss"))

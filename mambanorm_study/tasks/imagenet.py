@@ -116,7 +116,7 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
     """Return colour photographs (n, edge, edge, 3), float32 in [-1, 1], read batch by batch.
 
     Test is ImageNet's own val, validation a twentieth of train. The seed decides which photographs
-    are used, except at lab and paper.
+    are used; the scales "lab" and "paper" use all of them.
     """
     folder, classes = _classes(name, scale)
     if not classes:

@@ -79,7 +79,7 @@ def three_parts(ids: Tensor) -> tuple[Tensor, ...]:
 
 
 def windows(ids: Tensor, length: int) -> Tensor:
-    """Return windows (n, L + 1) from the start on that predict each position once.
+    """Return windows (n, L + 1) of the text in which each position is a target exactly once.
 
     The characters after the last full window are left out. Raises ValueError if the text is too
     short for one window.

@@ -15,7 +15,7 @@ from mambanorm_clinic.figures import fig_cures
 from mambanorm_study import figures
 from mambanorm_study.figures.accuracy import best_combination
 from mambanorm_study.figures.colours import BEST
-from mambanorm_study.figures.diagrams import SHAPE, block_stations, moving_cells
+from mambanorm_study.figures.diagrams import SHAPE, diagram_boxes, moving_cells
 from mambanorm_study.tables.experiments import GRID_ARMS
 from mambanorm_study.tables.paper import PATTERN_ONLY, paper_values
 from mambanorm_study.tables.run_tables import (
@@ -438,10 +438,10 @@ def test_the_registry_names_the_axes_and_members_that_a_norms_output_depends_on(
 
 
 def test_figure_4_draws_the_arms_norms_and_dashes_none():
-    stations = block_stations("RMSN>SSM>None")
-    assert stations["N1"].text == "RMSN"
-    assert stations["N1"].colour == figures.PALETTE["RMSN"]
-    assert stations["N2"].text == "–"
+    boxes = diagram_boxes("RMSN>SSM>None")
+    assert boxes["N1"].text == "RMSN"
+    assert boxes["N1"].colour == figures.PALETTE["RMSN"]
+    assert boxes["N2"].text == "–"
     dashed = [
         patch
         for patch in figures.fig_block("RMSN>SSM>None").axes[0].patches
