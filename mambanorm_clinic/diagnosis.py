@@ -96,10 +96,10 @@ def diagnose(
     model: any module, in its current mode. sites.py knows the sites of this kit's models, of
     transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and of mamba-ssm's. For any other model
     every module without submodules is a site, unless `sites` maps names to patterns of module
-    names: {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input" for the input. Whatever the sites,
-    every module is checked for large and non-finite values. batch: a tensor, a tuple (input,
-    targets), or a dict of keyword arguments. loss(output, targets); None = the loss that the model
-    returns, as transformers' does when given labels, else the mean square of its output.
+    names: {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input" for the input. Every module
+    is checked for large and non-finite values. batch: a tensor, a tuple (input, targets), or a dict
+    of keyword arguments. loss(output, targets); None = the loss that the model returns, as
+    transformers' does when given labels, else the mean square of its output.
 
     The model runs once with hooks; a compiled model runs uncompiled. Weights, `.grad`, mode,
     buffers and random states stay as they are. Raises ValueError if a pattern matches no module, if
