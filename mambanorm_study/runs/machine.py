@@ -1,5 +1,7 @@
 """Device, versions, commit, machine and memory of a run."""
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import gc

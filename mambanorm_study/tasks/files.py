@@ -3,6 +3,8 @@
 Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the source of the data set states it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

@@ -10,6 +10,8 @@ al. (2011), SVHN; Krizhevsky (2009), CIFAR.
 Glossary: n images of H×W = edge×edge pixels; L = positions = (edge / averaging)².
 """
 
+from __future__ import annotations
+
 import gzip
 import io
 import zlib
