@@ -373,7 +373,7 @@ def model_cases():
     yield (
         "too many positions",
         lambda: words(positional="learned", positions=(4,))(IDS),
-        "5 positions, learned are 4",
+        "5 positions, the table of the model 4",
     )
 
 

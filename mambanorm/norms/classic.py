@@ -120,8 +120,8 @@ def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
 class InstanceNorm(SequenceNorm):
     """Instance norm: each channel of each row over L.
 
-    It has no running statistics, so train and eval are the same. To see which half an effect comes
-    from, `centre=False` does not subtract μ and `scale=False` does not divide by σ.
+    It has no running statistics, so train and eval are the same. `centre=False` does not subtract μ
+    and `scale=False` does not divide by σ, to tell the effects of the two apart.
     """
 
     def __init__(
