@@ -59,7 +59,7 @@ LENGTHS = {
     "a list": ([1, 2], "lengths must be a tensor of 2 whole numbers, got a list"),
     "flags": (
         torch.ones(B, dtype=torch.bool),
-        "lengths must be 2 whole numbers, one a row, got torch.bool",
+        "lengths must be 2 whole numbers, one per row, got torch.bool",
     ),
     "too long": (
         torch.tensor([1, L + 1]),

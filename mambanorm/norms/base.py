@@ -121,9 +121,9 @@ class TokenNorm(Norm):
             from mambanorm.kernels.norm import token_norm  # importing Numba takes a moment
 
             return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups)
-        return self.readable(x)
+        return self.reference(x)
 
-    def readable(self, x: Tensor) -> Tensor:
+    def reference(self, x: Tensor) -> Tensor:
         """Return N(x) in plain torch."""
         raise NotImplementedError
 

@@ -69,7 +69,7 @@ class GroupedRMSNorm(RMSNorm):
         super().__init__(d, **options)
         self.groups = groups
 
-    def readable(self, x: Tensor) -> Tensor:
+    def reference(self, x: Tensor) -> Tensor:
         y = F.rms_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
         return self.scaled(y.flatten(-2))
 
