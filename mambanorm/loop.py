@@ -1,6 +1,6 @@
 """The training loop, to be read from top to bottom.
 
-    fit                 one step a batch: learning rate, loss, backward, stop if the run diverged,
+    fit                 one step per batch: learning rate, loss, backward, stop if the run diverged,
                         optimizer step, callbacks
     batch_order         the rows of each step's batch
     build_optimizer     AdamW without weight decay on vectors, scalars and A_log

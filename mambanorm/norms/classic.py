@@ -278,6 +278,6 @@ class GroupNormToken(TokenNorm):
         self.groups = groups
 
     def reference(self, x: Tensor) -> Tensor:
-        # F.group_norm computes x·s + (β − μ·s), which loses digits with few channels a group
+        # F.group_norm computes x·s + (β − μ·s), which loses digits with few channels per group
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
         return self.scaled(y.flatten(-2))
