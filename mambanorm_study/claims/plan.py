@@ -6,13 +6,14 @@ the arms without a learning rate, then the test runs.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from mambanorm_study.basics.settings import STUDY_SCALE, check_scale, default_scale
-from mambanorm_study.claims.claim import Claim
+from mambanorm_study.claims.claim import MAIN_TASK, Claim
 from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence, tasks_of
 from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS, find_claim
 from mambanorm_study.config import RunConfig
@@ -26,7 +27,6 @@ from mambanorm_study.runs.grid import (
     unique,
 )
 from mambanorm_study.runs.needed_runs import TrainedRuns, train_needed
-from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.tables.experiments import fixed_runs, inside_task, lr_grid, model_of
 from mambanorm_study.tables.summaries import with_summaries
@@ -45,40 +45,35 @@ NEED_MODELS = {"H15v", "H16s"}
 
 
 def planned_tasks(claim: str | Claim, scale: str) -> list[str]:
-    """Return the tasks that a claim is asked on."""
+    """Return the tasks on which a claim is tested."""
     claim = find_claim(claim)
     if claim.runs != "tuned":
         return [inside_task(scale)]
     if scale == STUDY_SCALE:
-        return [task for task in TRAINED_TASKS if task in claim.tasks]
+        return [MAIN_TASK[claim.kind], *claim.other_tasks]
     return tasks_of(claim, VERDICT_TASKS, scale)
 
 
 def planned_seeds(claim: str | Claim, scale: str, task: str = "curves") -> tuple[int, ...]:
-    """Return the test seeds that are planned for the verdict on a claim."""
+    """Return the test seeds on which a claim is tested."""
     claim = find_claim(claim)
     if scale != STUDY_SCALE:
         return tuple(range(FIRST_TEST_SEED, FIRST_TEST_SEED + VERDICT_SEEDS))
-    further_seeds = () if task in claim.other_tasks else claim.further_seeds
-    return claim.seeds + further_seeds
+    return claim.seeds if task in claim.other_tasks else claim.seeds + claim.further_seeds
 
 
-def tuned_arms(
-    task: str, scale: str = STUDY_SCALE, *, with_further_seeds: bool = False
-) -> tuple[str, ...]:
-    """Return the arms of the claims that are asked on a task: of all, or of those with further
-    seeds.
+def tuned_arms(task: str, *, with_further_seeds: bool = False) -> tuple[str, ...]:
+    """Return the tuned arms of the claims that are tested on a task at the default scale: of all
+    claims, or only of those with further seeds.
     """
-    arms: dict[str, None] = {}
-    for claim in (CLAIMS | BEYOND).values():
-        if claim.runs != "tuned" or claim.kind != kind_of(task):
-            continue
-        if scale == STUDY_SCALE and task not in planned_tasks(claim, scale):
-            continue
-        if with_further_seeds and not claim.further_seeds:
-            continue
-        arms.update(dict.fromkeys(claim.arms))
-    return tuple(arms)
+    claims = [
+        claim
+        for claim in (CLAIMS | BEYOND).values()
+        if claim.runs == "tuned"
+        and task in planned_tasks(claim, STUDY_SCALE)
+        and (claim.further_seeds or not with_further_seeds)
+    ]
+    return tuple(dict.fromkeys(arm for claim in claims for arm in claim.arms))
 
 
 def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[int, ...]:
@@ -189,11 +184,8 @@ def train_verdicts(
     """
     scale = default_scale() if scale is None else scale
     claims = check_names("claims", claims)
-
-    def ask(frame: pd.DataFrame) -> list[RunConfig]:
-        return verdict_runs(claims, frame, seeds=seeds, tasks=tasks, scale=scale)
-
-    trained = train_needed(ask, scale, runs_dir, **engine)
+    find_needed = partial(verdict_runs, claims, seeds=seeds, tasks=tasks, scale=scale)
+    trained = train_needed(find_needed, scale, runs_dir, **engine)
     stored = load_runs(runs_dir, scale=scale)
     if stored.empty:
         return trained
