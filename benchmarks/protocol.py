@@ -63,7 +63,7 @@ def predict(frame: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFra
     """Return the predictions for pairs of claim and task: the words on the tuning seeds."""
     evidence, rows = Evidence(frame, STUDY_SCALE, tuning=True), []
     for claim, task in pairs:
-        verdict = judge(claim, evidence, task=task, tuning=True)
+        verdict = judge(claim, evidence, task=task)
         comparison = verdict.turns_on
         lrs = comparison.lrs or {}
         lr_text = ", ".join(f"{label(arm)} {lr:g}" for arm, lr in lrs.items())
