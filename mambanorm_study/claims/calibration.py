@@ -48,10 +48,8 @@ def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generato
     these true means.
     """
     shape = (len(truths) + 1, seeds)
-    if scenario == "t3":
-        noise = rng.standard_t(3, shape) / np.sqrt(3)
-    else:
-        noise = rng.standard_normal(shape)
+    is_t3 = scenario == "t3"
+    noise = rng.standard_t(3, shape) / np.sqrt(3) if is_t3 else rng.standard_normal(shape)
     if scenario == "skewed":
         noise[1:] = rng.standard_exponential((len(truths), seeds)) - 1
     if scenario == "unequal":
@@ -96,9 +94,9 @@ def calibrate(studies: int = 1_000) -> pd.DataFrame:
     each word, and `wrong`, that of the wrong one (NaN where the effect is at no mark).
     """
     rows = []
-    for scenario, structure, seeds in product(SCENARIOS, STRUCTURES, (8, 12)):
-        effects = (*WRONG, 2.0, 4.0) if structure == "one comparison" else WRONG
-        for truth in effects:
+    effects = (*WRONG, 2.0, 4.0)
+    for scenario, structure, seeds, truth in product(SCENARIOS, STRUCTURES, (8, 12), effects):
+        if truth in WRONG or structure == "one comparison":
             shares = simulate(structure, truth, scenario, seeds=seeds, studies=studies)
             rows.append(
                 {

@@ -133,9 +133,8 @@ class Claim:
         Numbers of the paper's main experiments are shown for every task. Those of another task of
         the paper (ListOps, for H8s) are shown for the same task only.
         """
-        is_shown = not self.paper_task or task == self.paper_task.lower()
         is_printed = self.printed_on and self.runs == "tuned" and comparison.column == "score"
-        if not (is_shown and is_printed):
+        if not is_printed or (self.paper_task and task != self.paper_task.lower()):
             return float("nan")
         return printed_difference(comparison.weights, self.kind, self.printed_on)
 

@@ -69,7 +69,7 @@ class Runs:
             return np.empty(0)
         if comparison.column == "range":
             return np.ptp(self.columns["score"], axis=0)
-        weights = np.array([comparison.weights[arm] for arm in self.arms])
+        weights = np.array([comparison.weights.get(arm, 0.0) for arm in self.arms])
         return comparison.offset + weights @ self.columns[comparison.column]
 
 
@@ -113,7 +113,6 @@ class Evidence:
         self.scale = scales[0]
         self.runs = scores(frame, self.scale)
         self.tasks = sorted(set(self.runs.task))
-        self._by_arm = dict(iter(self.runs.groupby(["task", "arm"])))
         self._runs_of_arm: dict[tuple, pd.DataFrame] = {}
         self._tuned: dict[tuple, pd.DataFrame] = {}
 
@@ -127,7 +126,7 @@ class Evidence:
         """
         key = (arm, task, changes)
         if key not in self._runs_of_arm:
-            runs = self._by_arm.get((task, arm), self.runs.iloc[:0])
+            runs = self.runs[(self.runs.task == task) & (self.runs.arm == arm)]
             ids = [
                 setting_id(task, self.scale, arm, float(run.lr), int(run.seed), changes)
                 for run in runs.itertuples()

@@ -91,8 +91,10 @@ def _h2(claim_id: str, kind: str) -> Claim:
 
 
 def _h3(claim_id: str, kind: str) -> Claim:
-    exceptions = {"sequence": "BN +0.0 and IN −3.9", "vision": "RMSN −2.1 and LN +0.2"}[kind]
-    mean = {"sequence": "+9.9", "vision": "+15.9"}[kind]
+    mean, exceptions = {
+        "sequence": ("+9.9", "BN +0.0 and IN −3.9"),
+        "vision": ("+15.9", "RMSN −2.1 and LN +0.2"),
+    }[kind]
     return Claim(
         id=claim_id,
         words="A norm after the SSM beats the same norm before it, on average over the norms.",

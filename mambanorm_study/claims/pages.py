@@ -1,6 +1,7 @@
 """The verdicts as notebook 12 and `mambanorm verdicts` show them: tables and lines of text."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import pandas as pd
 
@@ -34,12 +35,9 @@ def basis(found: Iterable[Verdict], source: str) -> str:
     return f"protocol {VERSION}, {scales} scale, {tasks}, {source}"
 
 
-ROW_COLUMNS = ("word", "comparison", "effect", "low", "high", "n", "smallest", "unit")
-
-
 def over_budget(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
     """Return the deciding comparison of every claim on tuned arms at each number of steps that was
-    run: claim, task, share (of the scale's steps), steps, and ROW_COLUMNS.
+    run. Columns: claim, task, share (of the scale's steps), steps, and fields of its `Row`.
 
     Claims that were run with one number of steps only are omitted.
     """
@@ -49,7 +47,8 @@ def over_budget(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
         if claim.runs == "tuned":
             for task in tasks_of(claim, evidence.tasks, scale):
                 rows += _budget_rows(claim, task, evidence, set(frame.steps[frame.task == task]))
-    return pd.DataFrame(rows, columns=["claim", "task", "share", "steps", *ROW_COLUMNS])
+    columns = ["claim", "task", "share", "steps", "word", "comparison", "effect", "low", "high"]
+    return pd.DataFrame(rows, columns=[*columns, "n", "smallest", "unit"])
 
 
 def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int]) -> list[dict]:
@@ -70,5 +69,5 @@ def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int
         same = (row for row in verdict.rows if row.comparison == deciding and row.n)
         row = next(same, verdict.turns_on)
         facts = {"claim": claim.id, "task": task, "share": share, "steps": round(share * steps)}
-        rows.append(facts | {name: getattr(row, name) for name in ROW_COLUMNS})
+        rows.append(asdict(row) | facts)
     return rows

@@ -23,7 +23,6 @@ STRENGTH = (OPPOSITE, NO_GAIN, NO_WORD, CANNOT_TELL, SUPPORTED)
 
 # A 95 % interval leaves out 2.5 % on each side.
 ONE_SIDED = 0.025
-PLAIN = (ONE_SIDED, ONE_SIDED)
 
 # A comparison needs this many pairs of runs for a word: five differences of one sign come up by
 # chance once in 16 times.

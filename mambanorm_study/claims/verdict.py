@@ -225,13 +225,9 @@ def verdicts(
 def _judged_tasks(
     claim: Claim, evidence: Evidence, tasks: Iterable[str] | None = None
 ) -> list[str]:
-    if tasks is not None:
-        return tasks_of(claim, tasks, evidence.scale)
-    if evidence.scale == STUDY_SCALE:
-        planned = [t for t in planned_tasks(claim, evidence.scale) if t in evidence.tasks]
-        if planned:
-            return planned
-    return tasks_of(claim, evidence.tasks, evidence.scale)
+    if tasks is None and evidence.scale == STUDY_SCALE:
+        tasks = [task for task in planned_tasks(claim, STUDY_SCALE) if task in evidence.tasks]
+    return tasks_of(claim, tasks or evidence.tasks, evidence.scale)
 
 
 def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
@@ -254,19 +250,15 @@ def _deciding_row(
     if runs.missing:
         first = group[0]
         return Row(first.group, task, first.unit, claim.smallest_of(first), why=runs.missing)
-    validation = dict(zip(runs.arms, runs.columns["validation"].mean(axis=1), strict=True))
-
-    def validated(comparison: Comparison) -> float:
-        return sum(weight * validation[arm] for arm, weight in comparison.weights.items())
-
-    return _row(claim, max(group, key=validated), evidence, task, levels)
+    validated = [runs.differences(replace(one, column="validation")).mean() for one in group]
+    return _row(claim, group[int(np.argmax(validated))], evidence, task, levels)
 
 
 def _row(
-    claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = rule.PLAIN
+    claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = ()
 ) -> Row:
     """Return the row of one comparison. levels: the error levels of the ends of the interval that
-    gives the word.
+    gives the word; () = those of the plain interval.
     """
     smallest = claim.smallest_of(comparison)
     row = Row(comparison.name, task, comparison.unit, smallest, comparison.decides)
