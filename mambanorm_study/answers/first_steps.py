@@ -29,8 +29,8 @@ def start_here(runs: pd.DataFrame) -> str:
 
 
 def costs(table: pd.DataFrame) -> str:
-    """Return the cheapest norm, the time of RMSN beside LN, and the time of norms along the
-    sequence beside norms per token (notebook 01).
+    """Return which norm is the cheapest, and compare the times of RMSN and LN, and of norms along
+    the sequence and norms per token (notebook 01).
 
     table: `norm_catalog.norm_costs`.
     """

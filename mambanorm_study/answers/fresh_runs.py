@@ -6,7 +6,7 @@ from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.run_tables import label
 
-# Values of the column `lies` of runs that are not compared with an interval → their heading.
+# Runs that are not compared with an interval: value of the column `lies` → heading.
 NOT_COMPARED = {
     "diverged": "Diverged, and counted apart",
     "failed": "Could not be trained",

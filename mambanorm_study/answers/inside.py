@@ -42,6 +42,7 @@ def growth_factors(
     table = pd.concat(frames, names=["weights"]).reset_index("weights").query("mode == 'train'")
     for token in ("median", "largest"):
         factors = 10 ** (table[f"{token}_last"] - table[f"{token}_first"])
+        # three significant digits, without an exponent
         table[f"{token} token ×"] = [f"{float(f'{factor:.3g}'):,g}" for factor in factors]
     columns = ["weights", "task", "n_layers", "arm", "median token ×", "largest token ×", "law"]
     return table[columns].reset_index(drop=True)
@@ -83,14 +84,14 @@ def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> s
     rise = end[:, 0] / half_way[:, 0]
     quarter = max(len(rise) // 4, 1)
     before, after, calm = (pd.Series(spectrum_spread(s)) for s in (half_way, end, control))
-    changed, beside = after / before, calm / after
+    changed, ratio = after / before, calm / after
     return (
-        "From half way to its end the variance of its singular values changed by × "
-        f"{changed['within']:.2f} within and × {changed['between']:.2f} between layers; σ₁ by × "
-        f"{rise[:quarter].mean():.2f} in the first quarter of the blocks and × "
+        "In the second half of the run the variance of its singular values changed by a factor of "
+        f"{changed['within']:.2f} within and {changed['between']:.2f} between layers, and σ₁ by "
+        f"{rise[:quarter].mean():.2f} in the first quarter of the blocks and "
         f"{rise[-quarter:].mean():.2f} in the deepest. At about the same step the control "
-        f"RMSN→None had × {beside['within']:.2f} of that variance within and × "
-        f"{beside['between']:.2f} of it between layers."
+        f"RMSN→None had {ratio['within']:.2f} times this variance within and "
+        f"{ratio['between']:.2f} times this variance between layers."
     )
 
 

@@ -1,8 +1,8 @@
-"""Error rates and power of the rule: simulated studies whose truth is known, judged by rule.py.
+"""Error rates and power of the rule: rule.py judges simulated studies with known true effects.
 
 A simulated study has one run for each arm and seed; a comparison is the difference of two arms.
-Learning rates need no simulation: they are chosen on other seeds, so they are independent of the
-noise of the test.
+Learning rates are not simulated: they are chosen on other seeds, so they are independent of the
+noise on the test seeds.
 """
 
 from itertools import product
@@ -15,20 +15,20 @@ from mambanorm_study.claims.claim import SMALLEST_EFFECT
 from mambanorm_study.claims.plan import PROTOCOL
 from mambanorm_study.tables.run_tables import markdown_table
 
-# The standard deviation of a run's accuracy around the mean of its arm, in points, as in the
-# recorded runs.
+# The standard deviation of a run's accuracy around the mean of its arm in the recorded runs, in
+# points.
 SD = 1.3
 
-# The distance in points from the marks of those comparisons that must not decide.
+# The true effect, in points, of comparisons that must not decide.
 FAR = 20.0
 
-# Use of the comparisons in a claim → their number, and True if one suffices.
+# How a claim uses its comparisons → their number, and True if one suffices.
 STRUCTURES = {"one comparison": (1, False), "one of five": (5, True), "all of four": (4, False)}
 
 # A true effect at a mark, in points → the word that would be wrong there.
 WRONG = {0.0: rule.SUPPORTED, SMALLEST_EFFECT: rule.NO_GAIN}
 
-# The share of runs that fail in the last two scenarios, and the points that a failure costs.
+# The share of runs that fail in the last two scenarios, and how many points a failure costs.
 FAILURES, COST = 0.05, 40
 
 UNSEEN = "one side fails"
@@ -44,8 +44,8 @@ RECORDED = PROTOCOL.with_name("CALIBRATION.md")
 
 
 def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the differences (comparisons, seeds) of one study: each arm minus a common one, with
-    these true means.
+    """Return the differences (comparisons, seeds) of one study with these true means. Each
+    comparison is one arm minus an arm that all comparisons share.
     """
     shape = (len(truths) + 1, seeds)
     is_t3 = scenario == "t3"
@@ -63,8 +63,8 @@ def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generato
 
 
 def truths_of(structure: str, truth: float) -> list[float]:
-    """Return the true effects of a claim's comparisons that make a wrong word most likely: where
-    the wrong word needs all comparisons, all but one lie far on its side.
+    """Return the true effects of a claim's comparisons that make a wrong word most likely. If the
+    wrong word needs all comparisons, all but one are far on its side.
     """
     comparisons, one_suffices = STRUCTURES[structure]
     if one_suffices == (truth == 0):
@@ -91,7 +91,7 @@ def simulate(
 
 def calibrate(studies: int = 1_000) -> pd.DataFrame:
     """Return one row for each scenario, structure, number of seeds and true effect: the share of
-    each word, and `wrong`, that of the wrong one (NaN where the effect is at no mark).
+    each word, and the share of the wrong word as `wrong` (NaN if the effect is at neither mark).
     """
     rows = []
     effects = (*WRONG, 2.0, 4.0)

@@ -76,9 +76,9 @@ class Runs:
 class Evidence:
     """A run frame as `judge` reads it. Given an Evidence as `frame`, share what it has read.
 
-    tuning: read every comparison on the tuning seeds, as the protocol's predictions do. changes:
-    read runs that differ from those of the scale in these fields, such as dict(n_layers=8).
-    ValueError for a frame of several scales unless `scale` names one.
+    tuning: compare arms on the tuning seeds, as the protocol's predictions do. changes: use runs
+    with the scale's settings changed in these fields, such as dict(n_layers=8). ValueError for a
+    frame of several scales unless `scale` names one.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Evidence:
         return tuple(sorted(set(self.runs.seed[self.runs.task == task].astype(int))))
 
     def of_arm(self, arm: str, task: str, changes: tuple = ()) -> pd.DataFrame:
-        """Return an arm's runs at every learning rate. All other settings are those of the scale,
-        except for `changes`.
+        """Return an arm's runs at every learning rate that otherwise have the scale's settings with
+        `changes`.
         """
         key = (arm, task, changes)
         if key not in self._runs_of_arm:
@@ -167,8 +167,8 @@ class Evidence:
         A diverged run counts as chance. Of equally good learning rates the smaller one is returned.
         """
         means = self.tuned(arm, task).mean().dropna().round(9)
-        means = means.sort_values(ascending=False, kind="stable")
-        return float(means.index[rank]) if len(means) > rank else None
+        best_first = means.sort_values(ascending=False, kind="stable").index
+        return float(best_first[rank]) if len(best_first) > rank else None
 
     # the runs of several arms
 

@@ -101,11 +101,11 @@ def _h3(claim_id: str, kind: str) -> Claim:
         quote="We observe that, for both tasks, applying normalization after SSM generally yields "
         "better results.",
         where="§4.3, Table 1, Figure 6 (“the average of all data points”)",
-        quantity="test accuracy of None→N minus N→None, mean over five norms; beside it each norm, "
-        "and the mean without each",
+        quantity="test accuracy of None→N minus N→None, as a mean over five norms; in addition for "
+        "each norm, and as a mean without each norm",
         paper=f"mean {mean} points; three of five norms by more than one point ({exceptions})",
         comparisons=after_against_before(),
-        note={"sequence": "the paper's mean rests on GN: without it, it is 0.0"}.get(kind, ""),
+        note={"sequence": "the paper's mean depends on GN: without GN it is 0.0"}.get(kind, ""),
     )
 
 
@@ -121,8 +121,8 @@ def _h4(claim_id: str, kind: str) -> Claim:
         paper={"sequence": "+49.6 points", "vision": "+20.7 points"}[kind],
         comparisons=(minus(pair("None", "GN"), pair("GN", "None")),),
         further_seeds=FURTHER_TEST_SEEDS,
-        note="that GN gains most, which version 1 tested, is nowhere in the paper; in its vision "
-        "Table 1 BN gains more",
+        note="the paper does not say that GN gains most, which version 1 tested; in its Table 1 "
+        "for images BN gains more",
     )
 
 
@@ -184,20 +184,20 @@ def _h8(claim_id: str, kind: str) -> Claim:
     best = BEST_AFTER[kind]
     proposal = pair("NormVary", best)
     original = {"sequence": "RMSN>SSM>None", "vision": "LN>SSM>LN"}[kind]
-    # For sequences the paper changes N1 and N2 at once (I7): each of the two steps alone. On images
-    # the original has LN after the SSM already.
-    steps = [(proposal, "RMSN>SSM>GN"), ("NormVary>SSM>None", original)]
-    steps = steps if kind == "sequence" else []
-    # the gain from learning the weights of the mixture, and the gain over N2 alone
-    steps += [(proposal, pair("NormVary-fixed", best)), (proposal, pair("None", best))]
+    # For sequences the paper changes N1 and N2 at once (I7): these are the two steps alone. On
+    # images the original has LN after the SSM already.
+    steps = {
+        "sequence": [(proposal, "RMSN>SSM>GN"), ("NormVary>SSM>None", original)],
+        "vision": [],
+    }[kind]
     return Claim(
         id=claim_id,
         words=f"NormVary→{best} beats the original {Arm.parse(original).label}.",
         quote="It can be observed that our proposed method outperforms the original model in terms "
         "of experimental results",
         where="§4.5, Table 2",
-        quantity="test accuracy, the proposal minus the original; beside it what tells NormVary's "
-        "share from N2's, and the proposal minus its second norm alone",
+        quantity="test accuracy of the proposal minus the original; in addition the parts of this "
+        "step, and the proposal minus its second norm alone",
         paper={
             "sequence": "ListOps 37.90 → 40.27 %",
             "vision": "no row of Table 2 is named vision (I4e)",
@@ -205,6 +205,8 @@ def _h8(claim_id: str, kind: str) -> Claim:
         comparisons=(
             minus(proposal, original),
             *(minus(better, worse, decides=False) for better, worse in steps),
+            minus(proposal, pair("NormVary-fixed", best), decides=False),
+            minus(proposal, pair("None", best), decides=False),
         ),
         other_tasks=("listops",) if kind == "sequence" else (),
         further_seeds=FURTHER_TEST_SEEDS,
@@ -226,15 +228,15 @@ EXPLANATION = (
         "infinite values, causing the training to fail. […] However, when normalization is applied "
         "both before and after, the training proceeds smoothly without failure.",
         where="§4.6",
-        quantity="share of None→None runs that end non-finite, at each depth × learning rate, "
-        "against RMSN→RMSN there",
+        quantity="share of None→None runs that end non-finite, at each depth and learning rate, "
+        "compared with RMSN→RMSN at the same settings",
         paper="“consistently”; but its own no-norm models score 7.0 % and 10.7 % (I6)",
         comparisons=(Comparison("None→None fails", {NONE: 1.0, CONTROL: -1.0}),),
         smallest=50.0,
         runs="failure",
         seeds=FAILURE_SEEDS,
         one_suffices=True,
-        note="consistently means more often than not, at that setting",
+        note="we read “consistently” as more than half of the runs at a setting",
     ),
     Claim(
         id="H10s",
@@ -249,9 +251,9 @@ EXPLANATION = (
         "applied both before and after the SSM layer, the scale disparity between layers is "
         "further reduced",
         where="§4.6, Figure 9",
-        quantity="decades of the largest token's ‖y‖₂ in 8 blocks (BN, in training, at a run's "
-        "last finite step, where the model without norms fails); AIC of the best other law minus "
-        "that of the exponential",
+        quantity="growth of the largest token's ‖y‖₂ over 8 blocks, in powers of ten (with BN, in "
+        "train mode, at the last finite step of seeds whose model without norms fails); AIC of the "
+        "best other law minus the AIC of the exponential law",
         paper="Figure 9, no number printed",
         comparisons=(
             Comparison("None→None grows", {NONE: 1.0}, "growth"),
@@ -277,9 +279,10 @@ EXPLANATION = (
         "layers increases, the singular values of the deeper Mamba Blocks show the most "
         "significant growth",
         where="§4.6, Figure 10",
-        quantity="log₁₀ of the variance across blocks (rank by rank) at the last finite step over "
-        "that half way; slope over relative depth of the growth of each block's root mean square; "
-        "None→None minus the control RMSN→None of the same seed at the same steps",
+        quantity="log₁₀ of the variance of the singular values across blocks (rank by rank) at the "
+        "last finite step, divided by the variance half way; slope over relative depth of the "
+        "growth of each block's root mean square; both for None→None minus the control RMSN→None "
+        "with the same seed, at the same steps",
         paper="Figure 10, no number printed",
         comparisons=(
             Comparison(
@@ -296,8 +299,9 @@ EXPLANATION = (
         smallest=TENTH,
         runs="failing",
         seeds=INSIDE_SEEDS,
-        note="smallest effect of both: log₁₀ 1.1, one tenth more variance, one tenth more growth "
-        "of the deepest than of the first block; only seeds whose no-norm run failed can tell",
+        note="smallest effect of both: log₁₀ 1.1, that is 10 % more variance, and 10 % more growth "
+        "in the deepest block than in the first; only seeds whose run without norms failed are "
+        "compared",
     ),
     Claim(
         id="H12s",
@@ -307,16 +311,16 @@ EXPLANATION = (
         "regularizes the data distribution, preserves scale invariance of weight norms across "
         "layers of varying depths",
         where="§1, §5, Appendix B",
-        quantity="unevenness: log₁₀ of largest over smallest block, each the L2 norm of all its "
-        "weights after training over that at initialisation (12 blocks at quick, never fewer than "
-        "8); that of None→None minus that of None→N",
+        quantity="for each block the L2 norm of its weights after training, divided by the norm at "
+        "initialisation; unevenness is log₁₀ of the largest over the smallest of these ratios (at "
+        "least 8 blocks); the unevenness of None→None minus the unevenness of None→N",
         comparisons=tuple(minus(NONE, pair("None", n), column="unevenness") for n in NORM_CHOICES),
         smallest=UNEVEN,
         runs="deep",
         seeds=INSIDE_SEEDS,
         one_suffices=True,
-        note="smallest effect: log₁₀ 1.05, 5 % between the blocks. The paper's “higher weight "
-        "norms in deeper layers” says a direction as well, which is not asked for",
+        note="smallest effect: log₁₀ 1.05, a difference of 5 % between blocks. The paper also "
+        "names a direction (“higher weight norms in deeper layers”), which is not tested",
     ),
 )
 

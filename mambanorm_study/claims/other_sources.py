@@ -35,11 +35,11 @@ from mambanorm_study.tables.summaries import CORRUPTED
 
 # ------------------------------------------------------------------------------------ S2, AutoNorm
 
-ASKED = "S2 asks the question and asserts nothing; "
+ASKED = "S2 asks the question and makes no claim; "
 OUR_READING = (
-    "tested with S2's own x ⊙ α; beside it the published DyT, γ·tanh(αx)+β; with S2's MixUp, "
-    "DropPath and the like off, so that the norms alone differ; one weight a token and norms "
-    "behind the sum are our reading"
+    "S2's form of DyT, x ⊙ α, is tested, and in addition the published one, γ·tanh(αx)+β; S2's "
+    "MixUp, DropPath and other regularizers are off, so that only the norms differ; one weight for "
+    "each token and norms after the residual sum are our reading of S2"
 )
 
 # AutoNorm_Linear has S2's form of DyT, which decides; AutoNorm has the published one, with tanh.
@@ -51,7 +51,7 @@ AUTONORM_CLAIMS = (
         "the model exclusively utilizes Layer Normalization. This allows us to evaluate the "
         "baseline performance",
         where="S2, §IV",
-        quantity="test accuracy of AutoNorm_Linear minus FrozenLN; beside it AutoNorm, with tanh",
+        quantity="test accuracy of AutoNorm_Linear minus FrozenLN; in addition AutoNorm, with tanh",
         comparisons=(
             minus("AutoNorm_Linear", "FrozenLN"),
             minus("AutoNorm", "FrozenLN", decides=False),
@@ -66,8 +66,8 @@ AUTONORM_CLAIMS = (
         "learned adaptive weighting by the MLP offers a significant advantage over arbitrary "
         "combinations.",
         where="S2, §IV",
-        quantity="test accuracy of AutoNorm_Linear minus AutoNorm_Linear_RandomSelector; beside it "
-        "both with tanh",
+        quantity="test accuracy of AutoNorm_Linear minus AutoNorm_Linear_RandomSelector; in "
+        "addition both with tanh",
         comparisons=(
             minus("AutoNorm_Linear", "AutoNorm_Linear_RandomSelector"),
             minus("AutoNorm", "AutoNorm_RandomSelector", decides=False),
@@ -84,9 +84,9 @@ AUTONORM_CLAIMS = (
         quote="Robustness to noise and rotation: Evaluated using corrupted test loaders (e.g., "
         "Gaussian noise, random rotations) to assess model stability under perturbed inputs.",
         where="S2, §IV",
-        quantity="accuracy on the test rows with Gaussian noise (mean of 0.1, 0.2, 0.4 and 0.8 of "
-        "the inputs' standard deviation), and turned by a random angle (mean of at most 10, 20, 30 "
-        "and 45°), of AutoNorm_Linear minus FrozenLN",
+        quantity="accuracy on test rows with Gaussian noise (mean over 0.1, 0.2, 0.4 and 0.8 of "
+        "the inputs' standard deviation), and on rows rotated by a random angle (mean over at most "
+        "10, 20, 30 and 45°), of AutoNorm_Linear minus FrozenLN",
         comparisons=(
             *(minus("AutoNorm_Linear", "FrozenLN", f", {kind}", column=kind) for kind in CORRUPTED),
             *(
@@ -105,8 +105,8 @@ AUTONORM_CLAIMS = (
         ),
         paper_task="CIFAR-10",
         note=ASKED
-        + "a model that is better on clean rows has a head start, so what corruption changes "
-        "stands beside; " + OUR_READING,
+        + "a model that is better on clean rows has a head start on corrupted rows, so the change "
+        "is reported in addition; " + OUR_READING,
     ),
 )
 
@@ -115,7 +115,7 @@ AUTONORM_CLAIMS = (
 # The paper's norms that a language model can have; GN within one token.
 CAUSAL_NORMS = ("LN", "RMSN", "GN-token")
 
-EXTENSION = "the paper trains no language model: our extension to its claim about sequences"
+EXTENSION = "the paper trains no language model; this extends its claim about sequences"
 IN_BITS = dict(smallest=SMALLEST_BITS, paper=NO_NUMBER, paper_task="", other_tasks=())
 
 
@@ -144,8 +144,8 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
             id="H3l",
             words="In a language model a causal norm after the SSM beats the same norm before it, "
             "on average over the norms.",
-            quantity="test loss in bits a character of N→None minus None→N, mean over three "
-            "causal norms; beside it each norm, and the mean without each",
+            quantity="test loss in bits a character of N→None minus None→N, as a mean over three "
+            "causal norms; in addition for each norm, and as a mean without each norm",
             comparisons=after_against_before(CAUSAL_NORMS, column="bits"),
             note=EXTENSION,
             **IN_BITS,
@@ -155,15 +155,14 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
             id="H8l",
             words="In a language model NormVary→GN in causal form, NormVary-token→GN-token, beats "
             "the original RMSN→None.",
-            quantity="test loss in bits a character, the original's minus the proposal's; beside "
-            "it what tells NormVary-token's share from GN-token's, and the proposal minus its "
-            "second norm alone",
+            quantity="test loss in bits a character of the original minus the proposal; in "
+            "addition the parts of this step, and the proposal minus its second norm alone",
             comparisons=(
                 minus(proposal, original, column="bits"),
                 *(minus(better, worse, column="bits", decides=False) for better, worse in steps),
             ),
-            note=f"{EXTENSION}; of NormVary's five members the three that one token has: "
-            "GN-token, LN and RMSN",
+            note=f"{EXTENSION}; NormVary-token mixes the three of NormVary's five norms that are "
+            "defined for one token: GN-token, LN and RMSN",
             **IN_BITS,
         ),
     )
@@ -174,7 +173,7 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
 MAMBA, JAMBA = str(PRESETS["Mamba"].arm), str(PRESETS["Jamba"].arm)
 AFTER_GATE = str(PRESETS["Mamba-2-norms"].arm)
 
-NOT_COMPARABLE = "no number that these models could be held against"
+NOT_COMPARABLE = "no number that is comparable with these models"
 
 # Last letter of the claim → the column that is compared, its name, and the smallest effect.
 MEASURES = {
@@ -198,9 +197,9 @@ def _e3(claim_id: str) -> Claim:
         "final output projection.",
         where="Dao & Gu 2024 (Mamba-2), extra normalization",
         quantity=f"{measure}, RMSN on y·SiLU(z) against RMSN on y, each with RMSN "
-        "before the SSM; beside it what the norm after the gate brings at all",
+        "before the SSM; in addition the gain over no norm after the gate",
         smallest=smallest,
-        note="its authors put it there for stability and say nothing of accuracy",
+        note="its authors added it for stability and say nothing about accuracy",
     )
 
 
@@ -221,11 +220,12 @@ def _e4(claim_id: str) -> Claim:
         "zero-initialized parameter satisfies initial dynamical isometry and outperforms more "
         "complex approaches",
         where="against Bachlechner et al. 2021 (ReZero), abstract",
-        quantity=f"{measure}, RMSN against Scale at the same place, a learned gain a "
-        "channel, no more; beside it what the gain brings",
+        quantity=f"{measure}, RMSN minus Scale at the same site, where Scale is only a "
+        "learned gain for each channel; in addition the gain of Scale over no norm",
         smallest=smallest,
-        note="no test of ReZero, whose gain is one number a branch, starts at zero and stands on "
-        "the branch; here it is one a channel, starts at one and stands where the norm does",
+        note="this is not a test of ReZero, whose gain is one number for each branch and starts at "
+        "zero; here the gain is one number for each channel, starts at one, and is at the norm's "
+        "site",
     )
 
 
@@ -246,8 +246,9 @@ BEYOND_CLAIMS = (
         "that the output of s6 is often too large (then get inf and finally NaN) to be in data "
         "type float16.",
         where="VMamba's authors, issue 182 of its repository",
-        quantity="decades between the largest |y| of the scan, before the norm, and float16's "
-        "65,504, over 8 blocks and the first 256 test rows, with the weights that are tested",
+        quantity="decades between the largest |y| of the scan, before the norm, and 65,504, the "
+        "largest number of float16, over 8 blocks and the first 256 test rows, with the weights of "
+        "the tested model",
         runs="deep",
         seeds=INSIDE_SEEDS,
         measured="its authors do not say that the scan itself stays within float16: theirs is "
@@ -271,15 +272,16 @@ BEYOND_CLAIMS = (
         "spikes. We therefore added RMSNorm to internal activations. […] this stabilized training "
         "and prevented additional loss spikes.",
         where="Lieber et al. 2024 (Jamba), §6.4",
-        quantity="log₁₀ of the highest of five rates, 1 to 39 times the task's own, at which a "
-        "seed still has four fifths of what its best rate brings above chance (between two rates "
-        "by interpolation); beside it the test accuracy of each arm's best rate",
+        quantity="log₁₀ of the highest learning rate that trains, of five rates from 1 to 39 times "
+        "the task's: a seed still has four fifths of the accuracy above chance that its best rate "
+        "reaches (interpolated between two rates); in addition the test accuracy at each arm's "
+        "best rate",
         smallest=HIGHER_RATE,
         runs="ladder",
         seeds=LADDER_SEEDS,
-        note="its authors speak of loss spikes; a ladder of rates stands in for them, and no spike "
-        "is counted. A seed that still trains at 39 times is given 39 times; the best of five "
-        "rates is chosen on the test rows, of both arms",
+        note="its authors speak of loss spikes; here the highest learning rate that trains stands "
+        "for them, and no spike is counted. A seed that still trains at 39 times the rate counts "
+        "as 39 times; the best of the five rates is chosen on the test rows, for both arms",
     ),
     _e3("E3s"),
     _e4("E4s"),

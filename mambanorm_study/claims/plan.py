@@ -56,7 +56,7 @@ def planned_tasks(claim: str | Claim, scale: str) -> list[str]:
 
 
 def planned_seeds(claim: str | Claim, scale: str, task: str = "curves") -> tuple[int, ...]:
-    """Return the test seeds on which a claim is tested."""
+    """Return the test seeds of a claim on a task."""
     claim = find_claim(claim)
     if scale != STUDY_SCALE:
         return tuple(range(FIRST_TEST_SEED, FIRST_TEST_SEED + VERDICT_SEEDS))

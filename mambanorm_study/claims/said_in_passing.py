@@ -39,9 +39,9 @@ IN_PASSING = (
         "techniques not only stabilizes the training process but also significantly improves model "
         "performance",
         where="§5",
-        quantity="log₁₀ of the highest of five rates, 1 to 39 times the task's own, at which a "
-        "seed still has four fifths of what its best rate brings above chance; the mean of LN→GN "
-        "and GN→LN minus that of each rival",
+        quantity="log₁₀ of the highest learning rate that trains, of five rates from 1 to 39 times "
+        "the task's: a seed still has four fifths of the accuracy above chance that its best rate "
+        "reaches; the mean of LN→GN and GN→LN minus the mean of each rival",
         comparisons=tuple(
             means(f"two norms − {name}", TWO_NORMS, arms, column="reach")
             for name, arms in RIVALS.items()
@@ -49,8 +49,9 @@ IN_PASSING = (
         smallest=HIGHER_RATE,
         runs="ladder",
         seeds=LADDER_SEEDS,
-        note="smallest effect: a quarter more. The paper does not say what stable is: here it is "
-        "the rate that training bears, and every verdict says how many of its runs diverged",
+        note="smallest effect: a learning rate 25 % higher. The paper does not define "
+        "“stabilizes”: here it is the highest learning rate that trains. Every verdict also "
+        "reports how many runs diverged",
     ),
     Claim(
         id="H14s",
@@ -70,8 +71,8 @@ IN_PASSING = (
             minus(AFTER + CONSTANT, BEFORE + CONSTANT, decides=False),
         ),
         note="constants start at 1/√N; Δ keeps its projection, its bias and softplus. Without "
-        "selection a model may be worse in both places: only the difference of differences is "
-        "asked",
+        "selection a model may be worse at both sites: only the difference of the two differences "
+        "is tested",
     ),
     Claim(
         id="H15v",
@@ -81,9 +82,9 @@ IN_PASSING = (
         "regularizes the data distribution, preserves scale invariance of weight norms across "
         "layers of varying depths, and enhances the model's robustness",
         where="§1",
-        quantity="accuracy on corrupted test rows (mean over four strengths) minus that on the "
-        "clean ones, of None→N minus None→None, in runs that did not fail; beside it the accuracy "
-        "that is left",
+        quantity="accuracy on corrupted test rows (mean over four strengths) minus accuracy on "
+        "clean rows, of None→N minus None→None, in runs that did not fail; in addition the "
+        "accuracy on corrupted rows",
         comparisons=(
             *(
                 minus(pair("None", n), NONE, f", {kind}", column=f"{kind}_change")
@@ -97,8 +98,8 @@ IN_PASSING = (
             ),
         ),
         one_suffices=True,
-        note="the paper measures no robustness: the corruptions are those of S2. A model that "
-        "learned less has less to lose, so what is left stands beside",
+        note="the paper does not measure robustness; the corruptions are from S2. A model that "
+        "learned less has less to lose, so the accuracy on corrupted rows is reported in addition",
     ),
     Claim(
         id="H16s",
@@ -111,10 +112,10 @@ IN_PASSING = (
         "deeper layers, thereby increasing their sensitivity.",
         where="§4.6",
         quantity="from half way to the last finite step of a run that fails, None→None minus "
-        "RMSN→RMSN of the same seed at the same steps: by how much the entropy of the class "
-        "probabilities falls (256 validation rows); by how much log₁₀ of the change of a row's "
-        "loss grows (median of its size over rows and draws) where the two deepest blocks' weights "
-        "are multiplied by 1 + 0.05 times normal noise, against the two first blocks",
+        "RMSN→RMSN with the same seed at the same steps: by how much the entropy of the class "
+        "probabilities falls (256 validation rows); and by how much log₁₀ of the change of a row's "
+        "loss grows (median over rows and draws) if the weights of the two deepest blocks are "
+        "multiplied by 1 + 0.05 times normal noise, relative to the two first blocks",
         comparisons=(
             Comparison(
                 "fall of the entropy, against the control",
@@ -132,7 +133,7 @@ IN_PASSING = (
         smallest=0.1,
         runs="failing",
         seeds=FAILURE_SEEDS,
-        note="smallest effects: 0.1 nats, of the 2.3 that ten classes have; log₁₀ 1.1, a tenth "
-        "more. Only seeds whose no-norm run failed can tell",
+        note="smallest effects: 0.1 nats (ten classes have 2.3), and log₁₀ 1.1, which is 10 % "
+        "more. Only seeds whose run without norms failed are compared",
     ),
 )

@@ -125,10 +125,8 @@ class Verdict:
     @property
     def reason(self) -> str:
         """How many seeds would tell, or why there is no word; "" for the other words."""
-        if self.word == rule.NO_WORD:
-            return self.turns_on.why
         if self.word != rule.CANNOT_TELL:
-            return ""
+            return self.turns_on.why if self.word == rule.NO_WORD else ""
         seeds = self.turns_on.seeds_to_tell
         if seeds is None:
             return "more than 10,000 new seeds would be needed"
@@ -339,9 +337,8 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     """Return the comparison of two arms on a task, without a claim. Its word is better, worse,
     about the same, cannot tell, or no word.
     """
-    column, smallest = "score", SMALLEST_EFFECT
-    if kind_of(task) == "language":
-        column, smallest = "bits", SMALLEST_BITS
+    is_text = kind_of(task) == "language"
+    column, smallest = ("bits", SMALLEST_BITS) if is_text else ("score", SMALLEST_EFFECT)
     comparison = minus(arm, against, column=column)
     claim = Claim("E", "", "", "", "", (comparison,), smallest=smallest)
     row = _row(claim, comparison, evidence, task)
@@ -363,12 +360,13 @@ def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     for config in failure_runs(evidence.scale, evidence.seeds(task) or (0,)):
         name = f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}"
         cells.setdefault(name, []).append(config.run_id)
-    rows = []
-    for name, run_ids in cells.items():
-        row = Row(name, task, "% of runs", claim.smallest)
-        runs = evidence.runs[(evidence.runs.task == task) & evidence.runs.run_id.isin(run_ids)]
-        rows.append(_failure_row(row, runs, len(cells)))
-    return rows
+    runs = evidence.runs[evidence.runs.task == task]
+    return [
+        _failure_row(
+            Row(name, task, "% of runs", claim.smallest), runs[runs.run_id.isin(ids)], len(cells)
+        )
+        for name, ids in cells.items()
+    ]
 
 
 def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
