@@ -29,23 +29,19 @@ def run_end(run: RunResult) -> str:
     return f"went non-finite at {step}, first at `{run.first_nonfinite_site}`"
 
 
-def growth_factors(
-    untrained: pd.DataFrame, trained: pd.DataFrame, larger: pd.DataFrame
-) -> pd.DataFrame:
+def growth_factors(table: pd.DataFrame) -> pd.DataFrame:
     """Return by which factors the median token and the largest token grow from the first block to
-    the last, in train mode: one row for each state of the weights, task and arm.
+    the last, in train mode: one row for each phase, task, depth and arm.
 
-    The three frames are `inside.residual_growth` of untrained models, of trained models, and of
-    models with larger weights.
+    table: rows of `diagnostics.residual_growth`.
     """
-    frames = {"untrained": untrained, "trained": trained, "larger weights": larger}
-    table = pd.concat(frames, names=["weights"]).reset_index("weights").query("mode == 'train'")
+    table = table.query("mode == 'train'").reset_index(drop=True)
     for token in ("median", "largest"):
         factors = 10 ** (table[f"{token}_last"] - table[f"{token}_first"])
         # three significant digits, without an exponent
         table[f"{token} token ×"] = [f"{float(f'{factor:.3g}'):,g}" for factor in factors]
-    columns = ["weights", "task", "n_layers", "arm", "median token ×", "largest token ×", "law"]
-    return table[columns].reset_index(drop=True)
+    columns = ["phase", "task", "n_layers", "arm", "median token ×", "largest token ×", "law"]
+    return table[columns]
 
 
 def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: str) -> str:

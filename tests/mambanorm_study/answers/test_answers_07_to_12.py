@@ -79,15 +79,11 @@ ENDLESS = (1.0, np.inf, 1.2, np.inf)
 
 
 def test_growth_factors_are_those_from_the_first_block_to_the_last():
-    calm = grown(None_None=FLAT)
-    loud = grown(None_None=ENDLESS, None_BN=RISES, BN_None=FLAT)
-    table = answers.growth_factors(calm, grown(None_None=RISES), loud)
-    assert table.weights.tolist() == ["untrained", "trained", *["larger weights"] * 3]
-    table = table.set_index(["weights", "arm"])[["median token ×", "largest token ×"]]
-    assert table.loc["untrained", "None→None"].tolist() == ["1.26", "1.26"]
-    assert table.loc["trained", "None→None"].tolist() == ["1,000", "63,100"]
-    assert table.loc["larger weights", "None→None"].tolist() == ["inf", "inf"]
-    assert table.loc["larger weights", "BN→None"].tolist() == ["1.26", "1.26"]
+    table = answers.growth_factors(grown(None_None=ENDLESS, None_BN=RISES, BN_None=FLAT))
+    factors = table.set_index("arm")[["median token ×", "largest token ×"]]
+    assert factors.loc["None→None"].tolist() == ["inf", "inf"]
+    assert factors.loc["None→BN"].tolist() == ["1,000", "63,100"]
+    assert factors.loc["BN→None"].tolist() == ["1.26", "1.26"]
 
 
 def test_models_are_called_trained_only_if_every_one_of_them_beats_chance():
