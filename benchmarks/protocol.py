@@ -36,12 +36,14 @@ def claims_table() -> str:
         else:
             sizes = dict.fromkeys(f"{claim.smallest_of(group[0]):g}" for group in claim.deciding)
             marks = " / ".join(f"0 and {size}" for size in sizes) or "none"
-            judged = [c for c in claim.comparisons if c.decides or claim.measured]
+            judged = [c for c in claim.comparisons if c.decides or claim.why_no_word]
             units = ", ".join(dict.fromkeys(comparison.unit for comparison in judged))
         planned = planned_seeds(claim, "evening")
         fresh = "" if claim.runs == "tuned" else " (not fresh)"
         seeds = f"{min(planned)}–{max(planned)}{fresh}"
-        lines.append(f"| {claim.id} | {claim.words} | {claim.asks} | {units} | {marks} | {seeds} |")
+        lines.append(
+            f"| {claim.id} | {claim.words} | {claim.condition} | {units} | {marks} | {seeds} |"
+        )
     return "\n".join(lines) + "\n"
 
 

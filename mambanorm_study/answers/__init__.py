@@ -7,7 +7,7 @@
     vision.py        09: the same norms on images
     autonorm.py      10: the learned choice of a norm compared with LN
     verdicts.py      12, 13 and 15: the claims that hold, further sites, the card of a norm
-    fresh_runs.py    do the reader's fresh runs agree with the recorded runs?
+    fresh_runs.py    do runs on new seeds agree with the recorded runs?
     phrases.py       phrases that several answers share
 
 The functions take frames and return Markdown or a table. They neither train nor read the run store.

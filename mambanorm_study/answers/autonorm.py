@@ -1,4 +1,4 @@
-"""Notebook 10: is a learned choice of norm better than LN alone, and is it more robust?"""
+"""Notebook 10: is a learned choice between norms better than LN alone, and is it more robust?"""
 
 from collections.abc import Collection, Mapping
 
@@ -14,7 +14,7 @@ from mambanorm_study.answers.phrases import (
 
 
 def rmse_text(differences: pd.Series) -> str:
-    """Return a difference of RMSE over seeds: "RMSE +0.48 [−0.67, 1.63]"."""
+    """Return a mean of RMSE differences, one per seed: "RMSE +0.48 [−0.67, 1.63]"."""
     mean, low, high = mean_difference(differences)
     interval = f"[{low:.2f}, {high:.2f}]" if len(differences) > 1 else "(one seed: no interval)"
     return f"RMSE {mean:+.2f} {interval}".replace("-", "−")
@@ -55,7 +55,10 @@ def _weights_text(weights: pd.DataFrame) -> str:
         return "No selector was recorded."
     means = weights.groupby("block", sort=False).w0.mean()
     blocks = join_words(f"{w0:.2f} ({block})" for block, w0 in means.items())
-    return f"The weight of DyT started at a half and ended at {blocks}; the rest is LN's (one run)."
+    return (
+        f"The weight of DyT started at 0.5 and ended at {blocks} (one run). LN has one minus this "
+        "weight."
+    )
 
 
 def is_choice_better(
@@ -65,15 +68,15 @@ def is_choice_better(
     crossed: pd.DataFrame,
     *,
     weights: pd.DataFrame,
-    held: pd.DataFrame,
+    corrupted: pd.DataFrame,
     ratios: Mapping[str, float],
 ) -> str:
     """Return the answer of notebook 10: what selectors choose, and how they compare with FrozenLN,
     with random and fixed blends, and with boosted trees.
 
     Any frame but `runs` may be empty. steps, controls, crossed: `tables.paired_steps` against
-    FrozenLN, of the blends, and inside Mamba. weights: `selector_weights` of a trained model. held:
-    `robustness.against`. ratios: task → RMSE divided by that of boosted trees.
+    FrozenLN, of the blends, and inside Mamba. weights: `selector_weights` of a trained model.
+    corrupted: `robustness.against`. ratios: task → RMSE divided by the RMSE of boosted trees.
     """
     lines = [f"- **What is chosen**: {_weights_text(weights)}"]
     lines += [
@@ -86,7 +89,7 @@ def is_choice_better(
     lines += [
         f"- **Under {row.kind}**, {row.arm} against FrozenLN: {_gap(row.accuracy_gap)}; difference "
         f"in what {row.kind} costs: {_gap(row.change_gap)}"
-        for row in held[held.arm != "FrozenLN"].itertuples()
+        for row in corrupted[corrupted.arm != "FrozenLN"].itertuples()
     ]
     lines += [
         f"- **{task}**: the best model on validation has {ratio:.2f} times the RMSE of boosted "

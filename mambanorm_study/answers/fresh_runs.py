@@ -1,4 +1,4 @@
-"""All notebooks that compare arms: do the reader's fresh runs agree with the recorded runs?"""
+"""All notebooks that compare arms: do runs on new seeds agree with the recorded runs?"""
 
 import pandas as pd
 
@@ -6,7 +6,7 @@ from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.run_tables import label
 
-# Runs that are not compared with an interval: value of the column `lies` → heading.
+# Runs that are not compared with an interval: value in the column `lies` → heading.
 NOT_COMPARED = {
     "diverged": "Diverged, and counted apart",
     "failed": "Could not be trained",
@@ -15,7 +15,7 @@ NOT_COMPARED = {
 
 
 def replicated(table: pd.DataFrame) -> str:
-    """Return how many fresh runs lie inside the prediction intervals of the recorded runs, and
+    """Return how many new runs lie inside the prediction intervals of the recorded runs, and
     which ones do not.
 
     table: `replication.replication`.
@@ -25,7 +25,7 @@ def replicated(table: pd.DataFrame) -> str:
     table = table.assign(name=table.arm.map(label) + " on " + table.task)
     seeds = join_words(f"{seed:,}" for seed in sorted(set(table.seed)))
     lines = [
-        f"**Your machine's own runs**: {plural(len(table), 'run')} on a seed that is not among the "
+        f"**Runs of your machine**: {plural(len(table), 'run')} on a seed that is not among the "
         f"recorded ones ({seeds}).",
         "",
     ]
@@ -38,7 +38,7 @@ def replicated(table: pd.DataFrame) -> str:
             "seed share their data, so several may lie outside together."
         )
     for row in outside.itertuples():
-        digits, unit = (3, " bits a character") if row.unit == "bits" else (1, " %")
+        digits, unit = (3, " bits per character") if row.unit == "bits" else (1, " %")
         lines.append(
             f"- Outside: {row.name}, seed {row.seed:,}, has {row.value:.{digits}f}{unit}; the "
             f"interval is {row.low:.{digits}f} to {row.high:.{digits}f}."

@@ -1,8 +1,8 @@
 """Notebooks 07 and 14: what grows inside a model, how a run without norms ends, and what cures it.
 
 `ends` is the frame of the treatments of notebook 14: one row for each treatment and seed, with the
-columns treatment, seed, failed, step (the last one) and bits (validation loss in bits a character;
-NaN if the run failed).
+columns treatment, seed, failed, step (the last one) and bits (validation loss in bits per
+character; NaN if the run failed).
 """
 
 from collections.abc import Mapping
@@ -110,12 +110,12 @@ def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def what_cures(ends: pd.DataFrame, scale: str, unigram: float, began: str) -> str:
+def what_cures(ends: pd.DataFrame, scale: str, unigram: float, first_site: str) -> str:
     """Return the answer of notebook 14: where the first value is not finite, the treatments that
     failed, those that stayed finite, and of these the ones that learned nothing.
 
-    unigram: bits a character of a model that knows only how common each character is. began: the
-    place of the first value that is not finite.
+    unigram: bits per character of a model that knows only how common each character is.
+    first_site: where the first value is not finite.
     """
     table = how_they_ended(ends)
     failing, finite = table[table.failed > 0], table[table.failed == 0].sort_values("bits")
@@ -126,7 +126,7 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float, began: str) -> st
     )
     losses = join_words(f"{name} ({_bits(row)})" for name, row in finite.iterrows())
     lines = [
-        f"- First not finite: {began}.",
+        f"- First not finite: {first_site}.",
         f"- Runs failed: {failures}.",
         f"- Finite in every seed, the lowest loss first: {losses}.",
     ]
@@ -136,8 +136,9 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float, began: str) -> st
             f"- Staying finite is not learning: {join_words(idle)} ended no lower than the "
             f"{unigram:.2f} bits of a model that knows only how common each character is."
         )
-    basis = f"{scale} scale, {seeds_text(table.seeds)}; validation bits a character, mean ± sd"
-    return "\n".join([f"**Answer** ({basis}).", "", *lines])
+    shows = "validation loss in bits per character, mean ± sd"
+    opening = f"**Answer** ({scale} scale, {seeds_text(table.seeds)}; {shows})."
+    return "\n".join([opening, "", *lines])
 
 
 def _bits(row: pd.Series) -> str:

@@ -45,8 +45,8 @@ def before_or_after(
     printed: pd.DataFrame,
 ) -> str:
     """Return the answer of notebook 04: for each task, for how many norms "after" is ahead, the
-    norm whose place matters most, and how many norms gain less than GN; and whether a norm after
-    the SSM bounds the gate's input.
+    norm with the largest difference, and how many norms gain less than GN; and whether a norm
+    after the SSM bounds the gate's input.
 
     pairs: after − before, rows of `tables.paired`. rivals: `contrasts.difference_of_differences` of
     GN against the other norms. sizes: `inside.sizes_inside`. printed: the paper's differences, one
@@ -58,9 +58,9 @@ def before_or_after(
         lines.append(
             f"- **{task}**: after is ahead for {(rows.difference > 0).sum()} of {len(rows)} norms, "
             f"clearly for {(rows.low > 0).sum()}, clearly behind for {(rows.high < 0).sum()}. The "
-            f"place matters most for {Arm.parse(most.a).n2} ({difference_text(most)}, after − "
-            f"before). GN's gain is larger than that of {(against.difference > 0).sum()} of the "
-            f"other {len(against)}."
+            f"largest difference is {Arm.parse(most.a).n2}'s ({difference_text(most)}, after − "
+            f"before). GN gains more than {(against.difference > 0).sum()} of the other "
+            f"{len(against)} norms."
         )
     lines.append(_gate_line(sizes))
     counts = [

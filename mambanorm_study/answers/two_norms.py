@@ -17,15 +17,15 @@ MAMBA = "RMSN>SSM>None"
 
 
 def which_pair(
-    both: pd.DataFrame, read: pd.DataFrame, pairs: pd.DataFrame, curse: pd.DataFrame
+    runs: pd.DataFrame, choices: pd.DataFrame, pairs: pd.DataFrame, curse: pd.DataFrame
 ) -> str:
     """Return the answer of notebook 05: for each task the chosen pair, its gain, and NormVary.
 
-    both: the run frame with NormVary. read, pairs, curse: the frames of `procedure.ways`,
+    runs: the run frame with NormVary. choices, pairs, curse: the frames of `procedure.ways`,
     `.against_chosen` and `.winners_curse`.
     """
     lines = []
-    for task, ways in read.groupby("task", sort=False):
+    for task, ways in choices.groupby("task", sort=False):
         ways, gaps = ways.set_index("way"), pairs[pairs.task == task].set_index("b")
         two, cheating, normvary = (ways.loc[way] for way in ("two steps", "cheating", "NormVary"))
         same_type, original = ways.arm["same type"], ways.arm["original"]
@@ -42,7 +42,7 @@ def which_pair(
             f"fixed N₁ minus NormVary: {judged_difference(gaps.loc[normvary.arm])}.",
         ]
     return answer_text(
-        both,
+        runs,
         "mean ± sd, differences with 95 % t-interval",
         [*lines, "\nThe paper: N₂ = GN on sequences (§4.4), with NormVary before it (§4.5)."],
     )
@@ -105,8 +105,8 @@ def proposal_or_original(
     printed: pd.Series,
     not_run: Sequence[str] = (),
 ) -> str:
-    """Return the answer of notebook 08: for each task what each step from the original gains, and
-    whether the gains of the two norms add up.
+    """Return the answer of notebook 08: the gain of each step from the original to the proposal on
+    each task, and whether the gains of the two norms add up.
 
     steps: `tables.paired_steps` of Table 2's step taken apart. beyond:
     `contrasts.difference_of_differences` of `contrasts.interaction`. printed: the paper's gain by

@@ -1,4 +1,4 @@
-"""Notebooks 12, 13 and 15: how many claims hold, what a further site gains, the card of a norm.
+"""Notebooks 12, 13 and 15: how many claims hold, the gain of further sites, the card of a norm.
 
 Verdicts and their words are arguments, because `mambanorm_study.claims` may import this folder but
 not the other way round.
@@ -35,25 +35,25 @@ def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str
 
 
 def authors_and_runs(verdicts: Sequence[Any]) -> str:
-    """Return a paragraph for each claim of notebook 13: the authors' sentence, and the verdict of
-    these runs.
+    """Return a paragraph for each claim of notebook 13: the authors' sentence, what was measured,
+    and the verdict.
     """
     paragraphs = []
     for v in verdicts:
         notes = [text for text in (v.brief, v.reason, *v.turns_on.footnotes) if text]
         paragraphs.append(
             f"**{v.claim.id}: {v.said}.** {v.claim.words}  \n"
-            f"*A sentence to start from:* “{v.claim.quote}” ({v.claim.where})  \n"
+            f"*The source says:* “{v.claim.quote}” ({v.claim.where})  \n"
             f"*Measured:* {v.claim.quantity}  \n"
             f"*These runs* ({v.basis}, {plural(v.n, 'seed')}): {'; '.join(notes)}  \n"
-            f"*What this is not:* {v.claim.note}"
+            f"*Limits:* {v.claim.note}"
         )
     return "\n\n".join(paragraphs)
 
 
 def float16_headroom(frame: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
-    """Return one row for each arm with the number of its runs that ended non-finite, that ended
-    finite, and whose scan lies within float16, and the median headroom of the finite runs in
+    """Return one row for each arm: how many runs ended non-finite, how many ended finite, how many
+    of the finite runs have a scan within float16, and the median headroom of the finite runs in
     decades.
 
     frame: runs with the column `headroom` (`tables.summaries`).
@@ -96,7 +96,8 @@ def what_a_site_brings(
             f"- **{task}**{basis} ({rows.n.max()} seeds), the largest mean: "
             f"{_gains(rows.nlargest(1, 'gain'))}; clearly above zero: "
             f"{_gains(rows[rows.low > 0])}; clearly below zero: {_gains(rows[rows.high < 0])}; "
-            f"by chance about {len(rows) / 40:.1f} of {len(rows)} intervals on each side"
+            f"by chance alone about {len(rows) / 40:.1f} of {len(rows)} intervals would lie above "
+            "zero, and as many below"
         )
     lines += [f"- {_norm_or_gain(table)}"]
     lines += [f"- **{v.claim.id}** {v.claim.words} {v.brief}" for v in verdicts]
@@ -105,13 +106,13 @@ def what_a_site_brings(
 
 def _norm_or_gain(table: pd.DataFrame) -> str:
     if table.empty or "Scale" not in set(table.norm):
-        return "The gain alone was not run."
+        return "Scale, the learned gain alone, was not run."
     wide = table.pivot(index=["task", "site"], columns="norm", values="gain").dropna()
     counts = join_words(
-        f"{norm}'s mean is above it at {(wide[norm] > wide.Scale).sum()} of {len(wide)} sites"
+        f"{norm} at {(wide[norm] > wide.Scale).sum()} of {len(wide)} sites"
         for norm in wide.columns.drop("Scale")
     )
-    return f"Compared with the gain alone, Scale: {counts}."
+    return f"A larger mean gain than Scale, the learned gain alone: {counts}."
 
 
 def _gains(rows: pd.DataFrame) -> str:
@@ -124,19 +125,20 @@ def _gain(row: Any) -> str:
     return f"{row.norm} at {site} ({points(row.gain, row.low, row.high, unit)})"
 
 
-def guesses_on_card(said: Mapping[str, Sequence[str]]) -> str:
-    """Return the answers to the three guesses of notebook 15: the future, the place, the cost.
+def guesses_on_card(sentences: Mapping[str, Sequence[str]]) -> str:
+    """Return the answers to the three guesses of notebook 15: whether the norm uses later
+    positions, where it is better, and what it costs.
 
-    said: topic → sentences of a card.
+    sentences: topic → sentences of a card.
     """
-    return numbered_list(" ".join(said[topic]) for topic in ("causal", "better", "costs"))
+    return numbered_list(" ".join(sentences[topic]) for topic in ("causal", "better", "costs"))
 
 
-def card_in_short(said: Mapping[str, Sequence[str]], basis: str) -> str:
-    """Return the answer of notebook 15: where a norm is better, and where it must not stand.
+def card_in_short(sentences: Mapping[str, Sequence[str]], basis: str) -> str:
+    """Return the answer of notebook 15: where the norm is better, and where it must not be used.
 
-    said: topic → sentences of a card.
+    sentences: topic → sentences of a card.
     """
     topics = ("same", "better", "best", "causal", "faults", "notes")
-    lines = [f"- {sentence}" for topic in topics for sentence in said[topic]]
+    lines = [f"- {sentence}" for topic in topics for sentence in sentences[topic]]
     return f"**Answer** ({basis}).\n\n" + "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Notebook 09: images. Do the pair, place and norm that lead on sequences lead there too?"""
+"""Notebook 09: images. Do the pair, site and norm that lead on sequences lead on images too?"""
 
 import pandas as pd
 
@@ -17,7 +17,8 @@ NONE, ORIGINAL = "None>SSM>None", "LN>SSM>LN"
 
 
 def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) -> str:
-    """Return the answer of notebook 09: for each task the best pair, the place, N2, the proposal.
+    """Return the answer of notebook 09: for each task the best pair, before against after the SSM,
+    the norm after the SSM, and the proposal.
 
     grid: the runs of the 6×6 grid. steps: `tables.paired_steps` of the proposal taken apart.
     """
@@ -33,8 +34,8 @@ def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) ->
             f"{mean_sd(means.loc[ORIGINAL])} (difference "
             f"{judged_difference(paired(table, ORIGINAL, NONE).iloc[0])}); the best pair of the "
             f"grid is {label(best)} with {mean_sd(means.loc[best])}.",
-            f"- **The place**: after is ahead of before for {place_counts(of_task)}.",
-            "- **The norm after the SSM**, mean over the four others before it: "
+            f"- **Before or after**: after the SSM is ahead for {site_counts(of_task)}.",
+            "- **The norm after the SSM**, mean over the four other norms before it: "
             f"{', '.join(order)}. LN, the paper's choice, minus GN: "
             f"{judged_difference(mean_difference(n2s.LN - n2s.GN))}.",
             "- **The proposal**, NormVary→LN against LN→LN, "
@@ -42,15 +43,15 @@ def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) ->
             f"{gains['by mixing']}. Learning the mixture gains {gains['by learning']}.",
         ]
     lines += [
-        "- The paper, ImageNet-100: no norm 10.7 %, LN→LN 86.6 % (§4.2); after is ahead for 4 of 5 "
-        "norms (Table 1).",
+        "- The paper, ImageNet-100: no norm 10.7 %, LN→LN 86.6 % (§4.2); after the SSM is ahead "
+        "for 4 of 5 norms (Table 1).",
         "- For sequences, notebook 05 has the best pair and the best N₂. Notebook 12 has the "
         "verdicts on images.",
     ]
     return answer_text(runs, "mean ± sd, differences with 95 % t-interval", lines)
 
 
-def place_counts(frame: pd.DataFrame) -> str:
+def site_counts(frame: pd.DataFrame) -> str:
     """Return for how many norms "after" is ahead of "before" on one task: "2 of 5 norms (interval
     above zero: 0, below: 1)".
     """

@@ -36,7 +36,7 @@ SCENARIOS = {
     "plain": "normal noise",
     "t3": "heavy tails: Student's t with 3 degrees of freedom",
     "unequal": "arms whose noise differs up to ninefold",
-    "skewed": "the noise of the claim's side is exponential: seldom far above its mean",
+    "skewed": "the noise of the claim's side is exponential, so a few runs lie far above its mean",
     "failing": "5 % of all runs fail, which costs 40 points",
     UNSEEN: "5 % of the runs of the claim's side fail, and the others are 2 points better",
 }
@@ -156,7 +156,7 @@ def calibration_text(frame: pd.DataFrame) -> str:
 
 TEXT = """# How often the verdicts are wrong
 
-Simulated studies, judged by the functions of the rule, {studies:,} a cell: `mambanorm calibrate`.
+Simulated studies, judged by the functions of the rule, {studies:,} per cell: `mambanorm calibrate`.
 A run has a standard deviation of {sd} points. The most frequent wrong word is *{worst_word}* at a
 true effect of {worst.truth:+g}, in {worst_percent:.1f} % of studies ({worst.structure},
 {worst.seeds} seeds, {worst.scenario}).
@@ -171,7 +171,7 @@ Scenario and number of seeds × how the claim uses its comparisons.
 
 ## What no rule sees
 
-Failures that are too rare to occur in the sample. Here {unseen},
+The rule cannot see failures that are too rare to occur in the sample. Here {unseen},
 so that both sides are equal if failures count as chance. Most samples contain no failure, and the
 word is *supported*:
 

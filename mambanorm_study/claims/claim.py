@@ -39,8 +39,8 @@ UNITS = {
 # The smallest effect of interest of every accuracy claim, in percentage points.
 SMALLEST_EFFECT = 1.0
 
-# Smallest effects of interest in log₁₀: a learning rate a quarter higher (E2, H13), a tenth more
-# (H11, H16), and blocks whose weight norms differ by 5 % (H12).
+# Smallest effects of interest in log₁₀: a learning rate 25 % higher (E2, H13), a quantity 10 %
+# larger (H11, H16), and blocks whose weight norms differ by 5 % (H12).
 HIGHER_RATE, TENTH, UNEVEN = 0.1, 0.041, 0.021
 
 # The last letter of a claim's id → its kind of task.
@@ -108,7 +108,7 @@ class Claim:
     smallest: float = SMALLEST_EFFECT
     runs: str = "tuned"
     one_suffices: bool = False  # True if one deciding comparison suffices; else all must hold
-    measured: str = ""  # the reason why the claim has numbers but no word; "" = it has a word
+    why_no_word: str = ""  # the reason why the claim has numbers but no word; "" = it has a word
     paper_task: str = ""  # the paper's task with numbers of these arms; "" = its main experiment
     note: str = ""
     other_tasks: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class Claim:
 
     @property
     def deciding(self) -> list[list[Comparison]]:
-        """The groups of comparisons that decide; a comparison without a group is one alone."""
+        """The groups of comparisons that decide; a comparison without a group forms its own."""
         groups: dict[str, list[Comparison]] = {}
         for comparison in self.comparisons:
             if comparison.decides:
@@ -154,12 +154,12 @@ class Claim:
         return list(groups.values())
 
     @property
-    def asks(self) -> str:
+    def condition(self) -> str:
         """The comparisons that must be above zero: `one of 5: BN→BN − None→None; IN→IN −
         None→None; …`.
         """
-        if self.measured:
-            return f"no word: {self.measured}"
+        if self.why_no_word:
+            return f"no word: {self.why_no_word}"
         names = [group[0].group or group[0].name for group in self.deciding]
         if len(names) == 1:
             return names[0]
@@ -193,7 +193,7 @@ def means(name: str, better: Iterable[str], worse: Iterable[str], **options) -> 
 
 
 def norms_except(norm: str, norms: Sequence[str] = NORM_CHOICES) -> list[str]:
-    """Return the norms without one of them."""
+    """Return `norms` without one norm."""
     return [name for name in norms if name != norm]
 
 

@@ -217,8 +217,9 @@ class Evidence:
         return _aligned(arms, runs, seeds)
 
     def _best_of_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
-        """Return one row for each seed that has every learning rate of the ladder: the run with the
-        best test accuracy, with the column `reach`, log₁₀ of the highest learning rate that trains.
+        """Return one row for each seed that has every learning rate of `experiments.ladder`: the
+        run with the best test accuracy, with the column `reach`, log₁₀ of the highest learning rate
+        that trains.
         """
         lrs = ladder(task, self.scale)
         rows = []
@@ -237,7 +238,7 @@ def _shared_seeds(runs: Sequence[pd.DataFrame]) -> set[int]:
 def _aligned(
     arms: tuple[str, ...], runs: list[pd.DataFrame], seeds: set[int], lrs: Sequence[float] = ()
 ) -> Runs:
-    """Return the runs of these seeds as arrays (arms, seeds)."""
+    """Return the `Runs` on these seeds, with arrays of shape (arms, seeds)."""
     if not seeds:
         absent = [label(arm) for arm, of_arm in zip(arms, runs, strict=True) if of_arm.empty]
         if absent:

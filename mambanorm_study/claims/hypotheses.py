@@ -1,4 +1,4 @@
-"""The paper's claims as data (§4.2 to §4.6): sentence, place in the paper, deciding comparisons.
+"""The paper's claims as data (§4.2 to §4.6): sentence, section, deciding comparisons.
 
 H1s to H8s are about sequences, H1v to H8v about images, H9s to H12s about the paper's explanation,
 which shows sequences only. H13 to H16 are in said_in_passing.py. To add a claim, declare it here:
@@ -154,7 +154,7 @@ def _h6(claim_id: str, kind: str) -> Claim:
         words=f"{best} is the best norm after the SSM: the highest mean over the norms before it.",
         quote=f"we found that the average performance of {best} was the best",
         where="§4.4, Figure 8",
-        quantity=f"mean test accuracy over the same five N1, of N2 = {best} minus each other N2",
+        quantity=f"mean test accuracy over the same five N1: N2 = {best} minus each other N2",
         comparisons=tuple(
             means(f"mean of ·→{best} − mean of ·→{n2}", arms_ending_in(best), arms_ending_in(n2))
             for n2 in norms_except(best)
@@ -170,13 +170,13 @@ def _h7(claim_id: str, kind: str) -> Claim:
         quote="and the distribution of different normalization combinations was the most "
         "concentrated",
         where="§4.4, Figure 8",
-        quantity="of each N2 the largest minus the smallest accuracy over the same five N1, seed "
-        "by seed",
+        quantity="the largest minus the smallest accuracy over the same five N1, for each N2 and "
+        "seed",
         comparisons=tuple(
             means(f"range of ·→{n2}", arms_ending_in(n2), [], column="range", decides=False)
             for n2 in (best, *norms_except(best))
         ),
-        measured="the range of single runs holds their noise as well",
+        why_no_word="the range of single runs holds their noise as well",
     )
 
 

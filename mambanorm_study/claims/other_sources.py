@@ -35,7 +35,7 @@ from mambanorm_study.tables.summaries import CORRUPTED
 
 # ------------------------------------------------------------------------------------ S2, AutoNorm
 
-ASKED = "S2 asks the question and makes no claim; "
+QUESTION = "S2 asks the question and makes no claim; "
 OUR_READING = (
     "S2's form of DyT, x ⊙ α, is tested, and in addition the published one, γ·tanh(αx)+β; S2's "
     "MixUp, DropPath and other regularizers are off, so that only the norms differ; one weight for "
@@ -57,7 +57,7 @@ AUTONORM_CLAIMS = (
             minus("AutoNorm", "FrozenLN", decides=False),
         ),
         paper_task="CIFAR-10",
-        note=ASKED + OUR_READING,
+        note=QUESTION + OUR_READING,
     ),
     Claim(
         id="A2v",
@@ -73,7 +73,7 @@ AUTONORM_CLAIMS = (
             minus("AutoNorm", "AutoNorm_RandomSelector", decides=False),
         ),
         paper_task="CIFAR-10",
-        note=ASKED
+        note=QUESTION
         + "random weights are noise in training and a half each in the test; "
         + OUR_READING,
     ),
@@ -104,7 +104,7 @@ AUTONORM_CLAIMS = (
             ),
         ),
         paper_task="CIFAR-10",
-        note=ASKED
+        note=QUESTION
         + "a model that is better on clean rows has a head start on corrupted rows, so the change "
         "is reported in addition; " + OUR_READING,
     ),
@@ -112,7 +112,7 @@ AUTONORM_CLAIMS = (
 
 # ---------------------------------------------------------------------------------- language models
 
-# The paper's norms that a language model can have; GN within one token.
+# The paper's norms that are causal, as language models require; GN-token is GN within one token.
 CAUSAL_NORMS = ("LN", "RMSN", "GN-token")
 
 EXTENSION = "the paper trains no language model; this extends its claim about sequences"
@@ -133,7 +133,7 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
             id="H1l",
             words="In a language model there is a causal norm that, before and after the SSM, "
             "beats no norm at all.",
-            quantity="test loss in bits a character of None→None minus N→N, for each of three "
+            quantity="test loss in bits per character of None→None minus N→N, for each of three "
             "causal norms",
             comparisons=types_against_none(CAUSAL_NORMS, column="bits"),
             note=EXTENSION,
@@ -144,7 +144,7 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
             id="H3l",
             words="In a language model a causal norm after the SSM beats the same norm before it, "
             "on average over the norms.",
-            quantity="test loss in bits a character of N→None minus None→N, as a mean over three "
+            quantity="test loss in bits per character of N→None minus None→N, as a mean over three "
             "causal norms; in addition for each norm, and as a mean without each norm",
             comparisons=after_against_before(CAUSAL_NORMS, column="bits"),
             note=EXTENSION,
@@ -155,7 +155,7 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
             id="H8l",
             words="In a language model NormVary→GN in causal form, NormVary-token→GN-token, beats "
             "the original RMSN→None.",
-            quantity="test loss in bits a character of the original minus the proposal; in "
+            quantity="test loss in bits per character of the original minus the proposal; in "
             "addition the parts of this step, and the proposal minus its second norm alone",
             comparisons=(
                 minus(proposal, original, column="bits"),
@@ -178,7 +178,7 @@ NOT_COMPARABLE = "no number that is comparable with these models"
 # Last letter of the claim → the column that is compared, its name, and the smallest effect.
 MEASURES = {
     "s": ("score", "test accuracy", SMALLEST_EFFECT),
-    "l": ("bits", "test loss in bits a character, less is better", SMALLEST_BITS),
+    "l": ("bits", "test loss in bits per character, less is better", SMALLEST_BITS),
 }
 
 
@@ -251,7 +251,7 @@ BEYOND_CLAIMS = (
         "the tested model",
         runs="deep",
         seeds=INSIDE_SEEDS,
-        measured="its authors do not say that the scan itself stays within float16: theirs is "
+        why_no_word="its authors do not say that the scan itself stays within float16: theirs is "
         "computed in float32 and normed before it becomes float16 (issue 138)",
         note="the models here train in float32",
     ),

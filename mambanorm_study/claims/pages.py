@@ -27,9 +27,9 @@ def describe(verdict: Verdict) -> str:
     return "\n     · ".join([head, *notes])
 
 
-def basis(found: Iterable[Verdict], source: str) -> str:
+def basis(verdicts: Iterable[Verdict], source: str) -> str:
     """Return `protocol 12, evening scale, curves, recorded` for several verdicts."""
-    judged = [verdict for verdict in found if verdict.n]
+    judged = [verdict for verdict in verdicts if verdict.n]
     tasks = ", ".join(dict.fromkeys(verdict.task for verdict in judged)) or "nothing yet"
     scales = ", ".join(dict.fromkeys(verdict.scale for verdict in judged)) or "no"
     return f"protocol {VERSION}, {scales} scale, {tasks}, {source}"

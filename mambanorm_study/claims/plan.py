@@ -78,7 +78,8 @@ def tuned_arms(task: str, *, with_further_seeds: bool = False) -> tuple[str, ...
 
 
 def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[int, ...]:
-    """Return test seeds: 8 → 52…59, a list unchanged.
+    """Return a list of test seeds as it is, and the first n test seeds for a number n: 52 to 59
+    for 8.
 
     runs: as in `Claim`. ValueError for tuning seeds; a claim with fixed learning rates accepts any
     seed below 100.

@@ -24,8 +24,8 @@ STRENGTH = (OPPOSITE, NO_GAIN, NO_WORD, CANNOT_TELL, SUPPORTED)
 # A 95 % interval leaves out 2.5 % on each side.
 ONE_SIDED = 0.025
 
-# A comparison with fewer pairs of runs has no word: five differences of the same sign occur by
-# chance once in 16 times.
+# A comparison with fewer pairs of runs has no word: by chance, five differences have the same sign
+# in one study of 16.
 FEWEST = 6
 
 

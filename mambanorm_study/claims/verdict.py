@@ -23,7 +23,7 @@ from mambanorm_study.tables.intervals import clopper_pearson, k_of_n, shared_row
 from mambanorm_study.tables.run_tables import label, points
 from mambanorm_study.tables.scores import SMALLEST_BITS
 
-NOT_FRESH = "not fresh: earlier versions of the rule were read on these runs"
+NOT_FRESH = "not fresh: earlier versions of the rule have judged these runs"
 # A footnote names an arm if more than this share of its runs still improved in the last tenth of
 # training.
 STILL_IMPROVES = 1 / 3
@@ -124,7 +124,9 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """How many seeds would tell, or why there is no word; "" for the other words."""
+        """How many new seeds would tell (for "cannot tell"), or why there is no word; "" for the
+        other words.
+        """
         if self.word != rule.CANNOT_TELL:
             return self.turns_on.why if self.word == rule.NO_WORD else ""
         seeds = self.turns_on.seeds_to_tell
@@ -157,9 +159,9 @@ class Verdict:
         if self.scale == "paper" and paper_task.lower().replace("-", "") == self.task:
             difference = ""
         elif self.claim.id.startswith("E"):
-            difference = ", which the paper does not ask"
+            difference = ", a question that the paper does not ask"
         elif not paper_task:
-            difference = ", a kind of task that the paper has not"
+            difference = ", a kind of task that the paper does not have"
         return f"protocol {VERSION}, {self.scale} scale, {self.task or 'no task'}{difference}"
 
 
@@ -173,10 +175,10 @@ def judge(
     """Return the verdict of one claim on one task from a run frame; no run is trained.
 
     frame: load_runs(), with the columns of summaries.with_summaries for the claims about
-    activations and weights (H10 to H12, H16, E1); it may hold other runs as well. An `Evidence`
-    judges on the tuning seeds, or judges runs with other settings. task: None = the first task of
-    the claim that the frame has. ValueError for an unknown claim, and for a frame that `Evidence`
-    refuses.
+    activations and weights (H10 to H12, H16, E1); it may hold other runs as well. Pass an
+    `Evidence` to judge on the tuning seeds, or to judge runs with other settings. task: None = the
+    first task of the claim that the frame has. ValueError for an unknown claim, and for a frame of
+    several scales unless `scale` names one.
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale)
     if task is None:
@@ -186,12 +188,12 @@ def judge(
     with_runs = [row for row in rows if row.n]
     deciding = [row for row in rows if row.decides] or (with_runs or rows)[:1]
     word = rule.word_of_claim([row.word for row in deciding], claim.one_suffices)
-    return Verdict(claim, task, evidence.scale, word, tuple(rows), _turning(deciding, word, claim))
+    return Verdict(claim, task, evidence.scale, word, tuple(rows), _decisive_row(deciding, word, claim))
 
 
-def _turning(deciding: list[Row], word: str, claim: Claim) -> Row:
-    """Return the row that decides: of the rows with the claim's word, the best one if one
-    comparison suffices, else the worst.
+def _decisive_row(deciding: list[Row], word: str, claim: Claim) -> Row:
+    """Return the row that gives the claim its word: of the rows with this word, the best one if
+    one comparison suffices, else the worst.
     """
     agreeing = [row for row in deciding if row.word == word]
     candidates = [row for row in agreeing if row.n] or agreeing
@@ -212,12 +214,12 @@ def verdicts(
     tasks: None = at the default scale the planned tasks of a claim, else all tasks of the frame.
     """
     evidence = Evidence(frame, scale)
-    found: list[Verdict] = []
+    judged_claims: list[Verdict] = []
     for claim in map(find_claim, claims):
         claim_tasks = _judged_tasks(claim, evidence, tasks) or [""]
         judged = [judge(claim, evidence, task=task) for task in claim_tasks]
-        found += [verdict for verdict in judged if verdict.n] or judged[:1]
-    return found
+        judged_claims += [verdict for verdict in judged if verdict.n] or judged[:1]
+    return judged_claims
 
 
 def _judged_tasks(
@@ -231,8 +233,8 @@ def _judged_tasks(
 def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     levels = rule.levels(max(len(claim.deciding), 1), claim.one_suffices)
     deciding = [_deciding_row(claim, group, evidence, task, levels) for group in claim.deciding]
-    beside = [_row(claim, one, evidence, task) for one in claim.comparisons if not one.decides]
-    return deciding + beside
+    further = [comparison for comparison in claim.comparisons if not comparison.decides]
+    return deciding + [_row(claim, comparison, evidence, task) for comparison in further]
 
 
 def _deciding_row(
@@ -248,8 +250,8 @@ def _deciding_row(
     if runs.missing:
         first = group[0]
         return Row(first.group, task, first.unit, claim.smallest_of(first), why=runs.missing)
-    validated = [runs.differences(replace(one, column="validation")).mean() for one in group]
-    return _row(claim, group[int(np.argmax(validated))], evidence, task, levels)
+    validation = [runs.differences(replace(c, column="validation")).mean() for c in group]
+    return _row(claim, group[int(np.argmax(validation))], evidence, task, levels)
 
 
 def _row(
@@ -267,7 +269,7 @@ def _row(
         return replace(row, why=runs.missing or f"the runs lack {comparison.column}")
     differences, tuned = differences[finite], claim.runs == "tuned"
     low, high = rule.interval(differences)
-    why = claim.measured or _why_no_word(claim, comparison, runs, len(differences))
+    why = claim.why_no_word or _why_no_word(claim, comparison, runs, len(differences))
     word, plain = rule.word_of(differences, smallest, *levels), rule.word_of(differences, smallest)
     return replace(
         row,
@@ -329,7 +331,7 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
         notes.append(f"at the second-best learning rates, tuning seeds: {amount}")
     shared = shared_rows(task, evidence.scale)
     if shared:
-        notes.append(f"the seeds share {shared}: the interval speaks about it alone")
+        notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return notes
 
 
@@ -340,6 +342,7 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     is_text = kind_of(task) == "language"
     column, smallest = ("bits", SMALLEST_BITS) if is_text else ("score", SMALLEST_EFFECT)
     comparison = minus(arm, against, column=column)
+    # `printed_on` is empty for an id that starts with E: there are no numbers of the paper
     claim = Claim("E", "", "", "", "", (comparison,), smallest=smallest)
     row = _row(claim, comparison, evidence, task)
     if row.why:

@@ -111,9 +111,8 @@ def test_the_answer_on_position_counts_signs_and_rivals_and_names_the_largest_di
         "**Answer** (quick scale · 3 seeds: a sketch · after − before, 95 % t-intervals · "
         "digits).\n\n"
         "- **digits**: after is ahead for 5 of 5 norms, clearly for 5, clearly behind for 0. The "
-        "place matters most "
-        "for GN (+30.0 points [30.0, 30.0], after − before). GN's gain is larger than that of 4 "
-        "of the other 4.\n"
+        "largest difference is GN's (+30.0 points [30.0, 30.0], after − before). GN gains more "
+        "than 4 of the other 4 norms.\n"
         "- If the input is 100 times larger, the gate's input grows by a factor of 100 with RMSN "
         "after the SSM, and of 1 with RMSN before it. So a norm after the SSM does not bound the "
         "gate's input.\n"
@@ -121,8 +120,8 @@ def test_the_answer_on_position_counts_signs_and_rivals_and_names_the_largest_di
     )
     turned = place_answer(places({"RMSN": 0.1}), gate_sizes(after=1.0))
     assert (
-        "ahead for 4 of 5 norms, clearly for 4, clearly behind for 1. The place matters most for "
-        "RMSN (−40" in turned
+        "ahead for 4 of 5 norms, clearly for 4, clearly behind for 1. The largest difference is "
+        "RMSN's (−40" in turned
     )
     assert "also bounds the gate's input" in turned
 

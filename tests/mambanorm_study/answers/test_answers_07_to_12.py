@@ -208,11 +208,11 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
     runs = pd.DataFrame(
         [dict(task="digits_images", arm="AutoNorm", seed=0, scale="quick", status="ok")]
     )
-    how = dict(weights=CHOSEN, held=held, ratios={"diabetes": 1.5})
+    how = dict(weights=CHOSEN, corrupted=held, ratios={"diabetes": 1.5})
     _, _, *lines = answers.is_choice_better(
         runs, blends[:0], blends, blends[:0], **how
     ).splitlines()
-    assert "started at a half and ended at 0.21 (blocks.0.n1) and 0.71 (blocks.0.n2);" in lines[0]
+    assert "started at 0.5 and ended at 0.21 (blocks.0.n1) and 0.71 (blocks.0.n2) (one run)." in lines[0]
     assert (
         lines[1]
         == "- **learned − random** on digits_images: +8.0 points [5.0, 11.0], clearly above zero"
@@ -222,7 +222,7 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
     assert lines[3:] == [
         "- **diabetes**: the best model on validation has 1.50 times the RMSE of boosted trees"
     ]
-    nothing = dict(weights=CHOSEN[:0], held=held[:0], ratios={})
+    nothing = dict(weights=CHOSEN[:0], corrupted=held[:0], ratios={})
     empty = answers.is_choice_better(runs, blends[:0], blends[:0], blends[:0], **nothing)
     assert empty.endswith("- **What is chosen**: No selector was recorded.")
 

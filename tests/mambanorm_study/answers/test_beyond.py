@@ -113,7 +113,7 @@ def test_the_answers_are_those_of_the_runs():
     assert BEYOND["E3s"].quote in authors
     assert "not run" in authors.split("**E3s: no word.**")[1]
     assert answers.what_a_site_brings(frame(), table.iloc[:0], []).endswith(
-        "- The gain alone was not run."
+        "- Scale, the learned gain alone, was not run."
     )
 
 

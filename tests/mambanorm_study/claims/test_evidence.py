@@ -134,7 +134,7 @@ def test_without_test_seeds_a_comparison_is_read_on_the_tuning_seeds_and_is_not_
     frame = of_pair(tuning=range(40, 48))
     verdict = judge("H8s", frame[frame.seed < 52])
     assert (verdict.word, verdict.n, verdict.turns_on.fresh) == ("supported", 8, False)
-    assert verdict.footnotes[0] == "not fresh: earlier versions of the rule were read on these runs"
+    assert verdict.footnotes[0] == "not fresh: earlier versions of the rule have judged these runs"
     fresh = judge("H8s", frame)
     assert (fresh.n, fresh.turns_on.fresh, "not fresh" in "".join(fresh.footnotes)) == (
         8,
