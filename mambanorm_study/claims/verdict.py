@@ -188,7 +188,8 @@ def judge(
     with_runs = [row for row in rows if row.n]
     deciding = [row for row in rows if row.decides] or (with_runs or rows)[:1]
     word = rule.word_of_claim([row.word for row in deciding], claim.one_suffices)
-    return Verdict(claim, task, evidence.scale, word, tuple(rows), _decisive_row(deciding, word, claim))
+    decisive = _decisive_row(deciding, word, claim)
+    return Verdict(claim, task, evidence.scale, word, tuple(rows), turns_on=decisive)
 
 
 def _decisive_row(deciding: list[Row], word: str, claim: Claim) -> Row:
