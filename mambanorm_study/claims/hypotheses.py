@@ -229,7 +229,7 @@ EXPLANATION = (
         "both before and after, the training proceeds smoothly without failure.",
         where="§4.6",
         quantity="share of None→None runs that end non-finite, at each depth and learning rate, "
-        "compared with RMSN→RMSN at the same settings",
+        "compared with the share of RMSN→RMSN at the same settings",
         paper="“consistently”; but its own no-norm models score 7.0 % and 10.7 % (I6)",
         comparisons=(Comparison("None→None fails", {NONE: 1.0, CONTROL: -1.0}),),
         smallest=50.0,
@@ -240,8 +240,8 @@ EXPLANATION = (
     ),
     Claim(
         id="H10s",
-        words="Without a norm after the SSM outputs grow exponentially with depth; one after keeps "
-        "them flat; one on both sides is flattest.",
+        words="Without a norm after the SSM outputs grow exponentially with depth; with one "
+        "after it they stay flat, and with norms on both sides they are flattest.",
         quote="the lack of normalization in the Mamba layers leads to some elements in the input "
         "tensors growing extremely large as the network depth increases. […] when there is no "
         "normalization in Mamba, the L2 norm of the output tensors from each Mamba Block layer "

@@ -240,8 +240,8 @@ BEYOND_CLAIMS = (
                 for n in ("LN", *norms_except("LN"))
             ),
         ),
-        words="In a deep model a norm after the scan keeps the scan's output within float16, where "
-        "without one it is not.",
+        words="In a deep model a norm after the scan keeps the scan's output within float16; "
+        "without a norm it is not.",
         quote="Our original attempt for adding ln is to avoid collapsing in training. It seems "
         "that the output of s6 is often too large (then get inf and finally NaN) to be in data "
         "type float16.",
@@ -273,9 +273,9 @@ BEYOND_CLAIMS = (
         "and prevented additional loss spikes.",
         where="Lieber et al. 2024 (Jamba), §6.4",
         quantity="log₁₀ of the highest learning rate that trains, of five rates from 1 to 39 times "
-        "the task's: a seed still has four fifths of the accuracy above chance that its best rate "
-        "reaches (interpolated between two rates); in addition the test accuracy at each arm's "
-        "best rate",
+        "the task's; a rate trains if the seed keeps four fifths of the accuracy above chance that "
+        "its best rate reaches (interpolated between two rates); in addition the test accuracy at "
+        "each arm's best rate",
         smallest=HIGHER_RATE,
         runs="ladder",
         seeds=LADDER_SEEDS,

@@ -33,15 +33,15 @@ CONSTANT = "+B:Constant+C:Constant+delta:Constant"
 IN_PASSING = (
     Claim(
         id="H13s",
-        words="Two different norms, one before and one after the SSM, bear a higher learning rate "
+        words="Two different norms, one before and one after the SSM, allow a higher learning rate "
         "than one norm.",
         quote="compared to using a single normalization type, the combination of normalization "
         "techniques not only stabilizes the training process but also significantly improves model "
         "performance",
         where="§5",
         quantity="log₁₀ of the highest learning rate that trains, of five rates from 1 to 39 times "
-        "the task's: a seed still has four fifths of the accuracy above chance that its best rate "
-        "reaches; the mean of LN→GN and GN→LN minus the mean of each rival",
+        "the task's; a rate trains if the seed keeps four fifths of the accuracy above chance that "
+        "its best rate reaches; the mean of LN→GN and GN→LN minus the mean of each rival",
         comparisons=tuple(
             means(f"two norms − {name}", TWO_NORMS, arms, column="reach")
             for name, arms in RIVALS.items()
@@ -60,8 +60,8 @@ IN_PASSING = (
         "unstable due to dynamic parameterization. Applying GN after SSM directly normalizes these "
         "dynamic features",
         where="§4.3",
-        quantity="test accuracy of None→GN minus GN→None, minus the same where Δ, B and C are "
-        "learned constants",
+        quantity="test accuracy of None→GN minus GN→None, minus the same difference where "
+        "Δ, B and C are learned constants",
         comparisons=(
             Comparison(
                 "what selection adds to None→GN − GN→None",
