@@ -103,7 +103,7 @@ def ranking(
             f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: "
             "see mambanorm_study.needed"
         )
-    tuning = evidence.on_tuning_seeds().of_arms(tuned, task)
+    tuning = Evidence(evidence, tuning=True).of_arms(tuned, task)
     column, smallest = compared_on(task)
     score, validation = runs.columns[column], tuning.columns["validation"].mean(axis=1)
     order = np.argsort(-validation, kind="stable")

@@ -73,7 +73,7 @@ def _details(verdict: Any) -> dict[str, str]:
     claim, row = verdict.claim, verdict.turns_on
     details = {
         "Measured": claim.quantity,
-        "Must lie above 0": claim.asks,
+        "Must lie above 0": claim.condition,
         "The paper": f"“{claim.quote}” ({claim.where}). In numbers: {claim.paper}.",
     }
     if not verdict.n:

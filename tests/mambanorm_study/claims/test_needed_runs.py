@@ -83,7 +83,7 @@ def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame)
 def test_the_runs_of_one_setting_say_nothing_of_another():
     narrow = made_up(5.0, d_model=16)
     assert study.judge("H8s", narrow).n == 0
-    assert study.judge("H8s", narrow, changes=dict(d_model=16)).word == "supported"
+    assert study.judge("H8s", Evidence(narrow, changes=dict(d_model=16))).word == "supported"
 
 
 # which runs a claim needs

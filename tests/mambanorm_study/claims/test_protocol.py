@@ -38,7 +38,7 @@ def test_the_document_is_short_and_its_tables_are_those_of_the_code(frame):
     assert len(document.splitlines()) <= 250
     assert document.startswith(f"# The protocol of the verdicts, version {VERSION}\n")
     for claim in (CLAIMS | BEYOND).values():
-        assert f"| {claim.id} | {claim.words} | {claim.asks} |" in document
+        assert f"| {claim.id} | {claim.words} | {claim.condition} |" in document
     for file in re.findall(r"\]\(([\w.]+/?)\)", document):
         assert (PROTOCOL.parent / file).exists(), file
 

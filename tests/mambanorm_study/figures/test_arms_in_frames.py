@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from mambanorm.arms import MORE_SITES, PAPER_NORMS
 from mambanorm_study import answers, claims
-from mambanorm_study.answers.vision import by_n2, place_counts
+from mambanorm_study.answers.vision import by_n2, site_counts
 from mambanorm_study.cli.printing import print_arms
 from mambanorm_study.figures.accuracy import best_combination
 from mambanorm_study.figures.colours import arm_styles
@@ -80,7 +80,7 @@ OF_PAIRS = {
     ),
     "the guesses of notebook 05": lambda runs: answers.guesses_on_pairs(runs),
     "the N2 on images": by_n2,
-    "how often after is ahead": place_counts,
+    "how often after is ahead": site_counts,
     "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
     "the interaction": lambda runs: contrasts.difference_of_differences(
         runs, contrasts.interaction()

@@ -201,7 +201,7 @@ def test_the_table_reads_without_its_style(verdicts):
 def test_the_papers_sentence_is_quoted_beside_what_must_hold(verdicts):
     claim, page = CLAIMS["H1s"], verdict_html([verdicts["no word"]])
     assert f"<strong>The paper.</strong> “{escape(claim.quote)}” ({claim.where})." in page
-    assert f"<strong>Must lie above 0.</strong> {escape(claim.asks)}" in page
+    assert f"<strong>Must lie above 0.</strong> {escape(claim.condition)}" in page
 
 
 # trained models

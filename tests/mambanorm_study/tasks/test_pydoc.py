@@ -355,7 +355,7 @@ def test_fewer_bits_are_better():
         assert verdict.said == "supported, by more than 0.01 bits a character", name
         assert verdict.turns_on.effect == pytest.approx(0.2, abs=0.01)
         assert sum(row.decides for row in verdict.rows) == arms
-        assert verdict.basis.endswith("pydoc, a kind of task that the paper has not")
+        assert verdict.basis.endswith("pydoc, a kind of task that the paper does not have")
         assert np.isnan(verdict.turns_on.paper)
         assert "bits a character" in verdict.brief
         assert describe(verdict)
