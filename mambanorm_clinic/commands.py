@@ -9,9 +9,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mambanorm_study.basics.settings import STUDY_SCALE
+from mambanorm_study.basics.settings import STUDY_SCALE, WORK
 from mambanorm_study.cli import arguments as arg
-from mambanorm_study.cli.printing import print_dry_run
+from mambanorm_study.cli.printing import confirm, print_dry_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,51 +29,41 @@ BYTES = 256  # the vocabulary of a model that reads bytes
         "--against",
         default="RMSN>SSM>None",
         metavar="ARM",
-        help="the other arm (default: RMSN>SSM>None)",
+        help="the arm that the norm's arms are compared with (default: RMSN>SSM>None)",
     ),
-    arg.out("where the page goes (default: reports/cards)"),
+    arg.out("the folder of the page (default: reports/cards)"),
     *arg.which_runs(
-        "so many of the seeds at which --against is recorded (default: 8, of images 6); "
-        "or a list: 76-83",
+        "the number of recorded seeds of --against to compare on (default: 8, on images 6); "
+        "or a list of seeds: 76-83",
         default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}",
     ),
     *arg.TRAINING,
     examples=(
         "my_norm.py",
         "LN --tasks curves,pydoc",
-        "my_norm.py --seeds 3 --out /tmp/card --dry-run",
+        "my_norm.py --scale quick --out /tmp/card --dry-run",
     ),
 )
 def card(options: argparse.Namespace) -> int:
-    """Say all about a norm on one page: what it does and costs, whether it trains, whether it is
+    """Write a page about a norm: what it does and costs, whether it trains, whether it is
     better.
     """
-    from mambanorm_clinic.card import LIMIT_S, card_runs, later_runs, norm_card
-    from mambanorm_study.basics.settings import WORK
-    from mambanorm_study.runs.needed_runs import known_runs
+    from mambanorm_clinic.card import missing_runs, norm_card
 
     request = {
         "tasks": arg.check_tasks(options.tasks) if options.tasks else None,
         "seeds": options.seeds,
         "scale": options.scale,
         "against": options.against,
-        "runs_dir": options.runs_dir,
     }
+    untrained = norm_card(options.which, train=False, runs_dir=options.runs_dir, **request)
+    configs = missing_runs(untrained, options.runs_dir)
     if options.dry_run:
-        untrained = norm_card(options.which, train=False, **request)
-        known = known_runs(untrained.scale, options.runs_dir)
-        configs = [*card_runs(untrained, known), *later_runs(untrained, known)]
-        if configs and not untrained.same:
-            print_dry_run(configs, options)
-        else:
-            print("nothing to train: all runs are there")
+        print_dry_run(configs, options)
         return 0
+    confirm(configs, options)
     out = options.out or WORK / "reports" / "cards"
-    limit_s = None if options.yes else LIMIT_S
-    engine = {"scheduler": options.scheduler}
-    if options.workers != "auto":
-        engine["workers"] = options.workers
-    result = norm_card(options.which, out=out, limit_s=limit_s, **request, **engine)
+    result = norm_card(options.which, out=out, **request, **arg.engine(options))
     print(result)
     print(f"The card is at {out}/{result.name}.html")
     return int(bool(result.untrained))
