@@ -1,11 +1,11 @@
 """The HTML page of one executed notebook, in light and dark colours, for wide and narrow screens.
 
 The page holds no script and loads nothing from the network. A widget is shown as its picture
-(`mambanorm_study/widgets/`). `link_pages` of study.py fills <nav>.
+(`mambanorm_study/widgets/`).
 """
 
 import re
-from copy import deepcopy
+from functools import partial
 
 import nbformat
 from jinja2 import pass_context
@@ -14,7 +14,8 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
-from mambanorm_study.report.page import figures, mathml, navigation, page, template, to_pages
+from mambanorm_study.report.notebooks import NotebookOutcome
+from mambanorm_study.report.page import figures, mathml, page, template, to_pages
 
 # The formats of an output in the order of preference; none of them needs a script.
 OUTPUT_FORMATS = [
@@ -41,13 +42,20 @@ class Renderer(IPythonRenderer):
         return mathml(rf"\begin{{{name}}}{body}\end{{{name}}}", display="block")
 
 
-# nbconvert's plain template, with the cells tagged `solution` folded.
+# nbconvert's plain template, with cells tagged `solution` folded. HTML in the Markdown of an output
+# is escaped, because an answer shows text from the run store.
 CELL_TEMPLATE = """{%- extends "basic/index.html.j2" -%}
 {% block codecell %}{% if "solution" in cell.metadata.get("tags", []) -%}
 <details class="solution"><summary>Show the solution: code and result</summary>
 {{- super() -}}
 </details>
-{%- else %}{{ super() }}{% endif %}{% endblock %}"""
+{%- else %}{{ super() }}{% endif %}{% endblock %}
+{% block data_markdown scoped %}<div class="rendered_html">
+{{- output.data["text/markdown"] | escaped_markdown -}}
+</div>{% endblock %}
+{% block data_latex scoped %}<div class="rendered_html">
+{{- output.data["text/latex"] | escaped_markdown -}}
+</div>{% endblock %}"""
 
 
 class Cells(HTMLExporter):
@@ -60,6 +68,7 @@ class Cells(HTMLExporter):
             exclude_anchor_links=True,
             raw_template=CELL_TEMPLATE,
         )
+        self.register_filter("escaped_markdown", partial(render_markdown, escape=True))
 
     @pass_context
     def markdown2html(self, context, source: str) -> str:
@@ -72,24 +81,24 @@ def render_markdown(text: str, **options) -> str:
     return MarkdownWithMath(renderer=Renderer(**options)).render(text)
 
 
-def to_html(nb: nbformat.NotebookNode, title: str) -> str:
-    """Return the page of an executed notebook; links to notebooks lead to their pages."""
-    nb = deepcopy(nb)
+def to_html(
+    outcome: NotebookOutcome,
+    before: NotebookOutcome | None = None,
+    after: NotebookOutcome | None = None,
+) -> str:
+    """Return the page of an executed notebook, with links to the page before and the page after.
+
+    Links to notebooks lead to their pages.
+    """
+    nb = nbformat.read(outcome.notebook, as_version=4)
     nb.metadata.pop("widgets", None)  # only the scripts of widgets need their state
-    for cell in nb.cells:
-        for output in cell.get("outputs", ()):
-            data = output.get("data", {})
-            text = data.get("text/markdown") or data.get("text/latex")
-            if text:  # escaped, because an answer shows text from the run store
-                html = f'<div class="rendered_html">{render_markdown(text, escape=True)}</div>'
-                data.setdefault("text/html", html)
     cells, _ = Cells().from_notebook_node(nb)
     light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     colours = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
-    links = navigation()
+    links = template("navigation.html", before=before, after=after)
     body = f"{links}\n{sections(cells)}\n{figures(cells)}\n{links}"
-    return to_pages(page(title, body, colours, template("notebook.css")))
+    return to_pages(page(outcome.title, body, colours, template("notebook.css")))
 
 
 def sections(cells: str) -> str:

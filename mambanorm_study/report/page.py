@@ -18,8 +18,7 @@ UNSAFE_ATTRIBUTES = {"href", "style", "class", "id"}
 
 def page(title: str, body: str, *styles: str) -> str:
     """Return a page. title: text; body: HTML; styles: CSS, added to that of every page."""
-    style = "\n".join([look(), *styles])
-    return template("page.html", title=title, style=style, body=body)
+    return template("page.html", title=title, style="\n".join([look(), *styles]), body=body)
 
 
 def look() -> str:
@@ -52,14 +51,6 @@ def _environment():
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-def navigation(before: tuple[str, str] | None = None, after: tuple[str, str] | None = None) -> str:
-    """Return links to the page before, the first page and the page after.
-
-    before, after: title and address of a page; None = there is no such page.
-    """
-    return template("navigation.html", before=before, after=after)
 
 
 def figures(text: str) -> str:
@@ -100,6 +91,14 @@ def key_lines(answer: str) -> list[str]:
     blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*(?:[-*]|\d\.) )", OPENING.sub("", answer, count=1))
     texts = (re.sub(r"^([-*]|\d\.) ", "", " ".join(block.split())) for block in blocks)
     return [text for text in texts if text and text[0] not in "|#<"][:3]
+
+
+def answer_in_short(answer: str) -> str:
+    """Return the key lines of an answer, and its scale and seeds, as HTML."""
+    opening = OPENING.match(answer)
+    lines = markdown("\n".join(f"- {line}" for line in key_lines(answer)))
+    basis = f'<p class="basis">{html.escape(opening[1])}</p>' if opening and opening[1] else ""
+    return lines + basis
 
 
 def markdown(text: str) -> str:

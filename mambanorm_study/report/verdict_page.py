@@ -5,6 +5,7 @@ A row unfolds to the footnotes, the figure and the command of its claim. Verdict
 """
 
 import base64
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -48,10 +49,10 @@ def verdict_html(
 def _row(
     verdict: Any, beside: Mapping[tuple[str, str], str] | None, pictures: bool
 ) -> dict[str, Any]:
+    paper, task = verdict.turns_on.paper, f" --tasks {verdict.task}" if verdict.task else ""
+    last = "–" if math.isnan(paper) else f"{paper:+.3g}".replace("-", "−")
     if beside:
         last = beside.get((verdict.claim.id, verdict.task), "–")
-    else:
-        last = _number(verdict.turns_on.paper)
     return dict(
         id=verdict.claim.id,
         task=verdict.task,
@@ -62,7 +63,7 @@ def _row(
         details=_details(verdict),
         footnotes=verdict.footnotes,
         picture=_picture(verdict) if pictures else "",
-        command=command(verdict),
+        command=f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale}{task}",
         effect=verdict.turns_on.amount if verdict.n else "–",
         last=last,
     )
@@ -104,13 +105,3 @@ def _picture(verdict: Any) -> str:
     small = small.quantize(8, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     small.convert("RGB").save(webp, format="webp", lossless=True, quality=75, method=4)
     return f"data:image/webp;base64,{base64.b64encode(webp.getvalue()).decode()}"
-
-
-def command(verdict: Any) -> str:
-    """Return the command that trains the missing runs of the claim and prints its verdict."""
-    task = f" --tasks {verdict.task}" if verdict.task else ""
-    return f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale}{task}"
-
-
-def _number(x: float) -> str:
-    return "–" if x != x else f"{x:+.3g}".replace("-", "−")
