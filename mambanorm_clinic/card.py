@@ -1,12 +1,12 @@
-"""A card for a norm: what it does, what it costs, whether it trains, whether it is better, in words
-first.
+"""A card for a norm: what it does, what it costs, whether it trains, and whether it is better.
 
-card_checks.py measures what a norm does. card_tables.py compares the norm before the block, after
-the scan and on both sides with Mamba's original arm and with the best recorded arm, by the rule of
-the verdicts. card_text.py has the sentences, and card_page.py NormCard and its page.
+card_checks.py measures what a norm does. card_tables.py compares it with Mamba's original arm and
+with the best recorded arm by the rule of the verdicts, at three places: before the block, after the
+scan, and on both sides. card_text.py writes the sentences. card_page.py has NormCard and its page.
 
-The norm's arms are tuned on four new seeds, then tested on seeds at which the arm that they are
-compared with is recorded. A card has a dozen comparisons, none corrected for the others.
+The arms of the norm are tuned on four new seeds. They are then tested on the seeds on which the arm
+that they are compared with is recorded. A card has about a dozen comparisons; their intervals are
+not corrected for that number.
 """
 
 import sys
@@ -41,12 +41,13 @@ from mambanorm_study.tables.experiments import ladder_runs
 from mambanorm_study.tables.norm_catalog import costs_of
 from mambanorm_study.tables.scores import of_test_seeds
 
-# Seeds on which a norm's arms are trained at five learning rates, from low to too high.
-LADDER_SEEDS = 2
+# Seeds on which a norm's arms are trained at five learning rates; the highest makes many arms
+# diverge.
+RATE_SEEDS = 2
 
 
 def norm_card(
-    which: str,
+    norm: str,
     *,
     tasks: str | Iterable[str] | None = None,
     seeds: int | Iterable[int] | None = None,
@@ -57,18 +58,20 @@ def norm_card(
     out: str | Path | None = None,
     **engine: Any,
 ) -> NormCard:
-    """Return the card of a norm: a registered name, or a file that registers it.
+    """Return the card of a norm.
 
-    tasks: None = a sequence task and an image task (`card_tasks`); a language task takes causal
-    norms only. seeds: see `which_arm.duel_seeds`; None = 8, but 6 on images if the norm is not the
-    kit's; of a list of test seeds no other seed is compared. scale: None = the environment's, else
-    evening. train: train the missing runs; False = read known runs only. out: a folder to which the
-    card is written. engine: scheduler, workers, client and progress of `sweep`. The card says so if
-    a run could not be trained.
+    norm: a registered name, or a file that registers a norm. tasks: None = a sequence task and an
+    image task (`card_tasks`); on a language task only a causal norm is compared. seeds: the number
+    of recorded seeds to compare on, None = 8 (6 on images if the norm is not the kit's); or a list
+    of test seeds, see `which_arm.duel_seeds`. scale: None = the environment's, else evening.
+    against: the arm that the norm's arms are compared with. train: False = read known runs only.
+    runs_dir: the run store. out: a folder to which the card is written. engine: scheduler, workers,
+    client and progress of `sweep`.
 
-    Raises ValueError for an unknown norm, task or scale, a regression, and a file without a norm.
+    Raises ValueError for an unknown norm, task or scale, a regression, and a file without a norm. A
+    run that could not be trained raises no error; the card says so.
     """
-    name, scale, against = find_norm(which), study_scale(scale), str(Arm.parse(against))
+    name, scale, against = find_norm(norm), study_scale(scale), str(Arm.parse(against))
     tasks = _check_card_tasks(tasks, scale, against)
     test_seeds = {task: _test_seeds(name, task, scale, seeds, against) for task in tasks}
     card = _measured(NormCard(name, scale, tasks, test_seeds, against))
@@ -91,16 +94,16 @@ def norm_card(
     return card
 
 
-def find_norm(which: str) -> str:
+def find_norm(norm: str) -> str:
     """Return the name of a registered norm, or of the norm that a file registers.
 
     Raises ValueError for an unknown name, and for a file that fails or does not register exactly
     one norm.
     """
-    if not which.endswith(".py"):
-        return norm_name(which)
-    path, registered_before = Path(which).resolve(), set(NORMS)
-    set_imports([which])
+    if not norm.endswith(".py"):
+        return norm_name(norm)
+    path, registered_before = Path(norm).resolve(), set(NORMS)
+    set_imports([norm])
     names = [
         name
         for name, entry in NORMS.items()
@@ -108,12 +111,12 @@ def find_norm(which: str) -> str:
     ]
     if not names:
         raise ValueError(
-            f"{which} registers no norm: it needs a class or function under @mn.register_norm(…)"
+            f"{norm} registers no norm: decorate a class or a function with @mn.register_norm(…)"
         )
     if len(names) > 1:
         raise ValueError(
-            f"{which} registers {len(names)} norms, {', '.join(names)}: say which, "
-            f"`mambanorm --import {which} card {names[0]}`"
+            f"{norm} registers {len(names)} norms, {', '.join(names)}: name one of them, "
+            f"`mambanorm --import {norm} card {names[0]}`"
         )
     return names[0]
 
@@ -137,8 +140,8 @@ def _check_card_tasks(
 
 
 def card_tasks(scale: str) -> tuple[str, ...]:
-    """Return a task of sequences and a task of images: recorded ones of the scale, else those of
-    the verdicts.
+    """Return one sequence task and one image task: tasks that are recorded at the scale, else tasks
+    of the verdicts.
     """
     tasks = [task for task in TRAINED_TASKS if recorded_lr(task, REFERENCE, scale)]
     tasks += VERDICT_TASKS
@@ -149,16 +152,16 @@ def card_tasks(scale: str) -> tuple[str, ...]:
 
 def _test_seeds(name: str, task: str, scale: str, seeds: Any, against: str) -> list[int]:
     if seeds is None and kind_of(task) == "vision" and not NORMS[name].built_in:
-        seeds = rule.FEWEST  # because a run on images takes longer
+        seeds = rule.FEWEST  # runs on images take longer
     return duel_seeds(against, task, scale, seeds)
 
 
 def _measured(card: NormCard) -> NormCard:
-    """Return the card with behaviour, checks, costs, and the norm of the kit that it equals."""
+    """Return the card with the norm's behaviour, checks, costs, and its twin in the kit."""
     try:
         behaviour, costs = behaviour_of(card.name), costs_of(card.name)
     except Exception as error:  # a user's norm may raise anything
-        reason = f"Neither measured nor trained: trying it ended in {error_text(error)}."
+        reason = f"Neither measured nor trained, because it failed: {error_text(error)}."
         return replace(card, untrained=(reason,))
     return replace(
         card,
@@ -181,8 +184,8 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
 
 
 def usable_tasks(card: NormCard) -> list[str]:
-    """Return the tasks on which the norm can be used: in a language model it must be declared and
-    measured as causal.
+    """Return the tasks on which the norm can be compared: a language task only if the norm is
+    declared causal and was measured as causal.
     """
     if card.behaviour is None:
         return []
@@ -193,12 +196,12 @@ def usable_tasks(card: NormCard) -> list[str]:
 def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     """Return the runs that a card needs next and that are not among the known ones.
 
-    For each place of the norm: tuning runs, or test runs once the arm is tuned; and runs at the
-    five learning rates of the ladder. Call it again after training, because test runs depend on the
-    tuning runs.
+    For each arm of the norm: its tuning runs, or its test runs if it is already tuned; and runs at
+    five learning rates. Call the function again after training, because the test runs depend on the
+    results of the tuning runs.
     """
     arms = list(card.arms.values())
-    configs = ladder_runs(arms, card.scale, planned_seeds("E2s", card.scale)[:LADDER_SEEDS])
+    configs = ladder_runs(arms, card.scale, planned_seeds("E2s", card.scale)[:RATE_SEEDS])
     for task in usable_tasks(card):
         for arm in arms:
             if arm != card.against:
@@ -208,10 +211,10 @@ def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
 
 
 def missing_runs(card: NormCard, runs_dir: str | Path | None = None) -> list[RunConfig]:
-    """Return the runs that a card lacks, to estimate their time.
+    """Return all runs that a card lacks, to estimate how long they take.
 
-    Test runs of an arm that must be tuned first are among them, at the scale's learning rate. No
-    run is missing if the norm fails, or equals a norm of the kit.
+    Test runs of an arm that is not tuned yet have the default learning rate of the scale. No run is
+    missing if the norm fails, or computes the same as a norm of the kit.
     """
     if card.behaviour is None or card.same:
         return []
@@ -225,12 +228,12 @@ def missing_runs(card: NormCard, runs_dir: str | Path | None = None) -> list[Run
 
 
 def _train(card: NormCard, runs_dir: str | Path | None, engine: dict[str, Any]) -> tuple[str, ...]:
-    """Train the missing runs of a card; return sentences on runs that could not be trained."""
+    """Train the missing runs of a card; return a sentence if some could not be trained."""
     if not missing_runs(card, runs_dir):
         return ()
     norm = NORMS[card.name]
     if not (norm.built_in or str(_file_of(norm.factory)) in files_to_import()):
-        engine = {"workers": 0, **engine}  # other processes cannot import the norm
+        engine = {"workers": 0, **engine}  # worker processes could not import the norm
     failed = train_needed(partial(card_runs, card), card.scale, runs_dir, **engine).failed
     if failed.empty:
         return ()

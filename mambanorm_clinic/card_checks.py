@@ -1,7 +1,7 @@
-"""Questions about what a norm does, answered by trying it on small random inputs.
+"""Questions about what a norm does, answered by running it on small random inputs.
 
-All questions together take less than a second for an ordinary norm. If a norm raises an error, the
-error is the answer to the question.
+All questions together take less than a second for most norms. If the norm raises an error, the
+error is the answer.
 """
 
 import copy
@@ -36,18 +36,18 @@ from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock
 from mambanorm_study.models.vision import VSSBlock
 
-# Two norms are the same if their outputs, of order 1, differ by less.
+# Two norms compute the same if their outputs, which are of order 1, differ by less than this.
 SAME = 1e-6
-# Largest relative error against float64, in a narrow type and at a mean of 3,000.
+# Largest accepted relative error against float64, for float16, bfloat16 and a mean of 3,000.
 LARGEST_ERROR = 5e-2
-# Smaller relative changes are rounding, in float64.
+# Relative changes below this are rounding errors of float64.
 ROUNDING = 1e-9
 
 GOOD, BAD = "good", "bad"
 
 
 class Answer(NamedTuple):
-    """The answer to a question, and its mark: "good", "bad", or "" if it is neither."""
+    """The answer to a question. mark: "good", "bad", or "" for a fact that is neither."""
 
     text: str
     mark: str = ""
@@ -70,9 +70,9 @@ def error_text(error: Exception) -> str:
 
 
 def checks_of(name: str, behaviour: Behaviour | None = None) -> pd.DataFrame:
-    """Return one row for each question: group, question, answer and mark ("good", "bad" or "").
+    """Return one row per question: group, question, answer and mark ("good", "bad" or "").
 
-    behaviour: the result of `behaviour_of`; None = measure it.
+    behaviour: the result of `behaviour_of`; None = measure it now.
     """
     name = norm_name(name)
     known = _answers_from(behaviour or behaviour_of(name), name)
@@ -90,11 +90,11 @@ def checks_of(name: str, behaviour: Behaviour | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["group", "question", "answer", "mark"])
 
 
-# ------------------------------------------------------------------- measured at registration too
+# --------------------------------------------------------------- what registration measures as well
 
 
 def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
-    """Return question → answer, for the questions that a norm's measured behaviour answers."""
+    """Return question → answer for the questions that the measured behaviour answers."""
     entry, axes = NORMS[name], " · ".join(behaviour.axes) or "no axis"
     ahead, padding = Answer("no", GOOD), Answer("no", GOOD)
     if behaviour.looks_ahead:
@@ -103,16 +103,16 @@ def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
         row, position = behaviour.padding
         padding = Answer(f"padding of row {row} changes the output of position {position}", BAD)
     return {
-        "over which axes its statistics are": _good_or_bad(
+        "axes of its statistics": _good_or_bad(
             set(behaviour.axes) == set(entry.axes),
             f"{axes}, as declared",
             f"{axes}; declared: {' · '.join(entry.axes)}",
         ),
         "does a later position change an earlier output": ahead,
-        "does another row of the batch, in training": Answer(
+        "does another row of the batch change an output, in training": Answer(
             "yes" if "B" in behaviour.axes else "no"
         ),
-        "does padding, when lengths are given": padding,
+        "does padding change an output, when lengths are given": padding,
         "two passes of one input": Answer(
             "differ: it draws random numbers" if behaviour.random else "are equal"
         ),
@@ -120,7 +120,9 @@ def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
             not behaviour.hidden, "gives the same outputs", "not all of it is in the state dict"
         ),
         "gradients against finite differences": _gradient_answer(behaviour.gradient[0]),
-        "… where lengths are given": _gradient_answer(behaviour.gradient[1]),
+        "gradients against finite differences, with lengths": _gradient_answer(
+            behaviour.gradient[1]
+        ),
     }
 
 
@@ -146,7 +148,7 @@ def _rows_in_evaluation(name: str) -> Answer:
     return _good_or_bad(effect < ROUNDING, "no", "yes")
 
 
-def _modes(name: str) -> Answer:
+def _training_and_evaluation(name: str) -> Answer:
     x = sample()
     with torch.no_grad():
         evaluated, trained = (
@@ -162,14 +164,14 @@ def _change(name: str, *, change: str) -> Answer:
     x = sample()
     effect = output_change(prepared_norm(name, x), change, x)
     changed = f"the output changes by {_percent(effect)}"
-    return Answer("not felt" if effect < CHANGE_LIMIT else changed)
+    return Answer("invariant" if effect < CHANGE_LIMIT else changed)
 
 
-# ---------------------------------------------------------------------------- inputs at the edges
+# --------------------------------------------------------------------------------- unusual inputs
 
 
 def _output_of_copy(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Return the output of a copy of a norm, with the same random numbers at every call."""
+    """Return the output of a copy of a norm; every call draws the same random numbers."""
     torch.default_generator.manual_seed(0)
     return copy.deepcopy(norm)(x, lengths)
 
@@ -183,7 +185,7 @@ def _percent(share: float) -> str:
 
 
 def _finite(name: str, *, x: Tensor) -> Answer:
-    """Answer whether output and gradient are finite, and whether the output depends on x."""
+    """Check that output and gradient are finite, and that the output depends on x."""
     x = x.clone().requires_grad_()
     try:
         norm = create_norm(name, x.shape[-1])
@@ -197,11 +199,11 @@ def _finite(name: str, *, x: Tensor) -> Answer:
         return Answer("the gradient is not finite", BAD)
     text = f"finite, largest {y.detach().abs().max():.3g}"
     depends = x.std() < 1e-6 or y.detach().std() > CHANGE_LIMIT
-    return Answer(text, GOOD) if depends else Answer(f"{text}; nothing of the input is left")
+    return Answer(text, GOOD) if depends else Answer(f"{text}; it does not depend on the input")
 
 
 def _precision(name: str, *, x: Tensor, dtype: torch.dtype) -> Answer:
-    """Answer how far the output in a narrow type, which must keep the type, is from float64."""
+    """Compare the output for a type with that for float64; the output must have the type too."""
     x = x.to(dtype)
     norm = create_norm(name, x.shape[-1])
     with torch.no_grad():
@@ -244,16 +246,16 @@ ORDINARY = torch.randn(
     4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64
 )
 
-# Group of questions → question → the function that answers it for the name of a norm.
+# Group → question → the function that answers it for the name of a norm.
 QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
     "what it looks at": {
-        "does another row of the batch, in evaluation": _rows_in_evaluation,
-        "training and evaluation": _modes,
+        "does another row of the batch change an output, in evaluation": _rows_in_evaluation,
+        "outputs in training and in evaluation": _training_and_evaluation,
     },
-    "what it does not feel": {
+    "what it is invariant to": {
         change: partial(_change, change=change) for change in list(CHANGES)[:4]
     },
-    "at the edges": {
+    "unusual inputs": {
         "zeros": partial(_finite, x=torch.zeros(2, 6, CHANNELS)),
         "constants": partial(_finite, x=torch.full((2, 6, CHANNELS), 2.0)),
         "one position": partial(_finite, x=ORDINARY.float()[:, :1]),
@@ -278,28 +280,30 @@ QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
 }
 
 
-# -------------------------------------------------------------------------- a copy of another norm
+# ------------------------------------------------------------------ a norm that computes the same
 
 
 def twin(name: str) -> str:
-    """Return the name of the built-in norm that computes the same as this norm, or "".
+    """Return the name of the built-in norm that computes the same as this norm; "" if none does.
 
-    Equal norms have the same parameters, and the same outputs in training and in evaluation, with
-    and without lengths, at the initial and at other values of their parameters.
+    The two have the same parameters, and the same outputs in training and in evaluation, with and
+    without lengths, at the initial values of the parameters and at others.
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         values = _parameters_and_outputs(name)
         for other, entry in NORMS.items():
             if entry.built_in and other != name:
-                others = _parameters_and_outputs(other)
-                if others.shape == values.shape and (others - values).abs().max() < SAME:
+                other_values = _parameters_and_outputs(other)
+                if other_values.shape != values.shape:
+                    continue
+                if (other_values - values).abs().max() < SAME:
                     return other
     return ""
 
 
 def _parameters_and_outputs(name: str) -> Tensor:
-    """Return the learned parameters of a norm and its outputs on one input, in a vector."""
+    """Return the learned parameters of a norm and its outputs for one input, as one vector."""
     norm, x = create_norm(name, CHANNELS).double(), sample(3, 6, CHANNELS)
     valid = torch.arange(x.shape[1]) < LENGTHS[:, None]
     learned = [p for p in norm.parameters() if p.requires_grad]

@@ -1,4 +1,4 @@
-"""NormCard: the facts about a norm, shown as a page, as JSON and in a terminal."""
+"""NormCard: the facts about a norm as a page, as JSON, and as text for a terminal."""
 
 import base64
 import html
@@ -18,7 +18,7 @@ from mambanorm_clinic.card_checks import BAD, GOOD
 from mambanorm_clinic.card_text import CardFacts, sentences_of
 from mambanorm_study.basics.atomic import writable_folder, write_text
 from mambanorm_study.claims.evidence import VERSION
-from mambanorm_study.report.page import add_templates, figures, mathml, page, template
+from mambanorm_study.report.page import add_templates, enlarge_on_click, mathml, page, template
 from mambanorm_study.runs import machine
 from mambanorm_study.tables.run_tables import label
 
@@ -32,7 +32,7 @@ VERDICT_COLUMNS = [
 # Column → its heading on the page.
 HEADINGS = {
     "effect": "difference", "low": "95 % from", "high": "to", "n": "seeds",
-    "highest_lr": "highest rate that trains", "shape": "B × L × D",
+    "highest_lr": "highest learning rate that trains", "shape": "B × L × D",
     "over_rmsn": "× RMSN", "over_ln": "× LN", "kept": "kept / input", "kept_rmsn": "of RMSN",
     "mark": "",
 }  # fmt: skip
@@ -41,11 +41,11 @@ NUMBER = "{:.3g}".format
 
 @dataclass(frozen=True)
 class NormCard(CardFacts):
-    """A norm's card: its facts, with sentences, tables and pages made from them."""
+    """The card of a norm: its facts, and the sentences, tables and pages made from them."""
 
     @property
     def sentences(self) -> dict[str, list[str]]:
-        """Topic → sentences, the most important topic first."""
+        """Topic → sentences; the most important topic is first."""
         return sentences_of(self)
 
     @property
@@ -56,7 +56,9 @@ class NormCard(CardFacts):
     @property
     def basis(self) -> str:
         """Scale, tasks, seeds and rule in one line."""
-        how = f"rule of protocol {VERSION}, each arm at its learning rate, plain 95 % intervals"
+        how = (
+            f"rule of protocol {VERSION}, each arm at its best learning rate, plain 95 % intervals"
+        )
         return f"{self.scale} scale · {', '.join(self.tasks)} · {self._seed_counts} · {how}"
 
     @property
@@ -92,7 +94,7 @@ class NormCard(CardFacts):
 
         rows = self.training.assign(diverged=self.training.diverged.map(diverged_text))
         return rows.drop(columns="task").rename(
-            columns={"reference_lr": f"of {label(self.against)}"}
+            columns={"reference_lr": f"for {label(self.against)}"}
         )
 
     def _html(self, *, picture: bool = True, equation: bool = False) -> str:
@@ -119,7 +121,7 @@ class NormCard(CardFacts):
         return f"<style>\n{template('card.css')}</style>\n{self._html()}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the picture alone, which the report shows for the notebook."""
+        """Return the figure, which the report shows on the notebook's card."""
         return self._figure()._repr_png_() if self.scores else None
 
     def __str__(self) -> str:
@@ -164,20 +166,20 @@ class NormCard(CardFacts):
         title = (
             f'<p class="eyebrow">mambanorm · a card for a norm</p><h1>{html.escape(self.name)}</h1>'
         )
-        body = figures(title + self._html(equation=True))
+        body = enlarge_on_click(title + self._html(equation=True))
         html_page = page(f"{self.name}: a card", body, template("index.css"), template("card.css"))
         write_text(paths[0], html_page)
         write_text(paths[1], self.to_json())
         return paths
 
     def _figure(self) -> Any:
-        """Return the picture of all known norms, with this norm circled."""
+        """Return the figure of all known norms, with this norm circled."""
         from mambanorm_study.figures import fig_card
 
         name = self.same or self.name
         caption = (
-            f"{self.scale} scale · {self._seed_counts} · circled: {name} · means of the seeds, "
-            "each arm at its learning rate"
+            f"{self.scale} scale · {self._seed_counts} · circled: {name} · means over seeds, "
+            "each arm at its best learning rate"
         )
         return fig_card(self.scores, name, caption)
 
@@ -187,7 +189,7 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def cards_html(cards: Iterable[NormCard]) -> str:
-    """Return several cards as HTML, each folded under its first sentence."""
+    """Return several cards as HTML, each folded under its name and first sentence."""
     folded = [
         f"<details><summary><b>{html.escape(card.name)}</b> {html.escape(card.words[0])}</summary>"
         f"{card._html(picture=False)}</details>"

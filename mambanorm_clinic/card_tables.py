@@ -1,4 +1,4 @@
-"""The tables of a norm's card, from known runs: comparisons, scores and training."""
+"""The tables of a norm's card, made from known runs: comparisons, scores and training."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,8 +18,8 @@ from mambanorm_study.tables.summaries import LEARNS
 
 
 def comparison_rows(card: CardFacts, task: str, evidence: Evidence) -> list[dict[str, Any]]:
-    """Return a row for each arm of the card with runs, against `card.against` and against the best
-    recorded arm.
+    """Return the comparisons of each arm of the card with `card.against` and with the best recorded
+    arm, one row per comparison that has runs.
 
     Columns: those of `which_arm.compare`, and place, arm, against, best (True if `against` is the
     best recorded arm).
@@ -38,7 +38,9 @@ def comparison_rows(card: CardFacts, task: str, evidence: Evidence) -> list[dict
 
 
 def best_arm(card: CardFacts, task: str, evidence: Evidence) -> str | None:
-    """Return the arm without this norm that is best on validation; None if there is none."""
+    """Return the arm that is best on validation among the arms without this norm; None if none of
+    them is tuned.
+    """
     with suppress(ValueError):
         for arm in ranking(evidence, task).arm:
             if (card.same or card.name) not in Arm.parse(arm).norms:
@@ -47,7 +49,7 @@ def best_arm(card: CardFacts, task: str, evidence: Evidence) -> str | None:
 
 
 def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFrame:
-    """Return arm and mean test score of these arms and of every tuned arm, the best first.
+    """Return the columns arm and mean (test score) of these arms and all tuned arms, best first.
 
     The score is the test accuracy in per cent, or minus the test loss in bits.
     """
@@ -61,10 +63,10 @@ def score_table(arms: Iterable[str], task: str, evidence: Evidence) -> pd.DataFr
 
 
 def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:
-    """Return how each arm of the card trains on the task of §4.6, one row a place.
+    """Return how each arm of the card trains on the task of the paper's §4.6, one row per place.
 
-    Columns: place; task; highest_lr and reference_lr, the highest learning rate at which this arm
-    and `card.against` train; diverged, learning rate → (diverged runs, runs).
+    Columns: place; task; highest_lr, the highest learning rate at which the arm trains;
+    reference_lr, the same for `card.against`; diverged, learning rate → (diverged runs, all runs).
     """
     task, evidence = inside_task(card.scale), Evidence(known, card.scale)
     reference_lr = _highest_lr(card.against, evidence, task)
@@ -84,8 +86,9 @@ def training_table(card: CardFacts, known: pd.DataFrame) -> pd.DataFrame:
 
 
 def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
-    """Return the highest learning rate of the ladder at which an arm trains, as in claim E2: the
-    mean over the seeds that learn. NaN if no seed that learns has the whole ladder.
+    """Return the highest of the five learning rates at which an arm trains, as in claim E2.
+
+    It is the geometric mean over the seeds that learn; NaN if no such seed has runs at all rates.
     """
     comparison = Comparison(arm, {arm: 1.0}, column="reach")
     texts = dict.fromkeys(("words", "quote", "where", "quantity"), "")

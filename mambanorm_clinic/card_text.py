@@ -16,6 +16,7 @@ from mambanorm_study.tables.run_tables import label
 
 # Mamba's original arm, with which a norm's arms are compared by default.
 REFERENCE = "RMSN>SSM>None"
+# Where the norm is in the block → the arm.
 PLACES = {
     "before the block": "{0}>SSM>None",
     "after the scan": "None>SSM>{0}",
@@ -29,10 +30,11 @@ class CardFacts:
     """The facts about a norm.
 
     seeds: task → the test seeds. against: the arm that the norm's arms are compared with.
-    behaviour: `card_checks.behaviour_of`, None if the norm fails. checks: the table of
-    `card_checks.checks_of`. costs: the table of `norm_catalog.costs_of`. same: the norm of the kit
-    that computes the same, or "". training: `training_table`. verdicts: `comparison_rows`. scores:
-    task → `score_table`. untrained: sentences on what could not be trained; () if all was.
+    behaviour: see `card_checks.behaviour_of`; None if the norm fails. checks: see
+    `card_checks.checks_of`. costs: see `norm_catalog.costs_of`. same: the norm of the kit that
+    computes the same, or "". training, verdicts, scores (task → table): see `training_table`,
+    `comparison_rows` and `score_table` in card_tables.py. untrained: sentences on what could not be
+    trained; () if nothing failed.
     """
 
     name: str
@@ -51,8 +53,8 @@ class CardFacts:
 
     @property
     def arms(self) -> dict[str, str]:
-        """Place → arm. If a norm of the kit computes the same, its arms, whose runs are
-        recorded.
+        """Place → arm. If a norm of the kit computes the same, the arms have that norm, because
+        its runs are recorded.
         """
         places = {"nowhere": "None>SSM>None"} if self.name == "None" else PLACES
         return {place: arm.format(self.same or self.name) for place, arm in places.items()}
@@ -75,14 +77,14 @@ def sentences_of(card: CardFacts) -> dict[str, list[str]]:
 def _same(card: CardFacts) -> Iterator[str]:
     if card.same:
         yield (
-            f"{card.name} is the same as {card.same} to 1e-6: nothing was trained. The runs below "
-            f"are those recorded of {card.same}."
+            f"{card.name} computes the same as {card.same} (to 1e-6), so nothing was trained. The "
+            f"runs below are the recorded runs of {card.same}."
         )
 
 
 def _better(card: CardFacts) -> Iterator[str]:
     if card.verdicts.empty:
-        yield "Whether it is better is not known: it has not been trained on these tasks."
+        yield "We do not know whether it is better: it has not been trained on these tasks."
         return
     rows = card.verdicts[card.verdicts.against == card.against]
     for row in rows.itertuples():
@@ -93,7 +95,7 @@ def _better(card: CardFacts) -> Iterator[str]:
     for task in rows.task.unique():
         shared = shared_rows(task, card.scale)
         if shared:
-            yield f"The seeds on {task} share {shared}: the comparisons speak about it alone."
+            yield f"All seeds on {task} share {shared}: the comparisons hold for these data only."
 
 
 def _best(card: CardFacts) -> Iterator[str]:
@@ -111,9 +113,9 @@ def _causal(card: CardFacts) -> Iterator[str]:
     if card.behaviour is None:
         return
     if card.behaviour.looks_ahead:
-        yield f"In a language model it must not stand: {position_seen(card.behaviour)}."
+        yield f"A language model cannot use it: {position_seen(card.behaviour)}."
     elif card.verdicts.empty or (card.verdicts.unit == "pp").all():
-        yield "It is causal: it may stand in a language model, where it has not been tried here."
+        yield "It is causal, so a language model can use it; this card has not tried it in one."
 
 
 def _faults(card: CardFacts) -> Iterator[str]:
@@ -133,19 +135,19 @@ def _training(card: CardFacts) -> Iterator[str]:
         reference = table.reference_lr.iloc[0]
         against = ""
         if np.isfinite(reference):
-            against = f"; of {label(card.against)} it is {reference:.2g}"
-        yield f"The highest learning rate that trains it is {rates}{against}."
+            against = f"; for {label(card.against)} it is {reference:.2g}"
+        yield f"The highest learning rate at which it trains is {rates}{against}."
     counts = [count for by_rate in table.diverged for count in by_rate.values()]
     if counts:
         diverged, n = np.sum(counts, axis=0)
         task = table.task.iloc[0]
-        yield f"{diverged or 'None'} of its {n} runs on {task}, at all rates, diverged."
+        yield f"{diverged or 'None'} of its {n} runs on {task} diverged, over all learning rates."
 
 
 def _costs(card: CardFacts) -> Iterator[str]:
     if len(card.costs):
         cost = card.costs.iloc[1]
         yield (
-            f"Forward and backward take {cost.over_rmsn:.2g} times as long as RMSN "
-            f"({cost['shape']}; {cost.ms:.2g} ms)."
+            f"Forward and backward pass take {cost.over_rmsn:.2g} times as long as those of RMSN "
+            f"(B × L × D = {cost['shape']}: {cost.ms:.2g} ms)."
         )

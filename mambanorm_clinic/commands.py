@@ -21,9 +21,9 @@ BYTES = 256  # the vocabulary of a model that reads bytes
 
 @arg.command(
     arg.option(
-        "which",
+        "norm",
         metavar="FILE",
-        help="my_norm.py, which registers a norm; or a norm's name, such as LN",
+        help="a file that registers a norm, such as my_norm.py; or the name of a norm, such as LN",
     ),
     arg.option(
         "--against",
@@ -33,8 +33,8 @@ BYTES = 256  # the vocabulary of a model that reads bytes
     ),
     arg.out("the folder of the page (default: reports/cards)"),
     *arg.which_runs(
-        "the number of recorded seeds of --against to compare on (default: 8, on images 6); "
-        "or a list of seeds: 76-83",
+        "how many recorded seeds of --against to compare on (default: 8, on images 6), or a list "
+        "of seeds: 76-83",
         default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}",
     ),
     *arg.TRAINING,
@@ -45,9 +45,7 @@ BYTES = 256  # the vocabulary of a model that reads bytes
     ),
 )
 def card(options: argparse.Namespace) -> int:
-    """Write a page about a norm: what it does and costs, whether it trains, whether it is
-    better.
-    """
+    """Write a page about a norm: what it does, what it costs, whether it trains and is better."""
     from mambanorm_clinic.card import missing_runs, norm_card
 
     request = {
@@ -56,14 +54,14 @@ def card(options: argparse.Namespace) -> int:
         "scale": options.scale,
         "against": options.against,
     }
-    untrained = norm_card(options.which, train=False, runs_dir=options.runs_dir, **request)
+    untrained = norm_card(options.norm, train=False, runs_dir=options.runs_dir, **request)
     configs = missing_runs(untrained, options.runs_dir)
     if options.dry_run:
         print_dry_run(configs, options)
         return 0
     confirm(configs, options)
     out = options.out or WORK / "reports" / "cards"
-    result = norm_card(options.which, out=out, **request, **arg.engine(options))
+    result = norm_card(options.norm, out=out, **request, **arg.engine(options))
     print(result)
     print(f"The card is at {out}/{result.name}.html")
     return int(bool(result.untrained))
@@ -74,9 +72,9 @@ def card(options: argparse.Namespace) -> int:
         "checkpoint",
         metavar="CHECKPOINT",
         help=(
-            "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or "
-            ".pt, or the folder of a download; config.json beside it says which; or a file of "
-            "clinic.watch, or the folder of a run"
+            "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: a .safetensors, .bin "
+            "or .pt file with its config.json in the same folder, or that folder; or a file "
+            "written by clinic.watch; or the folder of a run"
         ),
     ),
     arg.option(
@@ -85,8 +83,8 @@ def card(options: argparse.Namespace) -> int:
         required=True,
         metavar="FILE",
         help=(
-            "a text in UTF-8, read with tokenizer.json beside the checkpoint, else by characters "
-            "or bytes"
+            "a text in UTF-8; it is split by the tokenizer.json in the checkpoint's folder, else "
+            "into characters or bytes"
         ),
     ),
     arg.option(
@@ -107,7 +105,7 @@ def card(options: argparse.Namespace) -> int:
         "--html",
         type=arg.file,
         metavar="FILE",
-        help="write a page with the picture and all numbers",
+        help="write a page with the figure and all numbers",
     ),
     examples=(
         "model.safetensors --text novel.txt",
@@ -117,7 +115,7 @@ def card(options: argparse.Namespace) -> int:
     ),
 )
 def diagnose(options: argparse.Namespace) -> int:
-    """Look into a checkpoint: activations, gradients and weights on a text, and what to try."""
+    """Report a checkpoint's activations, gradients and weights on a text, and what to try."""
     from torch.nn.functional import cross_entropy
 
     from mambanorm.models.language import LanguageModel
@@ -130,22 +128,21 @@ def diagnose(options: argparse.Namespace) -> int:
 
     if options.html and not options.html.endswith(".html"):
         raise ValueError(
-            "--html writes a page over what is there: give a name that ends in .html, got "
-            f"{options.html}"
+            f"--html must end in .html, so that no other file is overwritten; got {options.html}"
         )
     checkpoint = checkpoint_in(options.checkpoint)
     model = load_model(checkpoint)
     if not isinstance(model, LanguageModel):
         raise ValueError(
-            f"{checkpoint} holds a {type(model).__name__}, which cannot be run on a text: in "
-            "Python clinic.diagnose(clinic.load_model(path), batch) looks into it"
+            f"{checkpoint} holds a {type(model).__name__}, which cannot read a text: in Python, "
+            "call clinic.diagnose(clinic.load_model(path), batch)"
         )
     text, tokenizer = read_text(Path(options.text)), checkpoint.with_name("tokenizer.json")
     ids = ids_of(text, model.vocab_size, tokenizer)
     if len(ids) < 2:
         raise ValueError(
-            f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one "
-            "to predict"
+            f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one as input and "
+            "one as target"
         )
     rows = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
     batch = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
@@ -163,10 +160,10 @@ def diagnose(options: argparse.Namespace) -> int:
 
 
 def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
-    """Return the ids (n,) of a text as the model reads it.
+    """Return the token ids (n,) of a text.
 
-    They are made by the model's tokenizer if its file exists, else by the characters of this kit's
-    models or by bytes, if the vocabulary has that size. Raises ValueError if none of them fits.
+    tokenizer: the model's tokenizer.json. If it does not exist, the tokens are this kit's
+    characters or bytes, whichever has `vocab_size`. Raises ValueError if neither has.
     """
     import torch
 
@@ -182,7 +179,7 @@ def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
     if vocab_size == BYTES:
         return torch.tensor(list(text.encode()), dtype=torch.int64)
     raise ValueError(
-        f"the model knows {vocab_size:,} tokens and nothing says which: put its tokenizer.json "
-        f"beside the checkpoint (models of {len(ALPHABET)} tokens read this kit's characters, "
-        f"models of {BYTES} bytes)"
+        f"the model's vocabulary has {vocab_size:,} tokens: put its tokenizer.json into the "
+        f"checkpoint's folder (only vocabularies of {len(ALPHABET)} characters of this kit and of "
+        f"{BYTES} bytes need none)"
     )

@@ -1,8 +1,8 @@
 """Execute notebooks with papermill, two kernels at a time, which share the cores of the machine.
 
 A notebook needs one cell with the tag `parameters` that sets scale, seeds, tasks, runs_dir and
-scheduler. If a notebook fails, the other notebooks are executed all the same, and its outcome names
-the cell and the error.
+scheduler. If a notebook fails, its outcome names the cell and the error, and the other notebooks
+are still executed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from mambanorm_study.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, WORK
 from mambanorm_study.report.notebooks import NotebookOutcome, read_outcome
 from mambanorm_study.runs import machine
 
-AT_ONCE = 2  # kernels; more would only share the cores of a laptop
+AT_ONCE = 2  # kernels; on a laptop, more of them would not be faster
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-# papermill logs what the outcome says
+# papermill would log the error that the outcome holds
 logging.getLogger("papermill").addHandler(logging.NullHandler())
 
 
@@ -87,22 +87,24 @@ def _execute(path: Path, parameters: dict | None, threads: int = 0) -> nbformat.
     """Return the executed notebook. If it failed, `metadata.papermill.error` has the error, and
     the notebook is executed up to it.
 
-    threads: as of `Kernel`.
+    threads: the number of threads of the kernel; 0 = as many as the environment says.
     """
-    # the working directory is the notebook's, as in JupyterLab, but an installed wheel stays clean
+    # run in the notebook's folder, as JupyterLab does, but write no files into an installed package
     working_dir = path.resolve().parent if CHECKOUT or KIT not in path.resolve().parents else WORK
-    with tempfile.TemporaryDirectory(prefix="mambanorm-") as private:
-        out = Path(private) / path.name
-        # papermill formats its paths: braces in a folder's name must be doubled
-        names = [str(name).replace("{", "{{").replace("}", "}}") for name in (path.resolve(), out)]
+    with tempfile.TemporaryDirectory(prefix="mambanorm-") as temp_dir:
+        out = Path(temp_dir) / path.name
+        # papermill calls str.format on its paths: braces in a folder's name must be doubled
+        in_and_out = [
+            str(name).replace("{", "{{").replace("}", "}}") for name in (path.resolve(), out)
+        ]
         kernel, error = {"threads": threads}, ""
-        if os.name == "posix" and len(private) < 90:
+        if os.name == "posix" and len(temp_dir) < 90:
             # kernels that start side by side may choose the same TCP port; the path of a socket
             # has at most about 100 characters
-            kernel |= {"transport": "ipc", "ip": f"{private}/k"}
+            kernel |= {"transport": "ipc", "ip": f"{temp_dir}/k"}
         try:
             pm.execute_notebook(
-                *names,
+                *in_and_out,
                 parameters=parameters,
                 kernel_name="python3",
                 language="python",
@@ -116,26 +118,26 @@ def _execute(path: Path, parameters: dict | None, threads: int = 0) -> nbformat.
         except Exception as failed:  # the kernel died or did not start, or the file is damaged
             error = f"{type(failed).__name__}: {failed}"
         nb = nbformat.read(out, as_version=4) if out.exists() else nbformat.v4.new_notebook()
-    # the written file must not name folders of this machine
-    facts = nb.metadata.setdefault("papermill", {})
-    facts.update(input_path=path.name, output_path=path.name, error=error)
+    execution = nb.metadata.setdefault("papermill", {})
+    # names without folders, because the report may be published
+    execution.update(input_path=path.name, output_path=path.name, error=error)
     return nb
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel of this Python with a number of threads (0 = as many as the environment says)."""
+    """A kernel that runs this Python."""
 
-    threads = Int(0).tag(config=True)
+    threads = Int(0, help="0 = as many as the environment says").tag(config=True)
 
     async def start_kernel(self, **options: Any) -> None:
-        """Start the kernel with the environment of a notebook of the study."""
+        """Start the kernel with the environment variables that a notebook of the study needs."""
         env = dict(os.environ)
-        env.pop("MPLBACKEND", None)  # a backend for scripts would show no figures
+        env.pop("MPLBACKEND", None)  # with a backend for scripts, cells would show no figures
         env[KERNEL] = "1"
         if CHECKOUT:  # the checkout may not be installed
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         if self.threads:
             env.update(dict.fromkeys(THREAD_VARIABLES, str(self.threads)))
-        # a user's own "python3" kernel may be another Python, without this package
+        # the user's kernel "python3" may be a Python without this package
         self.kernel_spec.argv[0] = sys.executable
         await self._async_start_kernel(env=env, **options)

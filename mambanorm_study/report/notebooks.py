@@ -5,9 +5,9 @@ The report reads from a notebook:
     # Title               the first line of the first Markdown cell
     **Question.** …       a paragraph of the first Markdown cell
     tag `answer`          a code cell that displays the answer in Markdown
-    tag `thumbnail`       a code cell whose picture stands on the notebook's card
-    tag `found`           a code cell whose Markdown and pictures open the report
-    tag `first`           a code cell whose output stands above all cards
+    tag `thumbnail`       a code cell whose picture is on the notebook's card
+    tag `found`           a code cell whose Markdown and pictures open the first page
+    tag `first`           a code cell whose output is above the cards of all notebooks
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ class NotebookOutcome:
     """One executed notebook: its errors, and what its card shows."""
 
     name: str
-    wall_s: float = 0.0
+    wall_s: float = 0.0  # seconds of the execution
     executed: str = ""  # date and time, UTC
     notebook: Path | None = None  # the executed notebook, up to an error
     title: str = ""
     question: str = ""  # Markdown
     answer: str = ""  # Markdown
     thumbnail: str = ""  # HTML of a picture
-    found: str = ""  # HTML that opens the report
-    first: str = ""  # HTML that stands above the cards
+    found: str = ""  # HTML that opens the first page
+    first: str = ""  # HTML above the cards of all notebooks
     error: str = ""  # the cell that failed, and its error
-    failed_runs: int = 0  # runs of this notebook that could not be trained
+    failed_runs: int = 0  # the number of its runs that could not be trained
 
     @property
     def problem(self) -> str:
-        """What went wrong, in one line; "" if nothing did."""
+        """The error in one line; "" if the notebook and its runs are complete."""
         if self.error:
             return self.error.splitlines()[0]
         return f"{self.failed_runs} of its runs could not be trained" if self.failed_runs else ""
@@ -95,23 +95,23 @@ class NotebookOutcome:
 
 def read_outcome(path: Path) -> NotebookOutcome:
     """Return the outcome of an executed notebook."""
-    import nbformat  # here, because a dry run reads no notebook
+    import nbformat  # here, so that a dry run does not load it
 
     nb = nbformat.read(path, as_version=4)
-    facts = nb.metadata.get("papermill", {})
+    execution = nb.metadata.get("papermill", {})
     texts = [cell.source for cell in nb.cells if cell.cell_type == "markdown"]
-    # the first text may be the error that papermill adds, which has no title
+    # the first text may be an error that papermill added
     opening = next((text for text in texts if text.startswith("# ")), f"# {path.stem}")
     question = re.search(r"^\*\*Question\.\*\*\s(.+?)(?:\n\n|\Z)", opening, re.M | re.DOTALL)
     answers = [output.get("data", {}).get("text/markdown", "") for output in _outputs(nb, "answer")]
     return NotebookOutcome(
         name=path.stem,
-        wall_s=facts.get("duration") or 0.0,
-        executed=(facts.get("end_time") or "")[:16].replace("T", " "),
+        wall_s=execution.get("duration") or 0.0,
+        executed=(execution.get("end_time") or "")[:16].replace("T", " "),
         notebook=path,
         title=opening.partition("\n")[0].removeprefix("# "),
         question=question[1] if question else "",
-        error=facts.get("error", ""),
+        error=execution.get("error", ""),
         answer="\n\n".join(filter(None, answers)),
         found="\n".join(map(_as_html, _outputs(nb, "found"))),
         first="\n".join(map(_as_html, _outputs(nb, "first"))),

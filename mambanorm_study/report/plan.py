@@ -1,6 +1,6 @@
-"""The plan of a study: its notebooks, the runs that they read, and the runs that are trained here.
+"""The plan of a study: its notebooks, the runs that they read, and the runs that must be trained.
 
-This module does not import Jupyter, so that a dry run answers quickly.
+This module does not import Jupyter, so that a dry run is quick.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ class StudyPlan:
     paths: list[Path]  # the notebooks, in teaching order
     left_out: list[str]  # notebooks that take none of the tasks
     configs: list[RunConfig]  # all runs that the notebooks read
-    # notebook → runs that are trained on this machine: those not recorded, and fresh seeds
+    # notebook → runs to train on this machine: those that are not recorded, and new seeds
     trained_here: dict[str, list[RunConfig]]
 
     @property
     def configs_trained_here(self) -> list[RunConfig]:
-        """All runs that are trained on this machine, each once."""
+        """All runs to train on this machine, each once."""
         return unique(chain.from_iterable(self.trained_here.values()))
 
 
@@ -47,8 +47,8 @@ def plan_study(
 ) -> StudyPlan:
     """Return the plan of a study. ValueError for an unknown scale, task or notebook.
 
-    notebooks: names or their beginnings; None = all. draw: draw the fresh seed of a run store that
-    has none, and write it there.
+    notebooks: names or their beginnings; None = all. draw: if the run store has no fresh seed yet,
+    draw one at random and store it.
     """
     scale = study_scale(scale)
     if tasks is not None:
@@ -59,8 +59,10 @@ def plan_study(
     paths = [path for path in paths if path.stem not in left_out]
     runs = {path.stem: runs[path.stem] for path in paths if path.stem in runs}
     configs = unique(chain.from_iterable(runs.values()))
-    here = {name: trained_here(runs_of, runs_dir, draw=draw) for name, runs_of in runs.items()}
-    return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, configs, here)
+    to_train = {
+        name: trained_here(its_runs, runs_dir, draw=draw) for name, its_runs in runs.items()
+    }
+    return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, configs, to_train)
 
 
 def takes_none(

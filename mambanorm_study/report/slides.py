@@ -1,8 +1,8 @@
 """The slides of a notebook: its question, predictions, figures, answer and exercises.
 
-The slides of a notebook are one HTML file that opens without a network. The file contains
-reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its license) and all pictures. The text
-of the notebook above a figure becomes the speaker notes of the figure's slide.
+They are one HTML file, which loads nothing from the network: it contains all pictures and
+reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its license). The notebook's text above
+a figure becomes the speaker notes of the figure's slide.
 """
 
 import html
@@ -15,16 +15,16 @@ import nbformat
 
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.report.notebooks import find_notebooks, pictures_of, read_outcome, tags_of
-from mambanorm_study.report.page import TEMPLATES, answer_in_short, look, markdown, template
+from mambanorm_study.report.page import TEMPLATES, answer_in_short, markdown, stylesheet, template
 
-# A Markdown cell with one of these words asks the reader a question and becomes a slide.
+# A Markdown cell with one of these words asks the reader to predict, and becomes a slide.
 QUESTION = re.compile(r"\bPredict\b|\*\*Guess")
 
-# The headings of exercises, which become slides too.
+# The headings of exercises, which become slides as well.
 EXERCISES = ("Exercises", "Try")
-LONG_SLIDE = 700  # characters of text; a longer slide is set in a smaller type
+LONG_SLIDE = 700  # characters; the text of a longer slide is smaller
 KEYS = (
-    "→ next · T the notebook's words · O overview · F full screen; "
+    "→ next · T text of the notebook · O overview · F full screen; "
     "to print, add ?print-pdf to the address"
 )
 
@@ -83,15 +83,15 @@ def deck(path: Path) -> str:
     return template(
         "slides.html",
         title=html.escape(slides[0].heading),
-        style="\n".join([look(), reveal_css, template("slides.css")]),
+        style="\n".join([stylesheet(), reveal_css, template("slides.css")]),
         script=reveal_js,
         slides="\n".join(slide.section() for slide in slides),
     )
 
 
 def slides_of(path: Path) -> Iterator[Slide]:
-    """Yield the slides of an executed notebook in its order: the title with the question, each
-    question to the reader, each figure, the answer, and the exercises.
+    """Yield the slides of an executed notebook in the order of its cells: the title with the
+    question, each request to predict, each figure, the answer, and the exercises.
     """
     outcome, nb = read_outcome(path), nbformat.read(path, as_version=4)
     opening = f'{markdown(_web_links_only(outcome.question))}<p class="keys">{KEYS}</p>'

@@ -1,4 +1,4 @@
-"""The whole study: train the missing runs, execute the notebooks and write the report."""
+"""The study: train the missing runs, execute the notebooks and write the report."""
 
 import time
 from collections.abc import Sequence
@@ -14,7 +14,13 @@ from mambanorm_study.basics.text import spell
 from mambanorm_study.config import RunConfig
 from mambanorm_study.report.execute import execute
 from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
-from mambanorm_study.report.page import answer_in_short, figures, markdown, page, template
+from mambanorm_study.report.page import (
+    answer_in_short,
+    enlarge_on_click,
+    markdown,
+    page,
+    template,
+)
 from mambanorm_study.report.plan import StudyPlan
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.grid import unique
@@ -32,8 +38,9 @@ def run_study(
 ) -> list[NotebookOutcome]:
     """Train the missing runs, execute the notebooks, write the report, and return the outcomes.
 
-    scheduler, workers: as of `sweep`. out_dir: None = reports/<scale>. OSError for a folder that
-    cannot be written to, before anything starts. A run or a notebook that fails is in the outcomes.
+    scheduler, workers: see `sweep`. out_dir: None = reports/<scale>. A run or a notebook that fails
+    raises no error but is in the outcomes. Raises OSError, before anything is trained, for a folder
+    that cannot be written to.
     """
     start = time.monotonic()
     for name in plan.left_out:
@@ -41,7 +48,7 @@ def run_study(
     out_dir = writable_folder(out_dir or WORK / "reports" / plan.scale, "the report")
     facts = study_facts(plan.scale, check_source(), plan.configs, plan.tasks)
 
-    warm_up()  # compile the kernels once, and not in every worker and notebook
+    warm_up()  # compile the kernels once instead of in every worker and notebook
     missing = missing_runs(plan.configs_trained_here, plan.runs_dir)
     failed_ids = set()
     if missing:
@@ -74,20 +81,21 @@ def run_study(
     return outcomes
 
 
-# --source → how the report says where the runs come from.
+# --source → where the runs come from, in the words of the report.
 SOURCE_WORDS = {
     "auto": (
-        "recorded ones are read and compared arms trained once more, the rest is trained here"
+        "recorded runs are read; other runs, and a fresh seed of each compared arm, are trained "
+        "here"
     ),
-    "recorded": "recorded ones are read, nothing else is trained but a fresh seed",
-    "trained": "all are trained here",
+    "recorded": "recorded runs are read; only a fresh seed of each compared arm is trained here",
+    "trained": "all runs are trained here",
 }
 
 
 def study_facts(
     scale: str, source: str, configs: Sequence[RunConfig], tasks: Sequence[str] | None
 ) -> dict[str, str]:
-    """Return what the page says about the study as a whole: label → text. configs: all its runs."""
+    """Return the first page's table on the study: label → text. configs: all its runs."""
     names = tasks or dict.fromkeys(config.task for config in configs)
     titles = [f"{name} ({TASKS[name].title})" if name in TASKS else name for name in names]
     facts = {
@@ -109,7 +117,7 @@ def write_report(outcomes: Sequence[NotebookOutcome], out_dir: Path, facts: dict
 
     The pages load nothing from the network.
     """
-    # here, because nbconvert takes a second to import
+    # here, because nbconvert takes a second to import, which a refused study need not wait for
     from mambanorm_study.report.notebook_page import to_html
 
     outcomes = sorted(outcomes, key=lambda outcome: outcome.name)
@@ -125,7 +133,7 @@ def write_report(outcomes: Sequence[NotebookOutcome], out_dir: Path, facts: dict
         facts=facts,
         scale=scale,
         markdown=markdown,
-        figures=figures,
+        enlarge_on_click=enlarge_on_click,
         answer_in_short=answer_in_short,
         spell=spell,
     )

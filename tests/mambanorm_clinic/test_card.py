@@ -107,7 +107,7 @@ def test_a_norm_that_is_not_what_it_declares_is_refused_and_its_card_says_so_all
     made = norm_card(cls.__name__, train=False, scale="smoke", runs_dir="nowhere")
     assert any(line.startswith("What is wrong: ") for line in made.words)
     assert f"Registered with check=False: {mn.NORMS[cls.__name__].doubt}" in made._repr_html_()
-    assert ("In a language model it must not stand: position 0 sees position 1." in made.words) == (
+    assert ("A language model cannot use it: position 0 sees position 1." in made.words) == (
         cls is not Remembers
     )
 
@@ -115,7 +115,9 @@ def test_a_norm_that_is_not_what_it_declares_is_refused_and_its_card_says_so_all
 def test_rmsn_under_another_name_is_told_before_anything_is_trained(register, tmp_path):
     register(Scaled)
     made = norm_card("Scaled", scale="smoke", tasks="digits", runs_dir=tmp_path)
-    assert made.words[0].startswith("Scaled is the same as RMSN to 1e-6: nothing was trained")
+    assert made.words[0].startswith(
+        "Scaled computes the same as RMSN (to 1e-6), so nothing was trained"
+    )
     assert not list(tmp_path.iterdir())
     assert card_checks.twin("LN") == card_checks.twin("GN") == card_checks.twin("NormVary") == ""
     assert card_checks.twin("Scaled") == "RMSN"
@@ -160,7 +162,7 @@ def test_an_honest_norm_is_compared_place_by_place(as_planted):
     )
     assert (
         made.words[3]
-        == "The seeds on digits share one pool of rows: the comparisons speak about it alone."
+        == "All seeds on digits share one pool of rows: the comparisons hold for these data only."
     )
     assert "8 seeds" in made.basis
     assert not made.checks["mark"].eq("bad").any()
@@ -232,33 +234,37 @@ def test_nothing_is_wrong_with_the_kits_norms(name):
     table = card_checks.checks_of(name)
     assert not table["mark"].eq("bad").any(), table[table["mark"] == "bad"]
     assert len(table) == 26
-    for question in ("gradients against finite differences", "… where lengths are given"):
+    for question in (
+        "gradients against finite differences",
+        "gradients against finite differences, with lengths",
+    ):
         assert re.fullmatch(r"agree to \de-(09|1\d)", answer_to(table, question))
 
 
 def test_what_a_norm_feels_is_what_its_equation_says():
     ln, rmsn, none, bn = (card_checks.checks_of(name) for name in ("LN", "RMSN", "None", "BN"))
-    assert [answer_to(t, "all + 3") == "not felt" for t in (ln, rmsn, none, bn)] == [
+    assert [answer_to(t, "all + 3") == "invariant" for t in (ln, rmsn, none, bn)] == [
         True,
         False,
         False,
         True,
     ]
-    assert [answer_to(t, "all × 3") == "not felt" for t in (ln, rmsn, none, bn)] == [
+    assert [answer_to(t, "all × 3") == "invariant" for t in (ln, rmsn, none, bn)] == [
         True,
         True,
         False,
         True,
     ]
     assert [
-        answer_to(t, "training and evaluation") == "are equal" for t in (ln, rmsn, none, bn)
+        answer_to(t, "outputs in training and in evaluation") == "are equal"
+        for t in (ln, rmsn, none, bn)
     ] == [
         True,
         True,
         True,
         False,
     ]
-    assert "nothing of the input is left" in answer_to(ln, "one channel")
+    assert "does not depend on the input" in answer_to(ln, "one channel")
 
 
 class Detached(Spread):
@@ -291,7 +297,7 @@ class Squares(Spread):
         ),  # it said "differ"
         (
             WrongBesidePadding,
-            "… where lengths are given",
+            "gradients against finite differences, with lengths",
             r"differ by [\d.]+ %",
         ),  # which were never passed
         (Widens, "float16", "returns float32 for float16"),  # "relative error 7.8e-08, good"
@@ -355,7 +361,7 @@ def test_the_kits_cards_are_read_from_what_is_recorded():
     assert set(ln.verdicts.task) == set(card.card_tasks("evening"))
     assert ln.verdicts.best.any()
     assert math.isfinite(ln.training.set_index("place").highest_lr["before the block"])
-    assert dyt.words[0].startswith("Whether it is better is not known")
+    assert dyt.words[0].startswith("We do not know whether it is better")
 
 
 # -------------------------------------------------------------------------------------- the command
@@ -433,7 +439,7 @@ def test_a_norm_that_fails_at_once_is_neither_measured_nor_trained(register, cls
         out=tmp_path / "out",
     )
     (reason,) = made.untrained
-    assert "trying it ended in ValueError: of (3, 6, 8) finite" in reason
+    assert "because it failed: ValueError: of (3, 6, 8) finite" in reason
     assert reason in made.words
     assert (tmp_path / "out" / f"{cls.__name__}.html").is_file()
     assert not (tmp_path / "runs").exists()

@@ -230,6 +230,7 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
 
 def executed(folder, name, *cells, error=""):
     """Return the outcome of an executed notebook; cells are Markdown or (tag, output)."""
+    folder.mkdir(exist_ok=True)
     opening = f"# Title of {name}\n\n**Question.** Does {name}\nwork?"
     made = [new_markdown_cell(opening)]
     for cell in cells:
