@@ -178,8 +178,8 @@ class NormCard(CardFacts):
 
         name = self.same or self.name
         caption = (
-            f"{self.scale} scale · {self._seed_counts} · circled: {name} · means over seeds, "
-            "each arm at its best learning rate"
+            f"{self.scale} scale · {self._seed_counts} · means over seeds, each arm at its best "
+            "learning rate"
         )
         return fig_card(self.scores, name, caption)
 

@@ -95,7 +95,7 @@ class NotebookOutcome:
 
 def read_outcome(path: Path) -> NotebookOutcome:
     """Return the outcome of an executed notebook."""
-    import nbformat  # here, so that a dry run does not load it
+    import nbformat  # imported here, so that a dry run does not load it
 
     nb = nbformat.read(path, as_version=4)
     execution = nb.metadata.get("papermill", {})

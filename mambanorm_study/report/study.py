@@ -117,7 +117,7 @@ def write_report(outcomes: Sequence[NotebookOutcome], out_dir: Path, facts: dict
 
     The pages load nothing from the network.
     """
-    # here, because nbconvert takes a second to import, which a refused study need not wait for
+    # imported here, because importing nbconvert takes a second
     from mambanorm_study.report.notebook_page import to_html
 
     outcomes = sorted(outcomes, key=lambda outcome: outcome.name)

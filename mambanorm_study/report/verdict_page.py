@@ -30,7 +30,7 @@ def verdict_html(
     runs; None = the paper's number. pictures: draw the comparisons of a claim in the part of its
     row that unfolds.
     """
-    # here, because the other pages need no matplotlib
+    # imported here, because the other pages need no matplotlib
     from mambanorm_study.figures.verdicts import WORD_COLOURS, WORD_MEANINGS
 
     counts = Counter(verdict.word for verdict in verdicts)
