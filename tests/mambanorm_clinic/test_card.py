@@ -394,7 +394,12 @@ def test_the_command_trains_the_norms_own_runs_and_writes_the_card(
     ("names", "code", "options", "said"),
     [
         ((), "", [], "registers no norm"),
-        (("One", "Two"), "", [], "registers 2 norms, One, Two: say which, `mambanorm --import"),
+        (
+            ("One", "Two"),
+            "",
+            [],
+            "registers 2 norms, One, Two: name one of them, `mambanorm --import",
+        ),
         ((), "1 / 0\n", [], "line 3: ZeroDivisionError"),
         (("One",), "", ["--tasks", "diabetes"], "diabetes is a regression"),
         (("One",), "", ["--tasks", "digit"], "did you mean 'digits'"),
