@@ -97,7 +97,7 @@ class Scaled(mn.create_norm("RMSN", 4).__class__):
         (Remembers, "from batch to batch"),
     ],
 )
-def test_a_norm_that_is_not_what_it_declares_is_refused_and_its_card_says_so_all_the_same(
+def test_a_norm_that_breaks_its_declaration_is_refused_and_its_card_names_the_fault(
     register, cls, said
 ):
     declared = dict(axes=("L",), causal=False) if cls is Padded else {}
@@ -112,7 +112,7 @@ def test_a_norm_that_is_not_what_it_declares_is_refused_and_its_card_says_so_all
     )
 
 
-def test_rmsn_under_another_name_is_told_before_anything_is_trained(register, tmp_path):
+def test_a_copy_of_rmsn_is_recognised_and_not_trained(register, tmp_path):
     register(Scaled)
     made = norm_card("Scaled", scale="smoke", tasks="digits", runs_dir=tmp_path)
     assert made.words[0].startswith(
@@ -148,7 +148,7 @@ def arms_of(name):
     return {place: arm.format(name) for place, arm in card_text.PLACES.items()}
 
 
-def test_an_honest_norm_is_compared_place_by_place(as_planted):
+def test_a_norm_is_compared_at_each_place(as_planted):
     made = as_planted({"after the scan": 5.0, "on both sides": -5.0}, sd=0.3)
     words = made.verdicts.set_index("place").word
     assert words["before the block"] in ("about the same", "cannot tell")
@@ -175,7 +175,7 @@ def test_a_card_of_few_seeds_has_no_word(as_planted):
     assert "and 6 are needed" in made.words[0]
 
 
-def test_runs_that_diverged_and_seeds_that_would_tell_are_said(as_planted):
+def test_a_card_counts_diverged_runs_and_the_seeds_still_needed(as_planted):
     made = as_planted({"after the scan": 5.0}, sd=0.3, lost=(53, 56))
     assert "failed: None→Spread 2 of 8 runs" in made.words[1]
     made = as_planted({"after the scan": 2.0}, sd=3.0)
@@ -209,7 +209,7 @@ class Layers(mn.create_norm("LN", 4).__class__):
         super().__init__(d, eps=1e-5, affine=True)
 
 
-def test_the_card_of_ln_as_if_it_were_new_says_what_is_recorded_against_no_norm(register):
+def test_the_card_of_a_copy_of_ln_agrees_with_the_claim_against_no_norm(register):
     register(Layers)
     options = dict(tasks=IMAGES, scale="evening", against="None>SSM>None", runs_dir="nowhere")
     made = norm_card("Layers", train=True, **options)
@@ -241,7 +241,7 @@ def test_nothing_is_wrong_with_the_kits_norms(name):
         assert re.fullmatch(r"agree to \de-(09|1\d)", answer_to(table, question))
 
 
-def test_what_a_norm_feels_is_what_its_equation_says():
+def test_measured_invariances_agree_with_the_equations():
     ln, rmsn, none, bn = (card_checks.checks_of(name) for name in ("LN", "RMSN", "None", "BN"))
     assert [answer_to(t, "all + 3") == "invariant" for t in (ln, rmsn, none, bn)] == [
         True,
@@ -345,7 +345,7 @@ def test_a_name_that_is_html_stays_text(register):
     )
 
 
-def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
+def test_the_highest_learning_rate_agrees_with_the_claim():
     how = dict(train=False, scale="evening", runs_dir="nowhere")
     own = norm_card("RMSN", tasks=inside_task("evening"), **how).training.set_index("place")
     verdict = study.judge("E2s", recorded("evening"), scale="evening")
@@ -463,7 +463,7 @@ def test_a_norm_that_is_too_slow_to_be_tried_is_refused(register, monkeypatch):
         register(Sleeps)
 
 
-def test_a_norm_that_draws_at_random_is_named(register):
+def test_a_norm_that_draws_random_numbers_is_reported(register):
     register(Draws, ())
     table = card_checks.checks_of("Draws")
     assert answer_to(table, "two passes of one input") == "differ: it draws random numbers"

@@ -83,7 +83,7 @@ def notebooks(tmp_path, monkeypatch):
     return write
 
 
-def test_parameters_arrive_and_the_kernel_works_beside_its_notebook(notebooks, tmp_path):
+def test_parameters_are_injected_and_the_kernel_runs_in_the_notebooks_folder(notebooks, tmp_path):
     path = notebooks("01_a", answer("scale, seeds, tasks, runs_dir, os.getcwd()"))
     outcome = run_notebook(
         path,
@@ -450,7 +450,7 @@ def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
     assert ".figure :checked + img { width: max(130%, 950px); max-width: none;" in page
 
 
-def test_of_a_text_html_is_obeyed_of_an_answer_shown_and_a_file_of_the_checkout_becomes_its_name(
+def test_html_is_rendered_in_texts_and_escaped_in_answers_and_links_to_files_become_names(
     as_page,
 ):
     """What a store says stands in answers; a notebook's own text may hold HTML."""
@@ -482,7 +482,7 @@ def test_formulas_are_drawn_when_the_page_is_made(as_page):
 @pytest.mark.parametrize(
     "tex", [r"\text{<script>alert(1)</script>}", r"\href{javascript:alert(1)}{x}", r"\style{x}{y}"]
 )
-def test_a_formula_brings_nothing_to_life(tex):
+def test_a_formula_adds_no_script_and_no_style(tex):
     for page in (
         markdown(f"${tex}$"),
         markdown(f"$${tex}$$"),
