@@ -167,16 +167,12 @@ def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
 
 # ------------------------------------------------------------------------------------- two arms
 
-# The word of a comparison at one learning rate, with too few seeds (card_rows.py).
-SKETCH = "sketch"
-
 # Word of a comparison → its sentence about two arms.
 SENTENCES = {
     "better": "{} is better than {}",
     "worse": "{} is worse than {}",
     "about the same": "{} and {} are about the same",
     rule.CANNOT_TELL: "we cannot tell whether {} or {} is better",
-    SKETCH: "{} − {}",
 }
 
 NOT_FRESH = "not fresh: a learning rate was chosen on these seeds"
@@ -276,11 +272,6 @@ def answer(
     """Return the row of `compare` from the runs of a frame; train nothing."""
     arm, against = check_pair(arm, against, task)
     row = compare_arms(arm, against, Evidence(frame, scale), task)
-    return row_of_answer(row, arm, against, scale)
-
-
-def row_of_answer(row: Row, arm: str, against: str, scale: str) -> dict[str, object]:
-    """Return a comparison of two arms as a row of `compare`."""
     failed = row.failed or {arm: (0, 0), against: (0, 0)}
     brief = _brief(row, arm, against)
     return dict(

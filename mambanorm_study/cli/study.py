@@ -77,7 +77,7 @@ def study(options: argparse.Namespace) -> int:
     outcomes = report.run_study(
         plan, scheduler=options.scheduler, workers=options.workers, out_dir=options.out
     )
-    return report.exit_code(outcomes)
+    return int(any(outcome.problem for outcome in outcomes))
 
 
 @arg.command(
