@@ -1,17 +1,14 @@
-"""How the clinic runs a model that it does not know: hooks, batches of any form, random state.
+"""Run a model that the clinic does not know: its hooks, its batches, its outputs.
 
-A batch is an input; a tuple or list (input, targets); or a dict of keyword arguments, in which the
+A batch is a tensor; a tuple or list (input, targets); or a dict of keyword arguments, in which the
 targets have one of the names in TARGETS.
 """
 
-import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import fields, is_dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,24 +61,20 @@ def vector_norm(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """Return the tensors of a value in order: itself, or those in a tuple, list, dict or dataclass
-    at any depth.
-    """
+    """Yield the tensors of a value in order: itself, or those in tuples, lists and dicts."""
     if isinstance(value, Tensor):
         yield value
-        return
-    parts = value if isinstance(value, tuple | list) else ()
-    if isinstance(value, dict):
-        parts = value.values()
-    elif is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, field.name) for field in fields(value)]
-    for part in parts:
-        yield from tensors_in(part)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_in(part)
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], value: object) -> object:
-    """Return a value with each tensor in it, or in a tuple, list or dict, replaced by
-    change(tensor).
+    """Return a value in which each tensor is replaced by change(tensor).
+
+    value: a tensor, or tensors in tuples, lists and dicts.
     """
     if isinstance(value, Tensor):
         return change(value)
@@ -92,14 +85,10 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: object) -> object:
     return value
 
 
-def first_tensor(value: object) -> Tensor | None:
-    """Return the first tensor of a value, None if it has none."""
-    return next(tensors_in(value), None)
-
-
-def first_real_tensor(value: object) -> Tensor | None:
-    """Return the first tensor of real numbers in a value, None if it has none."""
-    return next((tensor for tensor in tensors_in(value) if tensor.is_floating_point()), None)
+def first_tensor(value: object, *, floating: bool = False) -> Tensor | None:
+    """Return the first tensor in a value, None if there is none; floating: of a floating type."""
+    tensors = tensors_in(value)
+    return next((each for each in tensors if each.is_floating_point() or not floating), None)
 
 
 def split_batch(batch: object) -> tuple[object, object]:
@@ -112,22 +101,16 @@ def split_batch(batch: object) -> tuple[object, object]:
     return batch, None
 
 
-def call_model(model: nn.Module, batch: object) -> object:
-    """Return model(input); a dict is passed as keyword arguments, without its targets."""
-    inputs, _ = split_batch(batch)
-    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
+    """Return the model's output for a batch.
 
-
-def try_model(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
-    """Return the model's output for a batch; a dict is passed with its targets if `with_targets`.
-
-    Raises ValueError if the model refuses the batch.
+    A dict is passed as keyword arguments, with its targets if `with_targets`. Raises ValueError if
+    the model refuses the batch.
     """
+    inputs = batch if with_targets and isinstance(batch, dict) else split_batch(batch)[0]
     try:
         with run_eagerly():
-            if with_targets and isinstance(batch, dict):
-                return model(**batch)
-            return call_model(model, batch)
+            return model(**inputs) if isinstance(inputs, dict) else model(inputs)
     except Exception as error:  # a model's code may raise anything
         tensors = [f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch)]
         given = ", ".join(tensors) or shown(batch)
@@ -137,19 +120,7 @@ def try_model(model: nn.Module, batch: object, *, with_targets: bool = False) ->
 
 
 def run_eagerly() -> AbstractContextManager:
-    """Make compiled models run eagerly while open, because torch.compile does not call hooks."""
+    """Return a context in which compiled models run eagerly: torch.compile calls no hooks."""
     if "torch._dynamo" in sys.modules:  # importing it takes seconds
         return torch.compiler.set_stance("force_eager")
     return nullcontext()
-
-
-@contextmanager
-def preserve_random_state() -> Iterator[None]:
-    """Restore the random states of torch, NumPy and Python when the `with` block ends."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)

@@ -7,13 +7,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm_clinic.sites import LARGEST
+from mambanorm_clinic.sites import FLOAT16_MAX
 from mambanorm_study.figures.colours import COMBINATION, GREY, NO_NORM
 from mambanorm_study.figures.lines import line_panels
 from mambanorm_study.figures.style import finish, log_axis, new_figure, some_of, styled, whole_ticks
 
 PANELS_ACROSS, MOST_PANELS = 4, 12
-FLOAT16_MAX = LARGEST["float16"]
 LINES = {
     "rms": dict(color=COMBINATION, marker="o", label="RMS"),
     "p999": dict(color=GREY, marker="s", linestyle="--", label="99.9 %"),

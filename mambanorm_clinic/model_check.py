@@ -1,17 +1,15 @@
-"""`check_model`: the guide's checklist (S4) for a real model: the faults that `diagnose` finds, and
-mistakes with norms.
+"""`check_model`: the guide's checklist (source S4) for a real model: the faults that `diagnose`
+finds, and mistakes with norms.
 
-Lines 2, 3 and 10 of the checklist ask for the intention: `recommend` answers them. The module
-before a norm is known if its output arrives unchanged or as a view; behind F.relu, .contiguous() or
-pad_packed_sequence it is not known. Norms are recognized by their classes and judged by their
-effect: each is run again on its input beside other rows, and on other inputs. No model shows that
-it is to transfer style: mistake 5 is a note on every model from image to image, and a warning only
-if the name of its class says so.
+Lines 2, 3 and 10 of the checklist ask what the model is for: `recommend` answers them. A norm's
+input is traced to the module that made it, if that module's output arrives unchanged or as a view;
+it is lost behind F.relu, .contiguous() or pad_packed_sequence. Norms are recognized by their
+classes and judged by their effect: each is run again on its input together with other rows, and on
+other inputs.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -26,14 +24,13 @@ from mambanorm.models.language import LanguageModel
 from mambanorm.norms.base import Norm
 from mambanorm_clinic.calling import (
     call_model,
-    first_real_tensor,
     first_tensor,
     inspect_model,
     map_tensors,
-    preserve_random_state,
     split_batch,
 )
 from mambanorm_clinic.diagnosis import diagnose
+from mambanorm_clinic.mixers import parent_of
 from mambanorm_clinic.symptoms import Symptom, Symptoms
 from mambanorm_study.basics.settings import SMALL_BATCH
 from mambanorm_study.basics.text import plural
@@ -53,12 +50,14 @@ TORCH_NORMS = (
     nn.RMSNorm,
 )
 DROPOUTS = nn.modules.dropout._DropoutNd
-# Modules behind which an output still counts as that of the module before them.
+# Modules whose output counts as that of the module before them.
 TRANSPARENT = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 ACTIVATIONS = re.compile("ReLU|ELU|GELU|SiLU|Tanh|Sigmoid|Hardswish|Softplus|Mish")
 # Two outputs differ if their relative change is above this. Rounding changes them less.
 SMALLEST_CHANGE = 1e-5
+# A norm is constant if its output for noise and for −noise differ by less than this times its gain.
+CONSTANT = 1e-3
 # Number of layers from which the guide calls post-norm hard to train.
 DEEP = 12
 OTHER_ROWS = "its second half replaced by copies of its first row"
@@ -94,9 +93,8 @@ class ModuleRun:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of the input, () if there is no tensor."""
-        x = first_tensor(self.inputs)
-        return () if x is None else tuple(x.shape)
+        """Return the shape of the input."""
+        return tuple(first_tensor(self.inputs).shape)
 
     def output_for(self, inputs: list) -> Tensor:
         """Return the module's output in float64."""
@@ -112,11 +110,8 @@ def mixes_rows(norm: ModuleRun, training: bool | None = None) -> bool:
     mode = norm.module.training
     try:
         norm.module.train(mode if training is None else training)
-        alone, beside_others = (
-            norm.output_for(norm.inputs),
-            norm.output_for(map_tensors(add_rows, norm.inputs)),
-        )
-        return differ(alone, beside_others)
+        more_rows = map_tensors(add_rows, norm.inputs)
+        return differ(norm.output_for(norm.inputs), norm.output_for(more_rows))
     except (ValueError, RuntimeError):  # it takes no further rows, or in training no single row
         return False
     finally:
@@ -157,7 +152,7 @@ class ModelRun:
         self._open: list[ModuleRun] = []
         self._outputs: list[Tensor | None] = []  # kept, so that no other tensor gets their memory
         # by the memory of the output, so that a view of it is recognized as well
-        self._made_by: dict[int, ModuleRun] = {}
+        self._made_by: dict[int, ModuleRun | None] = {}
         with inspect_model(model, on_input=self._enter, on_output=self._leave), torch.no_grad():
             self.output = first_tensor(call_model(model, batch))
         self.last = self._made_by.get(memory_of(self.output))
@@ -165,18 +160,16 @@ class ModelRun:
     def _enter(self, path: str, module: nn.Module, inputs: list) -> None:
         x, is_norm = first_tensor(inputs), bool(norm_kind(module))
         source = self._made_by.get(memory_of(x))
-        run = ModuleRun(path, module, inputs if is_norm else [], source)
-        self._open.append(run)
+        self._open.append(ModuleRun(path, module, inputs if is_norm else [], source))
         if x is not None and is_norm:
-            self.norms.append(run)
+            self.norms.append(self._open[-1])
 
     def _leave(self, path: str, module: nn.Module, output: object) -> None:
         run, y = self._open.pop(), first_tensor(output)
         self._outputs.append(y)
         memory = memory_of(y)
         if norm_kind(module) or not list(module.children()):
-            if memory:
-                self._made_by[memory] = run.source if isinstance(module, TRANSPARENT) else run
+            self._made_by[memory] = run.source if isinstance(module, TRANSPARENT) else run
             return
         maker = self._made_by.get(memory)
         attends = any("Attention" in type(part).__name__ for part in module.modules())
@@ -185,9 +178,9 @@ class ModelRun:
 
 
 def memory_of(value: Tensor | None) -> int:
-    """Return the address of a tensor's storage, 0 if it has none."""
+    """Return the address of a tensor's storage, or a number of no other tensor if it has none."""
     if value is None or value.layout != torch.strided or not value.numel():
-        return 0
+        return id(value)
     return value.untyped_storage().data_ptr()
 
 
@@ -195,21 +188,20 @@ def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) ->
     """Return the faults of a model on one batch, the worst first.
 
     They are those that `diagnose` finds, and those of the guide's checks of norms. batch and
-    errors: as of `diagnose`. evaluating: the model is about to predict. The model stays as it is.
+    errors: as of `diagnose`. evaluating: the model is about to predict, not to be trained. The
+    model stays as it is.
     """
     diagnosed = diagnose(model, batch).findings
     symptoms = [*diagnosed, *unused_statistics(model, evaluating)]
-    with preserve_random_state(), preserve_state(model):
+    with torch.random.fork_rng(), preserve_state(model):
         run = ModelRun(model, batch)
-        if model.training and not evaluating:
-            symptoms += [*small_batches(run.norms), *deep_post_norm(run.post_norm)]
-        for rule in (norm_behind_activation, small_groups, constant_norms, norms_behind_rnn):
-            symptoms += rule(run.norms)
-        symptoms += normalized_output(run)
-        symptoms += style_norms(model, batch, run)
-        symptoms += sees_ahead(model, batch)
         if evaluating:
             symptoms += training_mode(model, batch, run.norms)
+        elif model.training:
+            symptoms += [*small_batches(run.norms), *deep_post_norm(run.post_norm)]
+        for norm in run.norms:
+            symptoms += [*order_of_norm(norm), *lost_input(norm)]
+        symptoms += [*normalized_output(run), *sees_ahead(model, batch)]
     return Symptoms(symptoms, diagnosed.skipped)
 
 
@@ -227,78 +219,80 @@ def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
         )
 
 
-def norms_behind_rnn(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find BatchNorm over all time steps of an LSTM, a GRU or an RNN (mistake 2)."""
-    for norm in norms:
-        layer = norm.source.module if norm.source else None
-        is_sequence = isinstance(layer, nn.RNNBase) and len(norm.shape) == 3
-        if is_sequence and mixes_rows(norm, training=True):
-            yield Symptom(
-                "warning",
-                norm.path,
-                f"BatchNorm stands behind an {type(layer).__name__}: its statistics mix rows and "
-                "time steps, so that those of other lengths do not fit",
-                "LayerNorm over each time step",
-                "mistake 2",
-            )
-
-
 def deep_post_norm(paths: list[str]) -> Iterator[Symptom]:
     """Find many layers with attention that each end in a norm (mistake 4)."""
-    for parent, count in Counter(path.rpartition(".")[0] for path in paths).items():
+    for parent, count in Counter(map(parent_of, paths)).items():
         if count >= DEEP:
             yield Symptom(
                 "warning",
                 parent,
                 f"post-norm: {count} layers with attention end in a norm, which is hard to train "
-                f"from {DEEP} on",
-                "pre-norm (norm_first=True, with a last norm); or warm up, or begin from trained "
-                "weights",
+                f"from {DEEP} layers on",
+                "pre-norm (norm_first=True, with a last norm); or a warm-up, or trained weights to "
+                "begin with",
                 "mistake 4",
             )
 
 
-def style_norms(model: nn.Module, batch: object, run: ModelRun) -> Iterator[Symptom]:
-    """Find BatchNorm in a model from image to image, which may be to transfer style (mistake 5)."""
-    x = first_tensor(split_batch(batch)[0])
-    if x is None or x.dim() != 4 or run.output.shape != x.shape:
-        return
-    norm = next((norm for norm in run.norms if mixes_rows(norm, training=True)), None)
-    if norm is not None:
+def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
+    """Find convolution → activation → norm, instead of norm → activation (check 4), and BatchNorm
+    over all time steps of an LSTM, a GRU or an RNN (mistake 2).
+    """
+    before = norm.source.module if norm.source else None
+    source = norm.source.source if norm.source else None
+    name, kind = type(before).__name__, norm_kind(norm.module)
+    is_weighted = source is not None and isinstance(source.module, WEIGHTED)
+    if is_weighted and kind in ("BN", "IN", "GN") and ACTIVATIONS.search(name):
         yield Symptom(
-            "warning" if "style" in type(model).__name__.lower() else "note",
+            "note",
             norm.path,
-            "BatchNorm in a model from image to image: if it is to transfer style, styles mix "
-            "within a batch",
-            "InstanceNorm to transfer style; to denoise or restore, BatchNorm may stay",
-            "mistake 5",
+            f"the order is convolution, activation ({name}), norm",
+            "convolution, norm, activation; or, in residual nets, norm, activation, convolution",
+            "check 4",
+        )
+    is_sequence = isinstance(before, nn.RNNBase) and len(norm.shape) == 3
+    if is_sequence and mixes_rows(norm, training=True):
+        yield Symptom(
+            "warning",
+            norm.path,
+            f"BatchNorm follows an {name}: its statistics mix rows and time steps, so they do not "
+            "fit sequences of another length",
+            "LayerNorm over each time step",
+            "mistake 2",
         )
 
 
 @torch.no_grad()
-def constant_norms(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find norms whose output is the same for all inputs: each statistic is of one value.
+def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
+    """Find a norm whose output is the same for all inputs, because each statistic is of one value,
+    and GroupNorm with one channel in each group.
 
-    A norm whose gain begins at 0 has no fault. torch's GroupNorm is checked by `small_groups`.
+    A norm whose gain begins at 0 has no fault.
     """
-    for norm in norms:
-        gain = getattr(norm.module, "weight", None)
-        if isinstance(norm.module, nn.GroupNorm) or (isinstance(gain, Tensor) and not gain.any()):
-            continue
-        output = norm.output_for(norm.inputs)
-        negated = map_tensors(lambda x: -x if x.is_floating_point() else x, norm.inputs)
-        drawn = map_tensors(
-            lambda x: torch.randn_like(x) if x.is_floating_point() else x, norm.inputs
+    gain = getattr(norm.module, "weight", None)
+    size = float(gain.abs().max()) if isinstance(gain, Tensor) else 1.0
+    noise = map_tensors(lambda x: torch.randn_like(x) if x.is_floating_point() else x, norm.inputs)
+    negated = map_tensors(lambda x: -x if x.is_floating_point() else x, noise)
+    change = float((norm.output_for(noise) - norm.output_for(negated)).abs().max())
+    if change < CONSTANT * size:
+        yield Symptom(
+            "serious",
+            norm.path,
+            f"{norm_kind(norm.module)} of {norm.shape} returns the same output for every input",
+            "no norm here, or one whose statistics are taken over more values (positions, "
+            "channels, fewer groups)",
+            "measured here",
         )
-        if not any(differ(output, norm.output_for(inputs)) for inputs in (negated, drawn)):
-            yield Symptom(
-                "serious",
-                norm.path,
-                f"{norm_kind(norm.module)} of {norm.shape} puts out the same whatever comes in",
-                "no norm here, or one whose statistics are taken over more values (positions, "
-                "channels)",
-                "measured here",
-            )
+    elif isinstance(norm.module, nn.GroupNorm) and (
+        1 < norm.module.num_groups == norm.module.num_channels
+    ):
+        yield Symptom(
+            "note",
+            norm.path,
+            f"{norm.module.num_groups} groups of one channel each: this is InstanceNorm",
+            "fewer groups, or call it InstanceNorm",
+            "GroupNorm",
+        )
 
 
 @torch.no_grad()
@@ -314,76 +308,54 @@ def sees_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
         return
     other_ids = ids.clone()
     other_ids[:, -1] = torch.where(ids[:, -1] == ids.min(), ids.max(), ids.min())
-    outputs = [logits_of(model, batch, ids, each) for each in (ids, other_ids)]
+    outputs = [earlier_logits(model, batch, ids, each) for each in (ids, other_ids)]
     if any(y is None for y in outputs) or not differ(*outputs):
         return
     is_causal = re.search("CausalLM|LMHead", classes) or any(
         isinstance(part, LanguageModel) for part in model.modules()
     )
     change = float((outputs[1] - outputs[0]).abs().max() / outputs[0].abs().max())
-    exception = "" if is_causal else ", which is fine for a masked model or a tagger only"
+    exception = "" if is_causal else ", which is fine only for a masked model or a tagger"
     yield Symptom(
         "serious" if is_causal else "warning",
         "",
-        f"the logits of earlier positions move by {100 * change:.2g} % when the last id changes: "
-        f"what is to be predicted is seen{exception}",
+        f"the logits of earlier positions change by {100 * change:.2g} % when the last id changes: "
+        f"the model sees what it is to predict{exception}",
         "norms of each token (LN, RMSN) and causal layers; statistics or sums over L only up to "
         "each position",
         "measured here",
     )
 
 
-def logits_of(model: nn.Module, batch: object, ids: Tensor, other_ids: Tensor) -> Tensor | None:
+def earlier_logits(model: nn.Module, batch: object, ids: Tensor, other: Tensor) -> Tensor | None:
     """Return the logits (B, L − 1, V) of all positions but the last, with other ids in the batch.
 
     None if the output has another form or is not finite.
     """
     torch.manual_seed(0)  # so that dropout draws the same for all ids
-    inputs = map_tensors(lambda x: other_ids if x is ids else x, split_batch(batch)[0])
-    y = first_real_tensor(call_model(model, inputs))
+    inputs = map_tensors(lambda x: other if x is ids else x, split_batch(batch)[0])
+    y = first_tensor(call_model(model, inputs), floating=True)
     if y is None or y.dim() != 3 or y.shape[:2] != ids.shape or y.shape[2] <= ids.max():
         return None
     return y[:, :-1].double() if y.isfinite().all() else None
 
 
-def norm_behind_activation(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find convolution → activation → norm, instead of norm → activation (check 4)."""
-    for norm in norms:
-        activation = norm.source
-        if norm_kind(norm.module) not in ("BN", "IN", "GN") or activation is None:
-            continue
-        name = type(activation.module).__name__
-        layer = activation.source.module if activation.source else None
-        if ACTIVATIONS.search(name) and isinstance(layer, WEIGHTED):
-            yield Symptom(
-                "note",
-                norm.path,
-                f"the norm stands behind the activation ({name}), and that behind the convolution",
-                "convolution, norm, activation; or, in residual nets, norm, activation, "
-                "convolution",
-                "check 4",
-            )
-
-
 def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
     """Find norms that use running statistics which no batch has updated (check 6)."""
-    tracking = {
-        path: module
-        for path, module in model.named_modules()
-        if getattr(module, "running_mean", None) is not None
-    }
-    fresh = [
+    norms = dict(model.named_modules())
+    norms = {p: m for p, m in norms.items() if getattr(m, "running_mean", None) is not None}
+    unused = [
         path
-        for path, module in tracking.items()
+        for path, module in norms.items()
         if (evaluating or (model.training and not module.training))
         and not module.running_mean.any()
         and (module.running_var == 1).all()
     ]
-    if fresh:
+    if unused:
         yield Symptom(
             "serious",
-            fresh[0],
-            f"{len(fresh)} of {len(tracking)} norms have seen no batch: they evaluate with mean 0 "
+            unused[0],
+            f"{len(unused)} of {len(norms)} norms have seen no batch: they evaluate with mean 0 "
             "and variance 1",
             "train first, load the buffers with the weights, or run some batches in train mode",
             "check 6",
@@ -437,33 +409,7 @@ def normalized_output(run: ModelRun) -> Iterator[Symptom]:
             "warning",
             run.last.path,
             f"the output {tuple(run.output.shape)} comes straight from a norm, so its scale is "
-            "fixed: fine for features, not for logits or what is regressed",
+            "fixed: fine for features, not for logits or a regression",
             "no norm behind the last linear layer",
             "when not to, 1",
         )
-
-
-def small_groups(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find torch's GroupNorm with statistics of one or two values, or with one channel a group."""
-    for norm in norms:
-        if not isinstance(norm.module, nn.GroupNorm):
-            continue
-        n_groups, channels = norm.module.num_groups, norm.module.num_channels
-        values = channels // n_groups * math.prod(norm.shape[2:])
-        if values <= 2:
-            yield Symptom(
-                "serious",
-                norm.path,
-                f"each statistic is taken over {plural(values, 'value')}: hardly anything is left "
-                "of the input",
-                "fewer groups, or a norm over all channels",
-                "GroupNorm",
-            )
-        elif 1 < n_groups == channels:
-            yield Symptom(
-                "note",
-                norm.path,
-                f"{n_groups} groups of one channel each: this is InstanceNorm",
-                "fewer groups, or say InstanceNorm",
-                "GroupNorm",
-            )

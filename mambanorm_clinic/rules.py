@@ -2,17 +2,18 @@
 
 Each rule reads the record of one pass and yields symptoms. A message has its number, the layer,
 advice, and the notebook that measured it. tests/mambanorm_clinic/test_diagnosis.py tests that the
-rules are silent on sound models and speak on sick ones.
+rules find nothing in sound models and the fault in sick ones.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
-from mambanorm_clinic.sites import LARGEST
+from mambanorm_clinic.mixers import join, parent_of
+from mambanorm_clinic.sites import FLOAT16_MAX
 from mambanorm_clinic.symptoms import (
     FAILURE_SOURCE,
     GROWTH_SOURCE,
@@ -27,8 +28,8 @@ from mambanorm_study.tables.growth import growth
 
 # The sites whose growth over depth is examined; the first that a model has is taken.
 STREAM = ("residual", "branch")
-# Where to put a norm that bounds a site: at what the site is computed from. Behind the scan that is
-# what the scan reads (notebook 14 tries both).
+# Where to put a norm that bounds a site: at what the site is computed from. For sites after the
+# scan that is what the scan reads (notebook 14 tries both).
 SITES_IN_FRONT = {
     "dt": ("conv",),
     "delta": ("conv",),
@@ -46,37 +47,38 @@ SITES_IN_FRONT = {
 }
 # Sites that the scan reads, or that follow it: a NaN there is an overflow, whatever came before.
 AROUND_SCAN = set(SITES_IN_FRONT) - {"conv", "z"}
-# Gradients vanish if the norm of the first weights' gradient divided by that of the last is below
-# FLOW, and explode above 1/FLOW. Models with fewer than FLOW_MATRICES matrices are not judged.
+# Gradients vanish if the norm of the first weights' gradient divided by that of the last weights'
+# is below FLOW, and explode above 1/FLOW. Models with fewer than FLOW_MATRICES matrices are not
+# judged.
 FLOW = 1e-4
 FLOW_MATRICES = 8
 # Decades in 8 layers from which growth is reported: √l, a sum of independent branches, has 0.7.
 GROWTH_LIMIT = 1.0
-# Largest magnitude by RMS from which a site holds outliers; normal values have 5 or 6.
+# Largest magnitude divided by RMS from which a site has outliers; normal values reach 5 or 6.
 OUTLIER_RATIO = 300.0
-# Magnitude up to which NaN is hardly an overflow: e⁸⁹ leaves float32.
+# Largest magnitude for which a NaN is hardly an overflow: e⁸⁹ leaves float32.
 SMALL_VALUE = 80.0
 
-WIDER_TYPE = "bfloat16 or float32 there, which reach 3e38"
+WIDER_TYPE = "use bfloat16 or float32 there, which reach 3e38"
 LOWER_RATE = (
-    "an earlier checkpoint (clinic.watch writes the weights with which this happens) and a lower "
-    "rate"
+    "go back to an earlier checkpoint and lower the learning rate (the weights that clinic.watch "
+    "writes are those with which this happens)"
 )
 SOUND_STEP_SIZE = (
-    "look at Δ's bias first, whose softplus should lie in 0.001…0.1: an earlier checkpoint, or "
-    "draw it anew by mambanorm.block.init_dt_bias(bias), then a lower rate and no weight decay for "
-    "it. If the bias is sound, scale dt_proj.weight down, in Mamba-2 in_proj's last rows."
-)
-HALVE_SUM = (
-    "halve the sum of two directions that each contain their input, y = (f(x) + g(x)) / 2; no norm "
-    "inside the blocks cures this"
+    "look at Δ's bias first, whose softplus should lie in 0.001…0.1: go back to an earlier "
+    "checkpoint, or initialize the bias again by mambanorm.block.init_dt_bias(bias), then use a "
+    "lower learning rate and no weight decay for it. If the bias is sound, scale dt_proj.weight "
+    "down, in Mamba-2 in_proj's last rows."
 )
 NORM_EACH_BRANCH = (
     "for norm in clinic.insert_norm(model, 'branch', 'RMSN', batch).norms: "
-    "torch.nn.init.ones_(norm.weight), since as it is put in it keeps the growth"
+    "torch.nn.init.ones_(norm.weight), because the fitted weights would keep the growth"
 )
-SCALE_BRANCHES = (
-    "divide the last matrix of each branch (out_proj) by the RMS of what the branch puts out"
+SCALE_BRANCHES = "divide the last matrix of each branch (out_proj) by the RMS of its output"
+HALVE_SUM = (
+    "This changes what the model computes, so train on. Where the model adds two directions that "
+    "each contain their input, halve the sum instead, y = (f(x) + g(x)) / 2: no norm inside the "
+    "blocks cures that"
 )
 
 
@@ -84,16 +86,16 @@ SCALE_BRANCHES = (
 class PassRecord:
     """The record of one pass through a model: the input of the rules.
 
-    table: one row a site, layer and call, in the order of execution: depth (from 1), site, layer,
+    table: one row for each site, layer and call, in the order of execution: depth (from 1), site,
     where; rms, max_abs, p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction),
-    room_float16 and room_bfloat16 (doublings until the largest magnitude leaves the type, negative
-    if it has), grad_rms, grad_max_abs, grad_nonfinite. weights: one row a parameter: rms,
-    nonfinite, grad_to_weight (‖gradient‖/‖W‖). first, first_gradient: the first non-finite value
-    forward and backward. skipped: what could not be inspected. norm_sites: where insert_norm can
-    put a norm into this model. largest: where → the largest magnitude at each module (None = at the
-    sites alone). broken_buffers: buffers that were not finite before the pass. parameter_symptoms:
-    faults of the mixers' own parameters. float16: report values beyond float16, which are no fault
-    of a model in bfloat16.
+    room_float16 (how often the largest magnitude can double before it leaves float16's range,
+    negative if it has left it), grad_rms. weights: one row for each parameter: rms, nonfinite,
+    grad_to_weight (‖gradient‖/‖W‖). first, first_gradient: the first non-finite value of the
+    forward and of the backward pass. skipped: what was not examined, and why. norm_sites: where
+    insert_norm can put a norm into this model. largest: where → the largest magnitude at each site
+    and in each module's output. broken_buffers: buffers that were not finite before the pass.
+    parameter_symptoms: faults of the mixers' parameters, "A" and "delta". in_bfloat16: the model
+    computes in bfloat16, so that values beyond float16 are no fault.
     """
 
     table: pd.DataFrame
@@ -103,36 +105,27 @@ class PassRecord:
     loss: float = 0.0
     skipped: Sequence[str] = ()
     norm_sites: Sequence[str] = ()
-    largest: Mapping[str, float] | None = None
+    largest: Mapping[str, float] = field(default_factory=dict)
     broken_buffers: Sequence[str] = ()
-    parameter_symptoms: Sequence[Symptom] = ()
-    float16: bool = True
+    parameter_symptoms: Mapping[str, Symptom] = field(default_factory=dict)
+    in_bfloat16: bool = False
 
 
 def find_symptoms(record: PassRecord) -> Symptoms:
     """Return all faults that the rules find in the record of a pass, the worst first."""
-    lost = list(_lost_values(record))
-    dead = _dead_rows(record.table)
-    symptoms = list(lost)
-    if len(dead):
-        symptoms.append(_dead_state(dead, record))
-    for symptom in record.parameter_symptoms:
-        if not len(dead) or symptom.parameter != "delta":  # a dead state names Δ already
-            symptoms.append(symptom)
+    lost, dead = list(_lost_values(record)), list(_dead_state(record))
+    symptoms, skipped = [*lost, *dead], list(record.skipped)
     if not lost:
         symptoms += _non_finite(record)
-    if len(dead):
-        depth = int(dead.depth.iloc[0])
-        record = replace(
-            record,
-            table=record.table[record.table.depth < depth],
-            largest=None,
-            skipped=[*record.skipped, f"sizes from layer {depth} on: they follow from its Δ"],
-        )
-    if record.float16:
-        symptoms += _beyond_float16(record)
-    symptoms += [*_growth(record), *_outliers(record.table), *_flow(record.weights)]
-    return Symptoms(symptoms, record.skipped, "measured in")
+    for parameter, symptom in record.parameter_symptoms.items():
+        if not dead or parameter != "delta":  # the dead state already names Δ
+            symptoms.append(symptom)
+    if lost or dead:
+        skipped.append("sizes, growth and gradients, which may follow from the faults found")
+    else:
+        symptoms += [*_beyond_float16(record), *_growth(record)]
+        symptoms += [*_outliers(record.table), *_flow(record.weights)]
+    return Symptoms(symptoms, skipped)
 
 
 def _lost_values(record: PassRecord) -> Iterator[Symptom]:
@@ -142,10 +135,10 @@ def _lost_values(record: PassRecord) -> Iterator[Symptom]:
         yield Symptom(
             "serious",
             first,
-            f"{len(lost)} of {plural(len(record.weights), 'weight')} are not finite, {first} the "
-            "first of them; what made them so cannot be seen any more",
-            "it holds non-finite weights already: go back to an earlier checkpoint; clinic.watch "
-            "keeps the last finite one",
+            f"{len(lost)} of {plural(len(record.weights), 'weight')} are not finite; the first is "
+            f"{first}. Their cause can no longer be found",
+            "go back to an earlier checkpoint, because this one already holds non-finite weights; "
+            "clinic.watch keeps the last finite one",
             FAILURE_SOURCE,
         )
     for name in record.broken_buffers:
@@ -153,103 +146,90 @@ def _lost_values(record: PassRecord) -> Iterator[Symptom]:
             "serious",
             name,
             f"the buffer {name} is not finite before the pass begins",
-            "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches "
-            "in train mode",
+            "go back to an earlier checkpoint, or compute the buffer again: reset_running_stats() "
+            "of a norm, then some batches in train mode",
             FAILURE_SOURCE,
         )
 
 
-def _dead_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of dead states, by depth: in every channel the state keeps nothing from one
-    position to the next, or takes nothing in.
+def _dead_state(record: PassRecord) -> Iterator[Symptom]:
+    """Find the first layer whose state, in every channel, keeps nothing from one position to the
+    next, or takes nothing in.
     """
-    derived = table["where"].str.contains(r"(?:^|\.)(?:decay|step_size)$")
-    finite = table.nonfinite == 0
-    return table[derived & finite & (table.max_abs < NEGLIGIBLE)].sort_values("depth")
-
-
-def _dead_state(dead: pd.DataFrame, record: PassRecord) -> Symptom:
+    table = record.table
+    is_zero = (table.nonfinite == 0) & (table.max_abs < NEGLIGIBLE)
+    dead = table[table.site.isin(["decay", "step_size"]) & is_zero].sort_values("depth")
+    if dead.empty:
+        return
     row = dead.iloc[0]
-    where = row["where"].removesuffix(row.site) + "step_size"
+    where = join(parent_of(row["where"]), "step_size")
     size = "0" if row.max_abs == 0 else f"at most {row.max_abs:.2g}"
     if row.site == "decay":
-        delta = record.table[record.table["where"] == where].rms.max()
+        delta = table[table["where"] == where].rms.max()
         effect = (
             f"Δ is {delta:.3g} (RMS), so that exp(ΔA) is {size} in every channel, at every "
-            "position: the state forgets all that came before"
+            "position: the state forgets all earlier positions"
         )
     else:
         effect = f"Δ is {size} in every channel, at every position: nothing enters the state"
     layers = plural(dead.depth.nunique(), "layer")
-    message = f"{place_text('step_size', row.depth, where)}: a dead state, in {layers}. {effect}"
-    advice = f"{SOUND_STEP_SIZE} {_norms_to_insert(['delta'], record.norm_sites)}"
-    return Symptom("serious", where, message, advice, FAILURE_SOURCE)
+    yield Symptom(
+        "serious",
+        where,
+        f"{place_text('step_size', row.depth, where)}: a dead state, in {layers}. {effect}",
+        f"{SOUND_STEP_SIZE}{_norms_to_insert(['delta'], record.norm_sites)}",
+        FAILURE_SOURCE,
+    )
 
 
 def _non_finite(record: PassRecord) -> Iterator[Symptom]:
-    if record.first is not None:
-        yield _non_finite_forward(record.first, record.norm_sites)
-    elif not math.isfinite(record.loss):
-        yield Symptom(
-            "serious",
-            "",
-            f"every site is finite and the loss is {record.loss}",
-            "look at the loss: log of 0, or a mean of no values",
-            FAILURE_SOURCE,
-        )
-    elif record.first_gradient is not None:
-        first = record.first_gradient
-        message = (
-            "the forward pass is finite; of the backward pass the gradient of "
-            f"{place_text(first.site, first.depth, first.where)} is the first that is not"
-        )
+    first, gradient = record.first, record.first_gradient
+    if first is not None:
+        where, message = first.where, f"the first non-finite value of the forward pass is {first}"
         if first.before:
             before = place_text("", 0, first.before)
-            message += f", behind that of {before} (largest {first.before_max:.3g})"
-        yield Symptom(
-            "serious",
-            first.where,
-            message,
-            "a larger eps in the norm, root or division whose backward pass comes just before; "
-            "with large weights an earlier checkpoint, then a lower rate or clip_grad_norm_ (which "
-            "mends no gradient that is not finite already)",
-            FAILURE_SOURCE,
-        )
-
-
-def _non_finite_forward(first: NonFiniteValue, norm_sites: Sequence[str]) -> Symptom:
-    place = place_text(first.site, first.depth, first.where)
-    message = f"the first non-finite value of the forward pass is {place}"
-    if first.before:
-        before = place_text("", 0, first.before)
-        message += (
-            f"; just before it {before} is finite, its largest magnitude {first.before_max:.3g}"
-        )
-    around_scan = first.site in AROUND_SCAN or first.before_site in AROUND_SCAN
-    if first.where == ":input":
-        advice = "look at the data: the model's input is not finite"
-    elif first.nan and first.before_max < SMALL_VALUE and not around_scan:
+            message += f"; {before}, computed just before, is finite (largest magnitude "
+            message += f"{first.before_max:.3g})"
+        advice = _advice_for(first, record.norm_sites)
+    elif not math.isfinite(record.loss):
+        where, message = "", f"every site is finite and the loss is {record.loss}"
+        advice = "look at the loss: log of 0, or a mean of no values"
+    elif gradient is not None:
+        where = gradient.where
+        message = f"the forward pass is finite; in the backward pass {gradient} is the first that "
+        message += "is not finite"
+        if gradient.before:
+            before = place_text("", 0, gradient.before)
+            message += f", computed after that of {before} (largest {gradient.before_max:.3g})"
         advice = (
-            f"NaN, and nothing just before it is above {first.before_max:.3g}, too small for an "
-            "overflow: look for log or sqrt of a number below 0 or 0/0 there; clamp the argument "
-            "or add an eps"
+            "use a larger eps in the norm, root or division whose backward pass comes just before; "
+            "with large weights go back to an earlier checkpoint, then use a lower learning rate "
+            "or clip_grad_norm_ (which repairs no gradient that is already non-finite)"
         )
     else:
-        advice = _overflow_advice(first, norm_sites)
-    return Symptom("serious", first.where, message, advice, FAILURE_SOURCE)
+        return
+    yield Symptom("serious", where, message, advice, FAILURE_SOURCE)
 
 
-def _overflow_advice(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
-    """Return what to try if a value has left the range: a wider type, smaller weights, and norms in
-    front of that place.
+def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
+    """Return what to try if a value of the forward pass is not finite.
+
+    For an overflow that is a wider type, smaller weights, and norms in front of the value.
     """
-    advice = f"{WIDER_TYPE}; or {LOWER_RATE}" if first.half else LOWER_RATE
-    if first.before_site in ("scan", "n2", "gated"):  # the module at fault is not a site itself
+    if first.where == ":input":
+        return "look at the data: the model's input is not finite"
+    around_scan = first.site in AROUND_SCAN or first.before_site in AROUND_SCAN
+    if first.nan and first.before_max < SMALL_VALUE and not around_scan:
+        return (
+            f"a NaN where nothing just before is above {first.before_max:.3g} is no overflow: look "
+            "for log or sqrt of a number below 0 or 0/0 there; clamp the argument or add an eps"
+        )
+    if first.before_site in ("scan", "n2", "gated"):  # then the module at fault is no site
         sites = SITES_IN_FRONT["scan"]
     else:
         sites = SITES_IN_FRONT.get(first.site, (first.before_site,))
-    norms = _norms_to_insert(sites, norm_sites)
-    return f"{advice}. {norms}" if norms else advice
+    advice = f"{WIDER_TYPE}; or {LOWER_RATE}." if first.half else f"{LOWER_RATE}."
+    return advice + _norms_to_insert(sites, norm_sites)
 
 
 def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
@@ -262,33 +242,30 @@ def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
     if not calls:
         return ""
     return (
-        f"Norms inserted while all is finite, {', '.join(calls)}, keep the values as they are: "
-        "they do not cure this, but bound them in further training"
+        " Norms that are inserted earlier, while all values are finite, bound these values in "
+        f"further training but do not cure this: {', '.join(calls)}"
     )
 
 
 def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
-    sites = record.table.dropna(subset="max_abs")
-    if record.largest is None:
-        sizes = sites.groupby("where", sort=False).max_abs.max()
-    else:
-        sizes = pd.Series(record.largest, dtype=float)
-    beyond = sizes[sizes > LARGEST["float16"]]
-    if beyond.empty:
+    sizes = pd.Series(record.largest, dtype=float)
+    beyond = sizes[sizes > FLOAT16_MAX]
+    if beyond.empty or record.in_bfloat16:
         return
-    # a site and a module may share a tensor: the site's name says more
-    same_tensor = beyond.index[beyond == beyond.iloc[0]]
-    where = next((path for path in same_tensor if path in set(sites["where"])), beyond.index[0])
+    where = beyond.index[0]
     place = place_text("", 0, where)
-    if where in set(sites["where"]):
-        row = sites[sites["where"] == where].sort_values("max_abs").iloc[-1]
-        place = place_text(row.site, row.depth, where)
+    # a site and a module may share a tensor: the site's name says more
+    same = record.table[record.table["where"].isin(beyond.index[beyond == beyond.iloc[0]])]
+    if len(same):
+        row = same.loc[same.max_abs.idxmax()]
+        where, place = row["where"], place_text(row.site, row.depth, row["where"])
     yield Symptom(
         "warning",
         where,
-        f"{place} reaches {sizes[where]:.3g}, the first of {plural(len(beyond), 'place')} beyond "
-        f"float16's {LARGEST['float16']:,.0f}; the largest is {beyond.max():.3g}",
-        f"{WIDER_TYPE}: only float16 overflows; a norm behind this place comes too late",
+        f"{place} reaches {sizes[where]:.3g}, the first of "
+        f"{plural(len(beyond), 'tensor')} beyond float16's {FLOAT16_MAX:,.0f}; the largest is "
+        f"{beyond.max():.3g}",
+        f"{WIDER_TYPE}: only float16 overflows; a norm after this tensor comes too late",
         GROWTH_SOURCE,
     )
 
@@ -297,7 +274,8 @@ def _growth(record: PassRecord) -> Iterator[Symptom]:
     """Find growth of the residual stream's RMS over depth."""
     table = record.table
     site = next((site for site in STREAM if (table.site == site).any()), None)
-    rms = _rms_by_depth(table, site)
+    layers = table[table.site == site].groupby("depth", sort=False)
+    rms = layers.rms.max().dropna()  # in the order of execution
     if len(rms) < 4:
         return
     fit = growth(rms.set_axis(range(1, len(rms) + 1)))
@@ -305,68 +283,44 @@ def _growth(record: PassRecord) -> Iterator[Symptom]:
         decades = np.log10(rms.iloc[-1] / rms.iloc[0])
     if not (fit["decades_per_8"] > GROWTH_LIMIT and decades > GROWTH_LIMIT * len(rms) / 8):
         return
-    between = _decades_between_blocks(table)
-    if between > decades / 2:
-        part = f"{between:.1f} of them between the blocks, "
-        advice = HALVE_SUM
-    else:
-        part = ""
-        remedy = NORM_EACH_BRANCH if "branch" in record.norm_sites else SCALE_BRANCHES
-        advice = f"{remedy}; this changes what the model computes, so train on"
-    message = (
+    first, last = rms.index[0], rms.index[-1]
+    remedy = NORM_EACH_BRANCH if "branch" in record.norm_sites else SCALE_BRANCHES
+    yield Symptom(
+        "warning",
+        layers.get_group(last)["where"].iloc[0],
         f"the RMS of {site} grows by {decades:.1f} decades over {plural(len(rms), 'layer')}, from "
-        f"{rms.iloc[0]:.3g} in layer {rms.index[0]} to {rms.iloc[-1]:.3g} in layer {rms.index[-1]} "
-        f"({part}{fit['law']})"
+        f"{rms[first]:.3g} in layer {first} to {rms[last]:.3g} in layer {last} ({fit['law']})",
+        f"{remedy}. {HALVE_SUM}",
+        GROWTH_SOURCE,
     )
-    last = (table.site == site) & (table.depth == rms.index[-1])
-    yield Symptom("warning", table[last].iloc[0]["where"], message, advice, GROWTH_SOURCE)
-
-
-def _rms_by_depth(table: pd.DataFrame, site: str | None) -> pd.Series:
-    """Return the largest RMS of a site in each layer, in the order of execution."""
-    return table[table.site == site].groupby("depth", sort=False).rms.max().dropna()
-
-
-def _decades_between_blocks(table: pd.DataFrame) -> float:
-    """Return the decades by which layers' inputs exceed the outputs of the layers before them; 0 if
-    either was not seen.
-    """
-    inputs, outputs = _rms_by_depth(table, "x"), _rms_by_depth(table, "residual")
-    if len(inputs) != len(outputs) or inputs.empty:
-        return 0.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.log10(inputs.to_numpy()[1:] / outputs.to_numpy()[:-1]).sum())
 
 
 def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
     table = table[table.site != "decay"]  # most of its values may be near 0
     ratio = table.max_abs / table.rms
-    if not (ratio > OUTLIER_RATIO).any():
-        return
-    row = table.loc[ratio.idxmax()]
-    yield Symptom(
-        "note",
-        row["where"],
-        f"{place_text(row.site, row.depth, row['where'])} holds outliers: its largest magnitude is "
-        f"{ratio.max():.0f} times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: 3)",
-        "leave this site in 16 or 32 bits when you quantize, else all other values are rounded to "
-        "0; it removes the rounding error and not the outliers",
-        GROWTH_SOURCE,
-    )
+    if (ratio > OUTLIER_RATIO).any():
+        row = table.loc[ratio.idxmax()]
+        yield Symptom(
+            "note",
+            row["where"],
+            f"{place_text(row.site, row.depth, row['where'])} has outliers: its largest magnitude "
+            f"is {ratio.max():.0f} times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: "
+            "3)",
+            "leave this site in 16 or 32 bits when you quantize, else all other values are rounded "
+            "to 0; this removes the rounding error, not the outliers",
+            GROWTH_SOURCE,
+        )
 
 
 def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
     """Find gradients that vanish or explode: the RMS in the first third of the weight matrices, in
-    the order of definition, beside the last third.
+    the order of definition, compared with the last third.
     """
-    # A_log and VSS's projections are no layers on the way back: their gradients are small
-    is_layer = [
-        len(shape) >= 2 and name.rpartition(".")[2] == "weight"
-        for name, shape in zip(weights.weight, weights["shape"], strict=True)
-    ]
-    matrices = weights[np.array(is_layer, dtype=bool)]
+    # A_log and VSS's projections are no layers of the backward path: their gradients are small
+    is_matrix = weights["shape"].map(len).ge(2) & weights.weight.str.fullmatch(r"(.*\.)?weight")
+    matrices = weights[is_matrix.astype(bool)]
     sizes = (matrices.rms * matrices.grad_to_weight).dropna()
-    # no gradient passes a matrix of zeros, as some heads begin
+    # no gradient passes a matrix of zeros, with which some heads are initialized
     if len(sizes) < FLOW_MATRICES or not (matrices.rms > 0).all():
         return
     third = len(sizes) // 3

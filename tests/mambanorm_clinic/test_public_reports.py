@@ -157,7 +157,7 @@ def test_a_site_of_which_no_module_is_called_is_an_error_and_one_of_which_some_a
             return 1.0 * x
 
     found = clinic.diagnose(Experts([0, 2]), X, sites={"expert": "experts.*"}).findings
-    assert found.skipped == ("site expert: 1 of 3 modules were not called (experts.1)",)
+    assert "expert (1 of 3: experts.1)" in found.skipped[0]
     with pytest.raises(
         ValueError, match=r"site 'expert': none of its modules was called.*experts\.0, experts\.1"
     ):
@@ -349,12 +349,12 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
     model = ours()
     with (
         pytest.warns(UserWarning, match=r"weight decay \(0.01\) acts on 2. parameters") as told,
-        clinic.watch(model, torch.optim.AdamW(model.parameters()), folder=tmp_path) as seen,
+        clinic.watch(model, torch.optim.AdamW(model.parameters()), folder=tmp_path),
     ):
-        (found,) = seen.findings
-    assert len(told) == 1
+        pass
+    (warning,) = told
     names = dict(model=model, torch=torch)
-    exec(found.advice, names)  # as the reader would
+    exec(str(warning.message).partition("instead: ")[2], names)  # as the reader would
     spared = {
         n
         for n, p in model.named_parameters()
@@ -362,9 +362,10 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
     }
     assert names["spared"] == spared
     for optimizer in (names["optimizer"], torch.optim.AdamW(model.parameters(), weight_decay=0)):
-        with warnings.catch_warnings(), clinic.watch(model, optimizer, folder=tmp_path) as seen:
+        with warnings.catch_warnings():
             warnings.simplefilter("error")
-        assert list(seen.findings) == []
+            with clinic.watch(model, optimizer, folder=tmp_path):
+                pass
 
 
 def accelerated(model, optimizer):
@@ -441,11 +442,9 @@ def test_a_watched_closure_trains_to_the_same_bit_and_a_foreign_optimizer_is_ref
             optimizer.step(closure)
         weights.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
-    for other in (Lightning(Lightning(optimizer)), object()):
-        with pytest.raises(
-            TypeError, match=r"or have one as \.optimizer, got .*: give the optimizer that it wraps"
-        ):
-            clinic.watch(model, other, folder=tmp_path)
+    clinic.watch(model, Lightning(Lightning(optimizer)), folder=tmp_path)
+    with pytest.raises(TypeError, match=r"or have one as \.optimizer, got a object"):
+        clinic.watch(model, object(), folder=tmp_path)
 
 
 # --------------------------------------------------------------------------- norms, by what they do
@@ -520,14 +519,14 @@ CONSTANT = {
 def test_a_norm_whose_output_is_the_same_whatever_comes_in_is_serious(name):
     """pytorch/pytorch#19250 and #45687: InstanceNorm of one element is silently 0."""
     make, x = CONSTANT[name]
-    (found,) = about(clinic.check_model(make(), x), "the same whatever comes in")
+    (found,) = about(clinic.check_model(make(), x), "the same output for every input")
     assert found.severity == "serious"
     for sound in (nn.LayerNorm(8), nn.RMSNorm(8), nn.LayerNorm(2)):
         width = sound.normalized_shape[0]
         model = nn.Sequential(nn.Linear(8, width), sound, nn.Linear(width, 3))
-        assert not about(clinic.check_model(model, ROWS), "whatever comes in")
+        assert not about(clinic.check_model(model, ROWS), "for every input")
         nn.init.zeros_(sound.weight)  # a residual branch that begins at 0
-        assert not about(clinic.check_model(model, ROWS), "whatever comes in")
+        assert not about(clinic.check_model(model, ROWS), "for every input")
 
 
 # ------------------------------------------------------------------- the five mistakes of the guide
@@ -553,18 +552,6 @@ def post_norm(layers: int, norm_first: bool = False) -> nn.Module:
     )
 
 
-class Generator(nn.Sequential):
-    """From image to image."""
-
-    def __init__(self, norm=nn.BatchNorm2d):
-        super().__init__(
-            nn.Conv2d(1, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1)
-        )
-
-
-StyleGenerator = type("StyleGenerator", (Generator,), {})
-
-
 @pytest.mark.parametrize(
     ("make", "x", "mistake", "severity"),
     [
@@ -578,11 +565,9 @@ StyleGenerator = type("StyleGenerator", (Generator,), {})
             4,
             "warning",
         ),
-        (StyleGenerator, IMAGES, 5, "warning"),
-        (Generator, IMAGES, 5, "note"),
     ],
 )
-def test_the_guides_mistakes_2_4_and_5_are_found(make, x, mistake, severity):
+def test_the_guides_mistakes_2_and_4_are_found(make, x, mistake, severity):
     """Found by our audit: check_model found two of the five."""
     found = [one for one in clinic.check_model(make(), x) if f"mistake {mistake}" in one.source]
     assert found
@@ -596,8 +581,6 @@ def test_what_only_looks_like_one_of_these_mistakes_is_none():
         (lambda: post_norm(24, norm_first=True), STEPS),
         (lambda: post_norm(6), STEPS),
         (lambda: post_norm(24).eval(), STEPS),
-        (lambda: Generator(nn.InstanceNorm2d), IMAGES),
-        (lambda: Generator(FrozenBatchNorm), IMAGES),
     ):
         assert not [one for one in clinic.check_model(make(), x) if "mistake" in one.source]
 

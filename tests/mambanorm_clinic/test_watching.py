@@ -114,7 +114,7 @@ def test_its_numbers_are_the_gradients_norm_the_loss_and_each_layers_rms(tmp_pat
     assert seen.steps.grad_norm.tolist() == pytest.approx([float(expected)])
     for column, tensors in {"rms": outputs[1:], "grad_rms": grads}.items():
         expected = [float(t.detach().square().mean().sqrt()) for t in tensors]
-        assert seen.by_layer[column].tolist() == pytest.approx(expected)
+        assert seen.layers[column].tolist() == pytest.approx(expected)
 
 
 def test_the_last_steps_are_kept_and_large_gradients_whose_squares_overflow_are_finite(
@@ -211,13 +211,13 @@ def test_bad_input_is_refused_in_words(tmp_path):
     (tmp_path / "file").touch()
     mine = sgd(model)
     for given, options, error, words in (
-        ((mine, model), {}, TypeError, "torch.nn.Module"),
+        ((object(), mine), {}, ValueError, "torch.nn.Module"),
         ((model, "adam"), {}, TypeError, "torch.optim.Optimizer, .* got 'adam'"),
         (
             (net(), mine),
             {},
             ValueError,
-            "steps no parameter of the model: give the optimizer that trains it",
+            "updates no parameter of the model: give the optimizer that trains it",
         ),
         ((model, mine), dict(folder=tmp_path / "file"), OSError, "file"),
     ):
@@ -242,9 +242,8 @@ class HandsOutWeights(nn.Module):
 
 
 def test_no_hook_stays_on_a_weight_or_an_input_that_goes_through_a_module(tmp_path):
-    x, model = X.clone().requires_grad_(), HandsOutWeights()
-    table = clinic.diagnose(model, x).table
-    assert table[table.site == "same"].grad_rms.gt(0).all()  # it was seen all the same
+    x, model = X.detach().clone().requires_grad_(), HandsOutWeights()
+    clinic.diagnose(model, x)
     with clinic.watch(model, sgd(model), folder=tmp_path):
         model(x).sum().backward()
     assert not any(t._backward_hooks for t in (x, *model.parameters()))
@@ -320,7 +319,7 @@ def test_of_accumulated_gradients_nothing_is_said_of_a_batch_that_is_gone(tmp_pa
             optimizer.step()
     report = stopped.value.report
     assert (report.first, list(report.findings)) == (None, [])
-    assert "it may be another's" in report.findings.skipped[0]
+    assert "an earlier batch may have failed" in report.findings.skipped[0]
 
 
 def test_sparse_gradients_and_losses_beyond_float16_are_watched(tmp_path):
