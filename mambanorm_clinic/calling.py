@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.errors import shown
-from mambanorm.inside import observe_sites
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 
@@ -22,42 +21,32 @@ TARGETS = ("labels", "label", "targets", "target", "y")
 def inspect_model(
     model: nn.Module,
     *,
-    on_site: Callable[[str, int, str, Tensor], None] | None = None,
-    on_input: Callable[[str, nn.Module, list], None],
-    on_output: Callable[[str, nn.Module, object], None],
+    on_input: Callable[[str, list], None],
+    on_output: Callable[[str, nn.Module, list, object], None],
 ) -> Iterator[None]:
-    """Call functions on what the model computes, while open.
+    """Call functions before and after each module runs, while open.
 
-    on_site(block, depth, site, value): at each site of each block of this kit (`observe_sites`).
-    on_input(path, module, inputs): before a module runs, with its positional and keyword arguments.
-    on_output(path, module, output): after it.
+    on_input(path, inputs): its positional and keyword arguments. on_output(path, module, inputs,
+    output): these, and what it returns.
     """
 
-    def before(path: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        on_input(path, module, [*args, *kwargs.values()])
+    def before(path: str, _module: nn.Module, args: tuple, kwargs: dict) -> None:
+        on_input(path, [*args, *kwargs.values()])
 
-    def after(path: str, module: nn.Module, _args: tuple, output: object) -> None:
-        on_output(path, module, output)
+    def after(path: str, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+        on_output(path, module, [*args, *kwargs.values()], output)
 
     hooks = []
     for path, module in model.named_modules():
         hooks += [
             module.register_forward_pre_hook(partial(before, path), with_kwargs=True),
-            module.register_forward_hook(partial(after, path)),
+            module.register_forward_hook(partial(after, path), with_kwargs=True),
         ]
     try:
-        with nullcontext() if on_site is None else observe_sites(model, on_site):
-            yield
+        yield
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def vector_norm(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return ‖value‖₂ as a tensor, without waiting for the device; of half precision in float32."""
-    if dtype is None and value.dtype in (torch.float16, torch.bfloat16):
-        dtype = torch.float32
-    return torch.linalg.vector_norm(value, dtype=dtype)
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
@@ -87,8 +76,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: object) -> object:
 
 def first_tensor(value: object, *, floating: bool = False) -> Tensor | None:
     """Return the first tensor in a value, None if there is none; floating: of a floating type."""
-    tensors = tensors_in(value)
-    return next((each for each in tensors if each.is_floating_point() or not floating), None)
+    return next((x for x in tensors_in(value) if x.is_floating_point() or not floating), None)
 
 
 def split_batch(batch: object) -> tuple[object, object]:
@@ -112,7 +100,7 @@ def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -
         with run_eagerly():
             return model(**inputs) if isinstance(inputs, dict) else model(inputs)
     except Exception as error:  # a model's code may raise anything
-        tensors = [f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch)]
+        tensors = (f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch))
         given = ", ".join(tensors) or shown(batch)
         raise ValueError(
             f"{type(model).__name__} refuses this batch ({given}): {type(error).__name__}: {error}"

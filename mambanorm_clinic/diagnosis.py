@@ -7,18 +7,19 @@ import html
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from mambanorm.errors import shown
 from mambanorm.inside import preserve_state
-from mambanorm_clinic.calling import TARGETS, call_model, first_tensor, split_batch, vector_norm
+from mambanorm_clinic.calling import TARGETS, call_model, first_tensor, split_batch
 from mambanorm_clinic.mixers import Place, parameter_symptoms
 from mambanorm_clinic.rules import PassRecord, find_symptoms
-from mambanorm_clinic.sites import COLUMNS, PassRecorder, places_of
+from mambanorm_clinic.sites import FLOAT16_MAX, PassRecorder, places_of
 from mambanorm_clinic.surgery import sites_for_norms
 from mambanorm_clinic.symptoms import Symptoms
 from mambanorm_study.basics.settings import Later
@@ -26,9 +27,12 @@ from mambanorm_study.basics.text import plural
 
 clinic_figures = Later("mambanorm_clinic.figures")  # matplotlib is loaded when a picture is drawn
 
+COLUMNS = (
+    "depth", "site", "where", "rms", "max_abs", "p999", "kurtosis", "nonfinite", "room_float16",
+    "grad_rms",
+)  # fmt: skip
 WEIGHT_COLUMNS = ("weight", "shape", "rms", "nonfinite", "grad_to_weight")
 NAMED_MODULES = 4  # modules that a message names
-NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +70,7 @@ class Diagnosis(PassRecord):
 
     def _repr_html_(self) -> str:
         png = base64.b64encode(self.plot()._repr_png_()).decode()
-        picture = (
-            '<img width="950" alt="magnitude over depth, by site" '
-            f'src="data:image/png;base64,{png}">'
-        )
+        picture = f'<img width="950" alt="magnitude by site" src="data:image/png;base64,{png}">'
         text = f"<p>{html.escape(self._summary)}</p>{self.findings._repr_html_()}{picture}"
         for title, frame in (("every site", self.table), ("every weight", self.weights)):
             table = frame.to_html(index=False, float_format="%.3g")
@@ -128,9 +129,9 @@ def examine(
     it comes from. known_loss: the loss, None = that number. sites: as for `diagnose`.
     """
     places = places_of(model, sites)
-    recorder = PassRecorder(places, own_sites=sites is None)
+    recorder = PassRecorder(places, kit_sites=sites is None)
     # masks hold −∞ and a lowest value begins at ∞, but running statistics are finite
-    broken = [
+    broken_buffers = [
         name
         for name, buffer in model.named_buffers()
         if name.rpartition(".")[2].startswith("running_") and not buffer.isfinite().all()
@@ -145,8 +146,9 @@ def examine(
         check_loss(value)
         number = float(value.detach()) if known_loss is None else known_loss
         recorder.end_forward(number)
-        gradients, skipped = _gradients(value, model)
+        gradients, skipped = _gradients(value, model, source)
     table = pd.DataFrame(recorder.rows, columns=COLUMNS)
+    table["room_float16"] = np.log2(FLOAT16_MAX / table.max_abs)
     return Diagnosis(
         table=table,
         weights=_weight_table(model, gradients),
@@ -156,7 +158,7 @@ def examine(
         skipped=skipped + _uncalled_modules(places, set(table["where"]), sites or ()),
         norm_sites=sites_for_norms(model),
         largest=recorder.largest,
-        broken_buffers=broken,
+        broken_buffers=broken_buffers,
         parameter_symptoms=parameter_symptoms(model),
         in_bfloat16=torch.bfloat16 in recorder.dtypes,
         name=type(model).__name__,
@@ -174,7 +176,8 @@ def _default_loss(output: object) -> tuple[Tensor, str]:
             f"the model returns {type(output).__name__}, in which there is no tensor of floats: "
             "give a loss"
         )
-    return tensor.float().square().mean(), NO_LOSS
+    source = "the mean square of the output: no loss was given, and the model returns none"
+    return tensor.float().square().mean(), source
 
 
 def check_loss(value: object) -> None:
@@ -184,49 +187,48 @@ def check_loss(value: object) -> None:
         raise ValueError(f"the loss must be a tensor of one number, got {got}")
 
 
-def _gradients(value: Tensor, model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
+def _gradients(value: Tensor, model: nn.Module, source: str) -> tuple[dict[str, Tensor], list[str]]:
     """Return the gradients by the weights' names, and why there are none; `.grad` stays."""
     learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     try:
         grads = torch.autograd.grad(value.sum(), list(learned.values()), allow_unused=True)
     except (RuntimeError, ValueError) as error:  # no weight learns, or an operation has no backward
-        return {}, [f"gradients: there is no backward pass: {error}"]
+        return {}, [f"gradients, because there is no backward pass from {source}: {error}"]
     return {name: grad for name, grad in zip(learned, grads, strict=True) if grad is not None}, []
 
 
-def _uncalled_modules(places: list[Place], called: set[str], chosen: Iterable[str]) -> list[str]:
-    """Return a line on the sites of which some or all modules were not called.
+def _uncalled_modules(places: list[Place], called: set[str], named: Iterable[str]) -> list[str]:
+    """Return a line on the sites whose modules were not called: a fused kernel hides its parts.
 
-    A fused kernel hides its parts. chosen: the sites that the caller named; raises ValueError if no
-    module of such a site was called.
+    named: the sites that the caller named; raises ValueError if no module of one was called.
     """
-    parts = []
-    for site in dict.fromkeys(place.site for place in places):
+    missing = [place for place in places if place.where not in called]
+    for site in named:
         paths = [place.where for place in places if place.site == site]
-        missing = [path for path in paths if path not in called]
-        names = ", ".join(missing[:NAMED_MODULES]) + ", …" * (len(missing) > NAMED_MODULES)
-        if len(missing) == len(paths) and site in chosen:
+        if called.isdisjoint(paths):
             raise ValueError(
-                f"site {site!r}: none of its modules was called in this pass ({names}): the model "
-                "leaves them out, passes them no floats, or reads their weights without a call; "
-                "name modules that are called, as diagnose without `sites` lists them in its table"
+                f"site {site!r}: none of its modules was called in this pass "
+                f"({', '.join(paths[:NAMED_MODULES])}): the model leaves them out, passes them no "
+                "floats, or reads their weights without a call; name modules that are called, as "
+                "diagnose without `sites` lists them in its table"
             )
-        if missing:
-            parts.append(f"{site} ({len(missing)} of {len(paths)}: {names})")
-    if not parts:
-        return []
-    reason = "their modules were not called; a fused kernel or torch.compile may hide them"
-    return [f"sites {', '.join(parts)}: {reason}"]
+    sites = ", ".join(dict.fromkeys(place.site for place in missing))
+    names = ", ".join(place.where for place in missing[:NAMED_MODULES])
+    line = (
+        f"sites {sites} ({plural(len(missing), 'module')}: {names}), because they are not called; "
+        "a fused kernel or torch.compile may hide them"
+    )
+    return [line] if missing else []
 
 
 def _weight_table(model: nn.Module, gradients: dict[str, Tensor]) -> pd.DataFrame:
+    norm = partial(torch.linalg.vector_norm, dtype=torch.float64)
     rows = []
     for name, weight in model.named_parameters():
-        weight, ratio = weight.detach(), math.nan
-        size = float(vector_norm(weight, torch.float64))
-        if name in gradients and size > 0:
-            ratio = float(vector_norm(gradients[name], torch.float64)) / size
+        size = float(norm(weight.detach()))
+        grad_size = float(norm(gradients[name])) if name in gradients else math.nan
         rms = size / math.sqrt(max(weight.numel(), 1))
         nonfinite = float((~weight.isfinite()).double().mean())
+        ratio = grad_size / size if size > 0 else math.nan
         rows.append((name, tuple(weight.shape), rms, nonfinite, ratio))
     return pd.DataFrame(rows, columns=WEIGHT_COLUMNS)

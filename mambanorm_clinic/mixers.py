@@ -7,7 +7,7 @@ mamba-ssm read dt_proj.weight directly if it exists, without an adapter that wra
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,8 +24,6 @@ MAMBA_1 = {"in_proj", "x_proj", "dt_proj", "out_proj"}
 MAMBA_2 = {"in_proj", "norm", "out_proj"}
 # Jamba's norms after x_proj → their sites.
 INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm": "C_norm"}
-# −A below which no state forgets in reasonable time: at Δ = 0.1 half is left after 700 positions.
-SLOW = 1e-2
 # Δ may lie outside DT_MIN…DT_MAX by this factor, because training moves it.
 SLACK = 2.0
 
@@ -86,11 +84,11 @@ def parent_of(path: str) -> str:
 
 def mixers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return paths and mixers of other libraries' Mamba layers, by depth."""
-    own_blocks = {block for _, block in blocks_of(model)}
+    kit_blocks = {block for _, block in blocks_of(model)}
     return [
         (path, module)
         for path, module in model.named_modules()
-        if module not in own_blocks and version_of(module)
+        if module not in kit_blocks and version_of(module)
     ]
 
 
@@ -186,38 +184,25 @@ def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
         A_log, bias = A_log_of(module), delta_bias_of(module)
         if A_log is None or not all(x.isfinite().all() for x in (A_log, bias) if x is not None):
             continue
-        for parameter, severity, message in _faults_of_layer(A_log, bias):
-            advice = NEW_A_LOG if parameter == "A" else NEW_DT_BIAS
-            faults[parameter].append(Symptom(severity, path, message, advice, FAILURE_SOURCE))
+        delta = torch.tensor([DT_MAX]) if bias is None else F.softplus(bias.double()).flatten()
+        low, high = float(delta.min()), float(delta.max())
+        fastest = float(A_log.double().exp().max())
+        if fastest * max(DT_MAX, high) < NEGLIGIBLE:  # at a small Δ any state lasts
+            message = (
+                f"exp(ΔA) is 1 in every state (−A is at most {fastest:.2g}), so that the scan sums "
+                "up its input and never forgets"
+            )
+            faults["A"].append(Symptom("serious", path, message, NEW_A_LOG, FAILURE_SOURCE))
+        is_constant = len(delta) > 1 and high - low <= 1e-6 * high
+        if is_constant or not ((delta > DT_MIN / SLACK) & (delta < DT_MAX * SLACK)).any():
+            value = f"is {low:.3g} in every channel"
+            if not is_constant:
+                value = f"lies between {low:.3g} and {high:.3g}"
+            message = f"Δ from its bias {value}; usual are {DT_MIN}…{DT_MAX}, different by channel"
+            faults["delta"].append(Symptom("warning", path, message, NEW_DT_BIAS, FAILURE_SOURCE))
     return {
         parameter: replace(
             layers[0], message=f"{layers[0].message} (in {plural(len(layers), 'layer')})"
         )
         for parameter, layers in faults.items()
     }
-
-
-def _faults_of_layer(A_log: Tensor, bias: Tensor | None) -> Iterator[tuple[str, str, str]]:
-    """Yield parameter, severity and message of each fault of a layer's A_log and Δ's bias."""
-    delta = torch.tensor([DT_MAX]) if bias is None else F.softplus(bias.double()).flatten()
-    low, high = float(delta.min()), float(delta.max())
-    fastest = float(A_log.double().exp().max())
-    if fastest * max(DT_MAX, high) < NEGLIGIBLE:  # at a small Δ any state lasts
-        message = "the scan sums up its input and never forgets"
-        yield (
-            "A",
-            "serious",
-            f"exp(ΔA) is 1 in every state (−A is at most {fastest:.2g}): {message}",
-        )
-    elif fastest < SLOW:
-        yield "A", "warning", f"−A is at most {fastest:.2g}, so that hardly any state ever forgets"
-    elif A_log.dim() > 1 and A_log.shape[-1] > 1 and bool((A_log == A_log[..., :1]).all()):
-        message = f"A_log is the same in all {A_log.shape[-1]} states of each channel"
-        yield "A", "warning", f"{message}, which therefore forget at the same rate"
-    value = f"lies between {low:.3g} and {high:.3g}"
-    if len(delta) > 1 and high - low <= 1e-6 * high:
-        value = f"is {low:.3g} in every channel"
-    elif ((delta > DT_MIN / SLACK) & (delta < DT_MAX * SLACK)).any():
-        return
-    usual = f"where {DT_MIN}…{DT_MAX} and different channels are usual"
-    yield "delta", "warning", f"Δ from its bias {value}, {usual}"

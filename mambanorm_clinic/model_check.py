@@ -11,13 +11,11 @@ other inputs.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import batchnorm, instancenorm
 
 from mambanorm.inside import preserve_state
 from mambanorm.models.language import LanguageModel
@@ -30,7 +28,7 @@ from mambanorm_clinic.calling import (
     split_batch,
 )
 from mambanorm_clinic.diagnosis import diagnose
-from mambanorm_clinic.mixers import parent_of
+from mambanorm_clinic.surgery import relative_change
 from mambanorm_clinic.symptoms import Symptom, Symptoms
 from mambanorm_study.basics.settings import SMALL_BATCH
 from mambanorm_study.basics.text import plural
@@ -42,25 +40,15 @@ KINDS = {
     "LayerNorm": "LN",
     "RMSNorm": "RMSN",
 }
-TORCH_NORMS = (
-    batchnorm._NormBase,
-    instancenorm._InstanceNorm,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-)
+TORCH_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 DROPOUTS = nn.modules.dropout._DropoutNd
 # Modules whose output counts as that of the module before them.
 TRANSPARENT = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
-WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 ACTIVATIONS = re.compile("ReLU|ELU|GELU|SiLU|Tanh|Sigmoid|Hardswish|Softplus|Mish")
 # Two outputs differ if their relative change is above this. Rounding changes them less.
 SMALLEST_CHANGE = 1e-5
 # A norm is constant if its output for noise and for −noise differ by less than this times its gain.
 CONSTANT = 1e-3
-# Number of layers from which the guide calls post-norm hard to train.
-DEEP = 12
-OTHER_ROWS = "its second half replaced by copies of its first row"
 
 
 def norm_kind(module: nn.Module) -> str:
@@ -83,18 +71,14 @@ def norm_kind(module: nn.Module) -> str:
 class ModuleRun:
     """A module as it ran.
 
-    inputs: kept for a norm. source: the run of the module that made its input.
+    inputs: kept for a norm. source: the run of the module that made its input. shape: of the input.
     """
 
     path: str
     module: nn.Module
     inputs: list
     source: ModuleRun | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the shape of the input."""
-        return tuple(first_tensor(self.inputs).shape)
+    shape: tuple[int, ...] = ()
 
     def output_for(self, inputs: list) -> Tensor:
         """Return the module's output in float64."""
@@ -102,20 +86,13 @@ class ModuleRun:
 
 
 @torch.no_grad()
-def mixes_rows(norm: ModuleRun, training: bool | None = None) -> bool:
-    """Return True if a row's output depends on the other rows of the batch.
-
-    training: the mode to test, None = the norm's own.
-    """
-    mode = norm.module.training
+def mixes_rows(norm: ModuleRun) -> bool:
+    """Return True if a row's output depends on the other rows of the batch."""
     try:
-        norm.module.train(mode if training is None else training)
         more_rows = map_tensors(add_rows, norm.inputs)
         return differ(norm.output_for(norm.inputs), norm.output_for(more_rows))
     except (ValueError, RuntimeError):  # it takes no further rows, or in training no single row
         return False
-    finally:
-        norm.module.train(mode)
 
 
 def differ(one: Tensor, other: Tensor) -> bool:
@@ -126,15 +103,11 @@ def differ(one: Tensor, other: Tensor) -> bool:
 
 def add_rows(x: Tensor) -> Tensor:
     """Return a tensor with twice as many rows; added rows of a float tensor have other values."""
-    if not x.dim():
-        return x
     return torch.cat([x, 1.7 * x.flip(0) + 0.3 if x.is_floating_point() else x])
 
 
 def replace_second_half(x: Tensor) -> Tensor:
     """Return a tensor with the second half of its rows replaced by copies of the first row."""
-    if not x.dim():
-        return x
     half = len(x) // 2
     return torch.cat([x[:half], x[:1].expand_as(x[half:])])
 
@@ -142,39 +115,29 @@ def replace_second_half(x: Tensor) -> Tensor:
 class ModelRun:
     """One pass through a model.
 
-    norms: every norm as it ran. last: the module that made the output. post_norm: the paths of
-    layers with attention whose output comes straight from a norm in them.
+    norms: every norm as it ran. output: of the model. last: the run of the module that made it.
     """
 
     def __init__(self, model: nn.Module, batch: object):
         self.norms: list[ModuleRun] = []
-        self.post_norm: list[str] = []
-        self._open: list[ModuleRun] = []
         self._outputs: list[Tensor | None] = []  # kept, so that no other tensor gets their memory
         # by the memory of the output, so that a view of it is recognized as well
         self._made_by: dict[int, ModuleRun | None] = {}
-        with inspect_model(model, on_input=self._enter, on_output=self._leave), torch.no_grad():
+        hooks = inspect_model(model, on_input=lambda *_: None, on_output=self._on_output)
+        with hooks, torch.no_grad():
             self.output = first_tensor(call_model(model, batch))
         self.last = self._made_by.get(memory_of(self.output))
 
-    def _enter(self, path: str, module: nn.Module, inputs: list) -> None:
-        x, is_norm = first_tensor(inputs), bool(norm_kind(module))
+    def _on_output(self, path: str, module: nn.Module, inputs: list, output: object) -> None:
+        x, y, is_norm = first_tensor(inputs), first_tensor(output), bool(norm_kind(module))
         source = self._made_by.get(memory_of(x))
-        self._open.append(ModuleRun(path, module, inputs if is_norm else [], source))
-        if x is not None and is_norm:
-            self.norms.append(self._open[-1])
-
-    def _leave(self, path: str, module: nn.Module, output: object) -> None:
-        run, y = self._open.pop(), first_tensor(output)
+        shape = () if x is None else tuple(x.shape)
+        run = ModuleRun(path, module, inputs if is_norm else [], source, shape)
         self._outputs.append(y)
-        memory = memory_of(y)
-        if norm_kind(module) or not list(module.children()):
-            self._made_by[memory] = run.source if isinstance(module, TRANSPARENT) else run
-            return
-        maker = self._made_by.get(memory)
-        attends = any("Attention" in type(part).__name__ for part in module.modules())
-        if maker is not None and norm_kind(maker.module) and attends:
-            self.post_norm.append(path)
+        if is_norm and x is not None:
+            self.norms.append(run)
+        if is_norm or not list(module.children()):
+            self._made_by[memory_of(y)] = source if isinstance(module, TRANSPARENT) else run
 
 
 def memory_of(value: Tensor | None) -> int:
@@ -198,10 +161,10 @@ def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) ->
         if evaluating:
             symptoms += training_mode(model, batch, run.norms)
         elif model.training:
-            symptoms += [*small_batches(run.norms), *deep_post_norm(run.post_norm)]
+            symptoms += small_batches(run.norms)
         for norm in run.norms:
             symptoms += [*order_of_norm(norm), *lost_input(norm)]
-        symptoms += [*normalized_output(run), *sees_ahead(model, batch)]
+        symptoms += [*normalized_output(run), *sees_ahead(model, batch, run.output)]
     return Symptoms(symptoms, diagnosed.skipped)
 
 
@@ -219,46 +182,19 @@ def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
         )
 
 
-def deep_post_norm(paths: list[str]) -> Iterator[Symptom]:
-    """Find many layers with attention that each end in a norm (mistake 4)."""
-    for parent, count in Counter(map(parent_of, paths)).items():
-        if count >= DEEP:
-            yield Symptom(
-                "warning",
-                parent,
-                f"post-norm: {count} layers with attention end in a norm, which is hard to train "
-                f"from {DEEP} layers on",
-                "pre-norm (norm_first=True, with a last norm); or a warm-up, or trained weights to "
-                "begin with",
-                "mistake 4",
-            )
-
-
 def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
-    """Find convolution → activation → norm, instead of norm → activation (check 4), and BatchNorm
-    over all time steps of an LSTM, a GRU or an RNN (mistake 2).
-    """
-    before = norm.source.module if norm.source else None
-    source = norm.source.source if norm.source else None
-    name, kind = type(before).__name__, norm_kind(norm.module)
-    is_weighted = source is not None and isinstance(source.module, WEIGHTED)
-    if is_weighted and kind in ("BN", "IN", "GN") and ACTIVATIONS.search(name):
+    """Find convolution → activation → norm, instead of norm → activation (check 4)."""
+    source = norm.source
+    if source is None or source.source is None or norm_kind(norm.module) not in ("BN", "IN", "GN"):
+        return
+    activation, layer = type(source.module).__name__, source.source.module
+    if ACTIVATIONS.search(activation) and isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
         yield Symptom(
             "note",
             norm.path,
-            f"the order is convolution, activation ({name}), norm",
+            f"the order is convolution, activation ({activation}), norm",
             "convolution, norm, activation; or, in residual nets, norm, activation, convolution",
             "check 4",
-        )
-    is_sequence = isinstance(before, nn.RNNBase) and len(norm.shape) == 3
-    if is_sequence and mixes_rows(norm, training=True):
-        yield Symptom(
-            "warning",
-            norm.path,
-            f"BatchNorm follows an {name}: its statistics mix rows and time steps, so they do not "
-            "fit sequences of another length",
-            "LayerNorm over each time step",
-            "mistake 2",
         )
 
 
@@ -296,25 +232,29 @@ def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
 
 
 @torch.no_grad()
-def sees_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
+def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symptom]:
     """Find earlier logits that change when the last id of each row does.
 
-    It applies to token models, ids (B, L) → (B, L, V), that are not masked models.
+    It applies to token models, ids (B, L) → logits (B, L, V), that are not masked models.
     """
     classes = " ".join(cls.__name__ for cls in type(model).__mro__)
-    ids = first_tensor(split_batch(batch)[0])
+    inputs = split_batch(batch)[0]
+    ids = first_tensor(inputs)
     is_tokens = ids is not None and ids.dim() == 2 and not ids.is_floating_point()
     if not is_tokens or ids.shape[1] < 2 or "MaskedLM" in classes:
         return
-    other_ids = ids.clone()
-    other_ids[:, -1] = torch.where(ids[:, -1] == ids.min(), ids.max(), ids.min())
-    outputs = [earlier_logits(model, batch, ids, each) for each in (ids, other_ids)]
-    if any(y is None for y in outputs) or not differ(*outputs):
+    if logits.dim() != 3 or logits.shape[:2] != ids.shape or logits.shape[2] <= ids.max():
+        return
+    changed = ids.clone()
+    changed[:, -1] = torch.where(ids[:, -1] == ids.min(), ids.max(), ids.min())
+    changed_inputs = map_tensors(lambda x: changed if x is ids else x, inputs)
+    one, other = (y[:, :-1] for y in outputs_for(model, inputs, changed_inputs))
+    if not differ(one, other):
         return
     is_causal = re.search("CausalLM|LMHead", classes) or any(
         isinstance(part, LanguageModel) for part in model.modules()
     )
-    change = float((outputs[1] - outputs[0]).abs().max() / outputs[0].abs().max())
+    change = float((other - one).abs().max() / one.abs().max())
     exception = "" if is_causal else ", which is fine only for a masked model or a tagger"
     yield Symptom(
         "serious" if is_causal else "warning",
@@ -327,23 +267,22 @@ def sees_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
     )
 
 
-def earlier_logits(model: nn.Module, batch: object, ids: Tensor, other: Tensor) -> Tensor | None:
-    """Return the logits (B, L − 1, V) of all positions but the last, with other ids in the batch.
-
-    None if the output has another form or is not finite.
-    """
-    torch.manual_seed(0)  # so that dropout draws the same for all ids
-    inputs = map_tensors(lambda x: other if x is ids else x, split_batch(batch)[0])
-    y = first_tensor(call_model(model, inputs), floating=True)
-    if y is None or y.dim() != 3 or y.shape[:2] != ids.shape or y.shape[2] <= ids.max():
-        return None
-    return y[:, :-1].double() if y.isfinite().all() else None
+def outputs_for(model: nn.Module, *batches: object) -> list[Tensor]:
+    """Return the model's outputs for several batches, with the same dropout masks, in float64."""
+    outputs = []
+    for batch in batches:
+        torch.manual_seed(0)
+        outputs.append(first_tensor(call_model(model, batch), floating=True).double())
+    return outputs
 
 
 def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
     """Find norms that use running statistics which no batch has updated (check 6)."""
-    norms = dict(model.named_modules())
-    norms = {p: m for p, m in norms.items() if getattr(m, "running_mean", None) is not None}
+    norms = {
+        path: module
+        for path, module in model.named_modules()
+        if getattr(module, "running_mean", None) is not None
+    }
     unused = [
         path
         for path, module in norms.items()
@@ -368,7 +307,9 @@ def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Ite
     random (check 7).
     """
     norms = list(dict.fromkeys(run.path for run in runs if mixes_rows(run)))
-    change = change_with_other_rows(model, batch) if norms else 0.0
+    other_rows = map_tensors(replace_second_half, batch)
+    one, other = (y[: len(y) // 2] for y in outputs_for(model, batch, other_rows))
+    change = relative_change(other, one)
     norms = norms if change > SMALLEST_CHANGE else []
     dropouts = [
         path
@@ -377,29 +318,26 @@ def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Ite
     ]
     if not norms and not dropouts:
         return
-    where, mode, advice = "", "train mode", "model.eval() before predicting"
+    where, mode = "", "train mode"
     if not model.training:
-        where, mode = (norms + dropouts)[0], "the model is in eval mode, this part is not"
-        if norms and not model.get_submodule(where).training:
-            mode = "eval mode, but without running statistics"
-            advice = "track_running_stats=True, or GroupNorm"
+        where, mode = (
+            (norms + dropouts)[0],
+            "eval mode, but this part acts as in training",
+        )
     effect = f"{plural(len(dropouts), 'dropout layer')} on"
     if norms:
         effect = (
-            f"with other rows in its batch ({OTHER_ROWS}) the same row's output changes by "
-            f"{100 * change:.2g} %"
+            "with other rows in its batch (its second half replaced by copies of its first row) "
+            f"the same row's output changes by {100 * change:.2g} %"
         )
-    yield Symptom("serious", where, f"{mode}: {effect}", advice, "check 7, mistake 3")
-
-
-def change_with_other_rows(model: nn.Module, batch: object) -> float:
-    """Return the relative change of the first half's output when the other half is replaced."""
-    outputs = []
-    for rows in (batch, map_tensors(replace_second_half, batch)):
-        torch.manual_seed(0)  # so that dropout draws the same both times
-        y = first_tensor(call_model(model, rows)).double()
-        outputs.append(y[: len(y) // 2] if y.dim() else y)
-    return float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
+    yield Symptom(
+        "serious",
+        where,
+        f"{mode}: {effect}",
+        "model.eval() before predicting; a norm without running statistics needs "
+        "track_running_stats=True, or use GroupNorm",
+        "check 7, mistake 3",
+    )
 
 
 def normalized_output(run: ModelRun) -> Iterator[Symptom]:

@@ -54,16 +54,10 @@ FLOW = 1e-4
 FLOW_MATRICES = 8
 # Decades in 8 layers from which growth is reported: √l, a sum of independent branches, has 0.7.
 GROWTH_LIMIT = 1.0
-# Largest magnitude divided by RMS from which a site has outliers; normal values reach 5 or 6.
-OUTLIER_RATIO = 300.0
 # Largest magnitude for which a NaN is hardly an overflow: e⁸⁹ leaves float32.
 SMALL_VALUE = 80.0
 
 WIDER_TYPE = "use bfloat16 or float32 there, which reach 3e38"
-LOWER_RATE = (
-    "go back to an earlier checkpoint and lower the learning rate (the weights that clinic.watch "
-    "writes are those with which this happens)"
-)
 SOUND_STEP_SIZE = (
     "look at Δ's bias first, whose softplus should lie in 0.001…0.1: go back to an earlier "
     "checkpoint, or initialize the bias again by mambanorm.block.init_dt_bias(bias), then use a "
@@ -115,16 +109,15 @@ def find_symptoms(record: PassRecord) -> Symptoms:
     """Return all faults that the rules find in the record of a pass, the worst first."""
     lost, dead = list(_lost_values(record)), list(_dead_state(record))
     symptoms, skipped = [*lost, *dead], list(record.skipped)
+    for parameter, symptom in record.parameter_symptoms.items():
+        if not dead or parameter != "delta":  # the symptom of a dead state already names Δ
+            symptoms.append(symptom)
     if not lost:
         symptoms += _non_finite(record)
-    for parameter, symptom in record.parameter_symptoms.items():
-        if not dead or parameter != "delta":  # the dead state already names Δ
-            symptoms.append(symptom)
     if lost or dead:
         skipped.append("sizes, growth and gradients, which may follow from the faults found")
     else:
-        symptoms += [*_beyond_float16(record), *_growth(record)]
-        symptoms += [*_outliers(record.table), *_flow(record.weights)]
+        symptoms += [*_beyond_float16(record), *_growth(record), *_flow(record.weights)]
     return Symptoms(symptoms, skipped)
 
 
@@ -172,11 +165,11 @@ def _dead_state(record: PassRecord) -> Iterator[Symptom]:
         )
     else:
         effect = f"Δ is {size} in every channel, at every position: nothing enters the state"
-    layers = plural(dead.depth.nunique(), "layer")
     yield Symptom(
         "serious",
         where,
-        f"{place_text('step_size', row.depth, where)}: a dead state, in {layers}. {effect}",
+        f"{place_text('step_size', row.depth, where)}: a dead state, in "
+        f"{plural(dead.depth.nunique(), 'layer')}. {effect}",
         f"{SOUND_STEP_SIZE}{_norms_to_insert(['delta'], record.norm_sites)}",
         FAILURE_SOURCE,
     )
@@ -185,30 +178,40 @@ def _dead_state(record: PassRecord) -> Iterator[Symptom]:
 def _non_finite(record: PassRecord) -> Iterator[Symptom]:
     first, gradient = record.first, record.first_gradient
     if first is not None:
-        where, message = first.where, f"the first non-finite value of the forward pass is {first}"
-        if first.before:
-            before = place_text("", 0, first.before)
-            message += f"; {before}, computed just before, is finite (largest magnitude "
-            message += f"{first.before_max:.3g})"
-        advice = _advice_for(first, record.norm_sites)
+        yield Symptom(
+            "serious",
+            first.where,
+            f"the first non-finite value of the forward pass is {first}{_value_before(first)}",
+            _advice_for(first, record.norm_sites),
+            FAILURE_SOURCE,
+        )
     elif not math.isfinite(record.loss):
-        where, message = "", f"every site is finite and the loss is {record.loss}"
-        advice = "look at the loss: log of 0, or a mean of no values"
+        yield Symptom(
+            "serious",
+            "",
+            f"every site is finite and the loss is {record.loss}",
+            "look at the loss: log of 0, or a mean of no values",
+            FAILURE_SOURCE,
+        )
     elif gradient is not None:
-        where = gradient.where
-        message = f"the forward pass is finite; in the backward pass {gradient} is the first that "
-        message += "is not finite"
-        if gradient.before:
-            before = place_text("", 0, gradient.before)
-            message += f", computed after that of {before} (largest {gradient.before_max:.3g})"
-        advice = (
+        yield Symptom(
+            "serious",
+            gradient.where,
+            f"the forward pass is finite; in the backward pass {gradient} is the first that is not"
+            f"{_value_before(gradient)}",
             "use a larger eps in the norm, root or division whose backward pass comes just before; "
             "with large weights go back to an earlier checkpoint, then use a lower learning rate "
-            "or clip_grad_norm_ (which repairs no gradient that is already non-finite)"
+            "or clip_grad_norm_ (which repairs no gradient that is already non-finite)",
+            FAILURE_SOURCE,
         )
-    else:
-        return
-    yield Symptom("serious", where, message, advice, FAILURE_SOURCE)
+
+
+def _value_before(value: NonFiniteValue) -> str:
+    """Return a clause on the finite tensor, or gradient, that was computed just before."""
+    if not value.before:
+        return ""
+    before = place_text("", 0, value.before)
+    return f", after that of {before} (finite, largest magnitude {value.before_max:.3g})"
 
 
 def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
@@ -224,12 +227,14 @@ def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
             f"a NaN where nothing just before is above {first.before_max:.3g} is no overflow: look "
             "for log or sqrt of a number below 0 or 0/0 there; clamp the argument or add an eps"
         )
-    if first.before_site in ("scan", "n2", "gated"):  # then the module at fault is no site
-        sites = SITES_IN_FRONT["scan"]
-    else:
-        sites = SITES_IN_FRONT.get(first.site, (first.before_site,))
-    advice = f"{WIDER_TYPE}; or {LOWER_RATE}." if first.half else f"{LOWER_RATE}."
-    return advice + _norms_to_insert(sites, norm_sites)
+    after_scan = first.before_site in ("scan", "n2", "gated")  # the module at fault is no site
+    sites = SITES_IN_FRONT.get("scan" if after_scan else first.site, (first.before_site,))
+    wider_type = f"{WIDER_TYPE}; or " if first.half else ""
+    return (
+        f"{wider_type}go back to an earlier checkpoint and lower the learning rate (the weights "
+        "that clinic.watch writes are those with which this happens)."
+        f"{_norms_to_insert(sites, norm_sites)}"
+    )
 
 
 def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
@@ -276,11 +281,10 @@ def _growth(record: PassRecord) -> Iterator[Symptom]:
     site = next((site for site in STREAM if (table.site == site).any()), None)
     layers = table[table.site == site].groupby("depth", sort=False)
     rms = layers.rms.max().dropna()  # in the order of execution
-    if len(rms) < 4:
+    if len(rms) < 4 or not (rms > 0).all():
         return
     fit = growth(rms.set_axis(range(1, len(rms) + 1)))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        decades = np.log10(rms.iloc[-1] / rms.iloc[0])
+    decades = np.log10(rms.iloc[-1] / rms.iloc[0])
     if not (fit["decades_per_8"] > GROWTH_LIMIT and decades > GROWTH_LIMIT * len(rms) / 8):
         return
     first, last = rms.index[0], rms.index[-1]
@@ -293,23 +297,6 @@ def _growth(record: PassRecord) -> Iterator[Symptom]:
         f"{remedy}. {HALVE_SUM}",
         GROWTH_SOURCE,
     )
-
-
-def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
-    table = table[table.site != "decay"]  # most of its values may be near 0
-    ratio = table.max_abs / table.rms
-    if (ratio > OUTLIER_RATIO).any():
-        row = table.loc[ratio.idxmax()]
-        yield Symptom(
-            "note",
-            row["where"],
-            f"{place_text(row.site, row.depth, row['where'])} has outliers: its largest magnitude "
-            f"is {ratio.max():.0f} times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: "
-            "3)",
-            "leave this site in 16 or 32 bits when you quantize, else all other values are rounded "
-            "to 0; this removes the rounding error, not the outliers",
-            GROWTH_SOURCE,
-        )
 
 
 def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:

@@ -24,9 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -47,24 +45,16 @@ from mambanorm_clinic.symptoms import NonFiniteValue
 # Names of the norm before the mixer: in transformers and mamba-ssm, and in Jamba.
 NORM_NAMES = ("norm", "input_layernorm")
 FLOAT16_MAX = torch.finfo(torch.float16).max
-# The columns of PassRecorder.rows.
-COLUMNS = (
-    "depth", "site", "where", "rms", "max_abs", "p999", "kurtosis", "nonfinite", "room_float16",
-    "grad_rms",
-)  # fmt: skip
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
     """Return the layers of a model by depth.
 
-    These are this kit's blocks, the modules around another library's mixers, else the parts of the
-    longest ModuleList or Sequential, else the model's children.
+    These are this kit's blocks, else the parts of the longest ModuleList or Sequential, else the
+    model's children.
     """
-    parents = dict.fromkeys(parent_of(path) for path, _ in mixers_of(model))
     if blocks_of(model):
         return [block for _, block in blocks_of(model)]
-    if any(parents):
-        return [model.get_submodule(path) for path in parents if path]
     lists = [part for part in model.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
     return list(max(lists, key=len, default=model).children())
 
@@ -103,8 +93,11 @@ def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
     if side not in ("", "input", "output"):
         raise unknown(f"side in the pattern {pattern!r}", side, ("input", "output"))
     names = [name for name, _ in model.named_modules() if name]
-    glob = path.replace(".", "/")
-    matches = [name for name in names if PurePosixPath(name.replace(".", "/")).match(glob)]
+    matches = [
+        name
+        for name in names
+        if PurePosixPath(name.replace(".", "/")).match(path.replace(".", "/"))
+    ]
     if not matches:
         raise unknown(f"module for site {site!r}", path, dict.fromkeys(map(_generalize, names)))
     return [Place(site, name, side or "output", depth=i) for i, name in enumerate(matches, 1)]
@@ -140,14 +133,6 @@ def _places_of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) 
 # one pass
 
 
-class Seen(NamedTuple):
-    """A tensor that a pass has computed: its path, largest magnitude and site."""
-
-    where: str = ""
-    largest: float = math.nan
-    site: str = ""
-
-
 @dataclass
 class PassRecorder:
     """Describes the tensors of one forward and backward pass, in the order of execution.
@@ -155,7 +140,7 @@ class PassRecorder:
     It inspects the input and the output of every module, and every site of this kit's blocks, while
     `recording` is open. Call `end_forward` between the forward and the backward pass.
 
-    places: the tensors to describe. own_sites: also describe the sites of this kit's blocks. first,
+    places: the tensors to describe. kit_sites: also describe the sites of this kit's blocks. first,
     first_gradient: the first non-finite value of the forward and of the backward pass, None if all
     are finite. largest: where → the largest magnitude at a site or in a module's output. rows: one
     row for each described tensor and call; a derived tensor (`Place.derive`) has no gradient.
@@ -166,7 +151,7 @@ class PassRecorder:
     """
 
     places: Iterable[Place] = ()
-    own_sites: bool = False
+    kit_sites: bool = False
     first: NonFiniteValue | None = None
     first_gradient: NonFiniteValue | None = None
     largest: dict[str, float] = field(default_factory=dict)
@@ -174,34 +159,35 @@ class PassRecorder:
     dtypes: set[torch.dtype] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._previous = self._previous_gradient = Seen()
+        self._previous: tuple = ()  # path, largest magnitude and site of the tensor before
+        self._previous_gradient: tuple = ()
         self._candidate: NonFiniteValue | None = None  # a mask, or the first non-finite value
-        self._is_open = False  # closed while Δ is derived, because that calls modules too
+        self._is_recording = False  # closed while Δ is derived, because that calls modules too
 
     @contextmanager
     def recording(self, model: nn.Module) -> Iterator[None]:
         """Inspect what the model computes, while open."""
-        self._model, self._is_open = model, True
+        self._model, self._is_recording = model, True
         with (
             observe_sites(model, self._on_site),
             inspect_model(
                 model,
-                on_input=lambda path, _, inputs: self._on_values(f"{path}:input", inputs),
-                on_output=lambda path, _, output: self._on_values(path, output),
+                on_input=lambda path, inputs: self._on_values(f"{path}:input", inputs),
+                on_output=lambda path, _, __, output: self._on_values(path, output),
             ),
         ):
             yield
 
     def end_forward(self, loss: float) -> None:
         """Stop describing tensors: in the backward pass checkpointed layers compute them again."""
-        self._is_open = False
+        self._is_recording = False
         if self.first is None and not math.isfinite(loss):
             self.first = self._candidate
 
     def _on_site(self, name: str, depth: int, site: str, value: Tensor) -> None:
         place = Place(site, join(name, site), depth=depth)
-        places = [place] if self.own_sites else []
-        if self.own_sites and site == "step_size":
+        places = [place] if self.kit_sites else []
+        if self.kit_sites and site == "step_size":
             derive = partial(decay, self._model.get_submodule(name))
             places.append(place._replace(site="decay", derive=derive))
         self._on_tensor(place, value, places)
@@ -214,25 +200,33 @@ class PassRecorder:
 
     def _on_tensor(self, tensor: Place, value: Tensor, places: list[Place]) -> None:
         """Record a tensor, and describe the places that are in it."""
-        if not self._is_open or not value.numel():
+        if not self._is_recording or not value.numel():
             return
-        self._is_open = False
+        self._is_recording = False
         self.dtypes.add(value.dtype)
         largest = float(value.detach().abs().max())
-        for place in places:  # the tensor is named after the first place that is not finite
-            whole = math.isfinite(largest)
-            if place.derive is None and (whole or not place.value(value).isfinite().all()):
-                tensor = tensor._replace(site=place.site, depth=place.depth)
-                break
+        named = [place for place in places if place.derive is None]
+        if not math.isfinite(largest):  # name the tensor after the part that is not finite
+            named = [place for place in named if not place.value(value).isfinite().all()]
+        tensor = named[0] if named else tensor
         self._compare(tensor, value, largest)
-        rows = [self._row(place, value) for place in places]
+        rows = [
+            {
+                "depth": place.depth,
+                "site": place.site,
+                "where": place.where,
+                **describe(place.value(value)),
+                "grad_rms": math.nan,
+            }
+            for place in places
+        ]
         self.rows += rows
         for row in rows:
             self.largest.setdefault(row["where"], row["max_abs"])
         # a leaf is a weight or an input: it would keep the hook
         if value.requires_grad and torch.is_grad_enabled() and not value.is_leaf:
             value.register_hook(partial(self._on_gradient, tensor, places, rows))
-        self._is_open = True
+        self._is_recording = True
 
     def _compare(self, tensor: Place, value: Tensor, largest: float) -> None:
         """Note the largest magnitude, and whether the tensor holds the first non-finite value."""
@@ -240,12 +234,13 @@ class PassRecorder:
         if math.isfinite(largest):
             if not where.endswith(":input"):  # inputs are outputs of other modules, or masks
                 self.largest[where] = max(self.largest.get(where, 0.0), largest)
-            self._previous, self._candidate = Seen(where, largest, tensor.site), None
+            self._previous, self._candidate = (where, largest, tensor.site), None
         elif self.first is None:
-            is_nan, half = math.isnan(largest), value.dtype == torch.float16
-            this = NonFiniteValue(where, tensor.site, tensor.depth, *self._previous, is_nan, half)
-            self._candidate = self._candidate or this
-            if is_nan or float(value.detach().max()) == math.inf:
+            nan, half = math.isnan(largest), value.dtype == torch.float16
+            self._candidate = self._candidate or NonFiniteValue(
+                where, tensor.site, tensor.depth, *self._previous, nan=nan, half=half
+            )
+            if nan or float(value.detach().max()) == math.inf:
                 self.first = self._candidate
 
     def _on_gradient(
@@ -258,14 +253,7 @@ class PassRecorder:
             self.first_gradient = NonFiniteValue(
                 where, site, tensor.depth, *self._previous_gradient, in_gradient=True
             )
-        self._previous_gradient = Seen(where, largest, site)
+        self._previous_gradient = where, largest, site
         for place, row in zip(places, rows, strict=True):
             if place.derive is None:
                 row["grad_rms"] = describe(place.value(grad))["rms"]
-
-    def _row(self, place: Place, value: Tensor) -> dict:
-        facts = describe(place.value(value))
-        with np.errstate(divide="ignore"):
-            room = float(np.log2(FLOAT16_MAX) - np.log2(facts["max_abs"]))
-        named = {"depth": place.depth, "site": place.site, "where": place.where}
-        return named | facts | {"room_float16": room, "grad_rms": math.nan}

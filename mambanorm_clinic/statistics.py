@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from mambanorm.errors import shown
+from mambanorm_clinic.calling import call_model, map_tensors
 
 
 @torch.no_grad()
@@ -30,40 +30,25 @@ def update_statistics(
         and hasattr(module, "momentum")  # statistics without momentum are frozen
     ]
     modes = {module: module.training for module in model.modules()}
-    momenta = {norm: norm.momentum for norm in norms}
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.running_mean.zero_()
         norm.running_var.fill_(1)
-        count = getattr(norm, "num_batches_tracked", None)
-        if isinstance(count, Tensor):
-            count.zero_()
+        if isinstance(getattr(norm, "num_batches_tracked", None), Tensor):
+            norm.num_batches_tracked.zero_()
     batches = 0
     try:
         model.train()
         for batches, batch in enumerate(loader, start=1):
             for norm in norms:
-                norm.momentum = 1 / batches  # makes plain averages of exponential ones
-            _run(model, batch, device)
+                norm.momentum = 1 / batches  # so that the running average is a plain one
+            call_model(model, map_tensors(lambda x: x.to(device), batch))
     finally:
-        for norm, momentum in momenta.items():
+        for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         for module, mode in modes.items():
             module.training = mode
-    if norms and not batches:
+    if not batches:
         raise ValueError(
             "the loader has no batches: a generator that was used up? Running statistics are reset"
         )
-
-
-def _run(model: nn.Module, batch: object, device: torch.device | str | None) -> None:
-    if isinstance(batch, dict):
-        moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
-        model(**moved)
-        return
-    inputs = batch[0] if isinstance(batch, tuple | list) and batch else batch
-    if not isinstance(inputs, Tensor):
-        raise ValueError(
-            "a batch is a tensor, a tuple or list that begins with one, or a dict, "
-            f"got {shown(batch)}"
-        )
-    model(inputs.to(device))

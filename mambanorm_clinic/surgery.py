@@ -15,21 +15,18 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.arms import MORE_SITES, Arm, further_norms
+from mambanorm.arms import MORE_SITES, Arm
 from mambanorm.block import Block, MambaBlock
 from mambanorm.errors import unknown
 from mambanorm.inside import preserve_state
 from mambanorm.models.language import LanguageModel
-from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
+from mambanorm.norms import check_causal, create_norm, norm_name
 from mambanorm_clinic.calling import call_model, first_tensor
 from mambanorm_clinic.mixers import Place, join, mixers_of, places_in, version_of
 from mambanorm_study.basics.text import plural
 from mambanorm_study.models.mamba2 import Mamba2Block
 
-OWN_SITES = ("n1", "n2", *MORE_SITES)
-SUPPORTED = (
-    "this kit's Mamba blocks, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's"
-)
+KIT_SITES = ("n1", "n2", *MORE_SITES)
 
 
 @dataclass(frozen=True)
@@ -45,23 +42,27 @@ class Slot:
     insert: Callable[[nn.Module], Callable[[], None]]
 
 
+@dataclass(repr=False, eq=False)
 class Surgery:
     """The norms that were inserted, and how much they change the model.
 
     norms: the new modules. layers: one row for each layer: where, the norm's path; change =
     ‖after − before‖/‖before‖ at its site on the calibration batch, when the norms of earlier layers
-    are already in place. change: the same for the model's output.
+    are already in place. change: the same for the model's output. removals: functions that remove
+    the norms (see `undo`).
     """
 
-    def __init__(self, site: str, norm: str, layers: pd.DataFrame, change: float):
-        self.site, self.norm, self.layers, self.change = site, norm, layers, change
-        self.norms: list[nn.Module] = []
-        self._removals: list[Callable[[], None]] = []
+    site: str
+    norm: str
+    layers: pd.DataFrame
+    change: float
+    norms: list[nn.Module]
+    removals: list[Callable[[], None]]
 
     def undo(self) -> None:
         """Remove the norms, so that the model is as before. A second call does nothing."""
-        while self._removals:
-            self._removals.pop()()
+        while self.removals:
+            self.removals.pop()()
 
     def __repr__(self) -> str:
         worst = self.layers.loc[self.layers.change.idxmax()]
@@ -75,7 +76,7 @@ class Surgery:
 def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options) -> Surgery:
     """Insert a norm at a site of every layer of a model, in place, calibrated on one batch.
 
-    site: in this kit's Mamba and Mamba-2 blocks one of OWN_SITES (delta_after in Mamba alone); in
+    site: in this kit's Mamba and Mamba-2 blocks one of KIT_SITES (delta_after in Mamba alone); in
     transformers' Mamba, Falcon-Mamba and Jamba, and mamba-ssm's, n1 (before a mixer), branch
     (before the sum), gated (out_proj's input), delta, B or C; in Mamba-2 n1, delta, gated or
     branch. delta is what becomes Δ: R numbers before dt_proj in Mamba, in Mamba-2 one for each head
@@ -89,22 +90,20 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     would drop the norm. Adapters that PEFT puts later on a module with a norm (its path is in
     `layers`) are added outside the norm: leave the module out of `target_modules`.
     """
-    name, free = norm_name(norm), sites_for_norms(model)
+    name, free_sites = norm_name(norm), sites_for_norms(model)
     site = "delta" if site == "dt" else site  # its name in tables of `diagnose`
-    if name == "None":
-        raise unknown("norm to insert", name, [n for n in NORMS if n != "None"])
-    blocks = _own_blocks(model)
-    if not blocks and not mixers_of(model):
-        raise ValueError(f"norms can be inserted into {SUPPORTED}, not {type(model).__name__}")
-    if site not in free:
-        raise unknown(f"site without a norm in {type(model).__name__}", site, free)
+    blocks, mixers = _kit_blocks(model), mixers_of(model)
+    if not blocks and not mixers:
+        raise ValueError(
+            f"norms cannot be inserted into {type(model).__name__}, only into this kit's Mamba "
+            "blocks, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's"
+        )
+    if site not in free_sites:
+        raise unknown(f"site without a norm in {type(model).__name__}", site, free_sites)
     if not blocks or any(isinstance(module, LanguageModel) for module in model.modules()):
         check_causal([name], "which a language model is to predict")
-    if blocks:
-        slots = [_slot_in_block(path, block, site, name, options) for path, block in blocks]
-    else:
-        mixers = mixers_of(model)
-        slots = [_slot_in_mixer(path, mixer, site, name, options) for path, mixer in mixers]
+    make_slot = _slot_in_block if blocks else _slot_in_mixer
+    slots = [make_slot(path, part, site, name, options) for path, part in blocks or mixers]
     with torch.random.fork_rng(), preserve_state(model), torch.no_grad():
         return _operate(model, site, name, batch, slots)
 
@@ -115,11 +114,11 @@ def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
     Raises ValueError if the model is no module.
     """
     mixers = [mixer for _, mixer in mixers_of(model)]
-    blocks = [block for _, block in _own_blocks(model)]
+    blocks = [block for _, block in _kit_blocks(model)]
     if blocks:
         return tuple(
             site
-            for site in OWN_SITES
+            for site in KIT_SITES
             if all(
                 site in block.site_widths and block.arm.sites.get(site, "None") == "None"
                 for block in blocks
@@ -131,40 +130,39 @@ def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
     return tuple(site for site in sites if f"norm_{site}" not in names)
 
 
-def _own_blocks(model: nn.Module) -> list[tuple[str, Block]]:
+def _kit_blocks(model: nn.Module) -> list[tuple[str, Block]]:
     parts = model.named_modules()
     return [(path, part) for path, part in parts if isinstance(part, MambaBlock | Mamba2Block)]
 
 
 def _slot_in_block(path: str, block: Block, site: str, name: str, options: dict) -> Slot:
-    def create(_width: int) -> nn.Module:
-        return block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype)
-
-    def insert(module: nn.Module) -> Callable[[], None]:
-        before = _put_norm(block, site, name, module)
-        return lambda: _put_norm(block, site, "None", before)
-
-    return Slot(join(path, site if site in ("n1", "n2") else f"more.{site}"), create, insert)
+    weight = block.A_log
+    return Slot(
+        path=join(path, site if site in ("n1", "n2") else f"more.{site}"),
+        create=lambda _: block.new_norm(site, name, options).to(weight.device, weight.dtype),
+        insert=partial(_put_norm, block, site, name),
+    )
 
 
-def _put_norm(block: Block, site: str, name: str, norm: nn.Module | None) -> nn.Module | None:
-    """Put a norm at a site of a block and its name into the block's arm. Return the previous one.
+def _put_norm(block: Block, site: str, name: str, norm: nn.Module) -> Callable[[], None]:
+    """Put a norm at a site of a block and its name into the block's arm; return what removes it."""
+    owner = block if site in ("n1", "n2") else block.more
+    previous = owner._modules.get(site)
 
-    At a further site, None removes the norm.
-    """
-    arm, further = block.arm, block.more
-    if site in ("n1", "n2"):
-        previous: nn.Module | None = getattr(block, site)
-        setattr(block, site, norm)
-        norms = {**arm.sites, site: name}
-        block.arm = Arm(norms["n1"], norms["n2"], arm.more)
-        return previous
-    if norm is None:
-        del further[site]
-    else:
-        further[site] = norm
-    block.arm = arm._replace(more=further_norms({**dict(arm.more), site: name}))
-    return None
+    def rename(new: str) -> None:
+        sites = {**block.arm.sites, site: new}
+        block.arm = Arm(sites.pop("n1"), sites.pop("n2"), sites)
+
+    def remove() -> None:
+        if previous is None:
+            del owner._modules[site]
+        else:
+            owner.add_module(site, previous)
+        rename("None")
+
+    owner.add_module(site, norm)
+    rename(name)
+    return remove
 
 
 def _slot_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: dict) -> Slot:
@@ -177,14 +175,13 @@ def _slot_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: d
             f"{path}.{place.module} is wrapped by PEFT, whose merge_and_unload() would drop the "
             "norm: merge first, model = model.merge_and_unload(), then insert the norm"
         )
-    floats = (weight for weight in linear.parameters() if weight.is_floating_point())
-    weight = next(floats, mixer.A_log)
-
-    def create(width: int) -> nn.Module:
-        return create_norm(name, width, **options).to(weight.device, weight.dtype)
-
     child = f"norm_{site}"
-    return Slot(join(path, place.module, child), create, partial(_attach, linear, child, place))
+    weight = next((w for w in linear.parameters() if w.is_floating_point()), mixer.A_log)
+    return Slot(
+        path=join(path, place.module, child),
+        create=lambda width: create_norm(name, width, **options).to(weight.device, weight.dtype),
+        insert=partial(_attach, linear, child, place),
+    )
 
 
 def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Callable[[], None]:
@@ -220,7 +217,7 @@ def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Cal
 
 
 class Probe(nn.Module):
-    """Stands where a norm goes, and keeps its first input; a block may run twice."""
+    """A placeholder for a norm that keeps its first input; a block may run twice."""
 
     value: Tensor | None = None
 
@@ -232,9 +229,9 @@ class Probe(nn.Module):
 
 
 class Fitting(nn.Module):
-    """Stands where a norm goes, and fits it to a target at its first call.
+    """A placeholder that fits a norm to a target at its first call.
 
-    change: ‖after − before‖/‖before‖ at the site.
+    change: ‖after − before‖/‖before‖ at the site, NaN before that call.
     """
 
     def __init__(self, norm: nn.Module, target: Tensor):
@@ -242,7 +239,7 @@ class Fitting(nn.Module):
         self.norm, self.target, self.change = norm, target, math.nan
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the output of the fitted norm."""
+        """Return the norm's output; the first call fits the norm before that."""
         if math.isnan(self.change):
             _calibrate(self.norm, x, self.target)
             self.change = relative_change(self.norm(x), self.target)
@@ -250,7 +247,7 @@ class Fitting(nn.Module):
 
 
 def _operate(model: nn.Module, site: str, name: str, batch: object, slots: list[Slot]) -> Surgery:
-    """Keep the values at each slot in a first pass, fit the norms in a second one, insert them."""
+    """Insert norms that are fitted to the values of a first pass in a second pass."""
     probes = [Probe() for _ in slots]
     before = _output_with(model, batch, slots, probes)
     for slot, probe in zip(slots, probes, strict=True):
@@ -267,14 +264,12 @@ def _operate(model: nn.Module, site: str, name: str, batch: object, slots: list[
         for slot, probe in zip(slots, probes, strict=True)
     ]
     after = _output_with(model, batch, slots, fits)
-    _check_finite("the model's output after the new norms", after)
-    rows = [(slot.path, fit.change) for slot, fit in zip(slots, fits, strict=True)]
-    layers = pd.DataFrame(rows, columns=["where", "change"])
-    surgery = Surgery(site, name, layers, relative_change(after, before))
-    for slot, fit in zip(slots, fits, strict=True):
-        surgery.norms.append(fit.norm)
-        surgery._removals.append(slot.insert(fit.norm))
-    return surgery
+    layers = pd.DataFrame(
+        {"where": [slot.path for slot in slots], "change": [fit.change for fit in fits]}
+    )
+    norms = [fit.norm for fit in fits]
+    removals = [slot.insert(norm) for slot, norm in zip(slots, norms, strict=True)]
+    return Surgery(site, name, layers, relative_change(after, before), norms, removals)
 
 
 def _output_with(
@@ -320,9 +315,7 @@ def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
     mean, target_mean = (0.0, 0.0) if beta is None else (normed.mean(0), t.mean(0))
     above = ((normed - mean) * (t - target_mean)).sum(0)
     below = (normed - mean).square().sum(0)
-    tiny = torch.finfo(below.dtype).tiny
-    # a channel that is always 0 keeps γ = 1
-    scale = torch.where(below > 0, above / below.clamp(min=tiny), torch.ones_like(above))
+    scale = (above / below).nan_to_num(nan=1.0)  # a channel that is always 0 keeps γ = 1
     gamma.copy_(scale)
     if beta is not None:
         beta.copy_(target_mean - scale * mean)

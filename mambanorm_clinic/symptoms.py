@@ -88,8 +88,8 @@ class NonFiniteValue:
     in_gradient: bool = False
 
     def __str__(self) -> str:
-        prefix = "the gradient of " if self.in_gradient else ""
-        return prefix + place_text(self.site, self.depth, self.where)
+        place = place_text(self.site, self.depth, self.where)
+        return f"the gradient of {place}" if self.in_gradient else place
 
 
 def place_text(site: str, depth: int, where: str) -> str:

@@ -20,6 +20,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.errors import shown
-from mambanorm_clinic.calling import first_tensor, run_eagerly, tensors_in, vector_norm
+from mambanorm_clinic.calling import first_tensor, run_eagerly
 from mambanorm_clinic.checkpoints import metadata_of
 from mambanorm_clinic.diagnosis import check_loss, examine
 from mambanorm_clinic.sites import layers_of
@@ -44,8 +45,9 @@ clinic_figures = Later("mambanorm_clinic.figures")  # matplotlib is loaded when 
 KEPT_STEPS = 64  # steps before a failure that a report shows
 SHOWN_STEPS = 4  # of these, the steps that its text shows
 FINITE_AGAIN = (
-    "where it began: all values are finite when the last batch is run again; if gradients are "
-    "accumulated, an earlier batch may have failed"
+    "the first non-finite value, because all values are finite when the last batch is run again. "
+    "If gradients are accumulated, an earlier batch may have failed; if the model returns no loss, "
+    "clinic.diagnose with the loss finds the first non-finite gradient"
 )
 # Code for the reader, with the same condition as `_warn_of_decay`.
 UNDECAYED_GROUPS = (
@@ -81,18 +83,19 @@ class Report:
         return "" if self.first is None else self.first.where
 
     def __str__(self) -> str:
-        last = self.steps.iloc[-1]
-        lines = [
+        last, norms = self.steps.iloc[-1], self.steps.grad_norm.iloc[-SHOWN_STEPS - 1 :]
+        lines = (
             f"step {self.step} is not finite: loss {last.loss:.4g}, norm of the gradients "
-            f"{last.grad_norm:.4g}"
-        ]
-        if self.first is not None:
-            lines.append(f"first: {self.first}")
-        norms = [f"{norm:.3g}" for norm in self.steps.grad_norm.iloc[-SHOWN_STEPS - 1 :]]
-        lines.append(f"norm of the gradients in the last steps: {' → '.join(norms)}")
-        if self.checkpoint is not None:
-            lines.append(f"weights after step {self.step - 1}, finite: {self.checkpoint}")
-        return "\n".join([*lines, f"picture: {self.picture}", repr(self.findings)])
+            f"{last.grad_norm:.4g}",
+            f"first: {self.first}" if self.first else "",
+            f"norm of the gradients in the last steps: {' → '.join(map('{:.3g}'.format, norms))}",
+            f"weights after step {self.step - 1}, finite: {self.checkpoint}"
+            if self.checkpoint
+            else "",
+            f"picture: {self.picture}",
+            repr(self.findings),
+        )
+        return "\n".join(filter(None, lines))
 
 
 class NonFinite(FloatingPointError):
@@ -125,8 +128,7 @@ def watch(
     or biases.
 
     optimizer: of torch, or a wrapper with the real one as `.optimizer` (accelerate's, Lightning's).
-    Raises TypeError if there is no optimizer of torch, and ValueError if the model is no module or
-    has none of the optimizer's parameters.
+    Raises TypeError if there is no optimizer of torch, and ValueError if the model is no module.
     """
     inner = optimizer
     while hasattr(inner, "optimizer"):
@@ -136,13 +138,7 @@ def watch(
             "optimizer must be a torch.optim.Optimizer, or have one as .optimizer, got "
             f"{shown(optimizer)}"
         )
-    watched = Watched(model, inner, folder)
-    updated = {id(weight) for group in inner.param_groups for weight in group["params"]}
-    if updated.isdisjoint(map(id, model.parameters())):
-        raise ValueError(
-            "the optimizer updates no parameter of the model: give the optimizer that trains it"
-        )
-    return watched
+    return Watched(model, inner, folder)
 
 
 def trainer_callback(*, folder: str | Path = "clinic"):
@@ -162,12 +158,13 @@ def trainer_callback(*, folder: str | Path = "clinic"):
             _warn_of_decay(model, optimizer)
 
         def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-            self.report = self.watched.check()
-            if self.report is not None:
+            try:
+                self.watched.check()
+            except NonFinite as stopped:
+                self.report = stopped.report
                 print(self.report)
                 self.watched.model.zero_grad(set_to_none=True)
                 control.should_training_stop = True
-            return control
 
         def on_train_end(self, args, state, control, **_):
             self.watched.__exit__()
@@ -205,13 +202,11 @@ class Batch:
     """The last batch: what was measured, and how to run it again.
 
     run(): calls the model again, with the same random state and autocast. loss: None if it is not
-    known. output_gradient: the gradient of the model's output. rms, grad_rms: of the output of each
-    layer and of its gradient.
+    known. rms, grad_rms: of the output of each layer and of its gradient.
     """
 
     run: Callable[[], object] = lambda: None
     loss: Tensor | None = None
-    output_gradient: Tensor | None = None
     rms: dict[int, Tensor] = field(default_factory=dict)
     grad_rms: dict[int, Tensor] = field(default_factory=dict)
 
@@ -230,17 +225,16 @@ class Watched:
         self.folder = writable_folder(folder, "the report")
         self.report: Report | None = None
         self.step = 0
-        self._history: deque = deque(maxlen=KEPT_STEPS)  # step, loss, grad_norm, batch's RMS
-        self._layers, self._hooks = layers_of(model), []
-        self._batch, self._buffers = Batch(), {}
-        self._is_rerun = False
+        self._history: deque[dict] = deque(maxlen=KEPT_STEPS)
+        self._layers = layers_of(model)
+        self._hooks, self._batch, self._buffers = [], Batch(), {}
 
     def __enter__(self) -> Watched:
         self._hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
         for depth, layer in enumerate(self._layers, 1):
             self._hooks.append(layer.register_forward_hook(partial(self._on_layer, depth)))
         self._hooks.append(self.model.register_forward_hook(self._end))
-        self._keep_buffers()
+        self._buffers = deepcopy(dict(self.model.named_buffers()))
         if self.optimizer is not None:
             self._hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
             _warn_of_decay(self.model, self.optimizer)
@@ -249,8 +243,7 @@ class Watched:
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._hooks.clear()
-        self._batch, self._buffers = Batch(), {}
+        self._hooks, self._batch, self._buffers = [], Batch(), {}
 
     def loss(self, value: Tensor) -> Tensor:
         """Note the loss and return it; only needed if the model does not return it as `.loss`.
@@ -264,7 +257,7 @@ class Watched:
     # ------------------------------------------------------------------------------------ the hooks
 
     def _begin(self, _model: nn.Module, args: tuple, kwargs: dict) -> None:
-        if not torch.is_grad_enabled() or self._is_rerun:
+        if not torch.is_grad_enabled():
             return
         device = next((weight.device.type for weight in self.model.parameters()), "cpu")
         dtype, casts = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
@@ -280,26 +273,22 @@ class Watched:
     def _on_layer(self, depth: int, _layer: nn.Module, _args: tuple, output: object) -> None:
         value, batch = first_tensor(output), self._batch
         # without a gradient the layer is frozen, or this is an evaluation
-        if self._is_rerun or value is None or not value.requires_grad:
+        if value is None or not value.requires_grad:
             return
         root = math.sqrt(max(value.numel(), 1))
-        batch.rms[depth] = vector_norm(value.detach()) / root
+        batch.rms[depth] = torch.linalg.vector_norm(value.detach().float()) / root
 
         def keep_gradient(grad: Tensor | None) -> None:
             if grad is not None:
-                batch.grad_rms[depth] = vector_norm(grad) / root
+                batch.grad_rms[depth] = torch.linalg.vector_norm(grad.float()) / root
 
         if not value.is_leaf:  # a weight that the layer returns would keep the hook
             value.register_hook(keep_gradient)
 
     def _end(self, _model: nn.Module, _args: tuple, output: object) -> None:
-        if self._is_rerun or not torch.is_grad_enabled():
-            return
-        loss, batch, value = getattr(output, "loss", None), self._batch, _differentiable(output)
-        if isinstance(loss, Tensor):
-            batch.loss = loss.detach().mean()  # DataParallel returns one number for each device
-        elif value is not None and not value.is_leaf:
-            value.register_hook(lambda grad: setattr(batch, "output_gradient", grad))
+        loss = getattr(output, "loss", None)
+        if isinstance(loss, Tensor) and loss.requires_grad:
+            self._batch.loss = loss.detach().mean()  # DataParallel returns one for each device
 
     def _before_step(self, _optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         """Check the gradients, or replace a closure by one that checks the gradients it computes.
@@ -311,7 +300,7 @@ class Watched:
             return args[:1], {"closure": partial(self._call_and_check, closure, self.step)}
         # a fused optimizer is called, but makes no step, if its GradScaler has found infinities
         if not getattr(self.optimizer, "found_inf", False):
-            self._check_or_raise()
+            self.check()
         return None
 
     def _call_and_check(self, closure: Callable, step: int) -> object:
@@ -320,22 +309,13 @@ class Watched:
         if self._batch.loss is None and isinstance(value, Tensor) and value.numel() == 1:
             self._batch.loss = value.detach()
         self.step = step
-        self._check_or_raise()
+        self.check()
         return value
-
-    def _check_or_raise(self) -> None:
-        report = self.check()
-        if report is not None:
-            raise NonFinite(report)
-
-    def _keep_buffers(self) -> None:
-        """Copy all buffers, because a forward pass in train mode changes a BN's."""
-        self._buffers = {name: value.clone() for name, value in self.model.named_buffers()}
 
     # ---------------------------------------------------------------------------------- the numbers
 
-    def check(self) -> Report | None:
-        """Return the report of this step, None if it is finite.
+    def check(self) -> None:
+        """Raise NonFinite, with the report, if the loss or a gradient of this step is not finite.
 
         Call it between backward and the optimizer's step, unless an optimizer was given.
         """
@@ -343,32 +323,33 @@ class Watched:
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
         # in float64 no square of a float32 overflows
-        norms = [vector_norm(grad, torch.float64) for grad in grads]
+        norms = [torch.linalg.vector_norm(grad, dtype=torch.float64) for grad in grads]
         norms = [norm.to(norms[0].device) for norm in norms]
         grad_norm = math.hypot(*torch.stack(norms).tolist()) if norms else 0.0
-        loss = math.nan if self._batch.loss is None else float(self._batch.loss)
         batch = self._batch
-        self._history.append((self.step, loss, grad_norm, batch.rms, batch.grad_rms))
+        loss = math.nan if batch.loss is None else float(batch.loss)
+        numbers = {"step": self.step, "loss": loss, "grad_norm": grad_norm}
+        self._history.append({**numbers, "rms": batch.rms, "grad_rms": batch.grad_rms})
         if math.isfinite(grad_norm) and (batch.loss is None or math.isfinite(loss)):
-            self._keep_buffers()
-            return None
+            # copied after each step, because a forward pass in train mode changes a BN's
+            self._buffers = deepcopy(dict(self.model.named_buffers()))
+            return
         self.report = self._write_report()
         self.step -= 1  # this step is not made
-        return self.report
+        raise NonFinite(self.report)
 
     @property
     def steps(self) -> pd.DataFrame:
         """Return step, loss (NaN if unknown) and grad_norm of the last steps."""
-        rows = [row[:3] for row in self._history]
-        return pd.DataFrame(rows, columns=["step", "loss", "grad_norm"])
+        return pd.DataFrame(list(self._history), columns=["step", "loss", "grad_norm"])
 
     @property
     def layers(self) -> pd.DataFrame:
         """Return step, depth (from 1), rms and grad_rms of the layers in the last steps."""
         rows = [
-            (step, depth, float(value), float(grad_rms.get(depth, math.nan)))
-            for step, _, _, rms, grad_rms in self._history
-            for depth, value in rms.items()
+            (step["step"], depth, float(value), float(step["grad_rms"].get(depth, math.nan)))
+            for step in self._history
+            for depth, value in step["rms"].items()
         ]
         return pd.DataFrame(rows, columns=["step", "depth", "rms", "grad_rms"])
 
@@ -379,14 +360,11 @@ class Watched:
         for name, value in self.model.named_buffers():
             if name in self._buffers and self._buffers[name].shape == value.shape:
                 value.copy_(self._buffers[name])
-        lost = [name for name, w in self.model.named_parameters() if not w.isfinite().all()]
         first, findings = self._run_again()
-        if lost:
-            first = NonFiniteValue(lost[0])
         path = self.folder / f"step-{self.step:06d}.png"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
-        caption = FINITE_AGAIN if first is None else f"first: {place_text('', 0, first.where)}"
-        figure = clinic_figures.fig_failure(self.steps, self.layers, title, caption)
+        where = "" if first is None else f"first: {place_text('', 0, first.where)}"
+        figure = clinic_figures.fig_failure(self.steps, self.layers, title, where)
         write_bytes(path, figure._repr_png_())
         return Report(
             step=self.step,
@@ -394,12 +372,14 @@ class Watched:
             steps=self.steps,
             layers=self.layers,
             findings=findings,
-            checkpoint=None if lost else self._save_weights(),
+            checkpoint=self._save_weights(),
             picture=path,
         )
 
-    def _save_weights(self) -> Path:
-        """Write the model's state; tied weights under each of their names, so that it loads."""
+    def _save_weights(self) -> Path | None:
+        """Write the model's state if it is finite; tied weights under each of their names."""
+        if not all(weight.isfinite().all() for weight in self.model.parameters()):
+            return None
         path = self.folder / f"step-{self.step:06d}.safetensors"
         state = {
             name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -415,31 +395,23 @@ class Watched:
         Weights, autocast and dropout masks are those of the first time (on a GPU dropout draws new
         masks). Errors of the model's code are caught, so that the weights are still saved.
         """
-        loss = 0.0 if self._batch.loss is None else float(self._batch.loss)
-        self._is_rerun = True
+        batch = self._batch
+        number = 0.0 if batch.loss is None else float(batch.loss)
+
+        def forward() -> tuple[Tensor, str]:
+            loss = getattr(batch.run(), "loss", None)
+            if isinstance(loss, Tensor):
+                return loss.mean(), "the model's own loss"
+            return torch.zeros(()), "a loss that the model does not return"
+
         try:
-            seen = examine(self.model, self._forward, known_loss=loss)
+            diagnosis = examine(self.model, forward, known_loss=number)
         except Exception as error:
-            reason = f"the batch cannot be run again, {type(error).__name__}: {error}"
-            return None, Symptoms([], [f"where it began: {reason}"])
+            reason = f"because the batch cannot be run again ({type(error).__name__}: {error})"
+            return None, Symptoms([], [f"the first non-finite value, {reason}"])
         finally:
-            self._is_rerun = False
-        first, findings = seen.first or seen.first_gradient, seen.findings
-        if first is None and math.isfinite(loss):
+            self._batch = batch  # the hooks wrote to another one meanwhile
+        first, findings = diagnosis.first or diagnosis.first_gradient, diagnosis.findings
+        if first is None and math.isfinite(number):
             findings = Symptoms(findings, [*findings.skipped, FINITE_AGAIN])
         return first, findings
-
-    def _forward(self) -> tuple[Tensor, str]:
-        """Run the last batch, and return a number with the same gradients as the batch's loss."""
-        output, grad = self._batch.run(), self._batch.output_gradient
-        loss, value = getattr(output, "loss", None), _differentiable(output)
-        if isinstance(loss, Tensor):
-            return loss.mean(), "the model's own loss"
-        if value is None or grad is None:
-            return torch.zeros(()), "unknown"
-        return (value * grad).sum(), "unknown"
-
-
-def _differentiable(output: object) -> Tensor | None:
-    """Return the first tensor in a model's output through which gradients flow."""
-    return next((tensor for tensor in tensors_in(output) if tensor.requires_grad), None)

@@ -2,6 +2,7 @@
 arm its mixer's outputs; any other checkpoint is refused by its name.
 """
 
+import math
 import os
 import warnings
 
@@ -219,17 +220,17 @@ def changed(config=None, state=None):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (dict(hidden_act="gelu"), "hidden_act='gelu' in hf_config is not carried, only 'silu'"),
-        (dict(time_step_limit=[0.01, {"__float__": "Infinity"}]), "time_step_limit="),
+        (dict(hidden_act="gelu"), "hidden_act='gelu' in hf_config is not supported, only 'silu'"),
+        (dict(time_step_limit=[0.01, math.inf]), "time_step_limit="),
         (
             dict(model_type="jamba"),
-            "model_type 'jamba', which is not carried: carried are .*Mamba-2",
+            "model_type 'jamba'; supported are .*Mamba-2",
         ),
         (dict(model_type="mamba"), "hf_config is of Mamba-1, but the tensors are of Mamba-2"),
         (dict(n_groups=2), r"size mismatch for .*in_proj\.weight"),
     ],
 )
-def test_a_config_that_is_not_carried_or_another_checkpoints_is_refused(config, message):
+def test_a_config_that_is_not_supported_or_another_checkpoints_is_refused(config, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         changed(config=config)
 
@@ -239,7 +240,7 @@ def test_a_config_that_is_not_carried_or_another_checkpoints_is_refused(config, 
     [
         ({"norm.weight": torch.ones(47)}, r"size mismatch for .*gated\.weight.*\[47\].*\[48\]"),
         ({"norm.weight": None}, r"Unexpected key.*backbone\.layers\.1\.more\.gated\.weight"),
-        ({"A_log": torch.ones(48, 16)}, r"A_log has shape \(48, 16\), expected \(H,\)"),
+        ({"A_log": torch.ones(48, 16)}, r"A_log \(H,\), got of shape \(48, 16\)"),
     ],
 )
 def test_a_mamba_2_that_does_not_fit_says_what_was_expected(state, message):
@@ -252,7 +253,6 @@ def test_what_is_no_config_is_refused(tmp_path):
     state = model_of("mamba", hidden_size=8).state_dict()
     for config, message in (
         (tmp_path, "is no config"),
-        (3, "must be a config.*got 3"),
         ({}, "model_type None"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -264,7 +264,7 @@ def test_what_is_no_config_is_refused(tmp_path):
 def test_another_architecture_is_refused_by_the_names_of_its_tensors():
     name = "transformer.h.0.attn.c_attn.weight"
     with pytest.raises(
-        ValueError, match=rf"missing: .*given: {name}.*whole language model of Mamba-1"
+        ValueError, match=rf"the tensors are {name}.*whole language model of Mamba-1"
     ):
         clinic.load_mamba_checkpoint({name: torch.ones(1)}, arm="RMSN>SSM>None")
 
@@ -291,6 +291,7 @@ def test_a_lost_head_a_head_that_contradicts_its_config_and_quantized_weights_ar
         clinic.load_mamba_checkpoint(headless, hf_config=config | {"tie_word_embeddings": False})
     narrow = state | {"lm_head.weight": (100 * state["lm_head.weight"]).to(torch.int8)}
     with pytest.raises(
-        ValueError, match="lm_head.weight is torch.int8: quantized weights are not carried"
+        ValueError,
+        match="lm_head.weight: not a tensor of float32.*quantized weights are not supported",
     ):
         clinic.load_mamba_checkpoint(narrow, hf_config=config)

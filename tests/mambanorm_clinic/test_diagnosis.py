@@ -187,7 +187,7 @@ def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_read
 
     def advice(*norm_sites):
         record = PassRecord(
-            pd.DataFrame(columns=sites.COLUMNS),
+            pd.DataFrame(columns=diagnosis.COLUMNS),
             pd.DataFrame(columns=diagnosis.WEIGHT_COLUMNS),
             first,
             loss=math.nan,
@@ -317,7 +317,8 @@ def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_
     model = theirs(family).train(family in ("Mamba", "Jamba"))
     found = clinic.diagnose(model, labelled(text()))
     assert tuple(dict.fromkeys(found.table.site)) == FAMILIES[family]
-    assert found.table.depth.max() == len(layers_of(model)) == (3 if family == "Jamba" else 4)
+    assert found.table.depth.max() == (3 if family == "Jamba" else 4)
+    assert len(layers_of(model)) == 4  # of Jamba's one is attention
     assert found.table[~found.table.site.isin(MADE)].grad_rms.gt(0).all()
     assert [finding.message[:31] for finding in found.findings] == [
         "Δ from its bias is 0.693 in every"[:31]
@@ -489,14 +490,13 @@ def test_growth_over_depth_is_told_and_a_sum_of_branches_is_not():
     )  # not between its ends
 
 
-def test_magnitudes_beyond_float16_outliers_and_vanishing_gradients_are_told():
+def test_magnitudes_beyond_float16_and_vanishing_gradients_are_told():
     assert symptoms_in(dict(max_abs=[4.0, 6e4], rms=[1.0, 3e4])) == []
     for frame, said in (
         (
             dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]),
             "reaches 7e+04, the first of 1 tensor beyond float16's 65,504",
         ),
-        (dict(max_abs=[4.0, 400.0]), "400 times its RMS"),
     ):
         (finding,) = symptoms_in(frame)
         assert said in finding.message

@@ -20,7 +20,7 @@ import mambanorm_study as study
 from mambanorm.block import init_dt_bias, initial_A_log
 from mambanorm_clinic.mixers import mixers_of, step_size
 from tests.mambanorm_clinic.test_diagnosis import image, labelled, next_id, ours, text, theirs
-from tests.mambanorm_clinic.test_model_check import IMAGES, ROWS, STEPS, with_source
+from tests.mambanorm_clinic.test_model_check import IMAGES, ROWS, with_source
 from tests.mambanorm_clinic.test_surgery import logits, state
 from tests.mambanorm_clinic.test_watching import X, net
 
@@ -157,7 +157,7 @@ def test_a_site_of_which_no_module_is_called_is_an_error_and_one_of_which_some_a
             return 1.0 * x
 
     found = clinic.diagnose(Experts([0, 2]), X, sites={"expert": "experts.*"}).findings
-    assert "expert (1 of 3: experts.1)" in found.skipped[0]
+    assert "sites expert (1 module: experts.1)" in found.skipped[0]
     with pytest.raises(
         ValueError, match=r"site 'expert': none of its modules was called.*experts\.0, experts\.1"
     ):
@@ -215,17 +215,7 @@ def about(findings, word: str) -> list:
 
 
 @pytest.mark.parametrize("name", MIXERS)
-@pytest.mark.parametrize(
-    ("value", "severity", "words"),
-    [
-        (-40.0, "serious", "never forgets"),
-        (-6.0, "warning", "hardly any state"),
-        (0.0, "warning", "the same in all"),
-    ],
-)
-def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(
-    name, value, severity, words
-):
+def test_rates_at_which_no_state_forgets_are_found_and_the_advice_mends_them(name):
     """state-spaces/mamba#996 and #72: A drifts to 0, the state becomes a sum, and training ends in
     NaN.
     """
@@ -233,15 +223,14 @@ def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(
     model = make()
     with torch.no_grad():
         for A_log in weights_named(model, "A_log", "A_logs"):
-            A_log.fill_(value)
-    found = about(clinic.diagnose(model, batch).findings, words)
-    heads = A_log.dim() == 1  # one state a head: alike is what Mamba-2 is
-    assert [one.severity for one in found] == ([] if heads and value == 0 else [severity])
+            A_log.fill_(-40.0)
+    (found,) = about(clinic.diagnose(model, batch).findings, "never forgets")
+    assert found.severity == "serious"
     with torch.no_grad():
         for A_log in weights_named(model, "A_log", "A_logs"):  # as the advice says
             A_log.copy_(
                 torch.empty_like(A_log).uniform_(1, 16).log()
-                if heads
+                if A_log.dim() == 1
                 else initial_A_log(*A_log.shape)
             )
     assert not about(clinic.diagnose(model, batch).findings, "A")
@@ -529,62 +518,6 @@ def test_a_norm_whose_output_is_the_same_whatever_comes_in_is_serious(name):
         assert not about(clinic.check_model(model, ROWS), "for every input")
 
 
-# ------------------------------------------------------------------- the five mistakes of the guide
-
-
-class BadLSTM(nn.Module):
-    """The guide's own."""
-
-    def __init__(self, kind=nn.LSTM, norm=nn.BatchNorm1d):
-        super().__init__()
-        self.lstm, self.bn, self.head = kind(8, 16, batch_first=True), norm(16), nn.Linear(16, 3)
-
-    def forward(self, x):
-        output, _ = self.lstm(x)
-        return self.head(self.bn(output.permute(0, 2, 1)).mean(2))
-
-
-def post_norm(layers: int, norm_first: bool = False) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
-    return nn.Sequential(
-        nn.TransformerEncoder(layer, layers, nn.LayerNorm(8), enable_nested_tensor=False),
-        nn.Linear(8, 3),
-    )
-
-
-@pytest.mark.parametrize(
-    ("make", "x", "mistake", "severity"),
-    [
-        (BadLSTM, STEPS, 2, "warning"),
-        (lambda: BadLSTM(nn.GRU), STEPS, 2, "warning"),
-        (lambda: study.advice.blocks.SequenceNet(8, 3, norm="BN"), STEPS, 2, "warning"),
-        (lambda: post_norm(24), STEPS, 4, "warning"),
-        (
-            lambda: study.TransformerClassifier(3, in_features=8, d_model=16, n_layers=24),
-            STEPS,
-            4,
-            "warning",
-        ),
-    ],
-)
-def test_the_guides_mistakes_2_and_4_are_found(make, x, mistake, severity):
-    """Found by our audit: check_model found two of the five."""
-    found = [one for one in clinic.check_model(make(), x) if f"mistake {mistake}" in one.source]
-    assert found
-    assert {one.severity for one in found} == {severity}
-
-
-def test_what_only_looks_like_one_of_these_mistakes_is_none():
-    """Found by our audit: false alarms that the rules must not give."""
-    for make, x in (
-        (lambda: BadLSTM(norm=nn.InstanceNorm1d), STEPS),
-        (lambda: post_norm(24, norm_first=True), STEPS),
-        (lambda: post_norm(6), STEPS),
-        (lambda: post_norm(24).eval(), STEPS),
-    ):
-        assert not [one for one in clinic.check_model(make(), x) if "mistake" in one.source]
-
-
 def test_a_fresh_model_of_images_has_no_vanishing_gradients():
     """The matrices of Δ, B and C have small gradients on any model: they are no layers on the way
     back.
@@ -595,8 +528,8 @@ def test_a_fresh_model_of_images_has_no_vanishing_gradients():
         assert "vanish" not in repr(clinic.diagnose(model, torch.randn(1, 4, 4, 1)).findings)
 
 
-def test_weights_of_a_wrapped_model_are_refused_by_name(tmp_path):
+def test_weights_of_a_wrapped_model_are_refused(tmp_path):
     path = tmp_path / "step.safetensors"
     path.write_bytes(safetensors.torch.save({"base_model.model.blocks.0.A_log": torch.ones(2, 2)}))
-    with pytest.raises(ValueError, match="of a wrapped model"):
+    with pytest.raises(ValueError, match="without the prefixes of a wrapper"):
         clinic.load_model(path)

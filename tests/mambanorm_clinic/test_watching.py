@@ -167,7 +167,7 @@ def test_weights_that_a_step_itself_made_infinite_are_told_and_not_written(tmp_p
 
     report, _ = failing(model, optimizer, leap, folder=tmp_path)
     assert (report.step, report.checkpoint) == (5, None)
-    assert report.first.where == "0.weight"
+    assert report.findings[0].where == "0.weight"
     assert "not finite" in report.findings[0].message
     assert "weights after" not in str(report)
 
@@ -213,12 +213,6 @@ def test_bad_input_is_refused_in_words(tmp_path):
     for given, options, error, words in (
         ((object(), mine), {}, ValueError, "torch.nn.Module"),
         ((model, "adam"), {}, TypeError, "torch.optim.Optimizer, .* got 'adam'"),
-        (
-            (net(), mine),
-            {},
-            ValueError,
-            "updates no parameter of the model: give the optimizer that trains it",
-        ),
         ((model, mine), dict(folder=tmp_path / "file"), OSError, "file"),
     ):
         with pytest.raises(error, match=words):
@@ -319,7 +313,7 @@ def test_of_accumulated_gradients_nothing_is_said_of_a_batch_that_is_gone(tmp_pa
             optimizer.step()
     report = stopped.value.report
     assert (report.first, list(report.findings)) == (None, [])
-    assert "an earlier batch may have failed" in report.findings.skipped[0]
+    assert "an earlier batch may have failed" in report.findings.skipped[-1]
 
 
 def test_sparse_gradients_and_losses_beyond_float16_are_watched(tmp_path):
