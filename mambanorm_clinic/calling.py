@@ -1,4 +1,4 @@
-"""Run a model that the clinic does not know: its hooks, its batches, its outputs.
+"""Call a model of any library: hooks on its modules, batches, outputs.
 
 A batch is a tensor; a tuple or list (input, targets); or a dict of keyword arguments, in which the
 targets have one of the names in TARGETS.
@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mambanorm.errors import shown
 
@@ -24,10 +25,10 @@ def inspect_model(
     on_input: Callable[[str, list], None],
     on_output: Callable[[str, nn.Module, list, object], None],
 ) -> Iterator[None]:
-    """Call functions before and after each module runs, while open.
+    """Call `on_input` before each module of the model runs and `on_output` after it, while open.
 
-    on_input(path, inputs): its positional and keyword arguments. on_output(path, module, inputs,
-    output): these, and what it returns.
+    on_input(path, inputs) gets the module's path and its positional and keyword arguments.
+    on_output(path, module, inputs, output) also gets the module and what it returned.
     """
 
     def before(path: str, _module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -49,15 +50,9 @@ def inspect_model(
             hook.remove()
 
 
-def tensors_in(value: object) -> Iterator[Tensor]:
-    """Yield the tensors of a value in order: itself, or those in tuples, lists and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from tensors_in(part)
+def tensors_in(value: object) -> list[Tensor]:
+    """Return the tensors of a value in order: itself, or those in tuples, lists and dicts."""
+    return [part for part in tree_leaves(value) if isinstance(part, Tensor)]
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], value: object) -> object:
@@ -65,22 +60,16 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: object) -> object:
 
     value: a tensor, or tensors in tuples, lists and dicts.
     """
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {name: map_tensors(change, part) for name, part in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(map_tensors(change, part) for part in value)
-    return value
+    return tree_map_only(Tensor, change, value)
 
 
 def first_tensor(value: object, *, floating: bool = False) -> Tensor | None:
-    """Return the first tensor in a value, None if there is none; floating: of a floating type."""
+    """Return the first tensor in a value, None if there is none. floating: skip integers."""
     return next((x for x in tensors_in(value) if x.is_floating_point() or not floating), None)
 
 
 def split_batch(batch: object) -> tuple[object, object]:
-    """Return input and targets of a batch; targets are None if it has none."""
+    """Return the input and the targets of a batch; the targets are None if it has none."""
     if isinstance(batch, dict):
         key = next((name for name in TARGETS if name in batch), None)
         return {name: part for name, part in batch.items() if name != key}, batch.get(key)
@@ -92,8 +81,8 @@ def split_batch(batch: object) -> tuple[object, object]:
 def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
     """Return the model's output for a batch.
 
-    A dict is passed as keyword arguments, with its targets if `with_targets`. Raises ValueError if
-    the model refuses the batch.
+    A dict is passed as keyword arguments. with_targets: pass the targets in it, too, so that the
+    model can compute its loss. Raises ValueError if the model raises any error.
     """
     inputs = batch if with_targets and isinstance(batch, dict) else split_batch(batch)[0]
     try:
@@ -108,7 +97,7 @@ def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -
 
 
 def run_eagerly() -> AbstractContextManager:
-    """Return a context in which compiled models run eagerly: torch.compile calls no hooks."""
-    if "torch._dynamo" in sys.modules:  # importing it takes seconds
+    """Return a context in which compiled models run eagerly: compiled code calls no hooks."""
+    if "torch._dynamo" in sys.modules:  # no model is compiled before this import, which is slow
         return torch.compiler.set_stance("force_eager")
     return nullcontext()

@@ -1,7 +1,7 @@
-"""Checkpoint files: read their tensors, and build the model that a file was written from.
+"""Checkpoint files: read their tensors, and build their model.
 
-The model is named in the metadata of a file that `watch` wrote, in the config of a stored run, or
-in the config.json of mamba-ssm or transformers (mamba_checkpoints.py).
+Which model it is stands in the metadata of a file that `watch` wrote, in the config.json of a
+stored run, or in the config.json of mamba-ssm or transformers (mamba_checkpoints.py).
 """
 
 import hashlib
@@ -31,9 +31,10 @@ METADATA_KEY = "mambanorm"  # of a .safetensors file's metadata
 
 
 def checkpoint_in(path: str | Path) -> Path:
-    """Return the path of a checkpoint. In a folder: model.safetensors, or the only checkpoint.
+    """Return the path of a checkpoint file.
 
-    Raises ValueError for a folder without a checkpoint or with several.
+    path: the file, or a folder that contains a model.safetensors or only one checkpoint. Raises
+    ValueError for a folder without a checkpoint or with several.
     """
     path = Path(path)
     if not path.is_dir():
@@ -62,17 +63,17 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, EOFError, KeyError, RuntimeError) as error:
         raise ValueError(
-            f"{path} is truncated, altered or no checkpoint, or it holds more than tensors, which "
-            f"could run its author's code and is not read ({error!r}): download or copy it again, "
-            "or ask for a .safetensors file"
+            f"{path} is truncated, altered or no checkpoint, or it holds other objects than "
+            f"tensors, which are not loaded because they can run code ({error!r}): download or "
+            "copy it again, or ask for a .safetensors file"
         ) from error
 
 
 def metadata_of(model: nn.Module) -> dict[str, str]:
-    """Return the metadata of a .safetensors file with the tensors of a model.
+    """Return the metadata to write into a .safetensors file with the tensors of a model.
 
-    For a model of this kit: its class, its arguments with the norms that are in it now, and a hash
-    of its layout.
+    For a model of this kit it holds the class, the arguments (with the model's present norms) and a
+    hash of the layout, so that `load_model` can build the model again.
     """
     name = type(model).__name__
     if MODELS.get(name) is not type(model):
@@ -97,14 +98,12 @@ def load_model(path: str | Path) -> nn.Module:
     from which no model can be built.
     """
     path = checkpoint_in(path)
-    state, facts, config_path = (
-        read_checkpoint(path),
-        _metadata(path),
-        path.with_name("config.json"),
-    )
-    config = config_fields(config_path) if config_path.is_file() and not facts else None
-    if facts:
-        model = _model_of_metadata(facts, path)
+    state = read_checkpoint(path)
+    metadata = _read_metadata(path)
+    config_path = path.with_name("config.json")
+    config = config_fields(config_path) if config_path.is_file() and not metadata else None
+    if metadata:
+        model = _model_of_metadata(metadata, path)
     elif config is not None and {"task", "arm"} <= config.keys():
         run = RunConfig.from_dict(config)
         shape_of = TASKS[check_task(run.task)].shape
@@ -116,8 +115,8 @@ def load_model(path: str | Path) -> nn.Module:
     return model
 
 
-def _metadata(path: Path) -> dict[str, Any]:
-    """Return what `metadata_of` wrote into a file, {} if nothing."""
+def _read_metadata(path: Path) -> dict[str, Any]:
+    """Return the facts that `metadata_of` wrote into a file, {} if there are none."""
     from safetensors import safe_open
 
     if path.suffix != ".safetensors":
@@ -126,12 +125,12 @@ def _metadata(path: Path) -> dict[str, Any]:
         return json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
 
 
-def _model_of_metadata(facts: dict[str, Any], path: Path) -> nn.Module:
+def _model_of_metadata(metadata: dict[str, Any], path: Path) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        model = MODELS[facts["model"]](**facts["arguments"])
-    if _layout(model) != facts["layout"]:
+        model = MODELS[metadata["model"]](**metadata["arguments"])
+    if _layout(model) != metadata["layout"]:
         raise ValueError(
-            f"{path} holds a {facts['model']} that was changed after it was created: create and "
+            f"{path} holds a {metadata['model']} that was changed after it was created: create and "
             "change it in the same way, then model.load_state_dict(clinic.read_checkpoint(path))"
         )
     return model

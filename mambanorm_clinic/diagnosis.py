@@ -1,5 +1,5 @@
-"""`diagnose`: run one batch forward and backward through a model; describe every site and every
-weight in numbers, and the faults in words.
+"""`diagnose`: run one batch forward and backward through a model, and report its activations,
+gradients, weights and faults.
 """
 
 import base64
@@ -37,9 +37,10 @@ NAMED_MODULES = 4  # modules that a message names
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis(PassRecord):
-    """The record of one pass through a model, and the faults that the rules find in it.
+    """The record of one pass through a model (see PassRecord), and the faults found in it.
 
-    name: the model's class. loss_source: where the loss comes from. modules: how many were called.
+    name: the model's class. loss_source: how the loss was computed, in words. modules: the number
+    of modules that were called.
     """
 
     name: str = ""
@@ -52,7 +53,7 @@ class Diagnosis(PassRecord):
         return find_symptoms(self)
 
     def plot(self):
-        """Return a figure of magnitude over depth, one panel for each site."""
+        """Return a figure of magnitude over depth, with one panel per site."""
         return clinic_figures.fig_clinic(self.table, f"{self.name}: what one batch shows")
 
     def __repr__(self) -> str:
@@ -85,19 +86,20 @@ def diagnose(
     loss: Callable[[object, object], Tensor] | None = None,
     sites: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Return the activations, gradients and weights of a model on one batch, and their faults.
+    """Return statistics of a model's activations, gradients and weights on one batch, and faults.
 
-    model: any module, in its current mode. The sites of this kit's models, of transformers' Mamba,
-    Mamba-2, Falcon-Mamba and Jamba, and of mamba-ssm's are known (sites.py). In any other model
-    every module without submodules is a site, unless `sites` maps names to patterns of module
-    names: {"scan": "layers.*.mixer.norm"}, or "layers.*.out_proj:input" for the input. Every module
-    is checked for large and non-finite values. batch: a tensor, a tuple (input, targets), or a dict
-    of keyword arguments. loss(output, targets); None = the loss that the model returns, as
-    transformers' models do when given labels, else the mean square of the output.
+    model: any module, in its current mode. sites: the tensors to describe, given as a map from
+    names to patterns of module paths: {"scan": "layers.*.mixer.norm"} for outputs,
+    "layers.*.out_proj:input" for inputs. None = the known sites (sites.py) of this kit's models, of
+    transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and of mamba-ssm's; in any other model the
+    output of every module without submodules. Whatever the sites, every module is checked for large
+    and non-finite values. batch: a tensor, a tuple (input, targets), or a dict of keyword
+    arguments. loss: a function of (output, targets). None = the loss that the model returns, as
+    transformers' models do when given labels, or else the mean square of the output.
 
     The model runs once with hooks; a compiled model runs uncompiled. Weights, `.grad`, mode,
     buffers and torch's random states stay as they are. Raises ValueError if the model is no module
-    or refuses the batch, if the loss is not one number, if a pattern matches no module, and if no
+    or raises an error, if the loss is not one number, if a pattern matches no module, and if no
     module of a site in `sites` is called.
     """
 
@@ -125,12 +127,12 @@ def examine(
 ) -> Diagnosis:
     """Return the diagnosis of one forward and backward pass.
 
-    forward(): runs the model, and returns the number from which the backward pass starts and where
-    it comes from. known_loss: the loss, None = that number. sites: as for `diagnose`.
+    forward(): runs the model, and returns the loss for the backward pass and how it was computed,
+    in words. known_loss: the true loss, if `forward` cannot compute it. sites: as for `diagnose`.
     """
     places = places_of(model, sites)
     recorder = PassRecorder(places, kit_sites=sites is None)
-    # masks hold −∞ and a lowest value begins at ∞, but running statistics are finite
+    # other buffers may contain infinity on purpose, such as masks
     broken_buffers = [
         name
         for name, buffer in model.named_buffers()
@@ -188,19 +190,20 @@ def check_loss(value: object) -> None:
 
 
 def _gradients(value: Tensor, model: nn.Module, source: str) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the gradients by the weights' names, and why there are none; `.grad` stays."""
+    """Return the gradient of each parameter, and the reason if there are none; `.grad` is kept."""
     learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     try:
         grads = torch.autograd.grad(value.sum(), list(learned.values()), allow_unused=True)
-    except (RuntimeError, ValueError) as error:  # no weight learns, or an operation has no backward
+    except (RuntimeError, ValueError) as error:  # all weights are frozen, or there is no derivative
         return {}, [f"gradients, because there is no backward pass from {source}: {error}"]
     return {name: grad for name, grad in zip(learned, grads, strict=True) if grad is not None}, []
 
 
 def _uncalled_modules(places: list[Place], called: set[str], named: Iterable[str]) -> list[str]:
-    """Return a line on the sites whose modules were not called: a fused kernel hides its parts.
+    """Return a sentence on the sites whose modules were not called, in a list; [] if all were.
 
-    named: the sites that the caller named; raises ValueError if no module of one was called.
+    named: the sites that the caller named. Raises ValueError if no module of such a site was
+    called.
     """
     missing = [place for place in places if place.where not in called]
     for site in named:
@@ -208,9 +211,9 @@ def _uncalled_modules(places: list[Place], called: set[str], named: Iterable[str
         if called.isdisjoint(paths):
             raise ValueError(
                 f"site {site!r}: none of its modules was called in this pass "
-                f"({', '.join(paths[:NAMED_MODULES])}): the model leaves them out, passes them no "
-                "floats, or reads their weights without a call; name modules that are called, as "
-                "diagnose without `sites` lists them in its table"
+                f"({', '.join(paths[:NAMED_MODULES])}): the model skips them, passes them no "
+                "floats, or uses their weights without calling them; name modules that are called, "
+                "such as those in the table of diagnose without `sites`"
             )
     sites = ", ".join(dict.fromkeys(place.site for place in missing))
     names = ", ".join(place.where for place in missing[:NAMED_MODULES])

@@ -1,4 +1,4 @@
-"""Figures of the clinic: one batch through a model, and the steps before a failure."""
+"""Figures of the clinic: magnitudes in one pass, the steps before a failure, and cures."""
 
 import numpy as np
 import pandas as pd
@@ -26,17 +26,16 @@ FAILURE_PANELS = {
 
 @styled
 def fig_clinic(table: pd.DataFrame, title: str) -> Figure:
-    """Return magnitude over depth, one panel for each site (at most 12).
+    """Return a figure of magnitude over depth, with one panel per site, at most 12.
 
-    table: of a Diagnosis.
+    table: the table of a Diagnosis.
     """
     sites = list(dict.fromkeys(table.site))
     shown = [sites[i] for i in some_of(len(sites), MOST_PANELS)]
     fig, axes = panel_grid(max(len(shown), 1), PANELS_ACROSS, row=1.9, more=0.8)
     for ax, site in zip(axes, shown, strict=False):
         _depth_panel(ax, table[table.site == site], site)
-    lines = axes[0].get_legend_handles_labels()
-    fig.legend(*lines, loc="outside upper right", ncols=len(LINES))
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(LINES))
     return finish(
         fig,
         title,
@@ -65,13 +64,14 @@ def _depth_panel(ax: Axes, rows: pd.DataFrame, site: str) -> None:
 
 @styled
 def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: str = "") -> Figure:
-    """Return the steps before a failure.
+    """Return a figure of the steps before a failure: loss, gradients, and five layers.
 
-    steps: step, loss, grad_norm; layers: step, depth, rms, grad_rms (of a Report).
+    steps, layers: the frames of a Report.
     """
     depths = sorted(layers.depth.unique())
     depths = [depths[i] for i in some_of(len(depths), 5)]
-    layers, whole_model = layers[layers.depth.isin(depths)], steps.assign(depth=0)
+    layers = layers[layers.depth.isin(depths)]
+    whole_model = steps.assign(depth=0)
     fig, axes = panel_grid(len(FAILURE_PANELS), PANELS_ACROSS, row=2.9)
     for ax, (column, label) in zip(axes, FAILURE_PANELS.items(), strict=True):
         frame = whole_model if column in whole_model else layers
@@ -97,9 +97,10 @@ def _mark_non_finite(ax: Axes, positions) -> None:
 
 @styled
 def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: str) -> Figure:
-    """Return one panel for each treatment, with a line for each seed and a cross where it failed.
+    """Return a figure with one panel per treatment, one line per seed, and a cross at a failure.
 
-    curves: treatment, seed, step, bits, up to the last finite step. ends: treatment, seed, failed.
+    curves: one row per treatment, seed and finite step, with bits. ends: one row per treatment and
+    seed, with failed.
     """
     label = "training loss (bits a character)"
     curves = (

@@ -1,7 +1,6 @@
-"""Checkpoints of mamba-ssm and transformers, loaded into a LanguageModel of this kit.
+"""`load_mamba_checkpoint`: load a checkpoint of mamba-ssm or transformers into a LanguageModel.
 
-Sizes and norms are read from the tensors; what no tensor shows is in the checkpoint's config,
-transformers' or mamba-ssm's.
+Sizes and norms are read from the tensors; everything else is in the checkpoint's config.
 
 Sources: huggingface/transformers `models/{mamba,mamba2,falcon_mamba}/configuration_*.py` and
 `modeling_*.py`; state-spaces/mamba `models/config_mamba.py`, `modules/mamba2.py`.
@@ -13,6 +12,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -29,11 +29,10 @@ NEEDED = (
     "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba, with "
     "its shards joined and without the prefixes of a wrapper (PEFT, DDP, torch.compile)"
 )
-LISTED = 240  # letters of a line of torch's error
+ERROR_LENGTH = 600  # characters of torch's error to show
 
-# transformers' model_type of the supported architectures → name.
-FAMILIES = {"mamba": "Mamba-1", "mamba2": "Mamba-2", "falcon_mamba": "Falcon-Mamba"}
-# Fields of a config that change logits, and the supported values.
+FAMILIES = ("mamba", "mamba2", "falcon_mamba")  # supported values of transformers' model_type
+# Fields of a config that change the logits, and their supported values.
 SUPPORTED_VALUES = {
     "hidden_act": ("silu", "swish"),
     "use_bias": (False,),
@@ -47,7 +46,7 @@ SUPPORTED_VALUES = {
         None,
     ),
 }
-# mamba-ssm's name of a field that its tensors do not show → transformers'.
+# Fields that the tensors do not show: mamba-ssm's name, transformers' name.
 MAMBA_SSM_FIELDS = {
     "ngroups": "n_groups",
     "activation": "hidden_act",
@@ -61,22 +60,22 @@ MAMBA_SSM_LAYERS = {"Mamba1": "mamba", "Mamba2": "mamba2"}
 def load_mamba_checkpoint(
     state_dict: Mapping[str, Tensor], *, hf_config: object = None, **config: Any
 ) -> LanguageModel:
-    """Return the language model of a checkpoint of Mamba-1, Mamba-2 or Falcon-Mamba.
+    """Return the language model of a checkpoint of Mamba-1, Mamba-2 or Falcon-Mamba, in float32.
 
-    Its names are those of mamba-ssm (`backbone.embedding`) or transformers (`…embeddings`). Sizes,
-    tying, RMSN or LN and the norm after Mamba-2's gate are read from the tensors. `hf_config` is
-    the checkpoint's config (transformers' object, a dict, or the path of its config.json;
-    mamba-ssm's too) and has what tensors do not show: ε, Mamba-2's n_groups, Falcon-Mamba's norms
-    on B, C and Δ, and the activation, biases and limits on Δ, of which only the usual ones are
-    supported. `config` holds arguments of LanguageModel, which take precedence. The weights become
-    float32, so the residual is float32 in any case.
+    state_dict: with the parameter names of mamba-ssm or of transformers. They show the sizes, the
+    type of the norms (RMSN or LN), the norm after Mamba-2's gate, and whether embedding and head
+    are tied. hf_config: the checkpoint's config, of transformers or mamba-ssm, as an object, a
+    dict, or the path of a config.json. It has what tensors do not show: ε, Mamba-2's n_groups, and
+    whether the model is a Falcon-Mamba, which has norms on B, C and Δ. It is refused if activation,
+    biases or limits on Δ differ from the defaults. config: arguments of LanguageModel, which take
+    precedence.
 
-    Give hf_config whenever there is one. Without it ε is 1e-5 and the activation SiLU; a Mamba-2
-    needs `n_groups=`; and a Falcon-Mamba is taken for a Mamba-1, whose tensors are the same, with a
+    Pass hf_config whenever there is one. Without it, ε is 1e-5 and the activation SiLU; a Mamba-2
+    needs `n_groups=`; and a Falcon-Mamba is taken for a Mamba-1, which has the same tensors, with a
     warning unless `arm=` is given.
 
     Raises ValueError for tensors that are missing, unexpected or of another shape, and for a config
-    of another architecture.
+    that is not supported.
     """
     if not isinstance(state_dict, Mapping):
         raise ValueError(
@@ -89,11 +88,13 @@ def load_mamba_checkpoint(
     }
     _check_tensors(state)
     fields = _read_config(hf_config)
-    family = _family_of(state, fields)
+    # only Mamba-2 has dt_bias; Mamba-1 and Falcon-Mamba have the same tensors
+    family = fields.get("model_type", "mamba2" if LAYER + "mixer.dt_bias" in state else "mamba")
     if not fields and "arm" not in config and family == "mamba":
         warnings.warn(
-            "taken for Mamba-1: a Falcon-Mamba has the same tensors, and its logits would be "
-            "wrong; give hf_config= (a config or its path), or arm= if it is a Mamba-1",
+            "this checkpoint is loaded as a Mamba-1. If it is a Falcon-Mamba, which has the same "
+            "tensors, the logits are wrong: give hf_config= (a config or its path), or arm= if it "
+            "is a Mamba-1",
             stacklevel=2,
         )
     arguments = {
@@ -103,7 +104,8 @@ def load_mamba_checkpoint(
     }
     if fields.get("tie_word_embeddings") is False and HEAD not in state:
         raise ValueError(
-            f"missing: {HEAD}, which hf_config says is not tied to the embedding; {NEEDED}"
+            f"{HEAD} is missing, although hf_config says that it is not tied to the embedding; "
+            f"{NEEDED}"
         )
     state.setdefault(HEAD, state[EMBEDDING])
     with torch.random.fork_rng(devices=[]):
@@ -111,8 +113,7 @@ def load_mamba_checkpoint(
     try:
         model.load_state_dict(state)  # each block accepts mamba-ssm's names
     except RuntimeError as error:
-        lines = [line.strip()[:LISTED] for line in str(error).splitlines()[1:]]
-        raise ValueError("\n".join(["the checkpoint does not fit", *lines[:4], NEEDED])) from None
+        raise ValueError(f"{shorten(str(error), ERROR_LENGTH)}; {NEEDED}") from None
     return model
 
 
@@ -126,16 +127,16 @@ def _check_tensors(state: Mapping[str, Tensor]) -> None:
     if LAYER + "in_proj.weight" in state:
         raise ValueError(
             "these are tensors of this kit's LanguageModel, which do not show its norms: create "
-            "the model with its arm, then call model.load_state_dict(…); a file of clinic.watch "
-            "also holds the arm"
+            "the model with its arm, then call model.load_state_dict(…). A file written by "
+            "clinic.watch contains the arm, too: call clinic.load_model(path)"
         )
 
 
 def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> dict[str, Any]:
-    """Return LanguageModel's arguments that the tensors show; all layers are like the first one.
+    """Return the arguments of LanguageModel that the tensors show, read from the first layer.
 
-    B and C of a Mamba-2 block have G·N channels: raises ValueError unless its number of groups G is
-    given.
+    n_groups: needed for Mamba-2, because its B and C have n_groups · d_state channels. Raises
+    ValueError if it is missing, or a tensor is.
     """
     layers = {name.split(".")[2] for name in state if name.startswith("backbone.layers.")}
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
@@ -160,8 +161,8 @@ def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> 
     channels = (convolved - d_inner) // 2
     if n_groups is None:
         raise ValueError(
-            f"the tensors show n_groups · d_state = {channels}, not how many groups there are: "
-            "give hf_config= or n_groups="
+            f"the tensors show only the product n_groups · d_state = {channels}: give hf_config= "
+            "or n_groups="
         )
     return {
         **sizes,
@@ -178,24 +179,27 @@ def _read_norms(state: dict[str, Tensor], family: str, fields: Mapping[str, Any]
     """Return the arm, the final norm and the norms' options."""
     arm = "LN>SSM>None" if LAYER + "norm.bias" in state else "RMSN>SSM>None"
     options: dict[str, Any] = {"eps": fields.get("layer_norm_epsilon", 1e-5)}
-    if family == "falcon_mamba":  # RMSN without weights, and with another ε, on B, C and Δ
+    if family == "falcon_mamba":  # it has RMSN on B, C and Δ, without weights and with another ε
         arm += "+B:RMSN+C:RMSN+delta:RMSN"
         inner = {"affine": False, "eps": fields.get("mixer_rms_eps", 1e-6)}
         options |= {"B": inner, "C": inner, "delta": inner}
     elif LAYER + "mixer.norm.weight" in state:
         arm += "+gated:RMSN"
-    final = "LN" if "backbone.norm_f.bias" in state else "RMSN"
-    return {"arm": arm, "final_norm": final, "norm_options": options}
+    return {
+        "arm": arm,
+        "final_norm": "LN" if "backbone.norm_f.bias" in state else "RMSN",
+        "norm_options": options,
+    }
 
 
 def _shape(state: dict[str, Tensor], name: str, axes: str) -> tuple[int, ...]:
     shape = tuple(state[name].shape) if name in state else ()
     if len(shape) != axes.count(", ") + 1 or 0 in shape:
-        given, found = (
-            ", ".join(list(state)[:4]) or "none",
-            f"of shape {shape}" if shape else "none",
+        first_names = ", ".join(list(state)[:4]) or "none"
+        raise ValueError(
+            f"needed is {name} of shape {axes}, got {shape or 'none'}; the first tensors are "
+            f"{first_names}; {NEEDED}"
         )
-        raise ValueError(f"needed is {name} {axes}, got {found}; the tensors are {given}; {NEEDED}")
     return shape
 
 
@@ -204,7 +208,7 @@ def _shape(state: dict[str, Tensor], name: str, axes: str) -> tuple[int, ...]:
 
 
 def _read_config(hf_config: object) -> dict[str, Any]:
-    """Return the fields of a checkpoint's config, by transformers' names; {} for None.
+    """Return the fields of a checkpoint's config under transformers' names, {} for None.
 
     Raises ValueError for another architecture and for a value that is not supported.
     """
@@ -230,9 +234,10 @@ def _read_config(hf_config: object) -> dict[str, Any]:
 
 
 def config_fields(hf_config: object) -> dict[str, Any]:
-    """Return the fields of a config object, a dict, or a config.json (its path or its folder).
+    """Return the fields of a config as a dict.
 
-    Raises ValueError for a file that is no config.
+    hf_config: a config of transformers, a dict, or the path of a config.json or of its folder.
+    Raises ValueError if the file is not in JSON format.
     """
     if hasattr(hf_config, "to_dict"):
         return hf_config.to_dict()
@@ -244,19 +249,3 @@ def config_fields(hf_config: object) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is no config of a checkpoint: {error}") from None
-
-
-def _family_of(state: Mapping[str, Tensor], fields: Mapping[str, Any]) -> str:
-    """Return transformers' model_type of a checkpoint.
-
-    Only Mamba-2 has dt_bias; Mamba-1 and Falcon-Mamba have the same tensors. Raises ValueError if
-    config and tensors contradict each other.
-    """
-    is_mamba2 = any(name.endswith(".mixer.dt_bias") for name in state)
-    by_tensors = "mamba2" if is_mamba2 else "mamba"
-    family = fields.get("model_type", by_tensors)
-    if (family == "mamba2") != is_mamba2:
-        raise ValueError(
-            f"hf_config is of {FAMILIES[family]}, but the tensors are of {FAMILIES[by_tensors]}"
-        )
-    return family

@@ -1,9 +1,9 @@
-"""Mamba mixers of other libraries: where their sites are, and whether A and Δ are sound.
+"""Mamba mixers of other libraries: where their sites are, and faults of their A and Δ.
 
 A mixer is recognized by its parts. Mamba-1 (transformers' Mamba, Falcon-Mamba and Jamba; mamba-ssm)
 has in_proj, x_proj, dt_proj and out_proj; Mamba-2 has in_proj, norm and out_proj. A part may be
-wrapped or replaced (LoRA, quantization), so no width is read from its weight. transformers and
-mamba-ssm read dt_proj.weight directly if it exists, without an adapter that wraps dt_proj.
+wrapped or replaced (LoRA, quantization), so widths are not read from its weight. transformers and
+mamba-ssm read dt_proj.weight directly if it exists, which bypasses an adapter on dt_proj.
 """
 
 from collections import defaultdict
@@ -22,9 +22,9 @@ from mambanorm_study.basics.text import plural
 
 MAMBA_1 = {"in_proj", "x_proj", "dt_proj", "out_proj"}
 MAMBA_2 = {"in_proj", "norm", "out_proj"}
-# Jamba's norms after x_proj → their sites.
+# Jamba's norms after x_proj, and the names of their outputs' sites.
 INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm": "C_norm"}
-# Δ may lie outside DT_MIN…DT_MAX by this factor, because training moves it.
+# Training moves Δ, so it may lie outside DT_MIN…DT_MAX by this factor.
 SLACK = 2.0
 
 NEW_A_LOG = (
@@ -38,12 +38,12 @@ NEW_DT_BIAS = (
 
 
 class Place(NamedTuple):
-    """A tensor of a model to describe: the input or an output of a module, or a part of it.
+    """Where to find a site: the input or an output of a module, or a part of it.
 
-    site: its name. module: the module's path. side: "input" or "output". index: its number among
-    several tensors. channels: first and last channel of the last axis, None = all. depth: number of
-    the layer, from 1. derive: computes the described tensor from the one at the module, None = that
-    tensor itself.
+    site: the site's name. module: the module's path. side: "input" or "output". index: the tensor's
+    number, if the module takes or returns several. channels: the slice of the last axis that is the
+    site, None = all. depth: the number of the layer, from 1. derive: computes the site from that
+    tensor (for Δ and exp(ΔA)), None = the tensor is the site.
     """
 
     site: str
@@ -56,16 +56,18 @@ class Place(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Return where the tensor is read: the module's path, with ":input" for its input."""
+        """Return the module's path, followed by ":input" if the tensor is its input."""
         return self.module if self.side == "output" else f"{self.module}:input"
 
     @property
     def where(self) -> str:
-        """Return the path by which tables name the tensor; that of a derived one ends in `site`."""
+        """Return the path that tables show: `path`, or for a derived site a path that ends in its
+        name.
+        """
         return self.path if self.derive is None else join(parent_of(self.module), self.site)
 
     def value(self, tensor: Tensor) -> Tensor:
-        """Return the tensor to describe, given the one at the module."""
+        """Return the site, given the module's input or output."""
         part = tensor.detach()
         if self.channels is not None:
             part = part[..., slice(*self.channels)]
@@ -73,7 +75,7 @@ class Place(NamedTuple):
 
 
 def join(*names: str) -> str:
-    """Return the path of names, leaving out empty ones."""
+    """Return the names joined by dots, without empty ones."""
     return ".".join(filter(None, names))
 
 
@@ -83,7 +85,7 @@ def parent_of(path: str) -> str:
 
 
 def mixers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return paths and mixers of other libraries' Mamba layers, by depth."""
+    """Return path and module of each Mamba mixer of another library, by depth."""
     kit_blocks = {block for _, block in blocks_of(model)}
     return [
         (path, module)
@@ -94,18 +96,20 @@ def mixers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def version_of(module: nn.Module) -> int:
     """Return 1 for a mixer of Mamba-1, 2 for one of Mamba-2, 0 for any other module."""
-    A_log, parts = A_log_of(module), set(module._modules)
-    if A_log is not None and parts >= MAMBA_1 and A_log.dim() == 2:
+    A_log = A_log_of(module)
+    dims = 0 if A_log is None else A_log.dim()
+    parts = set(module._modules)
+    if dims == 2 and parts >= MAMBA_1:
         return 1
-    return 2 if A_log is not None and parts >= MAMBA_2 and A_log.dim() == 1 else 0
+    return 2 if dims == 1 and parts >= MAMBA_2 else 0
 
 
 def places_in(mixer: nn.Module) -> list[Place]:
-    """Return the tensors between a mixer's modules; their paths begin at the mixer."""
+    """Return the sites inside a mixer; their paths are relative to the mixer."""
     gated = Place("gated", "out_proj", "input")
     if version_of(mixer) == 2:
         return [
-            Place("dt", "in_proj", channels=(-len(mixer.A_log), None)),  # one for each head
+            Place("dt", "in_proj", channels=(-len(mixer.A_log), None)),  # one channel per head
             Place("scan", "norm", "input"),
             Place("z", "norm", "input", index=1),
             gated,
@@ -124,13 +128,15 @@ def places_in(mixer: nn.Module) -> list[Place]:
 
 @torch.no_grad()
 def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
-    """Return Δ as a mixer of another library computes it from dt.
+    """Return Δ, computed from dt as the mixer computes it.
 
-    The mixer multiplies by dt_proj's weight, or calls a dt_proj without a weight of floats.
+    A mixer of Mamba-1 multiplies dt by dt_proj's weight, or calls dt_proj if its weight is
+    quantized.
     """
     if version_of(mixer) == 2:
         return F.softplus(dt + mixer.dt_bias)
-    weight, bias = getattr(mixer.dt_proj, "weight", None), delta_bias_of(mixer)
+    weight = getattr(mixer.dt_proj, "weight", None)
+    bias = delta_bias_of(mixer)
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         return F.softplus(mixer.dt_proj(dt))
     bias = None if bias is None else bias.to(dt.dtype)
@@ -138,10 +144,11 @@ def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
 
 
 def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
-    """Return exp(ΔA) of the state that forgets most slowly, in Δ's shape (…, L, channels).
+    """Return exp(ΔA) for the slowest of a channel's N states, in the shape of Δ (…, L, channels).
 
-    At least float32. Only one of the N states is in memory. An image block's Δ holds its four
-    directions one after the other.
+    The slowest state is the one that forgets least; only it is computed, to save memory. The result
+    is at least float32. In a block for images Δ has the four directions one after another along its
+    first axis, and A_log has one row per direction and channel.
     """
     A_log = A_log_of(mixer).detach()
     dtype = torch.promote_types(delta.dtype, torch.float32)
@@ -158,15 +165,15 @@ def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
 
 
 def A_log_of(module: nn.Module) -> Tensor | None:
-    """Return log(−A) of a mixer or of one of this kit's blocks, None for another module.
+    """Return log(−A) of a mixer or of a block of this kit, None for another module.
 
-    Only the module's own parameters count: a wrapper may pass on the attributes of what it wraps.
+    Attributes are not looked up, because a wrapper may forward the attributes of its inner module.
     """
     return module._parameters.get("A_log", module._parameters.get("A_logs"))
 
 
 def delta_bias_of(module: nn.Module) -> Tensor | None:
-    """Return Δ's bias, None if there is none or if it is no tensor (a quantized dt_proj)."""
+    """Return the bias of Δ, None if there is none or a quantized dt_proj hides it."""
     dt_proj = module._modules.get("dt_proj")
     names = (module, "dt_bias"), (module, "dt_projs_bias"), (dt_proj, "bias")
     biases = [getattr(owner, name, None) for owner, name in names]
@@ -175,9 +182,10 @@ def delta_bias_of(module: nn.Module) -> Tensor | None:
 
 @torch.no_grad()
 def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
-    """Return the faults of "A" and of "delta" (Δ's bias), each in the first layer that has it.
+    """Return the faults of "A" (A_log) and "delta" (the bias of Δ), by these two names.
 
-    Parameters that are not finite are left to other rules.
+    Each symptom names the first layer with the fault, and counts the layers. Parameters that are
+    not finite are skipped, because rules.py reports them.
     """
     faults = defaultdict(list)
     for path, module in model.named_modules():
@@ -187,7 +195,8 @@ def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
         delta = torch.tensor([DT_MAX]) if bias is None else F.softplus(bias.double()).flatten()
         low, high = float(delta.min()), float(delta.max())
         fastest = float(A_log.double().exp().max())
-        if fastest * max(DT_MAX, high) < NEGLIGIBLE:  # at a small Δ any state lasts
+        # DT_MAX at least, because with a small Δ every state keeps its input for long
+        if fastest * max(DT_MAX, high) < NEGLIGIBLE:
             message = (
                 f"exp(ΔA) is 1 in every state (−A is at most {fastest:.2g}), so that the scan sums "
                 "up its input and never forgets"

@@ -1,11 +1,10 @@
-"""`check_model`: the guide's checklist (source S4) for a real model: the faults that `diagnose`
-finds, and mistakes with norms.
+"""`check_model`: find the faults that `diagnose` finds, and mistakes with norms.
 
-Lines 2, 3 and 10 of the checklist ask what the model is for: `recommend` answers them. A norm's
-input is traced to the module that made it, if that module's output arrives unchanged or as a view;
-it is lost behind F.relu, .contiguous() or pad_packed_sequence. Norms are recognized by their
-classes and judged by their effect: each is run again on its input together with other rows, and on
-other inputs.
+The checks are those of the guide (source S4); its checks 2, 3 and 10 ask what the model is for, so
+`recommend` answers them. Norms are recognized by their classes and judged by their effect: each is
+run again on its input together with other rows, and on other inputs. To find the module before a
+norm, tensors are traced by their memory, so F.relu, .contiguous() and pad_packed_sequence between
+the two hide it.
 """
 
 from __future__ import annotations
@@ -42,20 +41,21 @@ KINDS = {
 }
 TORCH_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 DROPOUTS = nn.modules.dropout._DropoutNd
-# Modules whose output counts as that of the module before them.
+# Modules that are skipped when the module before a norm is searched.
 TRANSPARENT = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
 ACTIVATIONS = re.compile("ReLU|ELU|GELU|SiLU|Tanh|Sigmoid|Hardswish|Softplus|Mish")
 # Two outputs differ if their relative change is above this. Rounding changes them less.
 SMALLEST_CHANGE = 1e-5
-# A norm is constant if its output for noise and for −noise differ by less than this times its gain.
+# A norm is constant if its outputs for noise and for −noise differ by less than this, times the
+# gain.
 CONSTANT = 1e-3
 
 
 def norm_kind(module: nn.Module) -> str:
-    """Return BN, IN, GN, LN, RMSN, or the class of another norm of this kit; "" for no norm.
+    """Return BN, IN, GN, LN, RMSN, or the class name of another norm of this kit; "" for no norm.
 
-    Norms of other libraries are recognized by the name of their class. Subclasses of torch's may
-    have modules inside, as timm's with an activation; others may not.
+    Norms of other libraries are recognized by the names of their classes. A module with children is
+    no norm, unless its class is derived from a norm of torch (as timm's norms with an activation).
     """
     name = type(module).__name__
     if isinstance(module, Norm):
@@ -69,9 +69,10 @@ def norm_kind(module: nn.Module) -> str:
 
 @dataclass
 class ModuleRun:
-    """A module as it ran.
+    """One call of a module.
 
-    inputs: kept for a norm. source: the run of the module that made its input. shape: of the input.
+    inputs: the inputs, stored for norms only. source: the call of the module that made the input,
+    None if it is not known. shape: the shape of the input.
     """
 
     path: str
@@ -81,28 +82,28 @@ class ModuleRun:
     shape: tuple[int, ...] = ()
 
     def output_for(self, inputs: list) -> Tensor:
-        """Return the module's output in float64."""
+        """Return the module's output for other inputs, in float64."""
         return first_tensor(self.module(*inputs)).double()
 
 
 @torch.no_grad()
 def mixes_rows(norm: ModuleRun) -> bool:
-    """Return True if a row's output depends on the other rows of the batch."""
+    """Return True if the norm's output for a row depends on the other rows of the batch."""
     try:
         more_rows = map_tensors(add_rows, norm.inputs)
         return differ(norm.output_for(norm.inputs), norm.output_for(more_rows))
-    except (ValueError, RuntimeError):  # it takes no further rows, or in training no single row
+    except (ValueError, RuntimeError):  # the number of rows is fixed, or too small for training
         return False
 
 
 def differ(one: Tensor, other: Tensor) -> bool:
-    """Return True if two outputs differ by more than rounding, in the rows that both have."""
+    """Return True if two outputs differ by more than rounding errors, in the rows of the first."""
     change = float((other[: len(one)] - one).abs().max())
     return change > SMALLEST_CHANGE * float(one.abs().max().clamp(min=1e-3))
 
 
 def add_rows(x: Tensor) -> Tensor:
-    """Return a tensor with twice as many rows; added rows of a float tensor have other values."""
+    """Return a tensor with twice as many rows; in a float tensor the new rows have new values."""
     return torch.cat([x, 1.7 * x.flip(0) + 0.3 if x.is_floating_point() else x])
 
 
@@ -113,15 +114,16 @@ def replace_second_half(x: Tensor) -> Tensor:
 
 
 class ModelRun:
-    """One pass through a model.
+    """One forward pass through a model.
 
-    norms: every norm as it ran. output: of the model. last: the run of the module that made it.
+    norms: the calls of all norms. output: the model's output. last: the call of the module that
+    made the output, None if it is not known.
     """
 
     def __init__(self, model: nn.Module, batch: object):
         self.norms: list[ModuleRun] = []
-        self._outputs: list[Tensor | None] = []  # kept, so that no other tensor gets their memory
-        # by the memory of the output, so that a view of it is recognized as well
+        self._outputs: list[Tensor | None] = []  # kept, so that their memory is not used again
+        # maps the memory of an output to its call, so that views of the output are recognized
         self._made_by: dict[int, ModuleRun | None] = {}
         hooks = inspect_model(model, on_input=lambda *_: None, on_output=self._on_output)
         with hooks, torch.no_grad():
@@ -129,7 +131,9 @@ class ModelRun:
         self.last = self._made_by.get(memory_of(self.output))
 
     def _on_output(self, path: str, module: nn.Module, inputs: list, output: object) -> None:
-        x, y, is_norm = first_tensor(inputs), first_tensor(output), bool(norm_kind(module))
+        x = first_tensor(inputs)
+        y = first_tensor(output)
+        is_norm = bool(norm_kind(module))
         source = self._made_by.get(memory_of(x))
         shape = () if x is None else tuple(x.shape)
         run = ModuleRun(path, module, inputs if is_norm else [], source, shape)
@@ -141,7 +145,7 @@ class ModelRun:
 
 
 def memory_of(value: Tensor | None) -> int:
-    """Return the address of a tensor's storage, or a number of no other tensor if it has none."""
+    """Return the address of a tensor's storage, or a unique number if it has none."""
     if value is None or value.layout != torch.strided or not value.numel():
         return id(value)
     return value.untyped_storage().data_ptr()
@@ -150,9 +154,9 @@ def memory_of(value: Tensor | None) -> int:
 def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) -> Symptoms:
     """Return the faults of a model on one batch, the worst first.
 
-    They are those that `diagnose` finds, and those of the guide's checks of norms. batch and
-    errors: as of `diagnose`. evaluating: the model is about to predict, not to be trained. The
-    model stays as it is.
+    These are the faults that `diagnose` finds and mistakes with norms. batch: as for `diagnose`.
+    evaluating: True if the model is to predict, False if it is to be trained. The model is not
+    changed. Raises the errors of `diagnose`.
     """
     diagnosed = diagnose(model, batch).findings
     symptoms = [*diagnosed, *unused_statistics(model, evaluating)]
@@ -169,25 +173,26 @@ def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) ->
 
 
 def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find BatchNorm that learns from fewer than 8 rows (check 1)."""
+    """Find BatchNorm that is trained on batches of fewer than 8 rows (check 1)."""
     small = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and mixes_rows(norm)]
     if small:
         n = small[0].shape[0]
         yield Symptom(
             "serious" if n <= 2 else "warning",
             small[0].path,
-            f"BatchNorm learns from batches of {n} ({plural(len(small), 'such norm')})",
+            f"BatchNorm is trained on batches of {n} ({plural(len(small), 'such norm')})",
             "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model",
             "check 1, mistake 1",
         )
 
 
 def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
-    """Find convolution → activation → norm, instead of norm → activation (check 4)."""
+    """Find the order convolution, activation, norm (check 4)."""
     source = norm.source
     if source is None or source.source is None or norm_kind(norm.module) not in ("BN", "IN", "GN"):
         return
-    activation, layer = type(source.module).__name__, source.source.module
+    activation = type(source.module).__name__
+    layer = source.source.module
     if ACTIVATIONS.search(activation) and isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
         yield Symptom(
             "note",
@@ -200,10 +205,10 @@ def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
-    """Find a norm whose output is the same for all inputs, because each statistic is of one value,
-    and GroupNorm with one channel in each group.
+    """Find a norm whose output is the same for all inputs, because each statistic is computed from
+    one value; and GroupNorm with one channel per group.
 
-    A norm whose gain begins at 0 has no fault.
+    A norm whose gain is initialized to 0 is not reported.
     """
     gain = getattr(norm.module, "weight", None)
     size = float(gain.abs().max()) if isinstance(gain, Tensor) else 1.0
@@ -215,7 +220,7 @@ def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
             "serious",
             norm.path,
             f"{norm_kind(norm.module)} of {norm.shape} returns the same output for every input",
-            "no norm here, or one whose statistics are taken over more values (positions, "
+            "no norm here, or a norm whose statistics are computed from more values (positions, "
             "channels, fewer groups)",
             "measured here",
         )
@@ -233,9 +238,9 @@ def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symptom]:
-    """Find earlier logits that change when the last id of each row does.
+    """Find logits of earlier positions that change if the last id of each row is changed.
 
-    It applies to token models, ids (B, L) → logits (B, L, V), that are not masked models.
+    Only models from ids (B, L) to logits (B, L, V) are checked, and no masked language models.
     """
     classes = " ".join(cls.__name__ for cls in type(model).__mro__)
     inputs = split_batch(batch)[0]
@@ -259,8 +264,8 @@ def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symp
     yield Symptom(
         "serious" if is_causal else "warning",
         "",
-        f"the logits of earlier positions change by {100 * change:.2g} % when the last id changes: "
-        f"the model sees what it is to predict{exception}",
+        f"the logits of earlier positions change by {100 * change:.2g} % if the last id is "
+        f"changed: the model sees the ids that it is to predict{exception}",
         "norms of each token (LN, RMSN) and causal layers; statistics or sums over L only up to "
         "each position",
         "measured here",
@@ -277,7 +282,7 @@ def outputs_for(model: nn.Module, *batches: object) -> list[Tensor]:
 
 
 def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
-    """Find norms that use running statistics which no batch has updated (check 6)."""
+    """Find norms that use running statistics before any batch has updated them (check 6)."""
     norms = {
         path: module
         for path, module in model.named_modules()
@@ -303,8 +308,8 @@ def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find a model that is to predict, but depends on the other rows of the batch or draws at
-    random (check 7).
+    """Find a model that is to predict, but whose output for a row depends on the other rows of the
+    batch or on dropout (check 7).
     """
     norms = list(dict.fromkeys(run.path for run in runs if mixes_rows(run)))
     other_rows = map_tensors(replace_second_half, batch)
@@ -318,17 +323,13 @@ def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Ite
     ]
     if not norms and not dropouts:
         return
-    where, mode = "", "train mode"
-    if not model.training:
-        where, mode = (
-            (norms + dropouts)[0],
-            "eval mode, but this part acts as in training",
-        )
+    where = "" if model.training else [*norms, *dropouts][0]
+    mode = "train mode" if model.training else "eval mode, but this part acts as in training"
     effect = f"{plural(len(dropouts), 'dropout layer')} on"
     if norms:
         effect = (
-            "with other rows in its batch (its second half replaced by copies of its first row) "
-            f"the same row's output changes by {100 * change:.2g} %"
+            f"the output for a row changes by {100 * change:.2g} % with other rows in the batch "
+            "(its second half replaced by copies of its first row)"
         )
     yield Symptom(
         "serious",
@@ -341,7 +342,7 @@ def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Ite
 
 
 def normalized_output(run: ModelRun) -> Iterator[Symptom]:
-    """Find a norm that makes the output (B, classes); features may end in one."""
+    """Find an output (B, classes) that comes straight from a norm."""
     if run.last is not None and norm_kind(run.last.module) and run.output.dim() == 2:
         yield Symptom(
             "warning",

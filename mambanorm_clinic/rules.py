@@ -1,8 +1,8 @@
-"""The rules by which a diagnosis finds the faults of a model.
+"""The rules that find the faults of a model in the record of one pass.
 
-Each rule reads the record of one pass and yields symptoms. A message has its number, the layer,
-advice, and the notebook that measured it. tests/mambanorm_clinic/test_diagnosis.py tests that the
-rules find nothing in sound models and the fault in sick ones.
+Each rule yields symptoms: the fault with its number and its layer, advice, and the notebook that
+measured the fault. tests/mambanorm_clinic/test_diagnosis.py tests that the rules find nothing in
+sound models and find the fault in models with one.
 """
 
 import math
@@ -26,10 +26,10 @@ from mambanorm_clinic.symptoms import (
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.growth import growth
 
-# The sites whose growth over depth is examined; the first that a model has is taken.
+# Growth over depth is examined at the first of these sites that a model has.
 STREAM = ("residual", "branch")
-# Where to put a norm that bounds a site: at what the site is computed from. For sites after the
-# scan that is what the scan reads (notebook 14 tries both).
+# A norm that bounds a site is inserted at the sites from which it is computed: for sites after the
+# scan, at the scan's inputs (notebook 14 tries both).
 SITES_IN_FRONT = {
     "dt": ("conv",),
     "delta": ("conv",),
@@ -45,19 +45,21 @@ SITES_IN_FRONT = {
     "conv": ("n1",),
     "z": ("n1",),
 }
-# Sites that the scan reads, or that follow it: a NaN there is an overflow, whatever came before.
+# The scan's inputs and the sites after it: a NaN there comes from an overflow, even if the values
+# before it are small.
 AROUND_SCAN = set(SITES_IN_FRONT) - {"conv", "z"}
-# Gradients vanish if the norm of the first weights' gradient divided by that of the last weights'
-# is below FLOW, and explode above 1/FLOW. Models with fewer than FLOW_MATRICES matrices are not
-# judged.
+# Gradients vanish if the ratio of the first layers' gradients to the last layers' gradients is
+# below FLOW, and explode if it is above 1/FLOW. Models with fewer than FLOW_MATRICES matrices are
+# not judged.
 FLOW = 1e-4
 FLOW_MATRICES = 8
-# Decades in 8 layers from which growth is reported: √l, a sum of independent branches, has 0.7.
+# Decades per 8 layers from which growth is reported. A sum of independent branches grows like √l,
+# which is 0.7.
 GROWTH_LIMIT = 1.0
-# Largest magnitude for which a NaN is hardly an overflow: e⁸⁹ leaves float32.
+# If all magnitudes are smaller, a NaN is hardly due to an overflow: e⁸⁹ leaves float32's range.
 SMALL_VALUE = 80.0
 
-WIDER_TYPE = "use bfloat16 or float32 there, which reach 3e38"
+WIDER_TYPE = "use bfloat16 or float32 there, whose range ends at 3e38"
 SOUND_STEP_SIZE = (
     "look at Δ's bias first, whose softplus should lie in 0.001…0.1: go back to an earlier "
     "checkpoint, or initialize the bias again by mambanorm.block.init_dt_bias(bias), then use a "
@@ -70,9 +72,9 @@ NORM_EACH_BRANCH = (
 )
 SCALE_BRANCHES = "divide the last matrix of each branch (out_proj) by the RMS of its output"
 HALVE_SUM = (
-    "This changes what the model computes, so train on. Where the model adds two directions that "
-    "each contain their input, halve the sum instead, y = (f(x) + g(x)) / 2: no norm inside the "
-    "blocks cures that"
+    "This changes what the model computes, so continue the training. If the model adds two "
+    "directions that each contain their input, halve the sum instead, y = (f(x) + g(x)) / 2: no "
+    "norm inside the blocks cures that growth"
 )
 
 
@@ -80,16 +82,17 @@ HALVE_SUM = (
 class PassRecord:
     """The record of one pass through a model: the input of the rules.
 
-    table: one row for each site, layer and call, in the order of execution: depth (from 1), site,
-    where; rms, max_abs, p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction),
-    room_float16 (how often the largest magnitude can double before it leaves float16's range,
-    negative if it has left it), grad_rms. weights: one row for each parameter: rms, nonfinite,
-    grad_to_weight (‖gradient‖/‖W‖). first, first_gradient: the first non-finite value of the
-    forward and of the backward pass. skipped: what was not examined, and why. norm_sites: where
-    insert_norm can put a norm into this model. largest: where → the largest magnitude at each site
-    and in each module's output. broken_buffers: buffers that were not finite before the pass.
-    parameter_symptoms: faults of the mixers' parameters, "A" and "delta". in_bfloat16: the model
-    computes in bfloat16, so that values beyond float16 are no fault.
+    table: one row per site, layer and call, in the order of execution, with depth (from 1), site,
+    where (the path); rms, max_abs, p999 and kurtosis (3 for a normal distribution) of the finite
+    values; nonfinite (the fraction of other values); room_float16 (how often the largest magnitude
+    can double within float16's range, negative if it is outside); and grad_rms. weights: one row
+    per parameter, with rms, nonfinite and grad_to_weight (‖gradient‖ / ‖W‖). first, first_gradient:
+    the first non-finite value of the forward pass and of the backward pass. skipped: what was not
+    examined, and why. norm_sites: the sites at which insert_norm can insert a norm into this model.
+    largest: maps the path of each site and of each module to the largest magnitude. broken_buffers:
+    the names of buffers that were not finite before the pass. parameter_symptoms: faults of the
+    mixers' parameters, "A" and "delta". in_bfloat16: True if the model computes in bfloat16, so
+    that values beyond float16's range are no fault.
     """
 
     table: pd.DataFrame
@@ -107,18 +110,19 @@ class PassRecord:
 
 def find_symptoms(record: PassRecord) -> Symptoms:
     """Return all faults that the rules find in the record of a pass, the worst first."""
-    lost, dead = list(_lost_values(record)), list(_dead_state(record))
-    symptoms, skipped = [*lost, *dead], list(record.skipped)
+    lost = list(_lost_values(record))
+    dead = list(_dead_state(record))
+    symptoms = [*lost, *dead]
     for parameter, symptom in record.parameter_symptoms.items():
         if not dead or parameter != "delta":  # the symptom of a dead state already names Δ
             symptoms.append(symptom)
     if not lost:
         symptoms += _non_finite(record)
     if lost or dead:
-        skipped.append("sizes, growth and gradients, which may follow from the faults found")
-    else:
-        symptoms += [*_beyond_float16(record), *_growth(record), *_flow(record.weights)]
-    return Symptoms(symptoms, skipped)
+        unchecked = "sizes, growth and gradients, because the faults found may have changed them"
+        return Symptoms(symptoms, [*record.skipped, unchecked])
+    symptoms += [*_beyond_float16(record), *_growth(record), *_flow(record.weights)]
+    return Symptoms(symptoms, record.skipped)
 
 
 def _lost_values(record: PassRecord) -> Iterator[Symptom]:
@@ -129,7 +133,7 @@ def _lost_values(record: PassRecord) -> Iterator[Symptom]:
             "serious",
             first,
             f"{len(lost)} of {plural(len(record.weights), 'weight')} are not finite; the first is "
-            f"{first}. Their cause can no longer be found",
+            f"{first}. The cause can no longer be found",
             "go back to an earlier checkpoint, because this one already holds non-finite weights; "
             "clinic.watch keeps the last finite one",
             FAILURE_SOURCE,
@@ -146,8 +150,8 @@ def _lost_values(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _dead_state(record: PassRecord) -> Iterator[Symptom]:
-    """Find the first layer whose state, in every channel, keeps nothing from one position to the
-    next, or takes nothing in.
+    """Find the first layer whose state, in every channel, forgets everything from one position to
+    the next, or receives no input.
     """
     table = record.table
     is_zero = (table.nonfinite == 0) & (table.max_abs < NEGLIGIBLE)
@@ -176,7 +180,8 @@ def _dead_state(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _non_finite(record: PassRecord) -> Iterator[Symptom]:
-    first, gradient = record.first, record.first_gradient
+    first = record.first
+    gradient = record.first_gradient
     if first is not None:
         yield Symptom(
             "serious",
@@ -197,8 +202,8 @@ def _non_finite(record: PassRecord) -> Iterator[Symptom]:
         yield Symptom(
             "serious",
             gradient.where,
-            f"the forward pass is finite; in the backward pass {gradient} is the first that is not"
-            f"{_value_before(gradient)}",
+            f"the forward pass is finite; the first non-finite value of the backward pass is in "
+            f"{gradient}{_value_before(gradient)}",
             "use a larger eps in the norm, root or division whose backward pass comes just before; "
             "with large weights go back to an earlier checkpoint, then use a lower learning rate "
             "or clip_grad_norm_ (which repairs no gradient that is already non-finite)",
@@ -207,27 +212,28 @@ def _non_finite(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _value_before(value: NonFiniteValue) -> str:
-    """Return a clause on the finite tensor, or gradient, that was computed just before."""
+    """Return a clause on the tensor, or gradient, before a non-finite one; "" if there is none."""
     if not value.before:
         return ""
-    before = place_text("", 0, value.before)
-    return f", after that of {before} (finite, largest magnitude {value.before_max:.3g})"
+    before = f"{'the gradient of ' if value.in_gradient else ''}{place_text('', 0, value.before)}"
+    return f"; just before it {before} is finite, with largest magnitude {value.before_max:.3g}"
 
 
 def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
-    """Return what to try if a value of the forward pass is not finite.
+    """Return what to try against a non-finite value of the forward pass.
 
-    For an overflow that is a wider type, smaller weights, and norms in front of the value.
+    Against an overflow: a wider type, a lower learning rate, and norms where the value comes from.
     """
     if first.where == ":input":
         return "look at the data: the model's input is not finite"
     around_scan = first.site in AROUND_SCAN or first.before_site in AROUND_SCAN
     if first.nan and first.before_max < SMALL_VALUE and not around_scan:
         return (
-            f"a NaN where nothing just before is above {first.before_max:.3g} is no overflow: look "
-            "for log or sqrt of a number below 0 or 0/0 there; clamp the argument or add an eps"
+            f"the values just before this NaN are at most {first.before_max:.3g}, too small for an "
+            "overflow: look for a log or sqrt of a number below 0, or 0/0; clamp the argument or "
+            "add an eps"
         )
-    after_scan = first.before_site in ("scan", "n2", "gated")  # the module at fault is no site
+    after_scan = first.before_site in ("scan", "n2", "gated")  # the value itself is at no site
     sites = SITES_IN_FRONT.get("scan" if after_scan else first.site, (first.before_site,))
     wider_type = f"{WIDER_TYPE}; or " if first.half else ""
     return (
@@ -238,7 +244,7 @@ def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
 
 
 def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
-    """Return a sentence on norms at these sites, "" if insert_norm can put a norm at none."""
+    """Return a sentence on norms at these sites, "" if insert_norm can insert none there."""
     calls = [
         f"clinic.insert_norm(model, {site!r}, 'RMSN', batch)"
         for site in sites
@@ -259,11 +265,12 @@ def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
         return
     where = beyond.index[0]
     place = place_text("", 0, where)
-    # a site and a module may share a tensor: the site's name says more
-    same = record.table[record.table["where"].isin(beyond.index[beyond == beyond.iloc[0]])]
-    if len(same):
-        row = same.loc[same.max_abs.idxmax()]
-        where, place = row["where"], place_text(row.site, row.depth, row["where"])
+    # if a site has the same largest magnitude, it is the same tensor, and its name says more
+    sites = record.table[record.table["where"].isin(beyond.index[beyond == beyond.iloc[0]])]
+    if len(sites):
+        row = sites.loc[sites.max_abs.idxmax()]
+        where = row["where"]
+        place = place_text(row.site, row.depth, where)
     yield Symptom(
         "warning",
         where,
@@ -300,10 +307,12 @@ def _growth(record: PassRecord) -> Iterator[Symptom]:
 
 
 def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
-    """Find gradients that vanish or explode: the RMS in the first third of the weight matrices, in
-    the order of definition, compared with the last third.
+    """Find gradients that vanish or explode.
+
+    The median RMS of the gradient over the first third of the weight matrices, in the order of
+    definition, is divided by the median over the last third.
     """
-    # A_log and VSS's projections are no layers of the backward path: their gradients are small
+    # the backward pass does not go through A_log and VSS's projections: their gradients are small
     is_matrix = weights["shape"].map(len).ge(2) & weights.weight.str.fullmatch(r"(.*\.)?weight")
     matrices = weights[is_matrix.astype(bool)]
     sizes = (matrices.rms * matrices.grad_to_weight).dropna()
@@ -317,8 +326,8 @@ def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
         yield Symptom(
             "serious",
             matrices.weight.iloc[0],
-            f"gradients {word}: the first layers' (RMS {first:.1e}) are {first / last:.1e} times "
-            "the last layers'",
+            f"gradients {word}: the RMS of the first layers' gradients, {first:.1e}, is "
+            f"{first / last:.1e} times the RMS of the last layers' gradients",
             "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths; where "
             "ReLU follows, He's initial weights",
             "notebook 11, check 8",

@@ -1,20 +1,20 @@
-"""Which tensor of a model is which site, and the recorder of one pass through a model.
+"""The sites of a model, and the recorder of one pass through it.
 
-A site is the input or the output of a module. Tensors that a mixer (mixers.py) computes between its
-modules can be described if a module takes them as input:
+A site is a named tensor: the input or the output of a module, or a part of it. These sites of the
+mixers in mixers.py are known:
 
     x n1 branch residual    the block's input, its norm's output, the mixer's output, the block's
                             output
     conv                    x_proj's input
-    dt B C                  parts of x_proj's output; dt (R channels) is what becomes Δ. dt_norm,
-                            B_norm, C_norm: after the norms that Jamba has there
+    dt B C                  parts of x_proj's output; Δ is computed from dt (R channels). dt_norm,
+                            B_norm and C_norm: the outputs of Jamba's norms of dt, B and C
     step_size decay         Δ, and exp(ΔA) of the state that forgets most slowly; both are computed
                             from dt, or from dt_norm
     z                       the gate's half of in_proj's output
     scan                    in Mamba-2 the input of its gated norm
     gated                   out_proj's input
 
-This kit's own blocks report all of SITES (arms.py) themselves; `decay` is computed from their
+The blocks of this kit report all of SITES (arms.py) themselves; `decay` is computed from their
 step_size.
 """
 
@@ -48,9 +48,9 @@ FLOAT16_MAX = torch.finfo(torch.float16).max
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """Return the layers of a model by depth.
+    """Return the layers of a model, in order.
 
-    These are this kit's blocks, else the parts of the longest ModuleList or Sequential, else the
+    These are this kit's blocks, or the parts of the longest ModuleList or Sequential, or else the
     model's children.
     """
     if blocks_of(model):
@@ -60,11 +60,11 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def places_of(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[Place]:
-    """Return the tensors to describe, layer by layer.
+    """Return the tensors of a model that are to be described, layer by layer.
 
-    sites: site → pattern of module names (see `matching`); None = the sites of known mixers. In a
-    model without known mixers or blocks of this kit they are the outputs of all modules without
-    children, and a site is named like the module's path, with * for each number.
+    sites: maps each site to a pattern of module paths (see `matching`). None = the sites of known
+    mixers; in a model without known mixers and without blocks of this kit, the outputs of all
+    modules without children, where the site's name is the path with * instead of each number.
     """
     if sites is not None:
         return [place for site, path in sites.items() for place in matching(model, site, path)]
@@ -84,10 +84,11 @@ def places_of(model: nn.Module, sites: Mapping[str, str] | None = None) -> list[
 
 
 def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
-    """Return the tensors of a pattern such as "layers.*.mixer.out_proj:input", by depth.
+    """Return the inputs or outputs of all modules that match a pattern, by depth.
 
-    The pattern matches a path or its end; `*` stands for one name in it. After the colon comes
-    input or output (the default). Raises ValueError if no module matches.
+    pattern: such as "layers.*.mixer.out_proj:input". It matches a whole path or the end of one; `*`
+    stands for one name. After the colon comes input or output (the default). Raises ValueError if
+    no module matches.
     """
     path, _, side = pattern.partition(":")
     if side not in ("", "input", "output"):
@@ -110,7 +111,8 @@ def _generalize(path: str) -> str:
 
 def _places_of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) -> Iterator[Place]:
     places = {place.site: place for place in places_in(mixer)}
-    dt, delta_of = places.get("dt_norm", places["dt"]), partial(step_size, mixer)
+    dt = places.get("dt_norm", places["dt"])
+    delta_of = partial(step_size, mixer)
     for place in (
         *places.values(),
         dt._replace(site="step_size", derive=delta_of),
@@ -122,7 +124,7 @@ def _places_of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) 
     block = model.get_submodule(block_path)
     norm = next((name for name in NORM_NAMES if name in block._modules), None)
     if path and norm:
-        # mamba-ssm's block returns its branch and, apart, the stream before the branch is added
+        # mamba-ssm's block returns two tensors, the branch and the stream to which it will be added
         index = 1 if type(block).__module__.startswith("mamba_ssm") else 0
         yield Place("x", block_path, "input", depth=depth)
         yield Place("n1", join(block_path, norm), depth=depth)
@@ -135,19 +137,19 @@ def _places_of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) 
 
 @dataclass
 class PassRecorder:
-    """Describes the tensors of one forward and backward pass, in the order of execution.
+    """Records the tensors of one forward and backward pass, in the order of execution.
 
-    It inspects the input and the output of every module, and every site of this kit's blocks, while
-    `recording` is open. Call `end_forward` between the forward and the backward pass.
+    While `recording` is open, it inspects the input and the output of every module, and every site
+    of this kit's blocks. Call `end_forward` between the forward and the backward pass.
 
-    places: the tensors to describe. kit_sites: also describe the sites of this kit's blocks. first,
-    first_gradient: the first non-finite value of the forward and of the backward pass, None if all
-    are finite. largest: where → the largest magnitude at a site or in a module's output. rows: one
-    row for each described tensor and call; a derived tensor (`Place.derive`) has no gradient.
-    dtypes: of all tensors.
+    places: the tensors to describe in `rows`. kit_sites: also describe the sites of this kit's
+    blocks. first, first_gradient: the first non-finite value of the forward pass and of the
+    backward pass, None if all are finite. largest: maps the path of each site and of each module's
+    output to its largest magnitude. rows: one row per described tensor and call; a derived tensor
+    (`Place.derive`) has no gradient. dtypes: of all tensors.
 
-    Masks hold −inf. So a tensor whose non-finite values are all −inf counts as the first only if
-    the next tensor, or the loss, is not finite either.
+    Attention masks contain −inf. So a tensor whose non-finite values are all −inf counts as the
+    first non-finite one only if the next tensor, or the loss, is not finite either.
     """
 
     places: Iterable[Place] = ()
@@ -159,15 +161,17 @@ class PassRecorder:
     dtypes: set[torch.dtype] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._previous: tuple = ()  # path, largest magnitude and site of the tensor before
+        # path, largest magnitude and site of the last finite tensor
+        self._previous: tuple = ()
         self._previous_gradient: tuple = ()
         self._candidate: NonFiniteValue | None = None  # a mask, or the first non-finite value
-        self._is_recording = False  # closed while Δ is derived, because that calls modules too
+        self._is_recording = False  # False while Δ is computed, because that may call dt_proj
 
     @contextmanager
     def recording(self, model: nn.Module) -> Iterator[None]:
-        """Inspect what the model computes, while open."""
-        self._model, self._is_recording = model, True
+        """Inspect the tensors that the model computes, while open."""
+        self._model = model
+        self._is_recording = True
         with (
             observe_sites(model, self._on_site),
             inspect_model(
@@ -179,7 +183,9 @@ class PassRecorder:
             yield
 
     def end_forward(self, loss: float) -> None:
-        """Stop describing tensors: in the backward pass checkpointed layers compute them again."""
+        """Stop recording tensors, because activation checkpointing computes them a second time in
+        the backward pass.
+        """
         self._is_recording = False
         if self.first is None and not math.isfinite(loss):
             self.first = self._candidate
@@ -199,7 +205,7 @@ class PassRecorder:
             self._on_tensor(Place("", path), tensor, places)
 
     def _on_tensor(self, tensor: Place, value: Tensor, places: list[Place]) -> None:
-        """Record a tensor, and describe the places that are in it."""
+        """Record a tensor, and describe the sites in it."""
         if not self._is_recording or not value.numel():
             return
         self._is_recording = False
@@ -223,37 +229,46 @@ class PassRecorder:
         self.rows += rows
         for row in rows:
             self.largest.setdefault(row["where"], row["max_abs"])
-        # a leaf is a weight or an input: it would keep the hook
+        # a hook on a leaf (a weight or an input) would outlive this pass
         if value.requires_grad and torch.is_grad_enabled() and not value.is_leaf:
             value.register_hook(partial(self._on_gradient, tensor, places, rows))
         self._is_recording = True
 
     def _compare(self, tensor: Place, value: Tensor, largest: float) -> None:
-        """Note the largest magnitude, and whether the tensor holds the first non-finite value."""
+        """Record the tensor's largest magnitude, and the first non-finite value if it is in it."""
         where = tensor.path
         if math.isfinite(largest):
-            if not where.endswith(":input"):  # inputs are outputs of other modules, or masks
+            if not where.endswith(":input"):  # an input is the output of another module, or a mask
                 self.largest[where] = max(self.largest.get(where, 0.0), largest)
-            self._previous, self._candidate = (where, largest, tensor.site), None
+            self._previous = (where, largest, tensor.site)
+            self._candidate = None
         elif self.first is None:
-            nan, half = math.isnan(largest), value.dtype == torch.float16
             self._candidate = self._candidate or NonFiniteValue(
-                where, tensor.site, tensor.depth, *self._previous, nan=nan, half=half
+                where,
+                tensor.site,
+                tensor.depth,
+                *self._previous,
+                nan=math.isnan(largest),
+                half=value.dtype == torch.float16,
             )
-            if nan or float(value.detach().max()) == math.inf:
+            if math.isnan(largest) or float(value.detach().max()) == math.inf:
                 self.first = self._candidate
 
     def _on_gradient(
         self, tensor: Place, places: list[Place], rows: list[dict], grad: Tensor | None
     ) -> None:
-        if grad is None:  # as of the output of a quantized layer
+        if grad is None:  # a quantized layer passes no gradient to its output
             return
-        largest, (where, site) = float(grad.abs().max()), (tensor.path, tensor.site)
+        largest = float(grad.abs().max())
         if self.first_gradient is None and not math.isfinite(largest):
             self.first_gradient = NonFiniteValue(
-                where, site, tensor.depth, *self._previous_gradient, in_gradient=True
+                tensor.path,
+                tensor.site,
+                tensor.depth,
+                *self._previous_gradient,
+                in_gradient=True,
             )
-        self._previous_gradient = where, largest, site
+        self._previous_gradient = (tensor.path, largest, tensor.site)
         for place, row in zip(places, rows, strict=True):
             if place.derive is None:
                 row["grad_rms"] = describe(place.value(grad))["rms"]

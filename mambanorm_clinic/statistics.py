@@ -14,14 +14,14 @@ def update_statistics(
 ) -> None:
     """Recompute the running statistics of every norm as averages over the batches of a loader.
 
-    Needed after weights were averaged (SWA, EMA). `torch.optim.swa_utils.update_bn` does it for
-    torch's norms alone; this function does it for this kit's BN, NormVary and SwitchNorm, too. It
-    runs the model in train mode and restores modes and momenta.
+    Call it after averaging weights (SWA, EMA). `torch.optim.swa_utils.update_bn` only updates
+    torch's own norms; this function also updates this kit's BN, NormVary and SwitchNorm. The model
+    runs in train mode; modes and momenta are restored.
 
-    loader: batches; each is the model's input, a tuple or list that begins with it, or a dict of
-    keyword arguments. device: each batch is moved there first.
+    loader: yields batches; each is the model's input, a tuple or list that begins with it, or a
+    dict of keyword arguments. device: where each batch is moved to, None = not moved.
 
-    Raises ValueError for a loader without batches; the statistics are then reset.
+    Raises ValueError if the loader yields no batch; the statistics are reset even then.
     """
     norms = [
         module
@@ -34,14 +34,12 @@ def update_statistics(
     for norm in norms:
         norm.running_mean.zero_()
         norm.running_var.fill_(1)
-        if isinstance(getattr(norm, "num_batches_tracked", None), Tensor):
-            norm.num_batches_tracked.zero_()
     batches = 0
     try:
         model.train()
         for batches, batch in enumerate(loader, start=1):
             for norm in norms:
-                norm.momentum = 1 / batches  # so that the running average is a plain one
+                norm.momentum = 1 / batches  # makes the running average a plain average
             call_model(model, map_tensors(lambda x: x.to(device), batch))
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
@@ -50,5 +48,6 @@ def update_statistics(
             module.training = mode
     if not batches:
         raise ValueError(
-            "the loader has no batches: a generator that was used up? Running statistics are reset"
+            "the loader yields no batches (a generator that is exhausted?); the running statistics "
+            "are reset"
         )

@@ -1,9 +1,9 @@
-"""`insert_norm`: put a norm into a trained model, with γ and β such that the model changes least.
+"""`insert_norm`: insert a norm into a trained model, with γ and β that change the model least.
 
 In a mixer of another library the norm becomes a child of the module whose input or output it
-normalizes (`…out_proj.norm_gated`), and a hook calls it. So all other weights keep their names: old
-checkpoints load with strict=False, new ones hold the norm. Layers are fitted in the order of
-execution, so that each one compensates for the changes of those before it.
+normalizes (`…out_proj.norm_gated`), and a hook calls it. All other weights keep their names, so old
+checkpoints load with strict=False, and new ones also contain the norm. Layers are fitted in the
+order of execution, so that each norm compensates for the changes made by the earlier ones.
 """
 
 import math
@@ -31,10 +31,10 @@ KIT_SITES = ("n1", "n2", *MORE_SITES)
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one norm goes.
+    """A position in a model at which a norm can be inserted.
 
-    path: of the new norm in the model. create(width): returns a new norm. insert(module): puts a
-    module there and returns a function that removes it.
+    path: the path that the norm will have in the model. create(width): returns a new norm.
+    insert(module): inserts a module at this position and returns a function that removes it.
     """
 
     path: str
@@ -46,10 +46,10 @@ class Slot:
 class Surgery:
     """The norms that were inserted, and how much they change the model.
 
-    norms: the new modules. layers: one row for each layer: where, the norm's path; change =
-    ‖after − before‖/‖before‖ at its site on the calibration batch, when the norms of earlier layers
-    are already in place. change: the same for the model's output. removals: functions that remove
-    the norms (see `undo`).
+    norms: the new modules. layers: one row per layer: where, the norm's path; change, the relative
+    change ‖after − before‖/‖before‖ at the site on the calibration batch, with the norms of earlier
+    layers already inserted. change: the relative change of the model's output. removals: functions
+    that remove the norms (see `undo`).
     """
 
     site: str
@@ -74,25 +74,28 @@ class Surgery:
 
 
 def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options) -> Surgery:
-    """Insert a norm at a site of every layer of a model, in place, calibrated on one batch.
+    """Insert a norm at one site of every layer of a model, in place, calibrated on one batch.
 
-    site: in this kit's Mamba and Mamba-2 blocks one of KIT_SITES (delta_after in Mamba alone); in
-    transformers' Mamba, Falcon-Mamba and Jamba, and mamba-ssm's, n1 (before a mixer), branch
-    (before the sum), gated (out_proj's input), delta, B or C; in Mamba-2 n1, delta, gated or
-    branch. delta is what becomes Δ: R numbers before dt_proj in Mamba, in Mamba-2 one for each head
-    before bias and softplus; "dt" is the same. norm: a name of NORMS; options go to `create_norm`.
-    batch: as for `diagnose`, without a loss; the model is run on it in its own mode, twice. The new
-    weights learn once an optimizer has them; add them to an existing one by add_param_group.
+    site: one of KIT_SITES in this kit's Mamba and Mamba-2 blocks (delta_after only in Mamba); n1
+    (before a mixer), branch (before the sum), gated (out_proj's input), delta, B or C in the Mamba,
+    Falcon-Mamba and Jamba of transformers and the Mamba of mamba-ssm; n1, delta, gated or branch in
+    their Mamba-2. At delta, also called "dt", the norm is applied to the values from which Δ is
+    computed: R channels before dt_proj in Mamba, one channel per head before bias and softplus in
+    Mamba-2. norm: a name in NORMS; options go to `create_norm`. batch: as for `diagnose`; the model
+    runs on it twice, in its current mode. Call `optimizer.add_param_group` if an existing optimizer
+    is to train the new weights.
 
     Raises ValueError for an unknown kind of model, for a site that is unknown, has a norm or is
     computed in a fused kernel, for a norm that is not causal in a language model, for values that
     are not finite on this batch, and for a module that PEFT has wrapped, because merge_and_unload()
-    would drop the norm. Adapters that PEFT puts later on a module with a norm (its path is in
-    `layers`) are added outside the norm: leave the module out of `target_modules`.
+    would drop the norm. If PEFT wraps a module with a norm later, its adapter bypasses the norm:
+    leave such modules (see `Surgery.layers`) out of `target_modules`.
     """
-    name, free_sites = norm_name(norm), sites_for_norms(model)
-    site = "delta" if site == "dt" else site  # its name in tables of `diagnose`
-    blocks, mixers = _kit_blocks(model), mixers_of(model)
+    name = norm_name(norm)
+    site = "delta" if site == "dt" else site  # tables of `diagnose` call it dt
+    blocks = _kit_blocks(model)
+    mixers = mixers_of(model)
+    free_sites = sites_for_norms(model)
     if not blocks and not mixers:
         raise ValueError(
             f"norms cannot be inserted into {type(model).__name__}, only into this kit's Mamba "
@@ -109,7 +112,7 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
 
 
 def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
-    """Return the sites at which `insert_norm` can put a norm into this model, () if there are none.
+    """Return the sites at which `insert_norm` can insert a norm into this model, () if none.
 
     Raises ValueError if the model is no module.
     """
@@ -131,8 +134,11 @@ def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
 
 
 def _kit_blocks(model: nn.Module) -> list[tuple[str, Block]]:
-    parts = model.named_modules()
-    return [(path, part) for path, part in parts if isinstance(part, MambaBlock | Mamba2Block)]
+    return [
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, MambaBlock | Mamba2Block)
+    ]
 
 
 def _slot_in_block(path: str, block: Block, site: str, name: str, options: dict) -> Slot:
@@ -145,7 +151,10 @@ def _slot_in_block(path: str, block: Block, site: str, name: str, options: dict)
 
 
 def _put_norm(block: Block, site: str, name: str, norm: nn.Module) -> Callable[[], None]:
-    """Put a norm at a site of a block and its name into the block's arm; return what removes it."""
+    """Insert a norm at a site of a block and name it in the block's arm.
+
+    Returns a function that removes it.
+    """
     owner = block if site in ("n1", "n2") else block.more
     previous = owner._modules.get(site)
 
@@ -185,18 +194,18 @@ def _slot_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: d
 
 
 def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Callable[[], None]:
-    """Attach a norm to some channels of a module's input or output; return what detaches it.
+    """Make a norm a child of a module, and apply it to channels of the module's input or output.
 
-    The hook gets the norm from the module that it is called with, so that a deep copy of the model
-    uses its own norm.
+    Returns a function that removes the norm. The hook looks the norm up in the module for which it
+    is called, so that a deep copy of the model uses the copied norm.
     """
     first, last = place.channels or (None, None)
 
     def normalize(module: nn.Module, value: Tensor) -> Tensor:
+        normalized = getattr(module, child)(value[..., first:last].contiguous())
         channels = range(value.shape[-1])[first:last]
-        part = getattr(module, child)(value[..., first:last].contiguous())
-        before, after = value[..., : channels.start], value[..., channels.stop :]
-        return torch.cat([before, part, after], dim=-1)
+        parts = value[..., : channels.start], normalized, value[..., channels.stop :]
+        return torch.cat(parts, dim=-1)
 
     linear.add_module(child, norm)
     if place.side == "input":
@@ -216,30 +225,25 @@ def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Cal
 # -------------------------------------------------------------------------------------- calibration
 
 
-class Probe(nn.Module):
-    """A placeholder for a norm that keeps its first input; a block may run twice."""
-
-    value: Tensor | None = None
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return x."""
-        if self.value is None:
-            self.value = x.clone()
-        return x
-
-
 class Fitting(nn.Module):
-    """A placeholder that fits a norm to a target at its first call.
+    """A placeholder for a norm. Its first call keeps the input as the target; when `norm` is set
+    afterwards, the next call fits that norm to the target.
 
-    change: ‖after − before‖/‖before‖ at the site, NaN before that call.
+    change: ‖after − before‖/‖before‖ at the site, NaN until the norm is fitted.
     """
 
-    def __init__(self, norm: nn.Module, target: Tensor):
+    def __init__(self):
         super().__init__()
-        self.norm, self.target, self.change = norm, target, math.nan
+        self.target: Tensor | None = None
+        self.norm: nn.Module | None = None
+        self.change = math.nan
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the norm's output; the first call fits the norm before that."""
+        """Return x before `norm` is set, the norm's output afterwards."""
+        if self.target is None:
+            self.target = x.clone()
+        if self.norm is None:
+            return x
         if math.isnan(self.change):
             _calibrate(self.norm, x, self.target)
             self.change = relative_change(self.norm(x), self.target)
@@ -247,27 +251,27 @@ class Fitting(nn.Module):
 
 
 def _operate(model: nn.Module, site: str, name: str, batch: object, slots: list[Slot]) -> Surgery:
-    """Insert norms that are fitted to the values of a first pass in a second pass."""
-    probes = [Probe() for _ in slots]
-    before = _output_with(model, batch, slots, probes)
-    for slot, probe in zip(slots, probes, strict=True):
+    """Insert norms that a second pass fits to the values of a first pass."""
+    fittings = [Fitting() for _ in slots]
+    before = _output_with(model, batch, slots, fittings)
+    for slot, fitting in zip(slots, fittings, strict=True):
         where = slot.path.rpartition(".")[0].removesuffix(".more")
-        if probe.value is None:
+        if fitting.target is None:
             raise ValueError(
                 f"{where} is not called: the model computes it in a fused kernel, into which no "
                 "norm can be inserted"
             )
-        _check_finite(f"{site} at {where}", probe.value)
+        _check_finite(f"{site} at {where}", fitting.target)
+        fitting.norm = slot.create(fitting.target.shape[-1])
     _check_finite("the model's output", before)
-    fits = [
-        Fitting(slot.create(probe.value.shape[-1]), probe.value)
-        for slot, probe in zip(slots, probes, strict=True)
-    ]
-    after = _output_with(model, batch, slots, fits)
+    after = _output_with(model, batch, slots, fittings)
     layers = pd.DataFrame(
-        {"where": [slot.path for slot in slots], "change": [fit.change for fit in fits]}
+        {
+            "where": [slot.path for slot in slots],
+            "change": [fitting.change for fitting in fittings],
+        }
     )
-    norms = [fit.norm for fit in fits]
+    norms = [fitting.norm for fitting in fittings]
     removals = [slot.insert(norm) for slot, norm in zip(slots, norms, strict=True)]
     return Surgery(site, name, layers, relative_change(after, before), norms, removals)
 
@@ -282,27 +286,24 @@ def _output_with(
     finally:
         for remove in removals:
             remove()
-    if output is None:
-        raise ValueError("the model's output holds no tensor of floats, so no norm can be fitted")
     return output.detach().double()
 
 
 def _check_finite(what: str, value: Tensor) -> None:
-    rows = value.isfinite().flatten(1).all(1) if value.dim() > 1 else value.isfinite()
-    if not rows.all():
+    if not value.isfinite().all():
         raise ValueError(
-            f"{what} is not finite in {int((~rows).sum())} of {plural(rows.numel(), 'row')} of "
-            "this batch, so γ and β cannot be fitted, and the model is left as it was: give rows "
-            "and weights for which it is finite; clinic.diagnose says where it begins"
+            f"{what} is not finite on this batch, so γ and β cannot be fitted, and the model is "
+            "left as it was: give a batch and weights for which it is finite; clinic.diagnose "
+            "finds the first value that is not"
         )
 
 
 def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
     """Fit γ and β to the target by least squares for every channel, in float64.
 
-    With x̂ the norm of x where γ = 1 and β = 0, and t the target: γ = cov(x̂, t)/var(x̂) and β =
-    mean(t) − γ·mean(x̂); for a norm without β γ = Σx̂t/Σx̂². Running statistics become those of this
-    batch.
+    Let x̂ be the norm's output for x with γ = 1 and β = 0, and t the target. Then γ = cov(x̂, t) /
+    var(x̂) and β = mean(t) − γ·mean(x̂), or, in a norm without β, γ = Σx̂t / Σx̂². Running statistics
+    are set to the statistics of this batch.
     """
     if getattr(norm, "running_mean", None) is not None:
         rows = x.double().flatten(0, 1)
@@ -311,11 +312,12 @@ def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
     gamma, beta = norm.scale_and_shift()
     if gamma is None:
         return
-    normed, t = norm(x).double().flatten(0, 1), target.double().flatten(0, 1)
+    normed = norm(x).double().flatten(0, 1)
+    t = target.double().flatten(0, 1)
     mean, target_mean = (0.0, 0.0) if beta is None else (normed.mean(0), t.mean(0))
-    above = ((normed - mean) * (t - target_mean)).sum(0)
-    below = (normed - mean).square().sum(0)
-    scale = (above / below).nan_to_num(nan=1.0)  # a channel that is always 0 keeps γ = 1
+    covariance = ((normed - mean) * (t - target_mean)).sum(0)
+    variance = (normed - mean).square().sum(0)
+    scale = (covariance / variance).nan_to_num(nan=1.0)  # a channel that is always 0 keeps γ = 1
     gamma.copy_(scale)
     if beta is not None:
         beta.copy_(target_mean - scale * mean)

@@ -1,4 +1,4 @@
-"""What the clinic reports: a fault, all faults of a model, the first non-finite value."""
+"""The results of the clinic: a fault, all faults of a model, the first non-finite value."""
 
 import html
 import math
@@ -10,10 +10,10 @@ import pandas as pd
 from mambanorm_study.basics.text import plural
 
 SEVERITIES = ("serious", "warning", "note")
-# Where this kit measured a fault.
+# The notebooks that measured a fault.
 GROWTH_SOURCE = "notebook 07, Figure 9 (H10)"
 FAILURE_SOURCE = "notebook 07, failures (H9)"
-# Fraction of a state that is lost in float32 when it is added to 1.
+# A smaller number does not change 1 when it is added in float32.
 NEGLIGIBLE = 1.2e-7
 
 
@@ -70,11 +70,12 @@ class Symptoms(list[Symptom]):
 class NonFiniteValue:
     """The first non-finite value of a forward or backward pass.
 
-    where: the path of the module (with ":input" if the value is in its input) or of a site of one
-    of this kit's blocks. site, depth: as in the table of a Diagnosis; "" and 0 for a tensor that is
-    not a site. before: the tensor computed just before, which is finite; "" if there is none.
-    before_max: its largest magnitude. before_site: its site or "". nan: the value is NaN, not
-    infinite. half: the tensor is in float16. in_gradient: the value is in the tensor's gradient.
+    where: the path of the module (with ":input" if the value is in its input) or of the site of a
+    block of this kit. site, depth: as in the table of a Diagnosis; "" and 0 for a tensor that is
+    not a site. before: the path of the last finite tensor before this one, "" if there is none.
+    before_max: its largest magnitude. before_site: its site, or "". nan: True if the value is NaN,
+    False if it is infinite. half: True if the tensor is in float16. in_gradient: True if the value
+    is in the gradient of the tensor.
     """
 
     where: str
@@ -93,6 +94,9 @@ class NonFiniteValue:
 
 
 def place_text(site: str, depth: int, where: str) -> str:
-    """Return a place in words, `scan of layer 3 (blocks.2.scan)`, or its path alone."""
+    """Return the name of a tensor for messages, such as `scan of layer 3 (blocks.2.scan)`.
+
+    It is the path alone if `site` is "".
+    """
     where = {"": "the model's output", ":input": "the model's input"}.get(where, where)
     return f"{site} of layer {depth} ({where})" if site else where

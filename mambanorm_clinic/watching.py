@@ -1,17 +1,17 @@
-"""Watch a training, and stop it before a non-finite gradient reaches the weights.
+"""`watch`: stop a training before a non-finite gradient reaches the weights.
 
 with clinic.watch(model, optimizer) as watched:
     for x, y in loader:
         loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-Gradients are checked just before the optimizer's step. So when one is not finite, the weights still
-are. The batch has changed the buffers (a BN's running statistics), so these are restored; then both
-are saved. Only if the previous step made the weights infinite is there nothing left to save. A loop
-may catch NonFinite and continue: the step was not made, and the next one is watched.
+Gradients are checked just before the optimizer's step. If one is not finite, the weights still are.
+The batch may have changed the buffers (a BN's running statistics), so these are restored before
+weights and buffers are saved. Nothing is saved if the previous step made the weights infinite. A
+loop may catch NonFinite and continue, because the failed step is not made.
 
-Cost of a step: the L2 norm of each layer's output and of its gradient, of all gradients, a copy of
-the buffers, and one wait for the device.
+Cost per step: the L2 norm of each layer's output and of its gradient, the L2 norm of all gradients,
+a copy of the buffers, and one wait for the device.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from mambanorm_study.basics.text import plural
 safetensors_torch = Later("safetensors.torch")
 clinic_figures = Later("mambanorm_clinic.figures")  # matplotlib is loaded when a picture is drawn
 
-KEPT_STEPS = 64  # steps before a failure that a report shows
-SHOWN_STEPS = 4  # of these, the steps that its text shows
+KEPT_STEPS = 64  # steps before a failure in the frames of a report
+SHOWN_STEPS = 4  # steps before a failure in the text of a report
 FINITE_AGAIN = (
     "the first non-finite value, because all values are finite when the last batch is run again. "
     "If gradients are accumulated, an earlier batch may have failed; if the model returns no loss, "
     "clinic.diagnose with the loss finds the first non-finite gradient"
 )
-# Code for the reader, with the same condition as `_warn_of_decay`.
+# Code to copy from the warning; it selects parameters by the same condition as `_warn_of_decay`.
 UNDECAYED_GROUPS = (
     "spared = {n for n, p in model.named_parameters() if p.dim() < 2 or 'A_log' in n or "
     "n.endswith('bias') or getattr(p, '_no_weight_decay', False)}; "
@@ -61,12 +61,14 @@ UNDECAYED_GROUPS = (
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """The record of a training step that was not finite.
+    """The record of a training step whose loss or gradients were not finite.
 
-    step: the number of the optimizer's step, from 1, that was not made. first: the first non-finite
-    value or gradient when the batch is run again, None if there was none. steps: step, loss (NaN if
-    unknown), grad_norm. layers: step, depth (from 1), rms of the layer's output, grad_rms.
-    checkpoint: the weights of the last finite step, None if these are lost.
+    step: the number of this step, from 1, which was not made. first: the first non-finite value or
+    gradient when the last batch is run again, None if there was none. steps: a frame of the last
+    steps with step, loss (NaN if unknown) and grad_norm. layers: a frame with step, depth (from 1),
+    and the RMS of the layer's output (rms) and of its gradient (grad_rms). findings: faults that
+    the rules of `diagnose` find in the last batch. checkpoint: the file of the last finite weights,
+    None if the weights are not finite. picture: the file of the figure.
     """
 
     step: int
@@ -83,26 +85,22 @@ class Report:
         return "" if self.first is None else self.first.where
 
     def __str__(self) -> str:
-        last, norms = self.steps.iloc[-1], self.steps.grad_norm.iloc[-SHOWN_STEPS - 1 :]
-        lines = (
+        last = self.steps.iloc[-1]
+        lines = [
             f"step {self.step} is not finite: loss {last.loss:.4g}, norm of the gradients "
-            f"{last.grad_norm:.4g}",
-            f"first: {self.first}" if self.first else "",
-            f"norm of the gradients in the last steps: {' → '.join(map('{:.3g}'.format, norms))}",
-            f"weights after step {self.step - 1}, finite: {self.checkpoint}"
-            if self.checkpoint
-            else "",
-            f"picture: {self.picture}",
-            repr(self.findings),
-        )
-        return "\n".join(filter(None, lines))
+            f"{last.grad_norm:.4g}"
+        ]
+        if self.first is not None:
+            lines.append(f"first: {self.first}")
+        norms = [f"{norm:.3g}" for norm in self.steps.grad_norm.iloc[-SHOWN_STEPS - 1 :]]
+        lines.append(f"norm of the gradients in the last steps: {' → '.join(norms)}")
+        if self.checkpoint is not None:
+            lines.append(f"weights after step {self.step - 1}, finite: {self.checkpoint}")
+        return "\n".join([*lines, f"picture: {self.picture}", repr(self.findings)])
 
 
 class NonFinite(FloatingPointError):
-    """Raised instead of an optimizer's step that would spread a non-finite gradient.
-
-    `report` says where it began.
-    """
+    """Raised instead of a step with a non-finite loss or gradient; `report` says where it began."""
 
     def __init__(self, report: Report):
         super().__init__(str(report))
@@ -115,38 +113,37 @@ def watch(
     *,
     folder: str | Path = "clinic",
 ) -> Watched:
-    """Return a context manager that watches every step of `optimizer` while it is open.
+    """Return a context manager that checks the gradients before every step of `optimizer`.
 
-    When the loss or a gradient is not finite, it writes the weights of the last finite step
-    (`step-<n>.safetensors`) and a picture of the steps before (`step-<n>.png`) into `folder`, and
-    raises NonFinite instead of making the step: the model keeps its finite weights and buffers, and
-    `error.report` has the first non-finite site and the frames. With a GradScaler the scaled
-    gradients are checked, at the steps that the scaler does not skip. All accumulated gradients are
-    checked, but only the last batch is run again to find where the failure began.
-    optimizer.step(closure), as Lightning and LBFGS call it, is checked after each call of the
-    closure and before the weights move. A warning is given if weight decay acts on A_log, D, norms
-    or biases.
+    If the loss or a gradient is not finite, NonFinite is raised instead of the step. The model
+    keeps its finite weights and buffers. They are written to `step-<n>.safetensors` in `folder`,
+    with a picture of the preceding steps, `step-<n>.png`. The error's `report` (see `Report`) names
+    the first non-finite value. To find it, the last batch is run again; so if gradients are
+    accumulated, a failure in an earlier batch is noticed but not located. With a GradScaler the
+    scaled gradients are checked, except at steps that the scaler skips. With
+    optimizer.step(closure), as Lightning and LBFGS call it, the check follows each call of the
+    closure. A warning is given if weight decay acts on A_log, D, norms or biases.
 
-    optimizer: of torch, or a wrapper with the real one as `.optimizer` (accelerate's, Lightning's).
-    Raises TypeError if there is no optimizer of torch, and ValueError if the model is no module.
+    optimizer: torch's, or a wrapper of it with an attribute `optimizer` (accelerate, Lightning).
+    Raises TypeError for any other optimizer, and ValueError if the model is no module.
     """
     inner = optimizer
     while hasattr(inner, "optimizer"):
         inner = inner.optimizer
     if not isinstance(inner, torch.optim.Optimizer):
         raise TypeError(
-            "optimizer must be a torch.optim.Optimizer, or have one as .optimizer, got "
-            f"{shown(optimizer)}"
+            "optimizer must be a torch.optim.Optimizer, or have one as its attribute `optimizer`, "
+            f"got {shown(optimizer)}"
         )
     return Watched(model, inner, folder)
 
 
 def trainer_callback(*, folder: str | Path = "clinic"):
-    """Return `watch` as a callback for Hugging Face: Trainer(…, callbacks=[…]).
+    """Return a callback that does the same as `watch` for Hugging Face's Trainer(…, callbacks=[…]).
 
-    At the first step that is not finite it prints the report, drops that step's gradients, so that
-    the model keeps its finite weights, and ends the training. `callback.report` is None until then.
-    Needs transformers.
+    At the first step with a non-finite loss or gradient it prints the report, drops the gradients,
+    so that the model keeps its finite weights, and ends the training. `callback.report` is None
+    until then. Needs transformers.
     """
     from transformers import TrainerCallback
 
@@ -191,18 +188,19 @@ def _warn_of_decay(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         name, amount = decayed[0]
         warnings.warn(
             f"weight decay ({amount:g}) acts on {plural(len(decayed), 'parameter')} among A_log, "
-            f"D, norms and biases (the first is {name}) and pulls decay rates, step sizes and "
-            f"scales towards 0; instead: {UNDECAYED_GROUPS}",
+            f"D, norms and biases (the first is {name}) and pulls A, step sizes and scales "
+            f"towards 0; instead: {UNDECAYED_GROUPS}",
             stacklevel=3,
         )
 
 
 @dataclass
 class Batch:
-    """The last batch: what was measured, and how to run it again.
+    """The last batch: its measurements, and a function that runs it again.
 
-    run(): calls the model again, with the same random state and autocast. loss: None if it is not
-    known. rms, grad_rms: of the output of each layer and of its gradient.
+    run(): calls the model again, with the same random state and autocast. loss: None if unknown.
+    rms, grad_rms: map the depth of each layer to the RMS of its output, and of the output's
+    gradient.
     """
 
     run: Callable[[], object] = lambda: None
@@ -214,20 +212,23 @@ class Batch:
 class Watched:
     """A model that is watched while it trains (see `watch`).
 
-    report: of the last step that was not finite, else None. step: the number of steps that were
-    made. Without an optimizer, call `check` before each step.
+    report: the report of the last failure, None if there was none. step: the number of steps that
+    were made. optimizer: None = the caller calls `check` before each step.
     """
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None, folder: str | Path
     ):
-        self.model, self.optimizer = model, optimizer
+        self.model = model
+        self.optimizer = optimizer
         self.folder = writable_folder(folder, "the report")
         self.report: Report | None = None
         self.step = 0
         self._history: deque[dict] = deque(maxlen=KEPT_STEPS)
         self._layers = layers_of(model)
-        self._hooks, self._batch, self._buffers = [], Batch(), {}
+        self._hooks: list = []
+        self._batch = Batch()
+        self._buffers: dict[str, Tensor] = {}  # after the last finite step
 
     def __enter__(self) -> Watched:
         self._hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
@@ -243,12 +244,14 @@ class Watched:
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self._batch, self._buffers = [], Batch(), {}
+        self._hooks = []
+        self._batch = Batch()  # holds the last inputs
 
     def loss(self, value: Tensor) -> Tensor:
-        """Note the loss and return it; only needed if the model does not return it as `.loss`.
+        """Return the loss after recording it, so that a non-finite loss is noticed and reported.
 
-        Raises ValueError unless it is a tensor of one number.
+        Not needed if the model returns its loss as `.loss`. Raises ValueError unless the loss is a
+        tensor of one number.
         """
         check_loss(value)
         self._batch.loss = value.detach()
@@ -260,19 +263,21 @@ class Watched:
         if not torch.is_grad_enabled():
             return
         device = next((weight.device.type for weight in self.model.parameters()), "cpu")
-        dtype, casts = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device)
+        is_autocast = torch.is_autocast_enabled(device)
         random_state = torch.get_rng_state()
 
         def run() -> object:
             torch.set_rng_state(random_state)
-            with torch.autocast(device, dtype, enabled=casts), run_eagerly():
+            with torch.autocast(device, dtype, enabled=is_autocast), run_eagerly():
                 return self.model(*args, **kwargs)
 
         self._batch = Batch(run)
 
     def _on_layer(self, depth: int, _layer: nn.Module, _args: tuple, output: object) -> None:
-        value, batch = first_tensor(output), self._batch
-        # without a gradient the layer is frozen, or this is an evaluation
+        value = first_tensor(output)
+        batch = self._batch
+        # without a gradient, the layer is frozen or this is an evaluation
         if value is None or not value.requires_grad:
             return
         root = math.sqrt(max(value.numel(), 1))
@@ -282,29 +287,29 @@ class Watched:
             if grad is not None:
                 batch.grad_rms[depth] = torch.linalg.vector_norm(grad.float()) / root
 
-        if not value.is_leaf:  # a weight that the layer returns would keep the hook
+        if not value.is_leaf:  # a hook on a weight, which the layer may return, would not go away
             value.register_hook(keep_gradient)
 
     def _end(self, _model: nn.Module, _args: tuple, output: object) -> None:
         loss = getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.requires_grad:
-            self._batch.loss = loss.detach().mean()  # DataParallel returns one for each device
+            self._batch.loss = loss.detach().mean()  # DataParallel returns one loss per device
 
     def _before_step(self, _optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        """Check the gradients, or replace a closure by one that checks the gradients it computes.
+        """Check the gradients, or return arguments of `step` with a closure that checks them.
 
         args[0] is the optimizer.
         """
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if callable(closure):
             return args[:1], {"closure": partial(self._call_and_check, closure, self.step)}
-        # a fused optimizer is called, but makes no step, if its GradScaler has found infinities
+        # GradScaler calls a fused optimizer, which makes no step, even if it has found infinities
         if not getattr(self.optimizer, "found_inf", False):
             self.check()
         return None
 
     def _call_and_check(self, closure: Callable, step: int) -> object:
-        """Call the closure, then check; the calls of one step (LBFGS makes several) count once."""
+        """Call the closure, then check the gradients; several calls in one step count once."""
         value = closure()
         if self._batch.loss is None and isinstance(value, Tensor) and value.numel() == 1:
             self._batch.loss = value.detach()
@@ -312,12 +317,12 @@ class Watched:
         self.check()
         return value
 
-    # ---------------------------------------------------------------------------------- the numbers
+    # ---------------------------------------------------------------------------- check of a step
 
     def check(self) -> None:
-        """Raise NonFinite, with the report, if the loss or a gradient of this step is not finite.
+        """Raise NonFinite if the loss or a gradient of this step is not finite.
 
-        Call it between backward and the optimizer's step, unless an optimizer was given.
+        To be called between backward and the optimizer's step; with an optimizer this is automatic.
         """
         self.step += 1
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
@@ -331,7 +336,7 @@ class Watched:
         numbers = {"step": self.step, "loss": loss, "grad_norm": grad_norm}
         self._history.append({**numbers, "rms": batch.rms, "grad_rms": batch.grad_rms})
         if math.isfinite(grad_norm) and (batch.loss is None or math.isfinite(loss)):
-            # copied after each step, because a forward pass in train mode changes a BN's
+            # copied at each step, because each forward pass in train mode changes a BN's buffers
             self._buffers = deepcopy(dict(self.model.named_buffers()))
             return
         self.report = self._write_report()
@@ -340,12 +345,12 @@ class Watched:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """Return step, loss (NaN if unknown) and grad_norm of the last steps."""
+        """Return one row per step, for the last steps: step, loss (NaN if unknown), grad_norm."""
         return pd.DataFrame(list(self._history), columns=["step", "loss", "grad_norm"])
 
     @property
     def layers(self) -> pd.DataFrame:
-        """Return step, depth (from 1), rms and grad_rms of the layers in the last steps."""
+        """Return one row per layer of the last steps: step, depth (from 1), rms, grad_rms."""
         rows = [
             (step["step"], depth, float(value), float(step["grad_rms"].get(depth, math.nan)))
             for step in self._history
@@ -377,23 +382,23 @@ class Watched:
         )
 
     def _save_weights(self) -> Path | None:
-        """Write the model's state if it is finite; tied weights under each of their names."""
+        """Write the model's state and return the file; return None if a weight is not finite."""
         if not all(weight.isfinite().all() for weight in self.model.parameters()):
             return None
         path = self.folder / f"step-{self.step:06d}.safetensors"
         state = {
             name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, value in self.model.state_dict().items()
-            if isinstance(value, Tensor)  # a module may keep other things in its state
+            if isinstance(value, Tensor)  # a state dict may hold other objects as well
         }
         write_bytes(path, safetensors_torch.save(state, metadata_of(self.model)))
         return path
 
     def _run_again(self) -> tuple[NonFiniteValue | None, Symptoms]:
-        """Run the last batch again, and return its first non-finite value and the findings.
+        """Run the last batch again, and return the first non-finite value and the findings.
 
-        Weights, autocast and dropout masks are those of the first time (on a GPU dropout draws new
-        masks). Errors of the model's code are caught, so that the weights are still saved.
+        Weights, autocast and, on the CPU, dropout masks are the same as in the first run. Errors of
+        the model's code are caught, so that the weights are still saved.
         """
         batch = self._batch
         number = 0.0 if batch.loss is None else float(batch.loss)
@@ -410,8 +415,9 @@ class Watched:
             reason = f"because the batch cannot be run again ({type(error).__name__}: {error})"
             return None, Symptoms([], [f"the first non-finite value, {reason}"])
         finally:
-            self._batch = batch  # the hooks wrote to another one meanwhile
-        first, findings = diagnosis.first or diagnosis.first_gradient, diagnosis.findings
+            self._batch = batch  # the hooks have replaced it by the second run
+        first = diagnosis.first or diagnosis.first_gradient
+        findings = diagnosis.findings
         if first is None and math.isfinite(number):
             findings = Symptoms(findings, [*findings.skipped, FINITE_AGAIN])
         return first, findings

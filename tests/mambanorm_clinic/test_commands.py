@@ -77,7 +77,7 @@ def test_the_config_beside_a_checkpoint_tells_a_falcon_mamba_from_a_mamba(tmp_pa
             (tmp_path / "config.json").unlink()
         code, said[kind], err = call(capsys, path, "--text", text, "--length", "16", "--rows", "2")
         assert code == 0
-        assert ("taken for Mamba-1" in err) == (not kind)
+        assert ("loaded as a Mamba-1" in err) == (not kind)
     assert said[""] == said["mamba"] != said["falcon_mamba"]
 
 

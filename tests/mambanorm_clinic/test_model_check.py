@@ -201,7 +201,7 @@ SICK = {  # name → make, input, options, check, severity, words
         EVAL,
         "check 7, mistake 3",
         "serious",
-        "other rows in its batch (its second half replaced by copies of its first row)",
+        "other rows in the batch (its second half replaced by copies of its first row)",
     ),
     "dropout left on": (
         lambda: mlp(nn.Dropout()),
@@ -225,7 +225,7 @@ SICK = {  # name → make, input, options, check, severity, words
         EVAL,
         "check 7, mistake 3",
         "serious",
-        "this part acts as in training: with other rows",
+        "this part acts as in training: the output for a row changes",
     ),
     "vanishing gradients": (
         lambda: nn.Sequential(

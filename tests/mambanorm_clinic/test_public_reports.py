@@ -181,14 +181,14 @@ def test_a_norm_is_not_fitted_to_values_that_are_not_finite(family):
     nan %".
     """
     model = with_infinity(theirs(family).eval())
-    before, rows = state(model), int((text() == text()[2, 3]).any(1).sum())
-    with pytest.raises(ValueError, match=rf"gated at .*out_proj is not finite in {rows} of 4 rows"):
+    before = state(model)
+    with pytest.raises(ValueError, match=r"gated at .*out_proj is not finite on this batch"):
         clinic.insert_norm(model, "gated", "LN", IDS)
     assert state(model).keys() == before.keys()
     assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
     kit, x = mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=2), X.detach().clone()
     x[1, 0, 0] = math.inf
-    with pytest.raises(ValueError, match=r"n2 at blocks\.0 is not finite in 1 of 4 rows"):
+    with pytest.raises(ValueError, match=r"n2 at blocks\.0 is not finite on this batch"):
         clinic.insert_norm(kit, "n2", "LN", x)
     assert str(kit.arm) == "RMSN>SSM>None"
 
@@ -311,7 +311,7 @@ def test_a_language_model_whose_earlier_logits_see_the_last_id_is_told():
         (Tiny(nn.GroupNorm(1, 8)), "warning"),
         (sick, "serious"),
     ):
-        (found,) = about(clinic.check_model(model, text()), "when the last id changes")
+        (found,) = about(clinic.check_model(model, text()), "if the last id is changed")
         assert (found.severity, "masked model" in found.message) == (
             severity,
             severity == "warning",
@@ -323,7 +323,7 @@ def test_a_language_model_whose_earlier_logits_see_the_last_id_is_told():
         (theirs(), labelled(text())),
         (TinyCausalLM(nn.Dropout()), IDS),
     ):
-        assert not about(clinic.check_model(model, batch), "when the last id changes")
+        assert not about(clinic.check_model(model, batch), "if the last id is changed")
 
 
 # --------------------------------------------------------------------------------------- optimizers
@@ -432,7 +432,7 @@ def test_a_watched_closure_trains_to_the_same_bit_and_a_foreign_optimizer_is_ref
         weights.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
     clinic.watch(model, Lightning(Lightning(optimizer)), folder=tmp_path)
-    with pytest.raises(TypeError, match=r"or have one as \.optimizer, got a object"):
+    with pytest.raises(TypeError, match="have one as its attribute `optimizer`, got a object"):
         clinic.watch(model, object(), folder=tmp_path)
 
 
@@ -492,7 +492,7 @@ def test_subclasses_of_batch_norm_have_the_findings_of_batch_norm(norm):
     (forgotten,) = with_source(
         clinic.check_model(with_norm(norm(8)), IMAGES, evaluating=True), "check 7"
     )
-    assert "the same row's output changes by" in forgotten.message
+    assert "the output for a row changes by" in forgotten.message
 
 
 CONSTANT = {

@@ -137,7 +137,7 @@ def test_a_norm_whose_backward_pass_divides_by_0_is_mended_by_a_larger_eps():
 
     x = X.clone()
     x[0, 0] = 0
-    (found,) = symptoms_with(Length(0.0), "in the backward pass", x)
+    (found,) = symptoms_with(Length(0.0), "of the backward pass", x)
     assert "use a larger eps in the norm, root or division" in found.advice
     assert list(clinic.diagnose(Length(1e-6), x).findings) == []
 

@@ -353,7 +353,7 @@ def test_what_turns_nan_at_small_values_is_looked_for_in_the_modules_own_code(tm
     report = report_of(model, tmp_path, before=batches.append)
     assert (report.step, report.first.where) == (9, "3")
     for findings in (report.findings, clinic.diagnose(model, X).findings):
-        assert "look for log or sqrt of a number below 0 or 0/0" in findings[0].advice
+        assert "look for a log or sqrt of a number below 0, or 0/0" in findings[0].advice
         assert "norm behind the scan" not in findings[0].advice
 
 
