@@ -90,9 +90,9 @@ def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -
             return model(**inputs) if isinstance(inputs, dict) else model(inputs)
     except Exception as error:  # a model's code may raise anything
         tensors = (f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch))
-        given = ", ".join(tensors) or shown(batch)
         raise ValueError(
-            f"{type(model).__name__} refuses this batch ({given}): {type(error).__name__}: {error}"
+            f"{type(model).__name__} refuses this batch ({', '.join(tensors) or shown(batch)}): "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 

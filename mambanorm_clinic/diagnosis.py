@@ -178,8 +178,10 @@ def _default_loss(output: object) -> tuple[Tensor, str]:
             f"the model returns {type(output).__name__}, in which there is no tensor of floats: "
             "give a loss"
         )
-    source = "the mean square of the output: no loss was given, and the model returns none"
-    return tensor.float().square().mean(), source
+    return (
+        tensor.float().square().mean(),
+        "the mean square of the output: no loss was given, and the model returns none",
+    )
 
 
 def check_loss(value: object) -> None:

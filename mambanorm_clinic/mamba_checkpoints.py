@@ -195,10 +195,9 @@ def _read_norms(state: dict[str, Tensor], family: str, fields: Mapping[str, Any]
 def _shape(state: dict[str, Tensor], name: str, axes: str) -> tuple[int, ...]:
     shape = tuple(state[name].shape) if name in state else ()
     if len(shape) != axes.count(", ") + 1 or 0 in shape:
-        first_names = ", ".join(list(state)[:4]) or "none"
         raise ValueError(
             f"needed is {name} of shape {axes}, got {shape or 'none'}; the first tensors are "
-            f"{first_names}; {NEEDED}"
+            f"{', '.join(list(state)[:4]) or 'none'}; {NEEDED}"
         )
     return shape
 

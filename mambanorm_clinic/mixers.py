@@ -204,10 +204,10 @@ def parameter_symptoms(model: nn.Module) -> dict[str, Symptom]:
             faults["A"].append(Symptom("serious", path, message, NEW_A_LOG, FAILURE_SOURCE))
         is_constant = len(delta) > 1 and high - low <= 1e-6 * high
         if is_constant or not ((delta > DT_MIN / SLACK) & (delta < DT_MAX * SLACK)).any():
-            value = f"is {low:.3g} in every channel"
-            if not is_constant:
-                value = f"lies between {low:.3g} and {high:.3g}"
-            message = f"Δ from its bias {value}; usual are {DT_MIN}…{DT_MAX}, different by channel"
+            message = (
+                f"Δ from its bias lies in {low:.3g}…{high:.3g}; usual are {DT_MIN}…{DT_MAX}, "
+                "different by channel"
+            )
             faults["delta"].append(Symptom("warning", path, message, NEW_DT_BIAS, FAILURE_SOURCE))
     return {
         parameter: replace(

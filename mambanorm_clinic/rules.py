@@ -113,9 +113,11 @@ def find_symptoms(record: PassRecord) -> Symptoms:
     lost = list(_lost_values(record))
     dead = list(_dead_state(record))
     symptoms = [*lost, *dead]
-    for parameter, symptom in record.parameter_symptoms.items():
-        if not dead or parameter != "delta":  # the symptom of a dead state already names Δ
-            symptoms.append(symptom)
+    symptoms += [
+        symptom
+        for parameter, symptom in record.parameter_symptoms.items()
+        if parameter == "A" or not dead  # the symptom of a dead state already names Δ
+    ]
     if not lost:
         symptoms += _non_finite(record)
     if lost or dead:
@@ -195,7 +197,7 @@ def _non_finite(record: PassRecord) -> Iterator[Symptom]:
             "serious",
             "",
             f"every site is finite and the loss is {record.loss}",
-            "look at the loss: log of 0, or a mean of no values",
+            "look at the loss function: a log of 0, or a mean of no values",
             FAILURE_SOURCE,
         )
     elif gradient is not None:
@@ -237,8 +239,8 @@ def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
     sites = SITES_IN_FRONT.get("scan" if after_scan else first.site, (first.before_site,))
     wider_type = f"{WIDER_TYPE}; or " if first.half else ""
     return (
-        f"{wider_type}go back to an earlier checkpoint and lower the learning rate (the weights "
-        "that clinic.watch writes are those with which this happens)."
+        f"{wider_type}go back to a checkpoint from before the one that clinic.watch writes, and "
+        "lower the learning rate."
         f"{_norms_to_insert(sites, norm_sites)}"
     )
 

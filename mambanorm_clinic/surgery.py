@@ -142,10 +142,9 @@ def _kit_blocks(model: nn.Module) -> list[tuple[str, Block]]:
 
 
 def _slot_in_block(path: str, block: Block, site: str, name: str, options: dict) -> Slot:
-    weight = block.A_log
     return Slot(
         path=join(path, site if site in ("n1", "n2") else f"more.{site}"),
-        create=lambda _: block.new_norm(site, name, options).to(weight.device, weight.dtype),
+        create=lambda _: block.new_norm(site, name, options).to(block.A_log),
         insert=partial(_put_norm, block, site, name),
     )
 
@@ -188,7 +187,7 @@ def _slot_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: d
     weight = next((w for w in linear.parameters() if w.is_floating_point()), mixer.A_log)
     return Slot(
         path=join(path, place.module, child),
-        create=lambda width: create_norm(name, width, **options).to(weight.device, weight.dtype),
+        create=lambda width: create_norm(name, width, **options).to(weight),
         insert=partial(_attach, linear, child, place),
     )
 

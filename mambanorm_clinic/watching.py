@@ -45,9 +45,8 @@ clinic_figures = Later("mambanorm_clinic.figures")  # matplotlib is loaded when 
 KEPT_STEPS = 64  # steps before a failure in the frames of a report
 SHOWN_STEPS = 4  # steps before a failure in the text of a report
 FINITE_AGAIN = (
-    "the first non-finite value, because all values are finite when the last batch is run again. "
-    "If gradients are accumulated, an earlier batch may have failed; if the model returns no loss, "
-    "clinic.diagnose with the loss finds the first non-finite gradient"
+    "the first non-finite value, because all values are finite when the last batch is run again; "
+    "if gradients are accumulated, an earlier batch may have failed"
 )
 # Code to copy from the warning; it selects parameters by the same condition as `_warn_of_decay`.
 UNDECAYED_GROUPS = (
@@ -199,12 +198,13 @@ class Batch:
     """The last batch: its measurements, and a function that runs it again.
 
     run(): calls the model again, with the same random state and autocast. loss: None if unknown.
-    rms, grad_rms: map the depth of each layer to the RMS of its output, and of the output's
-    gradient.
+    output_gradient: the gradient of the model's output, 0 until the backward pass. rms, grad_rms:
+    map the depth of each layer to the RMS of its output, and of the output's gradient.
     """
 
     run: Callable[[], object] = lambda: None
     loss: Tensor | None = None
+    output_gradient: Tensor | float = 0.0
     rms: dict[int, Tensor] = field(default_factory=dict)
     grad_rms: dict[int, Tensor] = field(default_factory=dict)
 
@@ -294,6 +294,9 @@ class Watched:
         loss = getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.requires_grad:
             self._batch.loss = loss.detach().mean()  # DataParallel returns one loss per device
+        value = first_tensor(output, floating=True)
+        if value is not None and value.requires_grad:
+            value.register_hook(partial(setattr, self._batch, "output_gradient"))
 
     def _before_step(self, _optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         """Check the gradients, or return arguments of `step` with a closure that checks them.
@@ -404,10 +407,13 @@ class Watched:
         number = 0.0 if batch.loss is None else float(batch.loss)
 
         def forward() -> tuple[Tensor, str]:
-            loss = getattr(batch.run(), "loss", None)
+            output = batch.run()
+            loss = getattr(output, "loss", None)
             if isinstance(loss, Tensor):
                 return loss.mean(), "the model's own loss"
-            return torch.zeros(()), "a loss that the model does not return"
+            # the derivative of this sum is the gradient that the output had
+            value = first_tensor(output, floating=True)
+            return (value * batch.output_gradient).sum(), "the gradient of the model's output"
 
         try:
             diagnosis = examine(self.model, forward, known_loss=number)

@@ -251,7 +251,7 @@ def test_a_step_size_that_an_outer_initialization_has_set_is_told_and_mended(nam
         spoil(bias)
     (found,) = about(clinic.diagnose(model, batch).findings, "Δ from its bias")
     assert f"in {len(biases)} layers" in found.message
-    assert ("0.693 in every channel" in found.message) == (spoil is nn.init.zeros_)
+    assert ("lies in 0.693…0.693" in found.message) == (spoil is nn.init.zeros_)
     for bias in biases:
         init_dt_bias(bias)
     assert not about(clinic.diagnose(model, batch).findings, "Δ")
@@ -269,7 +269,7 @@ def test_a_trained_model_is_silent_and_adapters_hide_no_parameters():
     model = lora(theirs(), "in_proj", "dt_proj")
     for bias in weights_named(model, "dt_proj.base_layer.bias"):
         nn.init.zeros_(bias)
-    assert about(clinic.diagnose(model, labelled(ids)).findings, "0.693 in every channel")
+    assert about(clinic.diagnose(model, labelled(ids)).findings, "lies in 0.693…0.693")
 
 
 # ----------------------------------------------------------------------------------- what sees what

@@ -357,6 +357,19 @@ def test_what_turns_nan_at_small_values_is_looked_for_in_the_modules_own_code(tm
         assert "norm behind the scan" not in findings[0].advice
 
 
+def test_a_gradient_that_fails_is_located_in_a_model_that_returns_no_loss(tmp_path):
+    class Length(nn.Module):
+        def forward(self, x):
+            return x.square().sum(-1).sqrt()  # its derivative at 0 is 0/0
+
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), Length())
+    optimizer = sgd(model)
+    report, _ = failing(
+        model, optimizer, lambda _, __: step(model, optimizer, x=torch.zeros(2, 8)), folder=tmp_path
+    )
+    assert (report.first.where, report.first.in_gradient) == ("0", True)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_scaler_that_looks_for_its_scale_and_gradients_that_are_accumulated_are_no_failure(
     tmp_path, fused
