@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 import mambanorm as mn
 import mambanorm_clinic as clinic
 import mambanorm_study as study
-from mambanorm_clinic.checkpoints import metadata_of
 from mambanorm_clinic.commands import ids_of
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.cli.main import main
@@ -79,7 +78,7 @@ def test_the_config_beside_a_checkpoint_tells_a_falcon_mamba_from_a_mamba(tmp_pa
             (tmp_path / "config.json").unlink()
         code, said[kind], err = call(capsys, path, "--text", text, "--length", "16", "--rows", "2")
         assert code == 0
-        assert ("taken for Mamba-1" in err) == (not kind)
+        assert ("loaded as a Mamba-1" in err) == (not kind)
     assert said[""] == said["mamba"] != said["falcon_mamba"]
 
 
@@ -214,7 +213,7 @@ def test_a_norm_inserted_in_every_block_is_read_again_and_another_change_is_name
     path = written_by_watch(model, IDS, tmp_path / "changed")
     with pytest.raises(
         ValueError,
-        match=r"000001\.safetensors holds a 'LanguageModel' that was changed after it was",
+        match=r"000001\.safetensors holds a LanguageModel that was changed after it was",
     ):
         clinic.load_model(path)
     model.load_state_dict(clinic.read_checkpoint(path))
@@ -222,20 +221,14 @@ def test_a_norm_inserted_in_every_block_is_read_again_and_another_change_is_name
 
 def test_the_file_of_another_model_and_tensors_without_a_word_of_their_norms_are_refused(tmp_path):
     path = written_by_watch(torch.nn.Linear(9, 2), torch.ones(2, 9), tmp_path)
-    with pytest.raises(ValueError, match=r"missing: backbone\.embedding\.weight"):
+    with pytest.raises(ValueError, match=r"needed is backbone\.embedding\.weight"):
         clinic.load_model(path)
     save_file(mn.LanguageModel(96, tie=False, **SIZES).state_dict(), tmp_path / "mine.safetensors")
     with pytest.raises(
         ValueError,
-        match="tensors of this kit's LanguageModel, which do not show its norms: make the",
+        match="tensors of this kit's LanguageModel, which do not show its norms: create the",
     ):
         clinic.load_model(tmp_path / "mine.safetensors")
-    metadata = metadata_of(mn.LanguageModel(vocab_size=9, d_model=4, n_layers=1))
-    save_file({"a": torch.ones(1)}, path, metadata)
-    with pytest.raises(
-        ValueError, match=r"000001\.safetensors does not fit the model that it names: Missing key"
-    ):
-        clinic.load_model(path)
 
 
 @pytest.mark.parametrize("task", ["pydoc", "digits"])
