@@ -2,8 +2,8 @@
 
 import re
 import time
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import pandas as pd
@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.block import MambaBlock
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms.registry import NORMS, create_norm
+from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
+from mambanorm_study.tasks import load_task
 
-# (B, L, D) at which the costs are measured.
+# Input shapes (B, L, D) on which the costs of one norm are measured.
 SIZES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
 
 
 def norm_table() -> pd.DataFrame:
-    """Return the registry as a table: norm, axes, causal, learnable, parameters and buffers for 64
-    channels, source.
+    """Return the registry as a table: the axes of the statistics, causal, what is learned,
+    parameters and buffers for 64 channels, and the source of each norm.
     """
     rows = []
     for name, entry in NORMS.items():
@@ -35,7 +35,7 @@ def norm_table() -> pd.DataFrame:
                 "statistics over": " · ".join(entry.axes) or "–",
                 "causal": entry.causal,
                 "learns": entry.learnable,
-                "parameters": sum(p.numel() for p in norm.parameters() if p.requires_grad),
+                "parameters": _count(norm),
                 "buffers": sum(b.numel() for b in norm.buffers() if b.is_floating_point()),
                 "source": f"{entry.source}{doubt}",
             }
@@ -44,12 +44,12 @@ def norm_table() -> pd.DataFrame:
 
 
 def taxonomy_table() -> pd.DataFrame:
-    """Return the registry in the terms of Table 3, one row a norm.
+    """Return the registry in the terms of the paper's Table 3, one row for each norm.
 
-    NAP: the partition of x (Π(X), S₁ × S₂: one statistic for each of S₁, taken over S₂ values).
-    NOP: the operation. NRR: what is learned to recover the representation. Symbols are Table 3's: m
-    rows, D channels, L positions, g_D groups of s_D channels. The row of a mixture of norms names
-    its members, because it has no partition and no operation.
+    NAP: the partition of x, Π(X) as S₁ × S₂: S₁ statistics, each over S₂ values. NOP: the
+    operation. NRR: what is learned to recover the representation. Symbols: m rows, D channels, L
+    positions, g_D groups of s_D channels. A mixture of norms has no partition, so its row names its
+    members.
     """
     rows = []
     for name, entry in NORMS.items():
@@ -65,17 +65,15 @@ def taxonomy_table() -> pd.DataFrame:
 
 
 def _member_names(members: Sequence[str], axes: Sequence[str]) -> str:
-    """Return the registry's names of a mixture's members; in a mixture along L, those with
-    statistics over D·L.
-    """
+    """Return the names of a mixture's members; in a mixture along L, "LN" stands for "LN-DL"."""
     if "L" not in axes:
         return ", ".join(members)
     return ", ".join(f"{n}-DL" if f"{n}-DL" in NORMS else n for n in members)
 
 
 def _operation(norm: nn.Module, entry) -> str:
-    """Return the operation of a norm: tried, because one that subtracts the mean gives the same for
-    x and x + 1.
+    """Return a norm's operation. Found by trial: a norm that subtracts the mean has the same output
+    for x and x + 1.
     """
     if not entry.axes:
         return "–" if entry.learnable == "nothing" else "a function of each value"
@@ -86,7 +84,9 @@ def _operation(norm: nn.Module, entry) -> str:
 
 
 def partition(axes: Sequence[str]) -> str:
-    """Return Π(X) of a norm with those axes: ("B", "L") → "D × m·L"; "–" without a statistic."""
+    """Return Π(X) of a norm with statistics over these axes: "D × m·L" for ("B", "L"); "–" for no
+    axes.
+    """
     if not axes:
         return "–"
     channels = ("", "D") if "D" in axes else ("D", "")
@@ -104,11 +104,12 @@ def partition(axes: Sequence[str]) -> str:
 def norm_costs(
     rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15
 ) -> pd.DataFrame:
-    """Return the cost of each norm on this machine, cheapest first; forward plus backward on (rows,
-    length, channels).
+    """Return the time of a forward and a backward pass of each norm on (rows, length, channels),
+    fastest first.
 
-    Columns: norm; ms (median) and its ratio to LN with the quartiles low and high; parameters and
-    buffers. All norms are timed in turn, `repeats` times, so that a busy moment slows all.
+    Columns: norm; ms (median); ratio, low and high (median and quartiles of the time divided by
+    LN's median); parameters and buffers for 64 channels. All norms are timed in turn, `repeats`
+    times, so that a busy moment slows all of them.
     """
     x = torch.randn(rows, length, channels, requires_grad=True)
     times = in_turn({name: create_norm(name, channels) for name in NORMS}, x, repeats)
@@ -119,8 +120,9 @@ def norm_costs(
 
 
 def in_turn(modules: dict[str, nn.Module], x: Tensor, repeats: int) -> pd.DataFrame:
-    """Return the seconds of each module's forward and backward pass, one row a round. The first two
-    rounds are omitted.
+    """Return the seconds of each module's forward and backward pass, one row for each round.
+
+    Two more rounds come first and are discarded.
     """
     weight = torch.randn_like(x)
     rounds = []
@@ -134,25 +136,27 @@ def in_turn(modules: dict[str, nn.Module], x: Tensor, repeats: int) -> pd.DataFr
     return pd.DataFrame(rounds)[2:]
 
 
-def costs_of(name: str, repeats: int = 7) -> pd.DataFrame:
-    """Return the costs of one norm, one row a size of SIZES.
+def costs_of(name: str) -> pd.DataFrame:
+    """Return the costs of one norm, one row for each shape in SIZES.
 
-    Columns: shape, ms (forward and backward, median), kept, the bytes kept for the gradient over
-    those of x, kept_rmsn, RMSN's, and how many times the time of RMSN and of LN. All are timed in
-    turn.
+    Columns: shape; ms, the median time of a forward and a backward pass; kept, the bytes that the
+    forward pass saves for the backward pass, divided by the bytes of x; kept_rmsn, the same ratio
+    of RMSN; over_rmsn and over_ln, the time divided by that of RMSN and of LN. The three norms are
+    timed in turn.
     """
     rows = []
     for shape in SIZES:
         x = torch.randn(shape, requires_grad=True)
         norms = {n: create_norm(n, shape[-1]) for n in dict.fromkeys((name, "RMSN", "LN"))}
-        norms[name](x, None)  # the first pass may have compiled something
-        times = in_turn(norms, x, repeats).median()
+        norms[name](x, None)  # the first pass may compile a kernel
+        times = in_turn(norms, x, repeats=7).median()
+        bytes_of_x = x.numel() * x.element_size()
         rows.append(
             {
                 "shape": " × ".join(map(str, shape)),
                 "ms": 1e3 * times[name],
-                "kept": _kept(norms[name], x),
-                "kept_rmsn": _kept(norms["RMSN"], x),
+                "kept": saved_bytes(partial(norms[name], x)) / bytes_of_x,
+                "kept_rmsn": saved_bytes(partial(norms["RMSN"], x)) / bytes_of_x,
                 "over_rmsn": times[name] / times["RMSN"],
                 "over_ln": times[name] / times["LN"],
             }
@@ -160,9 +164,11 @@ def costs_of(name: str, repeats: int = 7) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _kept(norm: nn.Module, x: Tensor) -> float:
-    """Return the bytes that a forward pass keeps for the backward pass, each memory counted once,
-    over those of x.
+def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()) -> int:
+    """Return the bytes of the tensors that `forward()` saves for the backward pass.
+
+    A storage that several tensors share is counted once. The storages of `parameters` are not
+    counted.
     """
     bytes_of_storage: dict[int, int] = {}
 
@@ -172,23 +178,23 @@ def _kept(norm: nn.Module, x: Tensor) -> float:
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        norm(x, None)
-    return sum(bytes_of_storage.values()) / (x.numel() * x.element_size())
+        forward()
+    for parameter in parameters:
+        bytes_of_storage.pop(parameter.untyped_storage().data_ptr(), None)
+    return sum(bytes_of_storage.values())
 
 
 # --------------------------------------------------------------------------------------------------
 # the costs of arms
 
-# Child of a block → its place in `ArmFacts`.
-PLACES = {"n1": "N1", "n2": "N2", "more": "further"}
-
 
 class ArmFacts(NamedTuple):
     """Parameters and times of a model with an arm.
 
-    parameters: place → number, all blocks together (stem, N1, mixers, N2, further if the arm has
-    norms at further sites, head). block_ms: median time of one block, forward and backward, on (16,
-    64, d_model); plain_ms: of one without norms.
+    parameters: the number of parameters of each part, summed over the blocks: stem, N1, mixers, N2,
+    further (norms at further sites, if the arm has any) and head. block_ms: median time of a
+    forward and a backward pass of one block on (16, 64, d_model), with one thread. plain_ms: the
+    same for a block without norms.
     """
 
     arm: str
@@ -200,61 +206,39 @@ class ArmFacts(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of parameters."""
+        """The number of parameters of the model."""
         return sum(self.parameters.values())
 
 
 @lru_cache(64)
 def arm_facts(arm: str, *, weightless: bool = False) -> ArmFacts:
-    """Return the facts of a classifier of the digits at scale quick with this arm.
+    """Return the facts of a digits classifier at scale quick with this arm.
 
-    weightless: norms at further sites have no γ and β, as Falcon-Mamba's. The caller's random state
-    is left alone.
+    weightless: the norms at further sites have no γ and β, as in Falcon-Mamba. The caller's random
+    state does not change.
     """
-    parsed = Arm.parse(arm)
-    config = base_config("digits", "quick", arm=str(parsed))
-    with torch.random.fork_rng(devices=[]):
-        model = SequenceClassifier(
-            10,
-            in_features=1,
-            arm=parsed,
-            norm_options=_further_options(parsed, weightless),
-            d_model=config.d_model,
-            n_layers=config.n_layers,
-            d_state=config.d_state,
-            expand=config.expand,
-            d_conv=config.d_conv,
-        )
-    further = ("further",) if parsed.more else ()
-    counts = dict.fromkeys(("stem", "N1", "mixers", "N2", *further, "head"), 0)
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            place, *inside = name.split(".")
-            if place == "blocks":  # `blocks.0.n1.weight` is at N1
-                place = PLACES.get(inside[1], "mixers")
-            counts[place] += parameter.numel()
-    return ArmFacts(
-        arm=str(parsed),
-        n_layers=config.n_layers,
-        d_model=config.d_model,
-        parameters=counts,
-        block_ms=block_ms(str(parsed), config.d_model, weightless),
-        plain_ms=block_ms("None>SSM>None", config.d_model),
-    )
-
-
-def _further_options(arm: Arm, weightless: bool) -> dict[str, dict[str, bool]]:
-    """Return the norm options of an arm whose further norms have weights or not."""
-    return {site: {"affine": False} for site, _ in arm.more} if weightless else {}
-
-
-@lru_cache(64)
-def block_ms(arm: str, d_model: int, weightless: bool = False) -> float:
-    """Return the milliseconds of one block, forward and backward: the median of seven, with one
-    thread.
-    """
-    parsed = Arm.parse(arm)
+    further_sites = [site for site, _ in Arm.parse(arm).more]
+    options = {site: {"affine": False} for site in further_sites} if weightless else {}
+    config = base_config("digits", "quick", arm=arm, norm_options=options)
+    data = load_task("digits", "quick", 0)
+    model = build_model(config, data)
+    plain_model = build_model(config.but(arm="None>SSM>None", norm_options={}), data)
     with torch.random.fork_rng(devices=[]), exactly_threads(1):
-        block = MambaBlock(d_model, *parsed, norm_options=_further_options(parsed, weightless))
-        x = torch.randn(16, 64, d_model, requires_grad=True)
-        return 1e3 * float(in_turn({arm: block}, x, 7)[arm].median())
+        x = torch.randn(16, 64, config.d_model, requires_grad=True)
+        blocks = {"arm": model.blocks[0], "plain": plain_model.blocks[0]}
+        ms = 1e3 * in_turn(blocks, x, repeats=7).median()
+    parameters = {
+        "stem": _count(model.stem),
+        "N1": sum(_count(block.n1) for block in model.blocks),
+        "mixers": _count(plain_model.blocks),
+        "N2": sum(_count(block.n2) for block in model.blocks),
+    }
+    if further_sites:
+        parameters["further"] = sum(_count(block.more) for block in model.blocks)
+    parameters["head"] = _count(model.head)
+    return ArmFacts(config.arm, config.n_layers, config.d_model, parameters, ms["arm"], ms["plain"])
+
+
+def _count(module: nn.Module) -> int:
+    """Return the number of parameters that are trained."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -1,15 +1,16 @@
-"""Every accuracy that the paper prints, as data: Table 1, Table 2, and the numbers of Figures 5 and
-7 (§4.2, §4.4); Table 3 as printed.
+"""Every accuracy that the paper prints, as data: Tables 1 and 2, and the numbers of Figures 5 and 7
+(§4.2, §4.4). Table 3 is here as printed.
 
-Codes such as I1 are those of docs/paper.md, which lists where the paper contradicts itself.
-Accuracies are fractions here, per cent in the paper. Arms are in this kit's notation: the first
-"LN" row of each block of Table 1 is IN (I1), and `printed` keeps the page's label.
+docs/paper.md lists where the paper contradicts itself, with codes such as I1. Accuracies are
+fractions here and per cent in the paper. Arms are in this kit's notation. The first "LN" row of
+each block of Table 1 is IN (I1); `printed` has the paper's label.
 
 The paper's "sequence" is Breakfast (features of videos), its "vision" is ImageNet-100 with VMamba.
-This kit's small tasks are neither, so only the pattern can be compared (which arm beats which), not
-the level (PATTERN_ONLY).
+Our small tasks are neither, so only the pattern can be compared (which arm beats which), not the
+level (PATTERN_ONLY).
 """
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -20,17 +21,18 @@ from mambanorm.errors import unknown
 
 PATTERN_ONLY = "the pattern, not the level, is comparable"
 
-# What the paper's two kinds of experiment are trained on (§4.1).
+# The tasks of the paper's two kinds of experiments (§4.1).
 MAIN_TASKS = {"sequence": "Breakfast", "vision": "ImageNet-100"}
 
 COLUMNS = ("kind", "task", "arm", "accuracy", "sd", "source", "section", "printed", "note")
 
-# Where the numbers of each source are printed: those of the two figures stand in the text.
+# The section that prints the numbers of each source. The numbers of the two figures are in the
+# text.
 SECTIONS = {"Table 1": "§4.3", "Table 2": "§4.5", "Figure 5": "§4.2", "Figure 7": "§4.4"}
 
 RELABELLED = 'printed "LN", IN by the order of the rows (I1)'
 
-# kind → norm → accuracy in per cent with the norm before, and after, the SSM
+# kind → norm → accuracy in per cent with the norm before the SSM, and after it
 TABLE_1 = {
     "sequence": {
         "BN": (28.4, 28.4),
@@ -55,7 +57,7 @@ TABLE_1_NOTES = {
     ("vision", "GN"): "the text: +20.7 points after the SSM",
 }
 
-# kind → arm → per cent; the paper draws more bars than it prints numbers
+# kind → arm → per cent, for the bars whose numbers the paper prints
 FIGURE_5 = {
     "sequence": {"None>SSM>None": 7.0, "GN>SSM>GN": 68.8, "LN>SSM>LN": 58.9},
     "vision": {"None>SSM>None": 10.7, "LN>SSM>LN": 86.6, "GN>SSM>GN": 86.3},
@@ -89,11 +91,11 @@ TABLE_3 = {
 
 
 def paper_values(kind: str | None = None) -> pd.DataFrame:
-    """Return one row a printed number: kind (sequence | vision), task, arm, accuracy and sd
-    (fractions; NaN where no sd is printed), source and its section, printed (the page's label),
-    note.
+    """Return one row for each printed number, with the columns COLUMNS.
 
-    `kind` keeps one of the two. ValueError for another.
+    kind: "sequence" or "vision". accuracy and sd: fractions; sd is NaN if none is printed. printed:
+    the paper's label. If `kind` is given, only its rows are returned. Raises ValueError for another
+    kind.
     """
     if kind is not None and kind not in MAIN_TASKS:
         raise unknown("kind of the paper's experiments", kind, MAIN_TASKS)
@@ -101,46 +103,35 @@ def paper_values(kind: str | None = None) -> pd.DataFrame:
     for source, bars in (("Figure 5", FIGURE_5), ("Figure 7", FIGURE_7)):
         for one, accuracies in bars.items():
             for arm, percent in accuracies.items():
-                row = _row(one, MAIN_TASKS[one], arm, percent, source)
-                rows.append(row | {"printed": Arm.parse(arm).label})
+                printed = Arm.parse(arm).label
+                rows.append((one, MAIN_TASKS[one], arm, percent, math.nan, source, printed, ""))
     for task, means_and_sds in TABLE_2.items():
-        for (printed, arm), (mean, sd) in zip(TABLE_2_ARMS.items(), means_and_sds, strict=True):
-            row = _row("sequence", task, arm, mean, "Table 2", TABLE_2_NOTE)
-            rows.append(row | {"printed": printed, "sd": sd / 100})
-    values = pd.DataFrame(rows, columns=COLUMNS)
+        for (printed, arm), numbers in zip(TABLE_2_ARMS.items(), means_and_sds, strict=True):
+            rows.append(("sequence", task, arm, *numbers, "Table 2", printed, TABLE_2_NOTE))
+    values = pd.DataFrame(
+        rows, columns=["kind", "task", "arm", "accuracy", "sd", "source", "printed", "note"]
+    )
+    values["accuracy"] = (values.accuracy / 100).round(6)
+    values["sd"] /= 100
+    values["section"] = values.source.map(SECTIONS)
+    values = values[list(COLUMNS)]
     return values if kind is None else values[values.kind == kind].reset_index(drop=True)
 
 
-def _table_1(kind: str) -> list[dict[str, object]]:
-    """Return the rows of Table 1 of one kind of experiment."""
+def _table_1(kind: str) -> list[tuple]:
+    """Return the rows of Table 1 for one kind of experiments."""
     rows = []
     for norm, (before, after) in TABLE_1[kind].items():
         printed = "LN" if norm == "IN" else norm
         note = after_note = TABLE_1_NOTES.get((kind, norm), "")
         if after == FIGURE_5[kind]["None>SSM>None"]:
             after_note += "; equals no norm at all"
-        for arm, percent, label, remark in (
-            (f"{norm}>SSM>None", before, f"{printed}→SSM→None", note),
-            (f"None>SSM>{norm}", after, f"None→SSM→{printed}", after_note),
-        ):
-            row = _row(kind, MAIN_TASKS[kind], arm, percent, "Table 1", remark)
-            rows.append(row | {"printed": label})
+        facts, source = (kind, MAIN_TASKS[kind]), (math.nan, "Table 1")
+        rows += [
+            (*facts, f"{norm}>SSM>None", before, *source, f"{printed}→SSM→None", note),
+            (*facts, f"None>SSM>{norm}", after, *source, f"None→SSM→{printed}", after_note),
+        ]
     return rows
-
-
-def _row(
-    kind: str, task: str, arm: str, percent: float, source: str, note: str = ""
-) -> dict[str, object]:
-    return {
-        "kind": kind,
-        "task": task,
-        "arm": arm,
-        "accuracy": round(percent / 100, 6),
-        "sd": float("nan"),
-        "source": source,
-        "section": SECTIONS[source],
-        "note": note,
-    }
 
 
 @lru_cache(maxsize=16)
@@ -150,8 +141,8 @@ def _accuracies(kind: str, task: str) -> dict[str, float]:
 
 
 def printed_difference(weights: Mapping[str, float], kind: str, task: str) -> float:
-    """Return a weighted sum of the accuracies that the paper prints for these arms on its task, in
-    points; NaN if it does not print them all.
+    """Return a weighted sum, in points, of the accuracies that the paper prints for these arms on
+    its task; NaN if it does not print all of them.
     """
     known = _accuracies(kind, task)
     if not set(weights) <= set(known):

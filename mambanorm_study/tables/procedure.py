@@ -1,10 +1,11 @@
-"""The paper's procedure for a pair of norms (§4.4), by validation, and the cost of choosing.
+"""The paper's procedure to choose a pair of norms (§4.4), by validation, and the cost of choosing.
 
-Step 1 fixes the norm after the SSM: the N2 with the highest mean over the four other norms before
-it. Step 2 fixes the norm before: the N1 that is best with that N2 (a search), or NormVary, which is
-the paper's second step (§4.5).
+Step 1 chooses the norm after the SSM (N2): the one with the highest mean accuracy over the four
+other norms before it. Step 2 chooses the norm before the SSM (N1): the best one with that N2 (a
+search), or NormVary, which is the paper's second step (§4.5).
 
-Choices read validation alone; a diverged run counts as chance there. Accuracies are fractions.
+Only validation accuracies are used for choices, and a diverged run counts as chance. Accuracies are
+fractions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,8 +26,8 @@ def validation(runs: pd.DataFrame) -> pd.Series:
 
 
 def partners(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a task and pair of two different norms: task, n2, arm, validation (mean of
-    seeds).
+    """Return the mean validation accuracy over seeds of each pair of two different norms on each
+    task: task, n2, arm, validation.
     """
     scored = pairs_only(runs.assign(validation=validation(runs)))
     mixed = scored[(scored.n1 != "None") & (scored.n2 != "None") & (scored.n1 != scored.n2)]
@@ -34,29 +35,29 @@ def partners(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def worth_of_n2(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return step 1's table: mean, std and min of the validation accuracy over the partners of each
-    N2, indexed by task and n2.
+    """Return the table of step 1: mean, std and min of the validation accuracy of each N2 over the
+    norms before it, indexed by task and n2.
     """
     return pairs.groupby(["task", "n2"]).validation.agg(["mean", "std", "min"])
 
 
 def best_n2(worth: pd.DataFrame, by: str = "mean") -> dict[str, str]:
-    """Return task → the N2 with the highest `by`: mean over the partners (the paper's), or min, the
-    worst partner.
+    """Return for each task the N2 with the highest "mean" over the norms before it, as the paper
+    does, or with the highest "min".
     """
     return worth[by].unstack("task").idxmax().to_dict()
 
 
 def best_pair(pairs: pd.DataFrame, n2: Mapping[str, str]) -> dict[str, str]:
-    """Return step 2's search: task → the arm with the highest validation accuracy among those with
-    that N2.
+    """Return for each task the arm with the highest validation accuracy among the arms with the
+    chosen N2: the search of step 2.
     """
     candidates = pairs[pairs.n2 == pairs.task.map(n2)]
     return candidates.set_index("arm").groupby("task").validation.idxmax().to_dict()
 
 
 def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
-    """Return task → the pair that step 1 (with criterion `by`) and the search choose."""
+    """Return for each task the pair that step 1, with the criterion `by`, and the search choose."""
     pairs = partners(runs)
     return best_pair(pairs, best_n2(worth_of_n2(pairs), by))
 
@@ -64,9 +65,10 @@ def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
 def normvary_runs(
     configs: Iterable[RunConfig], n2: Mapping[str, str], source: str | None = None
 ) -> list[RunConfig]:
-    """Return NormVary before the N2 chosen on each task, on the seeds of the grid's configs.
+    """Return the runs of NormVary before the N2 chosen on each task, on the seeds of `configs`.
 
-    Where the grid is recorded and this arm is not, it is trained here: on the first seed only.
+    If the configs are recorded and this arm is not, it has to be trained, so only the first seed is
+    returned.
     """
     is_recorded = bool(to_replicate(configs, source))
     runs: list[RunConfig] = []
@@ -81,12 +83,13 @@ def normvary_runs(
 
 
 def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
-    """Return the pair chosen on each task beside five others, with their test accuracy: one row a
-    task and way, with the columns of `summarize` and `rank` on test among all pairs but NormVary's.
+    """Return the pair chosen on each task and five other choices, one row for each task and way of
+    choosing.
 
-    Ways: `two steps` (the chosen pair), `NormVary` before the same N2, `same type` at both sites,
-    `original` (Mamba's RMSN→None), `one step` (best of all on validation), `cheating` (best of all
-    on test).
+    Columns: task, way, arm, those of `summarize`, and `rank` by test accuracy among all pairs
+    without NormVary. Ways: "two steps" (the chosen pair), "NormVary" (before the same N2), "same
+    type" (N2 on both sides), "original" (Mamba's RMSN→None), "one step" (best of all pairs on
+    validation), "cheating" (best of all pairs on test).
     """
     rows = []
     for task, arm in chosen.items():
@@ -110,7 +113,7 @@ def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
 
 def against_chosen(runs: pd.DataFrame, read: pd.DataFrame) -> pd.DataFrame:
     """Return the chosen pair minus each other arm of `ways` (the frame `read`), over shared seeds:
-    rows of `paired` with the way. An arm of two ways has one row.
+    rows of `paired` with the column way. An arm that two ways choose has one row.
     """
     rows = []
     for task, table in read.groupby("task", sort=False):
@@ -123,19 +126,18 @@ def against_chosen(runs: pd.DataFrame, read: pd.DataFrame) -> pd.DataFrame:
 
 
 def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return how much accuracy the best arm of one seed's test loses on the other seeds, one row a
-    task and seed.
+    """Return how much test accuracy the best arm of one seed loses on the other seeds, one row for
+    each task and seed.
 
-    Columns: task, seed, winner; told, its accuracy at that seed; elsewhere, its mean over the
-    others (NaN with one seed); points_lost, told − elsewhere.
+    Columns: task, seed; winner, the best arm on this seed's test; accuracy, with this seed;
+    other_seeds, the mean accuracy with the other seeds (NaN if there are none); points_lost, the
+    difference in points.
     """
     rows = []
     for task, task_runs in runs.groupby("task", sort=False):
         table = task_runs.pivot(index="arm", columns="seed", values="test_accuracy")
-        for seed in table:
-            winner = table[seed].idxmax()
-            told = table.loc[winner, seed]
-            elsewhere = table.drop(columns=seed).loc[winner].mean()
-            rows.append((task, seed, winner, told, elsewhere, 100 * (told - elsewhere)))
-    columns = ["task", "seed", "winner", "told", "elsewhere", "points_lost"]
+        for seed, winner in table.idxmax().items():
+            accuracy, others = table.loc[winner, seed], table.loc[winner].drop(seed).mean()
+            rows.append((task, seed, winner, accuracy, others, 100 * (accuracy - others)))
+    columns = ["task", "seed", "winner", "accuracy", "other_seeds", "points_lost"]
     return pd.DataFrame(rows, columns=columns)

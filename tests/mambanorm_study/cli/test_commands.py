@@ -251,7 +251,7 @@ def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
     def begin(*_, **__):
         raise Begun
 
-    monkeypatch.setattr(estimate, "estimate", lambda *_: 7300.0)
+    monkeypatch.setattr(estimate, "training_seconds", lambda *_: 7300.0)
     places = {train_command: "_train", sweep_module: "sweep", report: "run_study"}
     for module, trains in [
         *places.items(),
@@ -278,7 +278,9 @@ def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
 
 
 def test_a_training_of_minutes_starts_without_a_question(capsys, monkeypatch):
-    monkeypatch.setattr(estimate, "estimate", lambda *_: pytest.fail("too short to be estimated"))
+    monkeypatch.setattr(
+        estimate, "training_seconds", lambda *_: pytest.fail("too short to be estimated")
+    )
     assert call(capsys, "train", "--arm", "RMSN>SSM>None", "--scale", "smoke")[0] == 0
 
 

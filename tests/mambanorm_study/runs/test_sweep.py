@@ -178,14 +178,19 @@ def test_as_many_workers_as_the_cores_hold_of_the_widest_run(monkeypatch):
 def test_a_run_is_timed_with_its_own_threads(store, monkeypatch):
     plan = import_module("mambanorm_study.tables.plan")
     seen = []
-    monkeypatch.setattr(plan, "_median_s", lambda *_: seen.append(torch.get_num_threads()) or 1.0)
+    saved_bytes = plan.saved_bytes
+    monkeypatch.setattr(
+        plan,
+        "saved_bytes",
+        lambda *work: seen.append(torch.get_num_threads()) or saved_bytes(*work),
+    )
     before = torch.get_num_threads()
     assert cli.main(["plan", "--task", "digits", "--scale", "smoke"]) == 0
-    estimate.estimate([smoke(steps=2)], 1)
+    estimate.training_seconds([smoke(steps=2)], 1)
     assert set(seen) == {1}
     with pytest.raises(ValueError, match="NUMBA_NUM_THREADS=4096"):
         study.plan(smoke(threads=4096))
-    estimate.estimate([smoke(threads=4096)], 1)  # with as many as there are: it is an estimate
+    estimate.training_seconds([smoke(threads=4096)], 1)  # timed with all threads of this process
     assert torch.get_num_threads() == before
 
 
