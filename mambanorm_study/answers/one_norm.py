@@ -56,7 +56,7 @@ def before_or_after(
     """Return the answer of notebook 04: for each task how often after is ahead, and the gate.
 
     It names the norm whose place matters most, and counts the norms that gain less than GN. pairs:
-    after − before, rows of `tables.paired`. rivals: `contrasts.difference_of_differences` of GN
+    after − before, rows of `tables.paired`. rivals: `run_tables.paired_steps` of GN
     against the others. sizes: `inside.sizes_inside`. printed: the paper's differences, one column a
     task.
     """

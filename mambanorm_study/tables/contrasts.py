@@ -5,7 +5,7 @@ corrected for several comparisons.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -25,29 +25,11 @@ from mambanorm_study.tables.run_tables import (
 )
 
 Four = tuple[str, str, str, str]
-COLUMNS = ["task", "step", "difference", "low", "high", "n"]
-GAIN_COLUMNS = ["task", "site", "norm", "arm", "gain", "low", "high", "n", "per_seed", "unit"]
-
-
-def difference_of_differences(runs: pd.DataFrame, contrasts: Mapping[str, Four]) -> pd.DataFrame:
-    """Return (a − b) − (c − d) in points for each task and each named (a, b, c, d).
-
-    Columns: COLUMNS, with the name as `step`. A task without one of the four arms has no row.
-    """
-    check_frame(runs)
-    rows = []
-    for task, task_runs in runs.groupby("task", sort=False):
-        for name, four in contrasts.items():
-            arms = [str(Arm.parse(arm)) for arm in four]
-            if set(arms) <= set(task_runs.arm):
-                a, b, c, d = (100 * by_seed(task_runs, task, arm) for arm in arms)
-                contrast = ((a - b) - (c - d)).dropna()
-                rows.append((task, name, contrast.mean(), *t_interval(contrast), len(contrast)))
-    return pd.DataFrame(rows, columns=COLUMNS)
+COLUMNS = ["task", "site", "norm", "arm", "gain", "low", "high", "n", "per_seed", "unit"]
 
 
 def place_against(norm: str, others: Iterable[str]) -> dict[str, Four]:
-    """Return for each other norm the four arms of this contrast: `norm` after − before the SSM,
+    """Return steps for `paired_steps`, one for each other norm: `norm` after − before the SSM,
     minus the other norm after − before.
     """
     return {
@@ -73,7 +55,7 @@ def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
 
 
 def interaction(after: Iterable[str] = ("GN", "LN")) -> dict[str, Four]:
-    """Return for each N2 the four arms of this contrast: NormVary − RMSN before the SSM with this
+    """Return steps for `paired_steps`, one for each N2: NormVary − RMSN before the SSM with this
     N2, minus NormVary − RMSN without a norm after the SSM.
     """
     without = ("NormVary>SSM>None", "RMSN>SSM>None")
@@ -99,7 +81,7 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
                 gains = (by_seed(scored, task, arm, "score") - mamba).dropna()
                 numbers = (gains.mean(), *t_interval(gains), len(gains), gains.tolist())
                 rows.append((task, *parsed.more[0], arm, *numbers, unit))
-    return pd.DataFrame(rows, columns=GAIN_COLUMNS)
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _scored(runs: pd.DataFrame, task: str) -> tuple[pd.DataFrame, str]:

@@ -18,15 +18,11 @@ from mambanorm.block import MambaBlock
 from mambanorm.inside import blocks_of, record_sites
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.config import RunConfig
+from mambanorm_study.runs import recorded_results, store, weight_log
 from mambanorm_study.runs.build import build_model
-from mambanorm_study.runs.recorded_results import recorded, recorded_inside, recorded_path
 from mambanorm_study.runs.result import RunResult, StoredRun
 from mambanorm_study.runs.run import train
-from mambanorm_study.runs.store import find_run
-from mambanorm_study.runs.weight_log import marchenko_pastur, sigma_history, spectra
-from mambanorm_study.tables import experiments, summaries
-from mambanorm_study.tables.growth import growth_table, norms_by_depth
-from mambanorm_study.tables.intervals import clopper_pearson, k_of_n
+from mambanorm_study.tables import experiments, growth, intervals, summaries
 from mambanorm_study.tables.robustness import stored_model
 from mambanorm_study.tables.run_tables import label, percent
 from mambanorm_study.tasks import Split, load_task
@@ -72,7 +68,7 @@ def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None)
     and train, fractions; points_lost, train − eval in points.
     """
     table = []
-    for run in filter(None, (find_run(config, runs_dir) for config in configs)):
+    for run in filter(None, (store.find_run(config, runs_dir) for config in configs)):
         config, model = run.config, stored_model(run)
         val = load_task(config.task, config.scale, config.seed).val
         eval_accuracy = _accuracy(model.eval(), val)
@@ -95,6 +91,8 @@ def _accuracy(model: nn.Module, split: Split) -> float:
 
 # Rows of the training split on which norms over depth are measured.
 ROWS = 32
+# Columns of `norms_by_depth` that identify a model and its mode.
+MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers")
 
 
 @torch.no_grad()
@@ -110,9 +108,26 @@ def amplified_model(config: RunConfig, gain: float) -> nn.Module:
 
 
 def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `growth_table` for the residual stream, with short names of the arms."""
-    table = growth_table(frame).query("site == 'residual'")
-    return table.assign(arm=table.arm.map(label)).reset_index(drop=True)
+    """Return how the norms of the residual stream grow: one row for each model and mode of
+    `norms_by_depth` (the columns MODEL_KEYS), with short names of the arms.
+
+    Columns: law, r2 and decades_per_8, the `growth` of the median token's norm; median_first,
+    median_last, largest_first and largest_last, log₁₀ of the median and the largest token's norm in
+    the first and the last block (inf if not finite); nonfinite, the share of all tokens.
+    """
+    keys = [key for key in MODEL_KEYS if key in frame]
+    rows = []
+    for key, tokens in frame[frame.site == "residual"].groupby(keys, sort=False):
+        norms = growth.norm_quantiles(tokens)
+        row = dict(zip(keys, key, strict=True)) | growth.growth(norms["median"])
+        with np.errstate(divide="ignore"):  # a norm of 0 is −inf decades
+            ends = np.log10(norms.iloc[[0, -1]])
+        for name in ("median", "largest"):
+            row[f"{name}_first"], row[f"{name}_last"] = ends[name]
+        row["nonfinite"] = 1 - np.isfinite(tokens.l2).mean()
+        rows.append(row)
+    table = pd.DataFrame(rows).drop(columns="margin")
+    return table.assign(arm=table.arm.map(label))
 
 
 def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
@@ -120,7 +135,7 @@ def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
     config = runs[0].config
     x, lengths, _ = load_task(config.task, config.scale, config.seed).train.batch(slice(0, ROWS))
     models = {run.config.arm: stored_model(run) for run in runs}
-    return norms_by_depth(models, x, lengths, phase=phase).assign(task=config.task)
+    return growth.norms_by_depth(models, x, lengths, phase=phase).assign(task=config.task)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -136,7 +151,7 @@ def stored_accuracies(runs: Iterable[StoredRun]) -> pd.DataFrame:
     rows = []
     for run in runs:
         correct = run.predictions["label"] == run.predictions["predicted"]
-        low, high = clopper_pearson(int(correct.sum()), len(correct))
+        low, high = intervals.clopper_pearson(int(correct.sum()), len(correct))
         chance = run.facts["chance"]
         rows.append(
             {
@@ -155,11 +170,6 @@ def stored_accuracies(runs: Iterable[StoredRun]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def training_word(accuracies: pd.DataFrame) -> str:
-    """Return "trained" if every run of `stored_accuracies` beats chance, else "barely trained"."""
-    return "trained" if accuracies.beats_chance.all() else "barely trained"
-
-
 def run_endings(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each learning rate and arm of a run frame: how many runs ended non-finite
     (with the exact 95 % interval of the rate), at which step, and the accuracy of the other runs.
@@ -172,7 +182,7 @@ def run_endings(runs: pd.DataFrame) -> pd.DataFrame:
             {
                 "lr": lr,
                 "arm": label(arm),
-                "ended non-finite": k_of_n(len(diverged), len(group)),
+                "ended non-finite": intervals.k_of_n(len(diverged), len(group)),
                 "at step (median)": diverged.first_nonfinite_step.median(),
                 "accuracy of the others": accuracy.mean(),
                 "lowest": accuracy.min(),
@@ -224,7 +234,7 @@ def train_watched(
     values: list[np.ndarray] = []
 
     def record(_: int, model: nn.Module) -> None:
-        values.append(spectra([block.out_proj.weight for _, block in blocks_of(model)]))
+        values.append(weight_log.spectra([block.out_proj.weight for _, block in blocks_of(model)]))
 
     record(0, build_model(config, load_task(config.task, config.scale, config.seed)))
     run = train_until(config, record, until)
@@ -239,7 +249,7 @@ def singular_value_phases(
 
     The phases are early (step 0), normal (half way) and the name `last` (the last recorded step).
     """
-    steps, values = sigma_history(arrays)
+    steps, values = weight_log.sigma_history(arrays)
     index = {"early": 0, "normal": np.abs(steps - end / 2).argmin(), last: -1}
     step_of_phase = {phase: int(steps[t]) for phase, t in index.items()}
     return step_of_phase, {phase: values[t] for phase, t in index.items()}
@@ -250,7 +260,7 @@ def out_proj_edges(config: RunConfig) -> tuple[float, float]:
     U(±1/√columns) / √n_layers.
     """
     rows, columns = config.d_model, config.d_model * config.expand
-    return marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
+    return weight_log.marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -261,7 +271,7 @@ def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict
     """Return the recorded runs of `failure_runs`, `growth_runs` and `failing_runs`, and for each
     run_id the arrays that were recorded inside the run.
     """
-    frame = recorded(STUDY_SCALE)
+    frame = recorded_results.recorded(STUDY_SCALE)
     seeds = sorted({int(seed) for seed in frame.seed})
     configs = [
         *experiments.failure_runs(STUDY_SCALE, seeds),
@@ -269,8 +279,9 @@ def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict
         *experiments.failing_runs(STUDY_SCALE, seeds),
     ]
     run_ids = {config.run_id for config in configs}
+    path = recorded_results.recorded_path(STUDY_SCALE)
     inside_runs = frame[frame.run_id.isin(run_ids)].reset_index(drop=True)
-    return inside_runs, recorded_inside(recorded_path(STUDY_SCALE))
+    return inside_runs, recorded_results.recorded_inside(path)
 
 
 # --------------------------------------------------------------------------------------------------

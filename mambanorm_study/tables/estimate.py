@@ -23,8 +23,8 @@ def dry_run(
     """Return how many of the runs are stored and missing, and about how long the missing ones take,
     as text. No run is trained.
 
-    Raises ValueError for runs that training would refuse, OSError for a store that cannot be
-    written to.
+    Raises ValueError for runs whose model cannot be built or whose batch is larger than the data,
+    OSError for a store that cannot be written to.
     """
     configs = unique(configs)
     missing = missing_runs(configs, runs_dir)
@@ -35,7 +35,7 @@ def dry_run(
     from mambanorm_study.tables.plan import check_trainable
 
     writable_folder(store_dir(runs_dir), "the run store")
-    check_trainable(missing, runs_dir)
+    check_trainable(missing)
     return f"{text}\n{how_long(missing, workers=workers, scheduler=scheduler)[1]}"
 
 

@@ -21,8 +21,6 @@ GROWTH_LAWS = {
 # Decades from 1 to the largest float32. Outputs that overflow have grown by at least this much.
 FLOAT32_DECADES = 38.0
 
-MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers", "site")
-
 
 def norms_by_depth(
     models: Mapping[str, nn.Module],
@@ -113,24 +111,3 @@ def _growth(
     law: str, decades: float, margin: float = 0.0, r2: float = np.nan
 ) -> dict[str, str | float]:
     return {"law": law, "r2": r2, "decades_per_8": float(decades), "margin": float(margin)}
-
-
-def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each model, mode and site of `norms_by_depth` (the columns MODEL_KEYS).
-
-    Columns: law, r2 and decades_per_8, the `growth` of the median token's norm; median_first,
-    median_last, largest_first and largest_last, log₁₀ of the median and the largest token's norm in
-    the first and the last block (inf if not finite); nonfinite, the share of all tokens.
-    """
-    keys = [key for key in MODEL_KEYS if key in frame]
-    rows = []
-    for key, tokens in frame.groupby(keys, sort=False):
-        norms = norm_quantiles(tokens)
-        row = dict(zip(keys, key, strict=True)) | growth(norms["median"])
-        with np.errstate(divide="ignore"):  # a norm of 0 is −inf decades
-            ends = np.log10(norms.iloc[[0, -1]])
-        for name in ("median", "largest"):
-            row[f"{name}_first"], row[f"{name}_last"] = ends[name]
-        row["nonfinite"] = 1 - np.isfinite(tokens.l2).mean()
-        rows.append(row)
-    return pd.DataFrame(rows).drop(columns="margin")

@@ -1,17 +1,15 @@
-"""The registry of norms as tables, and the costs of norms and arms on this machine."""
+"""The registry of norms as tables, the costs of norms on this machine, the parameters of arms."""
 
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
+from timeit import timeit
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.kernels.threads import exactly_threads
 from mambanorm.norms.registry import NORMS, create_norm
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
@@ -55,20 +53,15 @@ def taxonomy_table() -> pd.DataFrame:
     for name, entry in NORMS.items():
         norm = create_norm(name, 8)
         members = getattr(norm, "members", ())
+        if "L" in entry.axes:  # in such a mixture "LN" stands for "LN-DL"
+            members = [f"{n}-DL" if f"{n}-DL" in NORMS else n for n in members]
         if members:
-            nap, nop = f"a mixture: {_member_names(members, entry.axes)}", "a mixture of both"
+            nap, nop = f"a mixture: {', '.join(members)}", "a mixture of both"
         else:
             nap, nop = partition(entry.axes), _operation(norm, entry)
         nrr = re.sub("^γ(, β)?", r"\g<0> ∈ ℝᴰ", entry.learnable)
         rows.append({"norm": name, "NAP": nap, "NOP": nop, "NRR": nrr})
     return pd.DataFrame(rows).set_index("norm")
-
-
-def _member_names(members: Sequence[str], axes: Sequence[str]) -> str:
-    """Return the names of a mixture's members; in a mixture along L, "LN" stands for "LN-DL"."""
-    if "L" not in axes:
-        return ", ".join(members)
-    return ", ".join(f"{n}-DL" if f"{n}-DL" in NORMS else n for n in members)
 
 
 def _operation(norm: nn.Module, entry) -> str:
@@ -89,12 +82,13 @@ def partition(axes: Sequence[str]) -> str:
     """
     if not axes:
         return "–"
-    channels = ("", "D") if "D" in axes else ("D", "")
-    if "D/G" in axes:
-        channels = ("g_D", "s_D")
-    apart = ("" if "B" in axes else "m", channels[0], "" if "L" in axes else "L")
-    within = ("m" if "B" in axes else "", channels[1], "L" if "L" in axes else "")
-    return " × ".join("·".join(filter(None, side)) or "1" for side in (apart, within))
+    apart = {"B": "m", "D": "g_D" if "D/G" in axes else "D", "L": "L"}
+    within = {"B": "m", "D": "D", "D/G": "s_D", "L": "L"}
+    sides = (
+        [symbol for axis, symbol in apart.items() if axis not in axes],
+        [symbol for axis, symbol in within.items() if axis in axes],
+    )
+    return " × ".join("·".join(side) or "1" for side in sides)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -125,14 +119,13 @@ def in_turn(modules: dict[str, nn.Module], x: Tensor, repeats: int) -> pd.DataFr
     Two more rounds come first and are discarded.
     """
     weight = torch.randn_like(x)
+
+    def step(module: nn.Module) -> None:
+        module(x).backward(weight)
+
     rounds = []
     for _ in range(repeats + 2):
-        seconds = {}
-        for name, module in modules.items():
-            start = time.perf_counter()
-            module(x).backward(weight)
-            seconds[name] = time.perf_counter() - start
-        rounds.append(seconds)
+        rounds.append({name: timeit(partial(step, m), number=1) for name, m in modules.items()})
     return pd.DataFrame(rounds)[2:]
 
 
@@ -185,58 +178,29 @@ def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()
 
 
 # --------------------------------------------------------------------------------------------------
-# the costs of arms
-
-
-class ArmFacts(NamedTuple):
-    """Parameters and times of a model with an arm.
-
-    parameters: the number of parameters of each part, summed over the blocks: stem, N1, mixers, N2,
-    further (norms at further sites, if the arm has any) and head. block_ms: median time of a
-    forward and a backward pass of one block on (16, 64, d_model), with one thread. plain_ms: the
-    same for a block without norms.
-    """
-
-    arm: str
-    n_layers: int
-    d_model: int
-    parameters: dict[str, int]
-    block_ms: float
-    plain_ms: float
-
-    @property
-    def total(self) -> int:
-        """The number of parameters of the model."""
-        return sum(self.parameters.values())
+# the parameters of arms
 
 
 @lru_cache(64)
-def arm_facts(arm: str, *, weightless: bool = False) -> ArmFacts:
-    """Return the facts of a digits classifier at scale quick with this arm.
+def arm_parameters(arm: str, *, weightless: bool = False) -> dict[str, int]:
+    """Return the number of parameters of each part of a digits classifier at scale quick with this
+    arm: stem, N1, mixers, N2, further (norms at further sites, if there are any) and head.
 
-    weightless: the norms at further sites have no γ and β, as in Falcon-Mamba. The caller's random
-    state does not change.
+    All blocks are counted together. weightless: the norms at further sites have no γ and β, as in
+    Falcon-Mamba.
     """
     further_sites = [site for site, _ in Arm.parse(arm).more]
     options = {site: {"affine": False} for site in further_sites} if weightless else {}
     config = base_config("digits", "quick", arm=arm, norm_options=options)
-    data = load_task("digits", "quick", 0)
-    model = build_model(config, data)
-    plain_model = build_model(config.but(arm="None>SSM>None", norm_options={}), data)
-    with torch.random.fork_rng(devices=[]), exactly_threads(1):
-        x = torch.randn(16, 64, config.d_model, requires_grad=True)
-        blocks = {"arm": model.blocks[0], "plain": plain_model.blocks[0]}
-        ms = 1e3 * in_turn(blocks, x, repeats=7).median()
-    parameters = {
-        "stem": _count(model.stem),
-        "N1": sum(_count(block.n1) for block in model.blocks),
-        "mixers": _count(plain_model.blocks),
-        "N2": sum(_count(block.n2) for block in model.blocks),
-    }
+    model = build_model(config, load_task("digits", "quick", 0))
+    parameters = dict.fromkeys(["stem", "N1", "mixers", "N2"], 0)
     if further_sites:
         parameters["further"] = sum(_count(block.more) for block in model.blocks)
-    parameters["head"] = _count(model.head)
-    return ArmFacts(config.arm, config.n_layers, config.d_model, parameters, ms["arm"], ms["plain"])
+    parameters["stem"], parameters["head"] = _count(model.stem), _count(model.head)
+    parameters["N1"] = sum(_count(block.n1) for block in model.blocks)
+    parameters["N2"] = sum(_count(block.n2) for block in model.blocks)
+    parameters["mixers"] = _count(model) - sum(parameters.values())
+    return parameters
 
 
 def _count(module: nn.Module) -> int:

@@ -7,8 +7,6 @@ Glossary: B rows of a batch, L positions of a row; D, E, N as in `mambanorm/bloc
 
 import math
 from collections.abc import Iterable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -24,10 +22,11 @@ from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models.transformer import TransformerBlock
 from mambanorm_study.models.vision import VSSBlock
-from mambanorm_study.runs import machine, regimen
+from mambanorm_study.runs import machine
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import autocast
 from mambanorm_study.runs.grid import config_list
+from mambanorm_study.runs.regimen import Targets, loss_of
 from mambanorm_study.runs.run import check_data
 from mambanorm_study.runs.training_state import optimizer_of
 from mambanorm_study.tables.norm_catalog import saved_bytes
@@ -110,23 +109,15 @@ def table_text(table: pd.DataFrame) -> str:
     return markdown_table(texts.fillna("–").set_index("task"))
 
 
-def check_trainable(configs: list[RunConfig], runs_dir: str | Path | None = None) -> None:
-    """Raise ValueError for runs that training would refuse: a norm or a batch that does not fit, or
-    a teacher that is not stored.
+def check_trainable(configs: list[RunConfig]) -> None:
+    """Raise ValueError for runs whose model cannot be built or whose batch is larger than the data.
 
     Of runs that differ in seed and learning rate only, one is checked. No data are loaded.
     """
-    run_ids = {config.run_id for config in configs}
     for config in {config.but(seed=0, lr=1.0): config for config in configs}.values():
         shape = shape_of(config)
         check_data(config, shape)
-        lengths = torch.ones(2) if shape.tokens else None
-        regimen.mix_rows(shape.batch(2), lengths, shape.labels(2), config, step=1)
-        model = _build(config, shape)
-        if config.start not in run_ids:
-            regimen.load_start_weights(model, config, runs_dir)
-        if config.teacher not in run_ids:
-            regimen.load_teacher(config, partial(build_model, data=shape), runs_dir)
+        _build(config, shape)
 
 
 def _build(config: RunConfig, shape: Shape) -> nn.Module:
@@ -234,7 +225,7 @@ def measure(model: nn.Module, config: RunConfig, shape: Shape) -> tuple[float, f
 
     def train_step() -> None:
         with autocast(config, device):
-            loss = regimen.loss_of(model(inputs, None), regimen.Targets(labels), config)
+            loss = loss_of(model(inputs, None), Targets(labels), config)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

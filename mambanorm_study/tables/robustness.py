@@ -63,10 +63,8 @@ def rotated(images: Tensor, degrees: Tensor) -> Tensor:
     angle = torch.deg2rad(degrees).float()
     H, W = images.shape[1:3]
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    first_row = torch.stack([cos, -sin * H / W, zero], -1)
-    second_row = torch.stack([sin * W / H, cos, zero], -1)
+    turn = torch.stack([cos, -sin * H / W, zero, sin * W / H, cos, zero], -1).view(-1, 2, 3)
     x = images.permute(0, 3, 1, 2)
-    turn = torch.stack([first_row, second_row], 1)
     grid = F.affine_grid(turn, list(x.shape), align_corners=False)
     turned = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
     return turned.permute(0, 2, 3, 1).contiguous()

@@ -37,6 +37,11 @@ BESIDE = [
     "printed", "note",
 ]  # fmt: skip
 
+# The columns of `paired_steps`.
+STEP_COLUMNS = [
+    "step", "task", "a", "b", "difference", "low", "high", "n", "per_seed", "scale",
+]  # fmt: skip
+
 # The verdict on an interval that contains zero, and on an arm that may be as good as the best.
 CANNOT_TELL = "we cannot tell"
 
@@ -55,9 +60,8 @@ def mean_sd(row: pd.Series) -> str:
     """Return mean and sd of a row of `summarize` as text: "68.8 ± 1.2 %", or "68.8 %" for one
     seed.
     """
-    if not np.isfinite(row.sd):
-        return percent(row["mean"])
-    return f"{100 * row['mean']:.1f} ± {percent(row.sd)}"
+    mean, sd = percent(row["mean"]), percent(row.sd)
+    return mean if sd == "–" else f"{mean.removesuffix(' %')} ± {sd}"
 
 
 def check_frame(
@@ -144,22 +148,26 @@ def paired(frame: pd.DataFrame, a: str, b: str, value: str = "test_accuracy") ->
     """
     check_frame(frame, ("task", "arm", "seed", value))
     tasks = frame.groupby("task", sort=False)
-    return pd.DataFrame([_paired_row(task, runs, a, b, value) for task, runs in tasks])
+    return pd.DataFrame([_paired_row(task, runs, (a, b), value) for task, runs in tasks])
 
 
-def _paired_row(task: str, runs: pd.DataFrame, a: str, b: str, value: str) -> dict:
-    a, b = str(Arm.parse(a)), str(Arm.parse(b))
-    fractions = by_seed(runs, task, a, value) - by_seed(runs, task, b, value)
+def _paired_row(task: str, runs: pd.DataFrame, arms: Sequence[str], value: str) -> dict:
+    arms = [str(Arm.parse(arm)) for arm in arms]
+    signs = (1, -1, -1, 1)[: len(arms)]
+    fractions = sum(
+        sign * by_seed(runs, task, arm, value) for sign, arm in zip(signs, arms, strict=True)
+    )
     per_seed = 100 * fractions.dropna().sort_index()
     if per_seed.empty:
         raise ValueError(
-            f"{a} and {b} share no seed on task {task!r}: paired differences need the same seeds"
+            f"{' and '.join(arms)} share no seed on task {task!r}: paired differences need the "
+            "same seeds"
         )
     low, high = t_interval(per_seed)
     return {
         "task": task,
-        "a": a,
-        "b": b,
+        "a": arms[0],
+        "b": arms[1],
         "difference": per_seed.mean(),
         "low": low,
         "high": high,
@@ -169,16 +177,19 @@ def _paired_row(task: str, runs: pd.DataFrame, a: str, b: str, value: str) -> di
     }
 
 
-def paired_steps(frame: pd.DataFrame, pairs: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
-    """Return `paired` for several named pairs (name → a, b), task by task, with the name in the
-    column `step`. A task has no row of a pair of which it lacks an arm.
+def paired_steps(frame: pd.DataFrame, steps: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Return `paired` for several named differences, task by task, with the name in the column
+    `step`.
+
+    steps: name → (a, b) for a − b, or (a, b, c, d) for (a − b) − (c − d). A task has no row of a
+    step of which it lacks an arm.
     """
     rows = []
     for task, runs in frame.groupby("task", sort=False):
-        for step, pair in pairs.items():
-            if {str(Arm.parse(arm)) for arm in pair} <= set(runs.arm):
-                rows.append({"step": step, **_paired_row(task, runs, *pair, "test_accuracy")})
-    return pd.DataFrame(rows)
+        for step, arms in steps.items():
+            if {str(Arm.parse(arm)) for arm in arms} <= set(runs.arm):
+                rows.append({"step": step, **_paired_row(task, runs, arms, "test_accuracy")})
+    return pd.DataFrame(rows, columns=STEP_COLUMNS)
 
 
 def points(

@@ -21,12 +21,12 @@ from mambanorm_study.basics.settings import FLAT
 from mambanorm_study.claims import claim
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
+from mambanorm_study.tables.diagnostics import residual_growth
 from mambanorm_study.tables.experiments import GRID_ARMS, NORMVARY_ARMS
 from mambanorm_study.tables.growth import (
     EXPONENTIAL,
     growth,
     growth_fits,
-    growth_table,
     norm_quantiles,
 )
 from mambanorm_study.tasks import load_task
@@ -318,7 +318,7 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 def test_a_block_whose_tokens_are_lost_explodes_and_is_not_left_out(blocks, law, nonfinite):
-    (row,) = growth_table(tokens(*blocks)).to_dict("records")
+    (row,) = residual_growth(tokens(*blocks)).to_dict("records")
     assert row["law"] == f"explodes (non-finite from {law})"
     assert row["nonfinite"] == pytest.approx(nonfinite)
     assert row["decades_per_8"] == pytest.approx(8 * 38 / len(blocks))

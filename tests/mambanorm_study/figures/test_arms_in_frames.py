@@ -82,10 +82,8 @@ OF_PAIRS = {
     "the N2 on images": by_n2,
     "how often after is ahead": place_counts,
     "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
-    "the interaction": lambda runs: contrasts.difference_of_differences(
-        runs, contrasts.interaction()
-    ),
-    "the place against others": lambda runs: contrasts.difference_of_differences(
+    "the interaction": lambda runs: run_tables.paired_steps(runs, contrasts.interaction()),
+    "the place against others": lambda runs: run_tables.paired_steps(
         runs, contrasts.place_against("GN", ["LN", "IN"])
     ),
     "a pair of arms": lambda runs: run_tables.paired(runs, "RMSN>SSM>None", "None>SSM>None"),

@@ -102,19 +102,17 @@ def test_a_difference_of_differences_is_taken_seed_by_seed_over_the_shared_seeds
     runs = frame(
         dict(zip(FOUR, (0.9, 0.6, 0.5, 0.4), strict=True)), noise={FOUR[0]: [0.1, 0.0, -0.1]}
     )
-    row = contrasts.difference_of_differences(runs, contrasts.interaction(["GN"])).iloc[0]
+    row = run_tables.paired_steps(runs, contrasts.interaction(["GN"])).iloc[0]
     assert (row.task, row.step, row.n) == ("digits", "GN", 3)
     assert row.difference == pytest.approx(20)
     assert (row.low, row.high) == pytest.approx(run_tables.t_interval([30, 20, 10]))
-    fewer = contrasts.difference_of_differences(
-        runs.drop(runs.index[-1]), contrasts.interaction(["GN"])
-    )
+    fewer = run_tables.paired_steps(runs.drop(runs.index[-1]), contrasts.interaction(["GN"]))
     assert fewer.n.tolist() == [2]
 
 
 def test_gn_against_the_others_compares_the_gain_of_the_place():
     means = {"None>SSM>GN": 0.9, "GN>SSM>None": 0.5, "None>SSM>LN": 0.6, "LN>SSM>None": 0.5}
-    rows = contrasts.difference_of_differences(frame(means), contrasts.place_against("GN", ["LN"]))
+    rows = run_tables.paired_steps(frame(means), contrasts.place_against("GN", ["LN"]))
     assert rows.step.tolist() == ["LN"]
     assert rows.difference.tolist() == pytest.approx([30])
 
