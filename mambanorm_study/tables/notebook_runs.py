@@ -4,7 +4,7 @@ README.md and notebook 00 repeat the questions; a test compares them with NOTEBO
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mambanorm.arms import Arm
 from mambanorm_study.basics.presets import arms
@@ -41,9 +41,9 @@ SEQUENCES = ("values", "tokens")
 WITHOUT_GRID = ("quick", "listops")
 
 
-@dataclass(frozen=True)
-class Request:
-    """Which runs a study asks its notebooks for.
+@dataclass(frozen=True, eq=False)
+class NotebookRuns(Mapping):
+    """Notebook → its runs of the study, which are listed when they are first read.
 
     tasks: None = the tasks of the scale. seeds: None = the seeds of the scale, or the recorded
     ones.
@@ -53,6 +53,30 @@ class Request:
     tasks: list[str] | None
     seeds: list[int] | None
     source: str | None
+    _listed: dict[str, list[RunConfig]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> list[RunConfig]:
+        if name not in self._listed:
+            self._listed[name] = RUNS[name](self)
+        return self._listed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(RUNS)
+
+    def __len__(self) -> int:
+        return len(RUNS)
+
+    def runs_of(self, name: str) -> list[RunConfig]:
+        """Return the runs of a notebook, and print which of the given tasks it does not use.
+
+        Raises ValueError for an unknown task, and if the notebook uses none of the tasks.
+        """
+        check_taken(name, self.tasks, self.scale)
+        used_tasks = {config.task for config in self[name]}
+        unused_tasks = [task for task in self.tasks or () if task not in used_tasks]
+        if unused_tasks:
+            print(f"Not used in this notebook: {', '.join(unused_tasks)}")
+        return self[name]
 
     @property
     def small_scale(self) -> str:
@@ -96,43 +120,43 @@ class Request:
         return configs
 
 
-def _start_here_runs(request: Request) -> list[RunConfig]:
-    tasks = request.tasks_of(["values"], small=True)[:1]
+def _start_here_runs(study: NotebookRuns) -> list[RunConfig]:
+    tasks = study.tasks_of(["values"], small=True)[:1]
     two_arms = [Arm("RMSN", "None"), Arm("RMSN", "GN")]
-    return grid(two_arms, tasks, scale=request.small_scale, seeds=1)
+    return grid(two_arms, tasks, scale=study.small_scale, seeds=1)
 
 
-def _normvary_runs(request: Request) -> list[RunConfig]:
+def _normvary_runs(study: NotebookRuns) -> list[RunConfig]:
     further_arms = [arm for arm in NORMVARY_ARMS if arm not in NORMVARY_CORE_ARMS]
-    core_runs = request.runs(NORMVARY_CORE_ARMS, request.tasks_of(SEQUENCES))
-    return unique(core_runs + request.runs(further_arms, request.grid_tasks()))
+    core_runs = study.runs(NORMVARY_CORE_ARMS, study.tasks_of(SEQUENCES))
+    return unique(core_runs + study.runs(further_arms, study.grid_tasks()))
 
 
-def _validation_runs(request: Request) -> list[RunConfig]:
+def _validation_runs(study: NotebookRuns) -> list[RunConfig]:
     """Return the runs of each comparison, listed one after another, because the arms of one
     comparison share more recorded seeds than all arms do.
     """
-    tasks = validation_tasks(request.scale, request.tasks)
+    tasks = validation_tasks(study.scale, study.tasks)
     core = [arm for arm in VALIDATION_ARMS if arm in NORMVARY_CORE_ARMS]
     comparisons = [core, arms("RMSN>SSM>None", "NormVary>SSM>LN"), arms("RMSN>SSM>LN")]
-    return unique(config for compared in comparisons for config in request.runs(compared, tasks))
+    return unique(config for compared in comparisons for config in study.runs(compared, tasks))
 
 
-def _autonorm_runs(request: Request) -> list[RunConfig]:
-    tasks = request.tasks_of(["vision", "table"], small=True)
+def _autonorm_runs(study: NotebookRuns) -> list[RunConfig]:
+    tasks = study.tasks_of(["vision", "table"], small=True)
     if not tasks:  # the runs of Mamba alone do not answer the notebook's question
         return []
-    seeds = AUTONORM_SEEDS[request.scale] if request.seeds is None else request.seeds
-    scale = request.small_scale
-    crossing = grid(CROSSING_ARMS, request.first_sequence(), scale=scale, seeds=seeds)
+    seeds = AUTONORM_SEEDS[study.scale] if study.seeds is None else study.seeds
+    scale = study.small_scale
+    crossing = grid(CROSSING_ARMS, study.first_sequence(), scale=scale, seeds=seeds)
     return autonorm_runs(tasks, scale, seeds) + crossing
 
 
-def _beyond_runs(request: Request) -> list[RunConfig]:
-    if request.scale != STUDY_SCALE:
-        return site_runs(request.scale, request.first_sequence(), request.seeds)
-    tasks = request.grid_tasks()[:1]
-    return request.runs(GATED_ARMS, [*tasks, *TEXTS] if tasks else [])
+def _beyond_runs(study: NotebookRuns) -> list[RunConfig]:
+    if study.scale != STUDY_SCALE:
+        return site_runs(study.scale, study.first_sequence(), study.seeds)
+    tasks = study.grid_tasks()[:1]
+    return study.runs(GATED_ARMS, [*tasks, *TEXTS] if tasks else [])
 
 
 @dataclass(frozen=True)
@@ -145,7 +169,7 @@ class Notebook:
 
     question: str
     takes: tuple[str, ...] = ()
-    runs: Callable[[Request], list[RunConfig]] | None = None
+    runs: Callable[[NotebookRuns], list[RunConfig]] | None = None
 
 
 NOTEBOOKS = {
@@ -159,25 +183,23 @@ NOTEBOOKS = {
     "03_type": Notebook(
         "the same norm before and after: which type?",
         SEQUENCES,
-        lambda request: request.runs(TYPE_ARMS, request.tasks_of(SEQUENCES)),
+        lambda study: study.runs(TYPE_ARMS, study.tasks_of(SEQUENCES)),
     ),
     "04_position": Notebook(
         "before or after the SSM?",
         SEQUENCES,
-        lambda request: request.runs(POSITION_ARMS, request.tasks_of(SEQUENCES)),
+        lambda study: study.runs(POSITION_ARMS, study.tasks_of(SEQUENCES)),
     ),
     "05_combination": Notebook(
         "which pair?",
         SEQUENCES,
-        lambda request: request.runs(
-            GRID_ARMS, request.grid_tasks() or request.tasks_of(SEQUENCES)
-        ),
+        lambda study: study.runs(GRID_ARMS, study.grid_tasks() or study.tasks_of(SEQUENCES)),
     ),
     "06_normvary": Notebook("can the norm be learned?", SEQUENCES, _normvary_runs),
     "07_diagnostics": Notebook(
         "why does it work?",
         SEQUENCES,
-        lambda request: grid(four_arms("BN"), scale=request.small_scale, seeds=1),
+        lambda study: grid(four_arms("BN"), scale=study.small_scale, seeds=1),
     ),
     "08_validation": Notebook(
         "does the proposal beat the original, and which of its norms brings the gain?",
@@ -187,7 +209,7 @@ NOTEBOOKS = {
     "09_vision": Notebook(
         "does it hold for images?",
         ("vision",),
-        lambda request: request.runs([*GRID_ARMS, *NORMVARY_ARMS], request.tasks_of(["vision"])),
+        lambda study: study.runs([*GRID_ARMS, *NORMVARY_ARMS], study.tasks_of(["vision"])),
     ),
     "10_autonorm": Notebook(
         "can a network choose its norm token by token, in a Transformer and in Mamba?",
@@ -210,37 +232,8 @@ NOTEBOOKS = {
 }
 
 
-class NotebookRuns(Mapping):
-    """Notebook → its runs, which are listed when they are first read."""
-
-    def __init__(self, request: Request):
-        self.request = request
-        self._functions = {name: one.runs for name, one in NOTEBOOKS.items() if one.runs}
-        self._runs: dict[str, list[RunConfig]] = {}
-
-    def __getitem__(self, name: str) -> list[RunConfig]:
-        if name not in self._runs:
-            self._runs[name] = self._functions[name](self.request)
-        return self._runs[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._functions)
-
-    def __len__(self) -> int:
-        return len(self._functions)
-
-    def runs_of(self, name: str) -> list[RunConfig]:
-        """Return the runs of a notebook, and print which of the given tasks it does not use.
-
-        Raises ValueError for an unknown task, and if the notebook uses none of the tasks.
-        """
-        tasks = self.request.tasks
-        check_taken(name, tasks, self.request.scale)
-        used_tasks = {config.task for config in self[name]}
-        unused_tasks = [task for task in tasks or () if task not in used_tasks]
-        if unused_tasks:
-            print(f"Not used in this notebook: {', '.join(unused_tasks)}")
-        return self[name]
+# Notebook → function that lists its runs, for the notebooks that have runs.
+RUNS = {name: notebook.runs for name, notebook in NOTEBOOKS.items() if notebook.runs}
 
 
 def notebook_runs(
@@ -257,12 +250,10 @@ def notebook_runs(
     """
     scale = study_scale(scale)
     return NotebookRuns(
-        Request(
-            scale=scale,
-            tasks=None if tasks is None else check_names("tasks", tasks),
-            seeds=None if seeds is None else check_seeds(seeds, scale),
-            source=source,
-        )
+        scale=scale,
+        tasks=None if tasks is None else check_names("tasks", tasks),
+        seeds=None if seeds is None else check_seeds(seeds, scale),
+        source=source,
     )
 
 
