@@ -31,9 +31,10 @@ from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.runs.store import stored_run
+from mambanorm_study.tables.diagnostics import headroom_facts
 from mambanorm_study.tables.experiments import deep_runs, inside_task
-from mambanorm_study.tables.growth import growth, norm_quantiles
-from mambanorm_study.tables.summaries import LEARNS, growth_facts, headroom_facts
+from mambanorm_study.tables.growth import growth, growth_facts, norm_quantiles
+from mambanorm_study.tables.summaries import LEARNS
 
 
 def comparison_rows(card: NormCard, task: str, evidence: Evidence) -> list[dict[str, Any]]:

@@ -285,6 +285,27 @@ def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict
 
 
 # --------------------------------------------------------------------------------------------------
+# the largest output of the scan (E1)
+
+
+@torch.no_grad()
+def headroom_facts(run: StoredRun) -> dict[str, float]:
+    """Return the column `headroom` of summaries.py: the decades between the scan's largest output
+    and float16's largest number, with the tested weights; 0 for a run that ended non-finite.
+    """
+    if run.facts["status"] == "diverged":
+        return {"headroom": 0.0}
+    config, model = run.config, stored_model(run)
+    data = load_task(config.task, config.scale, config.seed)
+    inputs, lengths, _ = data.test.batch(slice(0, summaries.ROWS))
+    with record_sites(model, "scan") as sites:
+        model(inputs, lengths)
+    largest = max(float(value.abs().amax()) for *_, value in sites.seen)
+    largest = max(largest, torch.finfo(torch.float32).tiny)
+    return {"headroom": math.log10(torch.finfo(torch.float16).max) - math.log10(largest)}
+
+
+# --------------------------------------------------------------------------------------------------
 # near a failure (H16)
 
 # The relative size of a disturbance of weights, the number of draws, and the smallest change of a

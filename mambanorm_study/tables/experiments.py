@@ -5,6 +5,7 @@ notebook_runs.py says which of them each notebook reads.
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm
@@ -134,11 +135,9 @@ def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     learning rate of FAILURES.
     """
     both_arms = [NO_NORM, Arm("RMSN", "RMSN")]
-    configs = []
-    for depth, lrs in FAILURES[scale].items():
-        for lr in lrs:
-            configs += _runs_to_failure(both_arms, scale, seeds, n_layers=depth, lr=lr)
-    return configs
+    settings = [(depth, lr) for depth, lrs in FAILURES[scale].items() for lr in lrs]
+    runs = [_runs_to_failure(both_arms, scale, seeds, n_layers=n, lr=lr) for n, lr in settings]
+    return list(chain.from_iterable(runs))
 
 
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
@@ -229,8 +228,7 @@ def autonorm_runs(tasks: Sequence[str], scale: str, seeds: int | Iterable[int]) 
 # The learning rates that every arm of a verdict may choose from, as multiples of the task's.
 LR_FACTORS = (0.4, 1.0, 2.5)
 
-# The ladder of learning rates, as multiples of the task's, up to a rate at which no arm of claim E2
-# trains.
+# The learning rates of claim E2, as multiples of the task's; at the highest one no arm trains.
 LADDER = (1.0, 2.5, 6.25, 15.6, 39.0)
 
 # Shares of a scale's steps with which claims are judged again, to show whether an arm learns faster
@@ -238,29 +236,23 @@ LADDER = (1.0, 2.5, 6.25, 15.6, 39.0)
 BUDGETS = (1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 
 
-def scaled_lr(task: str, scale: str, factor: float, model: str = "mamba") -> float:
-    """Return a multiple of the task's learning rate, rounded to three digits."""
-    return float(f"{factor * base_config(task, scale, model=model).lr:.3g}")
-
-
 @lru_cache(maxsize=256)
-def lr_grid(task: str, scale: str, model: str = "mamba") -> tuple[float, ...]:
-    """Return the learning rates that are tried for every arm of a model, the smallest first."""
-    return tuple(scaled_lr(task, scale, factor, model) for factor in LR_FACTORS)
-
-
-def ladder(task: str, scale: str) -> tuple[float, ...]:
-    """Return the learning rates of the ladder, the smallest first."""
-    return tuple(scaled_lr(task, scale, factor) for factor in LADDER)
+def lr_grid(
+    task: str, scale: str, model: str = "mamba", factors: tuple[float, ...] = LR_FACTORS
+) -> tuple[float, ...]:
+    """Return these multiples of the task's learning rate, each rounded to three digits: by default
+    the learning rates that every arm of a verdict may choose from.
+    """
+    lr = base_config(task, scale, model=model).lr
+    return tuple(float(f"{factor * lr:.3g}") for factor in factors)
 
 
 def ladder_runs(arms: Sequence[str], scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Return each arm and seed at every learning rate of the ladder, on the task of §4.6."""
+    """Return the runs of these arms at each learning rate of LADDER, on the task of §4.6."""
     task = inside_task(scale)
-    configs = []
-    for lr in ladder(task, scale):
-        configs += grid(arms, task, scale=scale, seeds=seeds, lr=lr)
-    return configs
+    lrs = lr_grid(task, scale, factors=LADDER)
+    runs_by_lr = [grid(arms, task, scale=scale, seeds=seeds, lr=lr) for lr in lrs]
+    return list(chain.from_iterable(runs_by_lr))
 
 
 def at_budget(task: str, scale: str, share: float) -> dict[str, Any]:

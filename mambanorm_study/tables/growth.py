@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mambanorm.inside import blocks_of, preserve_state, token_norms
 from mambanorm_study.basics.settings import FLAT
+from mambanorm_study.runs.result import StoredRun
 
 EXPONENTIAL = "exponential (log y ~ l)"
 # Name of a law → the function of depth l on which log y depends linearly.
@@ -105,6 +106,17 @@ def growth(y: pd.Series) -> dict[str, str | float]:
     if best.law == "flat" or abs(decades) <= FLAT:
         return _growth("no trend", decades, margin)
     return _growth(best.law, decades, margin, best.r2)
+
+
+def growth_facts(run: StoredRun) -> dict[str, float]:
+    """Return the columns `growth` and `law` of summaries.py: how the blocks' outputs grow with
+    depth in the run's last finite step; {} if its first step failed.
+    """
+    if "ring_step" not in run.diagnostics:
+        return {}
+    outputs = run.diagnostics["ring_outputs"][-1]  # (layers,)
+    law = growth(pd.Series(outputs, index=np.arange(len(outputs)) + 1))
+    return {"growth": law["decades_per_8"], "law": law["margin"]}
 
 
 def _growth(

@@ -16,20 +16,22 @@ from mambanorm.arms import Arm
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr, recorded_lr
 from mambanorm_study.tables.replication import to_replicate
-from mambanorm_study.tables.run_tables import check_frame, choose, paired, pairs_only, summarize
-
-
-def validation(runs: pd.DataFrame) -> pd.Series:
-    """Return the best validation accuracy of each run; chance where it diverged."""
-    check_frame(runs, ("best_val_accuracy", "status", "chance"))
-    return runs.best_val_accuracy.where(runs.status != "diverged", runs.chance)
+from mambanorm_study.tables.run_tables import (
+    check_frame,
+    choose,
+    paired_steps,
+    pairs_only,
+    summarize,
+)
 
 
 def partners(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the mean validation accuracy over seeds of each pair of two different norms on each
     task: task, n2, arm, validation.
     """
-    scored = pairs_only(runs.assign(validation=validation(runs)))
+    check_frame(runs, ("best_val_accuracy", "status", "chance"))
+    validation = runs.best_val_accuracy.mask(runs.status == "diverged", runs.chance)
+    scored = pairs_only(runs.assign(validation=validation))
     mixed = scored[(scored.n1 != "None") & (scored.n2 != "None") & (scored.n1 != scored.n2)]
     return mixed.groupby(["task", "n2", "arm"], sort=False).validation.mean().reset_index()
 
@@ -113,16 +115,15 @@ def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
 
 def against_chosen(runs: pd.DataFrame, read: pd.DataFrame) -> pd.DataFrame:
     """Return the chosen pair minus each other arm of `ways` (the frame `read`), over shared seeds:
-    rows of `paired` with the column way. An arm that two ways choose has one row.
+    rows of `paired_steps` with the column way. An arm that two ways choose has one row.
     """
     rows = []
     for task, table in read.groupby("task", sort=False):
         chosen = table.arm[table.way == "two steps"].iloc[0]
         rivals = table[table.arm != chosen].drop_duplicates("arm")
-        task_runs = runs[runs.task == task]
-        for rival in rivals.itertuples():
-            rows.append(paired(task_runs, chosen, rival.arm).assign(way=rival.way))
-    return pd.concat(rows, ignore_index=True)
+        steps = {rival.way: (chosen, rival.arm) for rival in rivals.itertuples()}
+        rows.append(paired_steps(runs[runs.task == task], steps))
+    return pd.concat(rows, ignore_index=True).rename(columns={"step": "way"})
 
 
 def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:

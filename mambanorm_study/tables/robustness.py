@@ -4,7 +4,6 @@ The severities are ours: S2 names noise and rotation, but gives no strength and 
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,6 @@ from mambanorm_study.runs import machine
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import accuracy, predict, to_device
 from mambanorm_study.runs.result import StoredRun
-from mambanorm_study.runs.store import find_run
 from mambanorm_study.tasks import Split, load_task
 
 # Kind of corruption → severities. Noise: the standard deviation of Gaussian noise, in standard
@@ -71,26 +69,16 @@ def rotated(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def stored_model(run: StoredRun) -> nn.Module:
-    """Return the model of a stored run with the weights of its best validation step."""
+    """Return the model of a stored run in eval mode, with the weights of its best validation
+    step.
+    """
     config = run.config
     model = build_model(config, load_task(config.task, config.scale, config.seed))
     model.load_state_dict(run.checkpoint)
-    return model
+    return model.eval()
 
 
-def trained_model(config: RunConfig, runs_dir: str | Path | None = None) -> nn.Module:
-    """Return the stored model of a config in eval mode. ValueError if the run is not stored."""
-    run = find_run(config, runs_dir)
-    if run is None:
-        raise ValueError(
-            f"run {config.run_id} ({config.task}, {config.arm}) is not stored: train it first"
-        )
-    return stored_model(run).eval()
-
-
-def robustness_table(
-    configs: Iterable[RunConfig], runs_dir: str | Path | None = None
-) -> pd.DataFrame:
+def robustness_table(runs: Iterable[StoredRun]) -> pd.DataFrame:
     """Return the accuracy of stored runs on corrupted test rows: one row for each run, kind and
     severity, with the columns COLUMNS. Severity 0 stands for clean rows.
 
@@ -98,9 +86,9 @@ def robustness_table(
     rows.
     """
     rows = []
-    for config in configs:
+    for run in runs:
+        config, model = run.config, stored_model(run)
         data = load_task(config.task, config.scale, config.seed)
-        model = trained_model(config, runs_dir)
         facts = [getattr(config, name) for name in FACTS]
         for kind in kinds_of(data.test):
             for severity in (0.0, *CORRUPTIONS[kind]):
@@ -109,6 +97,14 @@ def robustness_table(
                     predictions = predict(model, split, config, torch.device("cpu"), data.units)
                 rows.append((*facts, kind, severity, accuracy(predictions)))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def corrupted_facts(run: StoredRun) -> dict[str, float]:
+    """Return the columns `noise` and `rotation` of summaries.py: the accuracy on corrupted test
+    rows, mean over the severities.
+    """
+    table = robustness_table([run])
+    return table[table.severity > 0].groupby("kind").accuracy.mean().to_dict()
 
 
 def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:

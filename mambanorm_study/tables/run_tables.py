@@ -85,22 +85,24 @@ def check_frame(
 def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.DataFrame:
     """Return one row for each group of runs, in the order of the frame.
 
-    Columns: mean, sd, n, low and high (95 % t-interval) of test_accuracy; diverged, the number of
-    diverged runs; chance; best_val, the mean best validation accuracy. Failed runs are not counted
-    in n. Raises ValueError for a group whose runs differ in norm options, model or further sites.
+    Columns: mean, sd and n of test_accuracy; diverged, the number of diverged runs; chance;
+    best_val, the mean best validation accuracy; low and high, the 95 % t-interval of the mean test
+    accuracy. Failed runs are not counted in n. Raises ValueError for a group whose runs differ in
+    norm options, model or further sites.
     """
     check_frame(frame, (*by, "test_accuracy", "status", "chance", "best_val_accuracy"))
     _check_alike(frame, by)
-    groups = frame.assign(diverged=frame.status == "diverged").groupby(
-        list(by), sort=False, dropna=False
+    runs = frame.assign(diverged=frame.status == "diverged")
+    groups = runs.groupby(list(by), sort=False, dropna=False)
+    table = groups.agg(
+        mean=("test_accuracy", "mean"),
+        sd=("test_accuracy", "std"),
+        n=("test_accuracy", "count"),
+        diverged=("diverged", "sum"),
+        chance=("chance", "mean"),
+        best_val=("best_val_accuracy", "mean"),
     )
-    accuracy = groups.test_accuracy
-    intervals = [t_interval(values.dropna()) for _, values in accuracy]
-    table = accuracy.agg(mean="mean", sd="std", n="count")
-    table[["low", "high"]] = intervals
-    table["diverged"] = groups.diverged.sum()
-    table["chance"] = groups.chance.mean()
-    table["best_val"] = groups.best_val_accuracy.mean()
+    table[["low", "high"]] = [t_interval(values.dropna()) for _, values in groups.test_accuracy]
     return table.reset_index()
 
 

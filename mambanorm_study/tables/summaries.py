@@ -86,18 +86,18 @@ def _readers(
     tests: pd.DataFrame, runs_dir: str | Path | None, again: bool
 ) -> Iterator[tuple[str, Reader]]:
     """Yield the id of each run that a claim uses, with the function that reads it."""
+    from mambanorm_study.tables import diagnostics, growth, robustness  # these import torch
+
     for scale, runs in tests.groupby("scale"):
         seeds = sorted({int(seed) for seed in runs.seed})
         failing, deep = failing_runs(scale, seeds), deep_runs(scale, seeds)
         readers = [
-            (growth_runs(scale, seeds=seeds), growth_facts),
+            (growth_runs(scale, seeds=seeds), growth.growth_facts),
             (failing, partial(_beside_failing, sigma_facts, runs_dir)),
             (deep, weight_facts),
-            (deep, headroom_facts),
+            (deep, diagnostics.headroom_facts),
         ]
         if again:
-            from mambanorm_study.tables import diagnostics
-
             both_arms = [config for config in failing if config.arm in (NONE, BOTH)]
             readers.append(
                 (both_arms, partial(_beside_failing, diagnostics.failing_facts, runs_dir))
@@ -107,7 +107,7 @@ def _readers(
     finished = tests[tests.status == "ok"]
     if again:
         images = finished[finished.arm.isin(CORRUPTED_ARMS) & finished.task.isin(VISION_TASKS)]
-        yield from ((run_id, corrupted_facts) for run_id in images.run_id)
+        yield from ((run_id, robustness.corrupted_facts) for run_id in images.run_id)
     texts = finished[finished.task.isin(LANGUAGE_TASKS)]
     yield from ((run_id, text_facts) for run_id in texts.run_id)
 
@@ -115,20 +115,6 @@ def _readers(
 def _beside_failing(read: Callable, runs_dir: str | Path | None, run: StoredRun) -> dict:
     """Read a run together with the run without norms that has its settings and seed."""
     return read(run, find_run(run.config.but(arm=NONE), runs_dir))
-
-
-def growth_facts(run: StoredRun) -> dict[str, float]:
-    """Return how the blocks' outputs grow with depth in the run's last finite step; {} if its first
-    step failed.
-    """
-    arrays = run.diagnostics
-    if "ring_step" not in arrays:
-        return {}
-    from mambanorm_study.tables.growth import growth
-
-    outputs = arrays["ring_outputs"][-1]  # (layers,)
-    law = growth(pd.Series(outputs, index=np.arange(len(outputs)) + 1))
-    return {"growth": law["decades_per_8"], "law": law["margin"]}
 
 
 def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
@@ -156,7 +142,7 @@ def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
     """Return the recorded steps of a run with finite weights, (T,), and the singular values at
     these steps, (T, layers, k).
     """
-    from mambanorm_study.runs.weight_log import sigma_history
+    from mambanorm_study.runs.weight_log import sigma_history  # imports torch
 
     steps, sigma = sigma_history(run.diagnostics)
     finite = np.isfinite(sigma).all(axis=(1, 2))
@@ -170,16 +156,6 @@ def text_facts(run: StoredRun) -> dict[str, float]:
     return {"late_gain": float(before - losses.val_loss.min()) / math.log(2)}
 
 
-def corrupted_facts(run: StoredRun) -> dict[str, float]:
-    """Return the accuracy with noise and with rotation, each the mean over its severities. All arms
-    have the same corrupted rows.
-    """
-    from mambanorm_study.tables.robustness import robustness_table
-
-    table = robustness_table([run.config], run.path.parent)
-    return table[table.severity > 0].groupby("kind").accuracy.mean().to_dict()
-
-
 def weight_facts(run: StoredRun) -> dict[str, float]:
     """Return how unevenly the weight norms of the blocks grew, from initialization to the last
     snapshot with finite weights.
@@ -187,28 +163,6 @@ def weight_facts(run: StoredRun) -> dict[str, float]:
     blocks = np.linalg.norm(run.diagnostics["part_norms"], axis=2)  # (T, layers)
     growth = blocks[np.isfinite(blocks).all(axis=1)][-1] / blocks[0]
     return {"unevenness": float(np.log10(growth.max() / growth.min()))}
-
-
-def headroom_facts(run: StoredRun) -> dict[str, float]:
-    """Return the decades between the scan's largest output and float16's largest number, with the
-    tested weights; 0 for a run that ended non-finite.
-    """
-    if run.facts["status"] == "diverged":
-        return {"headroom": 0.0}
-    import torch
-
-    from mambanorm.inside import record_sites
-    from mambanorm_study.tables.robustness import trained_model
-    from mambanorm_study.tasks import load_task
-
-    model = trained_model(run.config, run.path.parent)
-    data = load_task(run.config.task, run.config.scale, run.config.seed)
-    inputs, lengths, _ = data.test.batch(slice(0, ROWS))
-    with torch.no_grad(), record_sites(model, "scan") as sites:
-        model(inputs, lengths)
-    largest = max(float(value.abs().amax()) for *_, value in sites.seen)
-    largest = max(largest, torch.finfo(torch.float32).tiny)
-    return {"headroom": math.log10(torch.finfo(torch.float16).max) - math.log10(largest)}
 
 
 # A model has learned if its accuracy is at least LEARNS points above chance. A learning rate trains

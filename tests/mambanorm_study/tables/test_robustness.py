@@ -7,7 +7,7 @@ import torch
 
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.run import train
-from mambanorm_study.runs.store import save_run
+from mambanorm_study.runs.store import find_run, save_run
 from mambanorm_study.tables import robustness
 from mambanorm_study.tables.robustness import (
     against,
@@ -74,7 +74,7 @@ def test_a_table_has_every_severity_and_the_run_itself_at_zero(tmp_path, monkeyp
         save_run(result, tmp_path)
         accuracies[config.run_id] = result.test_accuracy
     monkeypatch.setattr(robustness, "CORRUPTIONS", {"noise": (0.5, 50.0), "rotation": (45.0,)})
-    table = robustness_table(configs, tmp_path)
+    table = robustness_table([find_run(config, tmp_path) for config in configs])
     assert len(table) == 4 * (3 + 2)
     clean = table[table.severity == 0].groupby("run_id").accuracy.agg(["min", "max"])
     assert clean["min"].to_dict() == clean["max"].to_dict() == pytest.approx(accuracies)
@@ -115,8 +115,3 @@ def test_latency_is_measured_for_one_row_and_for_a_batch():
     assert (table.low > 0).all()
     assert (table.low <= table.ms).all()
     assert np.isfinite(table.high).all()
-
-
-def test_a_run_that_is_not_stored_is_named(tmp_path):
-    with pytest.raises(ValueError, match="is not stored: train it first"):
-        robustness_table([base_config("digits", "smoke")], tmp_path)

@@ -21,8 +21,8 @@ from mambanorm_study.runs.store import find_run, save_run
 from mambanorm_study.runs.sweep import sweep
 from mambanorm_study.tables import diagnostics, experiments, summaries
 from mambanorm_study.tables.experiments import deep_runs, failing_runs, growth_runs
-from mambanorm_study.tables.growth import growth
-from mambanorm_study.tables.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
+from mambanorm_study.tables.growth import growth, growth_facts
+from mambanorm_study.tables.summaries import sigma_facts, weight_facts, with_summaries
 
 SCALE, NONE = "smoke", "None>SSM>None"
 
