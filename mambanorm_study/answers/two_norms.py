@@ -135,7 +135,7 @@ def proposal_or_original(
 
     For each task it says which single step brings more, whether the gains add up, how the proposals
     and LN compare with RMSN→None, and what learning brings. steps: `tables.paired_steps` of Table
-    2's step taken apart. beyond: `run_tables.paired_steps` of `contrasts.interaction`.
+    2's step taken apart. beyond: `run_tables.paired_steps` of `contrasts.INTERACTION`.
     printed: the paper's gain by task, in points. not_run: tasks of Table 2 that were not trained.
     """
     lines = []

@@ -16,6 +16,6 @@ summaries.py            numbers on the inside of each run, as columns of the run
 scores.py               a run frame → the numbers that arms are compared by
 robustness.py           trained models on corrupted rows, latency, classical models of tables
 norm_catalog.py         the registry of norms as tables, and the costs of norms and arms
-plan.py                 the cost of a run before it starts; estimate.py: the time of missing runs
+plan.py                 the cost of runs before they start
 replication.py          the reader's machine trains compared arms once more
 """

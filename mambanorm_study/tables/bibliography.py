@@ -58,25 +58,18 @@ def _row(entry) -> dict[str, str]:
     }
 
 
-def find_reference(name: str) -> pd.Series:
-    """Return the source with this key, label or number (S1 to S5).
-
-    Raises ValueError for an unknown name; the message has the nearest name.
-    """
-    table = bibliography()
-    names = pd.DataFrame({"key": table.index, "label": table.label, "number": table.source})
-    matches = table[(names == name).any(axis=1)]
-    if not name or matches.empty:
-        raise unknown("source", name, [*names.key, *names.label, *filter(None, names.number)])
-    return matches.iloc[0]
-
-
 def references(*names: str) -> pd.DataFrame:
     """Return the sources as a table, indexed by label: title, authors, published, note, link.
 
     names: keys, labels or numbers (S1 to S5); none = all sources. Raises ValueError for an unknown
-    name.
+    name; the message has the nearest one.
     """
-    chosen = pd.DataFrame([find_reference(name) for name in names]) if names else bibliography()
-    table = chosen.rename(columns={"url": "link"}).set_index(chosen.label.rename("source"))
-    return table[["title", "authors", "published", "note", "link"]]
+    table = bibliography()
+    keys = pd.concat([pd.Series(table.index, known) for known in (table.source, table.label)])
+    keys = {key: key for key in table.index} | keys.drop("").to_dict()
+    for name in names:
+        if name not in keys:
+            raise unknown("source", name, keys)
+    chosen = table.loc[[keys[name] for name in names or table.index]]
+    chosen = chosen.rename(columns={"url": "link"}).set_index(chosen.label.rename("source"))
+    return chosen[["title", "authors", "published", "note", "link"]]

@@ -4,7 +4,6 @@ Differences are percentage points of test accuracy. Intervals are 95 % t-interva
 corrected for several comparisons.
 """
 
-import math
 from collections.abc import Iterable
 
 import pandas as pd
@@ -22,9 +21,16 @@ from mambanorm_study.tables.run_tables import (
     points,
     summarize,
     t_interval,
+    with_value,
 )
 
 Four = tuple[str, str, str, str]
+# Steps for `paired_steps`, one for each N2: NormVary − RMSN before the SSM with this N2, minus
+# NormVary − RMSN without a norm after the SSM.
+INTERACTION: dict[str, Four] = {
+    n2: (f"NormVary>SSM>{n2}", f"RMSN>SSM>{n2}", "NormVary>SSM>None", "RMSN>SSM>None")
+    for n2 in ("GN", "LN")
+}
 COLUMNS = ["task", "site", "norm", "arm", "gain", "low", "high", "n", "per_seed", "unit"]
 
 
@@ -54,14 +60,6 @@ def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
-def interaction(after: Iterable[str] = ("GN", "LN")) -> dict[str, Four]:
-    """Return steps for `paired_steps`, one for each N2: NormVary − RMSN before the SSM with this
-    N2, minus NormVary − RMSN without a norm after the SSM.
-    """
-    without = ("NormVary>SSM>None", "RMSN>SSM>None")
-    return {n2: (f"NormVary>SSM>{n2}", f"RMSN>SSM>{n2}", *without) for n2 in after}
-
-
 def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the gain of each arm with a norm at one further site over MAMBA_ARM, over shared
     seeds, one row for each task, norm and site.
@@ -72,25 +70,16 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
     """
     check_frame(frame, ("task", "arm", "seed", "test_accuracy", "status"))
     rows = []
-    for task, runs in frame.groupby("task", sort=False):
-        scored, unit = _scored(runs, task)
-        mamba = by_seed(scored, task, str(MAMBA_ARM), "score")
-        for arm in scored.arm.unique():
+    for task, runs in with_value(frame).groupby("task", sort=False):
+        sign, unit = (-1, "bits a character saved") if task in LANGUAGE_TASKS else (1, "points")
+        mamba = by_seed(runs, task, str(MAMBA_ARM), "value")
+        for arm in runs.arm.unique():
             parsed = Arm.parse(arm)
             if parsed[:2] == MAMBA_ARM[:2] and len(parsed.more) == 1:
-                gains = (by_seed(scored, task, arm, "score") - mamba).dropna()
+                gains = sign * (by_seed(runs, task, arm, "value") - mamba).dropna()
                 numbers = (gains.mean(), *t_interval(gains), len(gains), gains.tolist())
                 rows.append((task, *parsed.more[0], arm, *numbers, unit))
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _scored(runs: pd.DataFrame, task: str) -> tuple[pd.DataFrame, str]:
-    """Return the runs of one task with the column score (higher is better), and its unit."""
-    diverged = runs.status == "diverged"
-    if task in LANGUAGE_TASKS:
-        bits = -runs.test_loss.mask(diverged, runs.chance_loss) / math.log(2)
-        return runs.assign(score=bits), "bits a character saved"
-    return runs.assign(score=100 * runs.test_accuracy.mask(diverged, runs.chance)), "points"
 
 
 # --------------------------------------------------------------------------------------------------

@@ -346,24 +346,25 @@ def near_failure(model: nn.Module, config: RunConfig) -> tuple[float, float]:
     data = load_task(config.task, config.scale, config.seed)
     inputs, lengths, labels = data.val.batch(slice(0, summaries.ROWS))
 
-    def losses() -> Tensor:
-        return F.cross_entropy(model(inputs, lengths).double(), labels, reduction="none")
+    def losses(weights: dict[str, Tensor]) -> Tensor:
+        logits = torch.func.functional_call(model, weights, (inputs, lengths))
+        return F.cross_entropy(logits.double(), labels, reduction="none")
 
     def log_change(blocks: nn.ModuleList) -> float:
         generator = torch.Generator().manual_seed(config.seed)
-        undisturbed = losses()
-        weights = [(p, p.clone()) for p in blocks.parameters()]
+        disturbed = set(blocks.parameters())
         changes = []
         for _ in range(DRAWS):
-            for p, weight in weights:
-                noise = torch.randn(weight.shape, generator=generator)
-                p.copy_(weight * (1 + DISTURBANCE * noise))
-            changes.append((losses() - undisturbed).abs().nan_to_num(nan=math.inf))
-        for p, weight in weights:
-            p.copy_(weight)
+            weights = {
+                name: p * (1 + DISTURBANCE * torch.randn(p.shape, generator=generator))
+                for name, p in model.named_parameters()
+                if p in disturbed
+            }
+            changes.append((losses(weights) - undisturbed).abs().nan_to_num(nan=math.inf))
         return math.log10(np.clip(float(torch.cat(changes).median()), LEAST, 1 / LEAST))
 
     model.eval()
+    undisturbed = losses({})
     logits = model(inputs, lengths).double()
     probabilities = logits[logits.isfinite().all(-1)].softmax(-1)
     entropy = float(torch.special.entr(probabilities).sum(-1).mean())

@@ -4,7 +4,7 @@ notebook_runs.py says which of them each notebook reads.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -190,9 +190,13 @@ def fixed_runs(
 
     question: "growth", "deep", "failing", "failure" or "ladder".
     """
-    if question == "ladder":
-        return ladder_runs(list(arms), scale, seeds)
-    lists = dict(growth=growth_runs, deep=deep_runs, failing=failing_runs, failure=failure_runs)
+    lists = dict(
+        growth=growth_runs,
+        deep=deep_runs,
+        failing=failing_runs,
+        failure=failure_runs,
+        ladder=partial(ladder_runs, list(arms)),
+    )
     return [config for config in lists[question](scale, seeds=seeds) if config.arm in arms]
 
 

@@ -12,16 +12,15 @@ from scipy import special
 
 from mambanorm_study.runs.presets import TEXTS
 
-LEVEL = 0.95
 FEWEST = 3  # values that a prediction interval needs
 
 
-def t_interval(values: Iterable[float], level: float = LEVEL) -> tuple[float, float]:
-    """Return the ends of the t-interval of the mean; NaN for fewer than two values."""
+def t_interval(values: Iterable[float]) -> tuple[float, float]:
+    """Return the ends of the 95 % t-interval of the mean; NaN for fewer than two values."""
     values = np.asarray(list(values), float)
     if len(values) < 2:
         return float("nan"), float("nan")
-    half = t_quantile(len(values) - 1, (1 - level) / 2) * values.std(ddof=1) / np.sqrt(len(values))
+    half = t_quantile(len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
 
 
@@ -32,17 +31,15 @@ def t_quantile(df: int, one_sided: float = 0.025) -> float:
 
 
 @lru_cache(maxsize=4096)
-def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]:
+def clopper_pearson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Return the ends of the exact (Clopper–Pearson) interval of a rate, from k events in n trials.
 
-    Raises ValueError unless 0 ≤ k ≤ n and n ≥ 1.
+    Raises ValueError unless 0 ≤ k ≤ n.
     """
-    if not 0 <= k <= n or n < 1:
-        raise ValueError(f"k of n events needs 0 ≤ k ≤ n and n ≥ 1, got {k} of {n}")
-    tail = (1 - level) / 2  # the ends are quantiles of beta distributions
-    low = float(special.betaincinv(k, n - k + 1, tail)) if k else 0.0
-    high = float(special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
-    return low, high
+    from scipy import stats  # imported here: it takes half a second
+
+    interval = stats.binomtest(k, n).proportion_ci(level)
+    return float(interval.low), float(interval.high)
 
 
 def k_of_n(k: int, n: int) -> str:
@@ -51,14 +48,14 @@ def k_of_n(k: int, n: int) -> str:
     return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"
 
 
-def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """Return the ends of the interval for one more value from the normal distribution of these
+def prediction_interval(values: np.ndarray) -> tuple[float, float]:
+    """Return the ends of the 95 % interval for one more value from the normal distribution of these
     values; NaN for fewer than FEWEST values.
     """
     n = len(values)
     if n < FEWEST:
         return np.nan, np.nan
-    half = t_quantile(n - 1, (1 - level) / 2) * np.std(values, ddof=1) * np.sqrt(1 + 1 / n)
+    half = t_quantile(n - 1) * np.std(values, ddof=1) * np.sqrt(1 + 1 / n)
     return float(np.mean(values) - half), float(np.mean(values) + half)
 
 

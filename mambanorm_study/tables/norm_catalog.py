@@ -96,37 +96,34 @@ def partition(axes: Sequence[str]) -> str:
 
 
 def norm_costs(
-    rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15
+    rows: int = 16,
+    length: int = 128,
+    channels: int = 64,
+    repeats: int = 15,
+    names: Iterable[str] = tuple(NORMS),
 ) -> pd.DataFrame:
     """Return the time of a forward and a backward pass of each norm on (rows, length, channels),
     fastest first.
 
     Columns: norm; ms (median); ratio, low and high (median and quartiles of the time divided by
     LN's median); parameters and buffers for 64 channels. All norms are timed in turn, `repeats`
-    times, so that a busy moment slows all of them.
+    times, so that a busy moment slows all of them. names: the norms, LN among them.
     """
     x = torch.randn(rows, length, channels, requires_grad=True)
-    times = in_turn({name: create_norm(name, channels) for name in NORMS}, x, repeats)
+    weight = torch.randn_like(x)
+    norms = {name: create_norm(name, channels) for name in names}
+
+    def step(norm: nn.Module) -> None:
+        norm(x).backward(weight)
+
+    rounds = []
+    for _ in range(2 + repeats):
+        rounds.append({name: timeit(partial(step, norm), number=1) for name, norm in norms.items()})
+    times = pd.DataFrame(rounds)[2:]  # the first rounds may compile a kernel
     table = pd.DataFrame({"ms": 1e3 * times.median()})
     table[["ratio", "low", "high"]] = times.div(times["LN"].median()).quantile([0.5, 0.25, 0.75]).T
     table = table.join(norm_table()[["parameters", "buffers"]])
     return table.sort_values("ratio").rename_axis("norm").reset_index()
-
-
-def in_turn(modules: dict[str, nn.Module], x: Tensor, repeats: int) -> pd.DataFrame:
-    """Return the seconds of each module's forward and backward pass, one row for each round.
-
-    Two more rounds come first and are discarded.
-    """
-    weight = torch.randn_like(x)
-
-    def step(module: nn.Module) -> None:
-        module(x).backward(weight)
-
-    rounds = []
-    for _ in range(repeats + 2):
-        rounds.append({name: timeit(partial(step, m), number=1) for name, m in modules.items()})
-    return pd.DataFrame(rounds)[2:]
 
 
 def costs_of(name: str) -> pd.DataFrame:
@@ -134,24 +131,22 @@ def costs_of(name: str) -> pd.DataFrame:
 
     Columns: shape; ms, the median time of a forward and a backward pass; kept, the bytes that the
     forward pass saves for the backward pass, divided by the bytes of x; kept_rmsn, the same ratio
-    of RMSN; over_rmsn and over_ln, the time divided by that of RMSN and of LN. The three norms are
-    timed in turn.
+    of RMSN; over_rmsn and over_ln, the time divided by that of RMSN and of LN.
     """
     rows = []
     for shape in SIZES:
+        names = dict.fromkeys((name, "RMSN", "LN"))
+        ms = norm_costs(*shape, repeats=7, names=names).set_index("norm").ms
         x = torch.randn(shape, requires_grad=True)
-        norms = {n: create_norm(n, shape[-1]) for n in dict.fromkeys((name, "RMSN", "LN"))}
-        norms[name](x, None)  # the first pass may compile a kernel
-        times = in_turn(norms, x, repeats=7).median()
-        bytes_of_x = x.numel() * x.element_size()
+        saved = {n: saved_bytes(partial(create_norm(n, shape[-1]), x)) for n in names}
         rows.append(
             {
                 "shape": " × ".join(map(str, shape)),
-                "ms": 1e3 * times[name],
-                "kept": saved_bytes(partial(norms[name], x)) / bytes_of_x,
-                "kept_rmsn": saved_bytes(partial(norms["RMSN"], x)) / bytes_of_x,
-                "over_rmsn": times[name] / times["RMSN"],
-                "over_ln": times[name] / times["LN"],
+                "ms": ms[name],
+                "kept": saved[name] / x.nbytes,
+                "kept_rmsn": saved["RMSN"] / x.nbytes,
+                "over_rmsn": ms[name] / ms["RMSN"],
+                "over_ln": ms[name] / ms["LN"],
             }
         )
     return pd.DataFrame(rows)
@@ -172,9 +167,8 @@ def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
         forward()
-    for parameter in parameters:
-        bytes_of_storage.pop(parameter.untyped_storage().data_ptr(), None)
-    return sum(bytes_of_storage.values())
+    known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    return sum(n for address, n in bytes_of_storage.items() if address not in known)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -184,23 +178,24 @@ def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()
 @lru_cache(64)
 def arm_parameters(arm: str, *, weightless: bool = False) -> dict[str, int]:
     """Return the number of parameters of each part of a digits classifier at scale quick with this
-    arm: stem, N1, mixers, N2, further (norms at further sites, if there are any) and head.
+    arm: stem, N1, mixers, N2, further (norms at further sites, if they have any) and head.
 
     All blocks are counted together. weightless: the norms at further sites have no γ and β, as in
     Falcon-Mamba.
     """
-    further_sites = [site for site, _ in Arm.parse(arm).more]
-    options = {site: {"affine": False} for site in further_sites} if weightless else {}
+    options = {site: {"affine": False} for site, _ in Arm.parse(arm).more} if weightless else {}
     config = base_config("digits", "quick", arm=arm, norm_options=options)
     model = build_model(config, load_task("digits", "quick", 0))
-    parameters = dict.fromkeys(["stem", "N1", "mixers", "N2"], 0)
-    if further_sites:
-        parameters["further"] = sum(_count(block.more) for block in model.blocks)
-    parameters["stem"], parameters["head"] = _count(model.stem), _count(model.head)
-    parameters["N1"] = sum(_count(block.n1) for block in model.blocks)
-    parameters["N2"] = sum(_count(block.n2) for block in model.blocks)
+    parameters = {
+        "stem": _count(model.stem),
+        "N1": sum(_count(block.n1) for block in model.blocks),
+        "mixers": 0,
+        "N2": sum(_count(block.n2) for block in model.blocks),
+        "further": sum(_count(block.more) for block in model.blocks),
+        "head": _count(model.head),
+    }
     parameters["mixers"] = _count(model) - sum(parameters.values())
-    return parameters
+    return {part: n for part, n in parameters.items() if n or part != "further"}
 
 
 def _count(module: nn.Module) -> int:

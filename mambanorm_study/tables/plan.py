@@ -1,14 +1,17 @@
-"""The cost of a run before it starts: parameters, tokens, FLOPs, memory and hours on this machine.
+"""The cost of runs before they start: parameters, tokens, FLOPs, memory and hours on this machine.
 
-No data are needed for a task that states its shape.
+`plan` is about one run, `dry_run` about the runs that the store lacks. No data are needed for a
+task that states its shape.
 
 Glossary: B rows of a batch, L positions of a row; D, E, N as in `mambanorm/block.py`.
 """
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import numba
 import pandas as pd
 import torch
 from torch import nn
@@ -16,17 +19,14 @@ from torch.utils.benchmark import Timer
 
 from mambanorm.inside import blocks_of
 from mambanorm.kernels.threads import exactly_threads
+from mambanorm_study.basics.atomic import writable_folder
 from mambanorm_study.basics.checks import check_kind
-from mambanorm_study.basics.text import digits, prefixed
+from mambanorm_study.basics.text import digits, plural, prefixed, spell
 from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
-from mambanorm_study.models.transformer import TransformerBlock
-from mambanorm_study.models.vision import VSSBlock
-from mambanorm_study.runs import machine
+from mambanorm_study.models import transformer, vision
+from mambanorm_study.runs import evaluation, grid, machine, regimen, store
 from mambanorm_study.runs.build import build_model
-from mambanorm_study.runs.evaluation import autocast
-from mambanorm_study.runs.grid import config_list
-from mambanorm_study.runs.regimen import Targets, loss_of
 from mambanorm_study.runs.run import check_data
 from mambanorm_study.runs.training_state import optimizer_of
 from mambanorm_study.tables.norm_catalog import saved_bytes
@@ -63,12 +63,11 @@ def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
     memory of the parameters with gradients and optimizer, and of the tensors that a forward pass
     saves for the backward pass. `bytes`, `seconds_per_step` and `hours`, evaluations included, are
     measured in a few steps on random data; they are NaN unless `measured`. Raises ValueError for an
-    unknown task and for a model that does not fit in this machine's memory, TypeError unless config
-    is a RunConfig.
+    unknown task, for a batch larger than the data and for a model that does not fit in this
+    machine's memory, TypeError unless config is a RunConfig.
     """
     check_kind("config", config, RunConfig, "base_config")
-    shape = shape_of(config)
-    model = _build(config, shape)
+    model, shape = _untrained_model(config)
     parameters = sum(p.numel() for p in model.parameters())
     flops_per_step = 3 * config.batch_size * row_flops(model, shape.length)
     seconds_per_step = activation_bytes = math.nan
@@ -95,7 +94,7 @@ def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
 
 def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
     """Return `plan` of several configs, one row each."""
-    return pd.DataFrame([plan(config, measured=measured) for config in config_list(configs)])
+    return pd.DataFrame([plan(config, measured=measured) for config in grid.config_list(configs)])
 
 
 def table_text(table: pd.DataFrame) -> str:
@@ -109,21 +108,14 @@ def table_text(table: pd.DataFrame) -> str:
     return markdown_table(texts.fillna("–").set_index("task"))
 
 
-def check_trainable(configs: list[RunConfig]) -> None:
-    """Raise ValueError for runs whose model cannot be built or whose batch is larger than the data.
+def _untrained_model(config: RunConfig) -> tuple[nn.Module, Shape]:
+    """Return the model of a config and the shape of its data.
 
-    Of runs that differ in seed and learning rate only, one is checked. No data are loaded.
+    Raises ValueError if the batch is larger than the data, and if training the model needs more
+    memory than this machine has.
     """
-    for config in {config.but(seed=0, lr=1.0): config for config in configs}.values():
-        shape = shape_of(config)
-        check_data(config, shape)
-        _build(config, shape)
-
-
-def _build(config: RunConfig, shape: Shape) -> nn.Module:
-    """Return the model of a config. Raise ValueError if training it needs more memory than this
-    machine has.
-    """
+    shape = shape_of(config)
+    check_data(config, shape)
     # in_proj has 2·expand·D² weights, out_proj expand·D²
     weights = 3 * config.n_layers * config.expand * config.d_model**2
     needed, available = BYTES_OF_PARAMETER * weights, machine.memory()
@@ -132,7 +124,7 @@ def _build(config: RunConfig, shape: Shape) -> nn.Module:
             f"training {prefixed(weights)} weights takes {prefixed(needed)}B of memory, and this "
             f"machine has {prefixed(available)}B: choose a smaller model"
         )
-    return build_model(config, shape)
+    return build_model(config, shape), shape
 
 
 def shape_of(config: RunConfig) -> Shape:
@@ -184,12 +176,12 @@ def row_flops(model: nn.Module, length: int) -> int:
     merging = getattr(model, "merging", {})
     for depth, (_, block) in enumerate(blocks_of(model), start=1):
         flops += 2 * length * _product_weights(block)
-        if isinstance(block, TransformerBlock):
+        if isinstance(block, transformer.TransformerBlock):
             flops += 4 * length**2 * block.d_model
             if block.squeeze is not None:
                 flops -= 2 * (length - 1) * _product_weights(block.squeeze)
         else:
-            directions = 4 if isinstance(block, VSSBlock) else 1
+            directions = 4 if isinstance(block, vision.VSSBlock) else 1
             flops += length * directions * block.d_inner * (7 * block.d_state + 3)
         if str(depth) in merging:
             length //= 4
@@ -224,8 +216,8 @@ def measure(model: nn.Module, config: RunConfig, shape: Shape) -> tuple[float, f
         inputs, labels = shape.batch(rows).to(device), shape.labels(rows).to(device)
 
     def train_step() -> None:
-        with autocast(config, device):
-            loss = loss_of(model(inputs, None), Targets(labels), config)
+        with evaluation.autocast(config, device):
+            loss = regimen.loss_of(model(inputs, None), regimen.Targets(labels), config)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -235,3 +227,67 @@ def measure(model: nn.Module, config: RunConfig, shape: Shape) -> tuple[float, f
         timer = Timer("step()", globals={"step": train_step}, num_threads=config.threads)
         seconds = timer.blocked_autorange(min_run_time=SECONDS_TIMED).median
     return seconds * config.batch_size / rows, activation_bytes * rows_at_once / rows
+
+
+# --------------------------------------------------------------------------------------------------
+# the runs that the store lacks
+
+
+def dry_run(
+    configs: Iterable[RunConfig],
+    *,
+    runs_dir: str | Path | None = None,
+    workers: int | str = "auto",
+    scheduler: str | None = None,
+) -> str:
+    """Return how many of the runs are stored and missing, and about how long the missing ones take,
+    as text. No run is trained.
+
+    Raises ValueError for runs whose model cannot be built or whose batch is larger than the data,
+    OSError for a store that cannot be written to.
+    """
+    configs = grid.unique(configs)
+    missing, folder = store.missing_runs(configs, runs_dir), store.runs_dir(runs_dir)
+    stored = f"{len(configs) - len(missing)} in the store ({folder})"
+    text = f"{plural(len(configs), 'run')} asked for, {stored}, {len(missing)} missing"
+    if not missing:
+        return text
+    writable_folder(folder, "the run store")
+    # of runs that differ in seed and learning rate only, one is checked
+    for config in {config.but(seed=0, lr=1.0): config for config in missing}.values():
+        _untrained_model(config)
+    return f"{text}\n{how_long(missing, workers=workers, scheduler=scheduler)[1]}"
+
+
+def how_long(
+    missing: list[RunConfig], *, workers: int | str, scheduler: str | None
+) -> tuple[float, str]:
+    """Return about how many seconds the runs take to train, and a sentence that says so."""
+    # imported here, so that Dask is not loaded where no run is missing
+    from mambanorm_study.runs.cluster import count_workers
+
+    count = max(1, count_workers(missing, workers, scheduler))
+    seconds = training_seconds(missing) / count
+    tasks = ", ".join(dict.fromkeys(config.task for config in missing))
+    basis = f"judged by a few steps of one run on {tasks}, timed just now"
+    return (
+        seconds,
+        f"Training takes about {spell(seconds)} with {plural(count, 'worker')} ({basis})",
+    )
+
+
+def training_seconds(configs: list[RunConfig]) -> float:
+    """Return about how many seconds the runs take to train one after another.
+
+    One run of each task, number of threads and kind of model is timed, with all threads of this
+    process if the run has more.
+    """
+    seconds_per_cost: dict[tuple, float] = {}
+    seconds = 0.0
+    for config in configs:
+        kind, cost = (config.task, config.threads, config.model), grid.relative_cost(config)
+        if kind not in seconds_per_cost:
+            threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
+            seconds_per_cost[kind] = 3600 * plan(config.but(threads=threads))["hours"] / cost
+        seconds += seconds_per_cost[kind] * cost
+    return seconds

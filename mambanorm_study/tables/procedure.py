@@ -36,32 +36,13 @@ def partners(runs: pd.DataFrame) -> pd.DataFrame:
     return mixed.groupby(["task", "n2", "arm"], sort=False).validation.mean().reset_index()
 
 
-def worth_of_n2(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of step 1: mean, std and min of the validation accuracy of each N2 over the
-    norms before it, indexed by task and n2.
-    """
-    return pairs.groupby(["task", "n2"]).validation.agg(["mean", "std", "min"])
-
-
-def best_n2(worth: pd.DataFrame, by: str = "mean") -> dict[str, str]:
-    """Return for each task the N2 with the highest "mean" over the norms before it, as the paper
-    does, or with the highest "min".
-    """
-    return worth[by].unstack("task").idxmax().to_dict()
-
-
-def best_pair(pairs: pd.DataFrame, n2: Mapping[str, str]) -> dict[str, str]:
-    """Return for each task the arm with the highest validation accuracy among the arms with the
-    chosen N2: the search of step 2.
-    """
-    candidates = pairs[pairs.n2 == pairs.task.map(n2)]
-    return candidates.set_index("arm").groupby("task").validation.idxmax().to_dict()
-
-
-def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
-    """Return for each task the pair that step 1, with the criterion `by`, and the search choose."""
+def two_steps(runs: pd.DataFrame) -> dict[str, str]:
+    """Return for each task the pair that the two steps choose, with the search as step 2."""
     pairs = partners(runs)
-    return best_pair(pairs, best_n2(worth_of_n2(pairs), by))
+    mean_of_n2 = pairs.groupby(["task", "n2"]).validation.mean()
+    best_n2 = mean_of_n2.unstack("task").idxmax()
+    candidates = pairs[pairs.n2 == pairs.task.map(best_n2)]
+    return candidates.set_index("arm").groupby("task").validation.idxmax().to_dict()
 
 
 def normvary_runs(

@@ -19,10 +19,9 @@ from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.settings import STUDY_SCALE, check_source, default_fresh_seeds
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models.attention_arms import AUTONORM
+from mambanorm_study.runs import recorded_results, store
 from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.presets import LANGUAGE_TASKS, VISION_TASKS
-from mambanorm_study.runs.recorded_results import recorded_ids, recorded_runs
-from mambanorm_study.runs.store import check_store, runs_dir as store_dir
 from mambanorm_study.tables.experiments import (
     CROSSING_ARMS,
     MAMBA_ARM,
@@ -31,6 +30,7 @@ from mambanorm_study.tables.experiments import (
     TYPE_ARMS,
 )
 from mambanorm_study.tables.intervals import prediction_interval
+from mambanorm_study.tables.run_tables import with_value
 
 # The file of a store that holds its first fresh seed, and the smallest fresh seed.
 FRESH = ".fresh-seed"
@@ -60,12 +60,12 @@ def fresh_seeds(runs_dir: str | Path | None = None, *, draw: bool = True) -> lis
     no seed is stored, it is FIRST_FRESH, and nothing is written. Raises OSError for a store that
     cannot be written to.
     """
-    if draw and not (store_dir(runs_dir) / FRESH).is_file():
+    if draw and not (store.runs_dir(runs_dir) / FRESH).is_file():
         seed = FIRST_FRESH + secrets.randbelow(10**6)
-        write_text(check_store(runs_dir) / FRESH, f"{seed}\n")
+        write_text(store.check_store(runs_dir) / FRESH, f"{seed}\n")
     first = FIRST_FRESH
     with suppress(OSError, ValueError):  # no file, or no number in it
-        first = max(int((store_dir(runs_dir) / FRESH).read_text("ascii")), FIRST_FRESH)
+        first = max(int((store.runs_dir(runs_dir) / FRESH).read_text("ascii")), FIRST_FRESH)
     return list(range(first, first + default_fresh_seeds()))
 
 
@@ -76,22 +76,21 @@ def to_replicate(configs: Iterable[RunConfig], source: str | None = None) -> lis
     task on validation. Returns [] if all runs are trained on this machine.
     """
     configs = unique(configs)
-    if check_source(source) == "trained":
-        return []
-    ids = recorded_ids(config.scale for config in configs)
+    ids = recorded_results.recorded_ids(config.scale for config in configs)
     known = [c for c in configs if c.run_id in ids and not (c.teacher or c.start)]
-    if not known:
+    if check_source(source) == "trained" or not known:
         return []
-    means = recorded_runs(known).groupby(["scale", "task", "arm"]).val_accuracy.mean()
+    recorded = recorded_results.recorded_runs(known)
+    means = recorded.groupby(["scale", "task", "arm"]).val_accuracy.mean()
     by_task = means.groupby(["scale", "task"])
     extremes = {*by_task.idxmax(), *by_task.idxmin()}
-    replicated = {}
-    for config in known:
-        key = (config.scale, config.task, config.arm)
-        compared = COMPARED_ON_IMAGES if config.task in VISION_TASKS else COMPARED
-        if key in extremes or config.arm in compared:
-            replicated[key] = config
-    return list(replicated.values())
+    config_of = {(config.scale, config.task, config.arm): config for config in known}
+
+    def is_compared(scale: str, task: str, arm: str) -> bool:
+        compared = COMPARED_ON_IMAGES if task in VISION_TASKS else COMPARED
+        return (scale, task, arm) in extremes or arm in compared
+
+    return [config for key, config in config_of.items() if is_compared(*key)]
 
 
 def replicate(
@@ -136,7 +135,7 @@ def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     "below" or "above" this interval; "diverged" or "failed" if the fresh run did; "untold" if fewer
     than three recorded runs finished.
     """
-    recorded, fresh = _with_value(recorded), _with_value(fresh)
+    recorded, fresh = with_value(recorded), with_value(fresh)
     finished = recorded[recorded.status == "ok"]
     rows = []
     for run in fresh.itertuples():
@@ -153,15 +152,6 @@ def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     return table.assign(lies=np.select(conditions, [status, "untold", "below", "above"], "inside"))
 
 
-def _with_value(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with the column `value`: accuracy in per cent, for language models the loss
-    in bits a character.
-    """
-    bits = runs.get("test_loss", np.nan) / np.log(2)
-    is_text = runs.task.isin(LANGUAGE_TASKS)
-    return runs.assign(value=(100 * runs.test_accuracy.astype(float)).mask(is_text, bits))
-
-
 def trained_here(
     configs: Iterable[RunConfig], runs_dir: str | Path | None, *, draw: bool = True
 ) -> list[RunConfig]:
@@ -174,7 +164,8 @@ def trained_here(
     configs, source = unique(configs), check_source()
     study_configs = [config for config in configs if config.scale == STUDY_SCALE]
     if source == "recorded" and study_configs:
-        recorded_runs(study_configs)  # raises ValueError for a missing one
-    ids = recorded_ids(config.scale for config in configs) if source != "trained" else set()
+        recorded_results.recorded_runs(study_configs)  # raises ValueError for a missing one
+    scales = () if source == "trained" else {config.scale for config in configs}
+    ids = recorded_results.recorded_ids(scales)
     missing = [config for config in configs if config.run_id not in ids]
     return missing + fresh_configs(configs, source=source, runs_dir=runs_dir, draw=draw)

@@ -14,9 +14,7 @@ from torch.utils.benchmark import Timer
 
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs import machine
-from mambanorm_study.runs.build import build_model
-from mambanorm_study.runs.evaluation import accuracy, predict, to_device
+from mambanorm_study.runs import build, evaluation, machine
 from mambanorm_study.runs.result import StoredRun
 from mambanorm_study.tasks import Split, load_task
 
@@ -32,17 +30,8 @@ FACTS = ["run_id", "task", "arm", "seed"]
 COLUMNS = [*FACTS, "kind", "severity", "accuracy"]
 
 
-def kinds_of(split: Split) -> list[str]:
-    """Return the kinds of corruption that apply to a split: both to images, noise to other real
-    values, none to token ids and tables.
-    """
-    if len(split.inputs.shape) == 4:
-        return ["noise", "rotation"]
-    return ["noise"] if split.inputs.dtype.is_floating_point and not split.is_regression else []
-
-
 def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
-    """Return the split with every row corrupted; the seed decides the noise and the angles."""
+    """Return a split of images with every image corrupted; the seed decides noise and angles."""
     inputs, _, _ = split.batch(slice(None))
     rng = np.random.default_rng([seed, list(CORRUPTIONS).index(kind)])
     if kind == "noise":
@@ -73,29 +62,28 @@ def stored_model(run: StoredRun) -> nn.Module:
     step.
     """
     config = run.config
-    model = build_model(config, load_task(config.task, config.scale, config.seed))
+    model = build.build_model(config, load_task(config.task, config.scale, config.seed))
     model.load_state_dict(run.checkpoint)
     return model.eval()
 
 
 def robustness_table(runs: Iterable[StoredRun]) -> pd.DataFrame:
-    """Return the accuracy of stored runs on corrupted test rows: one row for each run, kind and
-    severity, with the columns COLUMNS. Severity 0 stands for clean rows.
+    """Return the accuracy of stored runs on corrupted images of the test split: one row for each
+    run, kind and severity, with the columns COLUMNS. Severity 0 stands for clean images.
 
-    All runs of one task and seed see the same corrupted rows. Tasks of token ids and tables have no
-    rows.
+    All runs of one task and seed see the same corrupted images.
     """
-    rows = []
+    rows, cpu = [], torch.device("cpu")
     for run in runs:
         config, model = run.config, stored_model(run)
         data = load_task(config.task, config.scale, config.seed)
         facts = [getattr(config, name) for name in FACTS]
-        for kind in kinds_of(data.test):
-            for severity in (0.0, *CORRUPTIONS[kind]):
+        for kind, severities in CORRUPTIONS.items():
+            for severity in (0.0, *severities):
                 split = corrupted(data.test, kind, severity, config.seed) if severity else data.test
                 with exactly_threads(config.threads):
-                    predictions = predict(model, split, config, torch.device("cpu"), data.units)
-                rows.append((*facts, kind, severity, accuracy(predictions)))
+                    predictions = evaluation.predict(model, split, config, cpu, data.units)
+                rows.append((*facts, kind, severity, evaluation.accuracy(predictions)))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -156,9 +144,9 @@ def latency_table(configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64)) -
     for config in configs:
         data = load_task(config.task, config.scale, config.seed)
         device = machine.pick_device(config.device)
-        model = build_model(config, data).to(device).eval()
+        model = build.build_model(config, data).to(device).eval()
         for n in rows:
-            batch = to_device(data.test.batch(torch.arange(n) % len(data.test)), device)
+            batch = evaluation.to_device(data.test.batch(torch.arange(n) % len(data.test)), device)
             timer = Timer(
                 "model(inputs, lengths)",
                 globals={"model": model, "inputs": batch[0], "lengths": batch[1]},
@@ -177,40 +165,32 @@ def latency_table(configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64)) -
 
 def beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.DataFrame:
     """Return the RMSE of the arms beside that of boosted trees and of a linear model with
-    scikit-learn's defaults: one row for each task, means over the seeds of the run frame.
+    scikit-learn's defaults: one row for each task, means over targets and over the seeds of the run
+    frame.
 
     Further columns: the RMSE of predicting the training mean; target; best, the arm that is best on
     validation.
     """
     # imported here: it takes a second
-    from sklearn.ensemble import HistGradientBoostingRegressor
-    from sklearn.linear_model import RidgeCV
+    from sklearn import ensemble, linear_model, metrics, multioutput
 
-    table = runs.pivot_table(index="task", columns="arm", values="rmse", sort=False)
-    table = table[list(arms)].astype(float)
-    seeds = [int(seed) for seed in sorted(runs.seed.unique())]
     rivals = {
-        "boosted trees": HistGradientBoostingRegressor(random_state=0),
-        "linear": RidgeCV(),
+        "boosted trees": ensemble.HistGradientBoostingRegressor(random_state=0),
+        "linear": linear_model.RidgeCV(),
     }
-    for name, model in rivals.items():
-        for task in table.index:
-            table.loc[task, name] = np.mean([_rmse(model, task, scale, seed) for seed in seeds])
+    rows = []
+    for task, seed in runs.groupby(["task", "seed"], sort=False).groups:
+        data = load_task(task, scale, int(seed))
+        # column j of the table is on the diagonal: position j, feature j
+        x, x_test = (s.inputs.diagonal(dim1=1, dim2=2).numpy() for s in (data.train, data.test))
+        for name, model in rivals.items():
+            fitted = multioutput.MultiOutputRegressor(model).fit(x, data.train.labels.numpy())
+            rmse = metrics.root_mean_squared_error(data.test.labels, fitted.predict(x_test))
+            rows.append({"task": task, "arm": name, "rmse": rmse})
+    scored = pd.concat([runs, pd.DataFrame(rows)]).astype({"rmse": float})
+    table = scored.pivot_table(index="task", columns="arm", values="rmse", sort=False)
+    table = table[[*arms, *rivals]]
     table["training mean"] = runs.groupby("task").chance_rmse.mean()
     table["target"] = ["; ".join(load_task(task, scale, 0).targets) for task in table.index]
-    validation = runs.groupby(["task", "arm"]).best_val_accuracy.mean()
-    return table.assign(best=[validation[task].idxmax() for task in table.index])
-
-
-def _rmse(model, task: str, scale: str, seed: int) -> float:
-    """Return the RMSE of a regressor on the test rows, in the targets' units; with several targets
-    the mean of their RMSE.
-    """
-    from sklearn.metrics import root_mean_squared_error
-    from sklearn.multioutput import MultiOutputRegressor
-
-    data = load_task(task, scale, seed)
-    # column j of the table is on the diagonal: position j, feature j
-    x, x_test = (split.inputs.diagonal(dim1=1, dim2=2).numpy() for split in (data.train, data.test))
-    fitted = MultiOutputRegressor(model).fit(x, data.train.labels.numpy())
-    return root_mean_squared_error(data.test.labels.numpy(), fitted.predict(x_test))
+    validation = runs.groupby(["arm", "task"]).best_val_accuracy.mean()
+    return table.assign(best=validation.unstack("task").idxmax())

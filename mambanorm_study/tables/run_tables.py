@@ -13,7 +13,7 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.errors import unknown
 from mambanorm_study.basics.checks import check_kind
-from mambanorm_study.runs.presets import VISION_TASKS
+from mambanorm_study.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.paper import MAIN_TASKS, paper_values
 
@@ -113,15 +113,25 @@ def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
     if "arm" not in by and not {"n1", "n2"} <= set(by):
         return
     columns = [name for name in ("arm", *VARIANTS) if name in frame and name not in by]
-    counts = frame.groupby(list(by), sort=False)[columns].nunique()
     for column in columns:
-        mixed = counts.index[counts[column] > 1]
-        if len(mixed):
+        is_mixed = frame.groupby(list(by), sort=False)[column].nunique() > 1
+        if is_mixed.any():
             raise ValueError(
-                f"the runs of {mixed[0]} differ in {column}, so their mean has no meaning: add "
-                f"{column!r} to `by`, or pass run_tables.distinguish_arms(frame) or "
+                f"the runs of {is_mixed.idxmax()} differ in {column}, so their mean has no "
+                f"meaning: add {column!r} to `by`, or pass run_tables.distinguish_arms(frame) or "
                 "run_tables.pairs_only(frame)"
             )
+
+
+def with_value(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with the column `value`: test accuracy in per cent, for language models the
+    test loss in bits a character. The value of a diverged run is that of chance.
+    """
+    columns = ["test_loss", "chance_loss", "test_accuracy"]
+    numbers = runs.reindex(columns=columns).astype(float)  # test_accuracy is chance already
+    losses = numbers.test_loss.mask(runs.status == "diverged", numbers.chance_loss)
+    is_text = runs.task.isin(LANGUAGE_TASKS)
+    return runs.assign(value=(100 * numbers.test_accuracy).mask(is_text, losses / np.log(2)))
 
 
 def pairs_only(frame: pd.DataFrame) -> pd.DataFrame:

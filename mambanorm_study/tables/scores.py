@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm_study.basics.settings import check_source, study_scale
-from mambanorm_study.runs import recorded_results
-from mambanorm_study.runs.grid import check_seeds, is_test_seed
+from mambanorm_study.runs import grid, recorded_results
 from mambanorm_study.runs.presets import LANGUAGE_TASKS, TEXTS
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.tables.summaries import CORRUPTED, with_summaries
@@ -160,8 +159,8 @@ def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.
     """
     if seeds is None or not len(frame):
         return frame
-    listed = check_seeds(seeds, "smoke")
-    is_test = frame.seed.map(is_test_seed)
+    listed = grid.check_seeds(seeds, "smoke")
+    is_test = frame.seed.map(grid.is_test_seed)
     if isinstance(seeds, Iterable):
         return frame[~is_test | frame.seed.isin(listed)]
     rank = frame.seed.where(is_test).groupby(frame.task).rank("dense")

@@ -259,7 +259,7 @@ GAIN = pd.Series({"ListOps": 2.37, "IMDB": 2.44})
 
 def proposal(means, not_run=("imdb",), **options):
     runs = planted(means, "listops", **options)
-    beyond = run_tables.paired_steps(runs, contrasts.interaction())
+    beyond = run_tables.paired_steps(runs, contrasts.INTERACTION)
     steps = run_tables.paired_steps(runs, TABLE_2_STEPS)
     return answers.proposal_or_original(runs, steps, beyond, printed=GAIN, not_run=not_run)
 

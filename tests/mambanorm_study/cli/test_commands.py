@@ -19,9 +19,9 @@ from mambanorm_study.cli.main import COMMANDS, main
 from mambanorm_study.report import study as report
 from mambanorm_study.runs import worker
 from mambanorm_study.runs.store import load_runs
-from mambanorm_study.tables import estimate
 from mambanorm_study.tasks import TASKS
 
+plan_module = import_module("mambanorm_study.tables.plan")  # mambanorm.plan is the function
 sweep_module = import_module("mambanorm_study.runs.sweep")  # mambanorm.sweep is the function
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -228,7 +228,7 @@ def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
     def begin(*_, **__):
         raise Begun
 
-    monkeypatch.setattr(estimate, "training_seconds", lambda *_: 7300.0)
+    monkeypatch.setattr(plan_module, "training_seconds", lambda *_: 7300.0)
     places = {train_command: "_train", sweep_module: "sweep", report: "run_study"}
     for module, trains in [
         *places.items(),
@@ -256,7 +256,7 @@ def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
 
 def test_a_training_of_minutes_starts_without_a_question(capsys, monkeypatch):
     monkeypatch.setattr(
-        estimate, "training_seconds", lambda *_: pytest.fail("too short to be estimated")
+        plan_module, "training_seconds", lambda *_: pytest.fail("too short to be estimated")
     )
     assert call(capsys, "train", "--arm", "RMSN>SSM>None", "--scale", "smoke")[0] == 0
 

@@ -33,7 +33,6 @@ from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import LEASE, find_run, load_runs, missing_runs, save_run
 from mambanorm_study.runs.sweep import sweep
 from mambanorm_study.runs.worker import Outcome, lease, run_one, train_and_store
-from mambanorm_study.tables import estimate
 
 sweeping = import_module("mambanorm_study.runs.sweep")  # study.sweep is the function
 
@@ -186,11 +185,11 @@ def test_a_run_is_timed_with_its_own_threads(store, monkeypatch):
     )
     before = torch.get_num_threads()
     assert cli.main(["plan", "--task", "digits", "--scale", "smoke"]) == 0
-    estimate.training_seconds([smoke(steps=2)], 1)
+    plan.training_seconds([smoke(steps=2)])
     assert set(seen) == {1}
     with pytest.raises(ValueError, match="NUMBA_NUM_THREADS=4096"):
         study.plan(smoke(threads=4096))
-    estimate.training_seconds([smoke(threads=4096)], 1)  # timed with all threads of this process
+    plan.training_seconds([smoke(threads=4096)])  # timed with all threads of this process
     assert torch.get_num_threads() == before
 
 

@@ -12,7 +12,6 @@ from mambanorm_study.tables import robustness
 from mambanorm_study.tables.robustness import (
     against,
     corrupted,
-    kinds_of,
     latency_table,
     recorded_corrupted,
     robustness_table,
@@ -39,19 +38,6 @@ def test_noise_has_its_strength_and_is_the_same_for_every_arm():
     assert torch.equal(noisy.inputs, corrupted(split, "noise", 0.5, seed=3).inputs)
     assert not torch.equal(noisy.inputs, corrupted(split, "noise", 0.5, seed=4).inputs)
     assert torch.equal(noisy.labels, split.labels)
-
-
-def test_each_kind_of_input_has_the_corruptions_that_mean_something():
-    kinds = {
-        task: kinds_of(load_task(task, "smoke", 0).test)
-        for task in ("digits", "digits_images", "listops", "diabetes")
-    }
-    assert kinds == {
-        "digits": ["noise"],
-        "digits_images": ["noise", "rotation"],
-        "listops": [],
-        "diabetes": [],
-    }
 
 
 def test_bytes_are_corrupted_as_the_numbers_that_a_model_sees():
