@@ -15,7 +15,6 @@ from mambanorm_study.tables.paper import paper_values
 from mambanorm_study.tables.run_tables import (
     SAME_TASK,
     by_seed,
-    check_frame,
     label,
     paired,
     points,
@@ -65,13 +64,12 @@ def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
     seeds, one row for each task, norm and site.
 
     Columns: task, site, norm, arm, gain (mean), low, high (95 % t-interval), n, per_seed (list),
-    unit. The gain is in points of test accuracy, for language models in bits a character by which
+    unit. The gain is in points of test accuracy, for language models in bits per character by which
     the test loss is lower. A diverged run counts as chance.
     """
-    check_frame(frame, ("task", "arm", "seed", "test_accuracy", "status"))
     rows = []
     for task, runs in with_value(frame).groupby("task", sort=False):
-        sign, unit = (-1, "bits a character saved") if task in LANGUAGE_TASKS else (1, "points")
+        sign, unit = (-1, "bits per character saved") if task in LANGUAGE_TASKS else (1, "points")
         mamba = by_seed(runs, task, str(MAMBA_ARM), "value")
         for arm in runs.arm.unique():
             parsed = Arm.parse(arm)

@@ -25,7 +25,7 @@ from mambanorm_study.runs.run import train
 from mambanorm_study.tables import experiments, growth, intervals, summaries
 from mambanorm_study.tables.robustness import stored_model
 from mambanorm_study.tables.run_tables import label, percent
-from mambanorm_study.tasks import Split, load_task
+from mambanorm_study.tasks import load_task
 
 # --------------------------------------------------------------------------------------------------
 # The gate. In Eq. 1–2 of the paper a norm before the SSM feeds both branches of the block, scan and
@@ -60,6 +60,7 @@ def sizes_inside(
 # train and eval mode: what BN's running averages cost in evaluation
 
 
+@torch.no_grad()
 def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
     """Return the accuracy on the validation split in train and in eval mode, one row for each
     stored run among these.
@@ -67,23 +68,18 @@ def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None)
     Columns: task, arm, seed; rows, the size of the split, which is one batch in train mode; eval
     and train, fractions; points_lost, train − eval in points.
     """
-    table = []
+    rows = []
     for run in filter(None, (store.find_run(config, runs_dir) for config in configs)):
         config, model = run.config, stored_model(run)
-        val = load_task(config.task, config.scale, config.seed).val
-        eval_accuracy = _accuracy(model.eval(), val)
-        train_accuracy = _accuracy(model.train(), val)  # last, because it moves running averages
-        lost = 100 * (train_accuracy - eval_accuracy)
-        facts = (config.task, config.arm, config.seed, len(val))
-        table.append((*facts, eval_accuracy, train_accuracy, lost))
+        data = load_task(config.task, config.scale, config.seed)
+        inputs, lengths, labels = data.val.batch(slice(None))
+        row = dict(task=config.task, arm=config.arm, seed=config.seed, rows=len(labels))
+        for mode in ("eval", "train"):  # train last, because it moves running averages
+            outputs = model.train(mode == "train")(inputs, lengths)
+            row[mode] = (outputs.argmax(-1) == labels).float().mean().item()
+        rows.append(row | {"points_lost": 100 * (row["train"] - row["eval"])})
     columns = ["task", "arm", "seed", "rows", "eval", "train", "points_lost"]
-    return pd.DataFrame(table, columns=columns)
-
-
-@torch.no_grad()
-def _accuracy(model: nn.Module, split: Split) -> float:
-    inputs, lengths, labels = split.batch(slice(None))
-    return (model(inputs, lengths).argmax(-1) == labels).float().mean().item()
+    return pd.DataFrame(rows, columns=columns)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Glossary: B rows of a batch, L positions of a row; D, E, N as in `mambanorm/bloc
 """
 
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,10 @@ COLUMNS = {
     "parameters": ("parameters", "{:,}".format),
     "steps": ("steps", "{:,}".format),
     "tokens": ("tokens", prefixed),
-    "flops_per_step": ("FLOPs a step", prefixed),
+    "flops_per_step": ("FLOPs per step", prefixed),
     "flops": ("FLOPs", prefixed),
     "bytes": ("memory", lambda number: f"{prefixed(number)}B"),
-    "seconds_per_step": ("s a step", digits),
+    "seconds_per_step": ("s per step", digits),
     "hours": ("hours", digits),
 }
 
@@ -158,12 +159,11 @@ def shape_of_data(data: TaskData) -> Shape:
 def row_flops(model: nn.Module, length: int) -> int:
     """Return the FLOPs of a forward pass of one row of `length` positions.
 
-    Each weight of a linear layer or a convolution is used once at each position, except those of a
-    classifier's head and of squeeze and excitation, which are used once a row. The scan takes
-    7·E·N + 3·E FLOPs a position: for each state Δ·A, its exp, (Δu)·B, and the products and sums of
-    h ← Āh + B̄u and of C·h; for each channel Δ·u, and the product and sum of + D·u. Mamba-2 counts
-    as this scan too. Attention takes 4·L²·D a row. Not counted: embeddings, norms, SiLU, softplus
-    and the gate.
+    Each weight of a linear layer or a convolution is used once at each position, the weights of a
+    classifier's head once per row. The scan takes 7·E·N + 3·E FLOPs per position: for each state
+    Δ·A, its exp, (Δu)·B, and the products and sums of h ← Āh + B̄u and of C·h; for each channel Δ·u,
+    and the product and sum of + D·u. Mamba-2 counts as this scan too. Attention takes 4·L²·D per
+    row. Not counted: embeddings, norms, SiLU, softplus, the gate, squeeze and excitation.
 
     The weights are counted because torch's FLOP counter takes five seconds to start.
     """
@@ -178,8 +178,6 @@ def row_flops(model: nn.Module, length: int) -> int:
         flops += 2 * length * _product_weights(block)
         if isinstance(block, transformer.TransformerBlock):
             flops += 4 * length**2 * block.d_model
-            if block.squeeze is not None:
-                flops -= 2 * (length - 1) * _product_weights(block.squeeze)
         else:
             directions = 4 if isinstance(block, vision.VSSBlock) else 1
             flops += length * directions * block.d_inner * (7 * block.d_state + 3)
@@ -194,7 +192,7 @@ def _product_weights(module: nn.Module) -> int:
     return sum(
         parameter.numel()
         for name, parameter in module.named_parameters()
-        if parameter.dim() > 1 and not name.startswith("A_log") and "bias" not in name
+        if parameter.dim() > 1 and not re.search("A_log|bias|squeeze", name)
     )
 
 

@@ -17,7 +17,6 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr, recorded_lr
 from mambanorm_study.tables.replication import to_replicate
 from mambanorm_study.tables.run_tables import (
-    check_frame,
     choose,
     paired_steps,
     pairs_only,
@@ -29,7 +28,6 @@ def partners(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the mean validation accuracy over seeds of each pair of two different norms on each
     task: task, n2, arm, validation.
     """
-    check_frame(runs, ("best_val_accuracy", "status", "chance"))
     validation = runs.best_val_accuracy.mask(runs.status == "diverged", runs.chance)
     scored = pairs_only(runs.assign(validation=validation))
     mixed = scored[(scored.n1 != "None") & (scored.n2 != "None") & (scored.n1 != scored.n2)]
@@ -89,17 +87,17 @@ def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
             "one step": choose(task_runs, task, fixed.index),
             "cheating": fixed.idxmax(),
         }
-        for way, arm_of in arm_of_way.items():
-            rows.append({"task": task, "way": way, "arm": arm_of, **table.loc[arm_of]})
+        for way, choice in arm_of_way.items():
+            rows.append({"task": task, "way": way, "arm": choice, **table.loc[choice]})
     return pd.DataFrame(rows).astype({"n": "Int64", "rank": "Int64"})
 
 
-def against_chosen(runs: pd.DataFrame, read: pd.DataFrame) -> pd.DataFrame:
-    """Return the chosen pair minus each other arm of `ways` (the frame `read`), over shared seeds:
+def against_chosen(runs: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
+    """Return the chosen pair minus each other arm of `ways` (the frame `choices`), over shared seeds:
     rows of `paired_steps` with the column way. An arm that two ways choose has one row.
     """
     rows = []
-    for task, table in read.groupby("task", sort=False):
+    for task, table in choices.groupby("task", sort=False):
         chosen = table.arm[table.way == "two steps"].iloc[0]
         rivals = table[table.arm != chosen].drop_duplicates("arm")
         steps = {rival.way: (chosen, rival.arm) for rival in rivals.itertuples()}
@@ -119,7 +117,7 @@ def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
     for task, task_runs in runs.groupby("task", sort=False):
         table = task_runs.pivot(index="arm", columns="seed", values="test_accuracy")
         for seed, winner in table.idxmax().items():
-            accuracy, others = table.loc[winner, seed], table.loc[winner].drop(seed).mean()
-            rows.append((task, seed, winner, accuracy, others, 100 * (accuracy - others)))
+            accuracy, elsewhere = table.loc[winner, seed], table.loc[winner].drop(seed).mean()
+            rows.append((task, seed, winner, accuracy, elsewhere, 100 * (accuracy - elsewhere)))
     columns = ["task", "seed", "winner", "accuracy", "other_seeds", "points_lost"]
     return pd.DataFrame(rows, columns=columns)

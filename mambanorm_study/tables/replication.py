@@ -130,7 +130,7 @@ def fresh_configs(
 def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each fresh run, with the columns COLUMNS.
 
-    value: test accuracy in per cent, for language models bits a character. mean, low, high: the
+    value: test accuracy in per cent, for language models bits per character. mean, low, high: the
     mean and the 95 % prediction interval of the n recorded runs that finished. lies: "inside",
     "below" or "above" this interval; "diverged" or "failed" if the fresh run did; "untold" if fewer
     than three recorded runs finished.

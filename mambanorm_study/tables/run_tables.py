@@ -125,7 +125,7 @@ def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
 
 def with_value(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with the column `value`: test accuracy in per cent, for language models the
-    test loss in bits a character. The value of a diverged run is that of chance.
+    test loss in bits per character. The value of a diverged run is that of chance.
     """
     columns = ["test_loss", "chance_loss", "test_accuracy"]
     numbers = runs.reindex(columns=columns).astype(float)  # test_accuracy is chance already
@@ -152,7 +152,7 @@ def distinguish_arms(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def paired(frame: pd.DataFrame, a: str, b: str, value: str = "test_accuracy") -> pd.DataFrame:
-    """Return the paired difference a − b over shared seeds in percentage points, one row a task.
+    """Return the paired difference a − b over shared seeds in percentage points, one row per task.
 
     Columns: task, a, b, difference (mean), low, high (95 % t-interval), n, per_seed (list), scale.
     Raises ValueError if an arm has no runs on a task or several runs of one seed, and if the two

@@ -1,5 +1,5 @@
 """The numbers by which runs are compared: accuracy in per cent, and for language models the loss in
-bits a character.
+bits per character.
 
 A diverged run has the score of chance. Bits are negated, so that higher is better.
 """
@@ -24,7 +24,7 @@ SCORED = (
     "seed", "lr",
 )  # fmt: skip
 
-# The smallest effect of interest on language models, in bits a character: about half a percent.
+# The smallest effect of interest on language models, in bits per character: about half a percent.
 SMALLEST_BITS = 0.01
 
 # Columns of summaries.py, and those that are NaN for diverged runs.
@@ -114,18 +114,18 @@ NOT_RECORDED = (
 class RunsToJudge:
     """The runs that verdicts are based on.
 
-    frame: the judged runs. mine: the runs of the run store at this scale.
+    frame: the judged runs. stored: the runs of the run store at this scale.
     """
 
     frame: pd.DataFrame
-    mine: pd.DataFrame
+    stored: pd.DataFrame
     scale: str
     source: str
 
     def __str__(self) -> str:
         """Return how many runs there are, how they were made, and under which protocols."""
         if self.source == "trained":
-            return f"{len(self.mine)} runs of your store"
+            return f"{len(self.stored)} runs of your store"
         described = recorded_results.describe_recorded(self.frame)
         versions = ", ".join(f"{v:g}" for v in sorted(self.frame.protocol.dropna().unique()))
         return f"{self.scale}: {described}; recorded under protocols {versions}"
@@ -145,9 +145,11 @@ def runs_to_judge(
     scale, source = study_scale(scale), check_source(source)
     if source == "auto":
         source = "recorded" if recorded_results.recorded_path(scale).is_file() else "trained"
-    mine = of_test_seeds(with_summaries(load_runs(runs_dir, scale=scale), runs_dir), seeds)
-    frame = mine if source == "trained" else of_test_seeds(recorded_results.recorded(scale), seeds)
-    return RunsToJudge(frame, mine, scale, source)
+    stored = of_test_seeds(with_summaries(load_runs(runs_dir, scale=scale), runs_dir), seeds)
+    frame = stored
+    if source != "trained":
+        frame = of_test_seeds(recorded_results.recorded(scale), seeds)
+    return RunsToJudge(frame, stored, scale, source)
 
 
 def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:

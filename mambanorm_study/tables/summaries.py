@@ -23,7 +23,7 @@ weights. A column is NaN for a run that its claim does not use.
     headroom            runs of `deep_runs`: decades between the largest |y| of the scan and
                         float16's largest number, over the blocks and the first ROWS test rows; 0 if
                         the run ended non-finite
-    late_gain           language models: by how many bits a character the last tenth of the steps
+    late_gain           language models: by how many bits per character the last tenth of the steps
                         lowered the best validation loss
     noise, rotation     accuracy on corrupted test rows, mean over the severities of robustness.py
                         (A3)
@@ -68,7 +68,7 @@ def with_summaries(
 ) -> pd.DataFrame:
     """Return the run frame with the columns of this module, read from the store.
 
-    CORRUPTED and NEAR_FAILURE take seconds a run. They are filled only if `again` is True, which
+    CORRUPTED and NEAR_FAILURE take seconds per run. They are filled only if `again` is True, which
     allows models to be evaluated or trained again. A damaged run has NaN, and a warning names it.
     """
     if frame.empty:
