@@ -93,8 +93,10 @@ def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
 
 
 def against_chosen(runs: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
-    """Return the chosen pair minus each other arm of `ways` (the frame `choices`), over shared seeds:
-    rows of `paired_steps` with the column way. An arm that two ways choose has one row.
+    """Return the chosen pair minus each other arm of `choices` over shared seeds: rows of
+    `paired_steps` with the column way.
+
+    choices: the frame that `ways` returns. An arm that two ways choose has one row.
     """
     rows = []
     for task, table in choices.groupby("task", sort=False):

@@ -1,4 +1,4 @@
-"""Trained models on corrupted rows, their latency (S2, §IV.C.4), and classical models beside them.
+"""Trained models on corrupted images, their latency (S2, §IV.C.4), and classical models of tables.
 
 The severities are ours: S2 names noise and rotation, but gives no strength and no angle.
 """
@@ -89,7 +89,7 @@ def robustness_table(runs: Iterable[StoredRun]) -> pd.DataFrame:
 
 def corrupted_facts(run: StoredRun) -> dict[str, float]:
     """Return the columns `noise` and `rotation` of summaries.py: the accuracy on corrupted test
-    rows, mean over the severities.
+    images, mean over the severities.
     """
     table = robustness_table([run])
     return table[table.severity > 0].groupby("kind").accuracy.mean().to_dict()
@@ -115,8 +115,9 @@ def against(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.DataFrame:
     row for an empty table.
 
     Columns: corrupted, the mean accuracy over the severities in per cent; change, this mean minus
-    the accuracy on clean rows in points; accuracy_gap and change_gap, these two minus those of the
-    reference arm, each a series over seeds, empty for the reference arm itself.
+    the accuracy on clean images in points; accuracy_gap and change_gap, accuracy and change of the
+    arm minus accuracy and change of the reference arm, each a series over seeds, empty for the
+    reference arm itself.
     """
     clean = table[table.severity == 0].drop_duplicates("run_id").set_index("run_id").accuracy
     keys = ["task", "kind", "seed", "arm", "run_id"]
