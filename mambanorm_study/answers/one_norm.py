@@ -48,8 +48,8 @@ def before_or_after(
     norm with the largest difference, and how many norms gain less than GN; and whether a norm
     after the SSM bounds the gate's input.
 
-    pairs: after − before, rows of `tables.paired`. rivals: `contrasts.difference_of_differences` of
-    GN against the other norms. sizes: `inside.sizes_inside`. printed: the paper's differences, one
+    pairs: after − before, rows of `tables.paired`. rivals: `run_tables.paired_steps` of GN
+    against the other norms. sizes: `inside.sizes_inside`. printed: the paper's differences, one
     column for each task.
     """
     lines = []

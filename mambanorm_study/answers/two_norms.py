@@ -109,7 +109,7 @@ def proposal_or_original(
     each task, and whether the gains of the two norms add up.
 
     steps: `tables.paired_steps` of Table 2's step taken apart. beyond:
-    `contrasts.difference_of_differences` of `contrasts.interaction`. printed: the paper's gain by
+    `run_tables.paired_steps` of `contrasts.INTERACTION`. printed: the paper's gain by
     task, in points. not_run: tasks of Table 2 that were not trained.
     """
     lines = []

@@ -19,7 +19,7 @@ from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.claims.claim import NONE, Claim, Comparison
 from mambanorm_study.runs.grid import FIRST_TEST_SEED, is_test_seed, is_tuning_seed, setting_id
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.tables.experiments import fixed_ids, inside_task, ladder, lr_grid, model_of
+from mambanorm_study.tables.experiments import LADDER, fixed_ids, inside_task, lr_grid, model_of
 from mambanorm_study.tables.run_tables import check_frame, label
 from mambanorm_study.tables.scores import SCORED, scores
 from mambanorm_study.tables.summaries import highest_lr_that_trains
@@ -221,7 +221,7 @@ class Evidence:
         run with the best test accuracy, with the column `reach`, log₁₀ of the highest learning rate
         that trains.
         """
-        lrs = ladder(task, self.scale)
+        lrs = lr_grid(task, self.scale, factors=LADDER)
         rows = []
         for _, runs_of_seed in runs.sort_values("lr").groupby("seed"):
             if len(runs_of_seed) == len(lrs):

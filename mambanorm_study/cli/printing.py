@@ -51,7 +51,7 @@ def report_failed(frame: pd.DataFrame) -> int:
 
 def print_dry_run(configs: list[RunConfig], options: argparse.Namespace) -> None:
     """Print how many runs are needed, stored and missing, and how long the missing ones take."""
-    from mambanorm_study.tables.estimate import dry_run
+    from mambanorm_study.tables.plan import dry_run
 
     print(dry_run(configs, **engine(options)))
 
@@ -73,7 +73,7 @@ def confirm(configs: list[RunConfig], options: argparse.Namespace) -> None:
     missing = missing_runs(configs, options.runs_dir)
     if sum(map(relative_cost, missing)) <= SHORT:
         return
-    from mambanorm_study.tables.estimate import how_long
+    from mambanorm_study.tables.plan import how_long
 
     seconds, sentence = how_long(missing, workers=options.workers, scheduler=options.scheduler)
     if seconds <= HOUR_S:

@@ -165,7 +165,7 @@ def test_the_command_trains_the_missing_runs_and_prints_a_line_a_task(tmp_path, 
         (ARM, ["--tasks", "pydoc"], "norm 'GN' sees the future"),
         (ARM, ["--tasks", "diabetes"], "diabetes is a regression"),
         (ARM, ["--tasks", "digits", "--seeds", "3,60"], "test seeds are 52 to 99"),
-        ("LN>MHA>LN", [], "compare one kind"),
+        ("LN>MHA>LN", [], "compare arms of one model"),
         ("Nix>SSM>GN", [], "unknown norm 'Nix'"),
     ],
 )

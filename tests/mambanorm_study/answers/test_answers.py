@@ -101,7 +101,7 @@ def gate_sizes(after=100.0, before=1.0):
 
 
 def place_answer(runs, sizes):
-    rivals = contrasts.difference_of_differences(runs, contrasts.place_against("GN", NORMS[:-1]))
+    rivals = run_tables.paired_steps(runs, contrasts.place_against("GN", NORMS[:-1]))
     return answers.before_or_after(runs, after_before(runs), rivals, sizes, printed=PRINTED)
 
 
@@ -246,7 +246,7 @@ GAIN = pd.Series({"ListOps": 2.37, "IMDB": 2.44})
 
 def proposal(means, not_run=("imdb",), **options):
     runs = planted(means, "listops", **options)
-    beyond = contrasts.difference_of_differences(runs, contrasts.interaction())
+    beyond = run_tables.paired_steps(runs, contrasts.INTERACTION)
     steps = run_tables.paired_steps(runs, TABLE_2_STEPS)
     return answers.proposal_or_original(runs, steps, beyond, printed=GAIN, not_run=not_run)
 

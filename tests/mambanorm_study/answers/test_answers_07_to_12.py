@@ -86,12 +86,6 @@ def test_growth_factors_are_those_from_the_first_block_to_the_last():
     assert factors.loc["BN→None"].tolist() == ["1.26", "1.26"]
 
 
-def test_models_are_called_trained_only_if_every_one_of_them_beats_chance():
-    scores = pd.DataFrame(dict(arm=["None→None", "BN→BN"], beats_chance=[True, False]))
-    assert diagnostics.training_word(scores) == "barely trained"
-    assert diagnostics.training_word(scores[:1]) == "trained"
-
-
 def test_a_run_that_is_watched_is_the_same_run_with_its_spectra_at_every_step():
     config = base_config("digits", "smoke", arm="None>SSM>None", steps=4, n_layers=2)
     run, arrays = diagnostics.train_watched(config)

@@ -65,7 +65,7 @@ def test_gains_are_paired_by_seed_and_a_diverged_run_counts_as_chance():
 
 def test_gains_of_a_language_model_are_bits():
     table = site_gains(frame("pydoc", norms=["RMSN"])).set_index("site")
-    assert set(table.unit) == {"bits a character saved"}
+    assert set(table.unit) == {"bits per character saved"}
     assert table.gain["B"] == pytest.approx(0.10)
     assert table.gain["z"] == pytest.approx(0)
 
@@ -74,7 +74,7 @@ def test_the_figures_say_what_they_rest_on():
     both = pd.concat([frame(), frame("pydoc", norms=["RMSN"])], ignore_index=True)
     fig = figures.fig_site_gains(site_gains(both), "quick scale · 6 seeds")
     assert [ax.get_title("left") for ax in fig.axes] == ["digits", "pydoc"]
-    assert "bits a character saved" in fig.axes[1].get_xlabel()
+    assert "bits per character saved" in fig.axes[1].get_xlabel()
     assert "quick scale · 6 seeds" in fig.get_supxlabel()
     assert len(fig.axes[0].get_yticklabels()) == len(MORE_SITES)
     fresh = frame(seeds=1, norms=["RMSN"]).assign(seed=10_007)

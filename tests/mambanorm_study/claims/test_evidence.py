@@ -15,7 +15,7 @@ from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.runs.recorded_results import recorded
-from mambanorm_study.tables.experiments import LADDER, lr_grid, scaled_lr
+from mambanorm_study.tables.experiments import LADDER, lr_grid
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.summaries import TRAINS, highest_lr_that_trains
 from tests.planted import made_up, planted_frame, rows_of, table_of, tuned_and_tested, where
@@ -104,7 +104,7 @@ def test_a_seed_tunes_if_it_has_every_rate_of_the_grid():
 
 
 def test_a_rate_beyond_the_grid_counts_if_all_tuning_seeds_have_it():
-    frame, further = of_pair(curve=(-9.0, -4.0, 0.0)), scaled_lr("digits", SCALE, 6.25)
+    frame, further = of_pair(curve=(-9.0, -4.0, 0.0)), lr_grid("digits", SCALE, factors=LADDER)[2]
     more = planted_frame(
         rows_of(tuned_and_tested(PAIR, "digits", 8, SCALE)), sd=0.0
     )  # for its columns

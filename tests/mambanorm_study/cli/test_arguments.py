@@ -80,7 +80,7 @@ COMMANDS = [  # one or two a rule
     ),
     (
         ["plan", "--scale", "smoke", "--set", "d_model=65536", "--set", "n_layers=50"],
-        "no step can be timed here",
+        "choose a smaller model",
     ),
     (setting("lr=nan"), "lr must be a finite number of at least 0, got 'nan'"),
     (

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -19,11 +18,10 @@ from mambanorm_study.cli.arguments import parse_changes
 from mambanorm_study.cli.main import COMMANDS, main
 from mambanorm_study.report import study as report
 from mambanorm_study.runs import worker
-from mambanorm_study.runs.run import train
-from mambanorm_study.runs.store import load_runs, save_run
-from mambanorm_study.tables import estimate
-from mambanorm_study.tasks import TASKS, Shape
+from mambanorm_study.runs.store import load_runs
+from mambanorm_study.tasks import TASKS
 
+plan_module = import_module("mambanorm_study.tables.plan")  # mambanorm.plan is the function
 sweep_module = import_module("mambanorm_study.runs.sweep")  # mambanorm.sweep is the function
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -172,16 +170,7 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
     ("option", "said"),
     [
         (["--set", 'norm_options={"eps": NaN}'], "eps must be above 0, got nan"),
-        (["--set", "teacher=0123456789abcdef"], "the store holds no such run"),
         (["--set", "batch_size=121"], "batch_size=121 is beyond the 120 training rows of digits"),
-        (
-            ["--set", "mixup=0.2", "--tasks", "listops"],
-            "mixup and cutmix mix numbers, and listops has token ids",
-        ),
-        (
-            ["--set", "mixup=0.2", "--tasks", "level"],
-            "mixup and cutmix mix rows of one length, and level has padding",
-        ),
         (["--set", "label_smoothing=0.1", "--tasks", "energy"], "energy is a regression"),
         (
             ["--set", "down_sample=[1]"],
@@ -191,9 +180,7 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
     ],
     ids=lambda part: part[1] if isinstance(part, list) else "",
 )
-def test_a_dry_run_refuses_what_training_refuses(option, said, capsys, tmp_path, monkeypatch):
-    padded = replace(TASKS["level"], shape=lambda scale: Shape(2, 8, in_features=1, tokens=5))
-    monkeypatch.setitem(TASKS, "level", padded)
+def test_a_dry_run_refuses_what_training_refuses(option, said, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     option = [part.replace("FILE", str(tmp_path / "file")) for part in option]
     for argv in (
@@ -203,16 +190,6 @@ def test_a_dry_run_refuses_what_training_refuses(option, said, capsys, tmp_path,
         code, out, err = call(capsys, *argv, "--scale", "smoke", *option, "--dry-run")
         assert said in err
         assert (code in (1, 2), out, err.count("\n")) == (True, "", 1)
-
-
-def test_a_dry_run_knows_of_a_teacher_that_the_same_runs_train_first(store):
-    teacher, taught = (base_config("digits", "smoke", steps=2), base_config("digits", "smoke"))
-    taught = taught.but(teacher=teacher.run_id)
-    assert "2 missing" in estimate.dry_run([taught, teacher], workers=0)
-    with pytest.raises(ValueError, match="the store holds no such run"):
-        estimate.dry_run([taught], workers=0)
-    save_run(train(teacher))
-    assert "1 missing" in estimate.dry_run([taught], workers=0)
 
 
 @pytest.mark.parametrize("argv", [["study", "--notebooks", "03"], ["record", "--seeds", "1"]])
@@ -251,7 +228,7 @@ def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
     def begin(*_, **__):
         raise Begun
 
-    monkeypatch.setattr(estimate, "estimate", lambda *_: 7300.0)
+    monkeypatch.setattr(plan_module, "training_seconds", lambda *_: 7300.0)
     places = {train_command: "_train", sweep_module: "sweep", report: "run_study"}
     for module, trains in [
         *places.items(),
@@ -278,7 +255,9 @@ def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
 
 
 def test_a_training_of_minutes_starts_without_a_question(capsys, monkeypatch):
-    monkeypatch.setattr(estimate, "estimate", lambda *_: pytest.fail("too short to be estimated"))
+    monkeypatch.setattr(
+        plan_module, "training_seconds", lambda *_: pytest.fail("too short to be estimated")
+    )
     assert call(capsys, "train", "--arm", "RMSN>SSM>None", "--scale", "smoke")[0] == 0
 
 

@@ -72,7 +72,6 @@ def chosen(runs):
 
 OF_PAIRS = {
     "the partners of each N2": procedure.partners,
-    "the worth of each N2": lambda runs: procedure.worth_of_n2(procedure.partners(runs)),
     "the two steps": procedure.two_steps,
     "the six ways to choose": lambda runs: procedure.ways(runs, chosen(runs)),
     "the chosen pair against the others": lambda runs: procedure.against_chosen(
@@ -82,10 +81,8 @@ OF_PAIRS = {
     "the N2 on images": by_n2,
     "how often after is ahead": site_counts,
     "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
-    "the interaction": lambda runs: contrasts.difference_of_differences(
-        runs, contrasts.interaction()
-    ),
-    "the place against others": lambda runs: contrasts.difference_of_differences(
+    "the interaction": lambda runs: run_tables.paired_steps(runs, contrasts.INTERACTION),
+    "the place against others": lambda runs: run_tables.paired_steps(
         runs, contrasts.place_against("GN", ["LN", "IN"])
     ),
     "a pair of arms": lambda runs: run_tables.paired(runs, "RMSN>SSM>None", "None>SSM>None"),

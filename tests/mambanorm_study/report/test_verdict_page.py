@@ -219,7 +219,7 @@ def test_on_trained_models_the_command_of_a_claim_names_its_task():
 
 def test_the_runs_that_are_judged_are_the_recorded_ones_of_the_scale_that_is_asked_for(tmp_path):
     judged = runs_to_judge(runs_dir=tmp_path)
-    assert (judged.scale, len(judged.mine)) == (study_scale(), 0)
+    assert (judged.scale, len(judged.stored)) == (study_scale(), 0)
     assert runs_to_judge("quick", "trained", runs_dir=tmp_path).frame.empty
     quick = runs_to_judge("quick", runs_dir=tmp_path)
     assert (quick.source, set(quick.frame.scale)) == ("recorded", {"quick"})
