@@ -239,8 +239,8 @@ def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
     sites = SITES_IN_FRONT.get("scan" if after_scan else first.site, (first.before_site,))
     wider_type = f"{WIDER_TYPE}; or " if first.half else ""
     return (
-        f"{wider_type}go back to a checkpoint from before the one that clinic.watch writes, and "
-        "lower the learning rate."
+        f"{wider_type}go back to an earlier checkpoint and lower the learning rate (the weights "
+        "that clinic.watch writes are too late: they lead to this value again)."
         f"{_norms_to_insert(sites, norm_sites)}"
     )
 
