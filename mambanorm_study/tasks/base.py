@@ -49,17 +49,17 @@ class LazyInputs:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One split of a task, entirely in memory unless its inputs are lazy.
+    """One split of a task: a row of inputs and its label for each example.
 
     inputs: token ids (n, L), stored as uint8, with 0 for padding; or float32 features (n, L, F); or
     images (n, H, W, C) as float32, or as bytes 0…255 that `batch` converts to −1…1. LazyInputs
-    replace a tensor that would be too large.
-    labels: classes (n,) int64; or one label for each position of token ids, (n, L) int64, IGNORED
-    for a position without a label; or real-valued targets (n, T) float32.
+    replace a tensor that would not fit into memory.
+    labels: classes (n,) int64; or one label for each position of token ids, (n, L) int64, with
+    IGNORED for a position without a label; or real-valued targets (n, T) float32.
     lengths: (n,) int64, or None if all L positions of every row are valid, as for images.
 
-    Smaller integer types are converted to int64. Raises BadData if a part is not a tensor of a
-    supported type, or if the parts do not fit together.
+    Smaller integer types are converted to int64. Raises BadData for a part of another type, for
+    parts whose shapes do not fit together, and for targets that are not finite.
     """
 
     inputs: Tensor | LazyInputs
@@ -68,56 +68,44 @@ class Split:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if name == "lengths" and value is None:
-                continue
-            if not isinstance(value, Tensor | LazyInputs):
+            is_left_out = name == "lengths" and value is None
+            if not is_left_out and not isinstance(value, Tensor | LazyInputs):
                 raise BadData(
                     f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)"
                 )
-        shape = tuple(self.inputs.shape)
-        if self.inputs.dtype not in (torch.float32, *WHOLE):
-            raise BadData(f"inputs are {self.inputs.dtype}: allowed are float32 and whole numbers")
-        if len(shape) not in INPUT_DIMS.values():
+        n, dtype = len(self.inputs), self.inputs.dtype
+        if dtype not in (torch.float32, *WHOLE):
+            raise BadData(f"inputs are {dtype}: allowed are float32 and whole numbers")
+        if self.is_regression:
+            fits = self.labels.dim() == 2 and len(self.labels) == n
+        else:
+            fits = self.labels.dtype in WHOLE and (self.per_position or self.labels.shape == (n,))
+        if not fits:
             raise BadData(
-                f"inputs have shape {shape}: allowed are (n, L), (n, L, F) and (n, H, W, C)"
+                f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}: {n} rows of "
+                "inputs need classes (n,) or one label for each position (n, L) as whole numbers, "
+                "or targets (n, T) as float32"
             )
         if self.is_regression:
-            self._check_targets()
+            _check_finite("targets", self.labels)
         else:
-            self._convert_to_int64("labels", shape[:2] if self.per_position else shape[:1])
+            object.__setattr__(self, "labels", self.labels.long())
         if self.lengths is not None:
-            self._check_lengths(shape)
+            self._check_lengths(n)
+            object.__setattr__(self, "lengths", self.lengths.long())
 
-    def _convert_to_int64(self, name: str, shape: tuple[int, ...]) -> None:
-        tensor = getattr(self, name)
-        if tensor.shape != shape or tensor.dtype not in WHOLE:
-            raise BadData(
-                f"{name} are {tensor.dtype} of shape {tuple(tensor.shape)}: "
-                f"{shape[0]} rows of inputs need whole numbers {shape}"
-            )
-        object.__setattr__(self, name, tensor.long())
-
-    def _check_targets(self) -> None:
-        if self.labels.dim() != 2 or len(self.labels) != len(self.inputs):
-            raise BadData(
-                f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}: "
-                f"{len(self.inputs)} rows need classes (n,), int64, or real-valued targets (n, T)"
-            )
-        invalid = (~self.labels.isfinite()).nonzero().tolist()
-        if invalid:
-            row, column = invalid[0]
-            raise BadData(
-                f"target {column} of row {row} is {float(self.labels[row, column])}: fix the data"
-            )
-
-    def _check_lengths(self, shape: tuple[int, ...]) -> None:
+    def _check_lengths(self, n: int) -> None:
+        shape = tuple(self.inputs.shape)
         if len(shape) == 4 or self.per_position:
             raise BadData(
                 f"lengths are given for inputs {shape}, whose rows have no padding: give None"
             )
-        self._convert_to_int64("lengths", shape[:1])
-        if len(self):
-            check_range("lengths", self.lengths, 1, shape[1])
+        if self.lengths.shape != (n,) or self.lengths.dtype not in WHOLE:
+            raise BadData(
+                f"lengths are {self.lengths.dtype} of shape {tuple(self.lengths.shape)}: "
+                f"{n} rows of inputs need whole numbers ({n},)"
+            )
+        _check_range("lengths", self.lengths, 1, shape[1])
 
     @property
     def is_regression(self) -> bool:
@@ -148,9 +136,6 @@ class Split:
         or (B, T). `rows` is a slice, or indices or a mask over the n rows (tensor, array or list).
         Raises ValueError if it selects no row.
         """
-        if not isinstance(rows, slice):
-            # torch converts an empty list to a float tensor, which cannot be an index
-            rows = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
         labels = self.labels[rows]
         if len(labels) == 0:
             raise ValueError("rows selects no row: a batch needs at least one")
@@ -229,21 +214,20 @@ class TaskData:
             split = getattr(self, name)
             if not isinstance(split, Split):
                 raise BadData(f"the {name} split is {shown(split)}: a Split is needed")
-            if len(split):  # load_task reports an empty split
-                self._check_labels(name, split)
-                _check_inputs(name, split.inputs, kind, size)
+            self._check_labels(name, split)
+            _check_inputs(name, split.inputs, kind, size)
 
     def _check_labels(self, name: str, split: Split) -> None:
         n_targets = split.labels.shape[1] if split.is_regression else 0
-        if split.is_regression != bool(self.targets) or n_targets != len(self.targets):
+        if n_targets != len(self.targets):
             raise BadData(
                 f"labels of the {name} split are {split.labels.dtype} of shape "
                 f"{tuple(split.labels.shape)}, and {len(self.targets)} targets are named: "
-                "targets=('load in kWh/m²', …) must name all real-valued ones, and only these"
+                "targets=('load in kWh/m²', …) must name each real-valued target, and no class"
             )
         if self.targets:
             return
-        check_range(f"labels of the {name} split", split.known_labels, 0, self.n_classes - 1)
+        _check_range(f"labels of the {name} split", split.known_labels, 0, self.n_classes - 1)
         sizes_differ = self.per_position and self.n_classes != self.vocab_size
         if split.per_position != self.per_position or sizes_differ:
             raise BadData(
@@ -300,29 +284,32 @@ class TaskData:
 
 def _check_inputs(name: str, inputs: Tensor | LazyInputs, kind: str, size: int) -> None:
     """Raise BadData unless the inputs are finite and of this kind, a key of INPUT_DIMS."""
-    fits = len(inputs.shape) == INPUT_DIMS[kind]
-    if kind != "vocab_size":
-        fits = fits and inputs.shape[-1] == size
-    if kind != "in_channels":  # images may be bytes
-        fits = fits and inputs.dtype.is_floating_point == (kind == "in_features")
-    if not fits:
+    dims_fit = len(inputs.shape) == INPUT_DIMS[kind]
+    size_fits = kind == "vocab_size" or inputs.shape[-1] == size
+    is_real = inputs.dtype.is_floating_point
+    dtype_fits = kind == "in_channels" or is_real == (kind == "in_features")  # images may be bytes
+    if not (dims_fit and size_fits and dtype_fits):
         raise BadData(
             f"inputs of the {name} split are {inputs.dtype} of shape {tuple(inputs.shape)}, "
             f"which is not {kind}={size}"
         )
     if kind == "vocab_size":
-        check_range(f"token ids of the {name} split", inputs, 0, size - 1)
+        _check_range(f"token ids of the {name} split", inputs, 0, size - 1)
     elif isinstance(inputs, Tensor):
-        invalid = (~inputs.isfinite()).nonzero()
-        if len(invalid):
-            raise BadData(
-                f"inputs of the {name} split hold NaN or infinite values, first in row "
-                f"{int(invalid[0, 0])}: fix the data"
-            )
+        _check_finite(f"inputs of the {name} split", inputs)
 
 
-def check_range(what: str, values: Tensor, least: int, most: int) -> None:
+def _check_finite(what: str, values: Tensor) -> None:
+    invalid = (~values.isfinite()).nonzero()
+    if len(invalid):
+        raise BadData(
+            f"{what} hold NaN or infinite values, first in row {int(invalid[0, 0])}: fix the data"
+        )
+
+
+def _check_range(what: str, values: Tensor, least: int, most: int) -> None:
     """Raise BadData unless all values are in least…most."""
-    low, high = map(int, values.aminmax())
-    if low < least or high > most:
-        raise BadData(f"{what} run from {low} to {high}: allowed are {least} to {most}")
+    if values.numel():
+        low, high = map(int, values.aminmax())
+        if low < least or high > most:
+            raise BadData(f"{what} run from {low} to {high}: allowed are {least} to {most}")

@@ -9,21 +9,18 @@ Source: Kuehne et al. (2014), The language of actions. Features and splits in th
 Glossary: T = frames of a video; L = positions, the frames that are used; F = 2048 features.
 """
 
-import math
 import random
-import shutil
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
 from mambanorm.errors import brief
 from mambanorm_study.basics.atomic import replacing
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import AGAIN, cache_file, data_folder, missing_data, read_text
+from mambanorm_study.tasks.files import data_folder, missing_data, read_text
 from mambanorm_study.tasks.registry import register_task
 from mambanorm_study.tasks.shape import Shape
 from mambanorm_study.tasks.split_sizes import FIXED_SEED, SMALL, check_complete
@@ -67,11 +64,13 @@ def person(video: str) -> str:
 
 def read_bundle(path: Path) -> list[str]:
     """Return the videos that a bundle lists. Raises ValueError for a name without an activity."""
+    if not path.exists():
+        raise missing_data("breakfast", path, HOW)
     videos = [line.removesuffix(".txt") for line in read_text(path).split()]
     for video in videos:
         if video.rpartition("_")[2] not in ACTIVITIES:
             raise ValueError(
-                f"{path}: {brief(video)} ends in none of {', '.join(ACTIVITIES)}: {AGAIN}"
+                f"{path}: {brief(video)} ends in none of {', '.join(ACTIVITIES)}: replace this file"
             )
     return videos
 
@@ -82,8 +81,8 @@ def read_bundle(path: Path) -> list[str]:
 def frames(path: Path, positions: int) -> np.ndarray:
     """Return equally spaced frames of a video, from the first to the last, (L, 2048) float32.
 
-    The file is mapped, not read whole. A video shorter than L repeats frames. Raises ValueError if
-    the file is damaged, is not (2048, T), or contains numbers that are not finite.
+    A video shorter than L repeats frames. Raises ValueError if the file is damaged, is not
+    (2048, T), or contains numbers that are not finite.
     """
     try:
         features = np.load(path, mmap_mode="r")
@@ -94,44 +93,31 @@ def frames(path: Path, positions: int) -> np.ndarray:
         if not np.isfinite(selected).all():
             raise ValueError("it holds numbers that are not finite")
     except (ValueError, EOFError, SyntaxError) as error:
-        raise ValueError(f"{path} cannot be used ({error}): {AGAIN}") from error
+        raise ValueError(f"{path} cannot be used ({error}): replace this file") from error
     return selected
 
 
-def _features(folder: Path, videos: list[str], positions: int) -> torch.Tensor:
-    """Return the frames of all videos, (n, L, 2048), from a mapped file that is made once."""
-    path = cache_file(folder, f"frames{positions}", videos, "npy")
-    shape = (len(videos), positions, FEATURES)
-    if not path.exists():
-        files = [folder / "features" / f"{video}.npy" for video in videos]
-        absent = [file for file in files if not file.exists()]
-        if absent:
-            raise missing_data(
-                "breakfast",
-                f"{absent[0]} ({len(absent):,} of {len(files):,} files are not there)",
-                HOW,
-            )
-        _check_space(path, 4 * math.prod(shape))
-        with replacing(path) as temporary:
-            array = open_memmap(temporary, "w+", np.float32, shape)
-            for i, file in enumerate(tqdm(files, desc="Breakfast", unit=" videos", delay=2)):
-                array[i] = frames(file, positions)
-            array.flush()
-            del array  # closes the file before it is renamed
-    return torch.from_numpy(np.load(path, mmap_mode="c"))
+def _cached_frames(videos: list[str], positions: int) -> list[Path]:
+    """Return a file with the frames of each video. Make the files that are missing.
 
-
-def _check_space(path: Path, size: int) -> None:
-    """Raise OSError if the disk has no room for a cache of so many bytes.
-
-    Writing to a mapped file on a full disk would end the process.
+    A whole video has about 16 MB, so reading it for every batch would be slow.
     """
-    free = shutil.disk_usage(path.parent).free
-    if size > free:
-        raise OSError(
-            f"{path} needs {size / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB left: a smaller "
-            "scale keeps fewer frames, and MAMBANORM_DATA_DIR puts data and cache on another disk"
-        )
+    folder = data_folder("breakfast")
+    cache = [folder / f"frames{positions}" / f"{video}.npy" for video in videos]
+    uncached = [path.name for path in cache if not path.exists()]
+    absent = [name for name in uncached if not (folder / "features" / name).exists()]
+    if absent:
+        what = f"{folder / 'features' / absent[0]} ({len(absent):,} of {len(videos):,} are missing)"
+        raise missing_data("breakfast", what, HOW)
+    for name in tqdm(uncached, desc="Breakfast", unit=" videos", delay=2):
+        with replacing(folder / f"frames{positions}" / name) as path, open(path, "wb") as file:
+            np.save(file, frames(folder / "features" / name, positions))
+    return cache
+
+
+def _read(files: list[Path], rows: torch.Tensor) -> torch.Tensor:
+    """Return the frames of some of the videos, (B, L, 2048)."""
+    return torch.from_numpy(np.stack([np.load(files[row]) for row in rows.tolist()]))
 
 
 # ---------------------------------------------------------------------------------------- the tasks
@@ -146,25 +132,16 @@ def held_out_people(videos: list[str], seed: int) -> set[str]:
     return set(random.Random(seed).sample(people, max(1, round(HELD_OUT * len(people)))))
 
 
-def _read_bundles(split: int, scale: str) -> tuple[list[str], list[str]]:
-    """Return the videos of train and test. Raises ValueError if they are incomplete."""
-    folder = data_folder("breakfast") / "splits"
-    bundles = [folder / f"{part}.split{split}.bundle" for part in ("train", "test")]
-    for bundle in bundles:
-        if not bundle.exists():
-            raise missing_data("breakfast", bundle, HOW)
-    train, test = map(read_bundle, bundles)
-    check_complete(f"split {split} in {folder}", (len(train), len(test)), VIDEOS[split], scale)
-    return train, test
-
-
 def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     """Return features (n, L, 2048) float32 and 10 classes.
 
-    Test is the bundle's; validation is a tenth of train's people. The seed decides who is held out,
-    and at smoke which videos are used; at lab and paper it changes nothing.
+    Test is the bundle's; validation is a tenth of the people in train. The seed decides which
+    people, and at smoke which videos are used; at lab and paper it changes nothing.
     """
-    train, test = _read_bundles(split, scale)
+    folder = data_folder("breakfast") / "splits"
+    train = read_bundle(folder / f"train.split{split}.bundle")
+    test = read_bundle(folder / f"test.split{split}.bundle")
+    check_complete(f"split {split} in {folder}", (len(train), len(test)), VIDEOS[split], scale)
     seed = seed if scale in SMALL else FIXED_SEED
     people = held_out_people(train, seed)
     parts = [
@@ -178,15 +155,11 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
             generator.sample(part, min(most, len(part)))
             for part, most in zip(parts, SMOKE_VIDEOS, strict=True)
         ]
-    videos = sorted(video for part in parts for video in part)  # one cache file for every seed
-    features = _features(data_folder("breakfast"), videos, POSITIONS[scale])
-    row_of = {video: i for i, video in enumerate(videos)}
     splits = []
-    for part in parts:
-        rows = torch.tensor([row_of[video] for video in part])
-        shape = (len(part), *features.shape[1:])
-        inputs = LazyInputs(shape, lambda indices, rows=rows: features[rows[indices]])
-        splits.append(Split(inputs, torch.tensor([activity(video) for video in part])))
+    for videos in parts:
+        files = _cached_frames(videos, POSITIONS[scale])
+        inputs = LazyInputs((len(videos), POSITIONS[scale], FEATURES), partial(_read, files))
+        splits.append(Split(inputs, torch.tensor([activity(video) for video in videos])))
     return TaskData(*splits, n_classes=len(ACTIVITIES), in_features=FEATURES)
 
 

@@ -2,8 +2,8 @@
 
 Source: Maas et al. (2011), Learning word vectors for sentiment analysis. Preprocessing as in
 state-spaces/s4: characters as they are, at most l_max − 1, then `<eos>`; the vocabulary contains
-the characters that occur at least 15 times in train; test serves as validation. This last rule
-holds at paper only: the smaller scales hold out a tenth of train.
+the characters that occur at least 15 times in train. At paper the test part also serves as
+validation, as in s4; the smaller scales hold out a tenth of train instead.
 
 Glossary: n reviews, L = characters of the longest, `<eos>` included; ids as in ListOps: 0 =
 padding, 1 = unknown, 2 = `<eos>`.
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.files import check_labels, data_folder, fetch_all, read_columns
+from mambanorm_study.tasks.files import check_labels, data_folder, fetch, read_columns
 from mambanorm_study.tasks.registry import register_task
 from mambanorm_study.tasks.shape import Shape
 from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
@@ -42,8 +42,8 @@ FILES = {
 }
 # Positions of a row with its `<eos>`; longer reviews are cut
 L_MAX = {"smoke": 64, "quick": 256, "evening": 256, "lab": 1_024, "paper": 4_096}
-# Validation's share of train. At paper test serves as validation, as in s4: selecting by it is
-# then selecting on test, so results are slightly too good, as those of s4 are.
+# Validation's share of train. At paper a model is selected on the test rows, as in s4, so its
+# results are slightly too good.
 HELD_OUT = {"smoke": 0.1, "quick": 0.1, "evening": 0.1, "lab": 0.1, "paper": 0.0}
 
 
@@ -70,22 +70,6 @@ def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Ten
     return torch.from_numpy(inputs), torch.from_numpy(lengths)
 
 
-def _read(split: str) -> tuple[list[str], np.ndarray]:
-    """Return texts and labels of a split's files.
-
-    Raises ValueError, with the row, for a review without text or label.
-    """
-    texts, labels = read_columns("imdb", split, ("text", "label"), ADDRESS, FILES)
-    texts = texts.to_pylist()
-    for row, text in enumerate(texts, 1):
-        if not text:
-            raise ValueError(
-                f"imdb's {split}, row {row}: {text!r} is not a review: "
-                "at least one character is needed"
-            )
-    return texts, check_labels(np.asarray(labels), 2, f"imdb's {split}")
-
-
 def _shape(scale: str) -> Shape:
     sizes = SCALE_SIZES[scale]
     train, val, test = sizes.counts(ROWS, HELD_OUT[scale])
@@ -103,7 +87,7 @@ def _shape(scale: str) -> Shape:
     "imdb",
     title="IMDB: is a film review positive? Character by character",
     source="Maas et al. (2011), Learning word vectors for sentiment analysis",
-    prepare=partial(fetch_all, "imdb", ADDRESS, FILES),
+    prepare=partial(fetch, "imdb", ADDRESS, FILES),
     shape=_shape,
 )
 def load_imdb(scale: str, seed: int) -> TaskData:
@@ -112,16 +96,20 @@ def load_imdb(scale: str, seed: int) -> TaskData:
     The vocabulary is that of the whole train part, cut to the scale's length, whatever rows the
     seed selects.
     """
-    parts = {split: _read(split) for split in ("train", "test")}
+    parts = {
+        split: read_columns("imdb", split, ("text", "label"), ADDRESS, FILES)
+        for split in ("train", "test")
+    }
     n = len(parts["train"][0]), len(parts["test"][0])
     check_complete(data_folder("imdb"), n, ROWS, scale)
     l_max = L_MAX[scale]
-    ids = vocabulary(text[: l_max - 1] for text in parts["train"][0])
+    ids = vocabulary(text[: l_max - 1] for text in parts["train"][0].to_pylist())
     splits = []
     row_numbers = SCALE_SIZES[scale].draw_splits(n, seed, "imdb", HELD_OUT[scale])
     for part, rows in zip(("train", "train", "test"), row_numbers, strict=True):
         texts, labels = parts[part]
-        inputs, lengths = encode([texts[row] for row in rows.tolist()], ids, l_max)
+        labels = check_labels(np.asarray(labels), 2, f"imdb's {part}")
+        inputs, lengths = encode(texts.take(rows.numpy()).to_pylist(), ids, l_max)
         splits.append(Split(inputs, torch.from_numpy(labels[rows.numpy()]), lengths))
     train, val, test = splits
     return TaskData(train, val if len(val) else test, test, n_classes=2, vocab_size=len(ids))

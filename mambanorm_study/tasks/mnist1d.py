@@ -3,10 +3,10 @@
 The curves separate architectures: a linear model reaches 32 %, an MLP 68, a GRU 91, a CNN 94,
 people 96 (Greydanus & Kobak 2024, Figure 2).
 
-- `mnist1d`: each seed draws 5,000 new curves. No two seeds share a row, so differences between
-  seeds are those of the whole experiment.
-- `curves`: as `mnist1d`, with more rows for validation and test, so that the noise of the test rows
-  is small compared to that of training.
+- `mnist1d`: each seed draws 5,000 new curves. No two seeds share a row, so results of several
+  seeds vary as repeated experiments with new data would.
+- `curves`: as `mnist1d`, with more rows for validation and test, so that the choice of test rows
+  adds little to the variation between seeds.
 - `mnist1d_published`: the 5,000 curves of the published data set (seed 42), for every seed.
 
 The generator is the authors' (PyPI `mnist1d`). It standardizes all curves at once, test rows
@@ -46,9 +46,10 @@ def load_curves(name: str, scale: str, seed: int) -> TaskData:
     sizes = _sizes(name, scale)
     if name == "mnist1d_published":
         seed = PUBLISHED_SEED
-    x, y = curves(sum(sizes), seed)
-    x = torch.tensor(x, dtype=torch.float32)[..., None]
-    splits = consecutive_splits(x, torch.tensor(y, dtype=torch.int64), sizes)
+    cache = data_folder("mnist1d") / f"{sum(sizes)}-seed{seed}.npz"
+    # 5,000 curves take four seconds to draw
+    x, y = cached_arrays(cache, lambda: draw_curves(sum(sizes), seed))
+    splits = consecutive_splits(torch.from_numpy(x)[..., None], torch.from_numpy(y), sizes)
     return TaskData(*splits, n_classes=N_CLASSES, in_features=1)
 
 
@@ -62,14 +63,11 @@ def _shape(name: str, scale: str) -> Shape:
     return Shape(N_CLASSES, LENGTH, in_features=1, sizes=sizes, reshuffled=fresh, fresh=fresh)
 
 
-def curves(n: int, seed: int) -> list[np.ndarray]:
-    """Return n curves (n, 40) and labels (n,), cached: 5,000 curves take four seconds to draw."""
-    path = data_folder("mnist1d") / f"{n}-seed{seed}.npz"
-    return cached_arrays(path, lambda: draw_curves(n, seed))
-
-
 def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the curves with the authors' generator and restore the process's random numbers."""
+    """Return n curves (n, 40) float32 and labels (n,) int64, drawn by the authors' generator.
+
+    The random numbers of the process are restored afterwards.
+    """
     from mnist1d.data import get_dataset_args, make_dataset  # it imports requests and pyplot
 
     args = get_dataset_args()

@@ -16,7 +16,7 @@ import torch
 from tqdm.auto import tqdm
 
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.files import AGAIN, check_labels, data_folder, missing_data, read_text
+from mambanorm_study.tasks.files import check_labels, data_folder, missing_data, read_text
 from mambanorm_study.tasks.images import as_sequences, block_mean, open_image
 from mambanorm_study.tasks.registry import register_task
 from mambanorm_study.tasks.shape import Shape
@@ -43,33 +43,25 @@ def read_labels(root: Path) -> dict[Path, int]:
     """Return image path -> label from `<root>/<LRA>/metadata/<batch>.npy`, batch by batch.
 
     The files are plain text in spite of their name. A row has subpath, file name, number, label and
-    parameters of the generator. Raises ValueError, with the file's name, for other content, and if
-    there is no file.
+    parameters of the generator. Raises ValueError, with the file's name, for any other content, and
+    if there is no file.
     """
     labels: dict[Path, int] = {}
-    for file in sorted((root / LRA / "metadata").glob("*.npy"), key=_batch_number):
+    metadata = root / LRA / "metadata"
+    for file in sorted(metadata.glob("[0-9]*.npy"), key=lambda file: int(file.stem)):
         try:
             rows = [line.split() for line in read_text(file).splitlines()]
             values = check_labels(np.array([int(row[3]) for row in rows]), 2, "its metadata")
         except (ValueError, IndexError) as error:
             raise ValueError(
                 f"{file} cannot be read ({error}), needed are rows of subpath, file name, number "
-                f"and label, as text: {AGAIN}"
+                "and label, as text: replace this file"
             ) from error
         for row, label in zip(rows, values, strict=True):
             labels[root / LRA / row[0] / row[1]] = int(label)
     if not labels:
         raise missing_data(root.name, root / LRA, HOW)
     return labels
-
-
-def _batch_number(file: Path) -> int:
-    """Return the number of a metadata file; combined.npy of the generator has none."""
-    if not file.stem.isdecimal():
-        raise ValueError(
-            f"{file} is not the metadata of one batch, <number>.npy: move it out of {file.parent}"
-        )
-    return int(file.stem)
 
 
 def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:

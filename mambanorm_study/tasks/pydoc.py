@@ -1,13 +1,13 @@
 """Python's own documentation as text to predict character by character, without a download.
 
-The text is the help topics of the language reference (`help("for")`, `help("with")`, …), near half
-a million characters of prose and code.
+The text is the help topics of the language reference (`help("for")`, `help("with")`, …), almost
+half a million characters of prose and code.
 
 - `pydoc`: the rows are windows of the text; the label of a position is the next character. A
   language model learns it in the study's training loop. Long topics repeat short ones: a fifth of
-  the text is a repetition, and 8 % of its end also occurs at its beginning. So the task contains
-  each paragraph once. The first 80 % train, the next 10 % are validation, the last 10 % test, for
-  every seed.
+  the text is repeated, and 8 % of its end also occurs at its beginning. So the task contains each
+  paragraph once. For every seed, the first 80 % of the text are training rows, the next 10 %
+  validation rows and the last 10 % test rows.
 
 Source: `pydoc_data.topics` of the Python that runs this (Python Software Foundation, PSF licence).
 The text changes slightly with each version of Python, and so do the results; the alphabet stays the
@@ -38,19 +38,14 @@ SMOKE_CHARACTERS = 4_000  # 200 rows to train on
 
 def load_text() -> str:
     """Return the help topics in alphabetical order, with `?` for a character not in ALPHABET."""
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise ValueError(
-            "this Python comes without its help topics (pydoc_data): install your system's full "
-            "Python, or encode a text of your own"
-        ) from None
+    from pydoc_data.topics import topics  # half a million characters
+
     text = "\n\n".join(topics[name].strip() for name in sorted(topics))
     return text.translate(TYPOGRAPHY).expandtabs().encode("ascii", "replace").decode()
 
 
 def distinct(text: str) -> str:
-    """Return the text with each paragraph once, in its first place; white space is ignored."""
+    """Return the text without repeated paragraphs; they may differ in white space."""
     first: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         first.setdefault(" ".join(paragraph.split()), paragraph)
@@ -60,10 +55,10 @@ def distinct(text: str) -> str:
 def encode(text: str) -> Tensor:
     """Return the ids (n,) int64 of a text. Raises ValueError for a character not in ALPHABET."""
     ids = {character: i for i, character in enumerate(ALPHABET)}
-    for character in text:
-        if character not in ids:
-            valid = ["the line feed", "ASCII's printable characters, space to ~"]
-            raise unknown("character", character, valid)
+    invalid = sorted(set(text) - ids.keys())
+    if invalid:
+        valid = ["the line feed", "ASCII's printable characters, space to ~"]
+        raise unknown("character", invalid[0], valid)
     return torch.tensor([ids[character] for character in text], dtype=torch.int64)
 
 
@@ -107,7 +102,7 @@ def unigram_entropy(ids: Tensor) -> float:
 
 @cache
 def _splits(scale: str) -> list[Split]:
-    """Return the windows of each part: ids (n, L) and the ids one character further on."""
+    """Return the windows of train, val and test: ids (n, L), and the next ids as labels (n, L)."""
     ids = encode(distinct(load_text()))
     if scale == "smoke":
         ids = ids[:SMOKE_CHARACTERS]

@@ -1,15 +1,15 @@
-"""The registry of tasks: how a task is registered, also one of your own, and how it is loaded."""
+"""The registry of tasks: register a task, which may be your own, and load its data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from numbers import Integral
 from typing import Any
 
 from mambanorm.errors import NotRegistered, check_word, shown, unknown
 from mambanorm_study.basics.extensions import load_imports
 from mambanorm_study.basics.settings import check_scale
 from mambanorm_study.basics.torch_defaults import plain_torch
+from mambanorm_study.config import check_seed
 from mambanorm_study.tasks.base import SPLITS, BadData, TaskData
 from mambanorm_study.tasks.shape import Shape
 
@@ -21,9 +21,9 @@ KINDS = ("sequence", "image")
 class Task:
     """A registered task.
 
-    `load(scale, seed)` returns the TaskData. `kind` is the model family that the task needs.
-    `prepare()` downloads what `load` cannot make itself. `shape(scale)` returns the Shape of
-    the data without loading them.
+    `load(scale, seed)` returns the TaskData. `kind` is the kind of model that the task needs.
+    `prepare()` downloads the files that `load` reads. `shape(scale)` returns the Shape of the data
+    without loading them.
     """
 
     name: str
@@ -64,9 +64,7 @@ def register_task(name: str, *, title: str, source: str, **options: Any) -> Call
 
 
 def check_task(name: str) -> str:
-    """Return the name if a task has it, else raise ValueError (NotRegistered)."""
-    if not isinstance(name, str):
-        raise unknown("task", name, TASKS)
+    """Return the name of a task. Raise NotRegistered, a ValueError, if there is no such task."""
     if name not in TASKS:
         load_imports()  # a file of --import may register it
     if name not in TASKS:
@@ -75,10 +73,9 @@ def check_task(name: str) -> str:
 
 
 def prepare_task(name: str, scale: str) -> TaskData:
-    """Download or make what a task needs at a scale, and load it with seed 0.
+    """Download what a task needs, and return its data at a scale and seed 0.
 
-    Raises ValueError as `load_task` does, and OSError if a download fails; the same call then
-    continues the download.
+    Raises ValueError as `load_task` does, and OSError if a download fails.
     """
     check_task(name)
     check_scale(scale)
@@ -90,14 +87,12 @@ def prepare_task(name: str, scale: str) -> TaskData:
 def load_task(name: str, scale: str, seed: int) -> TaskData:
     """Return the data of a task; the same arguments give the same data on any machine.
 
-    Raises ValueError for an unknown task or scale, a seed that is not a whole number ≥ 0, an empty
-    split, and data that are missing or damaged.
+    Raises ValueError for an unknown task or scale, for a seed that is not a whole number ≥ 0, for
+    an empty split, and for data that are missing or damaged.
     """
     check_task(name)
     check_scale(scale)
-    if not isinstance(seed, Integral) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"seed {seed!r}: allowed are whole numbers from 0 up")
-    return _load(TASKS[name], scale, int(seed))
+    return _load(TASKS[name], scale, check_seed(seed))
 
 
 @lru_cache(maxsize=8)  # keyed by the entry, not its name: a task may be replaced under its name

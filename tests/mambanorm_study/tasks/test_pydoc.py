@@ -131,7 +131,7 @@ def test_rows_with_a_label_at_each_position_have_no_padding():
     with pytest.raises(
         BadData,
         match=r"labels are torch.int64 of shape \(2, 3\): "
-        r"2 rows of inputs need whole numbers \(2,\)",
+        r"2 rows of inputs need classes \(n,\) or one label for each position",
     ):
         Split(ids, ids[:, :3])
 
