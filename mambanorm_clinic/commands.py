@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.cli import arguments as arg
-from mambanorm_study.cli.printing import print_dry_run
+from mambanorm_study.cli.printing import may_train
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +53,7 @@ def card(options: argparse.Namespace) -> int:
     from mambanorm_study.runs.needed_runs import known_runs
 
     request = {
-        "tasks": arg.check_tasks(options.tasks) if options.tasks else None,
+        "tasks": options.tasks,
         "seeds": options.seeds,
         "scale": options.scale,
         "against": options.against,
@@ -64,7 +64,7 @@ def card(options: argparse.Namespace) -> int:
         known = known_runs(untrained.scale, options.runs_dir)
         configs = [*card_runs(untrained, known), *later_runs(untrained, known)]
         if configs and not untrained.same:
-            print_dry_run(configs, options)
+            may_train(configs, options)
         else:
             print("nothing to train: all runs are there")
         return 0
@@ -91,7 +91,6 @@ def card(options: argparse.Namespace) -> int:
     ),
     arg.option(
         "--text",
-        type=arg.file,
         required=True,
         metavar="FILE",
         help=(
@@ -115,7 +114,6 @@ def card(options: argparse.Namespace) -> int:
     ),
     arg.option(
         "--html",
-        type=arg.file,
         metavar="FILE",
         help="write a page with the picture and all numbers",
     ),

@@ -1,19 +1,19 @@
-"""The decorator of commands, the types of their options, and the options that several share.
+"""The decorator that registers commands, the types of options, and options of several commands.
 
 A type is a function from the text of an option to its value. It raises ValueError with the text
-and the allowed values; `main` prints the message in one line.
+that was given and the values that are allowed; `main` prints the message in one line.
 """
 
 import argparse
-import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 from math import inf
 from typing import Any, NamedTuple, NoReturn
 
 from mambanorm.errors import brief, unknown
-from mambanorm_study.basics.settings import SCALES, check_scale, default_scale
+from mambanorm_study.basics.settings import SCALES, check_scale
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,23 +30,16 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, str(error)) from None
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Raise for an unknown command; argparse's own error has no nearest match."""
+        """Raise ValueError with the nearest valid word, which argparse's own error omits."""
         if action.choices is not None and value not in action.choices:
-            raise unknown("command", value, action.choices)
-
-
-class Option(NamedTuple):
-    """The arguments of one call of `ArgumentParser.add_argument`."""
-
-    flags: tuple[str, ...]
-    settings: dict[str, Any]
+            raise unknown(action.dest, value, action.choices)
 
 
 class Command(NamedTuple):
     """A command of the command line: `run` takes the parsed options and returns the exit code."""
 
     run: Callable[[argparse.Namespace], int]
-    options: tuple[Option, ...]
+    options: Sequence[Callable[[argparse.ArgumentParser], object]]
     examples: Sequence[str]
 
 
@@ -54,12 +47,12 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {}
 
 
-def option(*flags: str, **settings: Any) -> Option:
-    """Return an option of a command; arguments as of `ArgumentParser.add_argument`."""
-    return Option(flags, settings)
+def option(*flags: str, **settings: Any) -> Callable[[argparse.ArgumentParser], object]:
+    """Return a function that adds an option to a parser; arguments as of `add_argument`."""
+    return lambda parser: parser.add_argument(*flags, **settings)
 
 
-def command(*options: Option, examples: Sequence[str] = ("",)) -> Callable:
+def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
     """Register the decorated function as the command of its name; its docstring is the help."""
 
     def register(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -69,66 +62,39 @@ def command(*options: Option, examples: Sequence[str] = ("",)) -> Callable:
     return register
 
 
-# Fields of RunConfig that have their own option.
-FIELDS_WITH_OPTIONS = {
-    "task": "--tasks or --task",
-    "arm": "--arms or --arm",
-    "scale": "--scale",
-    "seed": "--seeds or --seed",
-}
+# Fields of RunConfig that have their own option, and cannot be changed by --set.
+FIELDS_WITH_OPTIONS = ("task", "arm", "scale", "seed")
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return `["lr=1e-3", "n_layers=8"]` as fields of RunConfig and their values. ValueError for an
-    unknown field and for one that is given twice.
-    """
-    from mambanorm_study.config import DEFAULTS, NAMES
-    from mambanorm_study.runs.grid import check_once
+    """Return the fields of RunConfig and their values from `["lr=1e-3", "n_layers=8"]`.
 
-    changes = {}
-    check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        name = name.strip()
-        if name in FIELDS_WITH_OPTIONS:
-            raise ValueError(f"{name} is not set by --set but by {FIELDS_WITH_OPTIONS[name]}")
-        if name not in NAMES:
-            fields = [field for field in NAMES if field not in FIELDS_WITH_OPTIONS]
-            raise unknown("field of RunConfig", name, fields)
-        if not equals:
-            raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
-        changes[name] = _value(text, getattr(DEFAULTS, name))
-    return changes
-
-
-def _value(text: str, default: Any) -> Any:
-    """Return the value of a JSON text; for a field of type str, and for text that is not JSON, the
-    text itself, which RunConfig then checks.
+    Raises ValueError for an unknown field and for a field that is given twice.
     """
     import json
 
-    if isinstance(default, str):
-        return text
-    try:
-        return json.loads(text.lower() if isinstance(default, bool) else text)
-    except (ValueError, RecursionError):  # RecursionError: nested too deeply
-        return text
+    from mambanorm_study.config import DEFAULTS, NAMES
+    from mambanorm_study.runs.grid import check_once
 
-
-def check_tasks(names: Collection[str]) -> list[str]:
-    """Return the names of tasks as a list. ValueError for an unknown task."""
-    from mambanorm_study.runs.grid import check_task
-
-    return [check_task(name) for name in names]
-
-
-def chosen_scale(options: argparse.Namespace) -> str:
-    """Return the scale of --scale, or else of the environment."""
-    return check_scale(options.scale) if options.scale else default_scale()
+    fields = [name for name in NAMES if name not in FIELDS_WITH_OPTIONS]
+    check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
+    changes = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip()
+        if name not in fields:
+            raise unknown("field for --set", name, fields)
+        if not equals:
+            raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
+        default, changes[name] = getattr(DEFAULTS, name), text
+        if not isinstance(default, str):
+            with suppress(ValueError, RecursionError):  # RunConfig checks what is not JSON
+                changes[name] = json.loads(text.lower() if isinstance(default, bool) else text)
+    return changes
 
 
 def engine(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of TRAINING, and the run store, as arguments of `sweep`."""
+    """Return the run store and the options of TRAINING as arguments of `sweep`."""
     return dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
 
 
@@ -136,7 +102,7 @@ def engine(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def names(text: str) -> list[str]:
-    """Return names separated by commas as a list."""
+    """Return a list of names from a text with commas."""
     from mambanorm_study.runs.grid import check_once
 
     parts = [part.strip() for part in text.split(",")]
@@ -146,40 +112,23 @@ def names(text: str) -> list[str]:
     return parts
 
 
-SPAN = r"([0-9]{1,15})(?:-([0-9]{1,15}))?"
+SPAN = r"[0-9]{1,15}(-[0-9]{1,15})?"  # a seed, or the first and the last of several
 
 
 def seeds(text: str) -> int | list[int]:
-    """Return `8` as 8, which stands for 0…7; `0,3,8-15` as a list of seeds."""
-    spans = []
-    for part in text.removesuffix(",").split(","):
-        span = re.fullmatch(SPAN, part.strip())
-        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
-        if last < first:
-            raise ValueError(
-                f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
-            )
-        spans.append(range(first, last + 1))
+    """Return the number of seeds from `8`, and the list of seeds from `0,3,8-15`."""
+    text = text.replace(" ", "")
+    if not re.fullmatch(f"{SPAN}(,{SPAN})*,?", text):
+        raise ValueError(
+            f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
+        )
     from mambanorm_study.runs.grid import check_seeds  # here: it imports torch
 
     if text.isdigit():
-        check_seeds(int(text), "smoke")
-        return int(text)
-    return check_seeds(chain.from_iterable(spans), "smoke")
-
-
-def folder(text: str) -> str:
-    """Return the path of a folder, which need not exist."""
-    if not text or (os.path.exists(text) and not os.path.isdir(text)):
-        raise ValueError(f"{brief(text)} is no name of a folder")
-    return text
-
-
-def file(text: str) -> str:
-    """Return the path of a file, which need not exist."""
-    if not text or os.path.isdir(text):
-        raise ValueError(f"{brief(text)} is no name of a file")
-    return text
+        return len(check_seeds(int(text), "smoke"))
+    spans = [part.split("-") for part in text.removesuffix(",").split(",")]
+    ranges = (range(int(span[0]), int(span[-1]) + 1) for span in spans)
+    return check_seeds(chain.from_iterable(ranges), "smoke")
 
 
 def whole(least: int, most: float = inf) -> Callable[[str], int]:
@@ -216,7 +165,6 @@ SET = option(
 )
 RUNS_DIR = option(
     "--runs-dir",
-    type=folder,
     metavar="DIR",
     help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)",
 )
@@ -242,12 +190,12 @@ TRAINING = (
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
 JUDGED_SEEDS_HELP = (
     "test seeds: 8 stands for the first eight, 52 to 59; or a list: 60-67 (default: 8, at scale "
-    "evening the seeds of the protocol). Only these are judged, so that seeds which are added "
-    "because a verdict could not tell are judged alone"
+    "evening the seeds of the protocol). Runs of other seeds are left out of the verdict: give new "
+    "seeds alone after a verdict that could not tell"
 )
 
 
-def scale(default: str = "MAMBANORM_SCALE, else quick") -> Option:
+def scale(default: str = "MAMBANORM_SCALE, else quick") -> Callable:
     """Return the option --scale."""
     scales = f"{', '.join(SCALES[:-1])} or {SCALES[-1]}"
     return option("--scale", type=check_scale, help=f"{scales} (default: {default})")
@@ -255,7 +203,7 @@ def scale(default: str = "MAMBANORM_SCALE, else quick") -> Option:
 
 def which_runs(
     seeds_help: str = SEEDS_HELP, default_scale: str = "MAMBANORM_SCALE, else quick"
-) -> tuple[Option, ...]:
+) -> tuple[Callable, ...]:
     """Return the options --scale, --tasks, --seeds and --runs-dir."""
     return (
         scale(default_scale),
@@ -265,6 +213,6 @@ def which_runs(
     )
 
 
-def out(help_text: str) -> Option:
+def out(help_text: str) -> Callable:
     """Return the option --out for a folder."""
-    return option("--out", type=folder, metavar="DIR", help=help_text)
+    return option("--out", metavar="DIR", help=help_text)

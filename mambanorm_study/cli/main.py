@@ -18,8 +18,8 @@ from pathlib import Path
 
 from mambanorm.errors import VARIABLE, brief
 from mambanorm_study.cli import store, study, teaching, training  # noqa: F401 (register commands)
-from mambanorm_study.cli.arguments import COMMANDS, Command, Parser, file
-from mambanorm_study.cli.printing import say, warn_once
+from mambanorm_study.cli.arguments import COMMANDS, Parser
+from mambanorm_study.cli.printing import print_warning, say
 
 # The environment variable that --debug sets, for workers too: errors then have a traceback.
 DEBUG = "MAMBANORM_DEBUG"
@@ -27,9 +27,8 @@ DEBUG = "MAMBANORM_DEBUG"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    argv = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
-        warnings.showwarning = warn_once()
+        warnings.showwarning = print_warning
         try:
             options = _parse(argv)
             if options.debug:
@@ -38,6 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from mambanorm_study.basics.extensions import set_imports
 
                 set_imports(options.imports)
+            if getattr(options, "tasks", None):
+                from mambanorm_study.runs.grid import check_task
+
+                options.tasks = [check_task(name) for name in options.tasks]
             return options.run(options)
         except SystemExit as stop:  # argparse, after --help
             return stop.code or 0
@@ -81,7 +84,7 @@ def _fail(error: object, code: int) -> int:
     return code
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for plugin in entry_points(group="mambanorm.commands"):
         plugin.load()  # registers the commands of another package
     shared = _shared_options()
@@ -95,8 +98,21 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in sorted(COMMANDS):
-        _add_command(commands, name, COMMANDS[name], shared)
+    for name, command in sorted(COMMANDS.items()):
+        summary = " ".join(command.run.__doc__.split())
+        examples = (f"\n  mambanorm {name} {example}".rstrip() for example in command.examples)
+        subparser = commands.add_parser(
+            name,
+            help=f"{summary[0].lower()}{summary[1:-1]}",
+            description=summary,
+            epilog=f"examples:{''.join(examples)}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[shared],
+            allow_abbrev=False,
+        )
+        for add_option in command.options:
+            add_option(subparser)
+        subparser.set_defaults(run=command.run)
     options, unknown = parser.parse_known_args(argv, argparse.Namespace(imports=[], debug=False))
     if unknown:
         raise ValueError(
@@ -111,7 +127,6 @@ def _shared_options() -> Parser:
     shared = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument(
         "--import",
-        type=file,
         action="append",
         dest="imports",
         metavar="FILE",
@@ -122,21 +137,3 @@ def _shared_options() -> Parser:
     )
     shared.add_argument("--debug", action="store_true", help="show where an error comes from")
     return shared
-
-
-def _add_command(commands, name: str, command: Command, shared: Parser) -> None:
-    """Add the parser of a command."""
-    summary = " ".join(command.run.__doc__.split())
-    examples = "".join(f"\n  mambanorm {name} {example}".rstrip() for example in command.examples)
-    parser = commands.add_parser(
-        name,
-        help=f"{summary[0].lower()}{summary[1:-1]}",
-        description=summary,
-        epilog=f"examples:{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[shared],
-        allow_abbrev=False,
-    )
-    for flags, settings in command.options:
-        parser.add_argument(*flags, **settings)
-    parser.set_defaults(run=command.run)

@@ -11,7 +11,6 @@ from mambanorm_study.cli.printing import say
 @arg.command(
     arg.option(
         "--out",
-        type=arg.folder,
         metavar="DIR",
         default="notebooks",
         help="the folder to write to (default: notebooks)",
@@ -48,14 +47,12 @@ def explore(options: argparse.Namespace) -> int:
     """Play with norms, blocks and scans on one page, in the browser."""
     from mambanorm_study.widgets.page import serve
 
-    def print_address(address: str) -> None:
-        print(
-            f"The explorers are at {address} "
-            "(Ctrl-C ends them; each tab takes some seconds to start)",
-            flush=True,
-        )
-
-    serve(options.port, open_browser=not options.no_browser, tell=print_address)
+    message = "The explorers are at {} (Ctrl-C ends them; each tab takes some seconds to start)"
+    serve(
+        options.port,
+        open_browser=not options.no_browser,
+        tell=lambda address: print(message.format(address), flush=True),
+    )
     return 0
 
 
@@ -81,7 +78,6 @@ def sheet(options: argparse.Namespace) -> int:
     arg.NOTEBOOKS,
     arg.option(
         "--from",
-        type=arg.folder,
         dest="source",
         metavar="DIR",
         help="a folder of executed notebooks, such as a report's (default: the kit's own)",

@@ -14,10 +14,6 @@ from torch import Tensor
 from mambanorm.checks import WHOLE, check_size
 from mambanorm.errors import shown
 
-# The label of a position without a label, if other positions of the row have one.
-# `torch.nn.functional.cross_entropy` ignores it by default.
-IGNORED = -100
-
 SPLITS = ("train", "val", "test")
 # Number of axes of the inputs, by the field of TaskData that describes them
 INPUT_DIMS = {"vocab_size": 2, "in_features": 3, "in_channels": 4}
@@ -54,8 +50,8 @@ class Split:
     inputs: token ids (n, L), stored as uint8, with 0 for padding; or float32 features (n, L, F); or
     images (n, H, W, C) as float32, or as bytes 0…255 that `batch` converts to −1…1. LazyInputs
     replace a tensor that would not fit into memory.
-    labels: classes (n,) int64; or one label for each position of token ids, (n, L) int64, with
-    IGNORED for a position without a label; or real-valued targets (n, T) float32.
+    labels: classes (n,) int64; or one label for each position of token ids, (n, L) int64; or
+    real-valued targets (n, T) float32.
     lengths: (n,) int64, or None if all L positions of every row are valid, as for images.
 
     Smaller integer types are converted to int64. Raises BadData for a part of another type, for
@@ -73,9 +69,7 @@ class Split:
                 raise BadData(
                     f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)"
                 )
-        n, dtype = len(self.inputs), self.inputs.dtype
-        if dtype not in (torch.float32, *WHOLE):
-            raise BadData(f"inputs are {dtype}: allowed are float32 and whole numbers")
+        n = len(self.inputs)
         if self.is_regression:
             fits = self.labels.dim() == 2 and len(self.labels) == n
         else:
@@ -120,11 +114,6 @@ class Split:
             and self.labels.dim() == 2
             and self.labels.shape == self.inputs.shape
         )
-
-    @property
-    def known_labels(self) -> Tensor:
-        """The labels without those that are IGNORED, as a flat tensor if positions have labels."""
-        return self.labels[self.labels != IGNORED] if self.per_position else self.labels
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -227,7 +216,7 @@ class TaskData:
             )
         if self.targets:
             return
-        _check_range(f"labels of the {name} split", split.known_labels, 0, self.n_classes - 1)
+        _check_range(f"labels of the {name} split", split.labels, 0, self.n_classes - 1)
         sizes_differ = self.per_position and self.n_classes != self.vocab_size
         if split.per_position != self.per_position or sizes_differ:
             raise BadData(
@@ -266,8 +255,8 @@ class TaskData:
         """
         if self.targets:
             return 0.0
-        guess = torch.bincount(self.train.known_labels).argmax()
-        return float((self.test.known_labels == guess).double().mean())
+        guess = torch.bincount(self.train.labels.flatten()).argmax()
+        return float((self.test.labels == guess).double().mean())
 
     @property
     def chance_loss(self) -> float | None:
@@ -278,8 +267,8 @@ class TaskData:
         """
         if not self.per_position:
             return None
-        counts = torch.bincount(self.train.known_labels, minlength=self.n_classes).double() + 1
-        return float(-(counts / counts.sum()).log()[self.test.known_labels].mean())
+        counts = torch.bincount(self.train.labels.flatten(), minlength=self.n_classes).double() + 1
+        return float(-(counts / counts.sum()).log()[self.test.labels].mean())
 
 
 def _check_inputs(name: str, inputs: Tensor | LazyInputs, kind: str, size: int) -> None:

@@ -25,8 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mambanorm_study.tasks.base import TaskData, consecutive_splits
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 
 # Twenty that stay distinct when rotated and blurred: no 0 beside O and Q, no 1 beside I
 CHARACTERS = "23456789ABEHKMNPRSTX"

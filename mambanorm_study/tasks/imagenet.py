@@ -25,8 +25,7 @@ from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
 from mambanorm_study.tasks.files import data_folder, downloaded_file, fetch, missing_data, read_text
 from mambanorm_study.tasks.images import open_image
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
 
 Image = Later("PIL.Image")

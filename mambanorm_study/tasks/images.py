@@ -1,24 +1,20 @@
-"""Decoding of images, and the classic sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
+"""Decoding of images, and the classic sets SVHN, CIFAR-10 and CIFAR-100.
 
 Each set is a task pixel by pixel; the CIFAR sets are also tasks of images. CIFAR as a sequence
 follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, with a tenth of train for
 validation (seed 42).
 
-Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747; Netzer et
-al. (2011), SVHN; Krizhevsky (2009), CIFAR.
+Sources: Netzer et al. (2011), SVHN; Krizhevsky (2009), CIFAR.
 
 Glossary: n images of H×W = edge×edge pixels; L = positions = (edge / averaging)².
 """
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,18 +26,16 @@ from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
 from mambanorm_study.tasks.files import (
     check_labels,
     data_folder,
-    downloaded_file,
     fetch,
     read_columns,
 )
-from mambanorm_study.tasks.registry import TASKS, register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import TASKS, Shape, register_task
 from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
 
 Image, pa = Later("PIL.Image"), Later("pyarrow")
 
-# Edge of the blocks of pixels whose mean is one position of a sequence: 49 to 64 positions at
-# smoke, 196 to 256 at quick and evening.
+# Edge of the blocks of pixels whose mean is one position of a sequence: 64 positions at smoke, 256
+# at quick and evening, 1,024 at lab and paper.
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
 # Edge of an image's patches in pixels: 16, 64 and 256 positions
 PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
@@ -89,22 +83,6 @@ def decode(
     return images
 
 
-def read_idx(path: Path) -> np.ndarray:
-    """Return the uint8 array of a gzipped idx file: labels (n,) or images (n, H, W).
-
-    Raises ValueError with the file's name if it is truncated, altered or in another format.
-    """
-    try:
-        content = gzip.decompress(path.read_bytes())
-        header = 4 + 4 * content[3]  # a magic number, then the size of each axis
-        shape = np.frombuffer(content[4:header], ">u4")
-        return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-    except (OSError, EOFError, zlib.error, IndexError, ValueError) as error:
-        raise ValueError(
-            f"{path} is not a complete idx file of bytes ({error}): replace this file"
-        ) from error
-
-
 def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> LazyInputs:
     """Return grey images (n, H, W) as sequences (n, H·W, 1) of byte · scale + shift.
 
@@ -125,14 +103,11 @@ def block_mean(images: np.ndarray, factor: int) -> np.ndarray:
 # ----------------------------------------------------------------------------------------- the sets
 
 
+EDGE = 32  # pixels a side of an image
 PLUS_MINUS = (2 / 255, -1.0)  # byte · scale + shift: −1…1, as the digits
 S4_GREY = (1 / 61, -122.6 / 61)  # s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
 HUB = "https://huggingface.co/datasets"
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
-IDX = {
-    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
-    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
-}
 
 
 @dataclass(frozen=True)
@@ -140,7 +115,7 @@ class ImageSet:
     """A published set of images.
 
     rows: number of rows of its train and its test part. address: of the folder with the files.
-    files: name -> digest. columns: of the Parquet files, None for idx files. grey: scale and shift
+    files: name -> digest. columns: names of the columns of images and labels. grey: scale and shift
     of the bytes of a sequence.
     """
 
@@ -149,42 +124,12 @@ class ImageSet:
     rows: tuple[int, int]
     address: str
     files: dict[str, str]
-    edge: int = 32
     n_classes: int = 10
-    columns: tuple[str, str] | None = ("image", "label")
+    columns: tuple[str, str] = ("image", "label")
     grey: tuple[float, float] = PLUS_MINUS
 
 
 SETS: dict[str, ImageSet] = {
-    "mnist": ImageSet(
-        "MNIST: handwritten digits, 28×28",
-        "LeCun et al. (1998), Gradient-based learning applied to document recognition",
-        edge=28,
-        columns=None,
-        rows=(60_000, 10_000),
-        address="https://ossci-datasets.s3.amazonaws.com/mnist",
-        files={
-            "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
-        },
-    ),
-    "fashion_mnist": ImageSet(
-        "Fashion-MNIST: pieces of clothing, 28×28",
-        "Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747",
-        edge=28,
-        columns=None,
-        rows=(60_000, 10_000),
-        address="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
-        "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
-        files={
-            "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
-        },
-    ),
     "svhn": ImageSet(
         "SVHN: house numbers, 32×32",
         "Netzer et al. (2011), Reading digits in natural images with unsupervised feature learning",
@@ -221,38 +166,23 @@ SETS: dict[str, ImageSet] = {
 }  # fmt: skip
 
 
-def _read(name: str, split: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
-    """Return a split's images, decoded (n, H, W) or as an encoded column, and its labels (n,)."""
-    image_set = SETS[name]
-    if image_set.columns:
+def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
+    """Return the images and labels that a scale uses: of train, validation and test."""
+    image_set, parts = SETS[name], {}
+    for split in ("train", "test"):
         images, labels = read_columns(
             name, split, image_set.columns, image_set.address, image_set.files
         )
-    else:
-        paths = [downloaded_file(name, file, image_set.files) for file in IDX[split]]
-        images, labels = map(read_idx, paths)
-        if images.shape != (*labels.shape, image_set.edge, image_set.edge):
-            raise ValueError(
-                f"{paths[0]} holds {images.shape}, {paths[1].name} {labels.shape}: needed is one "
-                f"label for each image of {image_set.edge}×{image_set.edge} pixels"
-            )
-    return images, check_labels(np.asarray(labels), image_set.n_classes, f"{name}'s {split}")
-
-
-def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """Return the images and labels that a scale uses: of train, validation and test."""
-    parts = {split: _read(name, split) for split in ("train", "test")}
+        labels = check_labels(np.asarray(labels), image_set.n_classes, f"{name}'s {split}")
+        parts[split] = images, labels
     counts = tuple(len(labels) for _, labels in parts.values())
-    check_complete(data_folder(name), counts, SETS[name].rows, scale)
+    check_complete(data_folder(name), counts, image_set.rows, scale)
     loaded = []
     row_numbers = SCALE_SIZES[scale].draw_splits(counts, seed, name)
-    for split, rows in zip(("train", "train", "test"), map(np.asarray, row_numbers), strict=True):
+    for split, rows in zip(("train", "train", "test"), row_numbers, strict=True):
         images, labels = parts[split]
-        if isinstance(images, np.ndarray):
-            images = images[rows]
-        else:
-            images = decode(images, rows.tolist(), SETS[name].edge, mode, f"{name}'s {split}")
-        loaded.append((images, torch.from_numpy(labels[rows])))
+        pixels = decode(images, rows.tolist(), EDGE, mode, f"{name}'s {split}")
+        loaded.append((pixels, torch.from_numpy(labels)[rows]))
     return loaded
 
 
@@ -285,7 +215,7 @@ def _shape(name: str, colour: bool, scale: str) -> Shape:
     side = PATCH[scale] if colour else AVERAGED[scale]
     return Shape(
         image_set.n_classes,
-        (image_set.edge // side) ** 2,
+        (EDGE // side) ** 2,
         in_features=None if colour else 1,
         in_channels=3 if colour else None,
         patch=side if colour else 1,

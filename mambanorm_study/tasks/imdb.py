@@ -19,8 +19,7 @@ import torch
 
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import check_labels, data_folder, fetch, read_columns
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")

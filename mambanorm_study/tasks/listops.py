@@ -30,8 +30,7 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import cache_file, cached_arrays, check_labels, data_folder
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 from mambanorm_study.tasks.split_sizes import check_complete
 
 # As in LRA, MED truncates the mean of the middle two.

@@ -7,7 +7,8 @@ people 96 (Greydanus & Kobak 2024, Figure 2).
   seeds vary as repeated experiments with new data would.
 - `curves`: as `mnist1d`, with more rows for validation and test, so that the choice of test rows
   adds little to the variation between seeds.
-- `mnist1d_published`: the 5,000 curves of the published data set (seed 42), for every seed.
+
+Seed 42 of `mnist1d` draws the curves of the published data set.
 
 The generator is the authors' (PyPI `mnist1d`). It standardizes all curves at once, test rows
 included, by two numbers.
@@ -24,28 +25,20 @@ import torch
 
 from mambanorm_study.tasks.base import TaskData, consecutive_splits
 from mambanorm_study.tasks.files import cached_arrays, data_folder
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 
 LENGTH, N_CLASSES = 40, 10
-PUBLISHED_SEED = 42
 SMOKE_SIZES = (140, 20, 40)
 SIZES = {
     "mnist1d": (3_500, 500, 1_000),
     "curves": (3_500, 2_000, 4_000),
-    "mnist1d_published": (3_500, 500, 1_000),
 }
 GENERATOR_LOCK = threading.Lock()  # the generator uses the global random numbers of the process
 
 
 def load_curves(name: str, scale: str, seed: int) -> TaskData:
-    """Return the curves of a seed, or of the published seed, as float32 (n, 40, 1).
-
-    The last rows are the authors' test rows.
-    """
+    """Return the curves of a seed, (n, 40, 1) float32. The last rows are the authors' test rows."""
     sizes = _sizes(name, scale)
-    if name == "mnist1d_published":
-        seed = PUBLISHED_SEED
     cache = data_folder("mnist1d") / f"{sum(sizes)}-seed{seed}.npz"
     # 5,000 curves take four seconds to draw
     x, y = cached_arrays(cache, lambda: draw_curves(sum(sizes), seed))
@@ -58,9 +51,8 @@ def _sizes(name: str, scale: str) -> tuple[int, int, int]:
 
 
 def _shape(name: str, scale: str) -> Shape:
-    fresh = name != "mnist1d_published"
     sizes = _sizes(name, scale)
-    return Shape(N_CLASSES, LENGTH, in_features=1, sizes=sizes, reshuffled=fresh, fresh=fresh)
+    return Shape(N_CLASSES, LENGTH, in_features=1, sizes=sizes, reshuffled=True, fresh=True)
 
 
 def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +78,6 @@ def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 for _name, _title in {
     "mnist1d": "new ones for each seed",
     "curves": "new ones for each seed, 4,000 to test",
-    "mnist1d_published": "the published ones",
 }.items():
     register_task(
         _name,

@@ -18,8 +18,7 @@ from tqdm.auto import tqdm
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import check_labels, data_folder, missing_data, read_text
 from mambanorm_study.tasks.images import as_sequences, block_mean, open_image
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 from mambanorm_study.tasks.split_sizes import SplitSizes, draw_rows
 
 WINDOWS = (32, 64, 128)

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from mambanorm.errors import unknown
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 
 # The line feed and the printable characters of ASCII; the id of a character is its index
 ALPHABET = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))

@@ -1,9 +1,13 @@
 """The registry of tasks: register a task, which may be your own, and load its data."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from mambanorm.errors import NotRegistered, check_word, shown, unknown
 from mambanorm_study.basics.extensions import load_imports
@@ -11,10 +15,64 @@ from mambanorm_study.basics.settings import check_scale
 from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import check_seed
 from mambanorm_study.tasks.base import SPLITS, BadData, TaskData
-from mambanorm_study.tasks.shape import Shape
 
 Load = Callable[[str, int], TaskData]
 KINDS = ("sequence", "image")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a task's data, from which `mambanorm plan` estimates the cost of a run.
+
+    length: positions of a row, padding included. tokens: mean number of positions without padding,
+    0 = all. sizes: rows of the training, validation and test split, 0 = unknown. reshuffled: the
+    run's seed decides which rows these are. fresh: each seed draws new rows. per_position: each
+    position has a label. The other fields are those of TaskData.
+    """
+
+    n_classes: int
+    length: int
+    vocab_size: int | None = None
+    in_features: int | None = None
+    in_channels: int | None = None
+    patch: int = 1
+    tokens: int = 0
+    sizes: tuple[int, int, int] = (0, 0, 0)
+    reshuffled: bool = False
+    fresh: bool = False
+    per_position: bool = False
+    targets: tuple[str, ...] = ()
+
+    @property
+    def train_rows(self) -> int:
+        """Rows of the training split."""
+        return self.sizes[0]
+
+    @property
+    def held_out(self) -> tuple[int, int]:
+        """Rows of the validation and the test split."""
+        return self.sizes[1:]
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """(L,), or (H, W) in patches for images."""
+        return (self.length,) if self.in_channels is None else (math.isqrt(self.length),) * 2
+
+    def batch(self, rows: int) -> Tensor:
+        """Return random inputs: ids (rows, L), features (rows, L, F) or images (rows, H, W, C)."""
+        if self.vocab_size is not None:
+            return torch.randint(0, self.vocab_size, (rows, self.length))
+        if self.in_features is not None:
+            return torch.randn(rows, self.length, self.in_features)
+        side = math.isqrt(self.length) * self.patch
+        return torch.randn(rows, side, side, self.in_channels)
+
+    def labels(self, rows: int) -> Tensor:
+        """Return random labels: classes (rows,) or (rows, L), or targets (rows, T)."""
+        if self.targets:
+            return torch.randn(rows, len(self.targets))
+        size = (rows, self.length) if self.per_position else (rows,)
+        return torch.randint(0, self.n_classes, size)
 
 
 @dataclass(frozen=True)
@@ -70,18 +128,6 @@ def check_task(name: str) -> str:
     if name not in TASKS:
         raise NotRegistered("task", name, TASKS)
     return name
-
-
-def prepare_task(name: str, scale: str) -> TaskData:
-    """Download what a task needs, and return its data at a scale and seed 0.
-
-    Raises ValueError as `load_task` does, and OSError if a download fails.
-    """
-    check_task(name)
-    check_scale(scale)
-    if TASKS[name].prepare is not None:
-        TASKS[name].prepare()
-    return load_task(name, scale, 0)
 
 
 def load_task(name: str, scale: str, seed: int) -> TaskData:

@@ -24,8 +24,7 @@ import torch
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import downloaded_file, fetch
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 
 datasets = Later("sklearn.datasets")
 
@@ -33,20 +32,19 @@ SLOTS = 16
 MAX_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}
 HELD_OUT = 0.2  # share of validation, and of test
 
-ENERGY_ADDRESS = (
-    "https://raw.githubusercontent.com/sradicwebster/counterfactuals/"
-    "81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef"
+GITHUB = "https://raw.githubusercontent.com"
+# Address and digest of the file of each task
+ENERGY_FILE = (
+    f"{GITHUB}/sradicwebster/counterfactuals/81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef",
+    {
+        "ENB2012_data.xlsx": "sha256:"
+        "be1176575d2622b3647e2b336e3b6d06a6e3033ea911d18d72658d3ef53c40bd"
+    },
 )
-ENERGY_FILE = {
-    "ENB2012_data.xlsx": "sha256:be1176575d2622b3647e2b336e3b6d06a6e3033ea911d18d72658d3ef53c40bd"
-}
-HOUSING_ADDRESS = (
-    "https://raw.githubusercontent.com/ageron/handson-ml2/"
-    "aa555aa16b9d0af6c84e67c7757f3317d05acb12/datasets/housing"
+HOUSING_FILE = (
+    f"{GITHUB}/ageron/handson-ml2/aa555aa16b9d0af6c84e67c7757f3317d05acb12/datasets/housing",
+    {"housing.csv": "sha256:8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e"},
 )
-HOUSING_FILE = {
-    "housing.csv": "sha256:8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e"
-}
 LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
 HOUSE_VALUE = ("median house value, $",)
 PROGRESSION = ("progression, points",)
@@ -76,12 +74,12 @@ def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Sh
     "energy",
     title="Energy Efficiency: heating and cooling load of buildings",
     source="Tsanas & Xifara (2012), UCI, doi:10.24432/C51307",
-    prepare=partial(fetch, "energy", ENERGY_ADDRESS, ENERGY_FILE),
+    prepare=partial(fetch, "energy", *ENERGY_FILE),
     shape=partial(_shape, 768, 8, LOADS),
 )
 def load_energy(scale: str, seed: int) -> TaskData:
     """Return the 768 buildings (smoke: 200) without the blank last rows of the file."""
-    table = pd.read_excel(downloaded_file("energy", "ENB2012_data.xlsx", ENERGY_FILE))
+    table = pd.read_excel(downloaded_file("energy", "ENB2012_data.xlsx", ENERGY_FILE[1]))
     table = table.dropna(how="all").dropna(axis=1, how="all")
     return table_splits(table.iloc[:, :8], table.iloc[:, 8:], LOADS, scale, seed)
 
@@ -90,7 +88,7 @@ def load_energy(scale: str, seed: int) -> TaskData:
     "california_housing",
     title="California Housing: the median value of a district's houses",
     source="Pace & Barry (1997), in the edition of Géron (2019)",
-    prepare=partial(fetch, "california_housing", HOUSING_ADDRESS, HOUSING_FILE),
+    prepare=partial(fetch, "california_housing", *HOUSING_FILE),
     shape=partial(_shape, 20_640, 14, HOUSE_VALUE),
 )
 def load_california_housing(scale: str, seed: int) -> TaskData:
@@ -99,7 +97,7 @@ def load_california_housing(scale: str, seed: int) -> TaskData:
     207 districts lack the number of bedrooms: `table_splits` fills in a median, and the feature
     no_bedrooms marks them. ocean_proximity becomes five features, one for each value.
     """
-    table = pd.read_csv(downloaded_file("california_housing", "housing.csv", HOUSING_FILE))
+    table = pd.read_csv(downloaded_file("california_housing", "housing.csv", HOUSING_FILE[1]))
     features = table.drop(columns=["median_house_value", "ocean_proximity"])
     features[[*COUNTS]] = np.log1p(features[[*COUNTS]])
     features["no_bedrooms"] = features.total_bedrooms.isna().astype(float)

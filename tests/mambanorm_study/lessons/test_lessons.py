@@ -207,7 +207,7 @@ def test_the_parts_are_trained_on_both_tasks_and_told_seed_by_seed():
         in answers.parts(two)
     )
     with pytest.raises(ValueError, match="unknown task of this lesson"):
-        trained.parts_of_a_block("smoke", 1, ["mnist"])
+        trained.parts_of_a_block("smoke", 1, ["svhn"])
 
 
 # the state space
