@@ -38,6 +38,7 @@ BYTES = 256  # the vocabulary of a model that reads bytes
         default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}",
     ),
     *arg.TRAINING,
+    arg.option("--yes", action="store_true", help="train even if that takes long"),
     examples=(
         "my_norm.py",
         "LN --tasks curves,pydoc",

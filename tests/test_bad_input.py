@@ -446,11 +446,6 @@ def task_cases():
     )
     yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
     yield (
-        "no Split",
-        lambda: data(numbers(4, L, 1)),
-        "the train split is a Tensor: a Split is needed",
-    )
-    yield (
         "a task of nothing",
         lambda: loaded(lambda: None),
         where + "its function must return a TaskData, got None",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from math import inf
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from mambanorm.errors import brief, unknown
 from mambanorm_study.basics.settings import SCALES, check_scale
@@ -35,16 +35,9 @@ class Parser(argparse.ArgumentParser):
             raise unknown(action.dest, value, action.choices)
 
 
-class Command(NamedTuple):
-    """A command of the command line: `run` takes the parsed options and returns the exit code."""
-
-    run: Callable[[argparse.Namespace], int]
-    options: Sequence[Callable[[argparse.ArgumentParser], object]]
-    examples: Sequence[str]
-
-
-# Name → command. A command is registered when its file is imported.
-COMMANDS: dict[str, Command] = {}
+# Name → command, a function from the parsed options to the exit code. A command is registered when
+# its file is imported.
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {}
 
 
 def option(*flags: str, **settings: Any) -> Callable[[argparse.ArgumentParser], object]:
@@ -56,7 +49,8 @@ def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
     """Register the decorated function as the command of its name; its docstring is the help."""
 
     def register(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-        COMMANDS[run.__name__] = Command(run, options, examples)
+        run.options, run.examples = options, examples
+        COMMANDS[run.__name__] = run
         return run
 
     return register
@@ -184,7 +178,6 @@ TRAINING = (
         action="store_true",
         help="only print how many runs there are and how long they take",
     ),
-    option("--yes", action="store_true", help="train for more than an hour without asking"),
 )
 
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"

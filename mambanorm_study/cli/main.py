@@ -19,7 +19,7 @@ from pathlib import Path
 from mambanorm.errors import VARIABLE, brief
 from mambanorm_study.cli import store, study, teaching, training  # noqa: F401 (register commands)
 from mambanorm_study.cli.arguments import COMMANDS, Parser
-from mambanorm_study.cli.printing import print_warning, say
+from mambanorm_study.cli.printing import say
 
 # The environment variable that --debug sets, for workers too: errors then have a traceback.
 DEBUG = "MAMBANORM_DEBUG"
@@ -28,7 +28,7 @@ DEBUG = "MAMBANORM_DEBUG"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     with warnings.catch_warnings():
-        warnings.showwarning = print_warning
+        warnings.showwarning = lambda message, *_: say(f"warning: {message}")
         try:
             options = _parse(argv)
             if options.debug:
@@ -65,7 +65,7 @@ def _is_message_for_user(error: Exception) -> bool:
     calls it with arguments that it does not take.
     """
     last = traceback.extract_tb(error.__traceback__)[-1]
-    packages = {command.run.__module__.partition(".")[0] for command in COMMANDS.values()}
+    packages = {run.__module__.partition(".")[0] for run in COMMANDS.values()}
     packages.update({"mambanorm", "benchmarks"})
     folders = {Path(sys.modules[name].__file__).parent for name in packages & set(sys.modules)}
     if folders.isdisjoint(Path(last.filename).parents):
@@ -98,9 +98,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in sorted(COMMANDS.items()):
-        summary = " ".join(command.run.__doc__.split())
-        examples = (f"\n  mambanorm {name} {example}".rstrip() for example in command.examples)
+    for name, run in sorted(COMMANDS.items()):
+        summary = " ".join(run.__doc__.split())
+        examples = (f"\n  mambanorm {name} {example}".rstrip() for example in run.examples)
         subparser = commands.add_parser(
             name,
             help=f"{summary[0].lower()}{summary[1:-1]}",
@@ -110,9 +110,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
             parents=[shared],
             allow_abbrev=False,
         )
-        for add_option in command.options:
+        for add_option in run.options:
             add_option(subparser)
-        subparser.set_defaults(run=command.run)
+        subparser.set_defaults(run=run)
     options, unknown = parser.parse_known_args(argv, argparse.Namespace(imports=[], debug=False))
     if unknown:
         raise ValueError(

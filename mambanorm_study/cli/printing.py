@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from mambanorm_study.runs.store import StoredRun
 
 
-def print_warning(message: object, *_location: object) -> None:
-    """Print a warning in one line; it replaces `warnings.showwarning`."""
-    say(f"warning: {message}")
-
-
 def say(message: object) -> None:
     """Print one line on stderr. A word of 300 characters or more, such as a wrong path, is cut."""
     text = re.sub(r"(\S{60})\S{240,}", r"\1…", " ".join(str(message).split()))
@@ -45,11 +40,9 @@ SHORT = 5e6
 
 
 def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
-    """Return True if the missing runs of these configs may be trained, False with --dry-run.
+    """Return False with --dry-run, which prints how many runs are missing and how long they take.
 
-    --dry-run prints how many runs are missing and how long they take. Otherwise a training of more
-    than an hour is announced, and at a terminal the user is asked, unless --yes is given. Raises
-    SystemExit if the answer is no.
+    Otherwise return True, and print how long the missing runs take if that is more than an hour.
     """
     from mambanorm_study.runs.grid import relative_cost
     from mambanorm_study.runs.store import missing_runs
@@ -59,20 +52,13 @@ def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
         print(dry_run(configs, **engine(options)))
         return False
     missing = missing_runs(configs, options.runs_dir)
-    if sum(map(relative_cost, missing)) <= SHORT:
-        return True
-    seconds, sentence = how_long(missing, workers=options.workers, scheduler=options.scheduler)
-    if seconds <= HOUR_S:
-        return True
-    say(
-        f"{sentence}. It can be stopped at any time: finished runs are kept, "
-        "the same command goes on from there"
-    )
-    if not options.yes and sys.stdin.isatty() and sys.stdout.isatty():
-        print("Go on? [y/N] ", end="", flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            say("nothing was trained")
-            raise SystemExit(130)
+    if sum(map(relative_cost, missing)) > SHORT:
+        seconds, sentence = how_long(missing, workers=options.workers, scheduler=options.scheduler)
+        if seconds > HOUR_S:
+            say(
+                f"{sentence}. Ctrl-C stops it at any time: finished runs are kept, and the same "
+                "command goes on from there"
+            )
     return True
 
 

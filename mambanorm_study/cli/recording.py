@@ -210,19 +210,14 @@ def manifest(
 
 
 def commit_in_force() -> str:
-    """Return the commit that last changed PROTOCOL.md, or "unknown" without git.
+    """Return the commit that last changed PROTOCOL.md; "unknown" outside a git repository.
 
-    ", changed since" follows it if the file has been edited after the commit.
+    ", changed since" follows if the file has been edited after this commit.
     """
     run = partial(subprocess.run, capture_output=True, text=True, cwd=PROTOCOL.parent)
-    try:
-        commit = run(["git", "log", "-1", "--format=%h", "--", PROTOCOL.name]).stdout.strip()
-        is_edited = bool(run(["git", "status", "--porcelain", "--", PROTOCOL.name]).stdout)
-    except OSError:
-        commit = ""
-    if not commit:
-        return "unknown"
-    return f"{commit}, changed since" if is_edited else commit
+    commit = run(["git", "log", "-1", "--format=%h", "--", PROTOCOL.name]).stdout.strip()
+    is_edited = run(["git", "status", "--porcelain", "--", PROTOCOL.name]).stdout
+    return f"{commit or 'unknown'}{', changed since' if is_edited else ''}"
 
 
 def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None:
@@ -242,11 +237,7 @@ def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None
         return None
     frame = recorded_results.read_results(path)
     lacks_columns = not set(RECORDED_COLUMNS) <= set(frame)
-    if (
-        lacks_columns
-        or set(frame.scale) - {scale}
-        or not frame.protocol.between(2, VERSION).all()
-    ):
+    if lacks_columns or set(frame.scale) - {scale} or not frame.protocol.between(2, VERSION).all():
         raise ValueError(
             f"{path} is no frame that was recorded at scale {scale} under protocol 2 to {VERSION}: "
             "move it away, or record into another file with --out"
@@ -274,7 +265,6 @@ def record_results(
     """
     scale, commit = default_scale() if scale is None else scale, commit_in_force()
     path = Path(path or recorded_results.recorded_path(scale)).resolve()
-    recorded_before(scale, path)  # an unusable file is refused before anything is trained
     to_record = parts(scale, seeds, tasks)
     for number, part in enumerate(to_record, start=1):
         print(

@@ -2,11 +2,11 @@
 
 import argparse
 
-from mambanorm_study.basics.settings import KIT, SCALES, check_scale, default_scale
+from mambanorm_study.basics.settings import KIT, SCALES, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 
-SHOWN = 40  # runs that are printed
+SHOWN = 40  # the most runs that are printed
 
 # The columns that are printed.
 COLUMNS = [
@@ -40,28 +40,24 @@ def runs(options: argparse.Namespace) -> int:
     frame = load_runs(store, **{column: value for column, value in filters.items() if value})
     print(f"{plural(len(frame), 'run')} in {store}")
     if len(frame):
-        print(frame[COLUMNS].head(SHOWN).to_string(index=False, float_format="{:.4g}".format))
-    if len(frame) > SHOWN:
-        print(
-            f"… and {len(frame) - SHOWN} more. In Python, mambanorm_study.load_runs() returns all "
-            "runs and columns as a pandas frame"
-        )
+        print(frame[COLUMNS].to_string(index=False, max_rows=SHOWN, float_format="{:.4g}".format))
+    print("In Python, mambanorm_study.load_runs() returns all runs and columns as a pandas frame.")
     return 0
 
 
 @arg.command(
-    arg.option("--scale", type=check_scale, help="show the settings at this scale"),
     arg.option(
         "--prepare",
         type=arg.names,
         metavar="A,B",
-        help="download, make or load the data of these tasks now",
+        help="download or make the data of these tasks now",
     ),
-    examples=("", "--scale quick", "--prepare listops --scale quick"),
+    arg.scale(),
+    examples=("", "--prepare listops --scale quick"),
 )
 def tasks(options: argparse.Namespace) -> int:
-    """List the tasks and the scales."""
-    from mambanorm_study.runs.grid import base_config, check_task
+    """List the tasks and the scales, or prepare the data of some tasks."""
+    from mambanorm_study.runs.grid import check_task
     from mambanorm_study.tasks import TASKS, load_task
 
     if options.prepare:
@@ -76,12 +72,5 @@ def tasks(options: argparse.Namespace) -> int:
         return 0
     for task in TASKS.values():
         print(f"{task.name:<20}{task.title}{' (see --prepare)' if task.prepare else ''}")
-        if options.scale:
-            c = base_config(task.name, options.scale)
-            size = f"{c.n_layers} layers, width {c.d_model}"
-            training = f"{c.steps:,} steps of {c.batch_size}, lr {c.lr:g}"
-            print(f"{'':<18}{size}, {training}; source: {task.source}")
-    if not options.scale:
-        print(f"Settings and sources: --scale {', '.join(SCALES)}.", end=" ")
-        print(f"What you bring: {KIT / 'data' / 'README.md'}")
+    print(f"Scales: {', '.join(SCALES)}. Where the data come from: {KIT / 'data' / 'README.md'}")
     return 0

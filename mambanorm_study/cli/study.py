@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from mambanorm_study.basics.atomic import writable_folder, write_text
+from mambanorm_study.basics.atomic import writable_folder
 from mambanorm_study.basics.settings import (
     STUDY_SCALE,
     check_fresh,
@@ -165,8 +165,7 @@ def record(options: argparse.Namespace) -> int:
         metavar="N",
         help="simulated studies for each case (default: 1000)",
     ),
-    arg.option("--record", action="store_true", help="write the table of the repository anew"),
-    examples=("--studies 200", "--studies 10000 --record"),
+    examples=("--studies 200", "--studies 10000 > CALIBRATION.md"),
 )
 def calibrate(options: argparse.Namespace) -> int:
     """Simulate studies and print how often the verdicts are wrong, and how often they find an
@@ -174,8 +173,5 @@ def calibrate(options: argparse.Namespace) -> int:
     """
     from mambanorm_study.claims import calibration
 
-    text = calibration.calibration_text(calibration.calibrate(options.studies))
-    print(text)
-    if options.record:
-        write_text(calibration.RECORDED, text)
+    print(calibration.calibration_text(calibration.calibrate(options.studies)), end="")
     return 0

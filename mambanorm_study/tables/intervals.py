@@ -76,9 +76,9 @@ def shared_rows(task: str, scale: str) -> str:
 
     entry = TASKS[check_task(task)]
     shape = entry.shape(scale) if entry.shape is not None else None
-    if shape is not None and shape.fresh:
+    if shape is not None and shape.new_rows:
         return ""
-    if shape is not None and shape.train_rows:
+    if shape is not None and shape.sizes[0]:
         return "one pool of rows" if shape.reshuffled else "one test set"
     data, other = (load_task(task, scale, seed) for seed in (0, 1))
     same_test = torch.equal(data.test.labels, other.test.labels)

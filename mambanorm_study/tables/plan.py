@@ -91,7 +91,8 @@ def plan(
         _check_memory(config, parameters)
         seconds_per_step, seconds_per_row = measure(config, shape)
     evaluations = math.ceil(config.steps / config.eval_every)
-    rows_evaluated = evaluations * shape.held_out[0] + shape.held_out[1]
+    _, n_val, n_test = shape.sizes
+    rows_evaluated = evaluations * n_val + n_test
     seconds = config.steps * seconds_per_step + rows_evaluated * seconds_per_row
     return {
         "task": config.task,

@@ -5,9 +5,8 @@
 | file | contents |
 |---|---|
 | base.py | Split and TaskData, the checked data of a task |
-| registry.py | TASKS, register_task, load_task; Shape, the sizes of a task's data |
+| registry.py | TASKS, register_task, load_task; Shape and SplitSizes, the sizes of a task's data |
 | files.py | checked downloads, Parquet files, cached arrays |
-| split_sizes.py | which rows of a data set a scale uses |
 | images.py | decoding of images; SVHN and CIFAR |
 | digits.py, … | one task, or a family of tasks; importing the file registers it |
 

@@ -201,8 +201,6 @@ class TaskData:
         ((kind, size),) = sizes.items()
         for name in SPLITS:
             split = getattr(self, name)
-            if not isinstance(split, Split):
-                raise BadData(f"the {name} split is {shown(split)}: a Split is needed")
             self._check_labels(name, split)
             _check_inputs(name, split.inputs, kind, size)
 

@@ -20,8 +20,13 @@ from tqdm.auto import tqdm
 from mambanorm_study.basics.atomic import replacing
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
 from mambanorm_study.tasks.files import data_folder, missing_data, read_text
-from mambanorm_study.tasks.registry import Shape, register_task
-from mambanorm_study.tasks.split_sizes import FIXED_SEED, SMALL, check_complete
+from mambanorm_study.tasks.registry import (
+    FIXED_SEED,
+    SMALL,
+    Shape,
+    check_complete,
+    register_task,
+)
 
 ACTIVITIES = (
     "cereals",
@@ -73,8 +78,8 @@ def read_bundle(path: Path) -> list[str]:
 def frames(path: Path, positions: int) -> np.ndarray:
     """Return equally spaced frames of a video, from the first to the last, (L, 2048) float32.
 
-    A video shorter than L repeats frames. Raises ValueError if the file is damaged, is not
-    (2048, T), or contains numbers that are not finite.
+    A video shorter than L repeats frames. Raises OSError if there is no such file, and ValueError
+    if it is damaged, is not (2048, T), or contains numbers that are not finite.
     """
     try:
         features = np.load(path, mmap_mode="r")
@@ -90,20 +95,17 @@ def frames(path: Path, positions: int) -> np.ndarray:
 
 
 def _cached_frames(videos: list[str], positions: int) -> list[Path]:
-    """Return a file with the frames of each video. Make the files that are missing.
+    """Return a file with the frames of each video, made from its features if it is missing.
 
     A whole video has about 16 MB, so reading it for every batch would be slow.
     """
     folder = data_folder("breakfast")
     cache = [folder / f"frames{positions}" / f"{video}.npy" for video in videos]
-    uncached = [path.name for path in cache if not path.exists()]
-    absent = [name for name in uncached if not (folder / "features" / name).exists()]
-    if absent:
-        what = f"{folder / 'features' / absent[0]} ({len(absent):,} of {len(videos):,} are missing)"
-        raise missing_data("breakfast", what, HOW)
-    for name in tqdm(uncached, desc="Breakfast", unit=" videos", delay=2):
-        with replacing(folder / f"frames{positions}" / name) as path, open(path, "wb") as file:
-            np.save(file, frames(folder / "features" / name, positions))
+    for path in tqdm(cache, desc="Breakfast", unit=" videos", delay=2):
+        if not path.exists():
+            selected = frames(folder / "features" / path.name, positions)
+            with replacing(path) as temporary, open(temporary, "wb") as file:
+                np.save(file, selected)
     return cache
 
 

@@ -124,7 +124,7 @@ def cells(rows: Tensor) -> Tensor:
 
 def _shape(scale: str, **inputs: int) -> Shape:
     sizes = ROWS.get(scale, MAX_ROWS)
-    return Shape(len(CHARACTERS), **inputs, sizes=sizes, reshuffled=True, fresh=True)
+    return Shape(len(CHARACTERS), **inputs, sizes=sizes, reshuffled=True, new_rows=True)
 
 
 def _load(read: Callable[[Tensor], Tensor], scale: str, seed: int, **inputs: int) -> TaskData:

@@ -25,8 +25,12 @@ from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
 from mambanorm_study.tasks.files import data_folder, downloaded_file, fetch, missing_data, read_text
 from mambanorm_study.tasks.images import open_image
-from mambanorm_study.tasks.registry import Shape, register_task
-from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
+from mambanorm_study.tasks.registry import (
+    SCALE_SIZES,
+    Shape,
+    check_complete,
+    register_task,
+)
 
 Image = Later("PIL.Image")
 

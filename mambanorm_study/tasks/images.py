@@ -29,8 +29,13 @@ from mambanorm_study.tasks.files import (
     fetch,
     read_columns,
 )
-from mambanorm_study.tasks.registry import TASKS, Shape, register_task
-from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
+from mambanorm_study.tasks.registry import (
+    SCALE_SIZES,
+    TASKS,
+    Shape,
+    check_complete,
+    register_task,
+)
 
 Image, pa = Later("PIL.Image"), Later("pyarrow")
 

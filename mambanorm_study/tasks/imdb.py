@@ -19,8 +19,12 @@ import torch
 
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import check_labels, data_folder, fetch, read_columns
-from mambanorm_study.tasks.registry import Shape, register_task
-from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
+from mambanorm_study.tasks.registry import (
+    SCALE_SIZES,
+    Shape,
+    check_complete,
+    register_task,
+)
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")
 UNK, EOS = 1, 2

@@ -30,8 +30,11 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import cache_file, cached_arrays, check_labels, data_folder
-from mambanorm_study.tasks.registry import Shape, register_task
-from mambanorm_study.tasks.split_sizes import check_complete
+from mambanorm_study.tasks.registry import (
+    Shape,
+    check_complete,
+    register_task,
+)
 
 # As in LRA, MED truncates the mean of the middle two.
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
@@ -40,8 +43,7 @@ OPERATORS: dict[str, Callable[[list[int]], int]] = {
     "[MED": lambda args: int(median(args)),
     "[SM": lambda args: sum(args) % 10,
 }
-DIGITS = tuple("0123456789")
-VOCABULARY = ("<pad>", "<unk>", "<eos>", *DIGITS, *OPERATORS, "X")
+VOCABULARY = ("<pad>", "<unk>", "<eos>", *"0123456789", *OPERATORS, "X")
 IDS = {token: i for i, token in enumerate(VOCABULARY)}
 EOS, CLOSE = IDS["<eos>"], IDS["X"]
 MIN_ARGS = 2

@@ -52,7 +52,7 @@ def _sizes(name: str, scale: str) -> tuple[int, int, int]:
 
 def _shape(name: str, scale: str) -> Shape:
     sizes = _sizes(name, scale)
-    return Shape(N_CLASSES, LENGTH, in_features=1, sizes=sizes, reshuffled=True, fresh=True)
+    return Shape(N_CLASSES, LENGTH, in_features=1, sizes=sizes, reshuffled=True, new_rows=True)
 
 
 def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,8 +18,12 @@ from tqdm.auto import tqdm
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import check_labels, data_folder, missing_data, read_text
 from mambanorm_study.tasks.images import as_sequences, block_mean, open_image
-from mambanorm_study.tasks.registry import Shape, register_task
-from mambanorm_study.tasks.split_sizes import SplitSizes, draw_rows
+from mambanorm_study.tasks.registry import (
+    Shape,
+    SplitSizes,
+    draw_rows,
+    register_task,
+)
 
 WINDOWS = (32, 64, 128)
 LRA = "curv_contour_length_14"  # the one of LRA's three folders that s4 reads
@@ -27,12 +31,12 @@ HOW = "Download lra_release.gz (LRA's repository has its address) and put this f
 MIN_IMAGES = 198_000  # of LRA's 200,000: its release may lack a few
 
 SETTINGS: dict[str, SplitSizes] = {
-    "smoke": SplitSizes(64, 32, 32, reshuffle=True),
-    "quick": SplitSizes(8_000, 1_000, 2_000, reshuffle=True),
-    "evening": SplitSizes(8_000, 1_000, 2_000, reshuffle=True),
-    "lab": SplitSizes(32_000, 4_000, 4_000, reshuffle=False),
+    "smoke": SplitSizes((64, 32, 32), reshuffle=True),
+    "quick": SplitSizes((8_000, 1_000, 2_000), reshuffle=True),
+    "evening": SplitSizes((8_000, 1_000, 2_000), reshuffle=True),
+    "lab": SplitSizes((32_000, 4_000, 4_000), reshuffle=False),
     # LRA exactly: 200,000 images, 80 % train, 10 % validation, 10 % test.
-    "paper": SplitSizes(160_000, 20_000, 20_000, reshuffle=False),
+    "paper": SplitSizes((160_000, 20_000, 20_000), reshuffle=False),
 }
 EDGES = {"smoke": 16}  # edge to which a scale averages the images; the others use them unchanged
 
@@ -71,7 +75,7 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     """
     name, settings = f"pathfinder{window}", SETTINGS[scale]
     labels = read_labels(data_folder(name))
-    n, sizes = len(labels), (settings.train, settings.val, settings.test)
+    n, sizes = len(labels), settings.sizes
     if scale == "paper":  # split by s4's fractions, because the release may lack a few images
         if n < MIN_IMAGES:
             raise ValueError(
@@ -100,7 +104,7 @@ def _shape(window: int, scale: str) -> Shape:
         2,
         EDGES.get(scale, window) ** 2,
         in_features=1,
-        sizes=(settings.train, settings.val, settings.test),
+        sizes=settings.sizes,
         reshuffled=settings.reshuffle,
     )
 

@@ -1,7 +1,10 @@
-"""The registry of tasks: register a task, which may be your own, and load its data."""
+"""The registry of tasks: register a task, which may be your own, load its data, and plan its rows.
+
+Glossary: n rows of a split, L positions, F features of a position, T targets.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -25,9 +28,9 @@ class Shape:
     """Sizes of a task's data, from which `mambanorm plan` estimates the cost of a run.
 
     length: positions of a row, padding included. tokens: mean number of positions without padding,
-    0 = all. sizes: rows of the training, validation and test split, 0 = unknown. reshuffled: the
-    run's seed decides which rows these are. fresh: each seed draws new rows. per_position: each
-    position has a label. The other fields are those of TaskData.
+    0 = all. sizes: number of rows of train, validation and test, 0 = unknown. reshuffled: True if
+    the run's seed decides which rows these are. new_rows: True if each seed draws new rows.
+    per_position: True if each position has a label. The other fields are those of TaskData.
     """
 
     n_classes: int
@@ -39,19 +42,9 @@ class Shape:
     tokens: int = 0
     sizes: tuple[int, int, int] = (0, 0, 0)
     reshuffled: bool = False
-    fresh: bool = False
+    new_rows: bool = False
     per_position: bool = False
     targets: tuple[str, ...] = ()
-
-    @property
-    def train_rows(self) -> int:
-        """Rows of the training split."""
-        return self.sizes[0]
-
-    @property
-    def held_out(self) -> tuple[int, int]:
-        """Rows of the validation and the test split."""
-        return self.sizes[1:]
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -155,3 +148,90 @@ def _load(task: Task, scale: str, seed: int) -> TaskData:
         if len(getattr(data, name)) == 0:
             raise BadData(f"{where}: the {name} split is empty; every split needs rows")
     return data
+
+
+# --------------------------------------------------------------------------------------------------
+# which rows a scale uses
+#
+# Here `n` is the number of rows of a data set's two published parts, (train, test). Validation is
+# taken from the train part, unless a task says otherwise.
+
+FIXED_SEED = 42  # seed of the split if the run's seed does not decide it, as in state-spaces/s4
+
+
+@dataclass(frozen=True)
+class SplitSizes:
+    """Number of rows that a scale uses for train, validation and test; None means all rows.
+
+    If `reshuffle` is True, the run's seed decides which rows are used. Otherwise they are the same
+    for every seed.
+    """
+
+    sizes: tuple[int, int, int] | None
+    reshuffle: bool
+
+    def seed(self, run_seed: int) -> int:
+        """Return the seed that decides which rows are used."""
+        return run_seed if self.reshuffle else FIXED_SEED
+
+    def counts(self, n: tuple[int, int], held_out: float = 0.1) -> tuple[int, int, int]:
+        """Return the number of rows of train, validation and test.
+
+        If all rows are used, validation is the share `held_out` of the train part.
+        """
+        if self.sizes is not None:
+            return self.sizes
+        train = int(n[0] * (1 - held_out))
+        return train, n[0] - train, n[1]
+
+    def draw_splits(
+        self, n: tuple[int, int], seed: int, name: str, held_out: float = 0.1
+    ) -> list[Tensor]:
+        """Return the row numbers of train, validation and test of the data set `name`.
+
+        Those of train and validation refer to the train part, those of test to the test part. With
+        all rows and seed 42 this is s4's split of CIFAR: validation is the last tenth of a
+        permutation.
+        """
+        train, val, test = self.counts(n, held_out)
+        seed = self.seed(seed)
+        return [
+            *draw_rows(n[0], (train, val), seed, f"{name}'s train"),
+            *draw_rows(n[1], (test,), seed, f"{name}'s test"),
+        ]
+
+
+SMALL = {
+    "smoke": SplitSizes((64, 32, 32), reshuffle=True),
+    **dict.fromkeys(("quick", "evening"), SplitSizes((4_000, 1_000, 2_000), reshuffle=True)),
+}
+ALL = SplitSizes(None, reshuffle=False)
+# The usual sizes: a random draw at smoke, quick and evening, all rows at lab and paper
+SCALE_SIZES = {**SMALL, "lab": ALL, "paper": ALL}
+
+
+def draw_rows(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
+    """Return disjoint random draws of these sizes from n rows.
+
+    Raises ValueError if there are too few rows.
+    """
+    if n < sum(sizes):
+        needed = " + ".join(f"{size:,}" for size in sizes)
+        raise ValueError(
+            f"{what} has {n:,} rows, needed are {needed}: provide all of it or use a smaller scale"
+        )
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return list(order[: sum(sizes)].split(list(sizes)))
+
+
+def check_complete(
+    where: object, counts: Sequence[int], published: Sequence[int], scale: str, unit: str = "rows"
+) -> None:
+    """Raise ValueError at lab and paper unless a data set is as large as it was published."""
+    if scale in ("lab", "paper") and tuple(counts) != tuple(published):
+        have = " + ".join(f"{count:,}" for count in counts)
+        needed = " + ".join(f"{count:,}" for count in published)
+        raise ValueError(
+            f"{where} holds {have} {unit}, {scale} needs {needed}: "
+            "provide all or use a smaller scale"
+        )

@@ -18,7 +18,7 @@ LENGTH = 32
 
 def _shape(scale: str) -> Shape:
     sizes = SMOKE_SIZES if scale == "smoke" else SIZES
-    return Shape(2, LENGTH, in_features=1, sizes=sizes, reshuffled=True, fresh=True)
+    return Shape(2, LENGTH, in_features=1, sizes=sizes, reshuffled=True, new_rows=True)
 
 
 @register_task(

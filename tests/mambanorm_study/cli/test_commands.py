@@ -5,10 +5,8 @@ runs.
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from importlib import import_module
-from types import SimpleNamespace
 
 import pytest
 
@@ -230,9 +228,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
-    name, capsys, monkeypatch, tmp_path
-):
+def test_a_training_of_hours_is_announced(name, capsys, monkeypatch, tmp_path):
     class Begun(Exception):
         pass
 
@@ -248,24 +244,12 @@ def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
     ]:
         monkeypatch.setattr(module, trains, begin)
     argv = LONG[name] + (["--out", str(tmp_path / "out.parquet")] if name == "record" else [])
-    code, out, err = call(capsys, *argv)
+    code, _, err = call(capsys, *argv)
     assert "Training takes about 2 h 2 min" in err
-    assert (code, "Go on?" in out) == (1, False)  # a script goes on
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    for answer, expected in (("", 130), ("yes", 1)):
-        monkeypatch.setattr(
-            sys, "stdin", SimpleNamespace(isatty=lambda: True, readline=lambda said=answer: said)
-        )
-        code, out, err = call(capsys, *argv)
-        assert (code, "Go on?" in out, "nothing was trained" in err) == (
-            expected,
-            True,
-            expected == 130,
-        )
-    assert "Go on?" not in call(capsys, *argv, "--yes")[1]
+    assert (code, "Begun" in err) == (1, True)
 
 
-def test_a_training_of_minutes_starts_without_a_question(capsys, monkeypatch):
+def test_a_training_of_minutes_is_not_announced(capsys, monkeypatch):
     monkeypatch.setattr(estimate, "estimate", lambda *_: pytest.fail("too short to be estimated"))
     assert call(capsys, "train", "--arm", "RMSN>SSM>None", "--scale", "smoke")[0] == 0
 
@@ -351,12 +335,8 @@ def test_runs_are_listed(capsys):
     assert "LN>SSM>None" in out
 
 
-def test_tasks_lists_titles_sources_and_scales(capsys):
+def test_tasks_lists_titles_and_scales(capsys):
     code, out, _ = call(capsys, "tasks")
     assert code == 0
     for word in (*TASKS, "see --prepare", "smoke", "paper"):
         assert word in out
-    code, out, _ = call(capsys, "tasks", "--scale", "paper")
-    assert code == 0
-    assert out.count("source:") == len(TASKS)
-    assert "6 layers, width 128, 250,000 steps of 32" in out

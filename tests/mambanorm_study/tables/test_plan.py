@@ -145,7 +145,7 @@ def test_what_a_task_tells_agrees_with_its_data(task, tmp_path, monkeypatch):
     assert (shape.vocab_size, shape.in_features) == (real.vocab_size, real.in_features)
     assert shape.tokens == pytest.approx(real.tokens, rel=0.2)
     assert shape.batch(3).shape == data.train.inputs[:3].shape
-    assert shape.held_out == real.held_out
+    assert shape.sizes[1:] == real.sizes[1:]
 
 
 def test_a_large_batch_is_timed_in_part_and_counted_whole(monkeypatch):

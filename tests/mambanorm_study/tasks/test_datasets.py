@@ -227,7 +227,7 @@ def test_lras_pictures_are_drawn_by_the_runs_seed_and_averaged_at_smoke(data, mo
     monkeypatch.setitem(
         pathfinder.SETTINGS,
         "smoke",
-        replace(pathfinder.SETTINGS["smoke"], train=32, val=16, test=8),
+        replace(pathfinder.SETTINGS["smoke"], sizes=(32, 16, 8)),
     )
     made, other = (load_task("pathfinder32", "smoke", seed) for seed in (0, 1))
     assert made.train.inputs.shape == (32, 256, 1)
@@ -599,18 +599,18 @@ def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_o
         (np.full((2048, 23), np.nan, np.float32), "not finite"),
         (lambda whole: whole[:5_000], "cannot be used"),
         (lambda whole: whole[:12] + b"(" + whole[13:], "cannot be used"),
-        (None, r"\(1 of 8 are missing\)"),
     ],
 )
 def test_features_that_are_wrong_or_not_there_are_refused_by_name(few, content, message):
     path = few / "features" / "P03_cam01_P03_tea.npy"
     if isinstance(content, np.ndarray):
         np.save(path, content)
-    elif content is None:
-        path.unlink()
     else:
         path.write_bytes(content(path.read_bytes()))
     refused("breakfast", rf"P03_tea\.npy .*{message}", "quick")
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"P03_tea\.npy"):
+        load_task("breakfast", "quick", 0)
     assert not list(few.glob("frames*/P03_cam01_P03_tea.npy"))
 
 

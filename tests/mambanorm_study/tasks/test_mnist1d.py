@@ -55,7 +55,7 @@ def test_what_the_seeds_share_is_known_to_the_statistics():
 def test_shapes_tell_the_data_without_making_them():
     for name in ("mnist1d", "curves"):
         shape, data = TASKS[name].shape("smoke"), study.load_task(name, "smoke", 0)
-        assert (shape.train_rows, *shape.held_out) == (
+        assert shape.sizes == (
             len(data.train),
             len(data.val),
             len(data.test),

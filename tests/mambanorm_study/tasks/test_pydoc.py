@@ -89,9 +89,8 @@ def test_no_paragraph_stands_in_two_splits():
 def test_its_shape_is_told_and_planned_as_it_is():
     told, real = TASKS["pydoc"].shape("smoke"), study.load_task("pydoc", "smoke", 0)
     found = shape_of_data(real)
-    for name in ("n_classes", "length", "vocab_size", "held_out", "per_position"):
+    for name in ("n_classes", "length", "vocab_size", "sizes", "per_position"):
         assert getattr(told, name) == getattr(found, name), name
-    assert told.train_rows == len(real.train)
     assert told.labels(3).shape == told.batch(3).shape == (3, told.length)
     config = base_config("pydoc", "smoke")
     cost = plan(config, measured=False)

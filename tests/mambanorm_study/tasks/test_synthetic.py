@@ -23,7 +23,7 @@ def test_a_seed_decides_its_rows_and_no_two_seeds_share_one(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_shapes_tell_the_data_without_making_them(name):
     shape, data = TASKS[name].shape("smoke"), study.load_task(name, "smoke", 0)
-    assert (shape.train_rows, *shape.held_out) == tuple(map(len, (data.train, data.val, data.test)))
+    assert shape.sizes == tuple(map(len, (data.train, data.val, data.test)))
     same = (
         "n_classes",
         "vocab_size",
@@ -34,7 +34,7 @@ def test_shapes_tell_the_data_without_making_them(name):
         "positions",
     )
     assert [getattr(shape, field) for field in same] == [getattr(data, field) for field in same]
-    assert sum(TASKS[name].shape("evening").held_out) >= 3_000
+    assert sum(TASKS[name].shape("evening").sizes[1:]) >= 3_000
 
 
 @pytest.mark.parametrize("name", NAMES)
