@@ -1,7 +1,7 @@
-"""The decorator that registers commands, the types of options, and options of several commands.
+"""The decorator that registers a command, types of options, and options that commands share.
 
-A type is a function from the text of an option to its value. It raises ValueError with the text
-that was given and the values that are allowed; `main` prints the message in one line.
+A type is a function from the text of an option to its value. It raises ValueError, with the text
+and the allowed values, and `main` prints this message in one line.
 """
 
 import argparse
@@ -23,45 +23,49 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see {self.prog} --help")
 
     def _get_value(self, action: argparse.Action, text: str) -> object:
-        """Convert the text; argparse's own error omits the message of the type."""
+        """Convert the text. On failure, show the type's message, which argparse would omit."""
         try:
             return self._registry_get("type", action.type, action.type)(text)
         except ValueError as error:
             raise argparse.ArgumentError(action, str(error)) from None
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Raise ValueError with the nearest valid word, which argparse's own error omits."""
+        """Raise ValueError with the nearest valid word, which argparse would omit."""
         if action.choices is not None and value not in action.choices:
             raise unknown(action.dest, value, action.choices)
 
 
-# Name → command, a function from the parsed options to the exit code. A command is registered when
-# its file is imported.
+# Name → command: a function from the parsed options to the exit code. Importing the file of a
+# command registers it.
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {}
 
 
 def option(*flags: str, **settings: Any) -> Callable[[argparse.ArgumentParser], object]:
-    """Return a function that adds an option to a parser; arguments as of `add_argument`."""
+    """Return a function that adds an option to a parser. Takes the arguments of `add_argument`."""
     return lambda parser: parser.add_argument(*flags, **settings)
 
 
 def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
-    """Register the decorated function as the command of its name; its docstring is the help."""
+    """Return a decorator that registers a function as a command; its docstring is the help text.
+
+    examples: arguments of the command, which its help text shows.
+    """
 
     def register(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-        run.options, run.examples = options, examples
+        run.options = options
+        run.examples = examples
         COMMANDS[run.__name__] = run
         return run
 
     return register
 
 
-# Fields of RunConfig that have their own option, and cannot be changed by --set.
+# Fields of RunConfig that --set cannot change, because they have their own option.
 FIELDS_WITH_OPTIONS = ("task", "arm", "scale", "seed")
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of RunConfig and their values from `["lr=1e-3", "n_layers=8"]`.
+    """Return the values of --set: `["lr=1e-3", "n_layers=8"]` → {"lr": 1e-3, "n_layers": 8}.
 
     Raises ValueError for an unknown field and for a field that is given twice.
     """
@@ -80,15 +84,16 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
             raise unknown("field for --set", name, fields)
         if not equals:
             raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
-        default, changes[name] = getattr(DEFAULTS, name), text
+        default = getattr(DEFAULTS, name)
+        changes[name] = text
         if not isinstance(default, str):
-            with suppress(ValueError, RecursionError):  # RunConfig checks what is not JSON
+            with suppress(ValueError, RecursionError):  # RunConfig refuses text that is not JSON
                 changes[name] = json.loads(text.lower() if isinstance(default, bool) else text)
     return changes
 
 
 def engine(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the run store and the options of TRAINING as arguments of `sweep`."""
+    """Return --scheduler, --workers and --runs-dir as keyword arguments of `sweep`."""
     return dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
 
 
@@ -96,7 +101,7 @@ def engine(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def names(text: str) -> list[str]:
-    """Return a list of names from a text with commas."""
+    """Return the names in a text, separated by commas: "a, b" → ["a", "b"]."""
     from mambanorm_study.runs.grid import check_once
 
     parts = [part.strip() for part in text.split(",")]
@@ -106,11 +111,11 @@ def names(text: str) -> list[str]:
     return parts
 
 
-SPAN = r"[0-9]{1,15}(-[0-9]{1,15})?"  # a seed, or the first and the last of several
+SPAN = r"[0-9]{1,15}(-[0-9]{1,15})?"  # a seed, or the first and the last seed of a range
 
 
 def seeds(text: str) -> int | list[int]:
-    """Return the number of seeds from `8`, and the list of seeds from `0,3,8-15`."""
+    """Return a number of seeds for `8`, and a list of seeds for `0,3,8-15`."""
     text = text.replace(" ", "")
     if not re.fullmatch(f"{SPAN}(,{SPAN})*,?", text):
         raise ValueError(
@@ -126,7 +131,7 @@ def seeds(text: str) -> int | list[int]:
 
 
 def whole(least: int, most: float = inf) -> Callable[[str], int]:
-    """Return the type of whole numbers from `least` to `most`."""
+    """Return the type of an option whose value is a whole number from `least` to `most`."""
 
     def convert(text: str) -> int:
         if not re.fullmatch("[0-9]{1,15}", text) or not least <= int(text) <= most:
@@ -148,14 +153,14 @@ NOTEBOOKS = option(
     "--notebooks",
     type=names,
     metavar="NAMES",
-    help="only these, by name or its beginning: 03,05_combination",
+    help="only the notebooks whose names begin so: 03,05_combination",
 )
 SET = option(
     "--set",
     action="append",
     default=[],
     metavar="KEY=VALUE",
-    help="change a field of RunConfig, such as lr=1e-3 or n_layers=8; may be repeated",
+    help="change a field of RunConfig: lr=1e-3, n_layers=8, …; may be repeated",
 )
 RUNS_DIR = option(
     "--runs-dir",
@@ -171,20 +176,20 @@ TRAINING = (
         type=workers,
         default="auto",
         metavar="N",
-        help="auto (one for each core; this process where there is a GPU), 0 (this process) or N",
+        help="auto (one per core; with a GPU, this process only), 0 (this process) or a number",
     ),
     option(
         "--dry-run",
         action="store_true",
-        help="only print how many runs there are and how long they take",
+        help="train nothing: print how many runs are missing and how long they take",
     ),
 )
 
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
 JUDGED_SEEDS_HELP = (
     "test seeds: 8 stands for the first eight, 52 to 59; or a list: 60-67 (default: 8, at scale "
-    "evening the seeds of the protocol). Runs of other seeds are left out of the verdict: give new "
-    "seeds alone after a verdict that could not tell"
+    "evening the seeds of the protocol). Other seeds do not count in the verdict: if a verdict "
+    "could not tell, give new seeds only"
 )
 
 

@@ -59,10 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_message_for_user(error: Exception) -> bool:
-    """Return True if this project raised the error itself, with a message for its user.
+    """Return True if this project raised the error on purpose, with a message for its user.
 
-    Any other error is a mistake in code: a norm of the user's raises TypeError, or the project
-    calls it with arguments that it does not take.
+    Any other error is a mistake in code, such as a TypeError in a norm that the user wrote.
     """
     last = traceback.extract_tb(error.__traceback__)[-1]
     packages = {run.__module__.partition(".")[0] for run in COMMANDS.values()}
@@ -78,7 +77,7 @@ def _fail(error: object, code: int) -> int:
     """Print the error and return the exit code."""
     if os.environ.get(DEBUG):
         traceback.print_exc()
-    if isinstance(error, OSError) and error.strerror:  # without its number
+    if isinstance(error, OSError) and error.strerror:  # leave out the error number
         error = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     say(str(error) or type(error).__name__)
     return code
@@ -123,7 +122,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _shared_options() -> Parser:
-    """Return the options that may stand before and after the name of a command."""
+    """Return the options that may be before or after the name of a command."""
     shared = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument(
         "--import",
@@ -131,9 +130,9 @@ def _shared_options() -> Parser:
         dest="imports",
         metavar="FILE",
         help=(
-            "import my_norm.py, which registers a norm or a task of your own; may be repeated "
-            "(also: MAMBANORM_IMPORT)"
+            "import a Python file that registers your norm or task; may be repeated "
+            "(or set MAMBANORM_IMPORT)"
         ),
     )
-    shared.add_argument("--debug", action="store_true", help="show where an error comes from")
+    shared.add_argument("--debug", action="store_true", help="print the traceback of an error")
     return shared

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def say(message: object) -> None:
-    """Print one line on stderr. A word of 300 characters or more, such as a wrong path, is cut."""
+    """Print one line on stderr. Words of 300 or more characters, such as wrong paths, are cut."""
     text = re.sub(r"(\S{60})\S{240,}", r"\1…", " ".join(str(message).split()))
     print(f"mambanorm: {text}", file=sys.stderr)
 
 
 def report_failed(frame: pd.DataFrame) -> int:
-    """Return exit code 1, and print the first error, if some runs could not be trained; else 0."""
+    """Return the exit code: 0, or 1 if some runs could not be trained. Print the first error."""
     errors = frame["error"][frame["status"] == "failed"]
     if len(errors):
         runs = plural(len(frame), "run")
@@ -35,14 +35,14 @@ def report_failed(frame: pd.DataFrame) -> int:
 
 HOUR_S = 3600.0
 
-# `relative_cost` up to which runs train within an hour on every task, so that none needs timing.
+# Runs whose `relative_cost` adds up to at most this train within an hour on every task.
 SHORT = 5e6
 
 
 def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
-    """Return False with --dry-run, which prints how many runs are missing and how long they take.
+    """Return False if --dry-run is given, and print how many runs are missing and their duration.
 
-    Otherwise return True, and print how long the missing runs take if that is more than an hour.
+    Otherwise return True, and print the duration if it is more than an hour.
     """
     from mambanorm_study.runs.grid import relative_cost
     from mambanorm_study.runs.store import missing_runs
@@ -66,7 +66,7 @@ R2 = "R² on test, 0 % is predicting the training mean, and RMSE in the units of
 
 
 def print_arms(frame: pd.DataFrame) -> None:
-    """Print mean ± sd over the seeds: one table for each task, one row for each arm."""
+    """Print the mean ± sd over the seeds: one table per task, one row per arm."""
     from mambanorm_study.tables import run_tables
 
     frame = run_tables.distinguish_arms(frame)
@@ -98,7 +98,9 @@ def print_run(run: StoredRun) -> None:
     print(f"{config.arm} on {config.task}, seed {config.seed}, scale {config.scale}")
     if facts.get("chance_loss") is not None:
         loss, chance = (facts[name] / math.log(2) for name in ("test_loss", "chance_loss"))
-        print(f"  test loss       {loss:.3f} bits a token (of guessing by frequency: {chance:.3f})")
+        print(
+            f"  test loss       {loss:.3f} bits per token (of guessing by frequency: {chance:.3f})"
+        )
     if facts.get("rmse") is None:
         print(f"  test accuracy   {accuracy} (chance is {percent(facts['chance'])})")
     else:

@@ -1,8 +1,7 @@
 """Train the runs of the recorded results, part by part, and write them to data/results.
 
-`mambanorm record` does this; PROTOCOL.md has the plan. A part is written when all its runs are
-trained. Trained runs are in the run store, so a recording that was stopped continues where it
-stopped.
+`mambanorm record` does this. PROTOCOL.md has the plan. A part is written as soon as all its runs
+are trained. Trained runs are in the run store, so that a stopped recording can be continued.
 """
 
 import subprocess
@@ -16,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm_study.basics.atomic import writable_folder
-from mambanorm_study.basics.settings import CHECKOUT, KIT, STUDY_SCALE, check_scale, default_scale
+from mambanorm_study.basics.settings import CHECKOUT, KIT, STUDY_SCALE
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, MAIN_TASK, TEST_SEEDS, pair
 from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
@@ -31,21 +30,12 @@ from mambanorm_study.claims.plan import (
 )
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import recorded_results
-from mambanorm_study.runs.grid import check_names, grid, unique
+from mambanorm_study.runs.grid import grid, unique
 from mambanorm_study.runs.needed_runs import FindNeeded, train_needed
 from mambanorm_study.runs.store import load_runs, stored_run
 from mambanorm_study.tables import experiments
 from mambanorm_study.tables.notebook_runs import notebook_runs
 from mambanorm_study.tables.summaries import with_summaries
-
-# Task → how the names of parts call it.
-TASK_NAMES = {
-    "curves": "curves",
-    "glyphs_images": "images of letters and digits",
-    "pydoc": "text",
-    "listops": "ListOps",
-    "glyphs": "letters and digits as sequences",
-}
 
 DEEP_ARMS = tuple(
     pair(*norms.split())
@@ -60,13 +50,14 @@ DEEP_ARMS = tuple(
         "GN GN",
     )
 )
-DEEP, DEEP_TUNING, DEEP_SEEDS = dict(n_layers=8), tuple(range(40, 44)), tuple(range(52, 60))
+DEEP = dict(n_layers=8)
+DEEP_TUNING, DEEP_SEEDS = tuple(range(40, 44)), tuple(range(52, 60))
 
-# Shares of the steps of `curves` at which the arms of Table 1 are also tested: 300, 1,200 and 2,400
-# steps.
+# The arms of Table 1 are also tested with these multiples of the steps of `curves`: 300, 1,200 and
+# 2,400 steps.
 STEPS, STEPS_SEEDS = (0.5, 2.0, 4.0), tuple(range(52, 58))
 
-# The most seeds of a part. Parts are small, so that a recording that is stopped has whole parts.
+# Seeds per part, at most. Parts are small because a stopped recording keeps only complete parts.
 SEEDS_OF_PART = 3
 
 RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
@@ -74,9 +65,9 @@ RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "prot
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the recorded results, which is recorded as a whole or not at all.
+    """A part of the recorded results. It is recorded as a whole or not at all.
 
-    `ask` is a function from the known runs to the configs that the part needs next.
+    ask(known runs) returns the configs that the part needs next.
     """
 
     name: str
@@ -86,10 +77,10 @@ class Part:
 
 @dataclass(frozen=True)
 class PlannedArms:
-    """Arms that are tuned and tested on one task, in the parts called `name`.
+    """Arms that are tested on one task. `name` is the name of their parts.
 
-    changes: fields in which their configs differ from those of the scale. tuning_seeds: the seeds
-    of their tuning runs if these are part of the plan, which they are for deep models.
+    changes: fields of RunConfig that differ from the scale's preset. tuning_seeds: seeds of the
+    runs that choose the learning rates, if these runs are recorded too.
     """
 
     name: str
@@ -111,27 +102,27 @@ class PlannedArms:
         return configs
 
 
-def _planned_arms(scale: str) -> list[PlannedArms]:
-    """Return the arms that are recorded at the default scale, in the order of recording."""
+def _planned_arms() -> list[PlannedArms]:
+    """Return the arms that are recorded at the scale of the study, in the order of recording."""
     arms_of_table_1 = tuple(map(str, experiments.POSITION_ARMS))
-    budgets = [experiments.at_budget("curves", scale, share) for share in STEPS]
+    budgets = [experiments.at_budget("curves", STUDY_SCALE, share) for share in STEPS]
     main_tasks = MAIN_TASK.values()
     return [
         *(
-            PlannedArms(f"{TASK_NAMES[task]}, every arm", task, tuned_arms(task), TEST_SEEDS)
+            PlannedArms(f"{task}, every arm", task, tuned_arms(task), TEST_SEEDS)
             for task in main_tasks
         ),
         PlannedArms("curves, 8 blocks", "curves", DEEP_ARMS, DEEP_SEEDS, DEEP, DEEP_TUNING),
         *(
             PlannedArms(
-                f"{TASK_NAMES[task]}, the arms of H4 and H8 once more",
+                f"{task}, the arms of H4 and H8 once more",
                 task,
                 tuned_arms(task, with_further_seeds=True),
                 FURTHER_TEST_SEEDS,
             )
             for task in main_tasks
         ),
-        PlannedArms(TASK_NAMES["listops"], "listops", tuned_arms("listops"), TEST_SEEDS),
+        PlannedArms("listops", "listops", tuned_arms("listops"), TEST_SEEDS),
         *(
             PlannedArms(
                 f"curves, {changes['steps']:,} steps",
@@ -142,63 +133,61 @@ def _planned_arms(scale: str) -> list[PlannedArms]:
             )
             for changes in budgets
         ),
-        PlannedArms(TASK_NAMES["glyphs"], "glyphs", tuned_arms("glyphs"), TEST_SEEDS),
+        PlannedArms("glyphs", "glyphs", tuned_arms("glyphs"), TEST_SEEDS),
     ]
 
 
 def parts(
-    scale: str | None = None,
-    seeds: int | Iterable[int] | None = None,
-    tasks: str | Iterable[str] | None = None,
+    scale: str, seeds: int | Iterable[int] | None = None, tasks: list[str] | None = None
 ) -> list[Part]:
     """Return the parts of a scale in the order in which they are recorded.
 
     seeds: test seeds to use instead of the planned ones. tasks: only the parts of these tasks.
     """
-    scale = default_scale() if scale is None else check_scale(scale)
     test_seeds = None if seeds is None else check_test_seeds(seeds)
-    tasks = None if tasks is None else check_names("tasks", tasks)
     if scale != STUDY_SCALE:
         seeds = test_seeds or check_test_seeds(VERDICT_SEEDS)
         return _parts_of_other_scale(scale, seeds, tasks or list(experiments.STUDY_TASKS))
-    found = []
-    for planned in _planned_arms(scale):
-        if tasks is not None and planned.task not in tasks:
-            continue
-        used = test_seeds or planned.seeds
-        for start in range(0, len(used), SEEDS_OF_PART):
-            some = used[start : start + SEEDS_OF_PART]
-            found.append(Part(planned.name, some, partial(planned.ask, scale, some)))
+    all_parts = []
+    for planned in _planned_arms():
+        if tasks is None or planned.task in tasks:
+            used = test_seeds or planned.seeds
+            for start in range(0, len(used), SEEDS_OF_PART):
+                part_seeds = used[start : start + SEEDS_OF_PART]
+                ask = partial(planned.ask, scale, part_seeds)
+                all_parts.append(Part(planned.name, part_seeds, ask))
     if tasks is None or experiments.inside_task(scale) in tasks:
         for claim in (CLAIMS | BEYOND).values():
             if claim.runs != "tuned":  # its runs have fixed learning rates
                 used = test_seeds or claim.seeds
                 runs = experiments.fixed_runs(claim.runs, claim.arms, scale, used)
-                found.append(Part(f"mnist1d, {claim.id}", used, lambda known, runs=runs: runs))
-    return found
+                all_parts.append(Part(f"mnist1d, {claim.id}", used, lambda known, runs=runs: runs))
+    return all_parts
 
 
 def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) -> list[Part]:
-    """Return a part for the claims on each task, and one for the runs of the notebooks."""
-    found = []
+    """Return one part per task, with the runs of its claims, and one for the notebooks' runs."""
+    all_parts = []
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]
         if claims:
             ask = partial(verdict_runs, claims, seeds=seeds, tasks=[task], scale=scale)
-            found.append(Part(f"verdicts, {task}", seeds, ask))
+            all_parts.append(Part(f"verdicts, {task}", seeds, ask))
     by_notebook = notebook_runs(scale, tasks, source="trained")
     runs = unique(config for configs in by_notebook.values() for config in configs)
-    return [*found, Part("the notebooks", seeds, lambda known: runs)]
+    return [*all_parts, Part("the notebooks", seeds, lambda known: runs)]
 
 
 def manifest(
     frame: pd.DataFrame,
-    scale: str | None = None,
+    scale: str,
     seeds: int | Iterable[int] | None = None,
-    tasks: str | Iterable[str] | None = None,
+    tasks: list[str] | None = None,
 ) -> pd.DataFrame:
-    """Return one row for each part: part, seeds, needed (the number of its runs), and recorded (how
-    many of them the frame has).
+    """Return a table with one row per part.
+
+    Columns: part, seeds, needed (the number of its runs) and recorded (how many of these runs are
+    in the frame).
     """
     recorded_ids = set(frame.get("run_id", ()))
     rows = []
@@ -209,25 +198,27 @@ def manifest(
     return pd.DataFrame(rows, columns=["part", "seeds", "needed", "recorded"])
 
 
-def commit_in_force() -> str:
-    """Return the commit that last changed PROTOCOL.md; "unknown" outside a git repository.
+def protocol_commit() -> str:
+    """Return the commit that last changed PROTOCOL.md, or "unknown" if there is no git repository.
 
-    ", changed since" follows if the file has been edited after this commit.
+    ", changed since" is appended if the file has been edited after this commit.
     """
     run = partial(subprocess.run, capture_output=True, text=True, cwd=PROTOCOL.parent)
-    commit = run(["git", "log", "-1", "--format=%h", "--", PROTOCOL.name]).stdout.strip()
-    is_edited = run(["git", "status", "--porcelain", "--", PROTOCOL.name]).stdout
-    return f"{commit or 'unknown'}{', changed since' if is_edited else ''}"
+    try:
+        commit = run(["git", "log", "-1", "--format=%h", "--", PROTOCOL.name]).stdout.strip()
+        edits = run(["git", "status", "--porcelain", "--", PROTOCOL.name]).stdout
+    except OSError:  # git is not installed
+        return "unknown"
+    return f"{commit or 'unknown'}{', changed since' if edits else ''}"
 
 
-def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None:
-    """Return the recorded frame at `path`, or None if there is no file yet.
+def recorded_frame(scale: str, path: Path) -> pd.DataFrame | None:
+    """Return the recorded frame of a scale at `path`, or None if there is no file yet.
 
     Raises ValueError for a file that is not a recorded frame of this scale, because recording would
     overwrite it, and OSError for a folder that cannot be written to.
     """
-    path = (path or recorded_results.recorded_path(scale)).resolve()
-    if not CHECKOUT and KIT in path.parents:
+    if not CHECKOUT and KIT in path.resolve().parents:
         raise ValueError(
             "the kit's results are recorded in a checkout of the project: "
             "name another file with --out"
@@ -246,32 +237,33 @@ def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None
 
 
 def record_results(
-    scale: str | None = None,
+    scale: str,
     *,
     seeds: int | Iterable[int] | None = None,
-    tasks: Iterable[str] | None = None,
+    tasks: list[str] | None = None,
     runs_dir: str | Path | None = None,
-    path: str | Path | None = None,
+    path: Path | None = None,
     **engine: Any,
 ) -> Path:
     """Train and record the parts one after the other, and return the path of the file.
 
-    The file is written after each part, and a second call continues. Runs that the file or the kit
-    has are not trained again. Each new row has the version of the protocol and its commit. engine:
-    scheduler, workers, client and progress of `sweep`.
+    path: by default data/results/<scale>.parquet. The file is written after each part, and a second
+    call continues. Runs that the file or the kit has are not trained again. Each new row has the
+    version and the commit of the protocol. engine: scheduler, workers, client and progress as in
+    `sweep`.
 
     Raises RuntimeError if a run could not be trained; its part is then not recorded. Raises
-    ValueError and OSError as `recorded_before` does, before anything is trained.
+    ValueError and OSError as `recorded_frame` does, before anything is trained.
     """
-    scale, commit = default_scale() if scale is None else scale, commit_in_force()
-    path = Path(path or recorded_results.recorded_path(scale)).resolve()
+    commit = protocol_commit()
+    path = path or recorded_results.recorded_path(scale)
     to_record = parts(scale, seeds, tasks)
     for number, part in enumerate(to_record, start=1):
         print(
             f"part {number} of {len(to_record)}: {part.name}, "
             f"seeds {part.seeds[0]} to {part.seeds[-1]}"
         )
-        trained = train_needed(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
+        trained = train_needed(part.ask, scale, runs_dir, recorded_frame(scale, path), **engine)
         if len(trained.failed):
             raise RuntimeError(
                 f"{plural(len(trained.failed), 'run')} could not be trained: {part.name!r} is not "
@@ -284,18 +276,18 @@ def record_results(
 def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None) -> None:
     """Add the stored runs of these configs to the file, except runs that it or the kit has."""
     scale = configs[0].scale
-    before = recorded_before(scale, path)  # read again: another process may have written to it
+    frame = recorded_frame(scale, path)  # read again: another process may have written to it
     recorded_ids = recorded_results.recorded_ids([scale])
-    if before is not None:
-        recorded_ids.update(before.run_id)
+    if frame is not None:
+        recorded_ids.update(frame.run_id)
     configs = [config for config in configs if config.run_id not in recorded_ids]
     if not configs:
         return
     rows = with_summaries(load_runs(runs_dir, configs=configs), runs_dir, again=True)
     rows = rows.assign(protocol=VERSION, protocol_commit=commit)
-    if before is not None:
-        rows = pd.concat([before, rows], ignore_index=True)
-    # diagnostics first: once the frame has its rows, these would not be written any more
+    if frame is not None:
+        rows = pd.concat([frame, rows], ignore_index=True)
+    # diagnostics first: as soon as a run has a row, a later call leaves it out
     inside = recorded_results.recorded_inside(path) | _inside(configs, runs_dir)
     recorded_results.write_inside(inside, path)
     recorded_results.write_recorded(rows, configs, path)
@@ -304,19 +296,16 @@ def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Pa
 def _inside(
     configs: list[RunConfig], runs_dir: str | Path | None
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return run_id → diagnostics, for the runs of Figures 9 and 10.
+    """Return run_id → diagnostics for the runs that Figures 9 and 10 show.
 
-    Singular values take much space, so they are returned for one seed only.
+    Singular values are large, so they are returned for the first seed only.
     """
     scale, seeds = configs[0].scale, sorted({config.seed for config in configs})
-    drawn = [
-        *experiments.growth_runs(scale, seeds=seeds),
-        *experiments.failing_runs(scale, seeds),
-    ]
-    drawn_ids = {config.run_id for config in drawn}
+    shown = experiments.growth_runs(scale, seeds=seeds) + experiments.failing_runs(scale, seeds)
+    shown_ids = {config.run_id for config in shown}
     inside = {}
     for config in configs:
-        run = stored_run(config.run_id, runs_dir) if config.run_id in drawn_ids else None
+        run = stored_run(config.run_id, runs_dir) if config.run_id in shown_ids else None
         if run is not None and (run.path / "diagnostics.npz").is_file():
             inside[config.run_id] = {
                 name: values

@@ -6,9 +6,9 @@ from mambanorm_study.basics.settings import KIT, SCALES, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 
-SHOWN = 40  # the most runs that are printed
+MAX_ROWS = 40  # runs that are printed, at most
 
-# The columns that are printed.
+# Columns that are printed
 COLUMNS = [
     "run_id",
     "task",
@@ -40,7 +40,9 @@ def runs(options: argparse.Namespace) -> int:
     frame = load_runs(store, **{column: value for column, value in filters.items() if value})
     print(f"{plural(len(frame), 'run')} in {store}")
     if len(frame):
-        print(frame[COLUMNS].to_string(index=False, max_rows=SHOWN, float_format="{:.4g}".format))
+        print(
+            frame[COLUMNS].to_string(index=False, max_rows=MAX_ROWS, float_format="{:.4g}".format)
+        )
     print("In Python, mambanorm_study.load_runs() returns all runs and columns as a pandas frame.")
     return 0
 
@@ -50,7 +52,7 @@ def runs(options: argparse.Namespace) -> int:
         "--prepare",
         type=arg.names,
         metavar="A,B",
-        help="download or make the data of these tasks now",
+        help="download or generate the data of these tasks",
     ),
     arg.scale(),
     examples=("", "--prepare listops --scale quick"),
@@ -64,13 +66,13 @@ def tasks(options: argparse.Namespace) -> int:
         scale = options.scale or default_scale()
         for name in map(check_task, options.prepare):
             if TASKS[name].prepare is not None:
-                TASKS[name].prepare()  # downloads what the task reads
+                TASKS[name].prepare()
             data = load_task(name, scale, seed=0)
             sizes = f"{len(data.train):,} train, {len(data.val):,} val, {len(data.test):,} test"
-            kind = "images" if data.in_channels else "sequences"
-            print(f"{name} at scale {scale} is ready: {sizes} {kind}, {data.n_classes} classes")
+            print(f"{name} at scale {scale} is ready: {sizes}")
         return 0
     for task in TASKS.values():
         print(f"{task.name:<20}{task.title}{' (see --prepare)' if task.prepare else ''}")
+        print(f"{'':<20}{task.source}")
     print(f"Scales: {', '.join(SCALES)}. Where the data come from: {KIT / 'data' / 'README.md'}")
     return 0

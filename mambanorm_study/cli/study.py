@@ -7,12 +7,7 @@ import os
 from pathlib import Path
 
 from mambanorm_study.basics.atomic import writable_folder
-from mambanorm_study.basics.settings import (
-    STUDY_SCALE,
-    check_fresh,
-    check_source,
-    default_scale,
-)
+from mambanorm_study.basics.settings import STUDY_SCALE, check_fresh, check_source, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.printing import may_train, report_failed
@@ -26,7 +21,7 @@ from mambanorm_study.cli.printing import may_train, report_failed
         type=check_source,
         metavar="WHERE",
         help=(
-            "auto (reads recorded runs, trains the rest), recorded or trained "
+            "auto (recorded runs if there are any, else trained), recorded or trained "
             "(default: MAMBANORM_SOURCE, else auto)"
         ),
     ),
@@ -35,12 +30,12 @@ from mambanorm_study.cli.printing import may_train, report_failed
         type=check_fresh,
         metavar="N",
         help=(
-            "how many fresh seeds of each compared arm are trained "
-            "(default: MAMBANORM_FRESH, else 1)"
+            "number of new seeds that are trained for each compared arm, in addition to recorded "
+            "runs (default: MAMBANORM_FRESH, else 1)"
         ),
     ),
     arg.NOTEBOOKS,
-    arg.out("where the report goes (default: reports/<scale>)"),
+    arg.out("the folder to write the report to (default: reports/<scale>)"),
     examples=(
         "",
         "--scale smoke --out /tmp/report",
@@ -49,10 +44,10 @@ from mambanorm_study.cli.printing import may_train, report_failed
     ),
 )
 def study(options: argparse.Namespace) -> int:
-    """Train what is missing, execute the notebooks and write the report."""
+    """Train the missing runs, execute the notebooks and write the report."""
     from mambanorm_study.report.plan import plan_study
 
-    # the kernels of the notebooks read these
+    # the notebooks read these variables
     if options.source is not None:
         os.environ["MAMBANORM_SOURCE"] = options.source
     if options.fresh is not None:
@@ -128,7 +123,7 @@ def verdicts(options: argparse.Namespace) -> int:
     arg.option(
         "--out",
         metavar="FILE",
-        help="where the frame goes (default: data/results/<scale>.parquet)",
+        help="the file to write (default: data/results/<scale>.parquet)",
     ),
     *arg.which_runs(arg.JUDGED_SEEDS_HELP),
     *arg.TRAINING,
@@ -139,12 +134,16 @@ def record(options: argparse.Namespace) -> int:
     from mambanorm_study.cli import recording
     from mambanorm_study.runs.grid import unique
     from mambanorm_study.runs.needed_runs import known_runs
-    from mambanorm_study.runs.recorded_results import describe_recorded, read_results
+    from mambanorm_study.runs.recorded_results import (
+        describe_recorded,
+        read_results,
+        recorded_path,
+    )
 
     scale = options.scale or default_scale()
     which = dict(seeds=options.seeds, tasks=options.tasks)
-    before = recording.recorded_before(scale, options.out and Path(options.out))
-    known = known_runs(scale, options.runs_dir, before)
+    path = Path(options.out or recorded_path(scale)).resolve()
+    known = known_runs(scale, options.runs_dir, recording.recorded_frame(scale, path))
     parts = recording.parts(scale, **which)
     needed = unique(config for part in parts for config in part.ask(known))
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
@@ -152,7 +151,7 @@ def record(options: argparse.Namespace) -> int:
         print(recording.manifest(known, scale, **which).to_string(index=False))
     if not may_train(missing, options):
         return 0
-    path = recording.record_results(scale, **which, path=options.out, **arg.engine(options))
+    recording.record_results(scale, **which, path=path, **arg.engine(options))
     print(f"{path}: {describe_recorded(read_results(path))}")
     return 0
 
@@ -163,7 +162,7 @@ def record(options: argparse.Namespace) -> int:
         type=arg.whole(1),
         default=1_000,
         metavar="N",
-        help="simulated studies for each case (default: 1000)",
+        help="number of simulated studies per case (default: 1000)",
     ),
     examples=("--studies 200", "--studies 10000 > CALIBRATION.md"),
 )

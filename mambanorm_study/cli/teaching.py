@@ -44,7 +44,7 @@ def notebooks(options: argparse.Namespace) -> int:
     examples=("", "--port 8900 --no-browser"),
 )
 def explore(options: argparse.Namespace) -> int:
-    """Play with norms, blocks and scans on one page, in the browser."""
+    """Open the page of the explorers in the browser: norms, blocks and scans to play with."""
     from mambanorm_study.widgets.page import serve
 
     message = "The explorers are at {} (Ctrl-C ends them; each tab takes some seconds to start)"
@@ -67,7 +67,7 @@ def explore(options: argparse.Namespace) -> int:
     examples=("", "--out /tmp/handout", "--norms BN,LN,RMSN,GN"),
 )
 def sheet(options: argparse.Namespace) -> int:
-    """Write the norms on one A4 page, as PDF and SVG, to print and hand out."""
+    """Write an overview of the norms on one A4 page, as PDF and SVG, to print and hand out."""
     from mambanorm_study.figures import save_sheet
 
     print(*save_sheet(options.out or TEACHING, options.norms), sep="\n")
@@ -86,7 +86,7 @@ def sheet(options: argparse.Namespace) -> int:
     examples=("", "--notebooks 03,04 --out /tmp/lesson", "--from reports/evening"),
 )
 def slides(options: argparse.Namespace) -> int:
-    """Make a slide deck of each notebook's questions and figures, one file that opens offline."""
+    """Make slides from the questions and figures of each notebook, in one file per notebook."""
     from mambanorm_study.report.slides import make_slides
 
     print(*make_slides(options.notebooks, options.out or TEACHING, options.source), sep="\n")

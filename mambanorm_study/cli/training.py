@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     ),
 )
 def train(options: argparse.Namespace) -> int:
-    """Train one run, or show it if the store has it."""
+    """Train one run, or print its results if it is stored already."""
     from mambanorm_study.runs.grid import base_config, check_task
     from mambanorm_study.runs.store import find_run
 
@@ -56,7 +56,7 @@ def train(options: argparse.Namespace) -> int:
         return 0
     stored = find_run(config, options.runs_dir)
     if stored is not None:
-        print("In the store already, nothing to train:")
+        print("Already stored, nothing to train:")
     elif _train(config, options):
         return 1
     print_run(stored or find_run(config, options.runs_dir))
@@ -64,10 +64,10 @@ def train(options: argparse.Namespace) -> int:
 
 
 def _train(config: RunConfig, options: argparse.Namespace) -> int:
-    """Train and store a run, in this process with a progress bar or at the scheduler.
+    """Train and store a run, and return the exit code.
 
-    Return 1 if the scheduler could not train it, else 0. Raises Timeout if another process trains
-    it.
+    It is trained by --scheduler, or else in this process with a progress bar. If another process
+    trains it already, wait for that process.
     """
     from tqdm.auto import tqdm
 
@@ -78,18 +78,18 @@ def _train(config: RunConfig, options: argparse.Namespace) -> int:
     if options.scheduler:
         return report_failed(sweep([config], **arg.engine(options)))
     title = f"{config.arm} on {config.task}, seed {config.seed}"
-    # with a delay: a run that ends at once shows no bar
+    # the delay hides the bar of a run that takes no time
     with tqdm(total=config.steps, desc=title, unit="step", delay=0.1) as bar:
 
         def show(step: int, _model: object, loss: float) -> None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
             bar.update(step - bar.n)  # a resumed run does not begin at step 1
 
-        train_and_store(config, check_store(options.runs_dir), wait=False, on_step=show)
+        train_and_store(config, check_store(options.runs_dir), on_step=show)
     return 0
 
 
-# The values of --grid; tables/experiments.py has the arms of each.
+# Values of --grid; tables/experiments.py defines their arms
 GRIDS = ("type", "position", "grid", "normvary")
 
 
@@ -113,7 +113,7 @@ GRIDS = ("type", "position", "grid", "normvary")
     ),
 )
 def sweep(options: argparse.Namespace) -> int:
-    """Train the missing runs of several arms and print mean ± sd of each."""
+    """Train the missing runs of several arms and print mean ± sd of each arm."""
     from mambanorm_study.runs.grid import grid
     from mambanorm_study.tables import experiments
 
@@ -149,7 +149,7 @@ def sweep(options: argparse.Namespace) -> int:
     ),
 )
 def compare(options: argparse.Namespace) -> int:
-    """Say which of two arms is better, each at its own learning rate, by the rule of the
+    """Decide which of two arms is better, each at its best learning rate, by the rule of the
     verdicts.
     """
     from mambanorm_study.advice import which_arm
@@ -191,9 +191,7 @@ def compare(options: argparse.Namespace) -> int:
         ),
     ),
     arg.scale(),
-    arg.option(
-        "--no-measure", dest="measure", action="store_false", help="count only, time nothing"
-    ),
+    arg.option("--no-measure", dest="measure", action="store_false", help="do not time any steps"),
     arg.SET,
     examples=(
         "--task imdb --scale paper",
@@ -226,7 +224,7 @@ def plan(options: argparse.Namespace) -> int:
         type=arg.whole(1),
         default=11,
         metavar="N",
-        help="how often each case is timed (default: 11)",
+        help="number of times that each case is timed (default: 11)",
     ),
     arg.option(
         "--budget",
@@ -234,20 +232,20 @@ def plan(options: argparse.Namespace) -> int:
         default=25.0,
         metavar="S",
         help=(
-            "seconds another implementation may take; a slower one runs less often or not at all "
+            "seconds per other implementation; a slower one is timed less often or not at all "
             "(default: 25)"
         ),
     ),
     arg.option(
-        "--full", action="store_true", help="skip nothing: what is above the budget runs once"
+        "--full", action="store_true", help="time the cases above the budget once, skip none"
     ),
     arg.option(
         "--threads",
         type=arg.whole(1),
         metavar="N",
-        help="threads, at most the cores (default: 2)",
+        help="number of threads, at most the number of cores (default: 2)",
     ),
-    arg.out("where the results go (default: benchmarks/results)"),
+    arg.out("the folder to write the results to (default: benchmarks/results)"),
     examples=(
         "",
         "--only step,length",

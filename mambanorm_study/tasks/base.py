@@ -1,4 +1,4 @@
-"""The data of a task: three splits of rows, and the sizes that a model needs.
+"""The data of a task: three splits, and the sizes that a model needs. Both are checked when made.
 
 Glossary: n rows of a split, B rows of a batch, L positions, F features of a position, T targets;
 H, W, C = rows, columns and channels of an image.
@@ -20,14 +20,14 @@ INPUT_DIMS = {"vocab_size": 2, "in_features": 3, "in_channels": 4}
 
 
 class BadData(ValueError):
-    """Data that no model can learn from, or whose parts do not fit together."""
+    """Raised for data that no model can learn from, and for parts that do not fit together."""
 
 
 class LazyInputs:
-    """Inputs that stay bytes, a mapped file or image files until a batch needs some of their rows.
+    """Inputs of a Split whose rows are read or converted only when a batch needs them.
 
-    An object of this class replaces the tensor of a Split's inputs. `read(rows)` takes row indices
-    (B,) and returns a float32 tensor (B, …).
+    shape: (n, …), the shape of all inputs. read(rows) takes row indices (B,) and returns a float32
+    tensor (B, …).
     """
 
     dtype = torch.float32
@@ -45,17 +45,17 @@ class LazyInputs:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One split of a task: a row of inputs and its label for each example.
+    """One split of a task: n rows of inputs with their labels.
 
     inputs: token ids (n, L), stored as uint8, with 0 for padding; or float32 features (n, L, F); or
-    images (n, H, W, C) as float32, or as bytes 0…255 that `batch` converts to −1…1. LazyInputs
-    replace a tensor that would not fit into memory.
-    labels: classes (n,) int64; or one label for each position of token ids, (n, L) int64; or
-    real-valued targets (n, T) float32.
-    lengths: (n,) int64, or None if all L positions of every row are valid, as for images.
+    images (n, H, W, C) as float32, or as bytes 0…255 that `batch` converts to −1…1. Use LazyInputs
+    for inputs that do not fit into memory.
+    labels: classes (n,) int64; or one label per position of token ids, (n, L) int64; or real-valued
+    targets (n, T) float32.
+    lengths: number of positions of each row without padding, (n,) int64; None if no row is padded.
 
-    Smaller integer types are converted to int64. Raises BadData for a part of another type, for
-    parts whose shapes do not fit together, and for targets that are not finite.
+    Labels and lengths of smaller integer types are converted to int64. Raises BadData for a part of
+    another type, for parts whose shapes do not fit together, and for targets that are not finite.
     """
 
     inputs: Tensor | LazyInputs
@@ -64,8 +64,8 @@ class Split:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            is_left_out = name == "lengths" and value is None
-            if not is_left_out and not isinstance(value, Tensor | LazyInputs):
+            is_optional = name == "lengths" and value is None
+            if not is_optional and not isinstance(value, Tensor | LazyInputs):
                 raise BadData(
                     f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)"
                 )
@@ -119,11 +119,11 @@ class Split:
         return len(self.labels)
 
     def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return inputs, lengths and labels of some rows, cut to the longest of these rows.
+        """Return inputs, lengths and labels of some rows; L is the length of the longest of them.
 
         inputs: (B, L) int64, (B, L, F) or (B, H, W, C); lengths: (B,) or None; labels: (B,), (B, L)
-        or (B, T). `rows` is a slice, or indices or a mask over the n rows (tensor, array or list).
-        Raises ValueError if it selects no row.
+        or (B, T). rows: a slice, or indices or a mask over the n rows (tensor, array or list).
+        Raises ValueError if no row is selected.
         """
         labels = self.labels[rows]
         if len(labels) == 0:
@@ -138,7 +138,7 @@ class Split:
 
 
 def consecutive_splits(inputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Split]:
-    """Return splits of these sizes: the first rows, the next rows, and so on."""
+    """Return splits of these sizes: the first rows, the rows after them, and so on."""
     return list(map(Split, inputs.split(sizes), labels.split(sizes)))
 
 
@@ -156,7 +156,7 @@ class Units(NamedTuple):
         return (targets - self.mean.to(targets)) / self.std.to(targets)
 
     def back(self, values: Tensor) -> Tensor:
-        """Return standardized values in the units of the targets, the inverse of `scaled`."""
+        """Return standardized values in the units of the targets. The inverse of `scaled`."""
         return values * self.std.to(values) + self.mean.to(values)
 
 
@@ -167,12 +167,12 @@ class TaskData:
     Exactly one of these is given: `vocab_size` for token ids, `in_features` for real-valued
     positions, `in_channels` for images. An image is cut into squares of `patch`² pixels.
 
-    `targets`: for a regression, the name of each target with its unit; n_classes is their number.
-    If every position has a label, it is the next token: a language model learns it, and n_classes
-    equals vocab_size.
+    targets: for a regression, the name of each target with its unit; n_classes is their number. If
+    every position has a label, the label is the next token, which a language model learns, and
+    n_classes equals vocab_size.
 
-    Raises BadData for labels outside 0…n_classes − 1, token ids outside 0…vocab_size − 1, inputs
-    of the wrong kind, and inputs that are not finite.
+    Raises BadData for labels outside 0…n_classes − 1, for token ids outside 0…vocab_size − 1, and
+    for inputs that are of another kind or not finite.
     """
 
     train: Split
@@ -245,11 +245,11 @@ class TaskData:
 
     @property
     def chance(self) -> float:
-        """Test accuracy (a fraction) of always guessing the most common class of training.
+        """Test accuracy, a fraction, of always guessing the most common class of the training rows.
 
-        The guess does not use the test labels, so this is the accuracy of a model that has learned
-        only the class counts. Among equally common classes the smallest label is guessed. For a
-        regression it is 0, the share of the variance that the training mean explains.
+        It is the accuracy of a model that has learned only the class counts. Of equally common
+        classes, the smallest label is guessed. For a regression it is 0, because predicting the
+        training mean explains no variance.
         """
         if self.targets:
             return 0.0
@@ -258,10 +258,10 @@ class TaskData:
 
     @property
     def chance_loss(self) -> float | None:
-        """Test loss, in nats a position, of predicting each label with its share in training.
+        """Test loss of predicting each label with its frequency in training, in nats per position.
 
-        It is to the loss what `chance` is to the accuracy; None unless each position has a label.
-        One is added to each count, so that no label has probability 0.
+        This is the counterpart of `chance` for the loss. It is None unless each position has a
+        label. One is added to each count, so that no label has probability 0.
         """
         if not self.per_position:
             return None

@@ -1,12 +1,12 @@
-"""Breakfast: which of ten breakfasts is prepared in a video? From precomputed features per frame.
+"""Breakfast: which of ten activities does a video show? The inputs are features of its frames.
 
 Source: Kuehne et al. (2014), The language of actions. Features and splits in the layout of MS-TCN
 (Farha & Gall 2019, arXiv:1903.01945); numbers of the activities as in md-mohaiminul/ViS4mer.
 
-    data/breakfast/features/<video>.npy     (2048, T) float32, 15 frames a second
+    data/breakfast/features/<video>.npy     (2048, T) float32, 15 frames per second
     data/breakfast/splits/train.split1.bundle … test.split4.bundle     <video>.txt on each line
 
-Glossary: T = frames of a video; L = positions, the frames that are used; F = 2048 features.
+Glossary: T frames of a video; L positions, the frames that are used; F = 2048 features of a frame.
 """
 
 import random
@@ -19,14 +19,8 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.basics.atomic import replacing
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import data_folder, missing_data, read_text
-from mambanorm_study.tasks.registry import (
-    FIXED_SEED,
-    SMALL,
-    Shape,
-    check_complete,
-    register_task,
-)
+from mambanorm_study.tasks.files import data_folder, missing_data
+from mambanorm_study.tasks.registry import FIXED_SEED, SMALL, Shape, check_complete, register_task
 
 ACTIVITIES = (
     "cereals",
@@ -41,11 +35,11 @@ ACTIVITIES = (
     "salat",
 )
 FEATURES = 2048
-HELD_OUT = 0.1  # share of train's people for validation, at least one person
+HELD_OUT = 0.1  # share of the people of train whose videos are for validation
 VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}  # train, test
-# Frames of a video, equally spaced. The paper names no length.
+# Number of frames that are used of a video. The paper does not state it.
 POSITIONS = {"smoke": 16, "quick": 64, "evening": 64, "lab": 256, "paper": 512}
-SMOKE_VIDEOS = (32, 16, 16)  # at most, of train, validation and test
+SMOKE_VIDEOS = (32, 16, 16)  # videos for train, validation and test, at most
 HOW = (
     "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put "
     "breakfast/features and splits there"
@@ -61,25 +55,25 @@ def activity(video: str) -> int:
 
 
 def person(video: str) -> str:
-    """Return the person in a video: P03_cam01_P03_cereals -> P03."""
+    """Return the name of the person in a video: P03_cam01_P03_cereals -> P03."""
     return video.partition("_")[0]
 
 
 def read_bundle(path: Path) -> list[str]:
-    """Return the videos that a bundle lists."""
+    """Return the names of the videos in a list of MS-TCN. Raise ValueError if there is no file."""
     if not path.exists():
         raise missing_data("breakfast", path, HOW)
-    return [line.removesuffix(".txt") for line in read_text(path).split()]
+    return [line.removesuffix(".txt") for line in path.read_text().split()]
 
 
 # ----------------------------------------------------------------------------------------- features
 
 
 def frames(path: Path, positions: int) -> np.ndarray:
-    """Return equally spaced frames of a video, from the first to the last, (L, 2048) float32.
+    """Return L equally spaced frames of a video, from the first to the last, (L, 2048) float32.
 
-    A video shorter than L repeats frames. Raises OSError if there is no such file, and ValueError
-    if it is damaged, is not (2048, T), or contains numbers that are not finite.
+    If the video has fewer than L frames, some are repeated. Raises OSError if there is no such
+    file, and ValueError if it is damaged, is not (2048, T), or has numbers that are not finite.
     """
     try:
         features = np.load(path, mmap_mode="r")
@@ -95,9 +89,9 @@ def frames(path: Path, positions: int) -> np.ndarray:
 
 
 def _cached_frames(videos: list[str], positions: int) -> list[Path]:
-    """Return a file with the frames of each video, made from its features if it is missing.
+    """Return the paths of files with the frames of each video; make the files that are missing.
 
-    A whole video has about 16 MB, so reading it for every batch would be slow.
+    The features of a whole video take about 16 MB, so reading them for every batch would be slow.
     """
     folder = data_folder("breakfast")
     cache = [folder / f"frames{positions}" / f"{video}.npy" for video in videos]
@@ -118,9 +112,9 @@ def _read(files: list[Path], rows: torch.Tensor) -> torch.Tensor:
 
 
 def held_out_people(videos: list[str], seed: int) -> set[str]:
-    """Return a tenth of the people, at least one.
+    """Return the people whose videos are for validation: a tenth, at least one person.
 
-    Validation needs other people, not only other videos: several cameras film one breakfast.
+    Different videos are not enough, because several cameras film the same breakfast.
     """
     people = sorted({person(video) for video in videos})
     return set(random.Random(seed).sample(people, max(1, round(HELD_OUT * len(people)))))
@@ -129,8 +123,9 @@ def held_out_people(videos: list[str], seed: int) -> set[str]:
 def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     """Return features (n, L, 2048) float32 and 10 classes.
 
-    Test is the bundle's; validation is a tenth of the people in train. The seed decides which
-    people, and at smoke which videos are used; at lab and paper it changes nothing.
+    The published split has train and test; validation is a tenth of the people in train. The seed
+    decides which people these are, and at smoke which videos are used; it has no effect at lab and
+    paper.
     """
     folder = data_folder("breakfast") / "splits"
     train = read_bundle(folder / f"train.split{split}.bundle")

@@ -28,24 +28,11 @@ def data_folder(task: str) -> Path:
 
 
 def missing_data(task: str, what: object, how: str) -> ValueError:
-    """Return the error for missing data; `what` is missing, and `how` says how to get it."""
+    """Return the exception to raise for missing data. how: a sentence on how to get the data."""
     return ValueError(
         f"the data of task {task!r} are missing: no {what}. {how} "
         f"(see {KIT / 'data' / 'README.md'})"
     )
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file without its byte order mark.
-
-    Raises ValueError with the file's name if it is not UTF-8.
-    """
-    try:
-        return path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 text ({error}): save it as UTF-8, or replace this file"
-        ) from error
 
 
 # ---------------------------------------------------------------------------------------- downloads
@@ -97,40 +84,47 @@ def downloaded_file(task: str, name: str, digests: dict[str, str]) -> Path:
 # ------------------------------------------------------------------------------------------- tables
 
 
-def read_columns(
-    task: str, split: str, columns: Sequence[str], address: str, digests: dict[str, str]
-) -> list[pa.ChunkedArray]:
-    """Return the named columns of a split, which is `<split>.parquet` or all `<split>-….parquet`.
+def read_part(
+    task: str,
+    part: str,
+    columns: tuple[str, str],
+    n_classes: int,
+    address: str,
+    digests: dict[str, str],
+) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Return the inputs and the labels (n,) of a part of a data set, "train" or "test".
 
-    Raises ValueError if there is no file, if a file with a published name has another checksum
-    (`digests`: file name -> digest), if a file cannot be read or lacks a column, or if the columns
-    of the files have different types.
+    They are two `columns` of `<part>.parquet`, or of all `<part>-….parquet`. digests: file name ->
+    digest. Raises ValueError if there is no file, if the checksum of a file is wrong, if a file
+    cannot be read or lacks a column, if the files differ in the types of the columns, and for a
+    label that is not in 0…n_classes − 1.
     """
     folder = data_folder(task)
-    files = sorted(folder.glob(f"{split}.parquet")) or sorted(folder.glob(f"{split}-*.parquet"))
+    files = sorted(folder.glob(f"{part}.parquet")) or sorted(folder.glob(f"{part}-*.parquet"))
     for file in files:
         verify(file, digests.get(file.name, ""))
     if not files:
         raise missing_data(
             task,
-            f"{split}*.parquet in {folder}",
+            f"{part}*.parquet in {folder}",
             f"Run `mambanorm tasks --prepare {task}`, or put the files of {address} into that "
             "folder",
         )
     try:
-        return pq.read_table(files, columns=list(columns)).columns
+        inputs, labels = pq.read_table(files, columns=list(columns)).columns
     except (OSError, pa.ArrowException) as error:
         raise ValueError(
-            f"{task}'s {split} in {folder}: {error}; replace this file by a complete one with the "
+            f"{task}'s {part} in {folder}: {error}; replace this file by a complete one with the "
             f"columns {', '.join(columns)}"
         ) from error
+    return inputs, check_labels(np.asarray(labels), n_classes, f"{task}'s {part}")
 
 
 def check_labels(labels: np.ndarray, n_classes: int, where: object) -> np.ndarray:
     """Return the labels as int64 (n,).
 
-    Raises ValueError, with the first such row, for a label that is missing or not in
-    0…n_classes − 1.
+    Raises ValueError if a label is missing or not in 0…n_classes − 1. The message begins with
+    `where` and the number of the row.
     """
     invalid = np.flatnonzero(~np.isin(labels, np.arange(n_classes)))
     if len(invalid):
@@ -145,18 +139,18 @@ def check_labels(labels: np.ndarray, n_classes: int, where: object) -> np.ndarra
 
 
 def cache_file(folder: Path, label: str, key: object) -> Path:
-    """Return `<folder>/<label>-<hash of key>.npz`; `key` is all that determines the content."""
+    """Return `<folder>/<label>-<hash of key>.npz`. `key` must determine the content of the file."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return folder / f"{label}-{digest[:12]}.npz"
 
 
 def cached_arrays(path: Path, make: Callable[[], Sequence[np.ndarray]]) -> list[np.ndarray]:
-    """Return the arrays of an .npz file, or make and store them if it is missing or damaged."""
+    """Return the arrays of an .npz file. If it is missing or damaged, make and store them first."""
     if path.exists():
         try:
             with np.load(path) as file:
                 return list(file.values())
-        except Exception as error:  # NumPy and zipfile raise a dozen types for a damaged file
+        except Exception as error:  # a damaged file raises many types of errors
             warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
     arrays = make()
     with replacing(path) as temporary, open(temporary, "wb") as file:

@@ -1,8 +1,8 @@
-"""Decoding of images, and the classic sets SVHN, CIFAR-10 and CIFAR-100.
+"""Decode images, and load the image sets SVHN, CIFAR-10 and CIFAR-100.
 
-Each set is a task pixel by pixel; the CIFAR sets are also tasks of images. CIFAR as a sequence
-follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, with a tenth of train for
-validation (seed 42).
+Each set is a task whose rows are sequences of grey pixels; the CIFAR sets are also tasks of images.
+CIFAR as a sequence follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, with a
+tenth of train for validation (seed 42).
 
 Sources: Netzer et al. (2011), SVHN; Krizhevsky (2009), CIFAR.
 
@@ -23,24 +23,13 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import (
-    check_labels,
-    data_folder,
-    fetch,
-    read_columns,
-)
-from mambanorm_study.tasks.registry import (
-    SCALE_SIZES,
-    TASKS,
-    Shape,
-    check_complete,
-    register_task,
-)
+from mambanorm_study.tasks.files import data_folder, fetch, read_part
+from mambanorm_study.tasks.registry import SCALE_SIZES, TASKS, Shape, check_complete, register_task
 
 Image, pa = Later("PIL.Image"), Later("pyarrow")
 
-# Edge of the blocks of pixels whose mean is one position of a sequence: 64 positions at smoke, 256
-# at quick and evening, 1,024 at lab and paper.
+# The mean of a block of AVERAGED × AVERAGED pixels is one position of a sequence: 64 positions at
+# smoke, 256 at quick and evening, 1,024 at lab and paper
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
 # Edge of an image's patches in pixels: 16, 64 and 256 positions
 PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
@@ -108,8 +97,8 @@ def block_mean(images: np.ndarray, factor: int) -> np.ndarray:
 # ----------------------------------------------------------------------------------------- the sets
 
 
-EDGE = 32  # pixels a side of an image
-PLUS_MINUS = (2 / 255, -1.0)  # byte · scale + shift: −1…1, as the digits
+EDGE = 32  # height and width of an image in pixels
+PLUS_MINUS = (2 / 255, -1.0)  # byte · scale + shift is −1…1, as in `digits`
 S4_GREY = (1 / 61, -122.6 / 61)  # s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
 HUB = "https://huggingface.co/datasets"
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
@@ -120,8 +109,8 @@ class ImageSet:
     """A published set of images.
 
     rows: number of rows of its train and its test part. address: of the folder with the files.
-    files: name -> digest. columns: names of the columns of images and labels. grey: scale and shift
-    of the bytes of a sequence.
+    files: name -> digest. columns: names of the columns with images and with labels. grey: a
+    position of a sequence is byte · grey[0] + grey[1].
     """
 
     title: str
@@ -172,21 +161,17 @@ SETS: dict[str, ImageSet] = {
 
 
 def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """Return the images and labels that a scale uses: of train, validation and test."""
-    image_set, parts = SETS[name], {}
-    for split in ("train", "test"):
-        images, labels = read_columns(
-            name, split, image_set.columns, image_set.address, image_set.files
-        )
-        labels = check_labels(np.asarray(labels), image_set.n_classes, f"{name}'s {split}")
-        parts[split] = images, labels
+    """Return the images and labels of train, validation and test: the rows that the scale uses."""
+    image_set = SETS[name]
+    source = image_set.columns, image_set.n_classes, image_set.address, image_set.files
+    parts = {part: read_part(name, part, *source) for part in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())
     check_complete(data_folder(name), counts, image_set.rows, scale)
     loaded = []
     row_numbers = SCALE_SIZES[scale].draw_splits(counts, seed, name)
-    for split, rows in zip(("train", "train", "test"), row_numbers, strict=True):
-        images, labels = parts[split]
-        pixels = decode(images, rows.tolist(), EDGE, mode, f"{name}'s {split}")
+    for part, rows in zip(("train", "train", "test"), row_numbers, strict=True):
+        images, labels = parts[part]
+        pixels = decode(images, rows.tolist(), EDGE, mode, f"{name}'s {part}")
         loaded.append((pixels, torch.from_numpy(labels)[rows]))
     return loaded
 

@@ -30,11 +30,7 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import cache_file, cached_arrays, check_labels, data_folder
-from mambanorm_study.tasks.registry import (
-    Shape,
-    check_complete,
-    register_task,
-)
+from mambanorm_study.tasks.registry import Shape, check_complete, register_task
 
 # As in LRA, MED truncates the mean of the middle two.
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
@@ -53,12 +49,13 @@ GENERATOR = 1  # part of the cache's name: raise it if the same settings would g
 
 @dataclass(frozen=True)
 class Settings:
-    """How the expressions of a scale are drawn.
+    """Settings of a scale: which expressions are drawn, and how they are split.
 
-    sizes: rows of train, val and test. operator_probability: of a node at depth 1, 2, …; all other
-    nodes are digits. Distinct expressions with longer_than < length < shorter_than are used. l_max:
-    positions of a row with its `<eos>`; longer rows are cut. reshuffle: the run's seed decides
-    which rows of the pool are train, val and test; otherwise the split is fixed, as in LRA's files.
+    sizes: rows of train, val and test. operator_probability: probability that a node at depth 1, 2,
+    … is an operator; deeper nodes are digits. Only distinct expressions with longer_than < length <
+    shorter_than are used. l_max: positions of a row, including `<eos>`; longer rows are cut.
+    reshuffle: if True, the run's seed decides which rows of the pool are train, val and test;
+    otherwise the split is fixed, as in LRA's files.
     """
 
     sizes: tuple[int, int, int]
@@ -80,8 +77,8 @@ SETTINGS: dict[str, Settings] = {
     # falls with depth, so lists are nested.
     "quick": Settings((20_000, 1_000, 2_000), operator_probability=(1.0, 0.5, 0.2), max_args=5,
                       longer_than=4, shorter_than=41, l_max=41, reshuffle=True),
-    # 5–20 tokens, two or three levels: short enough that a run of a minute leaves the plateau that
-    # the arms share at quick.
+    # 5–20 tokens, two or three levels: short enough for runs of a minute to leave the plateau on
+    # which all arms stay at quick.
     "evening": Settings((20_000, 1_000, 2_000), operator_probability=(1.0, 0.4), max_args=4,
                         longer_than=4, shorter_than=21, l_max=21, reshuffle=True),
     # LRA's own grammar at 101–499 tokens, 299 on average: a third of LRA's length and half of its
@@ -99,7 +96,7 @@ MEAN_TOKENS = {"smoke": 11, "quick": 19, "evening": 11, "lab": 299, "paper": 1_0
 
 
 def draw(n: int, settings: Settings, seed: int = POOL_SEED) -> dict[bytes, int]:
-    """Return n distinct expressions, ids -> value; the same on any machine."""
+    """Return n distinct expressions, ids -> value. They are the same on any machine."""
     # random.random() is the only generator whose sequence Python guarantees across versions
     uniform = random.Random(seed).random
     values: dict[bytes, int] = {}
@@ -139,10 +136,10 @@ def _grow(uniform: Callable[[], float], settings: Settings, depth: int, ids: byt
 
 
 def read_lra(path: Path) -> list[tuple[bytes, int]]:
-    """Return (ids, value) of each row of one of LRA's files, columns `Source` and `Target`.
+    """Return the (ids, value) of each row of a file of LRA, with columns `Source` and `Target`.
 
-    Raises ValueError, with the file's name, for another format, an unknown token and a target that
-    is not a digit.
+    Raises ValueError, with the name of the file, if the file has another format, an unknown token,
+    or a target that is not a digit.
     """
     try:
         table = pd.read_csv(path, sep="\t")
@@ -210,7 +207,7 @@ def load_listops(scale: str, seed: int) -> TaskData:
     pool = _pool(scale, data_folder("listops"))
     settings = SETTINGS[scale]
     order = np.arange(len(pool))
-    if settings.reshuffle:  # by random.random(), which is the same in every version of Python
+    if settings.reshuffle:  # random.random() gives the same numbers in every version of Python
         uniform = random.Random(seed).random
         order = np.argsort([uniform() for _ in order], kind="stable")
     splits = [

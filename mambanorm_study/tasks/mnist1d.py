@@ -1,7 +1,7 @@
-"""MNIST-1D: ten digit-like curves of 40 points, moved, stretched, tilted and noisy.
+"""MNIST-1D: curves of 40 points that look like the ten digits, moved, stretched, tilted and noisy.
 
-The curves separate architectures: a linear model reaches 32 %, an MLP 68, a GRU 91, a CNN 94,
-people 96 (Greydanus & Kobak 2024, Figure 2).
+Accuracy differs between architectures: a linear model reaches 32 %, an MLP 68 %, a GRU 91 %, a CNN
+94 %, people 96 % (Greydanus & Kobak 2024, Figure 2).
 
 - `mnist1d`: each seed draws 5,000 new curves. No two seeds share a row, so results of several
   seeds vary as repeated experiments with new data would.
@@ -10,8 +10,8 @@ people 96 (Greydanus & Kobak 2024, Figure 2).
 
 Seed 42 of `mnist1d` draws the curves of the published data set.
 
-The generator is the authors' (PyPI `mnist1d`). It standardizes all curves at once, test rows
-included, by two numbers.
+The authors' generator draws the curves (PyPI `mnist1d`). It standardizes all of them, including the
+test rows, by one mean and one standard deviation.
 
 Source: Greydanus & Kobak (2024), Scaling Down Deep Learning with MNIST-1D, ICML, arXiv:2011.14439.
 """
@@ -33,12 +33,12 @@ SIZES = {
     "mnist1d": (3_500, 500, 1_000),
     "curves": (3_500, 2_000, 4_000),
 }
-GENERATOR_LOCK = threading.Lock()  # the generator uses the global random numbers of the process
+GENERATOR_LOCK = threading.Lock()  # the generator uses NumPy's and Python's global random state
 
 
 def load_curves(name: str, scale: str, seed: int) -> TaskData:
     """Return the curves of a seed, (n, 40, 1) float32. The last rows are the authors' test rows."""
-    sizes = _sizes(name, scale)
+    sizes = _shape(name, scale).sizes
     cache = data_folder("mnist1d") / f"{sum(sizes)}-seed{seed}.npz"
     # 5,000 curves take four seconds to draw
     x, y = cached_arrays(cache, lambda: draw_curves(sum(sizes), seed))
@@ -46,19 +46,15 @@ def load_curves(name: str, scale: str, seed: int) -> TaskData:
     return TaskData(*splits, n_classes=N_CLASSES, in_features=1)
 
 
-def _sizes(name: str, scale: str) -> tuple[int, int, int]:
-    return SMOKE_SIZES if scale == "smoke" else SIZES[name]
-
-
 def _shape(name: str, scale: str) -> Shape:
-    sizes = _sizes(name, scale)
+    sizes = SMOKE_SIZES if scale == "smoke" else SIZES[name]
     return Shape(N_CLASSES, LENGTH, in_features=1, sizes=sizes, reshuffled=True, new_rows=True)
 
 
 def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return n curves (n, 40) float32 and labels (n,) int64, drawn by the authors' generator.
 
-    The random numbers of the process are restored afterwards.
+    The global random state of NumPy and Python is restored afterwards.
     """
     from mnist1d.data import get_dataset_args, make_dataset  # it imports requests and pyplot
 

@@ -16,17 +16,12 @@ import torch
 from tqdm.auto import tqdm
 
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.files import check_labels, data_folder, missing_data, read_text
+from mambanorm_study.tasks.files import check_labels, data_folder, missing_data
 from mambanorm_study.tasks.images import as_sequences, block_mean, open_image
-from mambanorm_study.tasks.registry import (
-    Shape,
-    SplitSizes,
-    draw_rows,
-    register_task,
-)
+from mambanorm_study.tasks.registry import Shape, SplitSizes, draw_rows, register_task
 
 WINDOWS = (32, 64, 128)
-LRA = "curv_contour_length_14"  # the one of LRA's three folders that s4 reads
+LRA = "curv_contour_length_14"  # LRA has three such folders; s4 reads this one
 HOW = "Download lra_release.gz (LRA's repository has its address) and put this folder there"
 MIN_IMAGES = 198_000  # of LRA's 200,000: its release may lack a few
 
@@ -38,22 +33,22 @@ SETTINGS: dict[str, SplitSizes] = {
     # LRA exactly: 200,000 images, 80 % train, 10 % validation, 10 % test.
     "paper": SplitSizes((160_000, 20_000, 20_000), reshuffle=False),
 }
-EDGES = {"smoke": 16}  # edge to which a scale averages the images; the others use them unchanged
+EDGES = {"smoke": 16}  # a scale in this table averages the images to this edge
 
 
 @lru_cache(maxsize=2)
 def read_labels(root: Path) -> dict[Path, int]:
-    """Return image path -> label from `<root>/<LRA>/metadata/<batch>.npy`, batch by batch.
+    """Return image path -> label from all `<root>/<LRA>/metadata/<batch>.npy`.
 
-    The files are plain text in spite of their name. A row has subpath, file name, number, label and
-    parameters of the generator. Raises ValueError, with the file's name, for any other content, and
-    if there is no file.
+    These files are plain text in spite of their names. A line has a folder, a file name, a number,
+    the label and parameters of the generator. Raises ValueError, with the name of the file, for any
+    other content, and if there is no file.
     """
     labels: dict[Path, int] = {}
     metadata = root / LRA / "metadata"
     for file in sorted(metadata.glob("[0-9]*.npy"), key=lambda file: int(file.stem)):
         try:
-            rows = [line.split() for line in read_text(file).splitlines()]
+            rows = [line.split() for line in file.read_text("utf-8").splitlines()]
             values = check_labels(np.array([int(row[3]) for row in rows]), 2, "its metadata")
         except (ValueError, IndexError) as error:
             raise ValueError(

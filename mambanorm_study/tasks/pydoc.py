@@ -1,19 +1,18 @@
-"""Python's own documentation as text to predict character by character, without a download.
+"""`pydoc`: predict the next character of Python's documentation, which needs no download.
 
 The text is the help topics of the language reference (`help("for")`, `help("with")`, …), almost
-half a million characters of prose and code.
+half a million characters of prose and code. The rows are windows of the text, and the label of a
+position is the next character.
 
-- `pydoc`: the rows are windows of the text; the label of a position is the next character. A
-  language model learns it in the study's training loop. Long topics repeat short ones: a fifth of
-  the text is repeated, and 8 % of its end also occurs at its beginning. So the task contains each
-  paragraph once. For every seed, the first 80 % of the text are training rows, the next 10 %
-  validation rows and the last 10 % test rows.
+Long topics repeat short ones: a fifth of the text is repeated, and 8 % of its end also occurs at
+its beginning. So the task contains each paragraph once. For every seed, the first 80 % of the text
+are training rows, the next 10 % validation rows and the last 10 % test rows.
 
 Source: `pydoc_data.topics` of the Python that runs this (Python Software Foundation, PSF licence).
 The text changes slightly with each version of Python, and so do the results; the alphabet stays the
 same.
 
-Glossary: B = windows in a batch, L = positions to predict in a window of L + 1 characters.
+Glossary: B windows of a batch, L positions of a window, which has L + 1 characters.
 """
 
 from functools import cache
@@ -32,11 +31,11 @@ TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–
 HELD_OUT = 0.1  # share of the text for validation, and for test
 
 LENGTHS = {"smoke": 16, "quick": 128, "evening": 128, "lab": 256, "paper": 256}  # positions
-SMOKE_CHARACTERS = 4_000  # 200 rows to train on
+SMOKE_CHARACTERS = 4_000  # gives 200 training rows
 
 
 def load_text() -> str:
-    """Return the help topics in alphabetical order, with `?` for a character not in ALPHABET."""
+    """Return the help topics in alphabetical order. Characters not in ALPHABET are `?`."""
     from pydoc_data.topics import topics  # half a million characters
 
     text = "\n\n".join(topics[name].strip() for name in sorted(topics))
@@ -44,7 +43,7 @@ def load_text() -> str:
 
 
 def distinct(text: str) -> str:
-    """Return the text without repeated paragraphs; they may differ in white space."""
+    """Return the text without repeated paragraphs, even if they differ in white space."""
     first: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         first.setdefault(" ".join(paragraph.split()), paragraph)
@@ -73,10 +72,10 @@ def three_parts(ids: Tensor) -> tuple[Tensor, ...]:
 
 
 def windows(ids: Tensor, length: int) -> Tensor:
-    """Return windows (n, L + 1) of the text in which each position is a target exactly once.
+    """Return windows (n, L + 1) of a text, which overlap by one character.
 
-    The characters after the last full window are left out. Raises ValueError if the text is too
-    short for one window.
+    So each character is predicted once. The characters after the last full window are left out.
+    Raises ValueError if the text is too short for one window.
     """
     if length < 1 or len(ids) < length + 1:
         raise ValueError(
@@ -87,9 +86,9 @@ def windows(ids: Tensor, length: int) -> Tensor:
 
 
 def unigram_entropy(ids: Tensor) -> float:
-    """Return H = −Σ_c p_c · log₂ p_c in bits a character, with p_c the share of c in the text.
+    """Return H = −Σ_c p_c · log₂ p_c in bits per character; p_c is the frequency of character c.
 
-    A useful model has a loss below it.
+    It is the loss of a model that knows only these frequencies.
     """
     counts = torch.bincount(ids).double()
     p = counts[counts > 0] / counts.sum()

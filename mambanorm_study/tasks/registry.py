@@ -1,4 +1,4 @@
-"""The registry of tasks: register a task, which may be your own, load its data, and plan its rows.
+"""Register tasks, load their data, and decide which rows of a data set a scale uses.
 
 Glossary: n rows of a split, L positions, F features of a position, T targets.
 """
@@ -27,10 +27,10 @@ KINDS = ("sequence", "image")
 class Shape:
     """Sizes of a task's data, from which `mambanorm plan` estimates the cost of a run.
 
-    length: positions of a row, padding included. tokens: mean number of positions without padding,
-    0 = all. sizes: number of rows of train, validation and test, 0 = unknown. reshuffled: True if
-    the run's seed decides which rows these are. new_rows: True if each seed draws new rows.
-    per_position: True if each position has a label. The other fields are those of TaskData.
+    length: positions of a row, including padding. tokens: mean number of positions without padding;
+    0 if there is no padding. sizes: rows of train, validation and test; 0 if unknown. reshuffled:
+    the run's seed decides which rows these are. new_rows: each seed draws new rows. per_position:
+    each position has a label. The other fields are those of TaskData.
     """
 
     n_classes: int
@@ -48,7 +48,7 @@ class Shape:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """(L,), or (H, W) in patches for images."""
+        """The number of positions, (L,), or of patches of an image, (H, W)."""
         return (self.length,) if self.in_channels is None else (math.isqrt(self.length),) * 2
 
     def batch(self, rows: int) -> Tensor:
@@ -72,9 +72,9 @@ class Shape:
 class Task:
     """A registered task.
 
-    `load(scale, seed)` returns the TaskData. `kind` is the kind of model that the task needs.
-    `prepare()` downloads the files that `load` reads. `shape(scale)` returns the Shape of the data
-    without loading them.
+    title, source: texts that `mambanorm tasks` prints. load(scale, seed) returns the data. kind:
+    "sequence" or "image", the kind of model that the task needs. prepare() downloads the files that
+    `load` reads. shape(scale) returns the Shape of the data without loading them.
     """
 
     name: str
@@ -124,7 +124,7 @@ def check_task(name: str) -> str:
 
 
 def load_task(name: str, scale: str, seed: int) -> TaskData:
-    """Return the data of a task; the same arguments give the same data on any machine.
+    """Return the data of a task. The same arguments give the same data on any machine.
 
     Raises ValueError for an unknown task or scale, for a seed that is not a whole number ≥ 0, for
     an empty split, and for data that are missing or damaged.
@@ -134,7 +134,7 @@ def load_task(name: str, scale: str, seed: int) -> TaskData:
     return _load(TASKS[name], scale, check_seed(seed))
 
 
-@lru_cache(maxsize=8)  # keyed by the entry, not its name: a task may be replaced under its name
+@lru_cache(maxsize=8)  # the key is the Task, not its name, which may be registered anew
 @plain_torch()  # cached data must not depend on the torch settings of the first caller
 def _load(task: Task, scale: str, seed: int) -> TaskData:
     where = f"task {task.name!r} at scale {scale!r}"
@@ -153,15 +153,15 @@ def _load(task: Task, scale: str, seed: int) -> TaskData:
 # --------------------------------------------------------------------------------------------------
 # which rows a scale uses
 #
-# Here `n` is the number of rows of a data set's two published parts, (train, test). Validation is
-# taken from the train part, unless a task says otherwise.
+# A data set is published in two parts, train and test, with n = (rows of train, rows of test).
+# Validation rows are taken from the train part.
 
-FIXED_SEED = 42  # seed of the split if the run's seed does not decide it, as in state-spaces/s4
+FIXED_SEED = 42  # decides the split if the run's seed does not; as in state-spaces/s4
 
 
 @dataclass(frozen=True)
 class SplitSizes:
-    """Number of rows that a scale uses for train, validation and test; None means all rows.
+    """Number of rows that a scale uses for train, validation and test, or None for all rows.
 
     If `reshuffle` is True, the run's seed decides which rows are used. Otherwise they are the same
     for every seed.
@@ -177,7 +177,7 @@ class SplitSizes:
     def counts(self, n: tuple[int, int], held_out: float = 0.1) -> tuple[int, int, int]:
         """Return the number of rows of train, validation and test.
 
-        If all rows are used, validation is the share `held_out` of the train part.
+        held_out: share of the train part for validation if all rows are used.
         """
         if self.sizes is not None:
             return self.sizes
@@ -189,9 +189,8 @@ class SplitSizes:
     ) -> list[Tensor]:
         """Return the row numbers of train, validation and test of the data set `name`.
 
-        Those of train and validation refer to the train part, those of test to the test part. With
-        all rows and seed 42 this is s4's split of CIFAR: validation is the last tenth of a
-        permutation.
+        Train and validation are rows of the train part, test is rows of the test part. If all rows
+        are used, this is s4's split of CIFAR: validation is the last tenth of a permutation.
         """
         train, val, test = self.counts(n, held_out)
         seed = self.seed(seed)
@@ -205,15 +204,14 @@ SMALL = {
     "smoke": SplitSizes((64, 32, 32), reshuffle=True),
     **dict.fromkeys(("quick", "evening"), SplitSizes((4_000, 1_000, 2_000), reshuffle=True)),
 }
-ALL = SplitSizes(None, reshuffle=False)
-# The usual sizes: a random draw at smoke, quick and evening, all rows at lab and paper
-SCALE_SIZES = {**SMALL, "lab": ALL, "paper": ALL}
+# Sizes of most tasks: a random draw at smoke, quick and evening, all rows at lab and paper
+SCALE_SIZES = {**SMALL, **dict.fromkeys(("lab", "paper"), SplitSizes(None, reshuffle=False))}
 
 
 def draw_rows(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
-    """Return disjoint random draws of these sizes from n rows.
+    """Return random row numbers from 0…n − 1: disjoint draws of these sizes.
 
-    Raises ValueError if there are too few rows.
+    Raises ValueError, with the name `what`, if there are too few rows.
     """
     if n < sum(sizes):
         needed = " + ".join(f"{size:,}" for size in sizes)
@@ -225,13 +223,12 @@ def draw_rows(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor
 
 
 def check_complete(
-    where: object, counts: Sequence[int], published: Sequence[int], scale: str, unit: str = "rows"
+    where: object, counts: Sequence[int], published: Sequence[int], scale: str
 ) -> None:
-    """Raise ValueError at lab and paper unless a data set is as large as it was published."""
+    """Raise ValueError at lab and paper unless the data in `where` have all published rows."""
     if scale in ("lab", "paper") and tuple(counts) != tuple(published):
         have = " + ".join(f"{count:,}" for count in counts)
         needed = " + ".join(f"{count:,}" for count in published)
         raise ValueError(
-            f"{where} holds {have} {unit}, {scale} needs {needed}: "
-            "provide all or use a smaller scale"
+            f"{where} holds {have} rows, {scale} needs {needed}: provide all or use a smaller scale"
         )

@@ -1,9 +1,8 @@
 """`level`: is the mean of a sequence far from zero? Each seed draws new rows.
 
-A row is noise around a level m, drawn uniformly from −1…1; its mean is exactly m. Its class is 1 if
-|m| > ½, which holds for half of all rows. The classes differ in nothing but the mean, and no
-straight line separates them. So a norm that subtracts each channel's mean over the sequence must
-fail (notebook 03).
+A row is noise around a level m, which is drawn uniformly from −1…1; the mean of the row is exactly
+m. Its class is 1 if |m| > ½, which holds for half of all rows. Only the mean differs between the
+classes, so a norm that subtracts each channel's mean over the sequence must fail (notebook 03).
 """
 
 import torch
@@ -29,7 +28,7 @@ def _shape(scale: str) -> Shape:
 )
 def load_level(scale: str, seed: int) -> TaskData:
     """Return 1,200 / 300 / 600 rows (smoke: 40 / 20 / 20) as float32 (n, 32, 1), labels 0 and 1."""
-    sizes = SMOKE_SIZES if scale == "smoke" else SIZES
+    sizes = _shape(scale).sizes
     generator = torch.Generator().manual_seed(seed)
     level = 2 * torch.rand(sum(sizes), 1, generator=generator) - 1
     noise = torch.randn(sum(sizes), LENGTH, generator=generator)

@@ -1,4 +1,4 @@
-"""Tables with real-valued targets: the regressions of source S2, and one that needs no download.
+"""Regressions on tables: two of source S2, and one that needs no download.
 
 - `energy`: UCI Energy Efficiency, 768 simulated buildings, 8 features, heating and cooling load
   (kWh/m²).
@@ -6,10 +6,10 @@
 - `diabetes`: 442 patients, 10 features, progression after a year; it comes with scikit-learn.
 
 Each feature is a position, in the order of the file. Inputs are (n, L, 32): position j has the
-value x_j in slot j and a 1 in slot 16 + j, which says which feature it is. A linear stem computes
-x_j·w_j + b_j from it, the tokenizer of the FT-Transformer (Gorishniy et al. 2021). All tables have
-these 32 slots, so a model of one table can start from the weights of a model of another. Features
-are standardized by the mean and standard deviation of the training rows.
+value x_j in slot j, and a 1 in slot 16 + j to identify the feature. From these a linear stem
+computes x_j·w_j + b_j, as the tokenizer of the FT-Transformer does (Gorishniy et al. 2021). All
+tables have these 32 slots, so a model can be trained on one table and fine-tuned on another.
+Features are standardized by the mean and the standard deviation of the training rows.
 
 Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), in the edition of
 Géron (2019), with its 207 missing bedrooms and its column ocean_proximity; Efron et al. (2004).
@@ -30,10 +30,10 @@ datasets = Later("sklearn.datasets")
 
 SLOTS = 16
 MAX_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}
-HELD_OUT = 0.2  # share of validation, and of test
+HELD_OUT = 0.2  # share of the rows for validation, and for test
 
 GITHUB = "https://raw.githubusercontent.com"
-# Address and digest of the file of each task
+# The address of a folder, and file name -> digest
 ENERGY_FILE = (
     f"{GITHUB}/sradicwebster/counterfactuals/81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef",
     {
@@ -49,11 +49,12 @@ LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
 HOUSE_VALUE = ("median house value, $",)
 PROGRESSION = ("progression, points",)
 PROXIMITY = ("<1H OCEAN", "INLAND", "ISLAND", "NEAR BAY", "NEAR OCEAN")
-COUNTS = ("total_rooms", "total_bedrooms", "population", "households")  # log, for their long tails
+# The logarithm of these columns is used, because they have long tails
+COUNTS = ("total_rooms", "total_bedrooms", "population", "households")
 
 
 def _sizes(rows: int, scale: str) -> tuple[int, int, int]:
-    """Return the rows of train, validation and test of a table with so many rows."""
+    """Return the number of rows of train, validation and test, of all rows of a table."""
     rows = min(rows, MAX_ROWS.get(scale, rows))
     held_out = round(HELD_OUT * rows)
     return rows - 2 * held_out, held_out, held_out
@@ -78,7 +79,7 @@ def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Sh
     shape=partial(_shape, 768, 8, LOADS),
 )
 def load_energy(scale: str, seed: int) -> TaskData:
-    """Return the 768 buildings (smoke: 200) without the blank last rows of the file."""
+    """Return the 768 buildings (smoke: 200). The file also has blank rows, which are dropped."""
     table = pd.read_excel(downloaded_file("energy", "ENB2012_data.xlsx", ENERGY_FILE[1]))
     table = table.dropna(how="all").dropna(axis=1, how="all")
     return table_splits(table.iloc[:, :8], table.iloc[:, 8:], LOADS, scale, seed)
@@ -94,8 +95,8 @@ def load_energy(scale: str, seed: int) -> TaskData:
 def load_california_housing(scale: str, seed: int) -> TaskData:
     """Return the 20,640 districts (smoke: 200, quick: 6,000).
 
-    207 districts lack the number of bedrooms: `table_splits` fills in a median, and the feature
-    no_bedrooms marks them. ocean_proximity becomes five features, one for each value.
+    207 districts lack the number of bedrooms: the feature no_bedrooms marks them, and the median
+    replaces the number. ocean_proximity becomes five features, one per value.
     """
     table = pd.read_csv(downloaded_file("california_housing", "housing.csv", HOUSING_FILE[1]))
     features = table.drop(columns=["median_house_value", "ocean_proximity"])
@@ -121,9 +122,9 @@ def load_diabetes(scale: str, seed: int) -> TaskData:
 def table_splits(
     features: pd.DataFrame, targets: pd.DataFrame, names: tuple[str, ...], scale: str, seed: int
 ) -> TaskData:
-    """Return a table as a task: 60 % of the rows to train, 20 % each to validate and test.
+    """Return the data of a table: 60 % of the rows are train, 20 % validation and 20 % test.
 
-    The seed decides the order of the rows. A missing feature becomes the median of the training
+    The seed decides which rows these are. A missing value is replaced by the median of the training
     rows. Raises BadData for a target that is not finite.
     """
     x, y = features.to_numpy(float), targets.to_numpy(float, copy=True)

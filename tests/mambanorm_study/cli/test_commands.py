@@ -92,7 +92,7 @@ def test_train_stores_a_run_and_a_second_call_reuses_it(capsys, monkeypatch, sto
     monkeypatch.setattr(train_command, "_train", lambda *_: pytest.fail("the store has this run"))
     code, again, _ = call(capsys, *argv)
     assert code == 0
-    assert again == "In the store already, nothing to train:\n" + out
+    assert again == "Already stored, nothing to train:\n" + out
 
 
 def test_a_run_that_diverges_is_a_result(capsys):

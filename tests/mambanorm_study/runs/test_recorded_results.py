@@ -275,7 +275,7 @@ def test_recorded_rows_name_the_protocol_and_its_commit_and_earlier_rows_keep_th
     of_parts(monkeypatch, few)
     path = recording.record_results("smoke", **ENGINE)
     (row,) = recorded.read_results(path).itertuples()
-    assert (row.protocol, row.protocol_commit) == (VERSION, recording.commit_in_force())
+    assert (row.protocol, row.protocol_commit) == (VERSION, recording.protocol_commit())
     before = recorded.read_results(path).assign(
         protocol=11, protocol_commit="abc1234", git_commit="of other code"
     )
@@ -283,7 +283,7 @@ def test_recorded_rows_name_the_protocol_and_its_commit_and_earlier_rows_keep_th
     few.append(few[0].but(seed=53))
     frame = recorded.read_results(recording.record_results("smoke", **ENGINE)).set_index("seed")
     assert frame.protocol.tolist() == [11, VERSION]
-    assert frame.protocol_commit.tolist() == ["abc1234", recording.commit_in_force()]
+    assert frame.protocol_commit.tolist() == ["abc1234", recording.protocol_commit()]
     assert frame.git_commit[52] == "of other code" != frame.git_commit[53]
 
 

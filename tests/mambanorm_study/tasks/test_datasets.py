@@ -194,8 +194,8 @@ def test_prepare_downloads_what_a_task_then_reads(data, server, monkeypatch, cap
         monkeypatch.setitem(tasks.TASKS, name, replace(tasks.TASKS[name], prepare=prepare))
     assert main(["tasks", "--prepare", "cifar100,cifar100_images", "--scale", "smoke"]) == 0
     out = capsys.readouterr().out
-    assert "cifar100 at scale smoke is ready: 64 train, 32 val, 32 test sequences" in out
-    assert "cifar100_images at scale smoke is ready: 64 train, 32 val, 32 test images" in out
+    assert "cifar100 at scale smoke is ready: 64 train, 32 val, 32 test\n" in out
+    assert "cifar100_images at scale smoke is ready: 64 train, 32 val, 32 test\n" in out
     files = sorted(path.name for path in (data / "cifar100").iterdir())
     assert files == [images.TEST, images.TRAIN]
     assert handler.requests == 2
@@ -276,16 +276,6 @@ def test_metadata_of_pathfinder_that_cannot_be_read_are_refused_by_their_name(
     file = data / "pathfinder32" / pathfinder.LRA / "metadata" / "2.npy"
     file.write_bytes(content)
     refused("pathfinder32", message)
-
-
-def test_a_text_in_another_encoding_is_refused_by_its_name(data):
-    for read, message in (
-        (files.read_text, "is not UTF-8 text"),
-        (breakfast.read_bundle, "is not UTF-8 text"),
-    ):
-        (data / "a.txt").write_bytes(b"\x93NUMPY")
-        with pytest.raises(ValueError, match=rf"a\.txt {message} .*0x93"):
-            read(data / "a.txt")
 
 
 @pytest.mark.parametrize(
@@ -695,7 +685,9 @@ def test_imagenet_100_is_the_published_hundred(data):
 
 def test_a_class_without_pictures_and_a_picture_that_is_none_are_refused_by_name(data):
     folder = put_imagenet(data, n=40)
-    refused("imagenet1k", "holds 3 classes, paper needs 1,000", "paper")
+    refused(
+        "imagenet1k", r"imagenet1k holds \d+ \+ \d+ rows, paper needs 1,281,167 \+ 50,000", "paper"
+    )
     for path in (folder / "train" / WNIDS[1]).iterdir():
         path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(

@@ -221,7 +221,7 @@ def test_a_run_is_a_language_model_in_the_studys_loop_and_store(store, capsys):
     assert accuracy(run.predictions) == run.facts["test_accuracy"]
     assert (run.path / "predictions.npz").stat().st_size < 2_000
     print_run(run)
-    assert f"{result.test_loss / math.log(2):.3f} bits a token" in capsys.readouterr().out
+    assert f"{result.test_loss / math.log(2):.3f} bits per token" in capsys.readouterr().out
 
 
 def test_a_run_that_diverged_counts_as_guessing_by_frequency():
@@ -416,8 +416,8 @@ def test_which_arm_to_take_is_told_in_bits():
 def test_language_models_are_recorded_as_parts_of_the_plan():
     parts = recording.parts("evening", tasks=["pydoc"])
     assert list(dict.fromkeys(part.name for part in parts)) == [
-        "text, every arm",
-        "text, the arms of H4 and H8 once more",
+        "pydoc, every arm",
+        "pydoc, the arms of H4 and H8 once more",
     ]
     assert [seed for part in parts for seed in part.seeds] == [*TEST_SEEDS, *FURTHER_TEST_SEEDS]
     configs = [config for part in parts[:1] for config in part.ask(pd.DataFrame())]
