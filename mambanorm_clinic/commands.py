@@ -31,7 +31,11 @@ BYTES = 256  # the vocabulary of a model that reads bytes
         metavar="ARM",
         help="the other arm (default: RMSN>SSM>None)",
     ),
-    arg.out("where the page goes (default: reports/cards)"),
+    arg.option(
+        "--out",
+        metavar="DIR",
+        help="the folder to write the page to (default: reports/cards)",
+    ),
     *arg.which_runs(
         "so many of the seeds at which --against is recorded (default: 8, of images 6); "
         "or a list: 76-83",
@@ -135,7 +139,7 @@ def diagnose(options: argparse.Namespace) -> int:
     from mambanorm_study.basics.atomic import write_text
     from mambanorm_study.report.page import page
     from mambanorm_study.tasks.files import read_text
-    from mambanorm_study.tasks.pydoc import windows
+    from mambanorm_study.tasks.pydoc import cut_windows
 
     if options.html and not options.html.endswith(".html"):
         raise ValueError(
@@ -156,7 +160,7 @@ def diagnose(options: argparse.Namespace) -> int:
             f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one "
             "to predict"
         )
-    rows = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
+    rows = cut_windows(ids, min(options.length, len(ids) - 1))[: options.rows]
     batch = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def engine(options: argparse.Namespace) -> dict[str, Any]:
+def sweep_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return --scheduler, --workers and --runs-dir as keyword arguments of `sweep`."""
     return dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
 
@@ -209,8 +209,3 @@ def which_runs(
         option("--seeds", type=seeds, metavar="N", help=seeds_help),
         RUNS_DIR,
     )
-
-
-def out(help_text: str) -> Callable:
-    """Return the option --out for a folder."""
-    return option("--out", metavar="DIR", help=help_text)

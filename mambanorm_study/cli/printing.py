@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mambanorm_study.basics.text import plural, spell
-from mambanorm_study.cli.arguments import engine
+from mambanorm_study.cli.arguments import sweep_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +28,10 @@ def report_failed(frame: pd.DataFrame) -> int:
     """Return the exit code: 0, or 1 if some runs could not be trained. Print the first error."""
     errors = frame["error"][frame["status"] == "failed"]
     if len(errors):
-        runs = plural(len(frame), "run")
-        say(f"{len(errors)} of {runs} could not be trained; the first: {errors.iloc[0]}")
+        say(
+            f"{len(errors)} of {plural(len(frame), 'run')} could not be trained; "
+            f"the first: {errors.iloc[0]}"
+        )
     return int(len(errors) > 0)
 
 
@@ -49,7 +51,7 @@ def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
     from mambanorm_study.tables.estimate import dry_run, how_long
 
     if options.dry_run:
-        print(dry_run(configs, **engine(options)))
+        print(dry_run(configs, **sweep_options(options)))
         return False
     missing = missing_runs(configs, options.runs_dir)
     if sum(map(relative_cost, missing)) > SHORT:

@@ -243,14 +243,14 @@ def record_results(
     tasks: list[str] | None = None,
     runs_dir: str | Path | None = None,
     path: Path | None = None,
-    **engine: Any,
+    **sweep_options: Any,
 ) -> Path:
     """Train and record the parts one after the other, and return the path of the file.
 
     path: by default data/results/<scale>.parquet. The file is written after each part, and a second
     call continues. Runs that the file or the kit has are not trained again. Each new row has the
-    version and the commit of the protocol. engine: scheduler, workers, client and progress as in
-    `sweep`.
+    version and the commit of the protocol. sweep_options: scheduler, workers, client and progress,
+    as in `sweep`.
 
     Raises RuntimeError if a run could not be trained; its part is then not recorded. Raises
     ValueError and OSError as `recorded_frame` does, before anything is trained.
@@ -263,7 +263,9 @@ def record_results(
             f"part {number} of {len(to_record)}: {part.name}, "
             f"seeds {part.seeds[0]} to {part.seeds[-1]}"
         )
-        trained = train_needed(part.ask, scale, runs_dir, recorded_frame(scale, path), **engine)
+        trained = train_needed(
+            part.ask, scale, runs_dir, recorded_frame(scale, path), **sweep_options
+        )
         if len(trained.failed):
             raise RuntimeError(
                 f"{plural(len(trained.failed), 'run')} could not be trained: {part.name!r} is not "

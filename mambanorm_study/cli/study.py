@@ -35,7 +35,11 @@ from mambanorm_study.cli.printing import may_train, report_failed
         ),
     ),
     arg.NOTEBOOKS,
-    arg.out("the folder to write the report to (default: reports/<scale>)"),
+    arg.option(
+        "--out",
+        metavar="DIR",
+        help="the folder to write the report to (default: reports/<scale>)",
+    ),
     examples=(
         "",
         "--scale smoke --out /tmp/report",
@@ -109,7 +113,7 @@ def verdicts(options: argparse.Namespace) -> int:
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if not may_train(missing, options):
         return 0
-    trained = claims.train_verdicts(ids, **which, **arg.engine(options))
+    trained = claims.train_verdicts(ids, **which, **arg.sweep_options(options))
     frame = trained.known
     if options.seeds is not None:
         frame = of_test_seeds(frame, check_test_seeds(options.seeds))
@@ -151,7 +155,7 @@ def record(options: argparse.Namespace) -> int:
         print(recording.manifest(known, scale, **which).to_string(index=False))
     if not may_train(missing, options):
         return 0
-    recording.record_results(scale, **which, path=path, **arg.engine(options))
+    recording.record_results(scale, **which, path=path, **arg.sweep_options(options))
     print(f"{path}: {describe_recorded(read_results(path))}")
     return 0
 

@@ -7,6 +7,8 @@ from mambanorm_study.basics.settings import TEACHING
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.printing import say
 
+OUT = arg.option("--out", metavar="DIR", help="the folder to write to (default: reports/teaching)")
+
 
 @arg.command(
     arg.option(
@@ -63,7 +65,7 @@ def explore(options: argparse.Namespace) -> int:
         metavar="A,B",
         help="only these norms (default: all but Constant)",
     ),
-    arg.out("the folder to write to (default: reports/teaching)"),
+    OUT,
     examples=("", "--out /tmp/handout", "--norms BN,LN,RMSN,GN"),
 )
 def sheet(options: argparse.Namespace) -> int:
@@ -82,7 +84,7 @@ def sheet(options: argparse.Namespace) -> int:
         metavar="DIR",
         help="a folder of executed notebooks, such as a report's (default: the kit's own)",
     ),
-    arg.out("the folder to write to (default: reports/teaching)"),
+    OUT,
     examples=("", "--notebooks 03,04 --out /tmp/lesson", "--from reports/evening"),
 )
 def slides(options: argparse.Namespace) -> int:

@@ -76,7 +76,7 @@ def _train(config: RunConfig, options: argparse.Namespace) -> int:
     from mambanorm_study.runs.worker import train_and_store
 
     if options.scheduler:
-        return report_failed(sweep([config], **arg.engine(options)))
+        return report_failed(sweep([config], **arg.sweep_options(options)))
     title = f"{config.arm} on {config.task}, seed {config.seed}"
     # the delay hides the bar of a run that takes no time
     with tqdm(total=config.steps, desc=title, unit="step", delay=0.1) as bar:
@@ -127,7 +127,7 @@ def sweep(options: argparse.Namespace) -> int:
         return 0
     from mambanorm_study.runs.sweep import sweep  # here: a dry run needs no Dask
 
-    frame = sweep(configs, **arg.engine(options))
+    frame = sweep(configs, **arg.sweep_options(options))
     print_arms(frame)
     return report_failed(frame)
 
@@ -166,7 +166,9 @@ def compare(options: argparse.Namespace) -> int:
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if not may_train(missing, options):
         return 0
-    table = which_arm.compare(*arms, tasks, seeds=options.seeds, scale=scale, **arg.engine(options))
+    table = which_arm.compare(
+        *arms, tasks, seeds=options.seeds, scale=scale, **arg.sweep_options(options)
+    )
     for row in table.itertuples():
         print(f"{row.task}: {row.said}")
     return 0
@@ -245,7 +247,11 @@ def plan(options: argparse.Namespace) -> int:
         metavar="N",
         help="number of threads, at most the number of cores (default: 2)",
     ),
-    arg.out("the folder to write the results to (default: benchmarks/results)"),
+    arg.option(
+        "--out",
+        metavar="DIR",
+        help="the folder to write the results to (default: benchmarks/results)",
+    ),
     examples=(
         "",
         "--only step,length",

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.basics.atomic import replacing
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import data_folder, missing_data
+from mambanorm_study.tasks.files import data_folder, missing_data, read_text
 from mambanorm_study.tasks.registry import FIXED_SEED, SMALL, Shape, check_complete, register_task
 
 ACTIVITIES = (
@@ -63,13 +63,13 @@ def read_bundle(path: Path) -> list[str]:
     """Return the names of the videos in a list of MS-TCN. Raise ValueError if there is no file."""
     if not path.exists():
         raise missing_data("breakfast", path, HOW)
-    return [line.removesuffix(".txt") for line in path.read_text().split()]
+    return [line.removesuffix(".txt") for line in read_text(path).split()]
 
 
 # ----------------------------------------------------------------------------------------- features
 
 
-def frames(path: Path, positions: int) -> np.ndarray:
+def read_frames(path: Path, positions: int) -> np.ndarray:
     """Return L equally spaced frames of a video, from the first to the last, (L, 2048) float32.
 
     If the video has fewer than L frames, some are repeated. Raises OSError if there is no such
@@ -97,7 +97,7 @@ def _cached_frames(videos: list[str], positions: int) -> list[Path]:
     cache = [folder / f"frames{positions}" / f"{video}.npy" for video in videos]
     for path in tqdm(cache, desc="Breakfast", unit=" videos", delay=2):
         if not path.exists():
-            selected = frames(folder / "features" / path.name, positions)
+            selected = read_frames(folder / "features" / path.name, positions)
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 np.save(file, selected)
     return cache

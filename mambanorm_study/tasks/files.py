@@ -35,6 +35,14 @@ def missing_data(task: str, what: object, how: str) -> ValueError:
     )
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file. Raise ValueError, with its name, if it is not UTF-8."""
+    try:
+        return path.read_text("utf-8-sig")  # without the byte order mark of Windows programs
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from error
+
+
 # ---------------------------------------------------------------------------------------- downloads
 
 

@@ -49,13 +49,16 @@ CONTRAST = (0.6, 1.0)
 HIDDEN = 0.2  # edge of the hidden square, as a share of EDGE
 NOISE = 0.1
 
-ROWS = {"smoke": (160, 40, 80), "quick": (4_000, 500, 1_000)}  # train, validation, test
-# Rows at the larger scales; many validation and test rows reduce the noise at little cost
-MAX_ROWS = (4_000, 2_000, 4_000)
+# Rows of train, validation and test. Many rows for the last two reduce the noise at little cost.
+ROWS = {
+    "smoke": (160, 40, 80),
+    "quick": (4_000, 500, 1_000),
+    **dict.fromkeys(("evening", "lab", "paper"), (4_000, 2_000, 4_000)),
+}
 
 
 @cache
-def masters() -> Tensor:
+def draw_masters() -> Tensor:
     """Draw each character in each face, in the centre of a square of paper (0) and ink (1).
 
     The result is float32 of shape (characters, faces, MASTER, MASTER).
@@ -98,7 +101,7 @@ def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
     chunks = torch.arange(n).split(1_000)
     rows = torch.cat([_sample_masters(labels[k], faces[k], theta[k]) for k in chunks])
     rows *= uniform(*CONTRAST)[:, None, None]
-    rows[_hidden(uniform(0, 1 - HIDDEN), uniform(0, 1 - HIDDEN))] = 0
+    rows[_hidden_mask(uniform(0, 1 - HIDDEN), uniform(0, 1 - HIDDEN))] = 0
     return rows + NOISE * torch.randn(rows.shape, generator=generator), labels
 
 
@@ -106,32 +109,30 @@ def _sample_masters(labels: Tensor, faces: Tensor, theta: Tensor) -> Tensor:
     """Return the masters of n rows under the affine maps theta (n, 2, 3), as (n, EDGE, EDGE)."""
     side = OVERSAMPLING * EDGE
     grid = F.affine_grid(theta, (len(theta), 1, side, side), align_corners=False)
-    points = F.grid_sample(masters()[labels, faces][:, None], grid, align_corners=False)
+    points = F.grid_sample(draw_masters()[labels, faces][:, None], grid, align_corners=False)
     return F.avg_pool2d(points, OVERSAMPLING)[:, 0]
 
 
-def _hidden(top: Tensor, left: Tensor) -> Tensor:
-    """Return the mask (n, EDGE, EDGE) of the hidden squares, whose corners are shares of the edge."""
+def _hidden_mask(top: Tensor, left: Tensor) -> Tensor:
+    """Return the mask (n, EDGE, EDGE) of squares whose corners are given as shares of the edge."""
     pixel = (torch.arange(EDGE) + 0.5) / EDGE
     in_rows = (pixel >= top[:, None]) & (pixel < top[:, None] + HIDDEN)
     in_columns = (pixel >= left[:, None]) & (pixel < left[:, None] + HIDDEN)
     return in_rows[:, :, None] & in_columns[:, None, :]
 
 
-def cells(rows: Tensor) -> Tensor:
+def to_cells(rows: Tensor) -> Tensor:
     """Return images as sequences of cells: (n, EDGE, EDGE) → (n, (EDGE/CELL)², CELL²)."""
     return F.unfold(rows[:, None], CELL, stride=CELL).transpose(1, 2)
 
 
 def _shape(scale: str, **inputs: int) -> Shape:
-    sizes = ROWS.get(scale, MAX_ROWS)
-    return Shape(len(CHARACTERS), **inputs, sizes=sizes, reshuffled=True, new_rows=True)
+    return Shape(len(CHARACTERS), **inputs, sizes=ROWS[scale], reshuffled=True, new_rows=True)
 
 
-def _load(read: Callable[[Tensor], Tensor], scale: str, seed: int, **inputs: int) -> TaskData:
-    sizes = ROWS.get(scale, MAX_ROWS)
-    rows, labels = draw(sum(sizes), seed)
-    splits = consecutive_splits(read(rows), labels, sizes)
+def _load(to_inputs: Callable[[Tensor], Tensor], scale: str, seed: int, **inputs: int) -> TaskData:
+    rows, labels = draw(sum(ROWS[scale]), seed)
+    splits = consecutive_splits(to_inputs(rows), labels, ROWS[scale])
     return TaskData(*splits, n_classes=len(CHARACTERS), **inputs)
 
 
@@ -146,7 +147,7 @@ SOURCE = "ours; faces DejaVu and STIX, as matplotlib ships them"
 )
 def load_glyphs(scale: str, seed: int) -> TaskData:
     """Return rows as sequences (n, 36, 4)."""
-    return _load(cells, scale, seed, in_features=CELL**2)
+    return _load(to_cells, scale, seed, in_features=CELL**2)
 
 
 @register_task(

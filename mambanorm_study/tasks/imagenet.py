@@ -82,7 +82,7 @@ def _files(
     return files, np.array(labels, np.int64)
 
 
-def photograph(path: Path, edge: int) -> np.ndarray:
+def read_photograph(path: Path, edge: int) -> np.ndarray:
     """Return the centre of an image, (edge, edge, 3) uint8, after resizing.
 
     The shorter side is resized to edge · 256/224. Raises ValueError, with the file's name, if it is
@@ -99,7 +99,7 @@ def photograph(path: Path, edge: int) -> np.ndarray:
 def _read(files: list[Path], edge: int, rows: Tensor) -> Tensor:
     """Return the images of some rows, (B, edge, edge, 3) float32 in [-1, 1]."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        images = list(pool.map(lambda row: photograph(files[row], edge), rows.tolist()))
+        images = list(pool.map(lambda row: read_photograph(files[row], edge), rows.tolist()))
     return torch.from_numpy(np.stack(images)).float().div_(127.5).sub_(1)
 
 

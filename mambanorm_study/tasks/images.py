@@ -86,7 +86,7 @@ def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0)
     return LazyInputs(pixels.shape, lambda rows: pixels[rows].float().mul_(scale).add_(shift))
 
 
-def block_mean(images: np.ndarray, factor: int) -> np.ndarray:
+def average_blocks(images: np.ndarray, factor: int) -> np.ndarray:
     """Return grey images (n, H, W) averaged over factor×factor blocks, rounded to bytes."""
     if factor == 1:
         return images
@@ -182,7 +182,7 @@ def load_sequences(name: str, scale: str, seed: int) -> TaskData:
     The seed decides which images are used, except at lab and paper.
     """
     splits = [
-        Split(as_sequences(block_mean(images, AVERAGED[scale]), *SETS[name].grey), labels)
+        Split(as_sequences(average_blocks(images, AVERAGED[scale]), *SETS[name].grey), labels)
         for images, labels in _load(name, "L", scale, seed)
     ]
     return TaskData(*splits, n_classes=SETS[name].n_classes, in_features=1)

@@ -45,7 +45,7 @@ L_MAX = {"smoke": 64, "quick": 256, "evening": 256, "lab": 1_024, "paper": 4_096
 HELD_OUT = {"smoke": 0.1, "quick": 0.1, "evening": 0.1, "lab": 0.1, "paper": 0.0}
 
 
-def vocabulary(texts: Iterable[str]) -> dict[str, int]:
+def build_vocabulary(texts: Iterable[str]) -> dict[str, int]:
     """Return character -> id: the special tokens, then the frequent characters.
 
     The most frequent character is first; equally frequent ones are in the order of code points.
@@ -99,7 +99,7 @@ def load_imdb(scale: str, seed: int) -> TaskData:
     n = len(parts["train"][0]), len(parts["test"][0])
     check_complete(data_folder("imdb"), n, ROWS, scale)
     l_max = L_MAX[scale]
-    ids = vocabulary(text[: l_max - 1] for text in parts["train"][0].to_pylist())
+    ids = build_vocabulary(text[: l_max - 1] for text in parts["train"][0].to_pylist())
     splits = []
     row_numbers = SCALE_SIZES[scale].draw_splits(n, seed, "imdb", HELD_OUT[scale])
     for part, rows in zip(("train", "train", "test"), row_numbers, strict=True):

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import check_labels, data_folder, missing_data
-from mambanorm_study.tasks.images import as_sequences, block_mean, open_image
+from mambanorm_study.tasks.images import as_sequences, average_blocks, open_image
 from mambanorm_study.tasks.registry import Shape, SplitSizes, draw_rows, register_task
 
 WINDOWS = (32, 64, 128)
@@ -90,7 +90,7 @@ def _read_split(labels: dict[Path, int], rows: list[int], window: int, edge: int
     for i, row in enumerate(tqdm(rows, desc="Pathfinder", unit=" pictures", delay=2)):
         images[i] = open_image(paths[row], paths[row], "L", window)
     targets = torch.tensor([labels[paths[row]] for row in rows])
-    return Split(as_sequences(block_mean(images, window // edge)), targets)
+    return Split(as_sequences(average_blocks(images, window // edge)), targets)
 
 
 def _shape(window: int, scale: str) -> Shape:

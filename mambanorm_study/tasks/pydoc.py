@@ -42,7 +42,7 @@ def load_text() -> str:
     return text.translate(TYPOGRAPHY).expandtabs().encode("ascii", "replace").decode()
 
 
-def distinct(text: str) -> str:
+def drop_repeats(text: str) -> str:
     """Return the text without repeated paragraphs, even if they differ in white space."""
     first: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
@@ -65,13 +65,13 @@ def decode(ids: Tensor) -> str:
     return "".join(ALPHABET[i] for i in ids.tolist())
 
 
-def three_parts(ids: Tensor) -> tuple[Tensor, ...]:
+def split_text(ids: Tensor) -> tuple[Tensor, ...]:
     """Return train, the first 80 % of the text, then validation and test, 10 % each."""
     cuts = [round(len(ids) * (1 - share)) for share in (2 * HELD_OUT, HELD_OUT)]
     return torch.tensor_split(ids, cuts)
 
 
-def windows(ids: Tensor, length: int) -> Tensor:
+def cut_windows(ids: Tensor, length: int) -> Tensor:
     """Return windows (n, L + 1) of a text, which overlap by one character.
 
     So each character is predicted once. The characters after the last full window are left out.
@@ -101,10 +101,10 @@ def unigram_entropy(ids: Tensor) -> float:
 @cache
 def _splits(scale: str) -> list[Split]:
     """Return the windows of train, val and test: ids (n, L), and the next ids as labels (n, L)."""
-    ids = encode(distinct(load_text()))
+    ids = encode(drop_repeats(load_text()))
     if scale == "smoke":
         ids = ids[:SMOKE_CHARACTERS]
-    rows = [windows(part, LENGTHS[scale]) for part in three_parts(ids)]
+    rows = [cut_windows(part, LENGTHS[scale]) for part in split_text(ids)]
     return [Split(part[:, :-1].to(torch.uint8), part[:, 1:]) for part in rows]
 
 

@@ -278,6 +278,13 @@ def test_metadata_of_pathfinder_that_cannot_be_read_are_refused_by_their_name(
     refused("pathfinder32", message)
 
 
+def test_a_text_in_another_encoding_is_refused_by_its_name(data):
+    for read in (files.read_text, breakfast.read_bundle):
+        (data / "a.txt").write_bytes(b"\x93NUMPY")
+        with pytest.raises(ValueError, match=r"a\.txt is not UTF-8 text .*0x93"):
+            read(data / "a.txt")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -455,7 +462,7 @@ def test_real_sentences_are_read_character_by_character_and_train(data):
     assert len(rows) == 1_000
     put_imdb(data, rows[:700], rows[700:])
     loaded = load_task("imdb", "smoke", 0)
-    ids = imdb.vocabulary(text[:63] for text, _ in rows[:700])
+    ids = imdb.build_vocabulary(text[:63] for text, _ in rows[:700])
     names = {i: token for token, i in ids.items()}
     rows_read = zip(loaded.test.inputs.tolist(), loaded.test.lengths.tolist(), strict=True)
     decoded = {"".join(names[i] for i in row[: length - 1]) for row, length in rows_read}
@@ -564,9 +571,9 @@ def test_breakfast_trains_and_its_frames_once_taken_are_read_from_their_file(few
 def test_frames_are_taken_from_the_first_to_the_last_equally_far_apart(few):
     video = "P19_cam01_P19_salat"
     features = np.load(few / "features" / f"{video}.npy")  # 20 frames
-    kept = breakfast.frames(few / "features" / f"{video}.npy", 7)
+    kept = breakfast.read_frames(few / "features" / f"{video}.npy", 7)
     assert np.array_equal(kept, features[:, [0, 3, 6, 10, 13, 16, 19]].T)
-    assert breakfast.frames(few / "features" / f"{video}.npy", 40).shape == (40, 2048)
+    assert breakfast.read_frames(few / "features" / f"{video}.npy", 40).shape == (40, 2048)
 
 
 def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_own(few):
@@ -577,7 +584,7 @@ def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_o
     video = made_videos(sorted(out))[2]
     assert torch.equal(
         loaded.val.batch([2])[0][0],
-        torch.from_numpy(breakfast.frames(few / "features" / f"{video}.npy", 64)),
+        torch.from_numpy(breakfast.read_frames(few / "features" / f"{video}.npy", 64)),
     )
     assert loaded.val.labels.tolist() == [0, 1, 2, 9]
 
@@ -627,9 +634,11 @@ def put_imagenet(data, name="imagenet1k", n=40, classes=WNIDS):
 def test_imagenet_is_read_from_class_folders_when_a_batch_asks(data, monkeypatch):
     put_imagenet(data)
     opened = []
-    photograph = imagenet.photograph
+    read_photograph = imagenet.read_photograph
     monkeypatch.setattr(
-        imagenet, "photograph", lambda path, edge: opened.append(path) or photograph(path, edge)
+        imagenet,
+        "read_photograph",
+        lambda path, edge: opened.append(path) or read_photograph(path, edge),
     )
     loaded = load_task("imagenet1k", "smoke", 0)
     assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [64, 32, 32]
@@ -646,10 +655,10 @@ def test_a_picture_is_resized_and_cut_from_its_centre(tmp_path):
     picture[:, 100:200] = 255  # the middle third is white
     path = tmp_path / "wide.png"
     Image.fromarray(picture).save(path)
-    assert imagenet.photograph(path, 64).min() == 255
+    assert imagenet.read_photograph(path, 64).min() == 255
     Image.fromarray(picture.transpose(1, 0, 2)).convert("L").save(path)
-    assert imagenet.photograph(path, 64).shape == (64, 64, 3)
-    assert imagenet.photograph(path, 64).min() == 255
+    assert imagenet.read_photograph(path, 64).shape == (64, 64, 3)
+    assert imagenet.read_photograph(path, 64).min() == 255
 
 
 def test_imagenet_100_takes_the_classes_of_its_list_from_the_large_set(data, monkeypatch):

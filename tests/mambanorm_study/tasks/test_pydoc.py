@@ -61,7 +61,7 @@ def test_rows_are_windows_whose_labels_are_the_next_characters(scale):
 
 def test_the_splits_are_consecutive_parts_of_the_text_and_the_same_for_every_seed():
     data, other = (study.load_task("pydoc", "evening", seed) for seed in (0, 7))
-    whole = pydoc.distinct(pydoc.load_text())
+    whole = pydoc.drop_repeats(pydoc.load_text())
     places = [whole.index(text_of(split)) for split in (data.train, data.val, data.test)]
     assert places == [0, round(0.8 * len(whole)), round(0.9 * len(whole))]
     assert len(text_of(data.train)) < places[1]
@@ -71,17 +71,17 @@ def test_the_splits_are_consecutive_parts_of_the_text_and_the_same_for_every_see
 
 def test_no_paragraph_stands_in_two_splits():
     """Without `distinct`, 8 % of the end of the text also occurs at its beginning."""
-    assert pydoc.distinct("a b\n\nc\n\n  a\nb\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
+    assert pydoc.drop_repeats("a b\n\nc\n\n  a\nb\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
     text = pydoc.load_text()
-    ids = pydoc.encode(pydoc.distinct(text))
+    ids = pydoc.encode(pydoc.drop_repeats(text))
     train, val, test = (
-        set(pydoc.decode(part).split("\n\n")[1:-1]) for part in pydoc.three_parts(ids)
+        set(pydoc.decode(part).split("\n\n")[1:-1]) for part in pydoc.split_text(ids)
     )
     assert not train & val
     assert not (train | val) & test
     assert 0.7 < len(ids) / len(text) < 0.9
     train, val, test = (
-        set(pydoc.decode(part).split("\n\n")) for part in pydoc.three_parts(pydoc.encode(text))
+        set(pydoc.decode(part).split("\n\n")) for part in pydoc.split_text(pydoc.encode(text))
     )
     assert train & test
 

@@ -52,7 +52,7 @@ def test_glyphs_are_read_as_images_and_cell_by_cell():
 
 
 def test_each_glyph_has_ink_and_each_face_draws_it_otherwise():
-    ink = glyphs.masters()
+    ink = glyphs.draw_masters()
     assert ink.shape[:2] == (len(glyphs.CHARACTERS), 16)
     assert (ink.amax((2, 3)) > 0.9).all()
     assert not (ink[:, :, 0].any())
@@ -68,7 +68,7 @@ def test_rows_without_noise_are_told_by_the_nearest_master_far_more_often_than_b
     monkeypatch.setattr(glyphs, "NOISE", 0.0)
     rows, labels = glyphs.draw(400, seed=1)
     means = torch.nn.functional.interpolate(
-        glyphs.masters().mean(1, keepdim=True), rows.shape[1:], mode="area"
+        glyphs.draw_masters().mean(1, keepdim=True), rows.shape[1:], mode="area"
     )[:, 0]
     like = (
         torch.nn.functional.normalize(rows.flatten(1))
