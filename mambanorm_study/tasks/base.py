@@ -1,4 +1,4 @@
-"""The data of a task: three splits, and the sizes that a model needs. Both are checked when made.
+"""The data of a task: three splits and the sizes that a model needs, which are checked.
 
 Glossary: n rows of a split, B rows of a batch, L positions, F features of a position, T targets;
 H, W, C = rows, columns and channels of an image.
@@ -15,8 +15,12 @@ from mambanorm.checks import WHOLE, check_size
 from mambanorm.errors import shown
 
 SPLITS = ("train", "val", "test")
-# Number of axes of the inputs, by the field of TaskData that describes them
-INPUT_DIMS = {"vocab_size": 2, "in_features": 3, "in_channels": 4}
+# Number of axes and types of the inputs, by the field of TaskData that gives their size
+INPUTS = {
+    "vocab_size": (2, WHOLE),
+    "in_features": (3, (torch.float32,)),
+    "in_channels": (4, (torch.float32, *WHOLE)),
+}
 
 
 class BadData(ValueError):
@@ -186,11 +190,9 @@ class TaskData:
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        sizes = {
-            name: getattr(self, name) for name in INPUT_DIMS if getattr(self, name) is not None
-        }
+        sizes = {name: getattr(self, name) for name in INPUTS if getattr(self, name) is not None}
         if len(sizes) != 1:
-            raise BadData(f"got {sizes}: give exactly one of {', '.join(INPUT_DIMS)}")
+            raise BadData(f"got {sizes}: give exactly one of {', '.join(INPUTS)}")
         for name in ("n_classes", "patch", *sizes):
             check_size(name, getattr(self, name))
         if self.targets and self.n_classes != len(self.targets):
@@ -270,15 +272,13 @@ class TaskData:
 
 
 def _check_inputs(name: str, inputs: Tensor | LazyInputs, kind: str, size: int) -> None:
-    """Raise BadData unless the inputs are finite and of this kind, a key of INPUT_DIMS."""
-    dims_fit = len(inputs.shape) == INPUT_DIMS[kind]
+    """Raise BadData unless the inputs are finite and of this kind, a key of INPUTS."""
+    n_axes, dtypes = INPUTS[kind]
     size_fits = kind == "vocab_size" or inputs.shape[-1] == size
-    is_real = inputs.dtype.is_floating_point
-    dtype_fits = kind == "in_channels" or is_real == (kind == "in_features")  # images may be bytes
-    if not (dims_fit and size_fits and dtype_fits):
+    if len(inputs.shape) != n_axes or not size_fits or inputs.dtype not in dtypes:
         raise BadData(
             f"inputs of the {name} split are {inputs.dtype} of shape {tuple(inputs.shape)}, "
-            f"which is not {kind}={size}"
+            f"which is not {kind}={size}: {n_axes} axes of {dtypes[0]} are needed"
         )
     if kind == "vocab_size":
         _check_range(f"token ids of the {name} split", inputs, 0, size - 1)
