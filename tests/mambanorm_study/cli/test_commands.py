@@ -335,8 +335,8 @@ def test_runs_are_listed(capsys):
     assert "LN>SSM>None" in out
 
 
-def test_tasks_lists_titles_and_scales(capsys):
+def test_tasks_lists_titles_sources_and_scales(capsys):
     code, out, _ = call(capsys, "tasks")
     assert code == 0
-    for word in (*TASKS, "see --prepare", "smoke", "paper"):
+    for word in (*TASKS, "Alpaydin", "see --prepare", "smoke", "paper"):
         assert word in out
