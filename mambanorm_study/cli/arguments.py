@@ -188,8 +188,8 @@ TRAINING = (
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
 JUDGED_SEEDS_HELP = (
     "test seeds: 8 stands for the first eight, 52 to 59; or a list: 60-67 (default: 8, at scale "
-    "evening the seeds of the protocol). Other seeds do not count in the verdict: if a verdict "
-    "could not tell, give new seeds only"
+    "evening the seeds of the protocol). Only these seeds enter the verdict: after a verdict that "
+    "could not tell, give new seeds"
 )
 
 

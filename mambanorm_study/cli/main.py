@@ -90,7 +90,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="mambanorm",
         description=(
-            "A study kit on normalization in Mamba: train, compare, and re-do the paper's study."
+            "A study kit on normalization in Mamba: train, compare, and repeat the paper's study."
         ),
         epilog="each command has examples: mambanorm study --help",
         parents=[shared],
