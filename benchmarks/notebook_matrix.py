@@ -30,7 +30,6 @@ KINDS = {
     "tokens": "listops",
     "image": "digits_images",
     "text": "pydoc",
-    "recall": "mqar",
     "table": "diabetes",
 }
 REFUSAL = re.compile(r"cell \[(\d+)\]: ValueError: notebook \S+ takes .+")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mambanorm_study.basics.settings import STUDY_SCALE, WORK
 from mambanorm_study.cli import arguments as arg
-from mambanorm_study.cli.printing import confirm, print_dry_run
+from mambanorm_study.cli.printing import may_train
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,11 @@ BYTES = 256  # the vocabulary of a model that reads bytes
         metavar="ARM",
         help="the arm that the norm's arms are compared with (default: RMSN>SSM>None)",
     ),
-    arg.out("the folder of the page (default: reports/cards)"),
+    arg.option(
+        "--out",
+        metavar="DIR",
+        help="the folder to write the page to (default: reports/cards)",
+    ),
     *arg.which_runs(
         "how many recorded seeds of --against to compare on (default: 8, on images 6), or a list "
         "of seeds: 76-83",
@@ -49,19 +53,17 @@ def card(options: argparse.Namespace) -> int:
     from mambanorm_clinic.card import missing_runs, norm_card
 
     request = {
-        "tasks": arg.check_tasks(options.tasks) if options.tasks else None,
+        "tasks": options.tasks,
         "seeds": options.seeds,
         "scale": options.scale,
         "against": options.against,
     }
     untrained = norm_card(options.norm, train=False, runs_dir=options.runs_dir, **request)
     configs = missing_runs(untrained, options.runs_dir)
-    if options.dry_run:
-        print_dry_run(configs, options)
+    if not may_train(configs, options):
         return 0
-    confirm(configs, options)
     out = options.out or WORK / "reports" / "cards"
-    result = norm_card(options.norm, out=out, **request, **arg.engine(options))
+    result = norm_card(options.norm, out=out, **request, **arg.sweep_options(options))
     print(result)
     print(f"The card is at {out}/{result.name}.html")
     return int(bool(result.untrained))
@@ -79,7 +81,6 @@ def card(options: argparse.Namespace) -> int:
     ),
     arg.option(
         "--text",
-        type=arg.file,
         required=True,
         metavar="FILE",
         help=(
@@ -103,7 +104,6 @@ def card(options: argparse.Namespace) -> int:
     ),
     arg.option(
         "--html",
-        type=arg.file,
         metavar="FILE",
         help="write a page with the figure and all numbers",
     ),
@@ -124,7 +124,7 @@ def diagnose(options: argparse.Namespace) -> int:
     from mambanorm_study.basics.atomic import write_text
     from mambanorm_study.report.page import page
     from mambanorm_study.tasks.files import read_text
-    from mambanorm_study.tasks.pydoc import windows
+    from mambanorm_study.tasks.pydoc import cut_windows
 
     if options.html and not options.html.endswith(".html"):
         raise ValueError(
@@ -144,7 +144,7 @@ def diagnose(options: argparse.Namespace) -> int:
             f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one as input and "
             "one as target"
         )
-    rows = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
+    rows = cut_windows(ids, min(options.length, len(ids) - 1))[: options.rows]
     batch = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:

@@ -444,12 +444,13 @@ def task_cases():
         lambda: TaskData(*[split(words.float())] * 3, n_classes=2, vocab_size=7),
         real,
     )
-    yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
     yield (
-        "no Split",
-        lambda: data(numbers(4, L, 1)),
-        "the train split is a Tensor: a Split is needed",
+        "features as float64",
+        lambda: data(split(numbers(4, L, 1).double())),
+        "inputs of the train split are torch.float64 of shape (4, 5, 1), which is not "
+        "in_features=1: 3 axes of torch.float32 are needed",
     )
+    yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
     yield (
         "a task of nothing",
         lambda: loaded(lambda: None),

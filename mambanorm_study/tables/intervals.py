@@ -73,12 +73,11 @@ def shared_rows(task: str, scale: str) -> str:
     from mambanorm_study.tasks import TASKS, check_task, load_task
 
     entry = TASKS[check_task(task)]
-    if entry.shape is not None:
-        shape = entry.shape(scale)
-        if shape.fresh:
-            return ""
-        if shape.train_rows:
-            return "one pool of rows" if shape.reshuffled else "one test set"
+    shape = entry.shape(scale) if entry.shape is not None else None
+    if shape is not None and shape.new_rows:
+        return ""
+    if shape is not None and shape.sizes[0]:
+        return "one pool of rows" if shape.reshuffled else "one test set"
     data, other = (load_task(task, scale, seed) for seed in (0, 1))
     same_test = torch.equal(data.test.labels, other.test.labels)
     return "one test set" if same_test else "one pool of rows"

@@ -75,7 +75,8 @@ def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
     if measured:
         seconds_per_step, activation_bytes = measure(model, config, shape)
     evaluations = math.ceil(config.steps / config.eval_every)
-    rows_evaluated = evaluations * shape.held_out[0] + shape.held_out[1]
+    _, n_val, n_test = shape.sizes
+    rows_evaluated = evaluations * n_val + n_test
     # an evaluated row takes a forward pass, a third of a training step's time
     steps_worth = config.steps + rows_evaluated / config.batch_size / 3
     return {

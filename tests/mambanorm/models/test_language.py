@@ -269,6 +269,9 @@ def test_what_is_outside_the_alphabet_or_fills_no_window_is_refused():
     for character in "é\t":
         with pytest.raises(ValueError, match="unknown character"):
             pydoc.encode(f"a{character}")
-    assert pydoc.windows(torch.arange(12), 5).tolist() == [[0, 1, 2, 3, 4, 5], [5, 6, 7, 8, 9, 10]]
+    assert pydoc.cut_windows(torch.arange(12), 5).tolist() == [
+        [0, 1, 2, 3, 4, 5],
+        [5, 6, 7, 8, 9, 10],
+    ]
     with pytest.raises(ValueError, match="from 1 to 49 for 50 characters"):
-        pydoc.windows(torch.arange(50), 50)
+        pydoc.cut_windows(torch.arange(50), 50)

@@ -206,7 +206,10 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
     _, _, *lines = answers.is_choice_better(
         runs, blends[:0], blends, blends[:0], **how
     ).splitlines()
-    assert "started at 0.5 and ended at 0.21 (blocks.0.n1) and 0.71 (blocks.0.n2) (one run)." in lines[0]
+    assert (
+        "started at 0.5 and ended at 0.21 (blocks.0.n1) and 0.71 (blocks.0.n2) (one run)."
+        in lines[0]
+    )
     assert (
         lines[1]
         == "- **learned − random** on digits_images: +8.0 points [5.0, 11.0], clearly above zero"

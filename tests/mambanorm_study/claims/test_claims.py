@@ -522,7 +522,9 @@ def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
     ]
     assert list(CLAIMS) == [*asked, "H13s", "H14s", "H15v", "H16s", "H1l", "H3l", "H8l"]
     for claim in (CLAIMS | BEYOND).values():
-        assert all((claim.words, claim.quote, claim.where, claim.quantity, claim.paper, claim.condition))
+        assert all(
+            (claim.words, claim.quote, claim.where, claim.quantity, claim.paper, claim.condition)
+        )
         assert claim.condition.startswith("no word: ") == bool(claim.why_no_word)
         names = [comparison.name for comparison in claim.comparisons]
         assert len(names) == len(set(names))

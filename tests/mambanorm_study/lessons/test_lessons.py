@@ -189,7 +189,7 @@ def test_the_parts_are_trained_on_both_tasks():
     assert len(frame) == 2 * 3
     assert set(frame.chance) == {0.5, 0.1}
     with pytest.raises(ValueError, match="unknown task of this lesson"):
-        trained.parts_of_a_block("smoke", 1, ["mnist"])
+        trained.parts_of_a_block("smoke", 1, ["svhn"])
 
 
 # the state space
