@@ -57,6 +57,9 @@ SHARP = 1.5  # pixels of a notebook's PNG for each pixel shown; 2 would need mor
 ONE_RUN = seeds_text([1])  # the caption of data without scale and seeds
 TICKS = 5  # at most this many steps between the ticks of an explorer, as a tick takes 1 ms
 
+# Pale yellow to blue for the cells of a grid: dark numbers can be read on every one of them.
+GRID_COLOURS = list(matplotlib.colormaps["YlGnBu"](np.linspace(0, 0.6, 256)))
+
 
 class StudyFigure(Figure):
     """A matplotlib Figure that a notebook shows as a PNG, even where pyplot was never imported.

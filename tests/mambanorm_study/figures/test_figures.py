@@ -13,7 +13,6 @@ from mambanorm import NORMS, Arm
 from mambanorm.arms import PAPER_NORMS
 from mambanorm_clinic.figures import fig_cures
 from mambanorm_study import figures
-from mambanorm_study.figures.accuracy import best_combination
 from mambanorm_study.figures.colours import BEST
 from mambanorm_study.figures.diagrams import SHAPE, diagram_boxes, moving_cells
 from mambanorm_study.tables.experiments import GRID_ARMS
@@ -124,7 +123,9 @@ DRAW_FRAME = {
     "single_vs_best": figures.fig_single_vs_best,
     "n2_box": figures.fig_n2_box,
     "grid": lambda frame: figures.fig_grid(frame, "digits"),
-    "pairs": lambda frame: figures.fig_pairs(paired(frame, "None>SSM>GN", "GN>SSM>None")),
+    "pairs": lambda frame: figures.fig_pairs(
+        paired(frame, "None>SSM>GN", "GN>SSM>None"), describe_frame(frame)
+    ),
 }
 DRAW_ARRAYS = {
     "curves": lambda text: figures.fig_curves(
@@ -241,8 +242,8 @@ def test_the_best_combination_is_chosen_on_validation_not_on_test():
     frame.loc[frame.n1 == "LN", "best_val_accuracy"] = 0.9
     frame.loc[frame.n1 == "BN", "test_accuracy"] = 0.9
     frame.loc[frame.n1.isin(["None", "GN"]), "best_val_accuracy"] = 1.0  # neither is a combination
-    assert best_combination(frame, "digits", "GN") == "LN>SSM>GN"
-    assert best_combination(frame, "digits", "BN") is None
+    texts = figures.fig_single_vs_best(frame).axes[0].texts
+    assert [text.get_text() for text in texts] == ["LN"]
 
 
 def test_position_and_type_show_the_paper_in_a_panel_of_its_own_and_name_another_section(frame):
