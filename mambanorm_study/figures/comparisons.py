@@ -40,6 +40,7 @@ from mambanorm_study.figures.verdicts import draw_estimate
 from mambanorm_study.tables.contrasts import site_gains
 from mambanorm_study.tables.run_tables import by_seed, check_frame, describe_frame, summarize
 
+
 @styled
 def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = None) -> StudyFigure:
     """Return the grid N1 × N2 of one task, with mean and sd of the test accuracy in each cell.
@@ -79,6 +80,7 @@ def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = Non
     ax.add_patch(Rectangle(corner, 0.96, 0.94, fill=False, edgecolor=BEST, linewidth=2.2))
     ax.set(xlabel=AFTER_SSM, ylabel="N₁, the norm before the SSM")
     ax.tick_params(length=0, rotation=0)
+    ax.grid(visible=False)
     return finish(
         fig,
         f"Every pair on {task}",

@@ -4,7 +4,7 @@ explorer.py    Explorer: controls, the picture that follows them, and a PNG for 
 explorers.py   explore_norms: what a norm does, over which cells, and its invariances
                explore_block: norms at every site, their parameters and recorded accuracy
                explore_scan: what the states keep
-               explore_grid: the 6×6 grid of recorded results, with details on a click
+               explore_grid: the 6×6 grid of recorded results, and the seeds of one cell
 page.py        all of them on one page, served to this machine
 """
 
