@@ -1,4 +1,4 @@
-"""Figures: data in, a matplotlib Figure out, one function a figure.
+"""Figures: data in, a matplotlib Figure out, one function per figure.
 
     accuracy.py       Figures 1 and 5 to 8, Table 2, the halves of IN, latency
     panels.py         the panels of test accuracy that these share

@@ -27,7 +27,6 @@ from mambanorm_study.figures.diagrams import (
 )
 from mambanorm_study.figures.explorers import (
     fig_arm_view as fig_arm_view,
-    fig_cell_view as fig_cell_view,
     fig_norm_view as fig_norm_view,
     fig_scan_view as fig_scan_view,
 )

@@ -1,10 +1,10 @@
 """The paper's figures of accuracy (Figures 1 and 5 to 8, Table 2), the parts of IN, and latency.
 
-Each function takes a run frame (see `load_runs`) and returns a figure with one panel a task. Small
-dots are seeds. Bars and large dots are means, thin lines ± one standard deviation. White diamonds
-are the runs of `fresh`, a run frame of the reader's own runs (see `replicate`). Numbers that the
-paper prints have their own panel: the paper's tasks differ from ours, so compare the pattern, not
-the level.
+Each function takes a run frame (see `load_runs`) and returns a figure with one panel per task.
+Small dots are seeds. Bars and large dots are means, thin lines ± one standard deviation. White
+diamonds are the runs of `fresh`, a run frame of the reader's own runs (see `replicate`). Numbers
+that the paper prints have their own panel. The paper's tasks differ from ours, so compare the
+pattern, not the level.
 """
 
 from collections.abc import Mapping, Sequence
@@ -119,16 +119,17 @@ def _beside_paper(
 ) -> StudyFigure:
     """Return bars of the arms, with the paper's numbers for these arms in a panel on the right.
 
-    groups: the first is for arms with a norm before the SSM, the last for all other arms. The arm
-    without a norm is a red line where None is not one of `norms`. section: section of the paper from
-    which most numbers are; the caption names each number of another section.
+    norms: the ticks of the x axis. groups: legend entry → style; the first is for arms with a norm
+    before the SSM, the last for all other arms. An arm whose norm is not in `norms` is a red line.
+    section: the section of the paper that prints most of its numbers; the caption names the numbers
+    of other sections.
     """
     paper = _printed(runs)
     every = pd.concat([runs, paper])
     arms = every.arm.map(Arm.parse)
     norm = [arm.n2 if arm.n1 == "None" else arm.n1 for arm in arms]
-    before, after = list(groups)[0], list(groups)[-1]
-    group = [after if arm.n1 == "None" else before for arm in arms]
+    names = list(groups)
+    group = [names[-1] if arm.n1 == "None" else names[0] for arm in arms]
     every = every.assign(tick=norm, norm=norm, group=group)
     shown, apart = every[every.tick.isin(norms)], 0.4 * (len(groups) - 1)
     fig, panels = arm_panels(shown, fresh, norms, groups, label, bar=True, apart=apart)
@@ -253,7 +254,7 @@ def _draw_boxes(ax: Axes, means: pd.DataFrame) -> None:
     for n1, shift in zip(NORM_CHOICES, jitter(len(NORM_CHOICES), 0.5), strict=True):
         rows = means[means.n1 == n1]
         dots = dict(color=norm_colour(n1), marker=norm_marker(n1), markersize=7, linestyle="")
-        x = rows.n2.map(NORM_CHOICES.index) + shift
+        x = [NORM_CHOICES.index(n2) + shift for n2 in rows.n2]
         ax.plot(x, rows.percent, label=n1, zorder=5, markeredgecolor="white", **dots)
     norm_ticks(ax, NORM_CHOICES, AFTER_SSM)
     ax.set_ylabel(TEST_ACCURACY)
@@ -287,7 +288,7 @@ def fig_validation(
 
 @styled
 def fig_halves(frame: pd.DataFrame) -> StudyFigure:
-    """Return a bar for each part of IN, one panel a task.
+    """Return bars of the test accuracy of each part of IN, one panel per task.
 
     frame: from `instance_norm_parts.with_parts`, with the column `part`.
     """

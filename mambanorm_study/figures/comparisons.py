@@ -6,6 +6,7 @@
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
+import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -25,7 +26,6 @@ from mambanorm_study.figures.colours import (
 )
 from mambanorm_study.figures.panels import AFTER_SSM, TEST_ACCURACY, scored, scored_fresh
 from mambanorm_study.figures.style import (
-    GRID_COLOURS,
     StudyFigure,
     difference_axis,
     finish,
@@ -61,19 +61,16 @@ def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = Non
     )
     means = 100 * means.astype(float)
     fig, ((ax,),) = new_figure(height=5.0, width=8.2)
-    names = ["none", *PAPER_NORMS[1:]]
     sns.heatmap(
         means,
         annot=texts.fillna(""),
         annot_kws=dict(fontsize=8, color=INK),
         fmt="",
         ax=ax,
-        cmap=GRID_COLOURS,
+        cmap=list(matplotlib.colormaps["YlGnBu"](np.linspace(0, 0.6, 256))),  # all paler than ink
         vmin=np.nanquantile(means, 0.1),
         linewidths=2,
         cbar_kws=dict(label=TEST_ACCURACY, pad=0.02, shrink=0.9, extend="min"),
-        xticklabels=names,
-        yticklabels=names,
     )
     best = table.loc[table["mean"].idxmax()]
     corner = PAPER_NORMS.index(best.n2) + 0.02, PAPER_NORMS.index(best.n1) + 0.03
@@ -105,7 +102,7 @@ def _cell_text(row: pd.Series, fresh_mean: float | None) -> str:
 def fig_pairs(
     table: pd.DataFrame, caption: str, *, fresh: pd.DataFrame | None = None
 ) -> StudyFigure:
-    """Return a forest plot of paired differences, one panel a task.
+    """Return a forest plot of paired differences, one panel per task.
 
     table: rows of `run_tables.paired`; where its column `unit` is not "pp", the differences are of
     a loss. caption: scale and seeds. The large dot is filled if the 95 % interval excludes zero.
@@ -122,11 +119,9 @@ def fig_pairs(
     panels = list(table.assign(fresh=fresh_differences, colour=signs).groupby("task", sort=False))
     heights = [0.7 + 0.36 * len(rows) for _, rows in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.8, height_ratios=heights)
-    for ax, (task, rows) in zip(axes[:, 0], panels, strict=True):
-        _draw_pairs(ax, rows)
-        ax.set_title(task)
-    has_intervals = table.low.notna().any()
-    lines = "lines: their intervals (cut if they hide the seeds), " if has_intervals else ""
+    is_cut = [_draw_pairs(ax, *panel) for ax, panel in zip(axes[:, 0], panels, strict=True)]
+    cut = ", cut at the edge" if any(is_cut) else ""
+    lines = f"lines: their intervals{cut}, " if table.low.notna().any() else ""
     return finish(
         fig,
         "Paired differences",
@@ -139,8 +134,8 @@ def fig_pairs(
     )
 
 
-def _draw_pairs(ax: Axes, rows: pd.DataFrame) -> None:
-    """Draw the differences of one task, one row a pair."""
+def _draw_pairs(ax: Axes, task: str, rows: pd.DataFrame) -> bool:
+    """Draw the differences of one task, one row per pair. Return True if an interval is cut."""
     for y, row in enumerate(rows.itertuples()):
         is_open = row.colour == GREY
         interval = row.difference, row.low, row.high
@@ -148,7 +143,8 @@ def _draw_pairs(ax: Axes, rows: pd.DataFrame) -> None:
     difference_axis(ax)
     furthest_seed = np.abs(np.concatenate(rows.per_seed.tolist())).max(initial=0)
     # the interval of two seeds is so wide that it would hide the seeds
-    if rows[["low", "high"]].abs().max(axis=None) > 3 * furthest_seed:
+    is_cut = rows[["low", "high"]].abs().max(axis=None) > 3 * furthest_seed
+    if is_cut:
         ax.set_xlim(-2 * furthest_seed, 2 * furthest_seed)
     pairs = [f"{short(row.a)}  −  {short(row.b)}" for row in rows.itertuples()]
     ax.set_yticks(range(len(rows)), pairs)
@@ -156,7 +152,8 @@ def _draw_pairs(ax: Axes, rows: pd.DataFrame) -> None:
     label = "difference in test accuracy (percentage points)"
     if unit != "pp":
         label = f"by how much the test loss is lower ({unit})"
-    ax.set(xlabel=label, ylabel="pair", ylim=(len(rows) - 0.5, -0.6))
+    ax.set(title=task, xlabel=label, ylabel="pair", ylim=(len(rows) - 0.5, -0.6))
+    return is_cut
 
 
 def _fresh_differences(fresh: pd.DataFrame | None, row) -> list[float]:
@@ -177,7 +174,7 @@ def _fresh_differences(fresh: pd.DataFrame | None, row) -> list[float]:
 def fig_site_gains(
     table: pd.DataFrame, caption: str, *, fresh: pd.DataFrame | None = None
 ) -> StudyFigure:
-    """Return the gain of each further site over Mamba's arm RMSN→None, one panel a task.
+    """Return what a norm at each further site gains over Mamba's arm RMSN→None, one panel per task.
 
     table: rows of `contrasts.site_gains`. caption: scale and seeds. A marker, one for each norm, is
     the mean with its 95 % t-interval; it is filled if the interval excludes zero. Small dots are
@@ -230,73 +227,56 @@ def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
 
 def _norm_legend(fig: StudyFigure, norms: Iterable[str], title: str = "") -> None:
     """Add a legend with the colour and the marker of each norm."""
-    handles = []
-    for norm in norms:
-        look = dict(color=norm_colour(norm), marker=norm_marker(norm), linestyle="")
-        handles.append(Line2D([], [], label=norm, **look))
+    looks = {norm: dict(color=norm_colour(norm), marker=norm_marker(norm)) for norm in norms}
+    handles = [Line2D([], [], label=norm, linestyle="", **look) for norm, look in looks.items()]
     fig.legend(handles=handles, loc="outside right upper", title=title)
 
 
-# The rows of a card: where the norm of an arm is.
-PLACES = ("before", "after", "both", "two norms")
+TWO_NORMS = "two norms"
 
 
 @styled
 def fig_card(
-    strips: Mapping[str, pd.DataFrame],
+    means: Mapping[str, pd.DataFrame],
     name: str,
     caption: str = "",
     *,
     title: str = "",
     lines: Sequence[str] = (),
 ) -> StudyFigure:
-    """Return the mean of every arm, in a row for where its norm is, one panel a task.
+    """Return the mean of every arm, in a row for where its norm is, one panel per task.
 
-    strips: task → columns arm and mean. name: the norm whose arms are circled. Arms of two norms
-    are grey dots. lines: sentences below the title, for a card that is shown alone. Raises
-    ValueError without a task.
+    means: task → columns arm and mean. name: the norm whose arms are circled. Arms of two norms are
+    grey dots. lines: sentences below the title, for a card that is shown alone.
     """
-    if not strips:
-        raise ValueError("there is no task to draw: none of the arms has been run")
     title = title or f"{name} among the norms that are recorded"
     heading = "\n".join([title, *(textwrap.fill(line, 90) for line in lines)])
-    fig, axes = new_figure(1, len(strips), height=3.1 + 0.19 * heading.count("\n"), sharey=True)
-    norms = [name]
-    for ax, (task, table) in zip(axes[0], strips.items(), strict=True):
-        norms += _draw_strip(ax, table, name)
-        ax.set_title(task)
-    axes[0, 0].set_yticks(range(len(PLACES)), PLACES)
+    height = 3.1 + 0.19 * heading.count("\n")
+    fig, axes = new_figure(1, len(means), height=height, sharey=True)
+    arms = pd.concat(means, names=["task"]).reset_index("task")
+    arms[["row", "norm"]] = [_row_and_norm(arm) for arm in arms.arm]
+    for ax, (task, rows) in zip(axes[0], arms.groupby("task", sort=False), strict=True):
+        for norm, dots in rows.groupby("norm", sort=False):
+            look = dict(color=norm_colour(norm), marker=norm_marker(norm), markersize=7)
+            if norm == TWO_NORMS:
+                look = dict(color=GREY, marker=".", markersize=4)
+            ax.plot(dots["mean"], dots.row, linestyle="", alpha=0.85, zorder=3, **look)
+        circled, circle = rows[rows.norm == name], dict(markerfacecolor="none", zorder=4)
+        ax.plot(circled["mean"], circled.row, "o", markersize=14, markeredgecolor=INK, **circle)
+        is_loss = (rows["mean"] < 0).all()
+        ax.set(title=task, xlabel="minus the test loss (bits)" if is_loss else TEST_ACCURACY)
+        ax.grid(axis="x")
+    axes[0, 0].set_yticks(range(4), ["before", "after", "both", TWO_NORMS])
     axes[0, 0].set(ylim=(3.6, -0.6), ylabel="the norm stands")
-    _norm_legend(fig, dict.fromkeys(norms))
+    _norm_legend(fig, dict.fromkeys([name, *arms.norm[arms.norm != TWO_NORMS]]))
     return finish(fig, heading, caption, f"circled: {name}")
 
 
-def _draw_strip(ax: Axes, table: pd.DataFrame, name: str) -> list[str]:
-    """Draw every arm of one task and circle the arms of `name`. Return the norms that were
-    drawn.
-    """
-    norms = []
-    for row in table.itertuples():
-        y, norm = _row_and_norm(row.arm)
-        look = dict(color=GREY, marker=".", markersize=4)
-        if norm:
-            look = dict(color=norm_colour(norm), marker=norm_marker(norm), markersize=7)
-            norms.append(norm)
-        ax.plot(row.mean, y, linestyle="", alpha=0.85, zorder=3, **look)
-        if norm == name:
-            circle = dict(markersize=14, markerfacecolor="none", markeredgecolor=INK, zorder=4)
-            ax.plot(row.mean, y, "o", **circle)
-    is_loss = (table["mean"] < 0).all()
-    ax.set_xlabel("minus the test loss (bits)" if is_loss else TEST_ACCURACY)
-    ax.grid(axis="x")
-    return norms
-
-
 def _row_and_norm(arm: str) -> tuple[int, str]:
-    """Return the row of an arm in PLACES, and its only norm ("" if it has two)."""
+    """Return the row of an arm in `fig_card`, and its only norm."""
     n1, n2, further = Arm.parse(arm)
     if further or len({n1, n2} - {"None"}) > 1:
-        return 3, ""
+        return 3, TWO_NORMS
     if n1 == n2:
         return 2, n1
     return (0, n1) if n2 == "None" else (1, n2)

@@ -3,28 +3,23 @@
 Margins are fixed numbers: matplotlib needs longer to compute them than to draw everything else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from mambanorm.arms import PAPER_NORMS, Arm
-from mambanorm_study.figures.colours import BEST, COMBINATION, GREY, INDIGO, INK, norm_colour
+from mambanorm.arms import Arm
+from mambanorm_study.figures.colours import COMBINATION, GREY, INDIGO, INK, norm_colour
 from mambanorm_study.figures.diagrams import draw_block, draw_cells, moving_cells
 from mambanorm_study.figures.lessons import draw_row, mean_sd
 from mambanorm_study.figures.style import (
-    GRID_COLOURS,
     StudyFigure,
     finish,
     jitter,
     quick_figure,
-    sns,
     styled,
-    write_centred,
 )
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT
 from mambanorm_study.tables.norm_catalog import ArmFacts
@@ -48,11 +43,12 @@ def fig_norm_view(
     axes["cube"].set_title("shares a statistic" if cells.any() else "shares nothing", loc="center")
     axes["trials"].set_axis_off()
     axes["trials"].set_title("what moves the output of row 1?")
-    for i, (change, size) in enumerate(changes.items()):
-        line = dict(y=0.9 - i * 0.165, transform=axes["trials"].transAxes, color=INK, fontsize=8.5)
-        axes["trials"].text(0.02, s=change, va="center", **line)
-        moved = f"moves by {size:.0%}" if size >= CHANGE_LIMIT else "unmoved"
-        axes["trials"].text(0.98, s=moved, va="center", ha="right", **line)
+    trials = [
+        (change, f"moves by {size:.0%}" if size >= CHANGE_LIMIT else "unmoved")
+        for change, size in changes.items()
+    ]
+    widths = 0.68, 0.42
+    axes["trials"].table(trials, None, "left", widths, edges="open", bbox=(-0.05, 0, 1.1, 1))
     for key, values, title in (("x", x, "before"), ("y", y, "after")):
         limit = draw_row(axes[key], values[0].detach())
         axes[key].set(
@@ -79,18 +75,27 @@ NORM_PARTS = ("stem norm", "N1", "N2", "further", "final norm")
 def fig_arm_view(facts: ArmFacts, results: pd.DataFrame, *, note: str) -> StudyFigure:
     """Return the block of an arm, and its recorded test accuracy; the caption has the parameters.
 
-    results: one row a seed, columns scale, task, accuracy, chance, diverged. note: the text of the
-    panel if there is no result.
+    results: one row per seed, columns scale, task, score and chance (in per cent), diverged. note:
+    the text of the panel if there is no result.
     """
-    margins = dict(left=0.115, right=0.985, top=0.93, bottom=0.24, hspace=0.2)
+    margins = dict(left=0.13, right=0.985, top=0.93, bottom=0.24, hspace=0.2)
     fig, axes = quick_figure([["block"], ["results"]], height=5.4, margins=margins)
     draw_block(axes["block"], facts.arm, fontsize=9)
     ax, groups = axes["results"], list(results.groupby(["scale", "task"], sort=False))
-    _draw_seeds(ax, [runs for _, runs in groups])
+    for y, (_, runs) in enumerate(groups):
+        runs = runs.assign(y=y + jitter(len(runs), 0.5))
+        for diverged, dots in runs.groupby("diverged"):
+            marker = "X" if diverged else "o"
+            ax.plot(dots.score, dots.y, marker, color=INK, alpha=0.6, markersize=4)
+        ax.vlines(runs.score.mean(), y - 0.35, y + 0.35, color=COMBINATION, linewidth=2.2)
+        ax.vlines(runs.chance.mean(), y - 0.2, y + 0.2, color=GREY, linewidth=1)
+    ax.grid(visible=True, axis="x")
+    ax.grid(visible=False, axis="y")
+    ax.set(title="recorded test accuracy", xlabel="test accuracy (%)", xlim=(0, 100))
     ax.set_yticks(range(len(groups)), [f"{task}\n({scale})" for (scale, task), _ in groups])
     ax.set(ylabel="task (scale)", ylim=(max(len(groups), 1) - 0.4, -0.6))
     if not groups:
-        write_centred(ax, note)
+        ax.text(0.5, 0.5, note, transform=ax.transAxes, ha="center", va="center", color=GREY)
     norms = sum(facts.parameters.get(part, 0) for part in NORM_PARTS)
     arm = Arm.parse(facts.arm)
     return finish(
@@ -101,28 +106,14 @@ def fig_arm_view(facts: ArmFacts, results: pd.DataFrame, *, note: str) -> StudyF
         *(f"{part}: {count:,}" for part, count in facts.parameters.items()),
         f"one block, forward and backward: {facts.block_ms:.1f} ms, "
         f"without norms {facts.plain_ms:.1f} ms (timed here just now, one thread)",
-        "results: recorded, one dot a seed, line: mean, tick: chance, × diverged",
+        "results: recorded, one dot per seed, line: mean, tick: chance, × diverged",
     )
-
-
-def _draw_seeds(ax: Axes, rows: Sequence[pd.DataFrame]) -> None:
-    """Draw the runs of one arm on each task, one row a task: a dot a seed, their mean, chance."""
-    for y, runs in enumerate(rows):
-        percent, heights = 100 * runs.accuracy, y + jitter(len(runs), 0.5)
-        diverged = runs.diverged.to_numpy(bool)
-        ax.plot(percent[~diverged], heights[~diverged], "o", color=INK, alpha=0.6, markersize=4)
-        ax.plot(percent[diverged], heights[diverged], "X", color=INK, alpha=0.6, markersize=4)
-        ax.vlines(percent.mean(), y - 0.35, y + 0.35, color=COMBINATION, linewidth=2.2)
-        ax.vlines(100 * runs.chance.mean(), y - 0.2, y + 0.2, color=GREY, linewidth=1)
-    ax.grid(visible=True, axis="x")
-    ax.grid(visible=False, axis="y")
-    ax.set(title="recorded test accuracy", xlabel="test accuracy (%)", xlim=(0, 100))
 
 
 # Panel → its title.
 SCAN_TITLES = {
     "u": "input u",
-    "delta": "step size Δ",
+    "Δ": "step size Δ",
     "h": "states h",
     "y": "output y, the mean of the states",
 }
@@ -132,21 +123,19 @@ SCAN_TITLES = {
 def fig_scan_view(scan: HandScan, *, delta: float, a: float) -> StudyFigure:
     """Return input u, step size Δ, states h and output y of `tables.scan_by_hand`, by position."""
     margins = dict(left=0.07, right=0.985, top=0.87, bottom=0.19, hspace=0.5, wspace=0.2)
-    fig, axes = quick_figure([["u", "delta"], ["h", "y"]], height=4.8, margins=margins, sharex=True)
+    fig, axes = quick_figure([["u", "Δ"], ["h", "y"]], height=4.8, margins=margins, sharex=True)
     position = np.arange(1, len(scan.u) + 1)
-    for key, values, colour in (("u", scan.u, GREY), ("delta", scan.delta, INDIGO)):
-        axes[key].vlines(position, 0, values, color=colour, linewidth=1.5)
-        axes[key].plot(position, values, "o", markersize=3, color=colour)
-        axes[key].axhline(0, color=GREY, linewidth=0.7)
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(scan.states)))
-    for n, (state, colour) in enumerate(zip(scan.states, colours, strict=True), start=1):
-        axes["h"].plot(position, state, color=colour, label=f"state {n}, rate {n * a:.2g}")
+    for key, values, colour in (("u", scan.u, GREY), ("Δ", scan.delta, INDIGO)):
+        stems = axes[key].stem(position, values, linefmt=colour, basefmt=GREY)
+        stems.markerline.set_markersize(3)
+    states = [f"state {n}, rate {n * a:.2g}" for n in range(1, len(scan.states) + 1)]
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(states)))
+    axes["h"].set_prop_cycle(color=colours)
+    axes["h"].plot(position, scan.states.T, label=states)
+    axes["h"].legend(loc="upper right", fontsize=7.5)
     axes["y"].plot(position, scan.y, color=INK, linewidth=1.8)
     for key, title in SCAN_TITLES.items():
-        axes[key].set(title=title, ylabel=f"{'Δ' if key == 'delta' else key} (a.u.)")
-    for key in ("h", "y"):
-        axes[key].set_xlabel("position")
-    axes["h"].legend(loc="upper right", fontsize=7.5)
+        axes[key].set(title=title, xlabel="position", ylabel=f"{key} (a.u.)")
     slow, fast = float(scan.half_life[0]), float(scan.half_life[-1])
     return finish(
         fig,
@@ -155,49 +144,4 @@ def fig_scan_view(scan: HandScan, *, delta: float, a: float) -> StudyFigure:
         "each position keeps exp(−Δ·rate) of a state: "
         f"half is gone after {slow:.3g} steps (state 1) to {fast:.3g}",
         "no seed",
-    )
-
-
-@styled
-def fig_cell_view(
-    n1: str, n2: str, setting: str, cell: pd.DataFrame, means: pd.DataFrame
-) -> StudyFigure:
-    """Return the grid of recorded means with one framed cell, and the seeds of this cell.
-
-    setting: the task and its scale. cell: the runs of the framed arm (seed, accuracy, chance,
-    diverged). means: accuracies in per cent, N1 × N2.
-    """
-    margins = dict(left=0.095, right=0.985, top=0.87, bottom=0.2, wspace=0.26)
-    fig, axes = quick_figure([["grid", "seeds"]], height=4.4, margins=margins)
-    sns.heatmap(
-        means,
-        annot=True,
-        annot_kws=dict(color=INK, fontsize=8),
-        fmt=".1f",
-        cmap=GRID_COLOURS,
-        vmin=np.nanquantile(means, 0.1),
-        linewidths=2,
-        cbar=False,
-        ax=axes["grid"],
-    )
-    corner = PAPER_NORMS.index(n2) + 0.02, PAPER_NORMS.index(n1) + 0.03
-    axes["grid"].add_patch(Rectangle(corner, 0.96, 0.94, fill=False, edgecolor=BEST, linewidth=2.2))
-    axes["grid"].tick_params(length=0, rotation=0)
-    axes["grid"].grid(visible=False)
-    axes["grid"].set(title="mean test accuracy (%)", xlabel="N2", ylabel="N1")
-    _draw_seeds(axes["seeds"], [cell] if len(cell) else [])
-    result, seeds = "not recorded", "no seed"
-    if len(cell):
-        rank = 1 + int((means > 100 * cell.accuracy.mean()).sum(axis=None))
-        result = (
-            f"{100 * cell.accuracy.mean():.1f} % on average, place {rank} of {means.count().sum()}"
-        )
-        seeds = f"{len(cell)} seeds, {cell.diverged.sum()} diverged"
-    axes["seeds"].set(yticks=[], ylabel=f"seeds of {n1}→{n2}", ylim=(-1, 1))
-    return finish(
-        fig,
-        f"{n1}→{n2} on {setting}: {result}",
-        f"recorded, {seeds}",
-        "dots: seeds, line: their mean, tick: chance, × diverged (counted as chance)",
-        "at the learning rate with the best mean validation over its seeds",
     )

@@ -55,7 +55,7 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> StudyFigure:
         fig,
         "Gradient descent on features of different scale",
         caption,
-        "lines of equal loss · red: one dot a step, from the square until 99 % of the way down",
+        "lines of equal loss · red: one dot per step, from the square until 99 % of the way down",
     )
 
 
@@ -117,7 +117,7 @@ def fig_memory(delta: Tensor, A: Tensor) -> StudyFigure:
 
 @styled
 def fig_parts(frame: pd.DataFrame) -> StudyFigure:
-    """Return the test accuracy of one-block models that lack one part, one panel a task.
+    """Return the test accuracy of one-block models that lack one part, one panel per task.
 
     A bar is the mean ± one standard deviation, a dot is a seed, the dotted line is chance.
     """

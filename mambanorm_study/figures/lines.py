@@ -114,7 +114,7 @@ def fig_over(
     for each seed.
 
     panel: a column; each of its values has a panel. band: a key of BANDS, drawn around the lines.
-    x_label: None = the name of the column in NAMES. Batch sizes and learning rates have a
+    x_label: "" = the name of the column in NAMES. Batch sizes and learning rates have a
     logarithmic axis. A column `chance`, in per cent, is drawn as a dotted line.
     """
     check_frame(frame, (x, by, value))
@@ -155,7 +155,7 @@ def fig_over(
 
 @styled
 def fig_curves(curves: dict[str, pd.DataFrame], caption: str) -> StudyFigure:
-    """Return training loss and validation accuracy over the steps, one line a label.
+    """Return training loss and validation accuracy over the steps, one line per label.
 
     curves: label (usually an arm) → StoredRun.curves. A cross marks the end of a run with a
     non-finite loss. Losses are cut at 1.5 times the highest first loss.
@@ -198,7 +198,7 @@ TWINS = {"wrong": dict(color=NO_NORM, linestyle="--"), "right": dict(color=COMBI
 def fig_mistakes(
     runs: Mapping[int, pd.DataFrame], titles: Mapping[int, str], units: Mapping[int, str]
 ) -> StudyFigure:
-    """Return the training loss with a mistake and without it, one panel a mistake.
+    """Return the training loss with a mistake and without it, one panel per mistake.
 
     The text below a panel gives what both measure on the test set. runs: number of the mistake →
     the frame of `advice.mistake_runs`. units: number → the unit of its column `measured`.
@@ -219,6 +219,6 @@ def fig_mistakes(
         fig,
         "Mistakes (red, dashed) beside their mended twins (blue)",
         seeds_note(every),
-        "one line a seed" if every.seed.nunique() > 1 else "single runs",
+        "one line per seed" if every.seed.nunique() > 1 else "single runs",
         "below: means of the tests",
     )

@@ -1,4 +1,4 @@
-"""Panels of test accuracy, one a task, with the mean and the seeds of each arm.
+"""Panels of test accuracy, one per task, with the mean and the seeds of each arm.
 
 `fresh` is a run frame of the reader's own runs (`mambanorm.replicate`), drawn as white diamonds.
 """
@@ -52,7 +52,10 @@ def scored_fresh(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame
 
 
 def task_panels(runs: pd.DataFrame, *, chance: bool = True, height: float = 4.0):
-    """Return a figure with one titled panel a task, and task → axes. chance: draw it as dots."""
+    """Return a figure with one panel per task, and its axes by task.
+
+    chance: draw a dotted line at the accuracy of chance.
+    """
     tasks = runs.task.unique()
     fig, axes = panel_grid(len(tasks), 3, row=height)
     panels = dict(zip(tasks, axes, strict=True))
@@ -87,7 +90,8 @@ def arm_panels(
     runs: from `scored`, with the columns `tick` (one of `ticks` on the x axis, which is named
     `label`), `group`, and `norm`, which gives the colour. groups: group → style of its means.
     apart: distance between the groups at one tick. bar: draw a mean as a bar with its standard
-    deviation instead of a large dot. join: a column; a line connects the means that share its value.
+    deviation instead of a large dot. join: a column; lines connect the means of rows with the same
+    value in this column.
     """
     fig, panels = task_panels(runs, chance=bar)
     offsets = dict(zip(groups, jitter(len(groups), apart), strict=True))

@@ -24,7 +24,7 @@ INTRODUCTION = (
     r"An activation has $B$ rows (of a batch), $L$ positions (of a sequence) and $D$ channels; "
     "$n$, $l$ and $c$ count them.",
     r"A norm takes statistics $\mu$, $\sigma^2$ over some of the activation's cells and divides by "
-    r"$\sigma$; $\gamma$ and $\beta$ are learned, one a channel.",
+    r"$\sigma$; $\gamma$ and $\beta$ are learned, one per channel.",
     "Dark and hatched: the cells on which the output of the front cell, top right, depends in "
     "training.",
     "A norm that looks along $L$ sees the future: fine where a whole sequence is read, cheating in "

@@ -1,18 +1,25 @@
-"""The explorers: a norm, the block and its scan, and the 6×6 grid of recorded results."""
+"""The explorers: controls above one picture that follows them.
 
+JupyterLab and voila show the widget. GitHub, the report and an untrusted notebook show the picture
+alone, as a PNG.
+"""
+
+import gc
+from collections.abc import Callable
 from functools import lru_cache, partial
+from html import escape
 
 import ipywidgets as w
 import pandas as pd
 import torch
 from ipywidgets.widgets.widget_description import DescriptionStyle
+from traitlets import Unicode
 
-from mambanorm.arms import MORE_SITES, PAPER_NORMS, PRESETS, SYMBOLS, Arm
+from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
 from mambanorm.norms import NORMS
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.figures.explorers import (
     fig_arm_view,
-    fig_cell_view,
     fig_norm_view,
     fig_scan_view,
 )
@@ -23,7 +30,59 @@ from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 from mambanorm_study.tables.norm_catalog import arm_facts
 from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
-from mambanorm_study.widgets.explorer import Explorer
+
+
+class Picture(w.Image):
+    """An image whose `tooltip` is its alternative text.
+
+    Image lacks a description, and ipywidgets shows tooltips only of widgets that have one.
+    """
+
+    description = Unicode("").tag(sync=True)
+
+
+class Explorer(w.VBox):
+    """Controls above the figure that `draw` makes of their values.
+
+    draw: called with the value of each control by name. If it raises ValueError, its message is
+    shown and the last picture stays.
+    """
+
+    def __init__(self, draw: Callable[..., StudyFigure], **controls: w.Widget):
+        self.controls, self._draw = controls, draw
+        self.picture = Picture(format="png", layout=w.Layout(max_width="100%"))
+        self.picture.add_class("mambanorm-picture")
+        self.message = w.HTML()
+        for control in controls.values():
+            control.observe(self._redraw, "value")
+        # controls wrap to a second row, because sliders in one row would lose their tracks
+        row = w.HBox(list(controls.values()), layout=w.Layout(flex_flow="row wrap"))
+        super().__init__([row, self.message, self.picture])
+        self.add_class("mambanorm-explorer")
+        gc.freeze()  # drawing triggers the garbage collector, which would visit all of torch
+        self._redraw()
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The value of each control, by name."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def _redraw(self, *_) -> None:
+        """Show the picture of the current values."""
+        try:
+            self.figure = self._draw(**self.values)
+        except ValueError as error:
+            self.message.value = f"<p>{escape(str(error))}</p>"
+            return
+        self.message.value = ""
+        png, words = self.figure._repr_png_(1.0), self.figure.get_label()
+        with self.picture.hold_sync():
+            self.picture.value, self.picture.tooltip = png, words
+
+    def _repr_mimebundle_(self, **options):
+        png, metadata = self.figure._repr_mimebundle_()
+        return {**super()._repr_mimebundle_(**options), **png}, metadata
+
 
 # Options of every slider: its name and its number take half of the width.
 SLIDER = dict(continuous_update=False, layout=dict(width="380px", max_width="100%"))
@@ -39,8 +98,9 @@ def _draw_norm(norm: str, training: bool, offset: float, spread: float) -> Study
 
 
 def explore_norms() -> Explorer:
-    """Pick a norm and its mode, move the channels' means and spreads: the cube of the cells that
-    share a statistic, a row before and after the norm, and what leaves the output unmoved.
+    """Choose a norm and its mode, and the means and spreads of the channels. The picture shows
+    which cells share a statistic, one row of the batch before and after the norm, and which changes
+    of the input change the output.
     """
     return Explorer(
         _draw_norm,
@@ -59,6 +119,37 @@ NAMED = {
 }
 
 
+# (scale, task): recorded tasks whose score is an accuracy and that a Mamba block learns.
+TASKS = (
+    ("evening", RECORDED_TASKS[0]),
+    ("quick", "digits"),
+    ("quick", "listops"),
+    ("quick", "digits_images"),
+)
+COLUMNS = ["score", "chance", "diverged", "run_id"]
+
+
+@lru_cache(4)
+def evidence(scale: str) -> Evidence:
+    """Return the recorded results of a scale."""
+    return Evidence(recorded(scale), scale)
+
+
+def recorded_arm(arm: str) -> pd.DataFrame:
+    """Return the recorded runs of an arm at its best learning rate, one row per task and seed.
+
+    Columns: scale, task and COLUMNS. score: test accuracy in per cent; that of a diverged run is
+    `chance`. The frame is empty if the arm is not recorded.
+    """
+    tasks = []
+    for scale, task in TASKS:
+        runs = evidence(scale).of_arms([arm], task)
+        if not runs.missing:
+            values = {name: runs.columns[name][0] for name in COLUMNS}
+            tasks.append(pd.DataFrame(values).assign(scale=scale, task=task))
+    return pd.concat(tasks) if tasks else pd.DataFrame(columns=["scale", "task", *COLUMNS])
+
+
 def _draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
     published = NAMED.get(preset)
     arm = str(published.arm if published else Arm(n1, n2, more))
@@ -70,8 +161,9 @@ def _draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
 
 
 def explore_block() -> Explorer:
-    """Pick N1, N2 and the norms at further sites, or a published model instead of your own: the
-    diagram, the parameters of every part, the time of a block, and the recorded accuracy of the arm.
+    """Choose N1, N2 and the norms at further sites, or a published model. The picture shows the
+    block and the recorded accuracy of its arm; the caption gives the parameters of every part and
+    the time of one block.
     """
     # all menus share one layout and one style, because a notebook stores the state of each
     layout, style = w.Layout(width="180px"), DescriptionStyle(description_width="64px")
@@ -95,8 +187,8 @@ def _draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFig
 
 
 def explore_scan() -> Explorer:
-    """Move Δ and the decay rate, choose an input, let Δ follow the input: what the states keep and
-    forget.
+    """Choose an input, Δ and the decay rate, and whether Δ follows the input. The picture shows
+    what the states keep of the input and what they forget.
     """
     log_slider = partial(w.FloatLogSlider, max=1, step=0.05, readout_format=".3g", **SLIDER)
     return Explorer(
@@ -105,79 +197,6 @@ def explore_scan() -> Explorer:
         delta=log_slider(0.2, min=-2, description="Δ"),
         a=log_slider(1.0, min=-1, description="rate |A|"),
         selective=w.Dropdown(
-            options={"the same everywhere": False, "follows the input": True}, description="Δ is"
+            options={"follows the input": True, "the same everywhere": False}, description="Δ is"
         ),
-    )
-
-
-# Scale → recorded tasks whose score is an accuracy and that a Mamba block learns.
-TASKS = {"evening": RECORDED_TASKS[:1], "quick": ("digits", "listops", "digits_images")}
-SETTINGS = {f"{task} ({scale})": (scale, task) for scale, tasks in TASKS.items() for task in tasks}
-COLUMNS = ["scale", "task", "arm", "seed", "accuracy", "chance", "diverged", "run_id"]
-
-
-@lru_cache(4)
-def evidence(scale: str) -> Evidence:
-    """Return the recorded results of a scale."""
-    return Evidence(recorded(scale), scale)
-
-
-def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
-    """Return the recorded runs of one arm at its best learning rate, one row a seed (COLUMNS).
-
-    Accuracy and chance are fractions. A diverged run has the accuracy of chance. The frame is empty
-    if the arm is not recorded.
-    """
-    arm = str(Arm.parse(arm))
-    runs = evidence(scale).of_arms([arm], task)
-    if runs.missing:
-        return pd.DataFrame(columns=COLUMNS)
-    columns = {name: values[0] for name, values in runs.columns.items()}
-    return pd.DataFrame(
-        dict(
-            scale=scale,
-            task=task,
-            arm=arm,
-            seed=runs.seeds,
-            accuracy=columns["score"] / 100,
-            chance=columns["chance"] / 100,
-            diverged=columns["diverged"] > 0,
-            run_id=columns["run_id"],
-        )
-    )
-
-
-def recorded_arm(arm: str) -> pd.DataFrame:
-    """Return `recorded_cell` of every task of TASKS."""
-    cells = [recorded_cell(scale, task, arm) for scale, task in SETTINGS.values()]
-    return pd.concat([cell for cell in cells if len(cell)] or cells[:1], ignore_index=True)
-
-
-@lru_cache(8)
-def grid_means(scale: str, task: str) -> pd.DataFrame:
-    """Return the mean recorded accuracies in per cent, N1 × N2; NaN if a pair is not recorded."""
-    means = {
-        n2: [
-            100 * recorded_cell(scale, task, f"{n1}>SSM>{n2}").accuracy.mean() for n1 in PAPER_NORMS
-        ]
-        for n2 in PAPER_NORMS
-    }
-    return pd.DataFrame(means, index=PAPER_NORMS, dtype=float)
-
-
-def _draw_cell(setting: str, n1: str, n2: str) -> StudyFigure:
-    scale, task = SETTINGS[setting]
-    cell = recorded_cell(scale, task, f"{n1}>SSM>{n2}")
-    return fig_cell_view(n1, n2, setting, cell, grid_means(scale, task))
-
-
-def explore_grid() -> Explorer:
-    """Choose a cell of the grid, N1 by N2: its mean among all pairs, its seeds, and how often it
-    diverged.
-    """
-    return Explorer(
-        _draw_cell,
-        setting=w.Dropdown(value="digits (quick)", options=list(SETTINGS), description="task"),
-        n1=w.Dropdown(value="RMSN", options=PAPER_NORMS, description="N1"),
-        n2=w.Dropdown(value="GN", options=PAPER_NORMS, description="N2"),
     )

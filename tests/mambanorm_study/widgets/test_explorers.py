@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 from ipywidgets import Dropdown
-from matplotlib.patches import Rectangle
 from PIL import Image
 
-from mambanorm.arms import PAPER_NORMS, PRESETS
+from mambanorm.arms import PRESETS
 from mambanorm.block import MambaBlock
 from mambanorm_study import widgets
 from mambanorm_study.cli.main import main
@@ -24,13 +23,11 @@ from mambanorm_study.runs.grid import base_config
 from mambanorm_study.tables.norm_catalog import arm_facts
 from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
 from mambanorm_study.widgets import page
-from mambanorm_study.widgets.explorer import Explorer
 from mambanorm_study.widgets.explorers import (
-    COLUMNS,
     CUSTOM,
     NAMED,
+    Explorer,
     recorded_arm,
-    recorded_cell,
 )
 from tests.mambanorm_study.figures.test_figures import assert_labelled
 
@@ -85,7 +82,7 @@ def test_every_explorer_is_one_labelled_picture_with_an_alternative_text(make, m
     assert len(metadata["image/png"]["alt"]) > 40
     assert "seed" in metadata["image/png"]["alt"]
     assert len([child for child in explorer.children if child is explorer.picture]) == 1
-    assert_labelled(explorer.first)
+    assert_labelled(explorer.figure)
 
 
 # norms
@@ -121,10 +118,10 @@ def test_the_parameters_of_every_place_add_up_to_the_model():
 def test_recorded_accuracies_are_those_of_the_recorded_rows():
     from mambanorm_study.runs.recorded_results import recorded
 
-    cell = recorded_cell("quick", "digits", "RMSN>SSM>GN")
+    cell = recorded_arm("RMSN>SSM>GN").query("scale == 'quick' and task == 'digits'")
     rows = recorded("quick").set_index("run_id").loc[cell.run_id]
     assert len(cell) == rows.seed.nunique() == len(rows)
-    assert np.allclose(cell.accuracy, rows.test_accuracy)
+    assert np.allclose(cell.score, 100 * rows.test_accuracy)
     assert rows.lr.nunique() == 1
     assert set(rows.arm) == {"RMSN>SSM>GN"}
 
@@ -133,7 +130,6 @@ def test_an_arm_that_is_not_recorded_says_so():
     explorer = widgets.explore_block()
     absent = recorded_arm("Derf>SSM>DyT")
     assert absent.empty
-    assert list(absent.columns) == COLUMNS
     assert "this arm is not recorded" in texts(
         explorer._draw(**explorer.values | {"n1": "Derf", "n2": "DyT"})
     )
@@ -197,22 +193,6 @@ def test_where_delta_follows_the_input_a_state_holds_still_while_nothing_comes_i
     scan = scan_by_hand([0, 2, 0, 0, 0, 1, 0], delta=0.5, a=1.0, selective=True)
     assert scan.delta.tolist() == [0, 0.5, 0, 0, 0, 0.25, 0]
     assert len(set(scan.states[0, 1:5].tolist())) == 1
-
-
-# the grid
-
-
-def test_the_chosen_pair_is_framed_in_the_grid_of_recorded_means():
-    explorer = widgets.explore_grid()
-    explorer.controls["n1"].value, explorer.controls["n2"].value = "IN", "LN"
-    assert "IN→LN on digits" in explorer.picture.tooltip
-    grid = explorer._draw(**explorer.values).axes[0]
-    (frame,) = [patch for patch in grid.patches if isinstance(patch, Rectangle)]
-    cell = PAPER_NORMS.index("LN"), PAPER_NORMS.index("IN")
-    assert (int(frame.get_x()), int(frame.get_y())) == cell
-    mean = 100 * recorded_cell("quick", "digits", "IN>SSM>LN").accuracy.mean()
-    texts_of_cells = {tuple(map(int, text.get_position())): text.get_text() for text in grid.texts}
-    assert texts_of_cells[cell] == f"{mean:.1f}"
 
 
 # the page
