@@ -1,7 +1,8 @@
 """The explorers: controls above one picture that follows them.
 
 JupyterLab and voila show the widget. GitHub, the report and an untrusted notebook show the picture
-alone, as a PNG.
+alone, as a PNG. Each explorer is two functions: one draws the picture of the controls' values, one
+makes the controls. Pictures must be drawn quickly, so they are `quick_figure`s.
 """
 
 import gc
@@ -10,22 +11,20 @@ from functools import lru_cache, partial
 from html import escape
 
 import ipywidgets as w
+import matplotlib
+import numpy as np
 import pandas as pd
-import torch
 from ipywidgets.widgets.widget_description import DescriptionStyle
 from traitlets import Unicode
 
 from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
 from mambanorm.norms import NORMS
 from mambanorm_study.claims.evidence import Evidence
-from mambanorm_study.figures.explorers import (
-    fig_arm_view,
-    fig_norm_view,
-    fig_scan_view,
-)
-from mambanorm_study.figures.lessons import example_batch
-from mambanorm_study.figures.style import StudyFigure
-from mambanorm_study.lessons.invariance import CHANGES, output_change, prepared_norm
+from mambanorm_study.figures.colours import COMBINATION, GREY, INDIGO, INK, norm_colour
+from mambanorm_study.figures.diagrams import draw_block, draw_cells, moving_cells
+from mambanorm_study.figures.lessons import draw_row, example_batch, mean_sd
+from mambanorm_study.figures.style import StudyFigure, finish, jitter, quick_figure, styled
+from mambanorm_study.lessons.invariance import CHANGE_LIMIT, CHANGES, output_change, prepared_norm
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 from mambanorm_study.tables.norm_catalog import arm_facts
@@ -88,13 +87,42 @@ class Explorer(w.VBox):
 SLIDER = dict(continuous_update=False, layout=dict(width="380px", max_width="100%"))
 
 
-def _draw_norm(norm: str, training: bool, offset: float, spread: float) -> StudyFigure:
+@styled
+def draw_norm(norm: str, training: bool, offset: float, spread: float) -> StudyFigure:
+    """Return the cells that share a statistic, and one row of a batch before and after the norm."""
     x = example_batch(offset=offset, spread=spread)
     prepared = prepared_norm(norm, x, training=training)
-    with torch.no_grad():
-        y = prepared(x)
-    changes = {name: output_change(prepared, name, x) for name in CHANGES}
-    return fig_norm_view(norm, x, y, changes, training=training)
+    changes = {change: output_change(prepared, change, x) for change in CHANGES}
+    trials = [
+        (change, f"moves by {size:.0%}" if size >= CHANGE_LIMIT else "unmoved")
+        for change, size in changes.items()
+    ]
+    margins = dict(left=0.02, right=0.985, top=0.85, bottom=0.2, hspace=0.3, wspace=0.24)
+    layout = [["cube", "before", "after"], ["trials", "before", "after"]]
+    fig, axes = quick_figure(layout, height=4.2, margins=margins, width_ratios=(0.95, 1, 1))
+    cells = moving_cells(norm, training=training)
+    draw_cells(axes["cube"], cells, norm_colour(norm))
+    axes["cube"].set_title("shares a statistic" if cells.any() else "shares nothing", loc="center")
+    axes["trials"].set_axis_off()
+    axes["trials"].set_title("what moves the output of row 1?")
+    widths = 0.68, 0.42
+    axes["trials"].table(trials, None, "left", widths, edges="open", bbox=(-0.05, 0, 1.1, 1))
+    for key, values in (("before", x), ("after", prepared(x).detach())):
+        limit = draw_row(axes[key], values[0])
+        axes[key].set(
+            title=f"{key}: row 1, colours ±{limit:.1f}",
+            xlabel=f"position\nall values: {mean_sd(values)}",
+            ylabel="channel",
+        )
+    rows, length, channels = x.shape
+    return finish(
+        fig,
+        f"{norm}, {'train' if training else 'eval'} mode",
+        f"a made-up batch of {rows} rows, {length} positions, {channels} channels (seed 0)",
+        "cube: the cells on which the front cell, top right, depends",
+        "tried on this batch: the change of row 1's first half over its size; "
+        f"unmoved: less than {CHANGE_LIMIT:.0%}",
+    )
 
 
 def explore_norms() -> Explorer:
@@ -103,20 +131,12 @@ def explore_norms() -> Explorer:
     of the input change the output.
     """
     return Explorer(
-        _draw_norm,
+        draw_norm,
         norm=w.Dropdown(value="LN", options=list(NORMS), description="norm"),
         training=w.Dropdown(options={"train": True, "eval": False}, description="mode"),
         offset=w.FloatSlider(2, min=0, max=10, step=0.5, description="means", **SLIDER),
         spread=w.FloatSlider(3, min=0, max=6, step=0.5, description="spreads", **SLIDER),
     )
-
-
-ABSENT = "this arm is not recorded:\nmambanorm sweep --arms trains it"
-CUSTOM = "your own"
-# Mamba's original arm, the paper's proposals, and published models with norms at further sites.
-NAMED = {
-    name: preset for name, preset in PRESETS.items() if preset.arm.more or preset.section == "4.5"
-}
 
 
 # (scale, task): recorded tasks whose score is an accuracy and that a Mamba block learns.
@@ -150,14 +170,57 @@ def recorded_arm(arm: str) -> pd.DataFrame:
     return pd.concat(tasks) if tasks else pd.DataFrame(columns=["scale", "task", *COLUMNS])
 
 
-def _draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
+CUSTOM = "your own"
+# Mamba's original arm, the paper's proposals, and published models with norms at further sites.
+NAMED = {
+    name: preset for name, preset in PRESETS.items() if preset.arm.more or preset.section == "4.5"
+}
+
+
+@styled
+def draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
+    """Return the block of an arm, and its recorded test accuracy; the caption has the parameters.
+
+    preset: a name in NAMED, which replaces the arm of the other arguments; or CUSTOM.
+    """
     published = NAMED.get(preset)
-    arm = str(published.arm if published else Arm(n1, n2, more))
+    arm = published.arm if published else Arm(n1, n2, more)
     weightless = bool(published and published.options)
-    results = recorded_arm(arm)
+    results = recorded_arm(str(arm))
     if weightless:  # only norms with weights are recorded
         results = results.iloc[:0]
-    return fig_arm_view(arm_facts(arm, weightless=weightless), results, note=ABSENT)
+    margins = dict(left=0.13, right=0.985, top=0.93, bottom=0.24, hspace=0.2)
+    fig, axes = quick_figure([["block"], ["results"]], height=5.4, margins=margins)
+    draw_block(axes["block"], arm, fontsize=9)
+    ax, tasks = axes["results"], list(results.groupby(["scale", "task"], sort=False))
+    for y, (_, runs) in enumerate(tasks):
+        runs = runs.assign(y=y + jitter(len(runs), 0.5))
+        for diverged, dots in runs.groupby("diverged"):
+            marker = "X" if diverged else "o"
+            ax.plot(dots.score, dots.y, marker, color=INK, alpha=0.6, markersize=4)
+        ax.vlines(runs.score.mean(), y - 0.35, y + 0.35, color=COMBINATION, linewidth=2.2)
+        ax.vlines(runs.chance.mean(), y - 0.2, y + 0.2, color=GREY, linewidth=1)
+    ax.grid(visible=True, axis="x")
+    ax.grid(visible=False, axis="y")
+    ax.set_yticks(range(len(tasks)), [f"{task}\n({scale})" for (scale, task), _ in tasks])
+    ax.set(xlim=(0, 100), ylim=(max(len(tasks), 1) - 0.4, -0.6), ylabel="task (scale)")
+    ax.set(title="recorded test accuracy", xlabel="test accuracy (%)")
+    if not tasks:
+        absent = "this arm is not recorded:\nmambanorm sweep --arms trains it"
+        ax.text(0.5, 0.5, absent, color=GREY, transform=ax.transAxes, ha="center", va="center")
+    facts = arm_facts(str(arm), weightless=weightless)
+    layers = ("stem", "mixers", "head")
+    norms = sum(count for part, count in facts.parameters.items() if part not in layers)
+    return finish(
+        fig,
+        f"The model of arm {arm.label if arm.more else arm}",
+        f"model of the digits: {facts.n_layers} blocks, width {facts.d_model}",
+        f"{norms:,} of {facts.total:,} parameters are norms' ({100 * norms / facts.total:.2g} %)",
+        *(f"{part}: {count:,}" for part, count in facts.parameters.items()),
+        f"one block, forward and backward: {facts.block_ms:.1f} ms, "
+        f"without norms {facts.plain_ms:.1f} ms (timed here just now, one thread)",
+        "results: recorded, one dot per seed, line: mean, tick: chance, × diverged",
+    )
 
 
 def explore_block() -> Explorer:
@@ -173,7 +236,7 @@ def explore_block() -> Explorer:
         for site, tip in MORE_SITES.items()
     }
     return Explorer(
-        _draw_arm,
+        draw_arm,
         n1=menu(value="RMSN", options=list(NORMS), description="N1"),
         n2=menu(value="GN", options=list(NORMS), description="N2"),
         **sites,
@@ -181,9 +244,34 @@ def explore_block() -> Explorer:
     )
 
 
-def _draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFigure:
+@styled
+def draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFigure:
+    """Return input u, step size Δ, states h and output y of `scan_by_hand`, by position."""
     scan = scan_by_hand(INPUTS[source], delta, a, selective=selective)
-    return fig_scan_view(scan, delta=delta, a=a)
+    margins = dict(left=0.07, right=0.985, top=0.87, bottom=0.19, hspace=0.5, wspace=0.2)
+    fig, axes = quick_figure([["u", "Δ"], ["h", "y"]], height=4.8, margins=margins, sharex=True)
+    position = np.arange(1, len(scan.u) + 1)
+    for key, values, colour in (("u", scan.u, GREY), ("Δ", scan.delta, INDIGO)):
+        stems = axes[key].stem(position, values, linefmt=colour, basefmt=GREY)
+        stems.markerline.set_markersize(3)
+    states = [f"state {n}, rate {n * a:.2g}" for n in range(1, len(scan.states) + 1)]
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(states)))
+    axes["h"].set_prop_cycle(color=colours)
+    axes["h"].plot(position, scan.states.T, label=states)
+    axes["h"].legend(loc="upper right", fontsize=7.5)
+    axes["y"].plot(position, scan.y, color=INK, linewidth=1.8)
+    titles = "input u", "step size Δ", "states h", "output y, the mean of the states"
+    for (key, ax), title in zip(axes.items(), titles, strict=True):
+        ax.set(title=title, xlabel="position", ylabel=f"{key} (a.u.)")
+    slow, fast = float(scan.half_life[0]), float(scan.half_life[-1])
+    return finish(
+        fig,
+        "A scan by hand",
+        f"h ← exp(−Δ·rate)·h + Δ·u, with Δ = {delta:.3g} at most",
+        "each position keeps exp(−Δ·rate) of a state: "
+        f"half is gone after {slow:.3g} steps (state 1) to {fast:.3g}",
+        "no seed",
+    )
 
 
 def explore_scan() -> Explorer:
@@ -192,7 +280,7 @@ def explore_scan() -> Explorer:
     """
     log_slider = partial(w.FloatLogSlider, max=1, step=0.05, readout_format=".3g", **SLIDER)
     return Explorer(
-        _draw_scan,
+        draw_scan,
         source=w.Dropdown(value="two impulses", options=list(INPUTS), description="input"),
         delta=log_slider(0.2, min=-2, description="Δ"),
         a=log_slider(1.0, min=-1, description="rate |A|"),
