@@ -41,7 +41,6 @@ from mambanorm_study.figures.style import (
     jitter,
     new_figure,
     short,
-    sns,
     styled,
     write_above,
 )
@@ -56,7 +55,6 @@ from mambanorm_study.tables.run_tables import (
     summarize,
 )
 
-NONE = "None>SSM>None"
 GROUPS = {"no norm": NO_NORM, "single norm": SINGLE, "combination": COMBINATION}
 
 
@@ -174,7 +172,7 @@ def fig_position(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> S
     """
     arms = [arm for norm in NORM_CHOICES for arm in (f"{norm}>SSM>None", f"None>SSM>{norm}")]
     return _beside_paper(
-        scored(frame, [NONE, *arms]),
+        scored(frame, ["None>SSM>None", *arms]),
         fresh,
         NORM_CHOICES,
         {"before the SSM": dict(alpha=0.4), "after the SSM": dict(alpha=0.9)},
@@ -226,8 +224,12 @@ def fig_n2_box(frame: pd.DataFrame) -> StudyFigure:
     means["percent"] = 100 * means["mean"]
     for task, ax in panels.items():
         _draw_boxes(ax, means[means.task == task])
-    legend = dict(loc="outside right center", title="N₁, before the SSM", title_fontsize=8.5)
-    fig.legend(*fig.axes[0].get_legend_handles_labels(), **legend)
+    fig.legend(
+        *fig.axes[0].get_legend_handles_labels(),
+        loc="outside right center",
+        title="N₁, before the SSM",
+        title_fontsize=8.5,
+    )
     return finish(
         fig,
         "Which norm after the SSM, whatever stands before?",
@@ -238,18 +240,14 @@ def fig_n2_box(frame: pd.DataFrame) -> StudyFigure:
 
 def _draw_boxes(ax: Axes, means: pd.DataFrame) -> None:
     """Draw a box for each N2 and, in it, a dot for each N1."""
-    sns.boxplot(
-        means,
-        x="n2",
-        y="percent",
-        order=NORM_CHOICES,
-        color="white",
-        linecolor=INK,
-        width=0.66,
+    ax.boxplot(
+        [means.percent[means.n2 == n2] for n2 in NORM_CHOICES],
+        positions=range(len(NORM_CHOICES)),
+        widths=0.66,
         whis=(0, 100),
         showmeans=True,
         meanprops=dict(marker="x", markeredgecolor=INK),
-        ax=ax,
+        medianprops=dict(color=INK),
     )
     for n1, shift in zip(NORM_CHOICES, jitter(len(NORM_CHOICES), 0.5), strict=True):
         rows = means[means.n1 == n1]

@@ -1,4 +1,4 @@
-"""Comparisons of arms: the N1 × N2 grid, paired differences, and a norm among all others.
+"""Comparisons of arms: the N1 × N2 grid, paired differences, and one norm among all norms.
 
 `fresh` is a run frame of the reader's own runs, from `mambanorm.replicate`.
 """
@@ -127,7 +127,7 @@ def fig_pairs(
         "Paired differences",
         caption,
         f"large dots: means, {lines}small dots: seeds",
-        "blue: above zero, red: below, grey and open: the interval holds zero" if lines else "",
+        "blue: above zero, red: below, grey and open: the interval contains zero" if lines else "",
         "not corrected for several comparisons" if len(table) > 1 else "",
         "differences within a seed",
         fresh_note(fresh) if any(fresh_differences) else "",
@@ -138,8 +138,17 @@ def _draw_pairs(ax: Axes, task: str, rows: pd.DataFrame) -> bool:
     """Draw the differences of one task, one row per pair. Return True if an interval is cut."""
     for y, row in enumerate(rows.itertuples()):
         is_open = row.colour == GREY
-        interval = row.difference, row.low, row.high
-        draw_estimate(ax, y, *interval, row.colour, row.per_seed, row.fresh, is_open=is_open)
+        draw_estimate(
+            ax,
+            y,
+            row.difference,
+            row.low,
+            row.high,
+            row.colour,
+            row.per_seed,
+            row.fresh,
+            is_open=is_open,
+        )
     difference_axis(ax)
     furthest_seed = np.abs(np.concatenate(rows.per_seed.tolist())).max(initial=0)
     # the interval of two seeds is so wide that it would hide the seeds
@@ -174,10 +183,10 @@ def _fresh_differences(fresh: pd.DataFrame | None, row) -> list[float]:
 def fig_site_gains(
     table: pd.DataFrame, caption: str, *, fresh: pd.DataFrame | None = None
 ) -> StudyFigure:
-    """Return what a norm at each further site gains over Mamba's arm RMSN→None, one panel per task.
+    """Return what a norm at one further site gains over Mamba's arm RMSN→None, one panel per task.
 
-    table: rows of `contrasts.site_gains`. caption: scale and seeds. A marker, one for each norm, is
-    the mean with its 95 % t-interval; it is filled if the interval excludes zero. Small dots are
+    table: rows of `contrasts.site_gains`. caption: scale and seeds. Each norm has its marker, which
+    is the mean with its 95 % t-interval, and filled if the interval excludes zero. Small dots are
     seeds, diamonds are gains of the fresh runs. Raises ValueError for a table without rows.
     """
     if table.empty:
@@ -198,16 +207,16 @@ def fig_site_gains(
         ax.set_title(task)
     axes[0, 0].set_yticks(range(len(sites)), [SYMBOLS.get(site, site) for site in sites])
     axes[0, 0].set(ylabel="site", ylim=(len(sites) - 0.5, -0.5))
-    _norm_legend(fig, norms, title="norm there")
+    _norm_legend(fig, norms, title="norm at the site")
     return finish(
         fig,
         "One more norm in RMSN→None, site by site",
         caption,
-        "right of the line: better than without",
-        "filled: the interval does not hold zero",
+        "right of the line: better with the norm than without it",
+        "filled: the interval excludes zero",
         "small dots: seeds",
         fresh_note(fresh),
-        "not corrected for so many comparisons" if len(table) > len(panels) else "",
+        "not corrected for several comparisons" if len(table) > len(panels) else "",
     )
 
 
@@ -244,12 +253,13 @@ def fig_card(
     title: str = "",
     lines: Sequence[str] = (),
 ) -> StudyFigure:
-    """Return the mean of every arm, in a row for where its norm is, one panel per task.
+    """Return the mean test accuracy of every arm, one panel per task.
 
-    means: task → columns arm and mean. name: the norm whose arms are circled. Arms of two norms are
-    grey dots. lines: sentences below the title, for a card that is shown alone.
+    The row of a dot says where the arm has its norm; arms of two norms are grey. means: task →
+    frame with the columns arm and mean. name: the norm whose arms are circled. lines: sentences
+    below the title, for a card that is shown alone.
     """
-    title = title or f"{name} among the norms that are recorded"
+    title = title or f"{name} among the recorded norms"
     heading = "\n".join([title, *(textwrap.fill(line, 90) for line in lines)])
     height = 3.1 + 0.19 * heading.count("\n")
     fig, axes = new_figure(1, len(means), height=height, sharey=True)
@@ -267,7 +277,7 @@ def fig_card(
         ax.set(title=task, xlabel="minus the test loss (bits)" if is_loss else TEST_ACCURACY)
         ax.grid(axis="x")
     axes[0, 0].set_yticks(range(4), ["before", "after", "both", TWO_NORMS])
-    axes[0, 0].set(ylim=(3.6, -0.6), ylabel="the norm stands")
+    axes[0, 0].set(ylim=(3.6, -0.6), ylabel="where the norm is")
     _norm_legend(fig, dict.fromkeys([name, *arms.norm[arms.norm != TWO_NORMS]]))
     return finish(fig, heading, caption, f"circled: {name}")
 

@@ -129,14 +129,13 @@ class Box(NamedTuple):
 
 
 # The main branch: key, text ("" = a norm), x. A box with + is drawn if the arm has a norm at this
-# further site, and moves the boxes after it by one STEP.
+# further site, and moves the boxes after it to the right.
 LINE = (
     ("N1", "", 1.25), ("lin", "Lin", 2.75), ("conv", "Conv", 3.8), ("silu", "SiLU", 4.85),
     ("+conv", "", 4.85), ("ssm", "SSM", 5.9), ("N2", "", 7.05), ("times", "⊗", 8.15),
     ("+gated", "", 8.15), ("out", "Lin", 9.15), ("+branch", "", 9.15), ("plus", "⊕", 10.1),
     ("+residual", "", 10.1),
 )  # fmt: skip
-STEP = 1.05
 BRANCHES = (
     ("residual", 5.25, TOP + 0.16),
     ("gate", 6.4, GATE + 0.16),
@@ -156,7 +155,7 @@ def diagram_boxes(arm: str | Arm) -> dict[str, Box]:
     boxes, shift = {}, 0.0
     for key, text, x in LINE:
         if key in norms or text:
-            shift += STEP * key.startswith("+")
+            shift += 1.05 * key.startswith("+")
             boxes[key] = Box(norms.get(key, text), x + shift)
     boxes["gate_lin"] = Box("Lin", 2.75, GATE)
     boxes["gate_silu"] = Box("SiLU", 4.85, GATE)

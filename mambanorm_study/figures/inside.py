@@ -4,11 +4,8 @@
 unit, so their axes are in arbitrary units (a.u.).
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mambanorm.errors import unknown
 from mambanorm.norms.normvary import NormVary
@@ -25,6 +22,7 @@ from mambanorm_study.figures.colours import (
 )
 from mambanorm_study.figures.lines import line_panels
 from mambanorm_study.figures.style import (
+    StudyFigure,
     finish,
     log_axis,
     seeds_note,
@@ -52,7 +50,7 @@ MEMBERS = [f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary
 
 
 @styled
-def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> Figure:
+def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigure:
     """Return Figure 9: log₁₀ ‖y‖₂ of the median and the largest token after each block.
 
     y is the residual stream in train mode; each arm has a panel. A line ends at a cross where a
@@ -79,8 +77,13 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> Figure:
     fig, axes = line_panels(long, "block", label, "token", looks, panel="arm")
     for ax, arm in zip(axes, frame.arm.unique(), strict=True):
         blocks = norms.loc[arm].query("nonfinite > 0").index
-        cross = dict(color=NO_NORM, transform=ax.get_xaxis_transform())
-        ax.plot(blocks, np.full(len(blocks), 0.96), "X", **cross)
+        ax.plot(
+            blocks,
+            np.full(len(blocks), 0.96),
+            "X",
+            color=NO_NORM,
+            transform=ax.get_xaxis_transform(),
+        )
     task = f", {frame.task.iloc[0]}" if "task" in frame else ""
     return finish(
         fig,
@@ -94,8 +97,8 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> Figure:
 
 @styled
 def fig_outputs(
-    frame: pd.DataFrame, inside: Mapping[str, Mapping[str, np.ndarray]], caption: str
-) -> Figure:
+    frame: pd.DataFrame, inside: dict[str, dict[str, np.ndarray]], caption: str
+) -> StudyFigure:
     """Return Figure 9 at the end of training: log₁₀ ‖y‖₂ of the largest token after each block.
 
     y is the residual stream at the last finite step of a run, in train mode. Each arm has a panel
@@ -134,11 +137,11 @@ def fig_outputs(
 
 @styled
 def fig_singular_values(
-    phases: Mapping[str, np.ndarray],
+    phases: dict[str, np.ndarray],
     control: np.ndarray,
     edges: tuple[float, float],
     caption: str,
-) -> Figure:
+) -> StudyFigure:
     """Return Figure 10: sorted singular values of out_proj, one panel per layer (at most six).
 
     Each phase of the run has a line, unless a weight is not finite. phases: early, normal, failing
@@ -178,7 +181,7 @@ def fig_singular_values(
 
 
 @styled
-def fig_part_norms(arrays_by_arm: Mapping[str, Mapping[str, np.ndarray]], caption: str) -> Figure:
+def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str) -> StudyFigure:
     """Return Appendix B: growth of the L2 norms of a block's parts, by depth, one panel per arm.
 
     Growth is the norm in the last snapshot divided by that in the first. arrays_by_arm: arm →
@@ -207,7 +210,7 @@ def fig_part_norms(arrays_by_arm: Mapping[str, Mapping[str, np.ndarray]], captio
 
 
 @styled
-def fig_mixture(arrays: Mapping[str, np.ndarray], caption: str) -> Figure:
+def fig_mixture(arrays: dict[str, np.ndarray], caption: str) -> StudyFigure:
     """Return the learned weights of NormVary's members over training.
 
     Each NormVary of the model (at most six) has a column of panels: above, the weights of the
@@ -234,8 +237,17 @@ def fig_mixture(arrays: Mapping[str, np.ndarray], caption: str) -> Figure:
     }
     # RMSN-DL's line, drawn later, covers it where the mean over the channels is near zero
     looks["LN-DL"]["linewidth"] = 4.0
-    how = dict(panel="panel", across=len(shown), row=2.3, legend="outside right center")
-    fig, axes = line_panels(pd.DataFrame(rows), "step", "weight", "member", looks, **how)
+    fig, axes = line_panels(
+        pd.DataFrame(rows),
+        "step",
+        "weight",
+        "member",
+        looks,
+        panel="panel",
+        across=len(shown),
+        row=2.3,
+        legend="outside right center",
+    )
     for ax in axes:
         ax.axhline(0.2, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
     return finish(

@@ -26,9 +26,6 @@ from mambanorm_study.figures.style import StudyFigure, finish, new_figure, seeds
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT
 from mambanorm_study.tasks.base import Split
 
-# Norm of an encoder layer → the branch of the layer that it is in.
-BRANCHES = {"n1": "attention", "n2": "feed-forward"}
-
 
 @styled
 def fig_descent(bowls: Mapping[str, object], caption: str = "") -> StudyFigure:
@@ -194,7 +191,7 @@ def fig_rows(split: Split, caption: str = "") -> StudyFigure:
     for ax, sequence, label in zip(axes[0], split.inputs[:8], split.labels[:8], strict=True):
         side = math.isqrt(sequence.numel())
         is_square = sequence.is_floating_point() and side**2 == sequence.numel()
-        shape, steps = ((side, side), f"{side} steps a row") if is_square else ((1, -1), "step")
+        shape, steps = ((side, side), f"{side} steps per row") if is_square else ((1, -1), "step")
         ax.imshow(sequence.reshape(shape), cmap="gray_r", aspect="auto")
         ax.set(title=f"class {int(label)}", xlabel=steps, xticks=[], yticks=[])
     return finish(fig, "The first sequences of the training set", caption)
@@ -226,7 +223,8 @@ def fig_selector(log: pd.DataFrame, caption: str = "one run") -> StudyFigure:
 
     log: `weight_log.selector_weights`, with the columns block, depth, label, and w0.
     """
-    branch = log.block.str.rpartition(".")[2].replace(BRANCHES)  # `blocks.0.n1` → attention
+    names = {"n1": "attention", "n2": "feed-forward"}  # norm of a layer → its branch
+    branch = log.block.str.rpartition(".")[2].replace(names)
     rows = "block " + log.depth.astype(str) + ", " + branch
     table = log.assign(row=rows).pivot(index="row", columns="label", values="w0")
     table = table.loc[rows.unique()]

@@ -4,7 +4,6 @@
 """
 
 import textwrap
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -53,7 +52,7 @@ def line_panels(
     x: str,
     y: str,
     by: str,
-    looks: Mapping[str, dict] | None = None,
+    looks: dict[str, dict] | None = None,
     *,
     panel: str = "",
     across: int = 9,
@@ -110,10 +109,10 @@ def fig_over(
     x_label: str = "",
     caption: str = "",
 ) -> StudyFigure:
-    """Return the column `value` over x: a line through the means for each value of `by`, and a dot
-    for each seed.
+    """Return lines of the column `value` over the column `x`, and a dot for each seed.
 
-    panel: a column; each of its values has a panel. band: a key of BANDS, drawn around the lines.
+    Each value of the column `by` has a line through its means. panel: a column; each of its values
+    has a panel. band: a key of BANDS, drawn around the lines.
     x_label: "" = the name of the column in NAMES. Batch sizes and learning rates have a
     logarithmic axis. A column `chance`, in per cent, is drawn as a dotted line.
     """
@@ -157,8 +156,8 @@ def fig_over(
 def fig_curves(curves: dict[str, pd.DataFrame], caption: str) -> StudyFigure:
     """Return training loss and validation accuracy over the steps, one line per label.
 
-    curves: label (usually an arm) → StoredRun.curves. A cross marks the end of a run with a
-    non-finite loss. Losses are cut at 1.5 times the highest first loss.
+    curves: label (usually an arm) → `StoredRun.curves`. A cross marks the end of a run whose loss
+    or gradient became non-finite. Losses are cut at 1.5 times the highest first loss.
     """
     fig, ((left, right),) = new_figure(1, 2, height=3.8)
     ceiling = 1.5 * np.nanmax([curve.train_loss.iloc[0] for curve in curves.values()])
@@ -190,18 +189,18 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str) -> StudyFigure:
     return finish(fig, "Learning curves", caption, loss)
 
 
-# Twin of a mistake → its line.
+# `twin` of a run of `advice.mistake_runs` → the style of its line.
 TWINS = {"wrong": dict(color=NO_NORM, linestyle="--"), "right": dict(color=COMBINATION)}
 
 
 @styled
 def fig_mistakes(
-    runs: Mapping[int, pd.DataFrame], titles: Mapping[int, str], units: Mapping[int, str]
+    runs: dict[int, pd.DataFrame], titles: dict[int, str], units: dict[int, str]
 ) -> StudyFigure:
     """Return the training loss with a mistake and without it, one panel per mistake.
 
-    The text below a panel gives what both measure on the test set. runs: number of the mistake →
-    the frame of `advice.mistake_runs`. units: number → the unit of its column `measured`.
+    The lines below a panel give the mean test result of both. runs: number of the mistake → the
+    frame of `advice.mistake_runs`. titles, units: number → title, unit of the column `measured`.
     """
     fig, axes = new_figure(1, len(runs), height=3.6)
     for ax, (number, frame) in zip(axes[0], runs.items(), strict=True):
@@ -211,14 +210,14 @@ def fig_mistakes(
         log_axis(ax)
         means = frame.groupby("label", sort=False).measured.mean()
         lines = [f"{label}: {mean:.3g}" for label, mean in means.items()]
-        ax.set_xlabel("\n".join(["training step", "", units[number], *lines]))
+        ax.set_xlabel("\n".join(["training step", "", units[number], *lines]), fontsize=7.5)
         ax.set_title(textwrap.fill(f"{number}. {titles[number]}", 26), fontsize=8.5)
     axes[0, 0].set_ylabel(f"training loss, mean of {WINDOW} steps (log)")
     every = pd.concat(runs.values())
     return finish(
         fig,
-        "Mistakes (red, dashed) beside their mended twins (blue)",
+        "Training with a mistake (red, dashed) and without it (blue)",
         seeds_note(every),
         "one line per seed" if every.seed.nunique() > 1 else "single runs",
-        "below: means of the tests",
+        "below each panel: mean test results",
     )

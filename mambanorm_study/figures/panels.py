@@ -43,9 +43,7 @@ def scored(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFra
 
 
 def scored_fresh(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `fresh` with the column `percent`; without fresh runs a frame like `runs`, but
-    empty.
-    """
+    """Return `fresh` with the column `percent`, or no rows if there are no fresh runs."""
     if fresh is None or fresh.empty:
         return runs.iloc[:0]
     return fresh.assign(percent=100 * fresh.test_accuracy)

@@ -17,7 +17,6 @@ from mambanorm_study.figures.colours import AXIS_GREY, GREY, INK, norm_colour
 from mambanorm_study.figures.diagrams import axes_text, draw_cells, moving_cells
 from mambanorm_study.figures.style import StudyFigure, styled
 
-A4 = (8.27, 11.69)  # inches
 COLUMNS, ROWS = 2, 8  # cards; a sheet of more norms has lower cards
 WIDEST = 52  # characters of a line of a card
 INTRODUCTION = (
@@ -43,7 +42,7 @@ def fig_sheet(names: Sequence[str] | None = None) -> StudyFigure:
         names = [name for name in NORMS if name != "Constant"]
     names = [norm_name(name) for name in names]
     rows = max(-(-len(names) // COLUMNS), ROWS)
-    fig = StudyFigure(figsize=A4, dpi=150)
+    fig = StudyFigure(figsize=(8.27, 11.69), dpi=150)  # A4 in inches
     fig.text(0.05, 0.965, "The norms on one page", fontsize=17, weight="bold", color=INK)
     fig.text(0.05, 0.96, "\n".join(INTRODUCTION), fontsize=7.8, color=INK, va="top")
     margins = dict(left=0.05, right=0.95, top=0.9, bottom=0.035, hspace=0.08, wspace=0.03)
@@ -60,8 +59,7 @@ def fig_sheet(names: Sequence[str] | None = None) -> StudyFigure:
 
 def _draw_card(ax: Axes, entry: NormEntry) -> None:
     """Draw the card of one norm: its cells on the left, its facts on the right."""
-    frame = dict(fill=False, edgecolor=AXIS_GREY, linewidth=0.7)
-    ax.add_patch(Rectangle((0, 0.02), 1, 0.96, **frame))
+    ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor=AXIS_GREY, linewidth=0.7))
     box = ax.inset_axes((0.0, 0.06, 0.27, 0.86))
     draw_cells(box, moving_cells(entry.name), norm_colour(entry.name), hatch="//////")
     ax.text(0.29, 0.91, entry.name, fontsize=11, weight="bold", va="top", color=INK)

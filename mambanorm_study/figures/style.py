@@ -30,7 +30,7 @@ RC = {
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.titlecolor": INK,
-    "axes.titley": 1.0,  # fixed, because finding the place takes a seventh of the drawing time
+    "axes.titley": 1.0,  # fixed, because computing it takes a seventh of the drawing time
     "axes.labelsize": 9,
     "axes.edgecolor": AXIS_GREY,
     "axes.labelcolor": INK,

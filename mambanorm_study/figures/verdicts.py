@@ -32,13 +32,10 @@ WORD_MEANINGS = {
     "no word": "measured only, fewer than six pairs of runs, or accuracy near chance",
 }
 SHARED_UNITS = ("pp", "bits a character")  # claims in one of these units share a panel
-NOT_BY_SEED = ("% of runs",)  # units of numbers that a single seed does not have
 UNIT_NAMES = {
     "pp": "percentage points",
     "AIC": "AIC of the best other law − that of the exponential",
 }
-# An axis ends at this many times the median reach of its rows if one row reaches much further.
-CLIP = 2.5
 
 
 class Row(NamedTuple):
@@ -70,10 +67,9 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
     rows = [panel for panel in panels.values() if panel]
     heights = [0.75 + 0.56 * len(panel) for panel in rows]
     fig, axes = new_figure(len(rows), 1, height=sum(heights) + 0.9, height_ratios=heights)
-    clipped = []
     for ax, panel in zip(axes[:, 0], rows, strict=True):
         _draw_rows(ax, panel)
-        clipped.append(_clip(ax, panel))
+    is_cut = [_clip(ax, panel) for ax, panel in zip(axes[:, 0], rows, strict=True)]
     run = [verdict for verdict in verdicts if verdict.n]
     return finish(
         fig,
@@ -86,14 +82,14 @@ def fig_verdicts(verdicts: Sequence) -> StudyFigure:
         "* not fresh: earlier versions of the rule were read on these runs"
         if any(not verdict.turns_on.fresh for verdict in run)
         else "",
-        "an arrow points to an effect beyond the axis" if any(clipped) else "",
+        "an arrow points to an effect beyond the axis" if any(is_cut) else "",
         *_meanings([verdict.word for verdict in verdicts]),
     )
 
 
 def _row_of_verdict(verdict) -> Row:
-    """Return the row of a verdict: its note gives the effect, the comparison, and what is
-    missing.
+    """Return the row of a verdict. Its note gives the effect, the comparison, and the reason of an
+    open verdict.
     """
     row, star, note = verdict.turns_on, "", verdict.reason or "not run"
     if verdict.n:
@@ -127,8 +123,9 @@ def _draw_rows(ax: Axes, rows: Sequence[Row]) -> None:
             _draw_comparison(ax, y, row.comparison, colour)
         height, va = (y - 0.06, "bottom") if row.note else (y, "center")
         ax.text(1.01, height, row.text, color=colour, weight="bold", va=va, **on_axis)
-        small = dict(fontsize=7, va="top", linespacing=1.05)
-        ax.text(1.01, y + 0.02, row.note, color=INK, **small, **on_axis)
+        ax.text(
+            1.01, y + 0.02, row.note, color=INK, fontsize=7, va="top", linespacing=1.05, **on_axis
+        )
     unit = rows[0].comparison.unit
     ax.set_yticks(range(len(rows)), [row.name for row in rows])
     ax.set(ylim=(len(rows) - 0.4, -0.6), xlabel=UNIT_NAMES.get(unit, unit))
@@ -137,10 +134,13 @@ def _draw_rows(ax: Axes, rows: Sequence[Row]) -> None:
 
 
 def _clip(ax: Axes, rows: Sequence[Row]) -> bool:
-    """End the axis where most rows end. Return True if a row reaches beyond it."""
+    """End the axis at 2.5 times the median reach of its rows if one row reaches much further.
+
+    Return True if the axis was cut.
+    """
     run = [(y, row.word, row.comparison) for y, row in enumerate(rows) if row.comparison.n]
     reach = [np.nanmax(np.abs([c.effect, c.low, c.high, c.paper])) for _, _, c in run]
-    limit = CLIP * np.median(reach) if len(run) > 2 else np.inf
+    limit = 2.5 * np.median(reach) if len(run) > 2 else np.inf
     if max(reach, default=0) <= 1.5 * limit:
         return False
     low, high = np.clip(ax.get_xlim(), -1.15 * limit, limit)
@@ -156,11 +156,12 @@ def _clip(ax: Axes, rows: Sequence[Row]) -> bool:
 def _draw_comparison(ax: Axes, y: float, row, colour: str) -> None:
     """Draw a row with a tick at the smallest effect and a hollow diamond at the paper's number."""
     ax.plot([row.smallest] * 2, [y - 0.36, y + 0.36], color=GREY, linewidth=1.2, zorder=1)
-    seeds = () if row.unit in NOT_BY_SEED else row.per_seed
+    seeds = () if row.unit == "% of runs" else row.per_seed  # one run is no share of runs
     draw_estimate(ax, y, row.effect, row.low, row.high, colour, seeds)
     if np.isfinite(row.paper):
-        hollow = dict(markersize=6, markerfacecolor="none", markeredgecolor=INK, zorder=4)
-        ax.plot(row.paper, y, "D", **hollow)
+        ax.plot(
+            row.paper, y, "D", markersize=6, markerfacecolor="none", markeredgecolor=INK, zorder=4
+        )
 
 
 def draw_estimate(
@@ -208,8 +209,9 @@ def fig_claim(verdict) -> StudyFigure:
     if not panels:
         raise ValueError(f"claim {verdict.claim.id} was not run: there is nothing to draw")
     heights = [0.7 + 0.38 * len(panel) for panel in panels.values()]
-    size = dict(height=sum(heights) + 0.75, width=8.4, height_ratios=heights)
-    fig, axes = new_figure(len(panels), 1, **size)
+    fig, axes = new_figure(
+        len(panels), 1, height=sum(heights) + 0.75, width=8.4, height_ratios=heights
+    )
     for ax, panel in zip(axes[:, 0], panels.values(), strict=True):
         _draw_rows(ax, panel)
     drawn = [row.comparison for panel in panels.values() for row in panel]

@@ -105,8 +105,9 @@ def draw_norm(norm: str, training: bool, offset: float, spread: float) -> StudyF
     axes["cube"].set_title("shares a statistic" if cells.any() else "shares nothing", loc="center")
     axes["trials"].set_axis_off()
     axes["trials"].set_title("what moves the output of row 1?")
-    widths = 0.68, 0.42
-    axes["trials"].table(trials, None, "left", widths, edges="open", bbox=(-0.05, 0, 1.1, 1))
+    axes["trials"].table(
+        trials, cellLoc="left", colWidths=(0.68, 0.42), edges="open", bbox=(-0.05, 0, 1.1, 1)
+    )
     for key, values in (("before", x), ("after", prepared(x).detach())):
         limit = draw_row(axes[key], values[0])
         axes[key].set(

@@ -19,14 +19,11 @@ INTRO = """# mambanorm: explorers
 
 Move a control, and the picture below it follows. The text under each picture says which data it
 shows. Nothing leaves this machine."""
-# The browser may load from this server only: voila's template asks another one for unused icons.
+# The browser may load from this server only, because voila's template requests unused icons from
+# another one.
 POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; "
     "connect-src 'self' ws://127.0.0.1:*; frame-ancestors 'self'"
-)
-MISSING = (
-    "the page of explorers needs voila, which is not installed here: pip install voila, or make "
-    "setup"
 )
 
 
@@ -58,7 +55,10 @@ def serve(
     try:
         from voila.app import Voila
     except ModuleNotFoundError as error:
-        raise ValueError(MISSING) from error
+        raise ValueError(
+            "the page of explorers needs voila, which is not installed here: pip install voila, or "
+            "make setup"
+        ) from error
 
     class Server(Voila):
         """Voila that opens an address with the token and blocks other servers."""
