@@ -209,7 +209,7 @@ def fig_mistakes(
             ax.plot(loss.index + 1, loss, linewidth=1, alpha=0.8, **TWINS[run.twin])
         log_axis(ax)
         means = frame.groupby("label", sort=False).measured.mean()
-        lines = [f"{label}: {mean:.3g}" for label, mean in means.items()]
+        lines = [textwrap.fill(f"{label}: {mean:.3g}", 36) for label, mean in means.items()]
         ax.set_xlabel("\n".join(["training step", "", units[number], *lines]), fontsize=7.5)
         ax.set_title(textwrap.fill(f"{number}. {titles[number]}", 26), fontsize=8.5)
     axes[0, 0].set_ylabel(f"training loss, mean of {WINDOW} steps (log)")
