@@ -19,8 +19,9 @@ from mambanorm.norms import NORMS
 from mambanorm_study import advice
 from mambanorm_study.advice import blocks, experiments, mamba
 from mambanorm_study.advice.first_page import READERS
-from mambanorm_study.advice.mistakes import MISTAKES, Gap, mistake_runs, mistake_table
+from mambanorm_study.advice.mistakes import MISTAKES, mistake_runs, mistake_table, paired_gap
 from mambanorm_study.basics.settings import ROOT
+from mambanorm_study.tables.run_tables import interval_says
 
 SEEDS = 2
 
@@ -270,7 +271,7 @@ def test_what_is_stored_is_read_and_changed_code_measures_anew(runs, monkeypatch
         experiments.EXPERIMENTS, "style", lambda scale, seed: [dict(norm="new", seed=seed)]
     )
     assert advice.measure("style", "smoke", SEEDS, folder).equals(frames["style"])
-    monkeypatch.setattr(experiments, "_digest", lambda: "other")
+    monkeypatch.setattr(experiments, "digest_of", lambda *_: "other")
     assert set(advice.measure("style", "smoke", 1, folder).norm) == {"new"}
     assert len(study.load_runs(folder)) == 0  # the run store passes the experiments by
     with pytest.raises(ValueError, match="did you mean 'batch_size'"):
@@ -288,7 +289,7 @@ def test_every_mistake_has_a_demo_and_a_twin_that_shares_its_seeds(runs):
         enumerate(GUIDES_MISTAKES, 1)
     )
     for number in MISTAKES:
-        found = mistake_runs(number, "smoke", SEEDS, runs[0])
+        found = mistake_runs(number, runs[1])
         assert found.groupby("twin").seed.apply(list).to_dict() == {
             "right": [0, 1],
             "wrong": [0, 1],
@@ -306,16 +307,15 @@ def test_the_advantage_of_a_twin_is_signed_so_that_more_is_better(monkeypatch):
         for norm, value in (("IN", 0.1), ("BN", 0.9))
     ]
     monkeypatch.setattr("mambanorm_study.advice.mistakes.MISTAKES", {5: MISTAKES[5]})
-    monkeypatch.setattr("mambanorm_study.advice.mistakes.measure", lambda *_: pd.DataFrame(rows))
-    (row,) = mistake_table().itertuples()
+    (row,) = mistake_table({"style": pd.DataFrame(rows)}).itertuples()
     assert row.advantage == pytest.approx(0.8)
-    assert row.fails == "yes"
+    assert row.outcome == "it fails"
     assert row.right.startswith("0.11")
 
 
 def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares(runs):
-    folder, frames = runs
-    table = mistake_table("smoke", SEEDS, folder)
+    _, frames = runs
+    table = mistake_table(frames)
     said = advice.in_words(table, frames)
     assert all(words in said for words in GUIDES_MISTAKES)
     for words in ("linear layers", "sorted rows", "four lengths", "unseen contrasts", "24 layers"):
@@ -340,16 +340,16 @@ def test_a_gap_is_paired_by_seed(other, says):
         for seed in range(3)
         for norm, error in (("LN", 1.7), ("None", other + noise[seed]))
     ]
-    gap = Gap(pd.DataFrame(rows), "norm", "LN", "None", "error")
-    assert gap.says == says
-    assert str(gap).startswith(f"{1.7 - other:+.2f} [".replace("-", "−"))
+    gap = paired_gap(pd.DataFrame(rows), "norm", "LN", "None", "error")
+    assert interval_says(gap.low, gap.high) == says
+    assert gap.difference == pytest.approx(1.7 - other)
 
 
 def test_instance_norm_leaves_no_style_to_read_and_batch_norm_does():
     torch.manual_seed(0)
     x = experiments.digits("quick", 0)["test"][0]
     left = {
-        norm: experiments._style_survives(blocks.StyleNet(norm=norm), x, 0) for norm in ("IN", "BN")
+        norm: experiments.style_survives(blocks.StyleNet(norm=norm), x, 0) for norm in ("IN", "BN")
     }
     assert left["IN"] < 0.2
     assert left["BN"] > 0.8
@@ -360,7 +360,7 @@ def test_instance_norm_leaves_no_style_to_read_and_batch_norm_does():
 
 
 def test_numbers_of_the_guide_have_their_measured_neighbours(runs):
-    table = advice.claimed_and_measured("smoke", SEEDS, runs[0]).set_index("claim")
+    table = advice.claimed_and_measured(runs[1]).set_index("claim")
     for text in ("10 ×", "72.1 / 75.3 %", "12 layers", "the same"):
         rows = table[table.claimed.str.contains(text, regex=False)]
         assert len(rows), text
