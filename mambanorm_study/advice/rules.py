@@ -1,9 +1,9 @@
 """`recommend`: which norm for which model.
 
-The decision framework of the guide *Normalization Techniques* (source S4) is the table RULES, of
-which the first rule that fits is taken. Papers that contradict the guide are named with it;
-notebook 11 shows what this kit measured of the guide's advice. The advice for a Mamba block comes
-from recorded runs (mamba.py).
+The table RULES is the decision framework of the guide *Normalization Techniques* (source S4): the
+first rule that fits gives the answer. Papers that contradict the guide are named beside it, and
+notebook 11 measures some of its advice. The advice for a Mamba block comes from recorded runs
+(mamba.py).
 """
 
 from collections.abc import Callable
@@ -45,19 +45,16 @@ IDENTICAL = (
     "channels it is not. And GroupNorm(C) is InstanceNorm only with the same γ and β: torch's "
     "InstanceNorm has none by default. [notebook 11]"
 )
-ARITHMETIC = (
+# What contradicts the guide on Transformers: its arithmetic, its examples, and DeepNet.
+TRANSFORMERS = (
     "The guide's RMSNorm is 15–20 % faster than LayerNorm. By its own table all of LayerNorm "
     "costs 3–5 %, and a part cannot save more than it costs. [guide S4, RMS Normalization "
-    "against Performance Impact]"
-)
-GPT_2 = (
+    "against Performance Impact]",
     "The guide lists GPT-2 as post-norm and PaLM with RMSNorm. GPT-2 moved the norm to the input "
     "of each sub-block, and the paper on PaLM speaks of layer norms without biases. [Radford et "
-    "al. 2019; Chowdhery et al. 2022, §2]"
-)
-DEEPNET = (
+    "al. 2019; Chowdhery et al. 2022, §2]",
     "With scaled residuals and initial weights, post-norm trains with 1,000 layers. [Wang et al. "
-    "2022, DeepNet]"
+    "2022, DeepNet]",
 )
 DCGAN = (
     "DCGAN has BatchNorm in the generator and in the discriminator, but for the output of the "
@@ -222,11 +219,7 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
                 "With at least 1B parameters it is RMSNorm. [guide S4, step 2]",
                 PRE,
             ),
-            at_odds=(
-                ARITHMETIC,
-                GPT_2,
-                DEEPNET,
-            ),
+            at_odds=TRANSFORMERS,
             instead=("LN",),
         ),
     ),
@@ -240,11 +233,7 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
                 "With fewer than 1B parameters it is LayerNorm. [guide S4, step 2]",
                 PRE,
             ),
-            at_odds=(
-                ARITHMETIC,
-                GPT_2,
-                DEEPNET,
-            ),
+            at_odds=TRANSFORMERS,
             instead=("RMSN",),
         ),
     ),
@@ -327,13 +316,13 @@ def recommend(
     component: str | None = None,
     depth: int | None = None,
 ) -> Recommendation:
-    """Return the norm for an architecture and its place, with reasons, by the decision framework of
+    """Return the norm for an architecture, where to put it, and why, by the decision framework of
     the guide (`references("S4")`).
 
     batch_size: rows of a training batch on one device. size: parameters, such as 7e9. component:
     "generator" or "discriminator" (a GAN needs one), or "output" for the last layer. depth: layers.
-    For "mamba", task may also name a recorded task of this kit (`pydoc`), and the reasons are
-    recorded verdicts. ValueError for an unknown value.
+    For "mamba", `task` may also name a recorded task of this kit (`pydoc`). Raises ValueError for
+    an unknown value.
     """
     question = Question(architecture, batch_size, task, causal, size, component, depth)
     _check(question)
@@ -348,20 +337,16 @@ def recommend(
 
 
 def _check(question: Question) -> None:
-    """Raise ValueError for a value that is not valid."""
-    tasks = (*TASKS, *KIT_TASKS) if question.architecture == "mamba" else TASKS
+    """Raise ValueError for an invalid value."""
+    is_mamba, is_gan = question.architecture == "mamba", question.architecture == "gan"
     choices = {
         "architecture": ARCHITECTURES,
-        "task": (None, *tasks),
-        "component": (None, *COMPONENTS),
+        "task": (None, *TASKS, *KIT_TASKS) if is_mamba else (None, *TASKS),
+        "component": COMPONENTS if is_gan else (None, *COMPONENTS),  # a GAN has two networks
     }
     for name, valid in choices.items():
         if getattr(question, name) not in valid:
             raise unknown(name, getattr(question, name), valid)
-    if question.architecture == "gan" and question.component is None:
-        raise ValueError(
-            f"a GAN has two networks: component is needed, valid are {', '.join(COMPONENTS)}"
-        )
     for name in ("batch_size", "depth"):
         if getattr(question, name) is not None:
             check_size(name, getattr(question, name))
