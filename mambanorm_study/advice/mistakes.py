@@ -231,8 +231,8 @@ def claimed_and_measured(measured: Measured) -> pd.DataFrame:
         f"{n} layers: pre − post {difference_text(paired_gap(runs, 'place', 'pre', 'post'))}"
         for n, runs in depth[depth.norm == "LN"].groupby("depth")
     )
-    rms_depth = depth.query("norm == 'RMSN'").depth.iloc[0]
-    pre_norm = depth.query("place == 'pre' and depth == @rms_depth")
+    layers_with_rms = depth[depth.norm == "RMSN"].depth.iloc[0]
+    pre_norm = depth[(depth.place == "pre") & (depth.depth == layers_with_rms)]
     by_norm = f"RMSN − LN {difference_text(paired_gap(pre_norm, 'norm', 'RMSN', 'LN'))}"
     setting = "a Transformer, digits, no warm-up"
     rows.append(("post-norm is hard to train above", "12 layers", by_depth, setting))
