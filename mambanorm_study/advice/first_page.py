@@ -90,7 +90,7 @@ FINDINGS = (
                 "point."
             ),
             rule.CANNOT_TELL: (
-                "On {task} we cannot tell whether a norm works better after the scan. "
+                "On {task} we cannot tell whether a norm works better after the scan."
             ),
         },
         on_images="H3v",
@@ -101,10 +101,10 @@ FINDINGS = (
         compared="The same comparison, for causal norms",
         sentences={
             rule.SUPPORTED: (
-                "In a language model a norm works better after the scan than before the block. "
+                "In a language model a norm works better after the scan than before the block."
             ),
             rule.OPPOSITE: (
-                "In a language model a norm works better before the block than after the scan. "
+                "In a language model a norm works better before the block than after the scan."
             ),
             rule.NO_GAIN: (
                 "In a language model moving a norm to after the scan does not gain 0.01 bits a "
@@ -125,7 +125,7 @@ FINDINGS = (
             ),
             rule.OPPOSITE: "Two different norms can be worse than the same norm twice.",
             rule.NO_GAIN: (
-                "Two different norms do not always gain a point over the same norm twice. "
+                "Two different norms do not always gain a point over the same norm twice."
             ),
             rule.CANNOT_TELL: (
                 "We cannot tell whether two different norms are always better than the same norm "
@@ -141,7 +141,7 @@ FINDINGS = (
             rule.SUPPORTED: "On {task} the paper's proposal beats the original Mamba.",
             rule.OPPOSITE: "On {task} the original Mamba beats the paper's proposal.",
             rule.NO_GAIN: (
-                "On {task} the paper's proposal does not beat the original Mamba by a point. "
+                "On {task} the paper's proposal does not beat the original Mamba by a point."
             ),
             rule.CANNOT_TELL: (
                 "On {task} we cannot tell whether the paper's proposal beats the original Mamba."
@@ -154,7 +154,7 @@ FINDINGS = (
         compared="{a} against {b}",
         sentences={
             rule.SUPPORTED: (
-                "On {task} the paper's proposal is better than GN after the scan alone. "
+                "On {task} the paper's proposal is better than GN after the scan alone."
             ),
             rule.OPPOSITE: "On {task} GN after the scan alone is better than the paper's proposal.",
             rule.NO_GAIN: (
