@@ -23,10 +23,6 @@ from mambanorm_study.models.vision import (
     ImageClassifier as ImageClassifier,
     VSSBlock as VSSBlock,
 )
-from mambanorm_study.norms.unregistered import (
-    AdaLN as AdaLN,
-    standardize_weights as standardize_weights,
-)
 from mambanorm_study.runs.grid import (
     base_config as base_config,
     grid as grid,

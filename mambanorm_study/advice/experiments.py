@@ -55,6 +55,8 @@ REACHED = 80.0
 
 # Inputs and labels (or targets), one row each.
 Data = tuple[Tensor, Tensor]
+# Measurements, one dict for each row of the data frame.
+Rows = Iterable[dict]
 
 
 def _steps(scale: str, quick: int) -> int:
@@ -144,53 +146,39 @@ def _train_at_batch(
     Every batch size sees the same number of rows. Adam's learning rate grows with the square root
     of the batch size.
     """
-    torch.manual_seed(seed)
     model, steps = make(norm=norm), max(_steps(scale, 48) * 32 // batch, 2)
     batches, lr = digit_batches(scale, batch, steps, seed), 5e-3 * math.sqrt(batch / 32)
     return model, fit(model, F.cross_entropy, batches, lr=lr, steps=steps)
 
 
-def batch_size(scale: str, seed: int, make: Callable[..., nn.Module] = ConvNet) -> list[dict]:
-    """Return the accuracy with BN and with GN at each batch size, one row a run."""
-    rows = []
-    for norm, batch in itertools.product(("BN", "GN"), BATCHES):
-        model, losses = _train_at_batch(make, norm, batch, scale, seed)
-        score = accuracy(model, *digits(scale, seed)["test"])
-        rows.append(dict(norm=norm, batch=batch, accuracy=score, losses=losses))
-    return rows
+def batch_size(
+    scale: str, seed: int, *, norm: str, batch: int, make: Callable[..., nn.Module] = ConvNet
+) -> Rows:
+    """Yield the accuracy of a model that is trained at a batch size."""
+    model, losses = _train_at_batch(make, norm, batch, scale, seed)
+    yield dict(accuracy=accuracy(model, *digits(scale, seed)["test"]), losses=losses)
 
 
-def inference(scale: str, seed: int) -> list[dict]:
-    """Return the accuracy of trained models in eval mode (correct) and in train mode, one row for
-    each test batch size and order; `rows` is "mixed" or "sorted" (by label).
+def inference(scale: str, seed: int, *, norm: str) -> Rows:
+    """Yield the accuracy of a trained model in eval mode (correct) and in train mode, for each test
+    batch size and order of the test rows: "mixed" or "sorted" (by label).
     """
     x, labels = digits(scale, seed)["test"]
     orders = {"mixed": torch.arange(len(labels)), "sorted": labels.argsort(stable=True)}
-    settings = list(itertools.product(orders, (1, *BATCHES), ("train", "eval")))
-    rows = []
-    for norm in ("BN", "GN"):
-        model, losses = _train_at_batch(ConvNet, norm, 32, scale, seed)
-        for order, batch, mode in settings:
-            score = accuracy(model, x[orders[order]], labels[orders[order]], batch, mode)
-            row = dict(norm=norm, mode=mode, batch=batch, rows=order)
-            rows.append(dict(**row, accuracy=score, losses=losses))
-    return rows
+    model, losses = _train_at_batch(ConvNet, norm, 32, scale, seed)
+    for order, batch, mode in itertools.product(orders, (1, *BATCHES), ("train", "eval")):
+        score = accuracy(model, x[orders[order]], labels[orders[order]], batch, mode)
+        yield dict(mode=mode, batch=batch, rows=order, accuracy=score, losses=losses)
 
 
-def rates(scale: str, seed: int) -> list[dict]:
-    """Return the accuracy with SGD at each learning rate, one row a run.
+def rates(scale: str, seed: int, *, norm: str, lr: float) -> Rows:
+    """Yield the accuracy with SGD at a learning rate.
 
     reached: the first step, of every fourth, at which the validation accuracy is at least REACHED;
     NaN if there is none. limit: the number of steps.
     """
-    settings = itertools.product(("None", "BN", "GN"), LEARNING_RATES)
-    return [_rate_run(norm, lr, scale, seed) for norm, lr in settings]
-
-
-def _rate_run(norm: str, lr: float, scale: str, seed: int) -> dict:
     data, steps = digits(scale, seed), _steps(scale, 80)
     images, labels = data["val"]
-    torch.manual_seed(seed)
     model, steps_reached = ConvNet(norm=norm), []
 
     def validate(step: int) -> None:
@@ -207,34 +195,28 @@ def _rate_run(norm: str, lr: float, scale: str, seed: int) -> dict:
         callbacks=[validate],
     )
     score, reached = accuracy(model, *data["test"]), min(steps_reached, default=math.nan)
-    return dict(norm=norm, lr=lr, accuracy=score, reached=reached, limit=steps, losses=losses)
+    yield dict(accuracy=score, reached=reached, limit=steps, losses=losses)
 
 
 # ----------------------------------------------------------------------------------- sequences
 
 
-def depth(scale: str, seed: int) -> list[dict]:
-    """Return the accuracy of Transformers with pre-norm and post-norm, one row a run.
+def depth(scale: str, seed: int, *, place: str, norm: str, depth: int) -> Rows:
+    """Yield the accuracy of a Transformer with pre-norm or post-norm.
 
     An image is a sequence of eight rows of eight pixels. Adam has no warm-up, as in the guide's
     examples.
     """
-    depths = (1, 2) if scale == "smoke" else (2, 12, 24)
-    arms = [*itertools.product(("pre", "post"), ["LN"], depths), ("pre", "RMSN", depths[1])]
-    rows, steps = [], _steps(scale, 40)
-    for place, norm, n in arms:
-        torch.manual_seed(seed)
-        position = dict(norm_position="after")
-        if place == "pre":
-            position = dict(norm_position="before", final_norm=norm)
-        sizes = dict(in_features=8, d_model=32, n_layers=n, expand=4)
-        transformer = TransformerClassifier(10, arm=f"{norm}>MHA>{norm}", **sizes, **position)
-        model = nn.Sequential(nn.Flatten(1, 2), transformer)  # (n, 1, 8, 8) → (n, 8, 8) → (n, 10)
-        batches = digit_batches(scale, 32, steps, seed)
-        losses = fit(model, F.cross_entropy, batches, lr=3e-3, steps=steps)
-        score = accuracy(model, *digits(scale, seed)["test"])
-        rows.append(dict(place=place, norm=norm, depth=n, accuracy=score, losses=losses))
-    return rows
+    position = dict(norm_position="after")
+    if place == "pre":
+        position = dict(norm_position="before", final_norm=norm)
+    sizes = dict(in_features=8, d_model=32, n_layers=depth, expand=4)
+    transformer = TransformerClassifier(10, arm=f"{norm}>MHA>{norm}", **sizes, **position)
+    model = nn.Sequential(nn.Flatten(1, 2), transformer)  # (n, 1, 8, 8) → (n, 8, 8) → (n, 10)
+    steps = _steps(scale, 40)
+    batches = digit_batches(scale, 32, steps, seed)
+    losses = fit(model, F.cross_entropy, batches, lr=3e-3, steps=steps)
+    yield dict(accuracy=accuracy(model, *digits(scale, seed)["test"]), losses=losses)
 
 
 def pulses(length: int, rows: int, generator: torch.Generator) -> Data:
@@ -246,27 +228,23 @@ def pulses(length: int, rows: int, generator: torch.Generator) -> Data:
     return x[..., None], x.sum(1, keepdim=True) / 8
 
 
-def counting(scale: str, seed: int) -> list[dict]:
-    """Return the error of counting (RMSE in pulses), one row for each run and mode.
+def counting(scale: str, seed: int, *, lengths: str, norm: str) -> Rows:
+    """Yield the error of counting (RMSE in pulses) in eval and in train mode.
 
     lengths: "one" or "four" sequence lengths in training and test; each batch has one length.
     """
-    rows, steps = [], _steps(scale, 200)
-    for (lengths, choice), norm in itertools.product(LENGTHS.items(), ("None", "LN", "BN")):
-        torch.manual_seed(seed)
-        model = SequenceNet(1, 1, d=24, n_layers=1, norm=norm)
-        generator = torch.Generator().manual_seed(seed)
-        picks = [int(torch.randint(len(choice), (), generator=generator)) for _ in range(steps)]
-        batches = (pulses(choice[pick], 32, generator) for pick in picks)
-        losses = fit(model, F.mse_loss, batches, lr=1e-2, steps=steps)
-        test = [pulses(n, 200, torch.Generator().manual_seed(10_000 + n)) for n in choice]
-        for mode in ("eval", "train"):
-            model.train(mode == "train")
-            with torch.no_grad():
-                squares = [F.mse_loss(model(x), count).item() for x, count in test]
-            error = 8 * math.sqrt(np.mean(squares))
-            rows.append(dict(norm=norm, lengths=lengths, mode=mode, error=error, losses=losses))
-    return rows
+    choice, steps = LENGTHS[lengths], _steps(scale, 200)
+    model = SequenceNet(1, 1, d=24, n_layers=1, norm=norm)
+    generator = torch.Generator().manual_seed(seed)
+    picks = [int(torch.randint(len(choice), (), generator=generator)) for _ in range(steps)]
+    batches = (pulses(choice[pick], 32, generator) for pick in picks)
+    losses = fit(model, F.mse_loss, batches, lr=1e-2, steps=steps)
+    test = [pulses(n, 200, torch.Generator().manual_seed(10_000 + n)) for n in choice]
+    for mode in ("eval", "train"):
+        model.train(mode == "train")
+        with torch.no_grad():
+            squares = [F.mse_loss(model(x), count).item() for x, count in test]
+        yield dict(mode=mode, error=8 * math.sqrt(np.mean(squares)), losses=losses)
 
 
 # --------------------------------------------------------------------------------------- style
@@ -285,26 +263,23 @@ def styled_digits(x: Tensor, generator: torch.Generator, low: float, high: float
     return image, torch.stack([contrast, brightness], 1)
 
 
-def style(scale: str, seed: int) -> list[dict]:
-    """Return how well models turn a digit of any style into the digit of one style, one row a run.
+def style(scale: str, seed: int, *, norm: str) -> Rows:
+    """Yield how well a model turns a digit of any style into the digit of one style.
 
     error: RMSE on styles like those of training. error_beyond: RMSE on larger contrasts. survives:
     see `style_survives`.
     """
-    images, rows, steps = digits(scale, seed)["test"][0], [], _steps(scale, 150)
-    for norm in ("IN", "BN", "None"):
-        torch.manual_seed(seed)
-        model, generator = StyleNet(norm=norm), torch.Generator().manual_seed(seed)
-        batches = digit_batches(scale, 32, steps, seed)
-        pairs = ((styled_digits(x, generator, 0.5, 2)[0], x) for x, _ in batches)
-        row = dict(norm=norm, losses=fit(model, F.mse_loss, pairs, lr=5e-3, steps=steps))
-        row["survives"] = style_survives(model.eval(), images, seed)
-        for column, contrasts in dict(error=(0.5, 2), error_beyond=(4, 8)).items():
-            test = styled_digits(images, torch.Generator().manual_seed(10_000), *contrasts)[0]
-            with torch.no_grad():
-                row[column] = math.sqrt(F.mse_loss(model(test), images).item())
-        rows.append(row)
-    return rows
+    images, steps = digits(scale, seed)["test"][0], _steps(scale, 150)
+    model, generator = StyleNet(norm=norm), torch.Generator().manual_seed(seed)
+    batches = digit_batches(scale, 32, steps, seed)
+    pairs = ((styled_digits(x, generator, 0.5, 2)[0], x) for x, _ in batches)
+    row = dict(losses=fit(model, F.mse_loss, pairs, lr=5e-3, steps=steps))
+    row["survives"] = style_survives(model.eval(), images, seed)
+    for column, contrasts in dict(error=(0.5, 2), error_beyond=(4, 8)).items():
+        test = styled_digits(images, torch.Generator().manual_seed(10_000), *contrasts)[0]
+        with torch.no_grad():
+            row[column] = math.sqrt(F.mse_loss(model(test), images).item())
+    yield row
 
 
 @torch.no_grad()
@@ -323,14 +298,27 @@ def style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
 
 # -------------------------------------------------------------------------------------- measure
 
-EXPERIMENTS = {
-    "batch_size": batch_size,
-    "dense": partial(batch_size, make=DenseNet),
-    "inference": inference,
-    "rates": rates,
-    "depth": depth,
-    "counting": counting,
-    "style": style,
+
+def _grid(**values: Iterable) -> list[dict]:
+    """Return every combination of the values as a dict; the last value changes fastest."""
+    return [dict(zip(values, combo, strict=True)) for combo in itertools.product(*values.values())]
+
+
+# Name → function that yields the rows of one setting, and the settings.
+EXPERIMENTS: dict[str, tuple[Callable[..., Rows], list[dict]]] = {
+    "batch_size": (batch_size, _grid(norm=("BN", "GN"), batch=BATCHES)),
+    "dense": (partial(batch_size, make=DenseNet), _grid(norm=("BN", "GN"), batch=BATCHES)),
+    "inference": (inference, _grid(norm=("BN", "GN"))),
+    "rates": (rates, _grid(norm=("None", "BN", "GN"), lr=LEARNING_RATES)),
+    "depth": (
+        depth,
+        [
+            *_grid(place=("pre", "post"), norm=["LN"], depth=(2, 12, 24)),
+            dict(place="pre", norm="RMSN", depth=12),
+        ],
+    ),
+    "counting": (counting, _grid(lengths=LENGTHS, norm=("None", "LN", "BN"))),
+    "style": (style, _grid(norm=("IN", "BN", "None"))),
 }
 
 
@@ -344,11 +332,15 @@ def measure(
     """
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
+    run, settings = EXPERIMENTS[name]
     scale = default_scale() if scale is None else check_scale(scale)
     seeds = check_seeds(SEEDS[scale] if seeds is None else seeds, scale)
 
-    def rows(seed: int) -> list[dict]:
-        return [dict(**row, scale=scale) for row in EXPERIMENTS[name](scale, seed)]
+    def rows(seed: int) -> Rows:
+        for setting in settings:
+            torch.manual_seed(seed)
+            for row in run(scale, seed, **setting):
+                yield dict(**setting, **row, scale=scale)
 
     digest = digest_of(Path(__file__), Path(__file__).with_name("blocks.py"))
     return load_or_measure(".advice", f"{name}-{scale}", rows, seeds, digest, runs_dir)

@@ -75,7 +75,7 @@ MISTAKES = {
         wrong="norm == 'LN' and place == 'post' and depth == depth.max()",
         right="norm == 'LN' and place == 'pre' and depth == depth.max()",
         labels=("post-norm", "pre-norm"),
-        condition="a Transformer of 24 layers (at smoke 2), digits, few steps without warm-up",
+        condition="a Transformer of 24 layers, digits, few steps without warm-up",
     ),
     5: Mistake(
         "Wrong normalization for style transfer",

@@ -7,7 +7,9 @@ from mambanorm.models.parts import Classifier, check_values_of
 
 
 class ImageReader(Classifier):
-    """Base of classifiers that read images. `patch` is p; `down_sample` halves images later."""
+    """Base of classifiers of images. patch: p. down_sample: the blocks after which the image is
+    halved.
+    """
 
     patch = 1
     down_sample: tuple[int, ...] = ()
@@ -17,7 +19,9 @@ class ImageReader(Classifier):
         return nn.Conv2d(channels, d_model, self.patch, stride=self.patch)
 
     def _check_images(self, x: Tensor) -> None:
-        """Raise ValueError for values that are no images, or that patches do not cover."""
+        """Raise ValueError for values that are no images, and for sizes that do not divide into
+        patches.
+        """
         check_values_of(x, "B, H, W", self.in_channels)
         cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
         if H % cell or W % cell:

@@ -5,7 +5,6 @@
 | per_token.py | Lp, Scale, Constant, NormVary-token |
 | switch_norm.py | SwitchNorm |
 | autonorm.py | DyT, Derf, and NormSelector, which chooses between DyT and LN (source S2) |
-| unregistered.py | adaLN, adaLN-zero and weight standardization, which need more than x |
 """
 
 from mambanorm.norms.registry import LATE_REGISTRATION

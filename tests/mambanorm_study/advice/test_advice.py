@@ -253,7 +253,7 @@ def test_an_experiment_depends_on_its_seed_alone(runs, tmp_path):
 def test_what_is_stored_is_read_and_changed_code_measures_anew(runs, monkeypatch):
     folder, frames = runs
     monkeypatch.setitem(
-        experiments.EXPERIMENTS, "style", lambda scale, seed: [dict(norm="new", seed=seed)]
+        experiments.EXPERIMENTS, "style", (lambda scale, seed: [dict(norm="new", seed=seed)], [{}])
     )
     assert advice.measure("style", "smoke", SEEDS, folder).equals(frames["style"])
     monkeypatch.setattr(experiments, "digest_of", lambda *_: "other")
