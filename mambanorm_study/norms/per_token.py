@@ -1,8 +1,8 @@
 """Norms of a single token beyond the paper's: Lp, Scale, Constant and NormVary-token.
 
-They look at one position only, so they are causal. Lp generalizes RMSN (p = 2). Scale (a gain
-alone) and Constant (a shift alone) are controls. NormVary-token mixes those members of NormVary
-that a single token has, for language models (ours).
+They read one position only, so they are causal. Lp generalizes RMSN (p = 2). Scale (only a gain)
+and Constant (only a shift) are controls. NormVary-token, our addition for language models, mixes
+the members of NormVary whose statistics are computed from a single token.
 """
 
 import math
@@ -29,11 +29,11 @@ from mambanorm.norms.registry import register_norm
     use="as RMSN; p says how much large channels count: 1 the least, ∞ alone",
 )
 class LpNorm(Norm):
-    """Divide each token by the p-mean of its channels, 1 ≤ p ≤ ∞; x (B, L, D) → (B, L, D).
+    """Divide each token by the power mean of its channels, 1 ≤ p ≤ ∞; x (B, L, D) → (B, L, D).
 
-    p = 1 is the mean of |x|, p = 2 the root mean square (RMSN), p = ∞ the largest |x|. ε is added
-    to the square of the p-mean for every p, so that p = 2 equals RMSN; the source has no ε. The
-    source allows p > 0, but below 1 the gradient at zero is infinite, so p < 1 raises ValueError.
+    p = 1 is the mean of |x|, p = 2 the root mean square (RMSN), p = ∞ the largest |x|. For every p,
+    ε is added to the square of the mean, so that p = 2 equals RMSN; the source has no ε. The source
+    allows p > 0, but below 1 the gradient at zero is infinite, so p < 1 raises ValueError.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0):
@@ -53,13 +53,10 @@ class LpNorm(Norm):
         """Return (mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
         if self.p == 1:
             return x.abs().mean(-1, keepdim=True)
-        largest = x.abs().amax(-1, keepdim=True)
-        if math.isinf(self.p):
-            return largest
-        tiny = torch.finfo(x.dtype).tiny  # makes the gradient of a token of zeros 0 instead of NaN
-        unit = largest.detach().clamp(min=tiny)  # dividing by it keeps powers from overflowing
-        mean = (x / unit).abs().pow(self.p).mean(-1, keepdim=True)
-        return unit * mean.clamp(min=tiny).pow(1 / self.p)
+        largest = x.detach().abs().amax(-1, keepdim=True)
+        unit = largest.clamp(min=torch.finfo(x.dtype).tiny)  # so that powers do not overflow
+        norm = torch.linalg.vector_norm(x / unit, self.p, dim=-1, keepdim=True)
+        return unit * norm / self.d ** (1 / self.p)
 
 
 @register_norm(
@@ -72,12 +69,12 @@ class LpNorm(Norm):
     use="the control: does it take a statistic, or only a gain that is learned?",
 )
 class Scale(Norm):
-    """The learned gain of a norm without the norm, x (B, L, D) → (B, L, D).
+    """The learned gain of a norm without its statistics, x (B, L, D) → (B, L, D).
 
-    It separates the effect of normalizing from that of scaling. γ is one number a channel
-    (LayerScale, Touvron et al. 2021) and starts at 1, as in every norm, so that it starts as None
-    does. The paper starts with a small γ at the end of a branch; here Scale is where the arm names
-    it. With `affine=False` it is the identity.
+    It separates the effect of scaling from the effect of normalizing. γ is one number a channel
+    (LayerScale, Touvron et al. 2021). It starts at 1, as in every norm, so Scale starts as the
+    identity. LayerScale itself stands at the end of a branch and starts with a small γ. With
+    `affine=False` Scale stays the identity.
     """
 
     def __init__(self, d: int, *, affine: bool = True):
@@ -97,10 +94,11 @@ class Scale(Norm):
     use="the control at Δ, B and C: what does it matter that they depend on the input?",
 )
 class Constant(Norm):
-    """A learned vector that replaces the input, x (B, L, D) → (B, L, D).
+    """A learned vector β that replaces the input, x (B, L, D) → (B, L, D).
 
-    At the sites B, C and delta it makes the scan independent of the input. β starts at 1/√D, so
-    that constant B and C have the product 1; with `affine=False` it stays there.
+    At the sites B, C and delta it removes the selection: the scan's coefficients no longer depend
+    on the input. β starts at 1/√D, so that the product of constant B and C is 1. With
+    `affine=False` β is not learned.
     """
 
     def __init__(self, d: int, *, affine: bool = True):
@@ -126,8 +124,8 @@ class Constant(Norm):
 class NormVaryToken(Norm):
     """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D).
 
-    These are the members of NormVary without BN and IN, whose statistics need several tokens. LN
-    has the total variance. Raises ValueError unless the groups divide d.
+    NormVary's other members, BN and IN, need several tokens. LN's variance includes the variance
+    of the group means (the law of total variance). Raises ValueError unless the groups divide d.
     """
 
     members = ("GN-token", "LN", "RMSN")

@@ -23,12 +23,13 @@ class SwitchNorm(StatisticsMixture):
 
     LN's and BN's statistics are computed from IN's (Eq. 4), by the law of total variance.
     Parameters `mean_logits`, `var_logits` (3 each, zero at start), `gamma`, `beta`; buffers
-    `running_mean`, `running_var` of the BN member. In training it raises ValueError for B·L = 1.
+    `running_mean`, `running_var` of the BN member. Raises ValueError in training for B·L = 1.
 
-    Deviations from the authors' code: IN's variance is the biased one. No variance is computed as
-    E[x²] − μ². `momentum` is the weight of the new statistic, in their code of the old one. The
-    running variance starts at 1, theirs at 0, by which an early evaluation would divide. The paper
-    evaluates with statistics averaged over batches; here they are running ones.
+    Deviations from the authors' code: IN's variance is biased, and no variance is computed as
+    E[x²] − μ². `momentum` is the weight of the new statistic; in their code it is the weight of the
+    old one. The running variance starts at 1; theirs starts at 0, so that an early evaluation would
+    divide by 0. The paper evaluates with statistics averaged over batches, this class with running
+    averages.
     """
 
     members = ("IN", "LN", "BN")
