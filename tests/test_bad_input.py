@@ -204,16 +204,6 @@ def scan_cases():
         "tensor is 'cpu'; a tensor is needed",
     )
     yield "no threads", lambda: set_threads(0), "threads: 0 given, a whole number of at least 1"
-    yield (
-        "cross_scan of a sequence",
-        lambda: study.cross_scan(torch.ones(2, 3, 4)),
-        "cross_scan expects images",
-    )
-    yield (
-        "cross_merge to another",
-        lambda: study.cross_merge(torch.ones(2, 4, 3, 11), 3, 4),
-        "H·W = 12",
-    )
 
 
 # -------------------------------------------------------------------------------- blocks and models

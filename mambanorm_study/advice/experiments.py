@@ -33,10 +33,8 @@ import pandas as pd
 import torch
 from sklearn.linear_model import Ridge
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mambanorm import loop
-from mambanorm.errors import unknown
 from mambanorm.inside import preserve_state
 from mambanorm_study.advice.blocks import ConvNet, DenseNet, SequenceNet, StyleNet
 from mambanorm_study.basics.settings import check_scale, default_scale
@@ -75,10 +73,9 @@ def digits(scale: str, seed: int) -> dict[str, Data]:
     the split.
     """
     data = load_task("digits_images", scale, seed)
-    splits = {"train": data.train, "val": data.val, "test": data.test}
     return {
         name: (split.inputs.permute(0, 3, 1, 2).contiguous(), split.labels)
-        for name, split in splits.items()
+        for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
     }
 
 
@@ -148,7 +145,7 @@ def _train_at_batch(
     """
     model, steps = make(norm=norm), max(_steps(scale, 48) * 32 // batch, 2)
     batches, lr = digit_batches(scale, batch, steps, seed), 5e-3 * math.sqrt(batch / 32)
-    return model, fit(model, F.cross_entropy, batches, lr=lr, steps=steps)
+    return model, fit(model, nn.functional.cross_entropy, batches, lr=lr, steps=steps)
 
 
 def batch_size(
@@ -187,7 +184,7 @@ def rates(scale: str, seed: int, *, norm: str, lr: float) -> Rows:
 
     losses = fit(
         model,
-        F.cross_entropy,
+        nn.functional.cross_entropy,
         digit_batches(scale, 32, steps, seed),
         lr=lr,
         steps=steps,
@@ -215,7 +212,7 @@ def depth(scale: str, seed: int, *, place: str, norm: str, depth: int) -> Rows:
     model = nn.Sequential(nn.Flatten(1, 2), transformer)  # (n, 1, 8, 8) → (n, 8, 8) → (n, 10)
     steps = _steps(scale, 40)
     batches = digit_batches(scale, 32, steps, seed)
-    losses = fit(model, F.cross_entropy, batches, lr=3e-3, steps=steps)
+    losses = fit(model, nn.functional.cross_entropy, batches, lr=3e-3, steps=steps)
     yield dict(accuracy=accuracy(model, *digits(scale, seed)["test"]), losses=losses)
 
 
@@ -234,16 +231,16 @@ def counting(scale: str, seed: int, *, lengths: str, norm: str) -> Rows:
     lengths: "one" or "four" sequence lengths in training and test; each batch has one length.
     """
     choice, steps = LENGTHS[lengths], _steps(scale, 200)
-    model = SequenceNet(1, 1, d=24, n_layers=1, norm=norm)
+    model = SequenceNet(1, 1, norm=norm)
     generator = torch.Generator().manual_seed(seed)
     picks = [int(torch.randint(len(choice), (), generator=generator)) for _ in range(steps)]
     batches = (pulses(choice[pick], 32, generator) for pick in picks)
-    losses = fit(model, F.mse_loss, batches, lr=1e-2, steps=steps)
+    losses = fit(model, nn.functional.mse_loss, batches, lr=1e-2, steps=steps)
     test = [pulses(n, 200, torch.Generator().manual_seed(10_000 + n)) for n in choice]
     for mode in ("eval", "train"):
         model.train(mode == "train")
         with torch.no_grad():
-            squares = [F.mse_loss(model(x), count).item() for x, count in test]
+            squares = [nn.functional.mse_loss(model(x), count).item() for x, count in test]
         yield dict(mode=mode, error=8 * math.sqrt(np.mean(squares)), losses=losses)
 
 
@@ -273,12 +270,12 @@ def style(scale: str, seed: int, *, norm: str) -> Rows:
     model, generator = StyleNet(norm=norm), torch.Generator().manual_seed(seed)
     batches = digit_batches(scale, 32, steps, seed)
     pairs = ((styled_digits(x, generator, 0.5, 2)[0], x) for x, _ in batches)
-    row = dict(losses=fit(model, F.mse_loss, pairs, lr=5e-3, steps=steps))
+    row = dict(losses=fit(model, nn.functional.mse_loss, pairs, lr=5e-3, steps=steps))
     row["survives"] = style_survives(model.eval(), images, seed)
     for column, contrasts in dict(error=(0.5, 2), error_beyond=(4, 8)).items():
         test = styled_digits(images, torch.Generator().manual_seed(10_000), *contrasts)[0]
         with torch.no_grad():
-            row[column] = math.sqrt(F.mse_loss(model(test), images).item())
+            row[column] = math.sqrt(nn.functional.mse_loss(model(test), images).item())
     yield row
 
 
@@ -327,11 +324,9 @@ def measure(
 ) -> pd.DataFrame:
     """Return the rows of an experiment, one for each run; stored rows are not measured again.
 
-    scale: None = the default scale. seeds: None = SEEDS of the scale. Raises ValueError for an
-    unknown experiment or scale.
+    name: a key of EXPERIMENTS. scale: None = the default scale. seeds: None = SEEDS of the scale.
+    Raises ValueError for an unknown scale.
     """
-    if name not in EXPERIMENTS:
-        raise unknown("experiment", name, EXPERIMENTS)
     run, settings = EXPERIMENTS[name]
     scale = default_scale() if scale is None else check_scale(scale)
     seeds = check_seeds(SEEDS[scale] if seeds is None else seeds, scale)

@@ -11,7 +11,6 @@ picture. GitHub Pages can serve it.
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 
 import pandas as pd
 
@@ -29,9 +28,8 @@ from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.settings import ROOT, STUDY_SCALE
 from mambanorm_study.basics.text import plural
-from mambanorm_study.claims import rule
+from mambanorm_study.claims import CLAIMS, rule
 from mambanorm_study.claims.evidence import Evidence
-from mambanorm_study.claims.hypotheses import CLAIMS
 from mambanorm_study.claims.verdict import Row, Verdict, judge, verdicts
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.tables.run_tables import CANNOT_TELL, label, points
@@ -310,17 +308,13 @@ def findings_page() -> str:
     """Return the text of docs/index.html, from the recorded results. Raises ValueError if there are
     none.
     """
-    # imported here, because the sentences above need no templates and no images
-    from PIL import Image
-
+    # imported here, because the sentences above need no templates
     from mambanorm_study.claims.pages import basis
     from mambanorm_study.report.page import figures, markdown, page, template
     from mambanorm_study.report.verdict_page import verdict_html
 
     judged = verdicts(recorded(STUDY_SCALE), CLAIMS, scale=STUDY_SCALE)
-    webp = BytesIO()
-    Image.open(PICTURE).save(webp, format="webp", lossless=True, quality=100, method=6)
-    picture = f"data:image/webp;base64,{base64.b64encode(webp.getvalue()).decode()}"
+    picture = f"data:image/png;base64,{base64.b64encode(PICTURE.read_bytes()).decode()}"
     body = template(
         "findings.html",
         note=" ".join([HOW_TO_READ, not_fresh()]).strip(),

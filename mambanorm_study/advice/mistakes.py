@@ -92,7 +92,7 @@ MISTAKES = {
 
 
 def mistake_runs(number: int, measured: Measured) -> pd.DataFrame:
-    """Return the failing and the corrected runs of a mistake, one row a run.
+    """Return the failing and the corrected runs of a mistake, one row per run.
 
     Columns: twin ("wrong" or "right"), label, condition, measured (the value that is compared),
     seed, scale, losses.
@@ -220,23 +220,27 @@ def claimed_and_measured(measured: Measured) -> pd.DataFrame:
     """Return one row for each number of the guide: claim, claimed, measured, setting."""
     cnn, depth = measured["batch_size"], measured["depth"]
     gaps, means = batch_gaps(cnn), cnn.groupby(["batch", "norm"]).accuracy.mean()
-    rows = []
-    for n, claimed in IMAGENET.items():
-        accuracies = f"{means[n].BN:.1f} / {means[n].GN:.1f} %"
-        ours = f"{accuracies} (BN − GN: {difference_text(gaps[n])})"
-        rows.append((f"BN / GN at batch {n}", claimed, ours, "a small CNN, digits"))
-    faster = ("a norm converges faster", "10 × (100 → 10 epochs)")
-    rows.append((*faster, _steps_to_reach(measured["rates"]), "the same CNN, SGD"))
+    by_batch = {
+        n: f"{means[n].BN:.1f} / {means[n].GN:.1f} % (BN − GN: {difference_text(gaps[n])})"
+        for n in IMAGENET
+    }
     by_depth = "; ".join(
         f"{n} layers: pre − post {difference_text(paired_gap(runs, 'place', 'pre', 'post'))}"
         for n, runs in depth[depth.norm == "LN"].groupby("depth")
     )
-    layers_with_rms = depth[depth.norm == "RMSN"].depth.iloc[0]
-    pre_norm = depth[(depth.place == "pre") & (depth.depth == layers_with_rms)]
+    pre_norm = depth.query("place == 'pre' and depth == 12")
     by_norm = f"RMSN − LN {difference_text(paired_gap(pre_norm, 'norm', 'RMSN', 'LN'))}"
-    setting = "a Transformer, digits, no warm-up"
-    rows.append(("post-norm is hard to train above", "12 layers", by_depth, setting))
-    rows.append(("RMSN in place of LN, accuracy", "the same", by_norm, setting))
+    steps = _steps_to_reach(measured["rates"])
+    transformer = "a Transformer, digits, no warm-up"
+    rows = [
+        *(
+            (f"BN / GN at batch {n}", claimed, by_batch[n], "a small CNN, digits")
+            for n, claimed in IMAGENET.items()
+        ),
+        ("a norm converges faster", "10 × (100 → 10 epochs)", steps, "the same CNN, SGD"),
+        ("post-norm is hard to train above", "12 layers", by_depth, transformer),
+        ("RMSN in place of LN, accuracy", "the same", by_norm, transformer),
+    ]
     table = pd.DataFrame(rows, columns=["claim", "claimed", "measured", "setting"])
     basis = f", {cnn.scale.iloc[0]} scale, {seeds_text([cnn.seed.nunique()])}"
     return table.assign(setting=table.setting + basis)

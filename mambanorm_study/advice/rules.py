@@ -9,8 +9,8 @@ notebook 11 measures some of its advice. The advice for a Mamba block comes from
 from collections.abc import Callable
 from dataclasses import replace
 
-from mambanorm.checks import check_flag, check_size
-from mambanorm.errors import shown, unknown
+from mambanorm.checks import check_size
+from mambanorm.errors import unknown
 from mambanorm_study.advice.mamba import recommend_mamba
 from mambanorm_study.advice.recommendation import Question, Recommendation
 from mambanorm_study.basics.settings import SMALL_BATCH
@@ -327,7 +327,7 @@ def recommend(
     question = Question(architecture, batch_size, task, causal, size, component, depth)
     _check(question)
     if architecture == "mamba":
-        answer = recommend_mamba(task, causal, batch_size)
+        answer = recommend_mamba(task, causal)
     else:
         answer = next(answer for fits, answer in RULES if fits(question))
         if question.is_causal:
@@ -350,7 +350,3 @@ def _check(question: Question) -> None:
     for name in ("batch_size", "depth"):
         if getattr(question, name) is not None:
             check_size(name, getattr(question, name))
-    check_flag("causal", question.causal)
-    size = question.size
-    if size is not None and not (isinstance(size, int | float) and size >= 1):
-        raise ValueError(f"size must be a number of parameters such as 3e8, got {shown(size)}")

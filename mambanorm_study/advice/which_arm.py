@@ -18,11 +18,10 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.basics.text import plural
-from mambanorm_study.claims import rule
+from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, rule
 from mambanorm_study.claims.claim import SMALLEST_EFFECT, UNITS
 from mambanorm_study.claims.evidence import Evidence
-from mambanorm_study.claims.hypotheses import CLAIMS
-from mambanorm_study.claims.plan import TRAINED_TASKS, VERDICT_SEEDS, arm_runs, check_test_seeds
+from mambanorm_study.claims.plan import VERDICT_SEEDS, arm_runs, check_test_seeds
 from mambanorm_study.claims.verdict import Row, compare_arms
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names

@@ -52,26 +52,24 @@ def squared_error(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
 def descend(
     x: np.ndarray, y: np.ndarray, *, lr: float | None = None, steps: int = 2000
 ) -> pd.DataFrame:
-    """Run gradient descent from w = 0 and return its path, one row a step: step, w0, w1, …, loss,
+    """Run gradient descent from w = 0 and return its path, one row per step: step, w0, w1, …, loss,
     left (the share of the removable loss that is left).
 
     lr: None = 1 over the largest eigenvalue of H; twice that value makes descent diverge. Descent
     stops when `left` reaches CLOSE.
     """
-    if lr is None:
-        lr = 1 / curvature(x)[-1]
-    w, rows = np.zeros(x.shape[1]), []
+    lr = 1 / curvature(x)[-1] if lr is None else lr
+    w, path = np.zeros(x.shape[1]), []
     best = squared_error(x, y, np.linalg.lstsq(x, y, rcond=None)[0])
     first = squared_error(x, y, w)
     for step in range(steps + 1):
         loss = squared_error(x, y, w)
         left = (loss - best) / (first - best)
-        weights = {f"w{i}": value for i, value in enumerate(w)}
-        rows.append(dict(step=step, **weights, loss=loss, left=left))
+        path.append([step, *w, loss, left])
         if left <= CLOSE or not np.isfinite(loss):
             break
         w = w - lr * 2 * x.T @ (x @ w - y) / len(x)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(path, columns=["step", *(f"w{i}" for i in range(len(w))), "loss", "left"])
 
 
 def outlier_table() -> pd.DataFrame:

@@ -13,24 +13,18 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mambanorm.errors import unknown
-
-RULES = ("zero-order hold", "Mamba")
+# Rule → factor of b·u_k for a step of length delta.
+RULES = {
+    "zero-order hold": lambda delta, a: np.expm1(delta * a) / a,
+    "Mamba": lambda delta, a: delta,
+}
 
 
 def coefficients(delta: float | np.ndarray, a: float, b: float = 1.0, rule: str = "Mamba") -> tuple:
     """Return the factor of the previous state and the factor of the input, for a step of length
-    delta.
-
-    Raises ValueError for a rule that is not in RULES, and for a ≥ 0, because such a state does not
-    decay.
+    delta and a < 0. rule: a key of RULES.
     """
-    if rule not in RULES:
-        raise unknown("rule", rule, RULES)
-    if not a < 0:
-        raise ValueError(f"a must be below 0, so that the state decays, got {a!r}")
-    gain = np.expm1(delta * a) / a if rule == "zero-order hold" else delta
-    return np.exp(delta * a), gain * b
+    return np.exp(delta * a), RULES[rule](delta, a) * b
 
 
 def run(

@@ -28,13 +28,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import BlockCache, CausalBlock, check_sizes, init_dt_bias
 from mambanorm.checks import check_shapes
-from mambanorm.norms import NORMS
+from mambanorm.norms import known_options
 from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
 from mambanorm.operations import selective_scan
@@ -70,7 +69,9 @@ class GroupedRMSNorm(RMSNorm):
         self.groups = groups
 
     def readable(self, x: Tensor) -> Tensor:
-        y = F.rms_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
+        y = nn.functional.rms_norm(
+            x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps
+        )
         return self.scaled(y.flatten(-2))
 
 
@@ -138,13 +139,10 @@ class Mamba2Block(CausalBlock):
 
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
         """Return a new norm for a site; RMSN after the gate is computed over each group."""
-        norm = super().new_norm(site, name, options)
-        if (site, name) != ("gated", "RMSN") or self.n_groups == 1:
-            return norm
-        rms_options = {
-            key: value for key, value in options.items() if key in NORMS["RMSN"].factory_options
-        }
-        return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **rms_options)
+        if (site, name) == ("gated", "RMSN") and self.n_groups > 1:
+            options = known_options(["RMSN"], options)
+            return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **options)
+        return super().new_norm(site, name, options)
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:
         """Return the convolution's input (B, L, E + 2·G·N), gate z (B, L, E) and dt (B, L, H)."""
@@ -167,7 +165,7 @@ class Mamba2Block(CausalBlock):
         per_head = self.dt_bias, self.A_log, self.D
         # otherwise a parameter of the wrong shape would be broadcast silently
         check_shapes("Mamba2Block", ("dt_bias", "A_log", "D"), per_head, [(self.n_heads,)] * 3)
-        delta = at("step_size", F.softplus(dt + self.dt_bias))
+        delta = at("step_size", nn.functional.softplus(dt + self.dt_bias))
         state = None if context is None else context.state
         result = selective_scan(
             u.transpose(1, 2),

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
@@ -30,8 +29,8 @@ from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates, stores_a
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.masked_moments import blank_padding, valid_positions
 from mambanorm_study.models.attention_arms import AttentionArm
-from mambanorm_study.models.image_stem import ImageReader
 from mambanorm_study.models.registry import register_model
+from mambanorm_study.models.vision import ImageReader
 from mambanorm_study.norms.autonorm import separate_random_numbers
 
 NORM_POSITIONS = ("after", "before")
@@ -67,7 +66,7 @@ class Attention(nn.Module):
         heads = self.qkv(x).view(B, L, 3, self.n_heads, D // self.n_heads)
         q, k, v = heads.permute(2, 0, 3, 1, 4)  # (B, H, L, D/H)
         mask = None if lengths is None else valid_positions(lengths, L).view(B, 1, 1, L)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.out_proj(y.transpose(1, 2).reshape(B, L, D))
 
 

@@ -1,5 +1,7 @@
 """Models of images: VSSBlock, which scans an image in four directions, and ImageClassifier.
 
+ImageReader is the base of all classifiers that read images.
+
     f = N2(Merge(SSM(Scan(SiLU(Conv(Lin(N1(x))))))))        (1)   main branch, a 3×3 depthwise
                                                                   convolution
     p = SiLU(Lin(N1(x)))                                    (2)   gate: the same N1(x) feeds both
@@ -26,9 +28,11 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import Block, check_sizes, init_dt, initial_A_log
-from mambanorm.checks import check_tensor
+from mambanorm.checks import check_tensor, is_ordinary
 from mambanorm.models.parts import (
+    Classifier,
     DropPath,
+    check_values_of,
     drop_rates,
     scale_out_proj,
     stores_arguments,
@@ -36,8 +40,61 @@ from mambanorm.models.parts import (
 from mambanorm.norm_options import check_arm_options, common_options, options_of_blocks
 from mambanorm.norms import create_norm, known_options
 from mambanorm.operations.layers import image_conv_silu
-from mambanorm_study.models.cross_scan import cross_merge, cross_scan
-from mambanorm_study.models.image_stem import ImageReader
+
+DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
+
+
+def cross_scan(x: Tensor) -> Tensor:
+    """Return an image (B, D, H, W) as four sequences (B, 4, D, H·W), in the order of DIRECTIONS.
+
+    The result is a view of a contiguous (B, H·W, 4, D), the layout that a block reads.
+    """
+    return _transform(x.permute(0, 2, 3, 1), None).permute(0, 2, 3, 1)
+
+
+def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
+    """Return the sum of four sequences (B, 4, D, H·W) as an image (B, D, H, W): each value is added
+    at its pixel.
+
+    This is the adjoint of `cross_scan`.
+    """
+    return _transform(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
+
+
+def _transform(x: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Return `_scan(x)` if size is None, else `_merge(x, size)`. torch.func cannot use an
+    autograd.Function, so it gets plain operations.
+    """
+    if is_ordinary(x):
+        return _Cross.apply(x, size)
+    return _scan(x) if size is None else _merge(x, size)
+
+
+class _Cross(torch.autograd.Function):
+    """Scan or merge; the backward pass of each is the other, which fixes the order of the sums."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, size: tuple[int, int] | None) -> Tensor:
+        ctx.size = x.shape[1:3] if size is None else None
+        return _scan(x) if size is None else _merge(x, size)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return _Cross.apply(grad, ctx.size), None
+
+
+def _scan(image: Tensor) -> Tensor:
+    """Return an image (B, H, W, D) as four sequences (B, H·W, 4, D)."""
+    rows, columns = image.flatten(1, 2), image.transpose(1, 2).flatten(1, 2)
+    return torch.stack([rows, columns, rows.flip(1), columns.flip(1)], 2)
+
+
+def _merge(four: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the sum of four sequences (B, H·W, 4, D) as an image (B, H, W, D)."""
+    (H, W), (rows, columns, rows_back, columns_back) = size, four.unbind(2)
+    total = rows.unflatten(1, (H, W)) + columns.unflatten(1, (W, H)).transpose(1, 2)
+    total += rows_back.flip(1).unflatten(1, (H, W))
+    return total + columns_back.flip(1).unflatten(1, (W, H)).transpose(1, 2)
 
 
 class VSSBlock(Block):
@@ -159,6 +216,31 @@ class PatchMerging(nn.Module):
         x = x.reshape(B, H // 2, 2, W // 2, 2, D)
         x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns before rows, as in VMamba
         return self.reduction(self.norm(x.flatten(1, 2)).reshape(x.shape))
+
+
+class ImageReader(Classifier):
+    """Base of classifiers of images (B, H, W, C): patches of p×p pixels become positions.
+
+    patch: p. down_sample: the blocks after which the image is halved.
+    """
+
+    patch = 1
+    down_sample: tuple[int, ...] = ()
+
+    def _image_stem(self, channels: int, d_model: int) -> nn.Module:
+        return nn.Conv2d(channels, d_model, self.patch, stride=self.patch)
+
+    def _check_images(self, x: Tensor) -> None:
+        """Raise ValueError unless x holds images whose sizes divide into patches."""
+        check_values_of(x, "B, H, W", self.in_channels)
+        cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
+        if H % cell or W % cell:
+            halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""
+            raise ValueError(
+                f"images of {H}×{W} pixels do not divide into patches of "
+                f"{self.patch}×{self.patch}{halvings}: "
+                f"height and width must be multiples of {cell}"
+            )
 
 
 def _check_down_sample(down_sample: object, n_layers: int) -> None:
