@@ -11,6 +11,7 @@ picture. GitHub Pages can serve it.
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 
 import pandas as pd
 
@@ -308,13 +309,17 @@ def findings_page() -> str:
     """Return the text of docs/index.html, from the recorded results. Raises ValueError if there are
     none.
     """
-    # imported here, because the sentences above need no templates
+    # imported here, because the sentences above need no templates and no images
+    from PIL import Image
+
     from mambanorm_study.claims.pages import basis
     from mambanorm_study.report.page import figures, markdown, page, template
     from mambanorm_study.report.verdict_page import verdict_html
 
     judged = verdicts(recorded(STUDY_SCALE), CLAIMS, scale=STUDY_SCALE)
-    picture = f"data:image/png;base64,{base64.b64encode(PICTURE.read_bytes()).decode()}"
+    webp = BytesIO()
+    Image.open(PICTURE).save(webp, format="webp", lossless=True, quality=100, method=6)
+    picture = f"data:image/webp;base64,{base64.b64encode(webp.getvalue()).decode()}"
     body = template(
         "findings.html",
         note=" ".join([HOW_TO_READ, not_fresh()]).strip(),

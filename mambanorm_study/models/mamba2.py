@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.block import BlockCache, CausalBlock, check_sizes, init_dt_bias
 from mambanorm.checks import check_shapes
-from mambanorm.norms import known_options
+from mambanorm.norms import NORMS
 from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
 from mambanorm.operations import selective_scan
@@ -140,7 +140,8 @@ class Mamba2Block(CausalBlock):
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
         """Return a new norm for a site; RMSN after the gate is computed over each group."""
         if (site, name) == ("gated", "RMSN") and self.n_groups > 1:
-            options = known_options(["RMSN"], options)
+            known = NORMS["RMSN"].factory_options
+            options = {name: value for name, value in options.items() if name in known}
             return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **options)
         return super().new_norm(site, name, options)
 
