@@ -45,7 +45,6 @@ from mambanorm_study.tasks import load_task
 
 SEEDS = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 8}
 BATCHES = (2, 4, 8, 16, 32, 64)
-LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 LENGTHS = {"one": (16,), "four": (4, 8, 16, 32)}
 
 # Validation accuracy in per cent; `rates` counts the steps until a run reaches it.
@@ -306,7 +305,7 @@ EXPERIMENTS: dict[str, tuple[Callable[..., Rows], list[dict]]] = {
     "batch_size": (batch_size, _grid(norm=("BN", "GN"), batch=BATCHES)),
     "dense": (partial(batch_size, make=DenseNet), _grid(norm=("BN", "GN"), batch=BATCHES)),
     "inference": (inference, _grid(norm=("BN", "GN"))),
-    "rates": (rates, _grid(norm=("None", "BN", "GN"), lr=LEARNING_RATES)),
+    "rates": (rates, _grid(norm=("None", "BN", "GN"), lr=(0.01, 0.03, 0.1, 0.3, 1.0))),
     "depth": (
         depth,
         [

@@ -250,10 +250,7 @@ def _steps_to_reach(frame: pd.DataFrame) -> str:
     """Return the median number of steps until the validation accuracy is REACHED, for each norm at
     its best learning rate. frame: the experiment `rates`.
     """
-    steps = {}
-    for norm, runs in frame.groupby("norm"):
-        best_lr = runs.groupby("lr").accuracy.mean().idxmax()
-        reached = runs[runs.lr == best_lr].reached.median()
-        steps[norm] = f"more than {runs.limit.iloc[0]}" if pd.isna(reached) else f"{reached:.0f}"
-    counts = f"no norm {steps['None']}, BN {steps['BN']}, GN {steps['GN']}"
-    return f"steps to {REACHED:.0f} %: {counts}"
+    by_lr = frame.groupby(["norm", "lr"]).agg({"accuracy": "mean", "reached": "median"})
+    best = by_lr.loc[by_lr.groupby("norm").accuracy.idxmax()].reached.droplevel("lr")
+    steps = best.map("{:.0f}".format).mask(best.isna(), f"more than {frame.limit.iloc[0]}")
+    return f"steps to {REACHED:.0f} %: no norm {steps['None']}, BN {steps['BN']}, GN {steps['GN']}"

@@ -5,6 +5,7 @@ positions of the first row unchanged and change the data around them.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pandas as pd
 import torch
@@ -43,10 +44,7 @@ def sample(rows: int = 6, length: int = 32, channels: int = 16, seed: int = 0) -
     Rows and channels differ in level, channels also in spread.
     """
     generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+    normal = partial(torch.randn, generator=generator, dtype=torch.float64)
     levels = normal(rows, 1, 1) + normal(1, 1, channels)
     return levels + torch.exp(0.5 * normal(1, 1, channels)) * normal(rows, length, channels)
 

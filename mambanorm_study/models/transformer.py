@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import ObservedBlock
-from mambanorm.checks import check_flag, check_size
+from mambanorm.checks import check_size
 from mambanorm.errors import unknown
 from mambanorm.models.classifier import mean_pool
 from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates, stores_arguments
@@ -111,7 +111,6 @@ class TransformerBlock(ObservedBlock):
         if norm_position not in NORM_POSITIONS:
             raise unknown("norm_position", norm_position, NORM_POSITIONS)
         check_size("expand", expand)
-        check_flag("squeeze_excite", squeeze_excite)
         check_options((n1, n2), norm_options)
         self.d_model, self.norm_position = d_model, norm_position
         self.attention = Attention(d_model, n_heads)

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_flag
 from mambanorm.errors import unknown
 from mambanorm.norms.base import Norm
 from mambanorm.norms.classic import LayerNorm
@@ -54,8 +53,6 @@ class DyT(Norm):
     """
 
     def __init__(self, d: int, *, affine: bool = True, linear: bool = False):
-        check_flag("affine", affine)
-        check_flag("linear", linear)
         super().__init__(d, affine=affine and not linear)
         self.linear = linear
         self.alpha = nn.Parameter(torch.full((d,), 1.0) if linear else torch.full((1,), 0.5))

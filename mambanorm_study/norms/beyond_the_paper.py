@@ -1,8 +1,9 @@
-"""Norms of a single token beyond the paper's: Lp, Scale, Constant and NormVary-token.
+"""Norms that the paper does not have: Lp, Scale, Constant, NormVary-token and SwitchNorm.
 
-They read one position only, so they are causal. Lp generalizes RMSN (p = 2). Scale (only a gain)
-and Constant (only a shift) are controls. NormVary-token, our addition for language models, mixes
-the members of NormVary whose statistics are computed from a single token.
+All but SwitchNorm read one token only, so they are causal. Lp generalizes RMSN (p = 2). Scale (only
+a gain) and Constant (only a shift) are controls. NormVary-token, our addition for language models,
+mixes the members of NormVary whose statistics are computed from a single token. SwitchNorm (Luo et
+al. 2019) is the norm from which NormVary descends.
 """
 
 import math
@@ -10,11 +11,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_flag
 from mambanorm.errors import shown
 from mambanorm.norms.base import Norm, check_groups
-from mambanorm.norms.masked_moments import blank_padding
-from mambanorm.norms.normvary import mix
+from mambanorm.norms.masked_moments import Moments, blank_padding, pool_channels
+from mambanorm.norms.normvary import StatisticsMixture, mix
 from mambanorm.norms.registry import register_norm
 
 
@@ -102,7 +102,6 @@ class Constant(Norm):
     """
 
     def __init__(self, d: int, *, affine: bool = True):
-        check_flag("affine", affine)
         super().__init__(d, affine=False)
         self.bias = nn.Parameter(torch.full((d,), d**-0.5), requires_grad=affine)
 
@@ -150,3 +149,40 @@ class NormVaryToken(Norm):
         variances = [gn_var, ln_var, ln_var + ln_mean.square()]
         mean, var = mix(*self.mixture(), means, variances)
         return self.scaled(((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2))
+
+
+@register_norm(
+    "SwitchNorm",
+    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}"
+    r"{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c"
+    r",\quad i \in \{\mathrm{IN}, \mathrm{LN}, \mathrm{BN}\}",
+    source="Luo et al. 2019, Eq. 2–5; NormVary descends from it",
+    axes=("B", "L", "D"),
+    causal=False,
+    learnable="γ, β, 3 + 3 mixture logits",
+    use="images, where no norm is known to be best; NormVary's forerunner",
+)
+class SwitchNorm(StatisticsMixture):
+    """Learned mixture of IN, LN-DL and BN, x (B, L, D) → (B, L, D) (Luo et al. 2019, Eq. 2–5).
+
+    LN's and BN's statistics are computed from IN's (Eq. 4), by the law of total variance.
+    Parameters `mean_logits`, `var_logits` (3 each, zero at start), `gamma`, `beta`; buffers
+    `running_mean`, `running_var` of the BN member. Raises ValueError in training for B·L = 1.
+
+    Deviations from the authors' code: IN's variance is biased, and no variance is computed as
+    E[x²] − μ². `momentum` is the weight of the new statistic; in their code it is the weight of the
+    old one. The running variance starts at 1; theirs starts at 0, so that an early evaluation would
+    divide by 0. The paper evaluates with statistics averaged over batches, this class with running
+    averages.
+    """
+
+    members = ("IN", "LN", "BN")
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
+        super().__init__(d, eps=eps, affine=affine, momentum=momentum)
+
+    def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
+        """Return means and variances of IN, LN and BN, broadcastable to (B, 1, D): Eq. 4."""
+        bn_mean, bn_var = self.batch_statistics(moments)
+        ln_mean, ln_var = pool_channels(moments, 1)
+        return [moments.m, ln_mean, bn_mean], [moments.v, ln_var, bn_var]
