@@ -1,7 +1,7 @@
 """Small experiments that test the advice of the guide (S4): seconds each on one CPU thread.
 
 `measure(name)` returns one row for each run: the columns below, `losses` (one for each training
-step), seed and scale. A run depends on its seed alone.
+step), seed and scale. A run depends on its seed only.
 
     batch_size  ConvNet on images of digits with BN or GN, batches of 2 … 64
                 norm, batch → accuracy (%)
@@ -11,7 +11,7 @@ step), seed and scale. A run depends on its seed alone.
                 norm, mode, batch, rows → accuracy
     rates       ConvNet without a norm, with BN or with GN, at several learning rates
                 norm, lr → accuracy, steps until the validation accuracy is 80 %
-    depth       Transformer on the rows of digits, with pre-norm or post-norm
+    depth       Transformer on the pixel rows of digits; place: pre-norm or post-norm
                 place, norm, depth → accuracy
     counting    LSTM that counts pulses, without a norm, with LN or with BN, in eval and train mode
                 norm, lengths, mode → error

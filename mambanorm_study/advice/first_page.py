@@ -205,8 +205,9 @@ def _evidence(frame: pd.DataFrame | None) -> Evidence:
 
 
 def _rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
-    """Return the comparisons of a finding that have runs, each with its verdict: first the
-    comparison whose number is printed, then the same claim about images.
+    """Return the comparisons of a finding that have runs, each with its verdict.
+
+    The first is the comparison whose number is printed, the second is the same claim about images.
     """
     rows = []
     for verdict in verdicts(evidence, filter(None, [finding.claim, finding.on_images])):
@@ -228,17 +229,17 @@ def _sentence(finding: Finding, rows: list[tuple[Row, Verdict]]) -> str:
     details = [row.why] if row.word == rule.NO_WORD else []
     if row.failed and len(row.failed) == 2:  # a mean over many arms has no such counts
         details += failures_in_words(row)
-    details += _carried_by_one_norm(verdict)
+    details += _words_without_a_norm(verdict)
     for image_row, image_verdict in rows[1:]:
-        words = [f"{image_row.task}: {image_row.said}", *_carried_by_one_norm(image_verdict)]
+        words = [f"{image_row.task}: {image_row.said}", *_words_without_a_norm(image_verdict)]
         details.append(", but ".join(words))
     bracket = f" ({'; '.join(details)})" if details else ""
     return f"**{bold}** {finding.compared.format(a=a, b=b)}, {row.task}: {row.amount}{bracket}"
 
 
-def _carried_by_one_norm(verdict: Verdict) -> list[str]:
-    """Return `without BN: cannot tell` for each norm that changes the word of the mean over the
-    norms if it is left out.
+def _words_without_a_norm(verdict: Verdict) -> list[str]:
+    """Return `without BN: cannot tell` for each norm without which the mean over the norms has
+    another word.
     """
     left_out = {comparison.name: comparison.without for comparison in verdict.claim.comparisons}
     return [

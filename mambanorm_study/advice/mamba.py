@@ -1,7 +1,7 @@
-"""The recommendation for a Mamba block, which the guide does not treat: from recorded runs alone.
+"""The recommendation for a Mamba block. The guide has none, so it comes from the recorded runs.
 
-It is the arm that README and notebook 12 name: `ranking` chooses it by validation accuracy among
-the recorded trained models. Notebook 12 has the verdicts on the paper's claims.
+The README and notebook 12 recommend the same arms: `ranking` chooses an arm by its validation
+accuracy in the recorded runs. Notebook 12 has the verdicts on the paper's claims.
 """
 
 from functools import lru_cache
@@ -54,7 +54,8 @@ def recommend_mamba(task: str | None, causal: bool) -> Recommendation:
     ]
     if not _is_causal(best.arm):
         at_odds.append(
-            "It looks at later positions: causal=True asks for one that does not. [notebook 01]"
+            "Its norms read later positions; causal=True gives an arm whose norms do not. "
+            "[notebook 01]"
         )
     norm, place = arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)"
     if arm.n2 == "None":

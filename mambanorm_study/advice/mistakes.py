@@ -1,7 +1,7 @@
-"""The five mistakes of the guide (S4), each as failing runs beside corrected runs, and numbers of
-the guide beside ours.
+"""The five mistakes of the guide (S4), each as failing and corrected runs, and the guide's numbers
+next to ours.
 
-Models and data differ from those of the guide, which names none for most of its numbers. So compare
+The guide does not say which models and data most of its numbers come from, so ours differ. Compare
 the direction of an effect, not its size. Notebook 01 measures how much time each norm takes.
 
 All functions take `measured`: experiment → rows, as `experiments.measure` returns them.
@@ -48,7 +48,7 @@ MISTAKES = {
         wrong="norm == 'BN' and batch == 2",
         right="norm == 'GN' and batch == 2",
         labels=("BN, batch 2, linear layers", "GN, batch 2, linear layers"),
-        condition="a net of linear layers alone, digits",
+        condition="a net of linear layers only, digits",
     ),
     2: Mistake(
         "BatchNorm in RNN",
@@ -113,10 +113,10 @@ OUTCOMES = {"clearly above zero": "it fails", "clearly below zero": "**the twin 
 def mistake_table(measured: Measured) -> pd.DataFrame:
     """Return one row for each mistake.
 
-    Columns: number, mistake, measured (the unit), wrong and right (mean ± sd), advantage of right
-    over wrong (mean, with low and high, the 95 % t-interval of the paired differences), n (seeds),
-    outcome ("it fails", "the twin is worse", or that we cannot tell), wrong_is, right_is,
-    condition.
+    Columns: number, mistake, measured (the unit), wrong and right (mean ± sd of the failing and of
+    the corrected runs), advantage (mean of right − wrong, positive if right is better), low and
+    high (its 95 % t-interval, paired by seed), n (seeds), outcome ("it fails", "the twin is worse",
+    or that we cannot tell), wrong_is, right_is (labels of the runs), condition.
     """
     rows = []
     for number, mistake in MISTAKES.items():
@@ -172,7 +172,7 @@ def _mean_sd(values: pd.Series) -> str:
 
 def in_words(mistakes: pd.DataFrame, measured: Measured) -> str:
     """Return lines of Markdown: the outcome of each mistake in `mistake_table`, then BN − GN at the
-    smallest and at the largest batch.
+    smallest and at the largest batch size.
     """
     lines = [
         f"- **{row.mistake}**: {row.outcome} here; {row.wrong_is}: {row.wrong}, "

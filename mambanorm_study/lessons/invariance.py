@@ -95,9 +95,9 @@ def invariances() -> pd.DataFrame:
 def trials() -> pd.DataFrame:
     """Return the answers to three questions, norms × questions, tried in training mode.
 
-    alone: does a row have the same output in a batch of one? one position: does the output for a
-    sequence of one position depend on the input? no future: do the early outputs stay the same when
-    later positions change?
+    "alone": does a row have the same output in a batch of one? "one position": does the output for
+    a sequence of one position depend on the input? "no future": do the early outputs stay the same
+    when later positions change?
     """
     x, rows = sample(), {}
     for name in _norms_with_input():

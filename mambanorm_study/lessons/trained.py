@@ -3,8 +3,8 @@
 **Batch norm.** The lecture's claim (Patel, CS460, after Santurkar et al. 2018, Figure 1): a VGG
 trained on CIFAR-10 reaches a higher training accuracy with batch norm. Here: six convolutions in
 the style of VGG on the 8×8 digits of scikit-learn, SGD with momentum, two learning rates. A third
-arm has no norm, but the initial weights of He et al. (2015), so that the gain of the norm can be
-told from the gain of the initial weights.
+arm has no norm but the initial weights of He et al. (2015), to show which part of the gain comes
+from better initial weights.
 
 **Parts of a Mamba block.** Small models with and without convolution and gate, on two tasks.
 `neighbours`, made up for this lesson: is "a" directly before "b" somewhere in the row? Every row
@@ -144,7 +144,7 @@ SYMBOLS, COPIES = 6, 3  # a row of neighbours contains each symbol COPIES times
 class BlockWithout(MambaBlock):
     """A Mamba block without one of its PARTS.
 
-    Without "conv", SiLU alone replaces the convolution. Without "gate", the scan's output is not
+    Without "conv", SiLU without a convolution is applied. Without "gate", the scan's output is not
     multiplied (no Eq. 2). Without "nothing", it is the whole block.
     """
 

@@ -21,7 +21,7 @@ channels, G = n_groups, N = d_state, K = d_conv.
 Sources: Dao & Gu 2024, "Transformers are SSMs", section 7 and figure 6; state-spaces/mamba
 `modules/mamba2.py` (parameter names, initial values); huggingface/transformers
 `models/mamba2/modeling_mamba2.py`. Three of their options are fixed at their defaults: all of E
-goes through the scan, D has one number a head, and Δ has no limits.
+goes through the scan, D has one number per head, and Δ has no limits.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -48,8 +48,8 @@ def separate_random_numbers() -> Iterator[None]:
 class DyT(Norm):
     """Dynamic Tanh: each value is transformed independently, without a statistic.
 
-    α is one number that starts at 0.5. With `linear=True` it is one number a channel, starts at 1,
-    and the norm is x ⊙ α without γ and β: the identity at first.
+    α is one number that starts at 0.5. With `linear=True` the norm is x ⊙ α without γ and β, and α
+    is one number per channel that starts at 1, so the norm starts as the identity.
     """
 
     def __init__(self, d: int, *, affine: bool = True, linear: bool = False):

@@ -71,9 +71,9 @@ class LpNorm(Norm):
 class Scale(Norm):
     """The learned gain of a norm without its statistics, x (B, L, D) → (B, L, D).
 
-    It separates the effect of scaling from the effect of normalizing. γ is one number a channel
-    (LayerScale, Touvron et al. 2021). It starts at 1, as in every norm, so Scale starts as the
-    identity. LayerScale itself stands at the end of a branch and starts with a small γ. With
+    It separates the effect of scaling from the effect of normalizing. γ is one number per channel
+    (LayerScale, Touvron et al. 2021) and starts at 1, as in every norm, so Scale starts as the
+    identity. LayerScale itself is applied at the end of a branch and starts with a small γ. With
     `affine=False` Scale stays the identity.
     """
 
