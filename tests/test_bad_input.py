@@ -311,7 +311,7 @@ def model_cases():
     yield (
         "images, halved at the end",
         lambda: images(n_layers=2, down_sample=(2,)),
-        "blocks from 1 to 1, each once, got",
+        "blocks from 1 to 1, got",
     )
     yield (
         "language, step without a cache",

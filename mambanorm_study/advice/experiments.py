@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 from sklearn.linear_model import Ridge
@@ -240,7 +239,7 @@ def counting(scale: str, seed: int, *, lengths: str, norm: str) -> Rows:
         model.train(mode == "train")
         with torch.no_grad():
             squares = [nn.functional.mse_loss(model(x), count).item() for x, count in test]
-        yield dict(mode=mode, error=8 * math.sqrt(np.mean(squares)), losses=losses)
+        yield dict(mode=mode, error=8 * math.sqrt(sum(squares) / len(squares)), losses=losses)
 
 
 # --------------------------------------------------------------------------------------- style

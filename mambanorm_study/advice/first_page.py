@@ -26,7 +26,6 @@ from mambanorm_study.advice.which_arm import (
     rankings,
 )
 from mambanorm_study.answers.phrases import join_words
-from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.settings import ROOT, STUDY_SCALE
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import CLAIMS, rule
@@ -337,6 +336,5 @@ def _bullets(sentences: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    write_text(PAGE, findings_page())
-    write_text(PAGE.with_name(".nojekyll"), "")  # GitHub Pages then serves the folder as it is
+    PAGE.write_text(findings_page(), "utf-8")
     print(PAGE)

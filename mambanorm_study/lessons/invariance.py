@@ -83,13 +83,13 @@ def invariances() -> pd.DataFrame:
     (6 rows, 32 positions, 16 channels). Constant is left out because it ignores its input.
     """
     x, rows = sample(), {}
-    for name in _norms_with_input():
+    for name in NORMS:
         rows[name] = {
             change: output_change(prepared_norm(name, x), change, x) for change in CHANGES
         }
         in_eval = prepared_norm(name, x, training=False)
         rows[name]["other rows, in eval"] = output_change(in_eval, "other rows", x)
-    return pd.DataFrame(rows).T.rename_axis("norm")
+    return pd.DataFrame(rows).T.drop("Constant", errors="ignore").rename_axis("norm")
 
 
 def trials() -> pd.DataFrame:
@@ -100,7 +100,7 @@ def trials() -> pd.DataFrame:
     when later positions change?
     """
     x, rows = sample(), {}
-    for name in _norms_with_input():
+    for name in NORMS:
         with torch.no_grad():
             whole, alone, position = (
                 create_norm(name, x.shape[-1]).double()(inputs) for inputs in (x, x[:1], x[:, :1])
@@ -111,8 +111,4 @@ def trials() -> pd.DataFrame:
             "one position": bool(position.std() > CHANGE_LIMIT),
             "no future": future < CHANGE_LIMIT,
         }
-    return pd.DataFrame(rows).T.rename_axis("norm")
-
-
-def _norms_with_input() -> list[str]:
-    return [name for name in NORMS if name != "Constant"]
+    return pd.DataFrame(rows).T.drop("Constant", errors="ignore").rename_axis("norm")

@@ -23,7 +23,6 @@ class ModelEntry:
     classifier: the model class, if it is not SequenceClassifier, ImageClassifier or LanguageModel.
     """
 
-    name: str
     block: type[nn.Module]
     mixer: str = "SSM"
     check: Callable[[Any], object] = lambda config: None
@@ -39,7 +38,7 @@ def register_model(name: str, block: type[nn.Module], **options: Any) -> None:
     """
     if name in MODELS:
         raise ValueError(f"model {name!r} is registered already (taken: {', '.join(MODELS)})")
-    MODELS[name] = ModelEntry(name, block, **options)
+    MODELS[name] = ModelEntry(block, **options)
     if MODELS[name].classifier is None:
         BLOCKS[name] = block
 

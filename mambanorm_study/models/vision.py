@@ -243,16 +243,6 @@ class ImageReader(Classifier):
             )
 
 
-def _check_down_sample(down_sample: object, n_layers: int) -> None:
-    is_valid = isinstance(down_sample, tuple | list) and all(
-        type(block) is int and 0 < block < n_layers for block in down_sample
-    )
-    if not is_valid or len(set(down_sample)) < len(down_sample):
-        raise ValueError(
-            f"down_sample lists blocks from 1 to {n_layers - 1}, each once, got {down_sample!r}"
-        )
-
-
 class ImageClassifier(ImageReader):
     """Patches, n_layers blocks, mean over the positions, linear head.
 
@@ -289,7 +279,10 @@ class ImageClassifier(ImageReader):
         self.patch = patch
         inputs = {"in_channels": in_channels}
         self._make_stem(d_model, inputs, patch=patch, n_classes=n_classes, n_layers=n_layers)
-        _check_down_sample(down_sample, n_layers)
+        if not set(down_sample) <= set(range(1, n_layers)):
+            raise ValueError(
+                f"down_sample lists blocks from 1 to {n_layers - 1}, got {down_sample!r}"
+            )
         self.arm = Arm.parse(arm)
         self.down_sample = tuple(down_sample)
         check_arm_options(self.arm, norm_options, (stem_norm, down_norm, final_norm))
