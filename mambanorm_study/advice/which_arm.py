@@ -271,7 +271,7 @@ def row_of_answer(row: Row, arm: str, against: str, scale: str) -> dict[str, obj
     notes = [] if row.fresh else [NOT_FRESH]
     shared = shared_rows(row.task, scale) if row.n else ""
     if shared:
-        notes.append(f"the seeds share {shared}, and this speaks about it alone")
+        notes.append(f"the seeds share {shared}: the interval is valid for it only")
     return dict(
         task=row.task,
         said="; ".join([brief, *notes]),

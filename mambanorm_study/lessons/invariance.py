@@ -19,7 +19,7 @@ EARLY = 0.5
 # variance, so no norm is exactly invariant to scale: with a variance near 1, ε moves an output by
 # 1e-5.
 CHANGE_LIMIT = 0.01
-# Passes after which running statistics have forgotten their start: 0.9⁴⁰ = 1.5 % of it is left.
+# After this many passes, 0.9⁴⁰ = 1.5 % of the initial running statistics are left.
 WARM_UP = 40
 
 

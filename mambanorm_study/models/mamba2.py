@@ -34,7 +34,6 @@ from mambanorm.arms import Arm
 from mambanorm.block import BlockCache, CausalBlock, check_sizes, init_dt_bias
 from mambanorm.checks import check_shapes
 from mambanorm.norms import NORMS
-from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
 from mambanorm.operations import selective_scan
 from mambanorm.operations.layers import split_linear
@@ -59,12 +58,10 @@ def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
 class GroupedRMSNorm(RMSNorm):
     """RMSN over each group of a token's channels, as mamba-ssm's RMSNormGated after the gate.
 
-    y = γ_c · x / √(mean over the channels of c's group of x² + ε). Raises ValueError unless the
-    groups divide d.
+    y = γ_c · x / √(mean over the channels of c's group of x² + ε). The groups must divide d.
     """
 
     def __init__(self, d: int, *, groups: int, **options: Any):
-        check_groups(d, groups)
         super().__init__(d, **options)
         self.groups = groups
 

@@ -26,7 +26,7 @@ from mambanorm.norms.registry import register_norm
     axes=("D",),
     causal=True,
     learnable="γ",
-    use="as RMSN; p says how much large channels count: 1 the least, ∞ alone",
+    use="as RMSN; the larger p, the more large channels count; ∞ uses the largest only",
 )
 class LpNorm(Norm):
     """Divide each token by the power mean of its channels, 1 ≤ p ≤ ∞; x (B, L, D) → (B, L, D).
@@ -66,7 +66,7 @@ class LpNorm(Norm):
     axes=(),
     causal=True,
     learnable="γ",
-    use="the control: does it take a statistic, or only a gain that is learned?",
+    use="a control: is a statistic needed, or is a learned gain enough?",
 )
 class Scale(Norm):
     """The learned gain of a norm without its statistics, x (B, L, D) → (B, L, D).
@@ -87,11 +87,11 @@ class Scale(Norm):
 @register_norm(
     "Constant",
     equation=r"y = \beta_c",
-    source="ours, against Gu & Dao 2023: what they call selection is gone",
+    source="ours; it removes what Gu & Dao 2023 call selection",
     axes=(),
     causal=True,
     learnable="β",
-    use="the control at Δ, B and C: what does it matter that they depend on the input?",
+    use="a control at Δ, B and C: does it matter that they depend on the input?",
 )
 class Constant(Norm):
     """A learned vector β that replaces the input, x (B, L, D) → (B, L, D).
@@ -118,7 +118,7 @@ class Constant(Norm):
     axes=("D",),
     causal=True,
     learnable="γ, β, 3 + 3 mixture logits",
-    use="a learned mixture where the future must not be seen",
+    use="a learned mixture for models that must not read later positions",
 )
 class NormVaryToken(Norm):
     """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D).
@@ -160,7 +160,7 @@ class NormVaryToken(Norm):
     axes=("B", "L", "D"),
     causal=False,
     learnable="γ, β, 3 + 3 mixture logits",
-    use="images, where no norm is known to be best; NormVary's forerunner",
+    use="images, if the best norm is not known; NormVary descends from it",
 )
 class SwitchNorm(StatisticsMixture):
     """Learned mixture of IN, LN-DL and BN, x (B, L, D) → (B, L, D) (Luo et al. 2019, Eq. 2–5).
