@@ -16,6 +16,7 @@ from mambanorm_clinic.card_page import NormCard
 from mambanorm_study.advice.which_arm import (
     SKETCH,
     answer,
+    compared_on,
     ranking,
     row_of_answer,
     tuned_arms,
@@ -23,7 +24,7 @@ from mambanorm_study.advice.which_arm import (
 from mambanorm_study.claims import rule
 from mambanorm_study.claims.claim import Claim, Comparison, minus
 from mambanorm_study.claims.evidence import Evidence
-from mambanorm_study.claims.verdict import Row, compared_on
+from mambanorm_study.claims.verdict import Row
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.presets import kind_of

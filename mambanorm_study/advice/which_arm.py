@@ -19,10 +19,10 @@ from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, rule
-from mambanorm_study.claims.claim import UNITS
+from mambanorm_study.claims.claim import SMALLEST_EFFECT, UNITS
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.plan import VERDICT_SEEDS, arm_runs, check_test_seeds
-from mambanorm_study.claims.verdict import Row, compare_arms, compared_on
+from mambanorm_study.claims.verdict import Row, compare_arms
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names
 from mambanorm_study.runs.needed_runs import train_needed
@@ -31,7 +31,7 @@ from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.tables.experiments import model_of
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.run_tables import CANNOT_TELL, label
-from mambanorm_study.tables.scores import of_test_seeds
+from mambanorm_study.tables.scores import SMALLEST_BITS, of_test_seeds
 
 ORIGINAL, PAPERS, LATER = "the original", "the paper's", "the later claim's"
 
@@ -64,6 +64,13 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
     claims = [claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned"]
     arms = dict.fromkeys(Arm.parse(arm) for claim in claims for arm in claim.arms)
     return tuple(str(arm) for arm in arms if type(arm) is Arm and not arm.more)
+
+
+def compared_on(task: str) -> tuple[str, float]:
+    """Return the column in which arms are compared on a task, and the smallest effect of interest
+    in that column.
+    """
+    return ("bits", SMALLEST_BITS) if kind_of(task) == "language" else ("score", SMALLEST_EFFECT)
 
 
 def ranking(

@@ -363,18 +363,13 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
     return notes
 
 
-def compared_on(task: str) -> tuple[str, float]:
-    """Return the column in which arms are compared on a task, and the smallest effect of interest
-    in that column.
-    """
-    return ("bits", SMALLEST_BITS) if kind_of(task) == "language" else ("score", SMALLEST_EFFECT)
-
-
 def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     """Return the row of two arms on a task without a claim: better, worse, about the same, or
     cannot tell.
     """
-    column, smallest = compared_on(task)
+    column, smallest = "score", SMALLEST_EFFECT
+    if kind_of(task) == "language":
+        column, smallest = "bits", SMALLEST_BITS
     comparison = minus(arm, against, column=column)
     claim = Claim("E", "", "", "", "", (comparison,), smallest=smallest)
     row = _row(claim, comparison, evidence, task)
