@@ -48,7 +48,6 @@ ROOMS = {
         "mambanorm/norms/*.py",
         (
             "tests/mambanorm/norms/test_norms.py",
-            "tests/mambanorm_study/norms/test_unregistered.py",
             "tests/mambanorm/norms/test_behaviour.py",
             "tests/test_bad_input.py",
         ),

@@ -13,19 +13,13 @@ from mambanorm_study.claims import (
     verdicts as verdicts,
 )
 from mambanorm_study.config import RunConfig as RunConfig
-from mambanorm_study.models.cross_scan import (
-    cross_merge as cross_merge,
-    cross_scan as cross_scan,
-)
 from mambanorm_study.models.mamba2 import Mamba2Block as Mamba2Block
 from mambanorm_study.models.transformer import TransformerClassifier as TransformerClassifier
 from mambanorm_study.models.vision import (
     ImageClassifier as ImageClassifier,
     VSSBlock as VSSBlock,
-)
-from mambanorm_study.norms.unregistered import (
-    AdaLN as AdaLN,
-    standardize_weights as standardize_weights,
+    cross_merge as cross_merge,
+    cross_scan as cross_scan,
 )
 from mambanorm_study.runs.grid import (
     base_config as base_config,

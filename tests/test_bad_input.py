@@ -19,7 +19,6 @@ import mambanorm_clinic as clinic
 import mambanorm_study as study
 from mambanorm.kernels.threads import set_threads
 from mambanorm.operations import conv_silu, scan_backend, selective_scan
-from mambanorm_study.models.vision import PatchMerging
 from mambanorm_study.tasks import Split, TaskData
 
 B, L, D = 2, 5, 8
@@ -205,16 +204,6 @@ def scan_cases():
         "tensor is 'cpu'; a tensor is needed",
     )
     yield "no threads", lambda: set_threads(0), "threads: 0 given, a whole number of at least 1"
-    yield (
-        "cross_scan of a sequence",
-        lambda: study.cross_scan(torch.ones(2, 3, 4)),
-        "cross_scan expects images",
-    )
-    yield (
-        "cross_merge to another",
-        lambda: study.cross_merge(torch.ones(2, 4, 3, 11), 3, 4),
-        "H·W = 12",
-    )
 
 
 # -------------------------------------------------------------------------------- blocks and models
@@ -277,12 +266,7 @@ def block_cases():
         lambda: study.VSSBlock(D)(x),
         "VSSBlock expects (B, H, W, D) with D = 8",
     )
-    yield "VSSBlock, two taps", lambda: study.VSSBlock(D, d_conv=4), "d_conv must be odd on images"
-    yield (
-        "merging odd pixels",
-        lambda: PatchMerging(4)(torch.zeros(1, 3, 4, 4)),
-        "3×4 positions cannot be halved",
-    )
+    yield "VSSBlock, two taps", lambda: study.VSSBlock(D, d_conv=4), "d_conv must be odd"
 
 
 def model_cases():
@@ -327,7 +311,7 @@ def model_cases():
     yield (
         "images, halved at the end",
         lambda: images(n_layers=2, down_sample=(2,)),
-        "blocks among 1..1, each once, got",
+        "blocks from 1 to 1, got",
     )
     yield (
         "language, step without a cache",

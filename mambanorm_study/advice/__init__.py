@@ -7,7 +7,7 @@ which_arm.py        ranking and compare, by the rule of the verdicts
 first_page.py       the findings and the advice of README, report and docs/index.html
 blocks.py           ConvBlock, ConvNet, SequenceNet, …: the models of the guide, small
 experiments.py      small runs that test the advice, and their store
-mistakes.py         the five mistakes of the guide and its numbers, beside ours
+mistakes.py         the five mistakes of the guide, and its numbers next to ours
 """
 
 from mambanorm.lazy import attach

@@ -3,8 +3,6 @@
 Images are (B, C, H, W), sequences (B, L, D), as in torch.
 """
 
-import itertools
-
 from torch import Tensor, nn
 
 from mambanorm.norms import create_norm
@@ -32,29 +30,26 @@ class ConvBlock(nn.Sequential):
 
 
 class ConvNet(nn.Sequential):
-    """ConvBlocks, the mean over each quarter of the image, and a linear head: (B, 1, H, W) → (B,
-    n_classes).
+    """Three ConvBlocks, the mean over each quarter of the image, and a linear head: (B, 1, H, W) →
+    (B, 10).
 
     After GN, which sets the means of groups, a mean over the whole image would be nearly the same
     for all images.
     """
 
-    def __init__(self, n_classes: int = 10, channels: int = 16, depth: int = 3, norm: str = "BN"):
-        widths = [1] + [channels] * depth
-        blocks = [ConvBlock(a, b, norm) for a, b in itertools.pairwise(widths)]
-        super().__init__(
-            *blocks, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, n_classes)
-        )
+    def __init__(self, norm: str = "BN"):
+        blocks = ConvBlock(1, 16, norm), ConvBlock(16, 16, norm), ConvBlock(16, 16, norm)
+        super().__init__(*blocks, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 10))
 
 
 class StyleNet(nn.Sequential):
-    """ConvBlocks and a last convolution without a norm: (B, 1, H, W) → (B, 1, H, W) (S4, style
+    """Two ConvBlocks and a last convolution without a norm: (B, 1, H, W) → (B, 1, H, W) (S4, style
     transfer).
     """
 
-    def __init__(self, channels: int = 16, depth: int = 2, norm: str = "IN"):
-        blocks = [ConvBlock(a, b, norm) for a, b in itertools.pairwise([1] + [channels] * depth)]
-        super().__init__(*blocks, nn.Conv2d(channels, 1, 3, padding=1))
+    def __init__(self, norm: str = "IN"):
+        blocks = ConvBlock(1, 16, norm), ConvBlock(16, 16, norm)
+        super().__init__(*blocks, nn.Conv2d(16, 1, 3, padding=1))
 
 
 class DenseNet(nn.Sequential):
@@ -65,30 +60,23 @@ class DenseNet(nn.Sequential):
     values here: in training its outputs are −1 and 1, whatever the inputs are.
     """
 
-    def __init__(self, width: int = 64, norm: str = "BN"):
+    def __init__(self, norm: str = "BN"):
         norms = {"BN": nn.BatchNorm1d, "GN": lambda features: nn.GroupNorm(GROUPS, features)}
-        hidden = [
-            layer
-            for _ in range(2)
-            for layer in (nn.Linear(64, width), norms[norm](width), nn.ReLU())
-        ]
-        super().__init__(nn.Flatten(), *hidden, nn.Linear(width, 10))
+        first = nn.Linear(64, 64), norms[norm](64), nn.ReLU()
+        second = nn.Linear(64, 64), norms[norm](64), nn.ReLU()
+        super().__init__(nn.Flatten(), *first, *second, nn.Linear(64, 10))
 
 
 class SequenceNet(nn.Module):
-    """LSTMs with a norm on their outputs, and a linear head on the last step: (B, L, d_in) → (B,
-    n_out) (S4, RNN).
+    """An LSTM, a norm on its outputs, and a linear head on the last step: (B, L, d_in) → (B, n_out)
+    (S4, RNN).
     """
 
-    def __init__(self, d_in: int, n_out: int, d: int = 32, n_layers: int = 2, norm: str = "LN"):
+    def __init__(self, d_in: int, n_out: int, d: int = 24, norm: str = "LN"):
         super().__init__()
-        self.lstms = nn.ModuleList(
-            nn.LSTM(d_in if i == 0 else d, d, batch_first=True) for i in range(n_layers)
-        )
-        self.norms = nn.ModuleList(create_norm(norm, d) for _ in range(n_layers))
+        self.lstm = nn.LSTM(d_in, d, batch_first=True)
+        self.norm = create_norm(norm, d)
         self.head = nn.Linear(d, n_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        for lstm, norm in zip(self.lstms, self.norms, strict=True):
-            x = norm(lstm(x)[0])
-        return self.head(x[:, -1])
+        return self.head(self.norm(self.lstm(x)[0])[:, -1])

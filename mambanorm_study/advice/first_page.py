@@ -1,14 +1,15 @@
-"""The findings in plain sentences: the first text of README, report and docs/index.html.
+"""The findings and the advice in plain sentences: the first text of README, report and
+docs/index.html.
 
-A finding is the verdict on one claim from the recorded models. Its sentence depends on the word of
-the comparison that decides the claim, so that other runs change the sentence.
+A finding is the verdict on one claim, from the recorded models. The word of the comparison that
+decides the claim selects its sentence, so the sentence changes with the runs.
 
 `python -m mambanorm_study.advice.first_page` writes docs/index.html with findings, advice and
-picture; GitHub Pages can serve it.
+picture. GitHub Pages can serve it.
 """
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -25,12 +26,10 @@ from mambanorm_study.advice.which_arm import (
     rankings,
 )
 from mambanorm_study.answers.phrases import join_words
-from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.settings import ROOT, STUDY_SCALE
 from mambanorm_study.basics.text import plural
-from mambanorm_study.claims import rule
+from mambanorm_study.claims import CLAIMS, rule
 from mambanorm_study.claims.evidence import Evidence
-from mambanorm_study.claims.hypotheses import CLAIMS
 from mambanorm_study.claims.verdict import Row, Verdict, judge, verdicts
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.tables.run_tables import CANNOT_TELL, label, points
@@ -51,29 +50,15 @@ PICTURE = ROOT / "data" / "readme.png"  # drawn by notebook 12, shown by the REA
 class Finding:
     """A claim, or one of its comparisons, with a sentence for each word of the rule.
 
-    {task} in a sentence is the task; {a} and {b} in `compared` are the sides of the comparison.
+    {task} in a sentence is the task; {a} and {b} in `compared` are the two sides of the comparison.
     """
 
     notebook: str  # the notebook that shows it
     claim: str
     compared: str
-    supported: str
-    opposite: str
-    no_gain: str
-    cannot_tell: str
+    sentences: Mapping[str, str]  # word → sentence
     comparison: str = ""  # "" = the comparison that decides the claim
-    on_images: str = ""  # the same claim about images, whose word is added
-
-    def sentence(self, word: str) -> str:
-        """Return the sentence for a word of the rule."""
-        sentences = {
-            rule.SUPPORTED: self.supported,
-            rule.OPPOSITE: self.opposite,
-            rule.NO_GAIN: self.no_gain,
-            rule.CANNOT_TELL: self.cannot_tell,
-            rule.NO_WORD: self.cannot_tell,
-        }
-        return sentences[word]
+    on_images: str = ""  # the same claim about images; its word is added in brackets
 
 
 FINDINGS = (
@@ -81,10 +66,12 @@ FINDINGS = (
         notebook="03_type",
         claim="H1s",
         compared="{a} against {b}, no norm at all",
-        supported="With the right norm Mamba learns better than without one.",
-        opposite="Every norm makes Mamba worse.",
-        no_gain="No norm improves Mamba by a point.",
-        cannot_tell="We cannot tell whether a norm makes Mamba better.",
+        sentences={
+            rule.SUPPORTED: "With the right norm Mamba learns better than without one.",
+            rule.OPPOSITE: "Every norm makes Mamba worse.",
+            rule.NO_GAIN: "No norm improves Mamba by a point.",
+            rule.CANNOT_TELL: "We cannot tell whether a norm makes Mamba better.",
+        },
     ),
     Finding(
         notebook="04_position",
@@ -93,65 +80,89 @@ FINDINGS = (
             "A norm after the scan (None→N) against the same norm before the block (N→None), mean "
             "over the norms"
         ),
-        supported="On {task} a norm works better after the scan than before the block.",
-        opposite="On {task} a norm works better before the block than after the scan.",
-        no_gain=(
-            "On {task} moving a norm from before the block to after the scan does not gain a point."
-        ),
-        cannot_tell="On {task} we cannot tell whether a norm works better after the scan.",
+        sentences={
+            rule.SUPPORTED: "On {task} a norm works better after the scan than before the block.",
+            rule.OPPOSITE: "On {task} a norm works better before the block than after the scan.",
+            rule.NO_GAIN: (
+                "On {task} moving a norm from before the block to after the scan does not gain a "
+                "point."
+            ),
+            rule.CANNOT_TELL: (
+                "On {task} we cannot tell whether a norm works better after the scan."
+            ),
+        },
         on_images="H3v",
     ),
     Finding(
         notebook="12_verdicts",
         claim="H3l",
         compared="The same comparison, for causal norms",
-        supported="In a language model a norm works better after the scan than before the block.",
-        opposite="In a language model a norm works better before the block than after the scan.",
-        no_gain=(
-            "In a language model moving a norm to after the scan does not gain 0.01 bits a "
-            "character."
-        ),
-        cannot_tell=(
-            "In a language model we cannot tell whether a norm works better after the scan."
-        ),
+        sentences={
+            rule.SUPPORTED: (
+                "In a language model a norm works better after the scan than before the block."
+            ),
+            rule.OPPOSITE: (
+                "In a language model a norm works better before the block than after the scan."
+            ),
+            rule.NO_GAIN: (
+                "In a language model moving a norm to after the scan does not gain 0.01 bits a "
+                "character."
+            ),
+            rule.CANNOT_TELL: (
+                "In a language model we cannot tell whether a norm works better after the scan."
+            ),
+        },
     ),
     Finding(
         notebook="05_combination",
         claim="H5s",
         compared="{a} (first norm chosen by validation) against {b}",
-        supported=(
-            "Two different norms are better than the same norm twice, whichever comes second."
-        ),
-        opposite="Two different norms can be worse than the same norm twice.",
-        no_gain="Two different norms do not always gain a point over the same norm twice.",
-        cannot_tell=(
-            "We cannot tell whether two different norms are always better than the same norm twice."
-        ),
+        sentences={
+            rule.SUPPORTED: (
+                "Two different norms are better than the same norm twice, whichever comes second."
+            ),
+            rule.OPPOSITE: "Two different norms can be worse than the same norm twice.",
+            rule.NO_GAIN: (
+                "Two different norms do not always gain a point over the same norm twice."
+            ),
+            rule.CANNOT_TELL: (
+                "We cannot tell whether two different norms are always better than the same norm "
+                "twice."
+            ),
+        },
     ),
     Finding(
         notebook="08_validation",
         claim="H8s",
         compared="{a} against {b}",
-        supported="On {task} the paper's proposal beats the original Mamba.",
-        opposite="On {task} the original Mamba beats the paper's proposal.",
-        no_gain="On {task} the paper's proposal does not beat the original Mamba by a point.",
-        cannot_tell=(
-            "On {task} we cannot tell whether the paper's proposal beats the original Mamba."
-        ),
+        sentences={
+            rule.SUPPORTED: "On {task} the paper's proposal beats the original Mamba.",
+            rule.OPPOSITE: "On {task} the original Mamba beats the paper's proposal.",
+            rule.NO_GAIN: (
+                "On {task} the paper's proposal does not beat the original Mamba by a point."
+            ),
+            rule.CANNOT_TELL: (
+                "On {task} we cannot tell whether the paper's proposal beats the original Mamba."
+            ),
+        },
     ),
     Finding(
         notebook="08_validation",
         claim="H8s",
         compared="{a} against {b}",
-        supported="On {task} the paper's proposal is better than GN after the scan alone.",
-        opposite="On {task} GN after the scan alone is better than the paper's proposal.",
-        no_gain=(
-            "On {task} the paper's proposal does not gain a point over GN after the scan alone."
-        ),
-        cannot_tell=(
-            "On {task} we cannot tell whether the paper's proposal is better than GN after the "
-            "scan alone."
-        ),
+        sentences={
+            rule.SUPPORTED: (
+                "On {task} the paper's proposal is better than GN after the scan alone."
+            ),
+            rule.OPPOSITE: "On {task} GN after the scan alone is better than the paper's proposal.",
+            rule.NO_GAIN: (
+                "On {task} the paper's proposal does not gain a point over GN after the scan alone."
+            ),
+            rule.CANNOT_TELL: (
+                "On {task} we cannot tell whether the paper's proposal is better than GN after the "
+                "scan alone."
+            ),
+        },
         comparison="NormVary→GN − None→GN",
     ),
 )
@@ -165,18 +176,17 @@ def findings(frame: pd.DataFrame | None = None, links: str | None = None) -> lis
     """
     evidence, sentences = _evidence(frame), []
     for finding in FINDINGS:
-        text = _sentence(finding, evidence)
-        if text and links is not None:
-            number, path = finding.notebook[:2], f"{links}{finding.notebook}.ipynb"
-            text = f"{text} ([{number}]({path}))"
-        if text:
+        rows = _rows(finding, evidence)
+        if rows:
+            link = f" ([{finding.notebook[:2]}]({links}{finding.notebook}.ipynb))"
+            text = _sentence(finding, rows) + (link if links is not None else "")
             sentences.append(f"{text}.")
     return sentences
 
 
 def not_fresh(frame: pd.DataFrame | None = None) -> str:
-    """Return a remark on the findings whose test seeds are not recorded yet; "" if there are none.
-    frame: see `findings`.
+    """Return a remark that names the tasks whose findings have no test seeds yet; "" if there are
+    none. frame: see `findings`.
     """
     evidence = _evidence(frame)
     rows = [row for finding in FINDINGS for row, _ in _rows(finding, evidence)]
@@ -194,8 +204,9 @@ def _evidence(frame: pd.DataFrame | None) -> Evidence:
 
 
 def _rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
-    """Return the comparisons of a finding that have runs, with their verdicts; the first one is
-    the comparison that is shown.
+    """Return the comparisons of a finding that have runs, each with its verdict.
+
+    The first is the comparison whose number is printed, the second is the same claim about images.
     """
     rows = []
     for verdict in verdicts(evidence, filter(None, [finding.claim, finding.on_images])):
@@ -206,28 +217,26 @@ def _rows(finding: Finding, evidence: Evidence) -> list[tuple[Row, Verdict]]:
     return rows
 
 
-def _sentence(finding: Finding, evidence: Evidence) -> str:
+def _sentence(finding: Finding, rows: list[tuple[Row, Verdict]]) -> str:
     """Return `**On curves …** NormVary→GN against RMSN→None, curves: +3.4 points [2.6, 4.2]
-    (listops: no gain of a point)`; "" without runs.
+    (listops: no gain of a point)`.
     """
-    rows = _rows(finding, evidence)
-    if not rows:
-        return ""
     row, verdict = rows[0]
-    bold = finding.sentence(row.word).format(task=row.task)
+    word = rule.CANNOT_TELL if row.word == rule.NO_WORD else row.word
+    bold = finding.sentences[word].format(task=row.task)
     a, _, b = row.comparison.partition(" − ")
     details = [row.why] if row.word == rule.NO_WORD else []
-    if row.failed and len(row.failed) == 2:  # none for a mean over many arms
+    if row.failed and len(row.failed) == 2:  # a mean over many arms has no such counts
         details += failures_in_words(row)
-    details += _carried_by_one_norm(verdict)
-    for other, its_verdict in rows[1:]:
-        words = [f"{other.task}: {other.said}", *_carried_by_one_norm(its_verdict)]
+    details += _words_without_a_norm(verdict)
+    for image_row, image_verdict in rows[1:]:
+        words = [f"{image_row.task}: {image_row.said}", *_words_without_a_norm(image_verdict)]
         details.append(", but ".join(words))
     bracket = f" ({'; '.join(details)})" if details else ""
     return f"**{bold}** {finding.compared.format(a=a, b=b)}, {row.task}: {row.amount}{bracket}"
 
 
-def _carried_by_one_norm(verdict: Verdict) -> list[str]:
+def _words_without_a_norm(verdict: Verdict) -> list[str]:
     """Return `without BN: cannot tell` for each norm without which the mean over the norms has
     another word.
     """
@@ -241,7 +250,7 @@ def _carried_by_one_norm(verdict: Verdict) -> list[str]:
 
 # ------------------------------------------------------------------------------------- what to do
 
-# Kind of task → what its reader does.
+# Kind of task → what the reader of its advice does.
 READERS = {
     "sequence": "classify sequences",
     "vision": "classify images",
@@ -258,8 +267,8 @@ ADVICE = {
 
 
 def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
-    """Return the advice for a model of each kind, a sentence each in Markdown, from `ranking` on
-    the first recorded task of its kind; then the advice about NaN. frame: see `findings`.
+    """Return sentences in Markdown: the advice for each kind of model, from the `ranking` on the
+    first recorded task of the kind, then the advice about NaN. frame: see `findings`.
     """
     evidence = _evidence(frame)
     tables = rankings(evidence, ADVISED_ON.values())
@@ -297,8 +306,10 @@ def _take(kind: str, task: str, table: pd.DataFrame) -> str:
 
 
 def findings_page() -> str:
-    """Return docs/index.html, from the recorded results. ValueError if none are recorded."""
-    # here, because the sentences need none of these
+    """Return the text of docs/index.html, from the recorded results. Raises ValueError if there are
+    none.
+    """
+    # imported here, because the sentences above need no templates and no images
     from PIL import Image
 
     from mambanorm_study.claims.pages import basis
@@ -327,6 +338,5 @@ def _bullets(sentences: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    write_text(PAGE, findings_page())
-    write_text(PAGE.with_name(".nojekyll"), "")  # GitHub Pages then serves the folder as it is
+    PAGE.write_text(findings_page(), "utf-8")
     print(PAGE)

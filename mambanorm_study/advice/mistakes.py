@@ -1,8 +1,10 @@
-"""Claims of the guide (S4) that a laptop can test: its five mistakes, each as failing runs beside
-mended runs, and its numbers beside ours.
+"""The five mistakes of the guide (S4), each as failing and corrected runs, and the guide's numbers
+next to ours.
 
-The models and data differ from those of the guide, which names none for most of its numbers.
-Compare the pattern, not the level. What a norm costs in time is in notebook 01.
+The guide does not say which models and data most of its numbers come from, so ours differ. Compare
+the direction of an effect, not its size. Notebook 01 measures how much time each norm takes.
+
+All functions take `measured`: experiment → rows, as `experiments.measure` returns them.
 """
 
 from collections.abc import Mapping
@@ -10,37 +12,16 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from mambanorm.errors import unknown
-from mambanorm_study.advice.experiments import REACHED, measure
-from mambanorm_study.answers.phrases import numbered_list
-from mambanorm_study.tables.intervals import t_interval
-from mambanorm_study.tables.run_tables import CANNOT_TELL, interval_says, points, seeds_text
+from mambanorm_study.advice.experiments import REACHED
+from mambanorm_study.answers.phrases import (
+    difference_text,
+    judged_difference,
+    mean_difference,
+    numbered_list,
+)
+from mambanorm_study.tables.run_tables import interval_says, seeds_text
 
-
-class Gap:
-    """The paired difference of two groups of rows over the seeds, with its 95 % t-interval.
-
-    The difference is the mean of `value` in the rows where `column` is a, minus its mean where it
-    is b. `by_seed` has one difference for each seed.
-    """
-
-    def __init__(self, frame: pd.DataFrame, column: str, a: str, b: str, value: str = "accuracy"):
-        wide = frame.pivot_table(index="seed", columns=column, values=value)
-        self.by_seed, self.value = (wide[a] - wide[b]).dropna(), value
-        self.mean = self.by_seed.mean()
-        self.low, self.high = t_interval(self.by_seed)
-
-    @property
-    def says(self) -> str:
-        """What the interval says: "clearly above zero", "clearly below zero", or that we cannot
-        tell.
-        """
-        return interval_says(self.low, self.high)
-
-    def __str__(self) -> str:
-        if self.value == "accuracy":
-            return points(self.mean, self.low, self.high)
-        return f"{self.mean:+.2f} [{self.low:.2f}, {self.high:.2f}]".replace("-", "−")
+Measured = Mapping[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -50,11 +31,11 @@ class Mistake:
     words: str
     experiment: str
     wrong: str  # query of the failing runs
-    right: str  # query of the mended runs
-    labels: tuple[str, str]  # names of wrong and right
+    right: str  # query of the corrected runs
+    labels: tuple[str, str]  # what the failing and the corrected runs are called
     condition: str  # how both are trained or tested
     value: str = "accuracy"  # the column that is compared
-    better: int = 1  # 1 if more is better, −1 if less is
+    better: int = 1  # 1 if a larger value is better, −1 if a smaller one is
     unit: str = "accuracy (%)"
 
 
@@ -66,7 +47,7 @@ MISTAKES = {
         wrong="norm == 'BN' and batch == 2",
         right="norm == 'GN' and batch == 2",
         labels=("BN, batch 2, linear layers", "GN, batch 2, linear layers"),
-        condition="a net of linear layers alone, digits",
+        condition="a net of linear layers only, digits",
     ),
     2: Mistake(
         "BatchNorm in RNN",
@@ -93,7 +74,7 @@ MISTAKES = {
         wrong="norm == 'LN' and place == 'post' and depth == depth.max()",
         right="norm == 'LN' and place == 'pre' and depth == depth.max()",
         labels=("post-norm", "pre-norm"),
-        condition=("a Transformer of 24 layers (at smoke 2), digits, few steps without warm-up"),
+        condition="a Transformer of 24 layers, digits, few steps without warm-up",
     ),
     5: Mistake(
         "Wrong normalization for style transfer",
@@ -109,14 +90,14 @@ MISTAKES = {
 }
 
 
-def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
-    """Return the failing and the mended runs of a mistake: twin ("wrong" or "right"), label,
-    condition, measured, seed, scale, losses. ValueError for a number other than 1 to 5.
+def mistake_runs(number: int, measured: Measured) -> pd.DataFrame:
+    """Return the failing and the corrected runs of a mistake, one row per run.
+
+    Columns: twin ("wrong" or "right"), label, condition, measured (the value that is compared),
+    seed, scale, losses.
     """
-    if number not in MISTAKES:
-        raise unknown("mistake", number, MISTAKES)
     mistake = MISTAKES[number]
-    frame = measure(mistake.experiment, scale, seeds, runs_dir)
+    frame = measured[mistake.experiment]
     wrong = frame.query(mistake.wrong).assign(twin="wrong", label=mistake.labels[0])
     right = frame.query(mistake.right).assign(twin="right", label=mistake.labels[1])
     rows = pd.concat([wrong, right], ignore_index=True)
@@ -124,21 +105,25 @@ def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=Non
     return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]]
 
 
-# Values of the column `fails`; the third one is CANNOT_TELL.
-FAILS, TWIN_IS_WORSE = "yes", "no, the twin is worse"
+# What the interval of the advantage says → what that means for a mistake; otherwise we cannot tell.
+OUTCOMES = {"clearly above zero": "it fails", "clearly below zero": "**the twin is worse**"}
 
 
-def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
-    """Return one row for each mistake: number, mistake, measured (the unit), wrong and right (mean
-    ± sd), advantage of right (with low and high, the 95 % t-interval of the paired seeds), n, fails
-    (what the interval says of the mistake), wrong_is, right_is, condition.
+def mistake_table(measured: Measured) -> pd.DataFrame:
+    """Return one row for each mistake.
+
+    Columns: number, mistake, measured (the unit), wrong and right (mean ± sd of the failing and of
+    the corrected runs), advantage (mean of right − wrong, positive if right is better), low and
+    high (its 95 % t-interval, paired by seed), n (seeds), outcome ("it fails", "the twin is worse",
+    or that we cannot tell), wrong_is, right_is (labels of the runs), condition.
     """
     rows = []
     for number, mistake in MISTAKES.items():
-        runs = mistake_runs(number, scale, seeds, runs_dir)
-        signed = runs.assign(measured=mistake.better * runs.measured)
-        gap = Gap(signed, "twin", "right", "wrong", "measured")
+        runs = mistake_runs(number, measured)
         values = {twin: group.measured for twin, group in runs.groupby("twin")}
+        signed = runs.assign(signed=mistake.better * runs.measured)
+        gap = paired_gap(signed, "twin", "right", "wrong", "signed")
+        says = interval_says(gap.low, gap.high)
         rows.append(
             dict(
                 number=number,
@@ -146,11 +131,11 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
                 measured=mistake.unit,
                 wrong=_mean_sd(values["wrong"]),
                 right=_mean_sd(values["right"]),
-                advantage=gap.mean,
+                advantage=gap.difference,
                 low=gap.low,
                 high=gap.high,
-                n=len(gap.by_seed),
-                fails=_fails(gap),
+                n=runs.seed.nunique(),
+                outcome=OUTCOMES.get(says, says),
                 wrong_is=mistake.labels[0],
                 right_is=mistake.labels[1],
                 condition=mistake.condition,
@@ -159,10 +144,21 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
     return pd.DataFrame(rows)
 
 
-def _fails(gap: Gap) -> str:
-    if gap.low > 0:
-        return FAILS
-    return TWIN_IS_WORSE if gap.high < 0 else CANNOT_TELL
+def paired_gap(
+    frame: pd.DataFrame, column: str, a: str, b: str, value: str = "accuracy"
+) -> pd.Series:
+    """Return the mean difference over the seeds, with its 95 % t-interval: `value` in the rows
+    where `column` is a, minus `value` where it is b.
+    """
+    by_seed = frame.pivot_table(index="seed", columns=column, values=value)
+    return mean_difference(by_seed[a] - by_seed[b])
+
+
+def batch_gaps(frame: pd.DataFrame) -> dict[int, pd.Series]:
+    """Return batch size → accuracy with BN minus accuracy with GN. frame: the experiment
+    `batch_size` or `dense`.
+    """
+    return {n: paired_gap(rows, "norm", "BN", "GN") for n, rows in frame.groupby("batch")}
 
 
 def _mean_sd(values: pd.Series) -> str:
@@ -172,41 +168,27 @@ def _mean_sd(values: pd.Series) -> str:
 
 # ------------------------------------------------------------------------------------- answers
 
-# The column `fails` → the words of an answer, short enough for the card of the notebook.
-FAILS_WORDS = {
-    FAILS: "it fails",
-    TWIN_IS_WORSE: "**the twin is worse**",
-    CANNOT_TELL: CANNOT_TELL,
-}
 
-
-def in_words(mistakes: pd.DataFrame, measured: Mapping[str, pd.DataFrame]) -> str:
-    """Return lines of Markdown: each mistake with its mended twin, then BN − GN at the smallest and
-    at the largest batch.
-
-    mistakes: mistake_table(). measured: name → measure(name).
+def in_words(mistakes: pd.DataFrame, measured: Measured) -> str:
+    """Return lines of Markdown: the outcome of each mistake in `mistake_table`, then BN − GN at the
+    smallest and at the largest batch size.
     """
     lines = [
-        f"- **{row.mistake}**: {FAILS_WORDS[row.fails]} here; {row.wrong_is}: {row.wrong}, "
+        f"- **{row.mistake}**: {row.outcome} here; {row.wrong_is}: {row.wrong}, "
         f"{row.right_is}: {row.right} ({row.measured}; {row.condition})."
         for row in mistakes.itertuples()
     ]
     gaps = batch_gaps(measured["batch_size"])
-    ends = [(n, gaps[n]) for n in (min(gaps), max(gaps))]
-    words = "; ".join(f"{gap} at batch {n}, {gap.says}" for n, gap in ends)
-    return "\n".join([*lines, f"- **BN − GN in a small CNN**: {words}."])
+    ends = [f"at batch {n} {judged_difference(gaps[n])}" for n in (min(gaps), max(gaps))]
+    return "\n".join([*lines, f"- **BN − GN in a small CNN**: {'; '.join(ends)}."])
 
 
-def batch_gaps(frame: pd.DataFrame) -> dict[int, Gap]:
-    """Return batch size → accuracy with BN minus that with GN. frame: `batch_size` or `dense`."""
-    return {n: Gap(rows, "norm", "BN", "GN") for n, rows in frame.groupby("batch")}
+def guesses_tested(mistakes: pd.DataFrame, measured: Measured) -> str:
+    """Return the answers to the three questions at the top of notebook 11, as lines of Markdown.
 
-
-def guesses_tested(mistakes: pd.DataFrame, measured: Mapping[str, pd.DataFrame]) -> str:
-    """Return the answers to the three guesses of notebook 11, as lines of Markdown. Arguments: see
-    `in_words`.
+    mistakes: `mistake_table`.
     """
-    fails = mistakes.set_index("number").fails.map(FAILS_WORDS)
+    outcomes = mistakes.set_index("number").outcome
     cnn, linear = _sizes_behind(measured["batch_size"]), _sizes_behind(measured["dense"])
     survives = 100 * measured["style"].groupby("norm").survives.mean()
     return numbered_list(
@@ -215,7 +197,7 @@ def guesses_tested(mistakes: pd.DataFrame, measured: Mapping[str, pd.DataFrame])
             f"a small CNN: {cnn}; a net of linear layers: {linear}.",
             f"{survives.IN:.0f} % of each image's own style can be read behind IN, "
             f"{survives.BN:.0f} % behind BN.",
-            f"BatchNorm behind the LSTM that counts: {fails[2]}. Post-norm: {fails[4]}.",
+            f"BatchNorm behind the LSTM that counts: {outcomes[2]}. Post-norm: {outcomes[4]}.",
         ]
     )
 
@@ -229,52 +211,45 @@ def _sizes_behind(frame: pd.DataFrame) -> str:
 
 # ------------------------------------------------------------------------- the guide's numbers
 
-# Batch → accuracy of BN and of GN that the guide prints (ResNet-50, ImageNet), as of “He et al.”.
-IMAGENET = {32: (76.5, 76.3), 8: (75.8, 76.1), 2: (72.1, 75.3)}
+# Batch size → accuracy with BN and with GN in the guide (ResNet-50, ImageNet), from “He et al.”.
+IMAGENET = {32: "76.5 / 76.3 %", 8: "75.8 / 76.1 %", 2: "72.1 / 75.3 %"}
 
 
-def claimed_and_measured(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
+def claimed_and_measured(measured: Measured) -> pd.DataFrame:
     """Return one row for each number of the guide: claim, claimed, measured, setting."""
-    batch = measure("batch_size", scale, seeds, runs_dir)
-    rates = measure("rates", scale, seeds, runs_dir)
-    depth = measure("depth", scale, seeds, runs_dir)
-    rows = [*_batch_rows(batch), *_rate_rows(rates), *_depth_rows(depth)]
+    cnn, depth = measured["batch_size"], measured["depth"]
+    gaps, means = batch_gaps(cnn), cnn.groupby(["batch", "norm"]).accuracy.mean()
+    by_batch = {
+        n: f"{means[n].BN:.1f} / {means[n].GN:.1f} % (BN − GN: {difference_text(gaps[n])})"
+        for n in IMAGENET
+    }
+    by_depth = "; ".join(
+        f"{n} layers: pre − post {difference_text(paired_gap(runs, 'place', 'pre', 'post'))}"
+        for n, runs in depth[depth.norm == "LN"].groupby("depth")
+    )
+    pre_norm = depth.query("place == 'pre' and depth == 12")
+    by_norm = f"RMSN − LN {difference_text(paired_gap(pre_norm, 'norm', 'RMSN', 'LN'))}"
+    steps = _steps_to_reach(measured["rates"])
+    transformer = "a Transformer, digits, no warm-up"
+    rows = [
+        *(
+            (f"BN / GN at batch {n}", claimed, by_batch[n], "a small CNN, digits")
+            for n, claimed in IMAGENET.items()
+        ),
+        ("a norm converges faster", "10 × (100 → 10 epochs)", steps, "the same CNN, SGD"),
+        ("post-norm is hard to train above", "12 layers", by_depth, transformer),
+        ("RMSN in place of LN, accuracy", "the same", by_norm, transformer),
+    ]
     table = pd.DataFrame(rows, columns=["claim", "claimed", "measured", "setting"])
-    basis = f", {batch.scale.iloc[0]} scale, {seeds_text([batch.seed.nunique()])}"
+    basis = f", {cnn.scale.iloc[0]} scale, {seeds_text([cnn.seed.nunique()])}"
     return table.assign(setting=table.setting + basis)
 
 
-def _batch_rows(frame: pd.DataFrame) -> list[tuple[str, str, str, str]]:
-    rows, gaps = [], batch_gaps(frame)
-    means = frame.groupby(["batch", "norm"]).accuracy.mean()
-    for n, (bn, gn) in IMAGENET.items():
-        if n in gaps:
-            measured = f"{means[n].BN:.1f} / {means[n].GN:.1f} % (BN − GN: {gaps[n]})"
-            claimed = f"{bn:.1f} / {gn:.1f} %"
-            rows.append((f"BN / GN at batch {n}", claimed, measured, "a small CNN, digits"))
-    return rows
-
-
-def _rate_rows(frame: pd.DataFrame) -> list[tuple[str, str, str, str]]:
-    """Return the steps to REACHED per cent of accuracy, each norm at its best learning rate."""
-    steps = {}
-    for norm, runs in frame.groupby("norm"):
-        best_lr = runs.groupby("lr").accuracy.mean().idxmax()
-        reached = runs[runs.lr == best_lr].reached.median()
-        steps[norm] = f"more than {runs.limit.iloc[0]}" if pd.isna(reached) else f"{reached:.0f}"
-    counts = f"no norm {steps['None']}, BN {steps['BN']}, GN {steps['GN']}"
-    measured = f"steps to {REACHED:.0f} %: {counts}"
-    return [("a norm converges faster", "10 × (100 → 10 epochs)", measured, "the same CNN, SGD")]
-
-
-def _depth_rows(frame: pd.DataFrame) -> list[tuple[str, str, str, str]]:
-    ln, rms = frame[frame.norm == "LN"], frame[frame.norm == "RMSN"]
-    gaps = {n: Gap(rows, "place", "pre", "post") for n, rows in ln.groupby("depth")}
-    by_depth = "; ".join(f"{n} layers: pre − post {gap}" for n, gap in gaps.items())
-    pre = frame[(frame.depth == rms.depth.iloc[0]) & (frame.place == "pre")]
-    by_norm = f"RMSN − LN {Gap(pre, 'norm', 'RMSN', 'LN')}"
-    setting = "a Transformer, digits, no warm-up"
-    return [
-        ("post-norm is hard to train above", "12 layers", by_depth, setting),
-        ("RMSN in place of LN, accuracy", "the same", by_norm, setting),
-    ]
+def _steps_to_reach(frame: pd.DataFrame) -> str:
+    """Return the median number of steps until the validation accuracy is REACHED, for each norm at
+    its best learning rate. frame: the experiment `rates`.
+    """
+    by_lr = frame.groupby(["norm", "lr"]).agg({"accuracy": "mean", "reached": "median"})
+    best = by_lr.loc[by_lr.groupby("norm").accuracy.idxmax()].reached.droplevel("lr")
+    steps = best.map("{:.0f}".format).mask(best.isna(), f"more than {frame.limit.iloc[0]}")
+    return f"steps to {REACHED:.0f} %: no norm {steps['None']}, BN {steps['BN']}, GN {steps['GN']}"

@@ -22,11 +22,12 @@ class Question(NamedTuple):
     @property
     def words(self) -> str:
         """The question in one line, such as `cnn, batch_size=4`."""
-        words = [self.architecture]
-        for name, value in self._asdict().items():
-            if value and name != "architecture":
-                words.append(f"{name}={value:,.0f}" if name == "size" else f"{name}={value}")
-        return ", ".join(words)
+        options = [
+            f"{name}={value:,.0f}" if name == "size" else f"{name}={value}"
+            for name, value in zip(self._fields[1:], self[1:], strict=True)
+            if value
+        ]
+        return ", ".join([self.architecture, *options])
 
     @property
     def has_small_batch(self) -> bool:
@@ -41,7 +42,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A norm with its place and the reasons for it; each text ends with its source in brackets."""
+    """A norm, where to put it, and why. Each text ends with its source in brackets."""
 
     norm: str  # its name in the kit; "None" = no norm
     place: str
@@ -49,21 +50,19 @@ class Recommendation:
     reasons: tuple[str, ...] = ()
     at_odds: tuple[str, ...] = ()  # what other sources, or runs of this kit, say against it
     instead: tuple[str, ...] = ()  # norms to try next
-    undecided: tuple[str, ...] = ()  # verdicts of this kit that decide nothing
     question: Question | None = None  # set by `recommend`
 
     def _repr_markdown_(self) -> str:
         norm = "no norm" if self.norm == "None" else self.norm
-        lines = [f"**{self.question.words}: {norm}, {self.place}**", "", f"    {self.code}"]
+        text = f"**{self.question.words}: {norm}, {self.place}**\n\n    {self.code}"
         sections = {
             "Why": self.reasons,
             "What is at odds": self.at_odds,
-            "Not decided by this kit's runs": self.undecided,
             "To try next": self.instead,
         }
         for title, entries in sections.items():
             if entries:
-                lines += ["", f"{title}:", "", *(f"- {entry}" for entry in entries)]
-        return "\n".join(lines)
+                text += f"\n\n{title}:\n\n" + "\n".join(f"- {entry}" for entry in entries)
+        return text
 
     __repr__ = _repr_markdown_

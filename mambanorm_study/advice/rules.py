@@ -1,16 +1,16 @@
 """`recommend`: which norm for which model.
 
-The decision framework of the guide *Normalization Techniques* (source S4) is the table RULES, of
-which the first rule that fits is taken. Papers that contradict the guide are named with it;
-notebook 11 shows what this kit measured of the guide's advice. The advice for a Mamba block comes
-from recorded runs (mamba.py).
+The table RULES is the decision framework of the guide *Normalization Techniques* (source S4): the
+first rule that fits gives the answer. `at_odds` names papers that contradict the guide, and
+notebook 11 measures some of its advice. The advice for a Mamba block comes from recorded runs
+(mamba.py).
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from mambanorm.checks import check_flag, check_size
-from mambanorm.errors import shown, unknown
+from mambanorm.checks import check_size
+from mambanorm.errors import unknown
 from mambanorm_study.advice.mamba import recommend_mamba
 from mambanorm_study.advice.recommendation import Question, Recommendation
 from mambanorm_study.basics.settings import SMALL_BATCH
@@ -41,38 +41,35 @@ NORM_FREE = (
     "et al. 2021, NFNets; Zhu et al. 2025, DyT]"
 )
 IDENTICAL = (
-    "The guide calls GroupNorm(1) a LayerNorm: of images over C·H·W it is, of one token's "
-    "channels it is not. And GroupNorm(C) is InstanceNorm only with the same γ and β: torch's "
-    "InstanceNorm has none by default. [notebook 11]"
+    "The guide calls GroupNorm(1) a LayerNorm. It equals a LayerNorm over C·H·W of an image, but "
+    "not a LayerNorm over the channels of one token. And GroupNorm(C) equals InstanceNorm only "
+    "with the same γ and β: torch's InstanceNorm has none by default. [notebook 11]"
 )
-ARITHMETIC = (
-    "The guide's RMSNorm is 15–20 % faster than LayerNorm. By its own table all of LayerNorm "
-    "costs 3–5 %, and a part cannot save more than it costs. [guide S4, RMS Normalization "
-    "against Performance Impact]"
-)
-GPT_2 = (
+# What contradicts the guide on Transformers: its arithmetic, its examples, and DeepNet.
+TRANSFORMERS = (
+    "The guide says that RMSNorm is 15–20 % faster than LayerNorm. But in its table LayerNorm "
+    "adds only 3–5 % to the training time, so no replacement can save more than that. [guide S4, "
+    "RMS Normalization against Performance Impact]",
     "The guide lists GPT-2 as post-norm and PaLM with RMSNorm. GPT-2 moved the norm to the input "
     "of each sub-block, and the paper on PaLM speaks of layer norms without biases. [Radford et "
-    "al. 2019; Chowdhery et al. 2022, §2]"
-)
-DEEPNET = (
+    "al. 2019; Chowdhery et al. 2022, §2]",
     "With scaled residuals and initial weights, post-norm trains with 1,000 layers. [Wang et al. "
-    "2022, DeepNet]"
+    "2022, DeepNet]",
 )
 DCGAN = (
-    "DCGAN has BatchNorm in the generator and in the discriminator, but for the output of the "
-    "one and the input of the other, and calls it critical for training deep generators. "
-    "[Radford et al. 2016]"
+    "DCGAN uses BatchNorm in the generator, except at its output, and in the discriminator, "
+    "except at its input, and calls it critical for training deep generators. [Radford et al. 2016]"
 )
 FUTURE = (
-    "No output may depend on a later position: LN and RMSN look at one position alone; BN, GN "
-    "and IN take statistics along the positions, and so from the future. [notebook 01]"
+    "No output may depend on a later position. LN and RMSN read one position only; BN, GN and IN "
+    "compute statistics over all positions, later ones included. [notebook 01]"
 )
 AFTER_CONVOLUTION = "after the convolution, before the activation"
-PLACED = "In CNNs the norm stands between convolution and activation. [guide S4, step 3]"
+PLACED = "In CNNs the norm goes between convolution and activation. [guide S4, step 3]"
 PRE_NORM = "before each sub-layer (pre-norm), and once before the head"
 PRE = (
-    "Pre-norm is more stable, and the default; post-norm above 12 layers is hard to train. "
+    "Pre-norm is the default, because it is more stable; post-norm is hard to train above 12 "
+    "layers. "
     "[guide S4, Mistake 4]"
 )
 HIDDEN = "after the linear layer, before the activation"
@@ -84,10 +81,10 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
         Recommendation(
             norm="None",
             place="on the output layer",
-            code="nn.Linear(d, n_out)  # and no norm behind it",
+            code="nn.Linear(d, n_out)  # without a norm after it",
             reasons=(
-                "Logits, predictions, pixels and scores need their own scale. [guide S4, When "
-                "NOT to Normalize]",
+                "Logits, predictions, pixels and scores have a scale that a norm would remove. "
+                "[guide S4, When NOT to Normalize]",
             ),
         ),
     ),
@@ -98,8 +95,7 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place="until the cause is found",
             code="nn.Identity()",
             reasons=(
-                "Without norms a wrong initialization or loss shows itself. [guide S4, When NOT "
-                "to Normalize]",
+                "A norm can hide a wrong initialization or loss. [guide S4, When NOT to Normalize]",
             ),
         ),
     ),
@@ -111,10 +107,12 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             norm="None",
             place="in a single layer",
             code="nn.Identity()",
-            reasons=("One layer is too simple to need it. [guide S4, When NOT to Normalize]",),
+            reasons=(
+                "A single layer is too simple to need a norm. [guide S4, When NOT to Normalize]",
+            ),
             at_odds=(
-                "Badly scaled inputs hurt a single layer as well: standardise the data, which is "
-                "no layer. [LeCun et al. 1998, Efficient BackProp; notebook 01]",
+                "Badly scaled inputs slow down a single layer as well: standardize the data "
+                "before training. [LeCun et al. 1998, Efficient BackProp; notebook 01]",
             ),
         ),
     ),
@@ -129,15 +127,16 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place=AFTER_CONVOLUTION,
             code="nn.InstanceNorm2d(channels, affine=True)",
             reasons=(
-                "Style transfer and image translation take InstanceNorm, whatever the batch: it "
-                "removes the contrast of the content image, which the output must not depend on. "
+                "Style transfer and image translation use InstanceNorm at every batch size: it "
+                "removes the contrast of the content image, which must not affect the output. "
                 "[guide S4, step 2; Ulyanov et al. 2017; Huang & Belongie 2017]",
                 PLACED,
             ),
             at_odds=(
                 "The guide says that InstanceNorm preserves each image's style and BatchNorm "
-                "erases it. Each channel leaves InstanceNorm with mean 0 and variance 1, "
-                "whatever the style: it erases, and that is why it helps. [Huang & Belongie 2017]",
+                "erases it. But after InstanceNorm every channel has mean 0 and variance 1, "
+                "whatever the style: InstanceNorm erases the style, and that is why it helps. "
+                "[Huang & Belongie 2017]",
                 IDENTICAL,
             ),
             instead=("GN",),
@@ -149,7 +148,7 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             norm="LN",
             place="over the channels of each position",
             code="nn.LayerNorm(channels)  # on (B, L, C)",
-            reasons=("LayerNorm does not mix steps. [guide S4, Layer Normalization]",),
+            reasons=("LayerNorm does not mix positions. [guide S4, Layer Normalization]",),
         ),
     ),
     (
@@ -157,18 +156,18 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
         Recommendation(
             norm="GN",
             place=AFTER_CONVOLUTION,
-            code="nn.GroupNorm(32, channels)  # 32 must divide channels, and be fewer",
+            code="nn.GroupNorm(32, channels)  # 32 must divide channels and be smaller",
             reasons=(
                 f"Below {SMALL_BATCH} rows the statistics of BatchNorm are noisy. "
                 "[guide S4, step 1]",
                 PLACED,
             ),
             at_odds=(
-                "The guide prints BN 3.2 points behind GN at batch 2, and names “He et al.”. The "
-                "paper says 10.6 points. [Wu & He 2018, abstract]",
+                "The guide cites “He et al.” for a BN that is 3.2 points behind GN at batch 2. "
+                "The paper says 10.6 points. [Wu & He 2018, abstract]",
                 IDENTICAL,
-                "The guide calls BatchNorm undefined at batch 1. It is so only without a spatial "
-                "extent: over H·W positions it has statistics, those of InstanceNorm. "
+                "The guide calls BatchNorm undefined at batch 1. That is true only without "
+                "spatial positions: over H·W positions it computes the statistics of InstanceNorm. "
                 "[torch.nn.BatchNorm2d; notebook 11]",
             ),
             instead=(
@@ -184,12 +183,13 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place=AFTER_CONVOLUTION,
             code="nn.BatchNorm2d(channels)",
             reasons=(
-                f"From {SMALL_BATCH} rows on BatchNorm is the default of CNNs. [guide S4, step 2]",
+                f"From {SMALL_BATCH} rows per batch on, BatchNorm is the default of CNNs. "
+                "[guide S4, step 2]",
                 PLACED,
             ),
             at_odds=(
-                "In one place BatchNorm is for batches of at least 16, in another of at least 8. "
-                "[guide S4, Batch Norm]",
+                "The guide asks for batches of at least 16 rows in one sentence and of at least 8 "
+                "in another. [guide S4, Batch Norm]",
                 NORM_FREE,
             ),
             instead=("GN",),
@@ -201,13 +201,13 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             norm="LN",
             place="step by step, on the outputs of each layer",
             code="nn.LayerNorm(hidden_size)  # on (B, L, hidden)",
-            reasons=("Recurrent nets take LayerNorm, never BatchNorm. [guide S4, step 2]",),
+            reasons=("Recurrent networks use LayerNorm, never BatchNorm. [guide S4, step 2]",),
             at_odds=(
-                "The guide normalizes the outputs alone, and so not the state. The paper "
+                "The guide normalizes only the outputs, not the state. The paper on LayerNorm "
                 "normalizes inside the recurrence. [Ba et al. 2016]",
-                "BatchNorm trains LSTMs well when it has statistics of its own for each step. "
-                "Pooled over steps it is one shift and scale a channel: that destroys no order "
-                "in time. [Cooijmans et al. 2017]",
+                "BatchNorm trains LSTMs well with separate statistics for each step. With "
+                "statistics over all steps it is one shift and one scale per channel, which does "
+                "not destroy the order in time. [Cooijmans et al. 2017]",
             ),
             instead=("RMSN",),
         ),
@@ -219,14 +219,10 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place=PRE_NORM,
             code="nn.RMSNorm(d_model)",
             reasons=(
-                "With at least 1B parameters it is RMSNorm. [guide S4, step 2]",
+                "Transformers with at least 1B parameters use RMSNorm. [guide S4, step 2]",
                 PRE,
             ),
-            at_odds=(
-                ARITHMETIC,
-                GPT_2,
-                DEEPNET,
-            ),
+            at_odds=TRANSFORMERS,
             instead=("LN",),
         ),
     ),
@@ -237,14 +233,10 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place=PRE_NORM,
             code="nn.LayerNorm(d_model)",
             reasons=(
-                "With fewer than 1B parameters it is LayerNorm. [guide S4, step 2]",
+                "Transformers with fewer than 1B parameters use LayerNorm. [guide S4, step 2]",
                 PRE,
             ),
-            at_odds=(
-                ARITHMETIC,
-                GPT_2,
-                DEEPNET,
-            ),
+            at_odds=TRANSFORMERS,
             instead=("RMSN",),
         ),
     ),
@@ -255,8 +247,8 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place="in the generator",
             code="nn.Identity()",
             reasons=(
-                "A generator that translates no image needs no norm, or InstanceNorm. [guide S4, "
-                "GAN]",
+                "A generator that does not translate images uses no norm, or InstanceNorm. "
+                "[guide S4, GAN]",
             ),
             at_odds=(DCGAN,),
             instead=("IN",),
@@ -269,9 +261,10 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place="in the discriminator",
             code="nn.Identity()",
             reasons=(
-                "BatchNorm lets the discriminator see who else is in the batch. [guide S4, GAN]",
-                "A critic with a gradient penalty asks for LayerNorm in place of BatchNorm. "
-                "[Gulrajani et al. 2017]",
+                "With BatchNorm the discriminator's output for a row depends on the other rows. "
+                "[guide S4, GAN]",
+                "For a critic with a gradient penalty the paper recommends LayerNorm instead of "
+                "BatchNorm. [Gulrajani et al. 2017]",
             ),
             at_odds=(DCGAN,),
             instead=(
@@ -287,7 +280,7 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place=HIDDEN,
             code="nn.LayerNorm(features)",
             reasons=(
-                "LayerNorm works at any batch size, 1 included. [guide S4, Layer Normalization; "
+                "LayerNorm works at any batch size, even 1. [guide S4, Layer Normalization; "
                 "Summary, 2]",
             ),
             at_odds=(NORM_FREE,),
@@ -304,8 +297,8 @@ RULES: tuple[tuple[Callable[[Question], bool], Recommendation], ...] = (
             place=HIDDEN,
             code="nn.BatchNorm1d(features)",
             reasons=(
-                "BatchNorm takes fully connected features as well, from 8 rows on. [guide S4, "
-                "Batch Normalization]",
+                "BatchNorm also works on the features of linear layers, from 8 rows per batch on. "
+                "[guide S4, Batch Normalization]",
             ),
             at_odds=(NORM_FREE,),
             instead=(
@@ -327,18 +320,18 @@ def recommend(
     component: str | None = None,
     depth: int | None = None,
 ) -> Recommendation:
-    """Return the norm for an architecture and its place, with reasons, by the decision framework of
+    """Return the norm for an architecture, where to put it, and why, by the decision framework of
     the guide (`references("S4")`).
 
     batch_size: rows of a training batch on one device. size: parameters, such as 7e9. component:
     "generator" or "discriminator" (a GAN needs one), or "output" for the last layer. depth: layers.
-    For "mamba", task may also name a recorded task of this kit (`pydoc`), and the reasons are
-    recorded verdicts. ValueError for an unknown value.
+    For "mamba", `task` may also name a recorded task of this kit (`pydoc`). Raises ValueError for
+    an unknown value.
     """
     question = Question(architecture, batch_size, task, causal, size, component, depth)
     _check(question)
     if architecture == "mamba":
-        answer = recommend_mamba(task, causal, batch_size)
+        answer = recommend_mamba(task, causal)
     else:
         answer = next(answer for fits, answer in RULES if fits(question))
         if question.is_causal:
@@ -348,24 +341,16 @@ def recommend(
 
 
 def _check(question: Question) -> None:
-    """Raise ValueError for a value that is not valid."""
-    tasks = (*TASKS, *KIT_TASKS) if question.architecture == "mamba" else TASKS
+    """Raise ValueError for an invalid value."""
+    is_mamba, is_gan = question.architecture == "mamba", question.architecture == "gan"
     choices = {
         "architecture": ARCHITECTURES,
-        "task": (None, *tasks),
-        "component": (None, *COMPONENTS),
+        "task": (None, *TASKS, *KIT_TASKS) if is_mamba else (None, *TASKS),
+        "component": COMPONENTS if is_gan else (None, *COMPONENTS),  # a GAN has two networks
     }
     for name, valid in choices.items():
         if getattr(question, name) not in valid:
             raise unknown(name, getattr(question, name), valid)
-    if question.architecture == "gan" and question.component is None:
-        raise ValueError(
-            f"a GAN has two networks: component is needed, valid are {', '.join(COMPONENTS)}"
-        )
     for name in ("batch_size", "depth"):
         if getattr(question, name) is not None:
             check_size(name, getattr(question, name))
-    check_flag("causal", question.causal)
-    size = question.size
-    if size is not None and not (isinstance(size, int | float) and size >= 1):
-        raise ValueError(f"size must be a number of parameters such as 3e8, got {shown(size)}")

@@ -1,8 +1,8 @@
 """Which arm to take (`ranking`), and which of two arms is better (`compare`).
 
-`ranking` chooses an arm by validation accuracy, and compares it with every other arm by test
+`ranking` chooses an arm by validation accuracy and compares it with every other arm by test
 accuracy. As in the verdicts, the learning rate of an arm is chosen on the tuning seeds, arms are
-compared on the test seeds, and a run that diverged scores chance. Where no test seeds are recorded,
+compared on the test seeds, and a run that diverged scores chance. Without recorded test seeds the
 arms are compared on the tuning seeds, and `fresh` is False.
 """
 
@@ -18,11 +18,10 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.basics.text import plural
-from mambanorm_study.claims import rule
+from mambanorm_study.claims import CLAIMS, TRAINED_TASKS, rule
 from mambanorm_study.claims.claim import SMALLEST_EFFECT, UNITS
 from mambanorm_study.claims.evidence import Evidence
-from mambanorm_study.claims.hypotheses import CLAIMS
-from mambanorm_study.claims.plan import TRAINED_TASKS, VERDICT_SEEDS, arm_runs, check_test_seeds
+from mambanorm_study.claims.plan import VERDICT_SEEDS, arm_runs, check_test_seeds
 from mambanorm_study.claims.verdict import Row, compare_arms
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names
@@ -50,17 +49,17 @@ NAMED = {
 # Kind of task → the recorded task by which `what_to_do` and `recommend` choose an arm.
 ADVISED_ON = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
 
-# How an arm stands to the chosen arm in a ranking; the fifth standing is CANNOT_TELL.
+# Standings of an arm in a ranking, relative to the chosen arm; the fifth is CANNOT_TELL.
 CHOSEN, BEHIND, AHEAD, SAME = "chosen", "behind", "ahead", "about the same"
 
-# Word of the comparison chosen arm − other arm → standing of the other arm; any other word is
+# Word of the comparison chosen arm − other arm → standing of the other arm. Any other word gives
 # CANNOT_TELL.
 STANDING_OF_WORD = {"better": BEHIND, "worse": AHEAD, "about the same": SAME}
 
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
-    """Return the arms with norms before and after the SSM only, for which a claim about this kind
-    of task tunes the learning rate.
+    """Return the arms, with norms before and after the SSM only, whose learning rate is tuned for a
+    claim about this kind of task.
     """
     claims = [claim for claim in CLAIMS.values() if claim.kind == kind and claim.runs == "tuned"]
     arms = dict.fromkeys(Arm.parse(arm) for claim in claims for arm in claim.arms)
@@ -69,7 +68,7 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
 
 def compared_on(task: str) -> tuple[str, float]:
     """Return the column in which arms are compared on a task, and the smallest effect of interest
-    in it.
+    in that column.
     """
     return ("bits", SMALLEST_BITS) if kind_of(task) == "language" else ("score", SMALLEST_EFFECT)
 
@@ -85,13 +84,13 @@ def ranking(
     first arm is the chosen one.
 
     Columns: arm, who (recommends it), lr, validation. On the test seeds that all arms have: mean,
-    sd, n, late (the share of runs that still improved at the end), diverged. Chosen arm minus this
-    arm: behind (mean), low, high (95 %), per_seed, standing ("chosen", "behind", "ahead", "about
-    the same", "we cannot tell"), unit; fresh. Accuracies are in per cent, differences in points
-    (unit "pp"); for language models both are minus the test loss, in bits a character.
+    sd, n, diverged (number of runs). Chosen arm minus this arm: behind (mean), low, high (95 %),
+    per_seed, standing ("chosen", "behind", "ahead", "about the same", "we cannot tell"), unit.
+    fresh: False if there are no test seeds. Accuracies are in per cent, differences in points (unit
+    "pp"). For language models both are computed from minus the test loss, in bits a character.
 
-    arms: the arms to choose from (None = `tuned_arms`). Arms without a learning rate are left out.
-    ValueError if no arm is left, or if the arms share fewer than two seeds.
+    arms: the arms to choose from (None = `tuned_arms`). Arms without a tuned learning rate are left
+    out. Raises ValueError if no arm is left, or if the arms share fewer than two seeds.
     """
     evidence, kind = Evidence(frame, scale), kind_of(task)
     tuned = [arm for arm in tuned_arms(kind) if evidence.lr(arm, task) is not None]
@@ -119,7 +118,6 @@ def ranking(
             mean=score.mean(axis=1),
             sd=score.std(axis=1, ddof=1),
             n=len(runs.seeds),
-            late=runs.columns["late"].mean(axis=1),
             diverged=runs.columns["diverged"].sum(axis=1).astype(int),
             behind=lead.mean(axis=1),
             low=low,
@@ -137,8 +135,8 @@ def ranking(
 def rankings(
     frame: pd.DataFrame | Evidence, tasks: Iterable[str], scale: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return task → `ranking`, for the tasks on which arms are tuned and share two seeds or
-    more.
+    """Return task → `ranking`, for the tasks on which arms are tuned and share at least two
+    seeds.
     """
     tables, evidence = {}, Evidence(frame, scale)
     for task in tasks:
@@ -147,10 +145,9 @@ def rankings(
     return tables
 
 
-def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
-    """Return the first arms of a ranking and the arms that somebody recommends, rounded."""
-    rows = table[(table.index < at_most) | (table.who != "")]
-    rows = rows.drop(columns=["per_seed", "unit", "late", "fresh"])
+def leading(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the first eight arms of a ranking and the arms that somebody recommends, rounded."""
+    rows = table[(table.index < 8) | (table.who != "")].drop(columns=["per_seed", "unit", "fresh"])
     digits = 1 if (table.unit == "pp").all() else 3
     return rows.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
@@ -161,8 +158,7 @@ def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
     """
     named = table[(table.who != "") & (table.standing != CHOSEN)]
     named = named.rename(columns={"arm": "b", "behind": "difference"})
-    columns = ["task", "a", "b", "difference", "low", "high", "n", "per_seed", "who", "unit"]
-    return named.assign(a=table.arm.iloc[0], task=task)[columns]
+    return named.assign(a=table.arm.iloc[0], task=task)
 
 
 # ------------------------------------------------------------------------------------- two arms
@@ -194,8 +190,7 @@ def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
             "see `sweep`"
         )
     if kind_of(task) == "language":
-        # here, because recorded runs are compared without torch
-        from mambanorm.norms import check_causal
+        from mambanorm.norms import check_causal  # other tasks need no torch here
 
         check_causal([*arms[0].norms, *arms[1].norms], "which a language model predicts")
     return arm, against
@@ -204,24 +199,23 @@ def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
 def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] | None) -> list[int]:
     """Return the seeds on which a new arm is compared with `against`.
 
-    seeds: a list = these test seeds. A number, or None for eight = this many of the recorded seeds
-    of `against` at its learning rate, which need not be trained again; the first test seeds if
-    fewer are recorded.
+    seeds: a list of test seeds, or a number (None = eight). A number gives recorded seeds of
+    `against` at its learning rate, so that `against` need not be trained again; if fewer seeds are
+    recorded, it gives the first test seeds.
     """
-    if seeds is not None and not isinstance(seeds, int):
-        return list(check_test_seeds(seeds))
     number = VERDICT_SEEDS if seeds is None else seeds
-    first_tests = check_test_seeds(number)
+    test_seeds = list(check_test_seeds(number))
     known = recorded_lr(task, str(Arm.parse(against)), scale)
-    recorded = known.seeds if known else ()
-    return list(recorded[:number] if len(recorded) >= number else first_tests)
+    if isinstance(number, int) and known and len(known.seeds) >= number:
+        return list(known.seeds[:number])
+    return test_seeds
 
 
 def duel_runs(
     arm: str, against: str, task: str, seeds: list[int], scale: str, frame: pd.DataFrame
 ) -> list[RunConfig]:
-    """Return the runs of a comparison that are needed next: the tuning runs of an arm without a
-    learning rate, and the test runs of an arm that has one. frame: the runs that are known.
+    """Return the runs that a comparison needs next: the tuning runs of an arm without a tuned
+    learning rate, and the test runs of an arm with one. frame: the runs that exist already.
     """
     return arm_runs(check_pair(arm, against, task), task, seeds, Evidence(frame, scale))
 
@@ -236,31 +230,28 @@ def compare(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> pd.DataFrame:
-    """Compare two arms, each at its learning rate, by the rule of PROTOCOL.md; train missing runs.
+    """Compare two arms, each at its tuned learning rate, by the rule of PROTOCOL.md. Train the runs
+    that are missing.
 
-    Return one row for each task: said and brief, the answer in words with and without its
-    footnotes; word (better, worse, about the same, cannot tell, no word); new_seeds, about how many
-    seeds would change "cannot tell"; effect, low, high (95 %), unit, n, diverged, diverged_against,
+    Returns one row for each task: said and brief (the answer in words, with and without footnotes),
+    word (better, worse, about the same, cannot tell, no word), new_seeds (about how many more seeds
+    would change "cannot tell"), effect, low, high (95 %), unit, n, diverged, diverged_against,
     fresh.
 
-    seeds: see `duel_seeds`; of a list only these seeds are compared. engine: scheduler, workers,
-    client and progress of `sweep`. ValueError for arms that cannot be compared (`check_pair`),
-    RuntimeError if a run could not be trained.
+    seeds: see `duel_seeds`; a list limits the comparison to its seeds. engine: scheduler, workers,
+    client and progress of `sweep`. Raises ValueError for arms that cannot be compared
+    (`check_pair`), RuntimeError if a run could not be trained.
     """
     scale = default_scale() if scale is None else check_scale(scale)
     rows = []
     for task in check_names("tasks", tasks):
         test_seeds = duel_seeds(against, task, scale, seeds)
         needed = partial(duel_runs, arm, against, task, test_seeds, scale)
-        trained = train_needed(needed, scale, runs_dir, **engine)
-        n_failed = len(trained.failed)
-        if n_failed:
-            first = trained.failed.run_id.iloc[0]
-            raise RuntimeError(
-                f"{plural(n_failed, 'run')} could not be trained, the first: {first}"
-            )
-        known = trained.known
-        if seeds is not None and not isinstance(seeds, int):
+        known, failed, _ = train_needed(needed, scale, runs_dir, **engine)
+        if len(failed):
+            number, first = plural(len(failed), "run"), failed.run_id.iloc[0]
+            raise RuntimeError(f"{number} could not be trained, the first: {first}")
+        if isinstance(seeds, Iterable):
             known = of_test_seeds(known, test_seeds)
         rows.append(answer(arm, against, task, known, scale))
     return pd.DataFrame(rows)
@@ -269,14 +260,18 @@ def compare(
 def answer(
     arm: str, against: str, task: str, frame: pd.DataFrame | Evidence, scale: str
 ) -> dict[str, object]:
-    """Return the row of `compare` from the runs of a frame; train nothing."""
+    """Return a row of `compare` from the runs of a frame, without training."""
     arm, against = check_pair(arm, against, task)
     row = compare_arms(arm, against, Evidence(frame, scale), task)
     failed = row.failed or {arm: (0, 0), against: (0, 0)}
     brief = _brief(row, arm, against)
+    notes = [] if row.fresh else [NOT_FRESH]
+    shared = shared_rows(row.task, scale) if row.n else ""
+    if shared:
+        notes.append(f"the seeds share {shared}: the interval is valid for it only")
     return dict(
         task=row.task,
-        said="; ".join([brief, *_footnotes(row, scale)]),
+        said="; ".join([brief, *notes]),
         brief=brief,
         word=row.word,
         new_seeds=row.seeds_to_tell if row.word == rule.CANNOT_TELL else None,
@@ -310,11 +305,3 @@ def failures_in_words(row: Row) -> list[str]:
     """Return `["failed: NormVary→GN 2 of 12 runs"]`; an empty list if no run failed."""
     counts = [f"{label(arm)} {k} of {n} runs" for arm, (k, n) in (row.failed or {}).items() if k]
     return [f"failed: {', '.join(counts)}"] if counts else []
-
-
-def _footnotes(row: Row, scale: str) -> list[str]:
-    notes = [] if row.fresh else [NOT_FRESH]
-    shared = shared_rows(row.task, scale) if row.n else ""
-    if shared:
-        notes.append(f"the seeds share {shared}, and this speaks about it alone")
-    return notes

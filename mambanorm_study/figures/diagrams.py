@@ -29,7 +29,7 @@ from mambanorm_study.figures.colours import (
     norm_colour,
 )
 from mambanorm_study.figures.style import StudyFigure, finish, jitter, panel_grid, sns, styled
-from mambanorm_study.models.cross_scan import DIRECTIONS, cross_scan
+from mambanorm_study.models.vision import DIRECTIONS, cross_scan
 
 SHAPE, GROUPS = (3, 5, 4), 2  # B, L, D of the drawn box, and its groups of channels
 

@@ -5,6 +5,7 @@ positions of the first row unchanged and change the data around them.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pandas as pd
 import torch
@@ -18,7 +19,7 @@ EARLY = 0.5
 # variance, so no norm is exactly invariant to scale: with a variance near 1, ε moves an output by
 # 1e-5.
 CHANGE_LIMIT = 0.01
-# Passes after which running statistics have forgotten their start: 0.9⁴⁰ = 1.5 % of it is left.
+# After this many passes, 0.9⁴⁰ = 1.5 % of the initial running statistics are left.
 WARM_UP = 40
 
 
@@ -43,10 +44,7 @@ def sample(rows: int = 6, length: int = 32, channels: int = 16, seed: int = 0) -
     Rows and channels differ in level, channels also in spread.
     """
     generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+    normal = partial(torch.randn, generator=generator, dtype=torch.float64)
     levels = normal(rows, 1, 1) + normal(1, 1, channels)
     return levels + torch.exp(0.5 * normal(1, 1, channels)) * normal(rows, length, channels)
 
@@ -85,24 +83,24 @@ def invariances() -> pd.DataFrame:
     (6 rows, 32 positions, 16 channels). Constant is left out because it ignores its input.
     """
     x, rows = sample(), {}
-    for name in _norms_with_input():
+    for name in NORMS:
         rows[name] = {
             change: output_change(prepared_norm(name, x), change, x) for change in CHANGES
         }
         in_eval = prepared_norm(name, x, training=False)
         rows[name]["other rows, in eval"] = output_change(in_eval, "other rows", x)
-    return pd.DataFrame(rows).T.rename_axis("norm")
+    return pd.DataFrame(rows).T.drop("Constant", errors="ignore").rename_axis("norm")
 
 
 def trials() -> pd.DataFrame:
     """Return the answers to three questions, norms × questions, tried in training mode.
 
-    alone: does a row have the same output in a batch of one? one position: does the output for a
-    sequence of one position depend on the input? no future: do the early outputs stay the same when
-    later positions change?
+    "alone": does a row have the same output in a batch of one? "one position": does the output for
+    a sequence of one position depend on the input? "no future": do the early outputs stay the same
+    when later positions change?
     """
     x, rows = sample(), {}
-    for name in _norms_with_input():
+    for name in NORMS:
         with torch.no_grad():
             whole, alone, position = (
                 create_norm(name, x.shape[-1]).double()(inputs) for inputs in (x, x[:1], x[:, :1])
@@ -113,8 +111,4 @@ def trials() -> pd.DataFrame:
             "one position": bool(position.std() > CHANGE_LIMIT),
             "no future": future < CHANGE_LIMIT,
         }
-    return pd.DataFrame(rows).T.rename_axis("norm")
-
-
-def _norms_with_input() -> list[str]:
-    return [name for name in NORMS if name != "Constant"]
+    return pd.DataFrame(rows).T.drop("Constant", errors="ignore").rename_axis("norm")

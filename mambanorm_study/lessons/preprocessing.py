@@ -1,9 +1,9 @@
 """What the scale of the input features does to gradient descent, on measurements of 178 wines.
 
 A linear model w·x without intercept is fitted to a centred target by full-batch gradient descent.
-The loss is a bowl with the curvature matrix H = 2 XᵀX / n. The largest eigenvalue of H bounds the
-learning rate, and the smallest sets the speed. So their ratio, the condition number, determines the
-number of steps.
+The loss is quadratic with the Hessian H = 2 XᵀX / n. The largest eigenvalue of H bounds the
+learning rate, and the smallest sets the speed of descent. So their ratio, the condition number,
+determines the number of steps.
 
 Source: Aeberhard & Forina (1991), Wine, UCI, doi:10.24432/C5PC7J; scikit-learn `load_wine`.
 """
@@ -16,6 +16,13 @@ import pandas as pd
 FEATURES, TARGET = ("alcalinity_of_ash", "hue"), "alcohol"
 # Descent has converged when this share of the removable loss is left
 CLOSE = 0.01
+# Way of scaling → function of the columns of x (n, features). "raw" is centred only.
+SCALINGS = {
+    "raw": lambda x: x - x.mean(0),
+    "min–max": lambda x: (x - x.min(0)) / np.ptp(x, 0),
+    "min–max, centred": lambda x: (x - x.mean(0)) / np.ptp(x, 0),
+    "standardised": lambda x: (x - x.mean(0)) / x.std(0),
+}
 
 
 def wines() -> pd.DataFrame:
@@ -25,22 +32,11 @@ def wines() -> pd.DataFrame:
     return load_wine(as_frame=True).data
 
 
-def scaled(x: np.ndarray, how: str) -> np.ndarray:
-    """Return x (n, features) with scaled columns.
-
-    how: "raw" (centred only), "min–max" (to [0, 1]), "min–max, centred", or "standardised".
-    """
-    if how == "min–max":
-        return (x - x.min(0)) / np.ptp(x, 0)
-    spread = {"raw": 1, "min–max, centred": np.ptp(x, 0), "standardised": x.std(0)}
-    return (x - x.mean(0)) / spread[how]
-
-
 def wine_problem(how: str) -> tuple[np.ndarray, np.ndarray]:
     """Return two scaled features of the wines (178, 2) and the standardized target (178,)."""
     frame = wines()
-    x = scaled(frame[list(FEATURES)].to_numpy(), how)
-    return x, scaled(frame[TARGET].to_numpy(), "standardised")
+    x, y = frame[list(FEATURES)].to_numpy(), frame[TARGET].to_numpy()
+    return SCALINGS[how](x), SCALINGS["standardised"](y)
 
 
 def curvature(x: np.ndarray) -> np.ndarray:
@@ -56,32 +52,32 @@ def squared_error(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
 def descend(
     x: np.ndarray, y: np.ndarray, *, lr: float | None = None, steps: int = 2000
 ) -> pd.DataFrame:
-    """Run gradient descent from w = 0 and return its path: step, w0, w1, …, loss, left.
+    """Run gradient descent from w = 0 and return its path, one row per step: step, w0, w1, …, loss,
+    left (the share of the removable loss that is left).
 
-    left: the share of the removable loss. lr: None = 1 over the largest eigenvalue of H; from twice
-    that value on, descent diverges. Stops when CLOSE is reached.
+    lr: None = 1 over the largest eigenvalue of H; twice that value makes descent diverge. Descent
+    stops when `left` reaches CLOSE.
     """
-    if lr is None:
-        lr = 1 / curvature(x)[-1]
-    w, rows = np.zeros(x.shape[1]), []
+    lr = 1 / curvature(x)[-1] if lr is None else lr
+    w, path = np.zeros(x.shape[1]), []
     best = squared_error(x, y, np.linalg.lstsq(x, y, rcond=None)[0])
     first = squared_error(x, y, w)
     for step in range(steps + 1):
         loss = squared_error(x, y, w)
         left = (loss - best) / (first - best)
-        weights = {f"w{i}": value for i, value in enumerate(w)}
-        rows.append(dict(step=step, **weights, loss=loss, left=left))
+        path.append([step, *w, loss, left])
         if left <= CLOSE or not np.isfinite(loss):
             break
         w = w - lr * 2 * x.T @ (x @ w - y) / len(x)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(path, columns=["step", *(f"w{i}" for i in range(len(w))), "loss", "left"])
 
 
 def outlier_table() -> pd.DataFrame:
-    """Return the range of all wines but the first after scaling their proline, in three ways.
+    """Return the range of the proline of all wines but the first, after scaling in three ways.
 
-    Rows: min–max, mean and standard deviation, median and quartiles ("robust"). Columns: "as
-    measured", and "one wrong", where the first wine's value is a hundred times too large.
+    Rows: min–max, "standardised" (mean and standard deviation), "robust" (median and quartiles).
+    Columns: "as measured", and "one wrong", where the first wine's value is a hundred times too
+    large.
     """
     x = wines()["proline"].to_numpy()
     wrong = x.copy()
@@ -98,7 +94,7 @@ def outlier_table() -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Bowl:
-    """The loss over two weights: axes w0, w1 (n,), loss (n of w1, n of w0), path of `descend`."""
+    """The loss over two weights: axes w0, w1 (n,), loss (n, n) with w1 first, path of `descend`."""
 
     w0: np.ndarray
     w1: np.ndarray
@@ -117,15 +113,13 @@ def bowl(how: str) -> Bowl:
 
 
 def scaling_table() -> pd.DataFrame:
-    """Return the condition number of each scaling, and the steps that remove 99 % of the loss.
-
-    Steps are NaN if that was not reached.
+    """Return the condition number of each scaling, and the number of steps that remove 99 % of the
+    removable loss (NaN if descent does not get there).
     """
     rows = []
-    for how in ("raw", "min–max", "min–max, centred", "standardised"):
+    for how in SCALINGS:
         x, y = wine_problem(how)
         path, eigenvalues = descend(x, y), curvature(x)
-        steps = path.step.iloc[-1] if path.left.iloc[-1] <= CLOSE else np.nan
-        condition = eigenvalues[-1] / eigenvalues[0]
-        rows.append(dict(features=how, condition=condition, steps=steps))
+        steps = len(path) - 1 if path.left.iloc[-1] <= CLOSE else np.nan
+        rows.append(dict(features=how, condition=eigenvalues[-1] / eigenvalues[0], steps=steps))
     return pd.DataFrame(rows).set_index("features")

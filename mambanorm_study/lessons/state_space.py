@@ -4,30 +4,27 @@
     h_k = exp(Δa)·h_{k−1} + (exp(Δa) − 1)/a · b·u_k  zero-order hold: exact if u is constant for Δ
     h_k = exp(Δa)·h_{k−1} + Δ·b·u_k                  as Mamba's code computes it
 
-Source: Gu & Dao 2023 (Mamba), Eq. 1–4; the third line is that of its code.
+Source: Gu & Dao 2023 (Mamba), Eq. 1–4, and its code (third line).
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from mambanorm.errors import unknown
-
-RULES = ("zero-order hold", "Mamba")
+# Rule → factor of b·u_k for a step of length delta.
+RULES = {
+    "zero-order hold": lambda delta, a: np.expm1(delta * a) / a,
+    "Mamba": lambda delta, a: delta,
+}
 
 
 def coefficients(delta: float | np.ndarray, a: float, b: float = 1.0, rule: str = "Mamba") -> tuple:
-    """Return the factors of the old state and of the input in a step of length delta.
-
-    Raises ValueError for another rule, and for a ≥ 0, because such a state does not decay.
+    """Return the factor of the previous state and the factor of the input, for a step of length
+    delta and a < 0. rule: a key of RULES.
     """
-    if rule not in RULES:
-        raise unknown("rule", rule, RULES)
-    if not a < 0:
-        raise ValueError(f"a must be below 0, so that the state decays, got {a!r}")
-    gain = np.expm1(delta * a) / a if rule == "zero-order hold" else delta
-    return np.exp(delta * a), gain * b
+    return np.exp(delta * a), RULES[rule](delta, a) * b
 
 
 def run(
@@ -35,26 +32,25 @@ def run(
 ) -> np.ndarray:
     """Return the states h_1 … h_L for the inputs u (L,), starting at h_0 = 0."""
     decay, gain = coefficients(delta, a, b, rule)
-    h, states = 0.0, []
-    for value in u:
-        h = decay * h + gain * value
-        states.append(h)
-    return np.array(states)
+    states = itertools.accumulate(u, lambda h, value: decay * h + gain * value, initial=0.0)
+    return np.array(list(states)[1:])
 
 
-def memory(
-    deltas: Sequence[float] = (0.01, 0.1, 0.3, 1.0), a: float = -1.0, steps: int = 40
-) -> pd.DataFrame:
-    """Return the response to a single 1 at step 0: columns delta, step, h, and share = h / h[0]."""
-    impulse = np.eye(steps)[0]
-    frames = []
-    for delta in deltas:
-        h = run(impulse, delta, a)
-        frames.append(pd.DataFrame(dict(delta=delta, step=range(steps), h=h, share=h / h[0])))
+def memory() -> pd.DataFrame:
+    """Return the response of a state with a = −1 to a single 1 at step 0, for four step lengths.
+
+    Columns: delta, step (0 to 39), h, share (h divided by its first value).
+    """
+    impulse, frames = np.eye(40)[0], []
+    for delta in (0.01, 0.1, 0.3, 1.0):
+        h = run(impulse, delta, a=-1.0)
+        frames.append(pd.DataFrame(dict(delta=delta, step=range(40), h=h, share=h / h[0])))
     return pd.concat(frames, ignore_index=True)
 
 
 def shortcut_error(sizes: Sequence[float]) -> pd.DataFrame:
-    """Return the relative excess of Mamba's gain Δ·b over the zero-order hold's, by Δ·|a|."""
-    gains = [[coefficients(size, -1.0, rule=rule)[1] for rule in RULES] for size in sizes]
-    return pd.DataFrame(dict(size=sizes, excess=[mamba / exact - 1 for exact, mamba in gains]))
+    """Return by how much Mamba's factor Δ·b exceeds the exact factor of the zero-order hold, as a
+    fraction of the latter: columns size (Δ·|a|) and excess.
+    """
+    exact, mamba = ([coefficients(size, -1.0, rule=rule)[1] for size in sizes] for rule in RULES)
+    return pd.DataFrame(dict(size=sizes, excess=np.divide(mamba, exact) - 1))

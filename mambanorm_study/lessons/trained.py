@@ -1,15 +1,15 @@
-"""Two lessons that train small models, and the short training loop that they share.
+"""Two lessons that train small models, and their short training loop.
 
 **Batch norm.** The lecture's claim (Patel, CS460, after Santurkar et al. 2018, Figure 1): a VGG
 trained on CIFAR-10 reaches a higher training accuracy with batch norm. Here: six convolutions in
-the manner of VGG on the 8×8 digits of scikit-learn, SGD with momentum, two learning rates. A third
-arm has no norm, but the initial weights of He et al. (2015). It separates the gain of the norm from
-that of the start.
+the style of VGG on the 8×8 digits of scikit-learn, SGD with momentum, two learning rates. A third
+arm has no norm but the initial weights of He et al. (2015), to show which part of the gain comes
+from better initial weights.
 
 **Parts of a Mamba block.** Small models with and without convolution and gate, on two tasks.
-`neighbours`, made up for this lesson: is "a" directly before "b" somewhere? Every row contains the
-same symbols, so only their order gives the answer. `digits`: the pixels of handwritten digits as a
-sequence, real data.
+`neighbours`, made up for this lesson: is "a" directly before "b" somewhere in the row? Every row
+contains the same symbols, so only their order gives the answer. `digits`: the pixels of handwritten
+digits as a sequence, real data.
 
 Results are cached in `<run store>/.lessons/` (runs/measurements.py) until this file changes.
 """
@@ -20,16 +20,12 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.arms import Arm
 from mambanorm.block import BlockCache, MambaBlock
-from mambanorm.errors import unknown
 from mambanorm_study.runs.grid import check_seeds
 from mambanorm_study.runs.measurements import digest_of, load_or_measure
-from mambanorm_study.tasks import load_task
-from mambanorm_study.tasks.base import Split
+from mambanorm_study.tasks import Split, load_task
 
 
 def fit(
@@ -42,16 +38,15 @@ def fit(
 ) -> Iterator[float]:
     """Train the model and yield the training accuracy (a fraction) of each epoch.
 
-    The accuracy is measured during training. Torch's seed decides the order of the rows. From the
-    first epoch with a loss that is not finite, the accuracy is that of guessing: 1 over the number
-    of classes.
+    The accuracy is measured during training. Torch's global seed decides the order of the rows.
+    After a loss that is not finite, the accuracy is chance: 1 over the number of classes.
     """
     x, labels, finite = train.inputs, train.labels, True
     for _ in range(epochs):
         n_right = 0
         for rows in torch.randperm(len(x)).split(batch_size):
             logits = model.train()(x[rows])
-            loss = F.cross_entropy(logits, labels[rows])
+            loss = nn.functional.cross_entropy(logits, labels[rows])
             finite = finite and bool(loss.isfinite())
             n_right += int((logits.argmax(-1) == labels[rows]).sum())
             optimizer.zero_grad()
@@ -66,10 +61,10 @@ def accuracy(model: nn.Module, split: Split) -> float:
     return float((model.eval()(split.inputs).argmax(-1) == split.labels).float().mean())
 
 
-def _rows_by_seed(
+def _measured(
     name: str, one_seed: Callable[[int], Iterable[dict]], seeds: int | Iterable[int], runs_dir
 ) -> pd.DataFrame:
-    """Return the rows of each seed, cached or measured now. Raise ValueError for invalid seeds."""
+    """Return the rows of `one_seed(seed)` for each seed, cached or measured now."""
     listed = check_seeds(seeds, "smoke")
     return load_or_measure(".lessons", name, one_seed, listed, digest_of(Path(__file__)), runs_dir)
 
@@ -86,35 +81,32 @@ def small_vgg(arm: str) -> nn.Sequential:
     """Return a model of images (n, 1, 8, 8) → logits (n, 10) with three stages.
 
     A stage has two 3×3 convolutions (16, 32, 64 channels) and pooling. With "BN" a batch norm
-    follows each convolution. Raises ValueError for an arm that is not in ARMS.
+    follows each convolution. arm: one of ARMS.
     """
-    if arm not in ARMS:
-        raise unknown("arm", arm, ARMS)
     layers, channels = [], 1
-    for width in (16, 32, 64):
-        for _ in range(2):
-            norm = [nn.BatchNorm2d(width)] if arm == "BN" else []
-            layers += [nn.Conv2d(channels, width, 3, padding=1), *norm, nn.ReLU()]
-            channels = width
-        layers.append(nn.MaxPool2d(2))
+    for width in (16, 16, 32, 32, 64, 64):
+        conv = nn.Conv2d(channels, width, 3, padding=1)
+        norm = [nn.BatchNorm2d(width)] if arm == "BN" else []
+        pool = [nn.MaxPool2d(2)] if width == channels else []  # after every second convolution
+        layers += [conv, *norm, nn.ReLU(), *pool]
+        channels = width
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, 10))
     if arm == "none, He start":
-        for layer in model[:-1]:
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                nn.init.zeros_(layer.bias)
+        for layer in filter(lambda layer: isinstance(layer, nn.Conv2d), model):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
     return model
 
 
 def with_and_without(scale: str, seeds: int | None = None, runs_dir=None) -> pd.DataFrame:
     """Train every arm at every learning rate with every seed, or read the cached results.
 
-    A row an epoch: arm, lr, scale, val_accuracy of the trained model (the same in all rows of a
-    run), epoch, train_accuracy, seed; accuracies are fractions.
+    Returns one row for each epoch of a run: arm, lr, scale, val_accuracy of the trained model (the
+    same in all rows of a run), epoch, train_accuracy, seed. Accuracies are fractions.
     """
     seeds = VGG_SEEDS.get(scale, 8) if seeds is None else seeds
     frames = [
-        _rows_by_seed(f"vgg-{scale}-{lr:g}", partial(_vgg_curves, scale, lr), seeds, runs_dir)
+        _measured(f"vgg-{scale}-{lr:g}", partial(_vgg_curves, scale, lr), seeds, runs_dir)
         for lr in LEARNING_RATES
     ]
     return pd.concat(frames, ignore_index=True)
@@ -132,8 +124,7 @@ def _vgg_curves(scale: str, lr: float, seed: int) -> list[dict]:
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
         curve = list(fit(model, train, optimizer, epochs=VGG_EPOCHS.get(scale, 10)))
         run = dict(arm=arm, lr=lr, scale=scale, val_accuracy=accuracy(model, val))
-        for epoch, train_accuracy in enumerate(curve, start=1):
-            rows.append(dict(run, epoch=epoch, train_accuracy=train_accuracy))
+        rows += [dict(run, epoch=n, train_accuracy=y) for n, y in enumerate(curve, start=1)]
     return rows
 
 
@@ -146,27 +137,23 @@ EPOCHS = {
     "neighbours": {"smoke": 1, "quick": 4, "evening": 4},
     "digits": {"smoke": 1, "quick": 6, "evening": 6},
 }  # 15 at larger scales
-TASKS = tuple(EPOCHS)
 D_MODEL = 24
 SYMBOLS, COPIES = 6, 3  # a row of neighbours contains each symbol COPIES times
-A, B = 0, 1
 
 
 class BlockWithout(MambaBlock):
-    """A Mamba block without one of its parts.
+    """A Mamba block without one of its PARTS.
 
-    Without "conv" SiLU alone replaces the convolution; without "gate" nothing multiplies the scan's
-    output (no Eq. 2); without "nothing" it is the whole block. Raises ValueError for another part.
+    Without "conv", SiLU without a convolution is applied. Without "gate", the scan's output is not
+    multiplied (no Eq. 2). Without "nothing", it is the whole block.
     """
 
-    def __init__(self, part: str, d_model: int, n1: str = "RMSN", n2: str = "None", **options):
-        if part not in PARTS:
-            raise unknown("part of a block", part, PARTS)
-        super().__init__(d_model, n1, n2, **options)
+    def __init__(self, part: str, d_model: int, n1: str = "RMSN", n2: str = "None"):
+        super().__init__(d_model, n1, n2)
         self.part = part
 
     def convolve(self, u: Tensor, context: BlockCache | None) -> Tensor:
-        return F.silu(u) if self.part == "conv" else super().convolve(u, context)
+        return nn.functional.silu(u) if self.part == "conv" else super().convolve(u, context)
 
     def forward(
         self, x: Tensor, lengths: Tensor | None = None, context: BlockCache | None = None
@@ -188,7 +175,7 @@ class OneBlockModel(nn.Module):
     def __init__(self, part: str, stem: nn.Module, classes: int):
         super().__init__()
         self.stem = stem
-        self.block = BlockWithout(part, D_MODEL, *Arm.parse("RMSN>SSM>None")[:2])
+        self.block = BlockWithout(part, D_MODEL)
         self.head = nn.Linear(D_MODEL, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -196,11 +183,13 @@ class OneBlockModel(nn.Module):
 
 
 def neighbours(rows: int, seed: int) -> Split:
-    """Return shuffled symbols (rows, L); label 1, half of all rows: "a" is directly before "b"."""
+    """Return shuffled symbols (rows, L) and labels (rows,). Symbol 0 is "a", symbol 1 is "b". In
+    half of the rows "a" is directly before "b": label 1.
+    """
     generator = torch.Generator().manual_seed(seed)
     symbols = torch.arange(SYMBOLS * COPIES) % SYMBOLS
     x = symbols[torch.rand(6 * rows, len(symbols), generator=generator).argsort(1)]
-    has_pair = ((x[:, :-1] == A) & (x[:, 1:] == B)).any(1)
+    has_pair = ((x[:, :-1] == 0) & (x[:, 1:] == 1)).any(1)
     x = torch.cat([x[has_pair][: rows // 2], x[~has_pair][: rows - rows // 2]])
     order = torch.randperm(rows, generator=generator)
     return Split(x[order], (torch.arange(rows) < rows // 2).long()[order])
@@ -209,53 +198,40 @@ def neighbours(rows: int, seed: int) -> Split:
 def parts_of_a_block(
     scale: str,
     seeds: int | None = None,
-    tasks: Iterable[str] = TASKS,
+    tasks: Iterable[str] = tuple(EPOCHS),
     *,
     epochs: int | None = None,
     runs_dir=None,
 ) -> pd.DataFrame:
     """Train a one-block model without each of PARTS, or read the cached results.
 
-    A row a run: task, scale, epochs, chance, without, test_accuracy (fractions), seed. None = the
-    scale's seeds and epochs. Raises ValueError for an unknown task.
+    Returns one row per run: task, scale, epochs, chance, without (the part), test_accuracy, seed.
+    Accuracies are fractions. tasks: keys of EPOCHS. seeds, epochs: None = the scale's.
     """
     seeds = SEEDS.get(scale, 8) if seeds is None else seeds
     frames = []
     for task in tasks:
-        if task not in TASKS:
-            raise unknown("task of this lesson", task, TASKS)
         n_epochs = EPOCHS[task].get(scale, 15) if epochs is None else epochs
         one_seed = partial(_part_runs, scale, task, n_epochs)
-        frames.append(_rows_by_seed(f"{task}-{scale}-{n_epochs}", one_seed, seeds, runs_dir))
+        frames.append(_measured(f"{task}-{scale}-{n_epochs}", one_seed, seeds, runs_dir))
     return pd.concat(frames, ignore_index=True)
 
 
 def _part_runs(scale: str, task: str, epochs: int, seed: int) -> list[dict]:
-    (train, test, classes), rows = _data(task, scale, seed), []
+    n, rows = ROWS.get(scale, 4000), []
+    if task == "digits":
+        data, make_stem = load_task("digits", scale, seed), partial(nn.Linear, 1)
+        classes, test = data.n_classes, data.test
+        train = Split(data.train.inputs[:n], data.train.labels[:n])
+    else:
+        classes, make_stem = 2, partial(nn.Embedding, SYMBOLS)
+        train, test = neighbours(n, 2 * seed), neighbours(400, 2 * seed + 1)
+    facts = dict(task=task, scale=scale, epochs=epochs, chance=1 / classes)
     for part in PARTS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            stem = nn.Linear(1, D_MODEL) if task == "digits" else nn.Embedding(SYMBOLS, D_MODEL)
-            model = OneBlockModel(part, stem, classes)
+            model = OneBlockModel(part, make_stem(D_MODEL), classes)
             optimizer = torch.optim.AdamW(model.parameters(), lr=8e-3)
             list(fit(model, train, optimizer, epochs=epochs, batch_size=32))
-        rows.append(
-            dict(
-                task=task,
-                scale=scale,
-                epochs=epochs,
-                chance=1 / classes,
-                without=part,
-                test_accuracy=accuracy(model, test),
-            )
-        )
+        rows.append(dict(**facts, without=part, test_accuracy=accuracy(model, test)))
     return rows
-
-
-def _data(task: str, scale: str, seed: int) -> tuple[Split, Split, int]:
-    """Return the training split, the test split and the number of classes."""
-    n = ROWS.get(scale, 4000)
-    if task == "digits":
-        data = load_task("digits", scale, seed)
-        return Split(data.train.inputs[:n], data.train.labels[:n]), data.test, data.n_classes
-    return neighbours(n, 2 * seed), neighbours(400, 2 * seed + 1), 2

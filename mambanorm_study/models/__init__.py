@@ -4,8 +4,7 @@
 |---|---|
 | registry.py | MODELS, register_model |
 | mamba2.py | Mamba2Block |
-| vision.py | VSSBlock, ImageClassifier |
-| cross_scan.py | an image as four sequences |
+| vision.py | an image as four sequences, VSSBlock, ImageClassifier |
 | transformer.py | TransformerClassifier (S2) |
 | attention_arms.py | the arms of a Transformer |
 """

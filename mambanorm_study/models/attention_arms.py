@@ -1,6 +1,6 @@
-"""Arms of a Transformer: a norm at the attention and a norm at the feed-forward part, `N1>MHA>N2`.
+"""Arms of a Transformer, `N1>MHA>N2`: a norm at the attention and one at the feed-forward part.
 
-The models of S2 have names instead: `"AutoNorm"` is also an arm.
+The models of source S2 have names instead: `"AutoNorm"` is also an arm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mambanorm.arms import MIXERS, NAMED_ARMS, Arm
 
 
 class Variant(NamedTuple):
-    """One of S2's models: its norm at both places, the options of the norm, and a description."""
+    """One of S2's models: the norm at both sites, the options of the norm, and a description."""
 
     norm: str
     options: dict[str, object]
@@ -50,12 +50,13 @@ NAMED: dict[str, Variant] = {
 class AttentionArm(Arm):
     """The norms of a Transformer block, at its attention and at its feed-forward part.
 
-    name: a key of NAMED, or "" for an arm in the notation. Raises ValueError for further sites,
-    which a Transformer block does not have.
+    name: a key of NAMED, or "" for an arm in the notation. options: the norm options that belong to
+    the name. Raises ValueError for further sites, which a Transformer block does not have.
     """
 
     mixer = "MHA"
     name = ""
+    options: Mapping[str, object] = {}
 
     def __new__(
         cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()
@@ -71,14 +72,10 @@ class AttentionArm(Arm):
     @classmethod
     def named(cls, name: str) -> AttentionArm:
         """Return the arm that NAMED lists under a name."""
-        arm = cls(NAMED[name].norm, NAMED[name].norm)
-        arm.name = name
+        norm, options, _ = NAMED[name]
+        arm = cls(norm, norm)
+        arm.name, arm.options = name, options
         return arm
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The norm options that belong to the name."""
-        return NAMED[self.name].options if self.name else {}
 
     def __str__(self) -> str:
         return self.name or super().__str__()
@@ -86,7 +83,7 @@ class AttentionArm(Arm):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AttentionArm) and str(self) == str(other)
 
-    def __ne__(self, other: object) -> bool:  # otherwise that of tuple
+    def __ne__(self, other: object) -> bool:  # tuple defines it separately
         return not self == other
 
     def __hash__(self) -> int:

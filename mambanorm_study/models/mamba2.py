@@ -9,33 +9,31 @@
 The published block is the arm `RMSN>SSM>None+gated:RMSN`: its norm is after the gate
 (`norm_before_gate=False`).
 
-Its scan is a selective scan in which all channels of a head have the same Δ, A and D, and all
-states the same A. So `selective_scan` computes it on every back end, without a (B, L, E, N) tensor.
-Costs compared to Mamba-2's own kernels: Δ and A are read for each channel instead of each head,
-exp(Δ·A) is computed P·N times instead of once, and nothing is a matrix product, which makes large N
-cheap on a GPU. `benchmarks/twins.py` has that form, to test this block and to measure both.
+Its scan is a selective scan in which all channels of a head share Δ, A and D, and all states share
+A. So `selective_scan` computes it on every back end, without a (B, L, E, N) tensor. It is slower
+than Mamba-2's kernels: it reads Δ and A for each channel instead of each head, computes exp(Δ·A)
+P·N times instead of once, and uses no matrix products, which make large N cheap on a GPU.
+`benchmarks/twins.py` has the form with matrix products, to test and to time this block.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, H heads of P = head_dim
 channels, G = n_groups, N = d_state, K = d_conv.
 
 Sources: Dao & Gu 2024, "Transformers are SSMs", section 7 and figure 6; state-spaces/mamba
 `modules/mamba2.py` (parameter names, initial values); huggingface/transformers
-`models/mamba2/modeling_mamba2.py`. Three of their options have no counterpart, the defaults hold:
-all of E goes through the scan, D has one number a head, and Δ has no limits.
+`models/mamba2/modeling_mamba2.py`. Three of their options are fixed at their defaults: all of E
+goes through the scan, D has one number per head, and Δ has no limits.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import BlockCache, CausalBlock, check_sizes, init_dt_bias
 from mambanorm.checks import check_shapes
 from mambanorm.norms import NORMS
-from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
 from mambanorm.operations import selective_scan
 from mambanorm.operations.layers import split_linear
@@ -47,7 +45,7 @@ A_RANGE = (1.0, 16.0)  # mamba-ssm's range of the initial −A
 def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
     """Return the number of heads.
 
-    Raises ValueError unless head_dim divides d_inner and n_groups divides the heads.
+    Raises ValueError unless head_dim divides d_inner and n_groups divides the number of heads.
     """
     heads, remainder = divmod(d_inner, head_dim)
     if remainder:
@@ -58,19 +56,19 @@ def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
 
 
 class GroupedRMSNorm(RMSNorm):
-    """RMSN over each group of a token's channels: mamba-ssm's RMSNormGated after the gate.
+    """RMSN over each group of a token's channels, as mamba-ssm's RMSNormGated after the gate.
 
-    y = γ_c · x / √(mean over the channels of c's group of x² + ε). Raises ValueError unless the
-    groups divide d.
+    y = γ_c · x / √(mean over the channels of c's group of x² + ε). The groups must divide d.
     """
 
     def __init__(self, d: int, *, groups: int, **options: Any):
-        check_groups(d, groups)
         super().__init__(d, **options)
         self.groups = groups
 
     def reference(self, x: Tensor) -> Tensor:
-        y = F.rms_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
+        y = nn.functional.rms_norm(
+            x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps
+        )
         return self.scaled(y.flatten(-2))
 
 
@@ -79,10 +77,10 @@ class Mamba2Block(CausalBlock):
 
     n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. more: (site, norm)
     pairs of further norms, at "conv" (u alone), "B" and "C" (over G·N channels), "delta" (the H
-    numbers before bias and softplus), "z", "gated", "branch" and "residual". "gated" is the site of
-    Mamba-2's own norm; RMSN at this site is computed over each of the n_groups. Each norm takes the
-    `norm_options` that it knows. Raises ValueError for an unknown norm, site or size, TypeError for
-    an option that no norm has.
+    numbers before bias and softplus), "z", "gated", "branch" and "residual". The published Mamba-2
+    has its norm at "gated"; RMSN at this site is computed over each of the n_groups. Each norm gets
+    the `norm_options` that it knows. Raises ValueError for an unknown norm, site or size, TypeError
+    for an option that no norm has.
     """
 
     missing_sites = ("delta_after",)
@@ -138,13 +136,11 @@ class Mamba2Block(CausalBlock):
 
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
         """Return a new norm for a site; RMSN after the gate is computed over each group."""
-        norm = super().new_norm(site, name, options)
-        if (site, name) != ("gated", "RMSN") or self.n_groups == 1:
-            return norm
-        rms_options = {
-            key: value for key, value in options.items() if key in NORMS["RMSN"].factory_options
-        }
-        return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **rms_options)
+        if (site, name) == ("gated", "RMSN") and self.n_groups > 1:
+            known = NORMS["RMSN"].factory_options
+            options = {name: value for name, value in options.items() if name in known}
+            return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **options)
+        return super().new_norm(site, name, options)
 
     def project(self, h: Tensor) -> tuple[Tensor, ...]:
         """Return the convolution's input (B, L, E + 2·G·N), gate z (B, L, E) and dt (B, L, H)."""
@@ -165,9 +161,9 @@ class Mamba2Block(CausalBlock):
     ) -> Tensor:
         """Return y (B, L, E)."""
         per_head = self.dt_bias, self.A_log, self.D
-        names = "dt_bias", "A_log", "D"  # a wrong shape would be broadcast silently
-        check_shapes("Mamba2Block", names, per_head, [(self.n_heads,)] * 3)
-        delta = at("step_size", F.softplus(dt + self.dt_bias))
+        # otherwise a parameter of the wrong shape would be broadcast silently
+        check_shapes("Mamba2Block", ("dt_bias", "A_log", "D"), per_head, [(self.n_heads,)] * 3)
+        delta = at("step_size", nn.functional.softplus(dt + self.dt_bias))
         state = None if context is None else context.state
         result = selective_scan(
             u.transpose(1, 2),

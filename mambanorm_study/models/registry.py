@@ -18,34 +18,28 @@ from mambanorm.models.parts import BLOCKS
 class ModelEntry:
     """A model that a config can name.
 
-    mixer: the operation between the norms in its arms, "SSM" or "MHA". block: the class of its
-    blocks for sequences. check(config): raises ValueError for fields that do not fit together.
+    block: the class of its blocks for sequences. mixer: the operation between the norms in its
+    arms, "SSM" or "MHA". check(config): raises ValueError for fields that do not fit together.
     classifier: the model class, if it is not SequenceClassifier, ImageClassifier or LanguageModel.
     """
 
-    name: str
-    mixer: str
     block: type[nn.Module]
-    check: Callable[[Any], None]
+    mixer: str = "SSM"
+    check: Callable[[Any], object] = lambda config: None
     classifier: type[nn.Module] | None = None
 
 
 MODELS: dict[str, ModelEntry] = {}
 
 
-def register_model(
-    name: str,
-    block: type[nn.Module],
-    *,
-    mixer: str = "SSM",
-    check: Callable[[Any], None] = lambda config: None,
-    classifier: type[nn.Module] | None = None,
-) -> None:
-    """Add a model to MODELS. Raise ValueError if the name is taken."""
+def register_model(name: str, block: type[nn.Module], **options: Any) -> None:
+    """Add a model to MODELS. options: further fields of `ModelEntry`. Raises ValueError if the name
+    is taken.
+    """
     if name in MODELS:
         raise ValueError(f"model {name!r} is registered already (taken: {', '.join(MODELS)})")
-    MODELS[name] = ModelEntry(name, mixer, block, check, classifier)
-    if classifier is None:
+    MODELS[name] = ModelEntry(block, **options)
+    if MODELS[name].classifier is None:
         BLOCKS[name] = block
 
 

@@ -7,8 +7,8 @@
     y = h + DropPath(SE(FF(N2(h))))
 
 S2 says only that the NormSelector is "after the multi-head attention and feed-forward network
-layers". We read this as post-norm, after the residual sum. S2 does not say where SE is: here it
-scales the channels of the feed-forward branch.
+layers". We read this as post-norm, after the residual sum. S2 does not say where SE belongs; here
+it scales the channels of the feed-forward branch.
 
 Glossary: B rows, L positions, D = d_model, H heads, MHA attention, FF feed-forward (D → expand·D →
 D), SE squeeze and excitation.
@@ -18,20 +18,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import ObservedBlock
-from mambanorm.checks import check_flag, check_size
+from mambanorm.checks import check_size
 from mambanorm.errors import unknown
 from mambanorm.models.classifier import mean_pool
 from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates, stores_arguments
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.masked_moments import blank_padding, valid_positions
 from mambanorm_study.models.attention_arms import AttentionArm
-from mambanorm_study.models.image_stem import ImageReader
 from mambanorm_study.models.registry import register_model
+from mambanorm_study.models.vision import ImageReader
 from mambanorm_study.norms.autonorm import separate_random_numbers
 
 NORM_POSITIONS = ("after", "before")
@@ -40,7 +39,7 @@ TRANSFORMER_SITES = ("x", "attention", "n1", "feed_forward", "n2", "residual")
 
 
 def check_heads(d_model: int, n_heads: int) -> None:
-    """Raise ValueError unless the heads divide the width."""
+    """Raise ValueError unless n_heads divides d_model."""
     if d_model % n_heads:
         valid = [heads for heads in range(1, d_model + 1) if d_model % heads == 0]
         raise ValueError(
@@ -49,14 +48,13 @@ def check_heads(d_model: int, n_heads: int) -> None:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention between all valid positions, (B, L, D) → (B, L, D).
+    """Multi-head self-attention among the valid positions, (B, L, D) → (B, L, D).
 
-    Raises ValueError unless the heads divide the width.
+    Raises ValueError unless n_heads divides d_model.
     """
 
     def __init__(self, d_model: int, n_heads: int):
         super().__init__()
-        check_size("d_model", d_model)
         check_size("n_heads", n_heads)
         check_heads(d_model, n_heads)
         self.n_heads = n_heads
@@ -68,7 +66,7 @@ class Attention(nn.Module):
         heads = self.qkv(x).view(B, L, 3, self.n_heads, D // self.n_heads)
         q, k, v = heads.permute(2, 0, 3, 1, 4)  # (B, H, L, D/H)
         mask = None if lengths is None else valid_positions(lengths, L).view(B, 1, 1, L)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.out_proj(y.transpose(1, 2).reshape(B, L, D))
 
 
@@ -89,8 +87,9 @@ class SqueezeExcite(nn.Module):
 class TransformerBlock(ObservedBlock):
     """One block, residuals included: x (B, L, D) → (B, L, D).
 
-    n1 and n2 are names of norms; each takes the `norm_options` that it knows. Raises ValueError for
-    an unknown norm, position or size.
+    n1, n2: names of norms; each gets the `norm_options` that it knows. norm_position: "after" the
+    residual sum (post-norm) or "before" the branch (pre-norm). Raises ValueError for an unknown
+    norm, position or size.
     """
 
     sites = TRANSFORMER_SITES
@@ -112,7 +111,6 @@ class TransformerBlock(ObservedBlock):
         if norm_position not in NORM_POSITIONS:
             raise unknown("norm_position", norm_position, NORM_POSITIONS)
         check_size("expand", expand)
-        check_flag("squeeze_excite", squeeze_excite)
         check_options((n1, n2), norm_options)
         self.d_model, self.norm_position = d_model, norm_position
         self.attention = Attention(d_model, n_heads)
@@ -120,7 +118,8 @@ class TransformerBlock(ObservedBlock):
             nn.Linear(d_model, expand * d_model), nn.GELU(), nn.Linear(expand * d_model, d_model)
         )
         self.drop_path = DropPath(drop_path)
-        with torch.random.fork_rng(devices=[]):  # all arms start equal, with SE and without
+        # all arms start from the same other weights, with or without SE
+        with torch.random.fork_rng(devices=[]):
             with separate_random_numbers():  # SE must not repeat the next block's random numbers
                 self.squeeze = SqueezeExcite(d_model) if squeeze_excite else None
             self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
@@ -161,14 +160,14 @@ class TransformerBlock(ObservedBlock):
 class TransformerClassifier(ImageReader):
     """Stem, n_layers Transformer blocks, mean over the valid positions, linear head.
 
-    Exactly one of `vocab_size` (token ids (B, L)), `in_features` (real values (B, L, in_features))
-    and `in_channels` (images (B, H, W, in_channels), cut into squares of `patch`² pixels) is given;
-    `forward(x, lengths=None)` → logits (B, n_classes). For regression n_classes is the number of
-    targets, and the logits are their values.
+    Give exactly one of `vocab_size` for token ids (B, L), `in_features` for real values
+    (B, L, in_features), and `in_channels` for images (B, H, W, in_channels), which are cut into
+    squares of `patch`² pixels. `forward(x, lengths=None)` returns logits (B, n_classes). For
+    regression n_classes is the number of targets, and the logits are their values.
 
-    `arm`: `"N1>MHA>N2"` or one of NAMED. `drop_path`, `positional` and `positions` are those of
-    SequenceClassifier. Raises ValueError for an unknown norm, arm or position, for heads that do
-    not divide the width, and for inputs of another kind.
+    `arm`: `"N1>MHA>N2"` or one of NAMED. `drop_path`, `positional` and `positions` are options of
+    SequenceClassifier. Raises ValueError for an unknown norm, arm or norm_position, unless n_heads
+    divides d_model, and for inputs of another kind.
     """
 
     @stores_arguments
@@ -235,20 +234,20 @@ class TransformerClassifier(ImageReader):
 
 
 def _options_of_arm(arm: Arm, norm_options: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the norm options with those of a named arm.
+    """Return the norm options, together with the options that belong to a named arm.
 
     Raises ValueError for an arm of a Mamba, and for options that contradict the name.
     """
     if not isinstance(arm, AttentionArm):
         raise ValueError(
-            f"arm {arm} is a Mamba's: a Transformer's is written {arm.n1}>MHA>{arm.n2}"
+            f"arm {arm} is an arm of a Mamba: for a Transformer write {arm.n1}>MHA>{arm.n2}"
         )
     given = norm_options or {}
     for name, value in arm.options.items():
         if given.get(name, value) != value:
             raise ValueError(
-                f"{arm} is {name}={value!r}, got norm_options {name}={given[name]!r}: write "
-                f"{arm.n1}>MHA>{arm.n2} to choose it"
+                f"{arm} means {name}={value!r}, got norm_options {name}={given[name]!r}: to choose "
+                f"{name}, write {arm.n1}>MHA>{arm.n2}"
             )
     return {**arm.options, **given}
 

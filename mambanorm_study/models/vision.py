@@ -1,5 +1,7 @@
 """Models of images: VSSBlock, which scans an image in four directions, and ImageClassifier.
 
+ImageReader is the base of all classifiers that read images.
+
     f = N2(Merge(SSM(Scan(SiLU(Conv(Lin(N1(x))))))))        (1)   main branch, a 3×3 depthwise
                                                                   convolution
     p = SiLU(Lin(N1(x)))                                    (2)   gate: the same N1(x) feeds both
@@ -7,8 +9,8 @@
     y = Lin(f ⊗ p) ⊕ x                                      (3)
 
 This is VMamba v0's VSSBlock without its FFN, as the paper used it (App. C.1); its original arm is
-LN>SSM>LN. For the norms an image is its H·W positions, row by row. N2's input is the sum of the
-four directions, D·u included.
+LN>SSM>LN. A norm sees an image as a sequence of its H·W positions, row by row. N2's input is the
+sum of the four directions, including D·u.
 
 Glossary: B images, H and W rows and columns of positions, L = H·W, D = d_model, E = d_inner =
 expand·D, N = d_state, R = dt_rank; g = 0…3 the directions.
@@ -26,9 +28,11 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import Block, check_sizes, init_dt, initial_A_log
-from mambanorm.checks import check_tensor
+from mambanorm.checks import check_tensor, is_ordinary
 from mambanorm.models.parts import (
+    Classifier,
     DropPath,
+    check_values_of,
     drop_rates,
     scale_out_proj,
     stores_arguments,
@@ -36,19 +40,72 @@ from mambanorm.models.parts import (
 from mambanorm.norm_options import check_arm_options, common_options, options_of_blocks
 from mambanorm.norms import create_norm, known_options
 from mambanorm.operations.layers import image_conv_silu
-from mambanorm_study.models.cross_scan import DIRECTIONS, cross_merge, cross_scan
-from mambanorm_study.models.image_stem import ImageReader
+
+DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
+
+
+def cross_scan(x: Tensor) -> Tensor:
+    """Return an image (B, D, H, W) as four sequences (B, 4, D, H·W), in the order of DIRECTIONS.
+
+    The result is a view of a contiguous (B, H·W, 4, D), the layout that a block reads.
+    """
+    return _transform(x.permute(0, 2, 3, 1), None).permute(0, 2, 3, 1)
+
+
+def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
+    """Return the sum of four sequences (B, 4, D, H·W) as an image (B, D, H, W): each value is added
+    at its pixel.
+
+    This is the adjoint of `cross_scan`.
+    """
+    return _transform(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
+
+
+def _transform(x: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Return `_scan(x)` if size is None, else `_merge(x, size)`. torch.func cannot use an
+    autograd.Function, so it gets plain operations.
+    """
+    if is_ordinary(x):
+        return _Cross.apply(x, size)
+    return _scan(x) if size is None else _merge(x, size)
+
+
+class _Cross(torch.autograd.Function):
+    """Scan or merge; the backward pass of each is the other, which fixes the order of the sums."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, size: tuple[int, int] | None) -> Tensor:
+        ctx.size = x.shape[1:3] if size is None else None
+        return _scan(x) if size is None else _merge(x, size)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return _Cross.apply(grad, ctx.size), None
+
+
+def _scan(image: Tensor) -> Tensor:
+    """Return an image (B, H, W, D) as four sequences (B, H·W, 4, D)."""
+    rows, columns = image.flatten(1, 2), image.transpose(1, 2).flatten(1, 2)
+    return torch.stack([rows, columns, rows.flip(1), columns.flip(1)], 2)
+
+
+def _merge(four: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the sum of four sequences (B, H·W, 4, D) as an image (B, H, W, D)."""
+    (H, W), (rows, columns, rows_back, columns_back) = size, four.unbind(2)
+    total = rows.unflatten(1, (H, W)) + columns.unflatten(1, (W, H)).transpose(1, 2)
+    total += rows_back.flip(1).unflatten(1, (H, W))
+    return total + columns_back.flip(1).unflatten(1, (W, H)).transpose(1, 2)
 
 
 class VSSBlock(Block):
     """One block, residual included: x (B, H, W, d_model) → (B, H, W, d_model).
 
     n1, n2, more, norm_options: as for MambaBlock. At B, C, delta and delta_after one norm serves
-    all four directions, as if they were four rows, (4·B, L, …), with the positions in the order of
-    the direction. Each direction has its own x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E,
-    R), dt_projs_bias (4, E), A_logs (4·E, N) and Ds (4·E), shaped and initialized as in VMamba, so
-    that blocks of its v0 load. Raises ValueError for an unknown norm, site or size, TypeError for
-    an option that no norm has.
+    all four directions: they are four rows of its input, (4·B, L, …), each with the positions in
+    the order of its direction. The directions have separate parameters, named, shaped and
+    initialized as in VMamba v0: x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R),
+    dt_projs_bias (4, E), A_logs (4·E, N) and Ds (4·E). Raises ValueError for an unknown norm, site
+    or size, TypeError for an option that no norm has.
     """
 
     def __init__(
@@ -71,7 +128,7 @@ class VSSBlock(Block):
         )
         if d_conv % 2 == 0:
             raise ValueError(
-                f"d_conv must be odd on images, to keep their size, got {d_conv}: VMamba has 3"
+                f"d_conv must be odd, so that images keep their size, got {d_conv}: VMamba has 3"
             )
         self.d_model, self.d_state = d_model, d_state
         self.d_inner = d_inner = expand * d_model
@@ -86,15 +143,10 @@ class VSSBlock(Block):
         self.A_logs = nn.Parameter(initial_A_log(4 * d_inner, d_state))
         self.Ds = nn.Parameter(torch.ones(4 * d_inner))
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
-        limit = d_inner**-0.5  # that of nn.Linear, for each direction
+        limit = d_inner**-0.5  # as nn.Linear, in each direction
         nn.init.uniform_(self.x_proj_weight, -limit, limit)
         init_dt(self.dt_projs_weight, self.dt_projs_bias)
         self._make_norms(Arm(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=rank)
-        self.register_load_state_dict_pre_hook(_rename_from_vmamba)
-
-    def extra_repr(self) -> str:
-        sizes = f"d_inner={self.d_inner}, d_state={self.d_state}, dt_rank={self.dt_rank}"
-        return f"scan in {len(DIRECTIONS)} directions: {sizes}"
 
     def forward(self, x: Tensor) -> Tensor:
         check_tensor("x", x, f"(B, H, W, {self.d_model})")
@@ -144,20 +196,11 @@ def _from_rows(x: Tensor) -> Tensor:
     return x.unflatten(0, (4, -1)).permute(1, 2, 0, 3)
 
 
-def _rename_from_vmamba(block: VSSBlock, state: dict[str, Tensor], prefix: str, *_) -> None:
-    """Rename VMamba v0's `self_attention.*`, `ln_1.*` (its N1) and `out_norm` (its N2)."""
-    for key in list(state):
-        if key.startswith((f"{prefix}self_attention.", f"{prefix}ln_1.")):
-            name = key.removeprefix(prefix).removeprefix("self_attention.")
-            name = name.replace("ln_1.", "n1.").replace("out_norm.", "n2.")
-            state[prefix + name] = state.pop(key)
-
-
 class PatchMerging(nn.Module):
-    """VMamba's down-sampling, (B, H, W, D) → (B, H/2, W/2, 2·D).
+    """VMamba's down-sampling, (B, H, W, D) → (B, H/2, W/2, 2·D), for an even height and width.
 
     It concatenates the channels of 2×2 positions, then applies a norm (LN in VMamba) and a
-    projection. Raises ValueError for an odd height or width.
+    projection.
     """
 
     def __init__(
@@ -170,36 +213,46 @@ class PatchMerging(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, D = x.shape
-        if H % 2 or W % 2:
-            raise ValueError(
-                f"an image of {H}×{W} positions cannot be halved: choose other sizes or less "
-                "down_sample"
-            )
         x = x.reshape(B, H // 2, 2, W // 2, 2, D)
         x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns before rows, as in VMamba
         return self.reduction(self.norm(x.flatten(1, 2)).reshape(x.shape))
 
 
-def _check_down_sample(down_sample: object, n_layers: int) -> None:
-    is_valid = isinstance(down_sample, tuple | list) and all(
-        type(block) is int and 0 < block < n_layers for block in down_sample
-    )
-    if not is_valid or len(set(down_sample)) < len(down_sample):
-        raise ValueError(
-            f"down_sample names blocks among 1..{n_layers - 1}, each once, got {down_sample!r}"
-        )
+class ImageReader(Classifier):
+    """Base of classifiers of images (B, H, W, C): patches of p×p pixels become positions.
+
+    patch: p. down_sample: the blocks after which the image is halved.
+    """
+
+    patch = 1
+    down_sample: tuple[int, ...] = ()
+
+    def _image_stem(self, channels: int, d_model: int) -> nn.Module:
+        return nn.Conv2d(channels, d_model, self.patch, stride=self.patch)
+
+    def _check_images(self, x: Tensor) -> None:
+        """Raise ValueError unless x holds images whose sizes divide into patches."""
+        check_values_of(x, "B, H, W", self.in_channels)
+        cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
+        if H % cell or W % cell:
+            halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""
+            raise ValueError(
+                f"images of {H}×{W} pixels do not divide into patches of "
+                f"{self.patch}×{self.patch}{halvings}: "
+                f"height and width must be multiples of {cell}"
+            )
 
 
 class ImageClassifier(ImageReader):
     """Patches, n_layers blocks, mean over the positions, linear head.
 
     `forward(x)` maps images (B, H, W, in_channels) to logits (B, n_classes). A strided convolution
-    makes one position of each patch of p×p pixels. `down_sample` names the blocks, counted from 1,
-    after which the image is halved and the width doubled (`PatchMerging`). `stem_norm` (after the
-    patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all norms;
-    VMamba has LN at all three. `drop_path`, `positional` and `positions`, (H, W) in patches, are
-    those of SequenceClassifier. Raises ValueError for an unknown norm or arm, and for images that
-    do not divide into patches.
+    turns each patch of p×p pixels into one position. `down_sample` lists the blocks, counted from
+    1, after which the image is halved and the width doubled (`PatchMerging`). `stem_norm` (after
+    the patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all
+    norms; VMamba has LN at all three. `drop_path` and `positional` are options of
+    SequenceClassifier, and `positions` is (H, W) in patches. Raises ValueError for an unknown norm
+    or arm, and for images that do not divide into patches.
     """
 
     @stores_arguments
@@ -226,7 +279,10 @@ class ImageClassifier(ImageReader):
         self.patch = patch
         inputs = {"in_channels": in_channels}
         self._make_stem(d_model, inputs, patch=patch, n_classes=n_classes, n_layers=n_layers)
-        _check_down_sample(down_sample, n_layers)
+        if not set(down_sample) <= set(range(1, n_layers)):
+            raise ValueError(
+                f"down_sample lists blocks from 1 to {n_layers - 1}, got {down_sample!r}"
+            )
         self.arm = Arm.parse(arm)
         self.down_sample = tuple(down_sample)
         check_arm_options(self.arm, norm_options, (stem_norm, down_norm, final_norm))
@@ -241,7 +297,7 @@ class ImageClassifier(ImageReader):
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         widths, norms = (d_model, width), (stem_norm, final_norm)
         self._make_ends(n_classes, widths, norms, norm_options, positional, positions)
-        scale_out_proj(self.blocks)  # VMamba leaves it out and starts linear weights at N(0, .02)
+        scale_out_proj(self.blocks)  # VMamba does not, and draws linear weights from N(0, .02²)
 
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:
         self._check(x, lengths)

@@ -2,15 +2,13 @@
 
 | file | contents |
 |---|---|
-| per_token.py | Lp, Scale, Constant, NormVary-token |
-| switch_norm.py | SwitchNorm |
+| beyond_the_paper.py | Lp, Scale, Constant, NormVary-token, SwitchNorm |
 | autonorm.py | DyT, Derf, and NormSelector, which chooses between DyT and LN (source S2) |
-| unregistered.py | adaLN, adaLN-zero and weight standardization, which need more than x |
 """
 
 from mambanorm.norms.registry import LATE_REGISTRATION
 from mambanorm_study.basics.extensions import load_imports
-from mambanorm_study.norms import per_token, switch_norm  # the order of import is that of NORMS
+from mambanorm_study.norms import beyond_the_paper  # first, because the import orders NORMS
 from mambanorm_study.norms.autonorm import NormSelector
 
 LATE_REGISTRATION.append(load_imports)  # a file of --import may register an unknown norm

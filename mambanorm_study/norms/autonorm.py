@@ -1,11 +1,11 @@
 """The norms of AutoNorm (source S2): DyT, Derf, and NormSelector, which blends DyT and LN.
 
 S2 writes DyT(x) = x ⊙ α and calls it "Dynamic Transformer Normalization". The published DyT is
-Dynamic Tanh (Zhu et al. 2025, Transformers without Normalization), which is the default here;
-`linear=True` is the form of S2. S2's public code applies its selector once and also blends in the
-models that it calls frozen; we follow its text.
+Dynamic Tanh (Zhu et al. 2025, Transformers without Normalization). It is the default here;
+`linear=True` gives the form of S2. In S2's public code the selector is applied once, and models
+that are called frozen blend as well. This code follows S2's text instead.
 
-All three look at one token only, so they are causal, and padding has no effect.
+All three read one token only, so they are causal, and padding has no effect.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_flag
 from mambanorm.errors import unknown
 from mambanorm.norms.base import Norm
 from mambanorm.norms.classic import LayerNorm
@@ -26,11 +25,12 @@ MODES = ("learned", "disable", "random", "fixed")
 
 @contextmanager
 def separate_random_numbers() -> Iterator[None]:
-    """Use other random numbers inside the block; the outer stream advances by one number.
+    """Draw from a separate random stream inside the block; the outer stream advances by one number.
 
-    So the initial weights after the block are the same whatever it draws, and repeat nothing.
+    So the weights that are initialized after the block do not depend on what the block draws, and
+    do not repeat its numbers.
     """
-    seed = int(torch.randint(2**62, (), device="cpu"))  # also if the model is built on meta
+    seed = int(torch.randint(2**62, (), device="cpu"))  # CPU, because models may be built on meta
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -48,13 +48,11 @@ def separate_random_numbers() -> Iterator[None]:
 class DyT(Norm):
     """Dynamic Tanh: each value is transformed independently, without a statistic.
 
-    α is one number that starts at 0.5. With `linear=True` it is one number a channel, starts at 1,
-    and the norm is x ⊙ α without γ and β: the identity at first.
+    α is one number that starts at 0.5. With `linear=True` the norm is x ⊙ α without γ and β, and α
+    is one number per channel that starts at 1, so the norm starts as the identity.
     """
 
     def __init__(self, d: int, *, affine: bool = True, linear: bool = False):
-        check_flag("affine", affine)
-        check_flag("linear", linear)
         super().__init__(d, affine=affine and not linear)
         self.linear = linear
         self.alpha = nn.Parameter(torch.full((d,), 1.0) if linear else torch.full((1,), 0.5))
@@ -77,7 +75,7 @@ class DyT(Norm):
     use="as DyT, with erf and a shift",
 )
 class Derf(Norm):
-    """The error function instead of DyT's tanh, with a learned shift s of its argument.
+    """DyT with the error function instead of tanh, and a learned shift s of its argument.
 
     α starts at 0.5, s at 0.
     """
@@ -102,13 +100,14 @@ class Derf(Norm):
     use="a research question: does a choice for each token help?",
 )
 class NormSelector(Norm):
-    """Two norms blended by weights that depend on the token, x (B, L, D) → (B, L, D).
+    """Blend of DyT and LN by weights that depend on the token, x (B, L, D) → (B, L, D).
 
     mode: "learned", starting at ½ each; "disable", LN alone, bit for bit; "random", one draw
-    w₀ ~ U(0, 1) for each forward pass in training and its mean ½ in eval; "fixed", always ½ (our
-    control). The MLP's width is D/4, at least 4. `linear`: DyT in the form of S2. The draws depend
-    only on the torch seed at construction and on their number, and continue after a checkpoint.
-    `observer("selector", w)` receives the weights (B, L, 2) of each forward pass.
+    w₀ ~ U(0, 1) for each forward pass in training, and its mean ½ in eval; "fixed", always ½ (our
+    control). linear: DyT in the form of S2. The selector is an MLP of width D/4, at least 4. Random
+    weights depend only on the torch seed at construction and on the number of earlier draws, so
+    they continue after a checkpoint. `observer("selector", w)` receives the weights (B, L, 2) of
+    each forward pass.
     """
 
     members = ("DyT", "LN")

@@ -51,7 +51,7 @@ def _classes(config: RunConfig, data: TaskData | Shape) -> tuple[type[nn.Module]
     entry = MODELS[config.model]
     if data.per_position and entry.classifier is not None:
         raise ValueError(
-            f"{config.task} needs a language model, and there is none of {entry.name!r}"
+            f"{config.task} needs a language model, and there is none of {config.model!r}"
         )
     if data.per_position:
         return LanguageModel, entry.block

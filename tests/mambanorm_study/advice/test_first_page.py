@@ -16,7 +16,7 @@ from mambanorm_study.advice.first_page import (
     what_to_do,
 )
 from mambanorm_study.claims import judge
-from mambanorm_study.claims.rule import WORDS
+from mambanorm_study.claims.rule import NO_WORD, WORDS
 from mambanorm_study.runs.recorded_results import recorded
 
 PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
@@ -37,7 +37,8 @@ def sentence_with(words, sentences):
 
 def test_each_finding_has_a_sentence_for_every_word_of_the_rule():
     for finding in FINDINGS:
-        assert all(finding.sentence(word).endswith(".") for word in WORDS)
+        assert set(finding.sentences) == set(WORDS) - {NO_WORD}
+        assert all(sentence.endswith(".") for sentence in finding.sentences.values())
 
 
 def test_a_finding_has_one_number_one_bracket_and_a_link():

@@ -1,0 +1,188 @@
+"""Norms that the paper does not have: Lp, Scale, Constant, NormVary-token and SwitchNorm.
+
+All but SwitchNorm read one token only, so they are causal. Lp generalizes RMSN (p = 2). Scale (only
+a gain) and Constant (only a shift) are controls. NormVary-token, our addition for language models,
+mixes the members of NormVary whose statistics are computed from a single token. SwitchNorm (Luo et
+al. 2019) is the norm from which NormVary descends.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from mambanorm.errors import shown
+from mambanorm.norms.base import Norm, check_groups
+from mambanorm.norms.masked_moments import Moments, blank_padding, pool_channels
+from mambanorm.norms.normvary import StatisticsMixture, mix
+from mambanorm.norms.registry import register_norm
+
+
+@register_norm(
+    "Lp",
+    equation=r"y = \gamma_c \frac{x}{\sqrt{\|x\|_p^2 + \epsilon}},"
+    r"\quad \|x\|_p = (\mathrm{mean}_c\,|x|^p)^{1/p}",
+    source="Wikipedia, Normalization (machine learning): Lp normalization; p = 2 is RMSN",
+    axes=("D",),
+    causal=True,
+    learnable="γ",
+    use="as RMSN; the larger p, the more large channels count; ∞ uses the largest only",
+)
+class LpNorm(Norm):
+    """Divide each token by the power mean of its channels, 1 ≤ p ≤ ∞; x (B, L, D) → (B, L, D).
+
+    p = 1 is the mean of |x|, p = 2 the root mean square (RMSN), p = ∞ the largest |x|. For every p,
+    ε is added to the square of the mean, so that p = 2 equals RMSN; the source has no ε. The source
+    allows p > 0, but below 1 the gradient at zero is infinite, so p < 1 raises ValueError.
+    """
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0):
+        if isinstance(p, bool) or not isinstance(p, int | float) or not p >= 1:
+            raise ValueError(
+                "p of the Lp norm must be a number from 1 to infinity, such as 1, 2 or inf, "
+                f"got {shown(p)}"
+            )
+        super().__init__(d, eps=eps, affine=affine, bias=False)
+        self.p = float(p)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        x = blank_padding(x, lengths)
+        return self.scaled(x / torch.hypot(self.size(x), x.new_full((), math.sqrt(self.eps))))
+
+    def size(self, x: Tensor) -> Tensor:
+        """Return (mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
+        if self.p == 1:
+            return x.abs().mean(-1, keepdim=True)
+        largest = x.detach().abs().amax(-1, keepdim=True)
+        unit = largest.clamp(min=torch.finfo(x.dtype).tiny)  # so that powers do not overflow
+        norm = torch.linalg.vector_norm(x / unit, self.p, dim=-1, keepdim=True)
+        return unit * norm / self.d ** (1 / self.p)
+
+
+@register_norm(
+    "Scale",
+    equation=r"y = \gamma_c\,x",
+    source="LayerScale, Touvron et al. 2021",
+    axes=(),
+    causal=True,
+    learnable="γ",
+    use="a control: is a statistic needed, or is a learned gain enough?",
+)
+class Scale(Norm):
+    """The learned gain of a norm without its statistics, x (B, L, D) → (B, L, D).
+
+    It separates the effect of scaling from the effect of normalizing. γ is one number per channel
+    (LayerScale, Touvron et al. 2021) and starts at 1, as in every norm, so Scale starts as the
+    identity. LayerScale itself is applied at the end of a branch and starts with a small γ. With
+    `affine=False` Scale stays the identity.
+    """
+
+    def __init__(self, d: int, *, affine: bool = True):
+        super().__init__(d, affine=affine, bias=False)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return x if self.weight is None else blank_padding(x, lengths) * self.weight
+
+
+@register_norm(
+    "Constant",
+    equation=r"y = \beta_c",
+    source="ours; it removes what Gu & Dao 2023 call selection",
+    axes=(),
+    causal=True,
+    learnable="β",
+    use="a control at Δ, B and C: does it matter that they depend on the input?",
+)
+class Constant(Norm):
+    """A learned vector β that replaces the input, x (B, L, D) → (B, L, D).
+
+    At the sites B, C and delta it removes the selection: the scan's coefficients no longer depend
+    on the input. β starts at 1/√D, so that the product of constant B and C is 1. With
+    `affine=False` β is not learned.
+    """
+
+    def __init__(self, d: int, *, affine: bool = True):
+        super().__init__(d, affine=False)
+        self.bias = nn.Parameter(torch.full((d,), d**-0.5), requires_grad=affine)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return self.bias + 0 * blank_padding(x, lengths)  # a gradient of 0 instead of None
+
+
+@register_norm(
+    "NormVary-token",
+    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}"
+    r"{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c"
+    r",\quad i \in \{\mathrm{GN\text{-}token}, \mathrm{LN}, \mathrm{RMSN}\}",
+    source="ours: NormVary within one token, so that it is causal",
+    axes=("D",),
+    causal=True,
+    learnable="γ, β, 3 + 3 mixture logits",
+    use="a learned mixture for models that must not read later positions",
+)
+class NormVaryToken(Norm):
+    """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D).
+
+    NormVary's other members, BN and IN, need several tokens. LN's variance includes the variance
+    of the group means (the law of total variance). Raises ValueError unless the groups divide d.
+    """
+
+    members = ("GN-token", "LN", "RMSN")
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
+        check_groups(d, groups)
+        super().__init__(d, eps=eps, affine=affine)
+        self.groups = groups
+        self.mean_logits = nn.Parameter(torch.zeros(3))
+        self.var_logits = nn.Parameter(torch.zeros(3))
+
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """Return the softmax weights of means and variances, (3,) each, in the order of members."""
+        return self.mean_logits.softmax(0), self.var_logits.softmax(0)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        grouped = blank_padding(x, lengths).unflatten(-1, (self.groups, -1))  # (B, L, G, D/G)
+        gn_var, gn_mean = torch.var_mean(grouped, -1, correction=0, keepdim=True)
+        ln_mean = gn_mean.mean(-2, keepdim=True)
+        ln_var = (gn_var + (gn_mean - ln_mean).square()).mean(-2, keepdim=True)
+        means = [gn_mean, ln_mean, None]
+        variances = [gn_var, ln_var, ln_var + ln_mean.square()]
+        mean, var = mix(*self.mixture(), means, variances)
+        return self.scaled(((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2))
+
+
+@register_norm(
+    "SwitchNorm",
+    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}"
+    r"{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c"
+    r",\quad i \in \{\mathrm{IN}, \mathrm{LN}, \mathrm{BN}\}",
+    source="Luo et al. 2019, Eq. 2–5; NormVary descends from it",
+    axes=("B", "L", "D"),
+    causal=False,
+    learnable="γ, β, 3 + 3 mixture logits",
+    use="images, if the best norm is not known; NormVary descends from it",
+)
+class SwitchNorm(StatisticsMixture):
+    """Learned mixture of IN, LN-DL and BN, x (B, L, D) → (B, L, D) (Luo et al. 2019, Eq. 2–5).
+
+    LN's and BN's statistics are computed from IN's (Eq. 4), by the law of total variance.
+    Parameters `mean_logits`, `var_logits` (3 each, zero at start), `gamma`, `beta`; buffers
+    `running_mean`, `running_var` of the BN member. Raises ValueError in training for B·L = 1.
+
+    Deviations from the authors' code: IN's variance is biased, and no variance is computed as
+    E[x²] − μ². `momentum` is the weight of the new statistic; in their code it is the weight of the
+    old one. The running variance starts at 1; theirs starts at 0, so that an early evaluation would
+    divide by 0. The paper evaluates with statistics averaged over batches, this class with running
+    averages.
+    """
+
+    members = ("IN", "LN", "BN")
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
+        super().__init__(d, eps=eps, affine=affine, momentum=momentum)
+
+    def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
+        """Return means and variances of IN, LN and BN, broadcastable to (B, 1, D): Eq. 4."""
+        bn_mean, bn_var = self.batch_statistics(moments)
+        ln_mean, ln_var = pool_channels(moments, 1)
+        return [moments.m, ln_mean, bn_mean], [moments.v, ln_var, bn_var]
