@@ -55,10 +55,10 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigu
 
     y is the residual stream in train mode; each arm has a panel. A line ends at a cross where a
     block has tokens that are not finite. frame: `growth.norms_by_depth` of one task and one number
-    of layers, with the columns scale and seed. Raises ValueError for several tasks or numbers of
-    layers, and for an unknown phase.
+    of layers; it may have the columns scale and seed. Raises ValueError for several tasks or
+    numbers of layers, and for an unknown phase.
     """
-    check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2", "seed"))
+    check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2"))
     if phase not in frame.phase.unique():
         raise unknown("phase of this frame", phase, frame.phase.unique())
     frame = frame[(frame.phase == phase) & (frame["mode"] == "train") & (frame.site == "residual")]

@@ -173,10 +173,13 @@ def fresh_note(fresh: pd.DataFrame | None) -> str:
 
 
 def seeds_note(frame: pd.DataFrame) -> str:
-    """Return the caption of a frame with seeds: "quick scale · 3 seeds", without the scale if the
-    frame has no such column.
+    """Return scale and seeds of a frame for its caption, such as "quick scale · 3 seeds: a sketch".
+
+    A frame without the column seed is of one run.
     """
     scale = f"{', '.join(frame['scale'].unique())} scale · " if "scale" in frame else ""
+    if "seed" not in frame:
+        return scale + seeds_text([1])
     counts = frame.groupby("arm").seed.nunique() if "arm" in frame else [frame.seed.nunique()]
     return scale + seeds_text(counts)
 
