@@ -18,10 +18,13 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from mambanorm.errors import VARIABLE
-from mambanorm_study.basics.checks import ImportFailed
 
 _LOCK = threading.RLock()  # one thread of a worker imports, the others wait
 _IMPORTED: dict[str, str] = {}  # file → checksum at its import
+
+
+class ImportFailed(ValueError):
+    """A file named by --import or MAMBANORM_IMPORT cannot be imported. Stored runs are intact."""
 
 
 def files_to_import() -> list[str]:

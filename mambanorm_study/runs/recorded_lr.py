@@ -46,7 +46,7 @@ def _choose_lr(path: Path, mtime_ns: int, task: str, arm: str) -> RecordedLR | N
     rows = rows[(rows.task == task) & (rows.arm == arm)]
     configs = {lr: base_config(task, scale, arm=arm, lr=lr) for lr in rows.lr.unique()}
     run_ids = [
-        configs[lr].with_seed(seed).run_id for lr, seed in zip(rows.lr, rows.seed, strict=True)
+        configs[lr].but(seed=seed).run_id for lr, seed in zip(rows.lr, rows.seed, strict=True)
     ]
     rows = rows[rows.run_id == run_ids]
     tuning = rows[rows.seed.map(is_tuning_seed)]

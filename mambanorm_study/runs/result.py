@@ -20,7 +20,7 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.errors import NotRegistered
 from mambanorm_study.basics.atomic import sha256
-from mambanorm_study.basics.checks import ImportFailed
+from mambanorm_study.basics.extensions import ImportFailed
 from mambanorm_study.config import RunConfig
 
 if TYPE_CHECKING:

@@ -100,7 +100,7 @@ def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
     known = {config.run_id for config in asked}
     for config in replication.fresh_configs(asked, runs_dir=tmp_path):
         assert config.seed == seed
-        assert config.with_seed(recorded_seed).run_id in known
+        assert config.but(seed=recorded_seed).run_id in known
 
 
 def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
