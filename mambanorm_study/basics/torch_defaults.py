@@ -26,18 +26,11 @@ def plain_torch() -> Iterator[None]:
         for kind in ("cpu", "cuda", "mps"):
             stack.callback(torch.set_autocast_enabled, kind, torch.is_autocast_enabled(kind))
             torch.set_autocast_enabled(kind, False)
-        _leave_autocast(stack)
+        # a cached cast outlives its step inside the caller's autocast
+        stack.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+        torch.set_autocast_cache_enabled(False)
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # a set default makes every call slower
+        if torch.get_default_device().type != "cpu":  # a default device makes every call slower
             stack.enter_context(torch.device("cpu"))
         yield
-
-
-def _leave_autocast(stack: ExitStack) -> None:
-    """Set the nesting of autocast to zero: a nested autocast keeps casts of outdated weights."""
-    depth = torch.autocast_increment_nesting()
-    for _ in range(depth):
-        torch.autocast_decrement_nesting()
-    for _ in range(depth - 1):
-        stack.callback(torch.autocast_increment_nesting)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from mambanorm_study.basics.atomic import writable_folder, write_text
-from mambanorm_study.basics.settings import CHECKOUT, STUDY_SCALE, check_fresh, check_source
+from mambanorm_study.basics.settings import CHECKOUT, STUDY_SCALE, check_source
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.printing import confirm, print_dry_run, report_failed
@@ -27,7 +27,7 @@ from mambanorm_study.cli.printing import confirm, print_dry_run, report_failed
     ),
     arg.option(
         "--fresh",
-        type=check_fresh,
+        type=arg.whole(0, 100),
         metavar="N",
         help=(
             "how many fresh seeds of each compared arm are trained "

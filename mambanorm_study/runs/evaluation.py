@@ -106,15 +106,3 @@ def regression_errors(predictions: dict[str, np.ndarray]) -> tuple[np.ndarray, n
     """Return the errors (n, T) of the model and of the training mean, in float64."""
     label = predictions["label"].astype(float)
     return label - predictions["predicted"], label - predictions["baseline"]
-
-
-def evaluate(
-    model: nn.Module,
-    split: Split,
-    config: RunConfig,
-    device: torch.device,
-    units: Units | None = None,
-) -> dict[str, float]:
-    """Return val_loss and val_accuracy of a model on a split."""
-    predictions = predict(model, split, config, device, units)
-    return {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mambanorm_study.basics.settings import CHECKOUT, Later, has
+from mambanorm_study.basics.settings import CHECKOUT, Later
 
 psutil, torch = Later("psutil"), Later("torch")
 
@@ -73,9 +73,7 @@ def machine() -> str:
 
 def memory() -> int:
     """Return the machine's memory in bytes."""
-    if has("psutil"):
-        return psutil.virtual_memory().total
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return psutil.virtual_memory().total
 
 
 def cores() -> int:

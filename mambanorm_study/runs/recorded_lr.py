@@ -11,7 +11,7 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm_study.basics.settings import check_source
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import base_config, grid, is_test_seed, is_tuning_seed, unique
+from mambanorm_study.runs.grid import grid, is_test_seed, is_tuning_seed, setting_id, unique
 from mambanorm_study.runs.presets import LANGUAGE_TASKS
 from mambanorm_study.runs.recorded_results import recorded_path
 
@@ -44,9 +44,8 @@ def recorded_lr(task: str, arm: str, scale: str) -> RecordedLR | None:
 def _choose_lr(path: Path, mtime_ns: int, task: str, arm: str) -> RecordedLR | None:
     rows, scale = _read_scores(path, mtime_ns), path.stem
     rows = rows[(rows.task == task) & (rows.arm == arm)]
-    configs = {lr: base_config(task, scale, arm=arm, lr=lr) for lr in rows.lr.unique()}
     run_ids = [
-        configs[lr].but(seed=seed).run_id for lr, seed in zip(rows.lr, rows.seed, strict=True)
+        setting_id(task, scale, arm, lr, seed) for lr, seed in zip(rows.lr, rows.seed, strict=True)
     ]
     rows = rows[rows.run_id == run_ids]
     tuning = rows[rows.seed.map(is_tuning_seed)]

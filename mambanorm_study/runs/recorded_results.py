@@ -57,11 +57,8 @@ def read_results(path: str | Path) -> pd.DataFrame:
 
 def recorded_ids(scales: Iterable[str]) -> set[str]:
     """Return the run ids that are recorded at these scales."""
-    ids: set[str] = set()
-    for scale in set(scales):
-        if recorded_path(scale).is_file():
-            ids.update(recorded(scale).run_id)
-    return ids
+    is_recorded = [scale for scale in set(scales) if recorded_path(scale).is_file()]
+    return set().union(*(recorded(scale).run_id for scale in is_recorded))
 
 
 def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
@@ -162,12 +159,11 @@ def write_inside(diagnostics: Mapping[str, Mapping[str, np.ndarray]], path: Path
     """Write diagnostics for `recorded_inside`, completely or not at all; path: the frame's path."""
     if not diagnostics:
         return
-    flat = {}
-    for run_id, arrays in diagnostics.items():
-        for name, value in arrays.items():
-            if name.endswith("singular_values"):
-                value = value.astype(np.float32)
-            flat[f"{run_id}/{name}"] = value
+    flat = {
+        f"{run_id}/{name}": value.astype(np.float32) if "singular_values" in name else value
+        for run_id, arrays in diagnostics.items()
+        for name, value in arrays.items()
+    }
     with replacing(inside_path(path)) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **flat)
     _note_sum(inside_path(path))

@@ -10,7 +10,7 @@ Hinton et al. 2015 (distillation). Averaged weights are in runs/training_state.p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 
 class Targets(NamedTuple):
-    """What the outputs of a batch are compared with.
+    """The targets of a batch's outputs.
 
-    mixed_labels: labels of the rows mixed into the batch. share: weight of `labels` in the loss;
-    `mixed_labels` have the rest. teacher_outputs: the teacher's logits or values.
+    mixed_labels: labels of the rows mixed into the batch. share: weight of the loss on `labels`;
+    the loss on `mixed_labels` has weight 1 − share. teacher_outputs: the teacher's logits or
+    values.
     """
 
     labels: Tensor
@@ -62,7 +63,13 @@ class Loss:
         recording: Callable[[], AbstractContextManager] = nullcontext,
     ):
         self.config, self.teacher, self.units, self.recording = config, teacher, units, recording
-        self.frozen_body = FrozenBody(model, config.head_steps)
+        self.body = [child for name, child in model.named_children() if name != "head"]
+        self.body_parameters = [
+            parameter
+            for child in self.body
+            for parameter in child.parameters()
+            if parameter.requires_grad
+        ]
 
     def __call__(self, model: nn.Module, batch: Batch, step: int) -> Iterator[Tensor]:
         inputs, lengths, labels = batch
@@ -73,17 +80,38 @@ class Loss:
             with torch.no_grad(), precision:
                 outputs = self.teacher(inputs, lengths).float()
             targets = targets._replace(teacher_outputs=outputs)
-        self.frozen_body.set_step(step)
-        random_state = (
-            StepRandomState(self.config, step) if self.config.drop_path else nullcontext()
-        )
+        if self.config.head_steps:
+            self._freeze_body(step <= self.config.head_steps)
         for rows in micro_batches(len(labels), self.config.micro_batch):
             part = targets.rows(rows)
-            # all are closed before the backward pass, which may raise
-            with self.recording(), random_state, precision:
+            random_numbers = seeded_numbers(self.config, step, rows.start)
+            # all contexts are closed before the backward pass, which may raise
+            with self.recording(), random_numbers, precision:
                 outputs = model(inputs[rows], None if lengths is None else lengths[rows])
                 loss = loss_of(outputs, part, self.config) * (len(part.labels) / len(labels))
             yield loss
+
+    def _freeze_body(self, is_frozen: bool) -> None:
+        """Freeze or free all of the model but its head, after `model.train()`."""
+        for child in self.body:
+            child.train(not is_frozen)
+        for parameter in self.body_parameters:
+            parameter.requires_grad_(not is_frozen)
+
+
+@contextmanager
+def seeded_numbers(config: RunConfig, step: int, row: int) -> Iterator[None]:
+    """Let drop path draw random numbers that depend on seed, step and first row of a micro-batch.
+
+    The caller's random state is restored.
+    """
+    if config.drop_path:
+        with torch.random.fork_rng(devices=[]):
+            seed = np.random.SeedSequence([config.seed, step, row]).generate_state(1, np.uint64)[0]
+            torch.manual_seed(int(seed >> 1))
+            yield
+    else:
+        yield
 
 
 # --------------------------------------------------------------------------------------------------
@@ -96,17 +124,14 @@ def mix_rows(
     """Return the inputs of a step, (B, L, F) or (B, H, W, C), each row mixed with another row.
 
     If MixUp and CutMix are both on, each step uses one of them at random. Raises ValueError for
-    token ids, which cannot be averaged, and for rows with padding.
+    token ids, which have no mean, and for rows with padding.
     """
     if not (config.mixup or config.cutmix):
         return inputs, Targets(labels)
-    if not inputs.is_floating_point():
+    if lengths is not None or not inputs.is_floating_point():
         raise ValueError(
-            f"mixup and cutmix mix numbers, and {config.task} has token ids: set both to 0"
-        )
-    if lengths is not None:
-        raise ValueError(
-            f"mixup and cutmix mix rows of one length, and {config.task} has padding: set both to 0"
+            f"mixup and cutmix mix numbers, and {config.task} has token ids or padding: "
+            "set both to 0"
         )
     rng = np.random.default_rng([config.seed, step])
     order = torch.as_tensor(rng.permutation(len(labels)), device=labels.device)
@@ -144,102 +169,48 @@ def _paste_box(
 
 
 def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return the mean loss: cross-entropy of logits, or squared error of values.
-
-    If each position has a class, labels (B, L), every position counts as a row.
-    """
-    is_per_position = targets.labels.dim() == 2 and not targets.labels.is_floating_point()
-    if is_per_position:
-        outputs = outputs.flatten(0, 1)
-        teacher_outputs = targets.teacher_outputs
-        if teacher_outputs is not None:
-            teacher_outputs = teacher_outputs.flatten(0, 1)
-        targets = Targets(targets.labels.flatten(), teacher_outputs=teacher_outputs)
+    """Return the mean loss: cross-entropy of logits, or squared error of values."""
     loss = label_loss(outputs, targets.labels, config)
     if targets.mixed_labels is not None:
         mixed_loss = label_loss(outputs, targets.mixed_labels, config)
         loss = targets.share * loss + (1 - targets.share) * mixed_loss
-    if targets.teacher_outputs is None:
-        return loss
-    weight = config.teacher_weight
-    return (1 - weight) * loss + weight * distillation_loss(outputs, targets, config)
+    if targets.teacher_outputs is not None:
+        weight = config.teacher_weight
+        loss = (1 - weight) * loss + weight * distillation_loss(outputs, targets, config)
+    return loss
 
 
 def label_loss(outputs: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
-    """Return the mean cross-entropy for classes, the mean squared error for float labels."""
+    """Return the mean cross-entropy for classes, (B,) or (B, L), or squared error for floats."""
     if labels.is_floating_point():
         return F.mse_loss(outputs.float(), labels)
-    return F.cross_entropy(outputs, labels, label_smoothing=config.label_smoothing)
+    smoothing = config.label_smoothing
+    return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), label_smoothing=smoothing)
 
 
 def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return T²·KL(teacher/T ‖ student/T), the mean over the rows (Hinton et al. 2015).
+    """Return T²·KL(teacher/T ‖ student/T), the mean over rows or positions (Hinton et al. 2015).
 
     For real-valued targets, return the mean squared difference.
     """
     if targets.labels.is_floating_point():
         return F.mse_loss(outputs.float(), targets.teacher_outputs.float())
-    student = (outputs.float() / config.temperature).log_softmax(-1)
-    teacher = (targets.teacher_outputs.float() / config.temperature).log_softmax(-1)
+    student, teacher = (
+        (logits.float().flatten(0, -2) / config.temperature).log_softmax(-1)
+        for logits in (outputs, targets.teacher_outputs)
+    )
     divergence = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
     return config.temperature**2 * divergence
-
-
-class FrozenBody:
-    """Freezes all of a model but its head in the steps 1…head_steps (phase 1 of fine-tuning)."""
-
-    def __init__(self, model: nn.Module, head_steps: int):
-        self.head_steps = head_steps
-        self.body = [child for name, child in model.named_children() if name != "head"]
-        self.trainable = [
-            parameter
-            for child in self.body
-            for parameter in child.parameters()
-            if parameter.requires_grad
-        ]
-
-    def set_step(self, step: int) -> None:
-        """Freeze or free the body. Call it after `model.train()`."""
-        if not self.head_steps:
-            return
-        frozen = step <= self.head_steps
-        for child in self.body:
-            child.train(not frozen)
-        for parameter in self.trainable:
-            parameter.requires_grad_(not frozen)
-
-
-class StepRandomState:
-    """A context manager with torch's random numbers of a step, which follow from seed and step.
-
-    Opened again for the next micro-batch, it continues. The caller's random state is restored.
-    """
-
-    def __init__(self, config: RunConfig, step: int):
-        seed = np.random.SeedSequence([config.seed, step]).generate_state(1, np.uint64)[0]
-        self.seed, self.state = int(seed >> 1), None
-
-    def __enter__(self) -> None:
-        self.caller_state = torch.get_rng_state()
-        if self.state is None:
-            torch.manual_seed(self.seed)
-        else:
-            torch.set_rng_state(self.state)
-
-    def __exit__(self, *_: object) -> None:
-        self.state = torch.get_rng_state()
-        torch.set_rng_state(self.caller_state)
 
 
 # --------------------------------------------------------------------------------------------------
 # weights and teachers from other runs
 
-FUNCTION_FIELDS = ("arm", "norm_options", "stem_norm", "final_norm")
-# Config fields that decide, besides the shapes, what a model's weights compute.
-MODEL_FUNCTION_FIELDS = {
-    "mamba": (),
-    "mamba2": ("n_groups",),
-    "transformer": ("n_heads", "norm_position"),
+# Model → config fields that decide, besides the shapes, what the model's weights compute.
+FUNCTION_FIELDS = {
+    "mamba": ("arm", "norm_options", "stem_norm", "final_norm"),
+    "mamba2": ("arm", "norm_options", "stem_norm", "final_norm", "n_groups"),
+    "transformer": ("arm", "norm_options", "stem_norm", "final_norm", "n_heads", "norm_position"),
 }
 
 
@@ -252,18 +223,17 @@ def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path
     if not config.start:
         return
     run = _find_source("start", config.start, config, runs_dir)
-    for name in (*FUNCTION_FIELDS, *MODEL_FUNCTION_FIELDS[config.model]):
+    for name in FUNCTION_FIELDS[config.model]:
         source_value, value = getattr(run.config, name), getattr(config, name)
         if source_value != value:
             raise ValueError(
                 f"start: {_describe(run)} has {name}={source_value!r}, this run {value!r}: "
                 "its weights mean another model"
             )
-    weights = run.checkpoint
-    if run.config.task != config.task:
-        head = {name: w for name, w in model.state_dict().items() if name.startswith("head.")}
-        body = {name: w for name, w in weights.items() if not name.startswith("head.")}
-        weights = {**body, **head}
+    weights = {name: w for name, w in model.state_dict().items() if name.startswith("head.")}
+    for name, weight in run.checkpoint.items():
+        if run.config.task == config.task or not name.startswith("head."):
+            weights[name] = weight
     _load_weights("start", run, model, weights)
 
 
@@ -302,22 +272,17 @@ def _find_source(
         )
     if run.facts["status"] != "ok":
         raise ValueError(f"{field}: {_describe(run)} diverged, there is nothing to learn from it")
-    if _may_have_seen_test_rows(run.config, config):
+    shape = TASKS[config.task].shape
+    has_same_split = (run.config.scale, run.config.seed) == (config.scale, config.seed)
+    is_reshuffled = shape is None or shape(config.scale).reshuffled
+    if run.config.task == config.task and not has_same_split and is_reshuffled:
         raise ValueError(
-            f"{field}: {_describe(run)} is of scale {run.config.scale}, seed {run.config.seed}, "
-            f"which deal out other rows than scale {config.scale}, seed {config.seed}: "
-            "it may have learned this run's test rows; take one of the same scale and seed"
+            f"{field}: {_describe(run)} has scale {run.config.scale}, seed {run.config.seed}, "
+            f"and this run scale {config.scale}, seed {config.seed}, which split the data "
+            "differently: it may have learned this run's test rows; take one of the same scale "
+            "and seed"
         )
     return run
-
-
-def _may_have_seen_test_rows(source: RunConfig, config: RunConfig) -> bool:
-    """Return True if both runs split the same task in different ways."""
-    same_split = (source.scale, source.seed) == (config.scale, config.seed)
-    if source.task != config.task or same_split:
-        return False
-    shape = TASKS[config.task].shape
-    return shape is None or shape(config.scale).reshuffled
 
 
 def _describe(run: StoredRun) -> str:

@@ -73,11 +73,10 @@ class RunResult:
 
         Numbers that are not finite become None, because JSON has no NaN or infinity.
         """
-        facts = {}
-        for name in FACTS:
-            value = getattr(self, name)
-            not_finite = isinstance(value, float) and not math.isfinite(value)
-            facts[name] = None if not_finite else value
+        facts = {name: getattr(self, name) for name in FACTS}
+        for name, value in facts.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                facts[name] = None
         return facts
 
 
@@ -94,7 +93,6 @@ WRITTEN = (
     *("predictions.npz", "diagnostics.npz", "checkpoint.safetensors"),
 )
 MANIFEST = "manifest.json"
-FILES = (*WRITTEN, MANIFEST)
 
 
 class DamagedRun(ValueError):
@@ -103,9 +101,8 @@ class DamagedRun(ValueError):
     def __init__(self, folder: Path, reason: object):
         super().__init__(
             f"the run {folder} is damaged: {reason}. "
-            "The command that trained it sets it aside and trains it again"
+            "The command that trained it renames the folder and trains it again"
         )
-        self.reason = str(reason)
 
 
 @dataclass(frozen=True)
@@ -209,13 +206,3 @@ def _read_checked(folder: Path) -> StoredRun:
 def _check_sum(name: str, checksum: str, manifest: dict[str, dict], folder: Path) -> None:
     if checksum != manifest[name]["sha256"]:
         raise DamagedRun(folder, f"{name} was altered: its checksum is not that of the manifest")
-
-
-def check_run(folder: Path) -> None:
-    """Read every file of a run. Raise DamagedRun if one was altered, OSError if one is unreadable.
-
-    Raises NotRegistered as `read_run` does.
-    """
-    run = read_run(folder)
-    for name in ARRAYS:
-        getattr(run, name)

@@ -8,6 +8,7 @@ Comparisons are paired: the seed alone decides the initial weights of every shar
 batch order and, on the small tasks, the split. Two arms with one seed differ only in their norms.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -32,7 +33,6 @@ from mambanorm_study.runs.evaluation import (
     accuracy,
     autocast,
     errors,
-    evaluate,
     predict,
     to_device,
 )
@@ -112,9 +112,15 @@ def _train(
                 units=data.units,
                 recording=state.log.recording_outputs,
             ),
-            lr_of=partial(lr_at, config),
+            lr_of=partial(
+                learning_rate,
+                lr=config.lr,
+                steps=config.steps,
+                warmup_steps=config.warmup_steps,
+                schedule=config.schedule,
+            ),
             curve=state.curve,
-            callbacks=callbacks(config, data, device, state, on_step, checkpoint),
+            callbacks=[partial(after_step, config, data, device, state, on_step, checkpoint)],
         )
     return _test(config, data, device, state, diverged_batch, memory)
 
@@ -159,51 +165,34 @@ def batches_left(
         yield batch
 
 
-def callbacks(
+def after_step(
     config: RunConfig,
     data: TaskData,
     device: torch.device,
     state: TrainingState,
     on_step: StepCallback | None,
     checkpoint: Checkpoint,
-) -> list[Callable[[int], object]]:
-    """Return what is called after each step, in this order."""
-
-    def average(step: int) -> None:
-        if state.averaged is not None:
-            state.averaged.update_parameters(state.model)
-
-    def report(step: int) -> None:
-        if on_step is not None:
-            on_step(step, state.model, state.curve[-1]["train_loss"])
-
-    def validate(step: int) -> None:
-        if step % config.eval_every == 0 or step == config.steps:
-            row, model = state.curve[-1], state.evaluated_model
-            row.update(evaluate(model, data.val, config, device, data.units))
-            state.best.update(row, model)
-            state.log.snapshot(step)
-
-    def stop_early(step: int) -> bool:
-        return is_out_of_patience(state, config)
-
-    return [average, state.log.record_step, report, validate, checkpoint, stop_early]
+    step: int,
+) -> bool:
+    """Record and evaluate a step, save a checkpoint, and return True to stop early."""
+    row = state.curve[-1]
+    if state.averaged is not None:
+        state.averaged.update_parameters(state.model)
+    state.log.record_step(step)
+    if on_step is not None:
+        on_step(step, state.model, row["train_loss"])
+    if step % config.eval_every == 0 or step == config.steps:
+        predictions = predict(state.evaluated_model, data.val, config, device, data.units)
+        row.update(val_loss=float(predictions["loss"].mean()), val_accuracy=accuracy(predictions))
+        state.best.update(row, state.evaluated_model)
+        state.log.snapshot(step)
+    checkpoint(step)
+    return is_out_of_patience(state, config)
 
 
 def is_out_of_patience(state: TrainingState, config: RunConfig) -> bool:
     """Return True if the last `patience` evaluations were no better. False for patience 0."""
     return 0 < config.patience <= state.best.worse_evaluations
-
-
-def lr_at(config: RunConfig, step: int) -> float:
-    """Return the learning rate of a config's step, counted from 1."""
-    return learning_rate(
-        step,
-        lr=config.lr,
-        steps=config.steps,
-        warmup_steps=config.warmup_steps,
-        schedule=config.schedule,
-    )
 
 
 def result_of(
@@ -306,9 +295,8 @@ def check_data(config: RunConfig, data: TaskData | Shape) -> int:
 
 
 def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
-    """Return how many positions of a batch the blocks see, without padding."""
+    """Return how many positions of a batch the blocks process, without padding."""
     if lengths is not None:
         return int(lengths.sum())
-    if inputs.dim() == 4:
-        return len(inputs) * (inputs.shape[1] // patch) * (inputs.shape[2] // patch)
-    return inputs.shape[0] * inputs.shape[1]
+    sides = inputs.shape[1:-1] if inputs.dim() == 4 else inputs.shape[1:2]
+    return len(inputs) * math.prod(side // patch for side in sides)

@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pandas as pd
-from dask.distributed import Client, KilledWorker, as_completed
+from dask.distributed import Client, as_completed
 from tqdm.auto import tqdm
 
 from mambanorm_study.basics.extensions import load_imports
@@ -64,7 +64,10 @@ def sweep(
     for config in configs:
         check_task(config.task)
     check_workers(workers)
-    to_read, to_train = _split_by_source(configs, check_source(source))
+    source = check_source(source)
+    recorded = set() if source == "trained" else recorded_ids(config.scale for config in configs)
+    to_read = [c for c in configs if source == "recorded" or c.run_id in recorded]
+    to_train = [c for c in configs if source != "recorded" and c.run_id not in recorded]
     frames = []
     if to_read:
         frames.append(recorded_runs(to_read))
@@ -73,28 +76,8 @@ def sweep(
         errors = _train_missing(to_train, client, scheduler, workers, runs_dir, progress)
         tidy(runs_dir)
         frames.append(_frame_with_failures(to_train, errors, runs_dir))
-    if len(frames) == 1:
-        return frames[0]
-    return _in_order(pd.concat(frames), configs)
-
-
-def _in_order(frame: pd.DataFrame, configs: list[RunConfig]) -> pd.DataFrame:
-    """Return the rows of the configs, in their order."""
-    run_ids = [config.run_id for config in configs]
-    return frame.set_index("run_id", drop=False).loc[run_ids].reset_index(drop=True)
-
-
-def _split_by_source(
-    configs: list[RunConfig], source: str
-) -> tuple[list[RunConfig], list[RunConfig]]:
-    """Return the configs to read from the recorded results and the configs to train."""
-    if source == "recorded":
-        return configs, []
-    if source == "trained":
-        return [], configs
-    ids = recorded_ids(config.scale for config in configs)
-    to_read = [config for config in configs if config.run_id in ids]
-    return to_read, [config for config in configs if config.run_id not in ids]
+    frame = pd.concat(frames).set_index("run_id", drop=False)
+    return frame.loc[[config.run_id for config in configs]].reset_index(drop=True)
 
 
 def _train_missing(
@@ -137,7 +120,10 @@ def _train_missing(
 def _frame_with_failures(
     configs: list[RunConfig], errors: dict[str, str], runs_dir: str | Path | None
 ) -> pd.DataFrame:
-    """Return the run frame of the configs. Warn of each run that failed or is not in the store."""
+    """Return the run frame of the configs, failed runs last.
+
+    Warns of each run that failed or is not in the store.
+    """
     done = load_runs(runs_dir, configs=[c for c in configs if c.run_id not in errors])
     stored_ids = set(done.run_id)
     failed = []
@@ -153,7 +139,7 @@ def _frame_with_failures(
     if not failed:
         return done
     frame = pd.concat([done.astype(object), pd.DataFrame(failed, dtype=object)])
-    return _in_order(frame, configs).reindex(columns=COLUMNS)
+    return frame.reindex(columns=COLUMNS)
 
 
 def waves(configs: list[RunConfig]) -> list[list[RunConfig]]:
@@ -175,10 +161,10 @@ def _run_waves(
         for config, outcome in _run_all(wave, client, store, wait=False):
             if outcome.held:
                 held.append(config)
-                continue
-            if not outcome.error:
-                stored.append(config)
-            yield config, outcome
+            else:
+                if not outcome.error:
+                    stored.append(config)
+                yield config, outcome
         if held:
             tqdm.write(f"waiting for {plural(len(held), 'run')} that others train", file=sys.stderr)
             yield from _run_all(held, client, store, wait=True)
@@ -210,8 +196,8 @@ def _run_all(
             future = client.submit(run_one, *arguments, key=f"run-{uuid.uuid4().hex}")
             futures[future] = config
         for future in as_completed(futures):
-            lost = future.status == "error"
-            outcome = Outcome(_why_lost(future.exception())) if lost else future.result()
+            is_lost = future.status == "error"  # such as KilledWorker
+            outcome = Outcome(str(future.exception())) if is_lost else future.result()
             yield futures[future], outcome
     except (CancelledError, OSError) as error:  # a lost connection cancels the futures
         raise ConnectionError(
@@ -219,13 +205,6 @@ def _run_all(
             f"{_count_stored(todo, store)}: "
             "start scheduler and workers anew, and the same sweep goes on from there"
         ) from error
-
-
-def _why_lost(error: BaseException) -> str:
-    """Return why Dask could not run `run_one`, which itself raises no Exception."""
-    if isinstance(error, KilledWorker):
-        return "every worker process that trained it died: was there enough memory?"
-    return repr(error)
 
 
 def _count_stored(configs: list[RunConfig], store: Path) -> str:

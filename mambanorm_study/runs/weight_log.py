@@ -1,6 +1,6 @@
-"""Records a model's weights during training: the data of Figure 10 and Appendix B.
+"""Records a model's weights during training, for Figure 10 and Appendix B.
 
-σ_i are singular values.
+σ_i are singular values. A snapshot is made at each evaluation. The ring holds the last steps.
 """
 
 import math
@@ -101,40 +101,38 @@ def part_norms(block: Block) -> list[float]:
     ]
 
 
-def mixtures_of(blocks: Iterable[Block]) -> dict[str, np.ndarray]:
+def mixtures_of(blocks: Iterable[Block]) -> dict[str, Tensor]:
     """Return NormVary's weights of the means and variances at N1 and N2 by depth as `mixture`,
     (norms, 2, members). Return {} for blocks without NormVary.
     """
     mixtures = [
-        torch.stack(norm.mixture())
+        torch.stack(norm.mixture()).detach().cpu()
         for block in blocks
         for norm in (block.n1, block.n2)
         if isinstance(norm, NormVary)
     ]
-    return {"mixture": torch.stack(mixtures).detach().cpu().numpy()} if mixtures else {}
+    return {"mixture": torch.stack(mixtures)} if mixtures else {}
 
 
 class WeightLog:
     """Records snapshots of the weights during a run, and the last steps in a ring buffer.
 
-    A failure is known only afterwards, so every run keeps the ring. It holds the weights of
-    out_proj after each of the last steps (Figure 10) and the size of the blocks' outputs in their
-    forward pass (Figure 9).
+    The ring shows the steps before a failure: the weights of out_proj after each step (Figure 10)
+    and the size of the blocks' outputs in its forward pass (Figure 9).
     """
 
     def __init__(self, model: nn.Module, ring: int = 8):
         self.blocks = [block for _, block in blocks_of(model)]
-        self.snapshots: list[dict[str, np.ndarray]] = []
+        self.snapshots: list[dict[str, Tensor]] = []
         self.ring: deque[tuple[int, list[Tensor], Tensor]] = deque(maxlen=ring)
         self.outputs = torch.full((len(self.blocks),), math.nan, dtype=torch.float64)
 
     @contextmanager
     def recording_outputs(self) -> Iterator[None]:
-        """Record the largest token's ‖y‖₂ of every block's output inside the `with`.
+        """Record the largest ‖y‖₂ over the tokens of every block's output y inside the `with`.
 
-        The last forward pass counts, such as that of the last micro-batch. Padding counts as
-        tokens. A token that is not finite counts as infinitely large. Nothing here synchronizes
-        the device.
+        Only the last forward pass is kept, such as that of the last micro-batch. Padding counts as
+        tokens. A token that is not finite counts as infinite. Nothing here synchronizes the device.
         """
         norms: dict[nn.Module, Tensor] = {}
 
@@ -159,28 +157,24 @@ class WeightLog:
 
     def snapshot(self, step: int) -> None:
         """Append spectra, part norms and mixture weights at this step."""
+        sigma = spectra([block.out_proj.weight for block in self.blocks])
+        norms = [part_norms(block) for block in self.blocks]
         self.snapshots.append(
             {
-                "step": np.array(step),
-                "singular_values": spectra([block.out_proj.weight for block in self.blocks]),
-                "part_norms": np.array([part_norms(block) for block in self.blocks]),
+                "step": torch.tensor(step),
+                "singular_values": torch.from_numpy(sigma),
+                "part_norms": torch.tensor(norms, dtype=torch.float64),
                 **mixtures_of(self.blocks),
             }
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return snapshots and ring, for a checkpoint."""
-        snapshots = [
-            {name: torch.as_tensor(value) for name, value in snapshot.items()}
-            for snapshot in self.snapshots
-        ]
-        return {"snapshots": snapshots, "ring": list(self.ring)}
+        return {"snapshots": self.snapshots, "ring": list(self.ring)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.snapshots = [
-            {name: value.cpu().numpy() for name, value in snapshot.items()}
-            for snapshot in state["snapshots"]
-        ]
+        """Restore snapshots and ring."""
+        self.snapshots = state["snapshots"]
         self.ring.extend(state["ring"])
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -191,7 +185,7 @@ class WeightLog:
         ring_outputs (R, layers): the largest token's ‖y‖₂ after each block, residual included.
         """
         arrays = {
-            name: np.stack([snapshot[name] for snapshot in self.snapshots])
+            name: torch.stack([snapshot[name].cpu() for snapshot in self.snapshots]).numpy()
             for name in self.snapshots[0]
         }
         if self.ring:
@@ -206,9 +200,9 @@ def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
     """Return how far NormVary's weights moved from 1/5: a row for each task and norm, by depth.
 
     runs: (task, seed) → run with a mixture. Columns: mean_weights and var_weights, the largest
-    departure at the last snapshot over the seeds; largest, the larger of the two; reach, the
-    departure of a weight if its logit rose and the others fell by the sum of the learning rates,
-    which is about as far as Adam can move a logit.
+    change at the last snapshot over the seeds; largest, the larger of the two; reach, the change of
+    a weight whose logit rises by the sum of the learning rates while the other logits fall by it,
+    about the most that Adam can change a logit.
     """
     rows = []
     for (task, _), run in runs.items():
@@ -224,19 +218,15 @@ def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
 # --------------------------------------------------------------------------------------------------
 # the weights of a NormSelector: w₀ for DyT and 1 − w₀ for LN (S2, §IV.A)
 
-ROWS = 256  # the first rows of a split
-
 
 @torch.no_grad()
-def selector_weights(model: nn.Module, split: Split, rows: int = ROWS) -> pd.DataFrame:
+def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.DataFrame:
     """Return a row for each selector and class: block, depth, label, w0 and sd.
 
-    block is the selector's name; w0 and sd are mean and standard deviation over the tokens without
-    padding. The model is evaluated in eval mode and then restored. Raises ValueError for a
-    regression and for a model without a NormSelector.
+    block is the selector's name; w0 and sd are mean and standard deviation over the tokens of the
+    first `rows` rows, without padding. The model is evaluated in eval mode and then restored.
+    Raises ValueError for a model without a NormSelector.
     """
-    if split.is_regression:
-        raise ValueError("a regression has no classes")
     if not any(isinstance(module, NormSelector) for module in model.modules()):
         raise ValueError(
             f"{type(model).__name__} has no NormSelector in its blocks: choose an arm with one"
@@ -249,10 +239,8 @@ def selector_weights(model: nn.Module, split: Split, rows: int = ROWS) -> pd.Dat
     tables = []
     for name, depth, _, weights in seen.seen:
         w0 = weights[..., 0].double().cpu()  # (B, L)
-        if lengths is None:
-            is_token = torch.ones_like(w0, dtype=torch.bool)
-        else:
-            is_token = torch.arange(w0.shape[1]) < lengths[:, None]
+        n_tokens = torch.full_like(labels, w0.shape[1]) if lengths is None else lengths
+        is_token = torch.arange(w0.shape[1]) < n_tokens[:, None]
         labels_of = labels[:, None].expand_as(w0)
         tokens = pd.DataFrame({"label": labels_of[is_token].numpy(), "w0": w0[is_token].numpy()})
         table = tokens.groupby("label").w0.agg(w0="mean", sd="std").reset_index()

@@ -57,7 +57,8 @@ def run_one(
     except Exception as error:  # the other runs of the sweep go on
         if debugging():
             traceback.print_exc(file=sys.stderr)
-        return Outcome(_describe(error), full=getattr(error, "errno", None) in DISK_FULL)
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        return Outcome(text, full=getattr(error, "errno", None) in DISK_FULL)
     return Outcome()
 
 
@@ -101,10 +102,3 @@ def lease(run_id: str, store: Path, wait: bool = False) -> Iterator[None]:
 def debugging() -> bool:
     """Return True if `MAMBANORM_DEBUG` asks for tracebacks and Dask's own errors."""
     return bool(os.environ.get("MAMBANORM_DEBUG"))
-
-
-def _describe(error: BaseException) -> str:
-    """Return the error in one line; after a probable bug, with how to see the traceback."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    expected = isinstance(error, ValueError | OSError | MemoryError | RuntimeError)
-    return text if expected else f"{text} (MAMBANORM_DEBUG=1 shows where)"

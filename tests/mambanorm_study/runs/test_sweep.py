@@ -228,10 +228,7 @@ def test_the_traceback_of_a_failing_run_is_shown_to_those_who_ask(capfd, store, 
         assert run_one(config.to_json(), str(store)).error.endswith("one of [1, 2, 4, 8]")
         assert ("Traceback" in capfd.readouterr().err) == asked
     monkeypatch.setattr(worker_module, "train", lambda *_, **__: {}["a mistake in the code"])
-    assert (
-        "KeyError: 'a mistake in the code' (MAMBANORM_DEBUG=1 "
-        in run_one(smoke().to_json(), str(store)).error
-    )
+    assert "KeyError: 'a mistake in the code'" in run_one(smoke().to_json(), str(store)).error
     assert list(store.iterdir()) == []  # its lease is gone with it
 
 
@@ -282,7 +279,7 @@ def test_a_dying_worker_costs_nothing_but_time_and_a_run_that_kills_every_worker
     assert mark.exists(), done.stderr
     once, always = done.stdout.splitlines()
     assert once.startswith("['ok']"), done.stderr
-    assert always.startswith("['failed'] every worker process that trained it died"), done.stderr
+    assert always.startswith("['failed'] Attempted to run task"), done.stderr
     assert "distributed" not in done.stderr  # it is told once, as a warning
 
 

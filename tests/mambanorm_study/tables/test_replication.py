@@ -76,7 +76,9 @@ def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
     (tmp_path / replication.FRESH).write_text("torn")
     assert min(replication.fresh_seeds(tmp_path)) > 10_000
     monkeypatch.setenv("MAMBANORM_FRESH", "many")
-    with pytest.raises(ValueError, match="from 0 to 100, got 'many'"):
+    with pytest.raises(
+        ValueError, match="MAMBANORM_FRESH must be a whole number from 0 to 100, got 'many'"
+    ):
         replication.fresh_seeds(tmp_path)
 
 
