@@ -46,7 +46,7 @@ COLUMNS = [
 def runs(options: argparse.Namespace) -> int:
     """List the stored runs."""
     from mambanorm_study.runs.grid import check_seeds
-    from mambanorm_study.runs.store import existing_store, load_runs
+    from mambanorm_study.runs.store import load_runs, runs_dir
 
     if options.check:
         return _check_store(options)
@@ -56,7 +56,7 @@ def runs(options: argparse.Namespace) -> int:
         "seed": options.seeds and check_seeds(options.seeds, "smoke"),
     }
     filters = {column: value for column, value in filters.items() if value is not None}
-    store = existing_store(options.runs_dir)
+    store = runs_dir(options.runs_dir)
     frame = load_runs(store, **filters)
     if options.export:
         _export(frame, Path(options.export))

@@ -7,7 +7,6 @@ parameter of the same name.
 
 import inspect
 from functools import cache
-from typing import Any
 
 import torch
 from torch import nn
@@ -31,11 +30,9 @@ def build_model(config: RunConfig, data: TaskData | Shape) -> nn.Module:
     kind, block = _classes(config, data)
     arguments = _arguments(kind, block)
     _check_fields(config, kind, arguments)
-    options: dict[str, Any] = {name: getattr(config, name) for name in NAMES}
-    for name in ("n_classes", "vocab_size", "in_features", "in_channels", "patch"):
-        options[name] = getattr(data, name)
-    options["positions"] = data.positions if config.positional == "learned" else None
-    options = {name: value for name, value in options.items() if name in arguments}
+    values = {**vars(config), **vars(data)}
+    values["positions"] = data.positions if config.positional == "learned" else None
+    options = {name: values[name] for name in arguments & values.keys()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return kind(**options)
@@ -69,8 +66,8 @@ def _arguments(kind: type[nn.Module], block: type[nn.Module]) -> frozenset[str]:
 
 @cache
 def _model_fields() -> frozenset[str]:
-    """Return the config fields that some model takes. `head_steps` needs a classifier's head."""
-    arguments = {"head_steps", *_arguments(ImageClassifier, VSSBlock)}
+    """Return the config fields that some model takes."""
+    arguments = set(_arguments(ImageClassifier, VSSBlock))
     for entry in MODELS.values():
         arguments |= _arguments(entry.classifier or SequenceClassifier, entry.block)
     return frozenset(arguments.intersection(NAMES).difference(IGNORED))
@@ -79,8 +76,6 @@ def _model_fields() -> frozenset[str]:
 def _check_fields(config: RunConfig, kind: type[nn.Module], arguments: frozenset[str]) -> None:
     """Raise ValueError for a field that the model does not take, unless it has its default."""
     used = set(arguments)
-    if kind is not LanguageModel:
-        used.add("head_steps")
     if kind is MODELS[config.model].classifier:
         used.add("model")
     for name in sorted(_model_fields() - used, key=NAMES.index):

@@ -16,6 +16,11 @@ from mambanorm_study.models.attention_arms import AttentionArm
 from mambanorm_study.runs.presets import DIFFERENCES, PAPER, transformer_differences
 
 
+def arms(*texts: str) -> list[Arm]:
+    """Return the arms that these texts name."""
+    return [Arm.parse(text) for text in texts]
+
+
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
     """Return the config of a task at a scale (None = the environment's), with some fields changed.
 

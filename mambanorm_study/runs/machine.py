@@ -8,6 +8,7 @@ import gc
 import math
 import os
 import platform
+import re
 import subprocess
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -82,10 +83,8 @@ def cores() -> int:
 
 
 def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+    with suppress(OSError, TypeError):  # TypeError: no line matches
+        return re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[1].strip()
     return platform.processor() or "unknown processor"
 
 
@@ -99,24 +98,22 @@ class PeakMemory:
     def __init__(self, device: torch.device):
         self.device, self.start = device, math.nan
         gc.collect()
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self.start = torch.cuda.memory_allocated(device)
-            return
-        with suppress(OSError, AttributeError, StopIteration):
-            # memory that an earlier run freed and glibc kept would hide growth
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-            Path("/proc/self/clear_refs").write_text("5")
-            self.start = _high_water_mark()
+        with suppress(OSError, AttributeError):
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            else:
+                # memory that an earlier run freed and glibc kept would hide growth
+                ctypes.CDLL("libc.so.6").malloc_trim(0)
+                Path("/proc/self/clear_refs").write_text("5")
+            self.start = self._peak()
+
+    def _peak(self) -> int:
+        """Return the peak memory so far in bytes."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        status = Path("/proc/self/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
     def growth(self) -> float:
         """Return the growth so far in MB."""
-        if self.device.type == "cuda":
-            return (torch.cuda.max_memory_allocated(self.device) - self.start) / 1e6
-        return math.nan if math.isnan(self.start) else (_high_water_mark() - self.start) / 1e6
-
-
-def _high_water_mark() -> int:
-    """Return the peak memory of this process in bytes, as Linux reports it."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
+        return math.nan if math.isnan(self.start) else (self._peak() - self.start) / 1e6

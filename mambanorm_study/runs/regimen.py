@@ -1,4 +1,4 @@
-"""The loss of a run, and what it takes over from other runs (S2, §IV.C.3).
+"""The loss of a run, with the regimen of S2, §IV.C.3.
 
 Each part of the regimen is a field of RunConfig and off by default. Its random numbers depend on
 the seed and the step alone, so a run that continues from a checkpoint is the same run.
@@ -10,9 +10,9 @@ Hinton et al. 2015 (distillation). Averaged weights are in runs/training_state.p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +23,6 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.evaluation import Batch, autocast
 from mambanorm_study.tasks import TASKS
 from mambanorm_study.tasks.base import Units
-
-if TYPE_CHECKING:
-    from mambanorm_study.runs.result import StoredRun
 
 
 class Targets(NamedTuple):
@@ -46,57 +43,36 @@ class Targets(NamedTuple):
         return Targets(*(part[rows] if isinstance(part, Tensor) else part for part in self))
 
 
-class Loss:
-    """The loss of a batch, in parts: one for each micro-batch.
+def loss_parts(
+    config: RunConfig,
+    teacher: nn.Module | None,
+    units: Units | None,
+    recording: Callable[[], AbstractContextManager],
+    model: nn.Module,
+    batch: Batch,
+    step: int,
+) -> Iterator[Tensor]:
+    """Yield the parts of a batch's loss, one for each micro-batch; their sum is the mean loss.
 
-    units: scale of a regression's targets. recording: returns a context manager that is opened
-    around every forward pass of the trained model.
+    units: scale of a regression's targets. recording: returns a context manager that is open during
+    each forward pass of the trained model.
     """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        model: nn.Module,
-        *,
-        teacher: nn.Module | None = None,
-        units: Units | None = None,
-        recording: Callable[[], AbstractContextManager] = nullcontext,
-    ):
-        self.config, self.teacher, self.units, self.recording = config, teacher, units, recording
-        self.body = [child for name, child in model.named_children() if name != "head"]
-        self.body_parameters = [
-            parameter
-            for child in self.body
-            for parameter in child.parameters()
-            if parameter.requires_grad
-        ]
-
-    def __call__(self, model: nn.Module, batch: Batch, step: int) -> Iterator[Tensor]:
-        inputs, lengths, labels = batch
-        labels = labels if self.units is None else self.units.scaled(labels)
-        inputs, targets = mix_rows(inputs, lengths, labels, self.config, step)
-        precision = autocast(self.config, inputs.device)
-        if self.teacher is not None:
-            with torch.no_grad(), precision:
-                outputs = self.teacher(inputs, lengths).float()
-            targets = targets._replace(teacher_outputs=outputs)
-        if self.config.head_steps:
-            self._freeze_body(step <= self.config.head_steps)
-        for rows in micro_batches(len(labels), self.config.micro_batch):
-            part = targets.rows(rows)
-            random_numbers = seeded_numbers(self.config, step, rows.start)
-            # all contexts are closed before the backward pass, which may raise
-            with self.recording(), random_numbers, precision:
-                outputs = model(inputs[rows], None if lengths is None else lengths[rows])
-                loss = loss_of(outputs, part, self.config) * (len(part.labels) / len(labels))
-            yield loss
-
-    def _freeze_body(self, is_frozen: bool) -> None:
-        """Freeze or free all of the model but its head, after `model.train()`."""
-        for child in self.body:
-            child.train(not is_frozen)
-        for parameter in self.body_parameters:
-            parameter.requires_grad_(not is_frozen)
+    inputs, lengths, labels = batch
+    labels = labels if units is None else units.scaled(labels)
+    inputs, targets = mix_rows(inputs, lengths, labels, config, step)
+    precision = autocast(config, inputs.device)
+    if teacher is not None:
+        with torch.no_grad(), precision:
+            outputs = teacher(inputs, lengths).float()
+        targets = targets._replace(teacher_outputs=outputs)
+    for rows in micro_batches(len(labels), config.micro_batch):
+        part = targets.rows(rows)
+        random_numbers = seeded_numbers(config, step, rows.start)
+        # all contexts are closed before the backward pass, which may raise
+        with recording(), random_numbers, precision:
+            outputs = model(inputs[rows], None if lengths is None else lengths[rows])
+            loss = loss_of(outputs, part, config) * (len(part.labels) / len(labels))
+        yield loss
 
 
 @contextmanager
@@ -204,37 +180,7 @@ def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> T
 
 
 # --------------------------------------------------------------------------------------------------
-# weights and teachers from other runs
-
-# Model → config fields that decide, besides the shapes, what the model's weights compute.
-FUNCTION_FIELDS = {
-    "mamba": ("arm", "norm_options", "stem_norm", "final_norm"),
-    "mamba2": ("arm", "norm_options", "stem_norm", "final_norm", "n_groups"),
-    "transformer": ("arm", "norm_options", "stem_norm", "final_norm", "n_heads", "norm_position"),
-}
-
-
-def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
-    """Load the weights of the run `config.start`; those of its head only if the task is the same.
-
-    Raises ValueError if the run does not exist, diverged, may have seen test rows of this run,
-    computes another function, or does not have exactly the model's weights.
-    """
-    if not config.start:
-        return
-    run = _find_source("start", config.start, config, runs_dir)
-    for name in FUNCTION_FIELDS[config.model]:
-        source_value, value = getattr(run.config, name), getattr(config, name)
-        if source_value != value:
-            raise ValueError(
-                f"start: {_describe(run)} has {name}={source_value!r}, this run {value!r}: "
-                "its weights mean another model"
-            )
-    weights = {name: w for name, w in model.state_dict().items() if name.startswith("head.")}
-    for name, weight in run.checkpoint.items():
-        if run.config.task == config.task or not name.startswith("head."):
-            weights[name] = weight
-    _load_weights("start", run, model, weights)
+# the teacher
 
 
 def load_teacher(
@@ -243,59 +189,34 @@ def load_teacher(
     """Return the model of the run `config.teacher` in eval mode, None if the config names none.
 
     build: makes a model for this run's data. Raises ValueError if the run does not exist, diverged,
-    may have seen test rows of this run, is of another task, or does not fit inputs and classes.
+    is of another task, or may have seen test rows of this run.
     """
     if not config.teacher:
         return None
-    run = _find_source("teacher", config.teacher, config, runs_dir)
-    if run.config.task != config.task:
-        raise ValueError(
-            f"teacher: {_describe(run)} knows nothing of {config.task}: "
-            "a teacher is of the same task"
-        )
-    model = build(run.config.but(task=config.task, scale=config.scale, seed=config.seed))
-    _load_weights("teacher", run, model, run.checkpoint)
-    return model.eval().requires_grad_(False)
-
-
-def _find_source(
-    field: str, run_id: str, config: RunConfig, runs_dir: str | Path | None
-) -> StoredRun:
-    """Return the stored run that `field` names. Raise ValueError if this run may not use it."""
     from mambanorm_study.runs.store import stored_run  # most runs need no store
 
-    run = stored_run(run_id, runs_dir)
+    run = stored_run(config.teacher, runs_dir)
     if run is None:
         raise ValueError(
-            f"{field}={run_id!r}: the store holds no such run, "
+            f"teacher={config.teacher!r}: the store holds no such run, "
             "train it first (mambanorm runs lists them)"
         )
+    name = f"teacher: run {config.teacher} ({run.config.task}, {run.config.arm})"
     if run.facts["status"] != "ok":
-        raise ValueError(f"{field}: {_describe(run)} diverged, there is nothing to learn from it")
+        raise ValueError(f"{name} diverged, there is nothing to learn from it")
+    if run.config.task != config.task:
+        raise ValueError(f"{name} was not trained on {config.task}, the task of this run")
     shape = TASKS[config.task].shape
     has_same_split = (run.config.scale, run.config.seed) == (config.scale, config.seed)
-    is_reshuffled = shape is None or shape(config.scale).reshuffled
-    if run.config.task == config.task and not has_same_split and is_reshuffled:
+    if not has_same_split and (shape is None or shape(config.scale).reshuffled):
         raise ValueError(
-            f"{field}: {_describe(run)} has scale {run.config.scale}, seed {run.config.seed}, "
-            f"and this run scale {config.scale}, seed {config.seed}, which split the data "
-            "differently: it may have learned this run's test rows; take one of the same scale "
-            "and seed"
+            f"{name} has scale {run.config.scale}, seed {run.config.seed}, and this run scale "
+            f"{config.scale}, seed {config.seed}, which split the data differently: it may have "
+            "learned this run's test rows; take one of the same scale and seed"
         )
-    return run
-
-
-def _describe(run: StoredRun) -> str:
-    return f"run {run.config.run_id} ({run.config.task}, {run.config.arm})"
-
-
-def _load_weights(field: str, run: StoredRun, model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Load the weights. Raise ValueError with the first problem that torch names."""
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        problem = str(error).splitlines()[1].strip()
-        raise ValueError(f"{field}: {_describe(run)} does not fit: {problem}") from None
+    model = build(run.config.but(scale=config.scale, seed=config.seed))
+    model.load_state_dict(run.checkpoint)
+    return model.eval().requires_grad_(False)
 
 
 def micro_batches(rows: int, size: int) -> list[slice]:

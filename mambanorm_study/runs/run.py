@@ -36,13 +36,7 @@ from mambanorm_study.runs.evaluation import (
     predict,
     to_device,
 )
-from mambanorm_study.runs.regimen import (
-    Loss,
-    load_start_weights,
-    load_teacher,
-    micro_batches,
-    mix_rows,
-)
+from mambanorm_study.runs.regimen import load_teacher, loss_parts, micro_batches, mix_rows
 from mambanorm_study.runs.result import RunResult
 from mambanorm_study.runs.training_state import Checkpoint, TrainingState
 from mambanorm_study.tasks import Shape, TaskData, load_task
@@ -64,8 +58,7 @@ def train(
     checkpoint_dir: the run continues from the checkpoint in this folder, to the same result bit for
     bit, and saves one every `checkpoint_every_s` seconds (runs/training_state.py). `wall_s` does
     not count lost work.
-    runs_dir: the store with the runs that the config names as `teacher` or `start`; None = the
-    default store.
+    runs_dir: the store with the run that the config names as `teacher`; None = the default store.
 
     Uses `config.threads` threads and torch's default settings, whatever the caller has set. Raises
     ValueError for a config that cannot be run (unknown task, norm that does not fit, a batch larger
@@ -74,55 +67,39 @@ def train(
     """
     check_kind("config", config, RunConfig, "base_config")
     with exactly_threads(config.threads), plain_torch():
-        return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir)
+        device = machine.pick_device(config.device)
+        memory = machine.PeakMemory(device)
+        data = load_task(config.task, config.scale, config.seed)
+        rows_used = check_data(config, data)
+        model = build_model(config, data).to(device)
+        teacher = load_teacher(config, lambda other: build_model(other, data).to(device), runs_dir)
+        by_loss = data.units is not None or data.per_position
+        state = TrainingState.before_training(model, config, by_loss)
+        checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config.run_id, state)
+        checkpoint.load()
+        if not state.curve:
+            state.log.snapshot(0)
 
-
-def _train(
-    config: RunConfig,
-    on_step: StepCallback | None,
-    checkpoint_dir: str | Path | None,
-    checkpoint_every_s: float,
-    runs_dir: str | Path | None,
-) -> RunResult:
-    device = machine.pick_device(config.device)
-    memory = machine.PeakMemory(device)
-    data = load_task(config.task, config.scale, config.seed)
-    rows_used = check_data(config, data)
-    model = build_model(config, data)
-    load_start_weights(model, config, runs_dir)
-    teacher = load_teacher(config, lambda other: build_model(other, data).to(device), runs_dir)
-    by_loss = data.units is not None or data.per_position
-    state = TrainingState.before_training(model.to(device), config, by_loss)
-    checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config.run_id, state)
-    checkpoint.load()
-    if not state.curve:
-        state.log.snapshot(0)
-
-    diverged_batch = None
-    # a run that stopped early may be continued from its last checkpoint
-    if not is_out_of_patience(state, config):
-        diverged_batch = fit(
-            model,
-            state.optimizer,
-            batches_left(config, data, rows_used, device, state),
-            Loss(
-                config,
+        diverged_batch = None
+        # a run that stopped early may be continued from its last checkpoint
+        if not is_out_of_patience(state, config):
+            recording = state.log.recording_outputs
+            diverged_batch = fit(
                 model,
-                teacher=teacher,
-                units=data.units,
-                recording=state.log.recording_outputs,
-            ),
-            lr_of=partial(
-                learning_rate,
-                lr=config.lr,
-                steps=config.steps,
-                warmup_steps=config.warmup_steps,
-                schedule=config.schedule,
-            ),
-            curve=state.curve,
-            callbacks=[partial(after_step, config, data, device, state, on_step, checkpoint)],
-        )
-    return _test(config, data, device, state, diverged_batch, memory)
+                state.optimizer,
+                batches_left(config, data, rows_used, device, state),
+                partial(loss_parts, config, teacher, data.units, recording),
+                lr_of=partial(
+                    learning_rate,
+                    lr=config.lr,
+                    steps=config.steps,
+                    warmup_steps=config.warmup_steps,
+                    schedule=config.schedule,
+                ),
+                curve=state.curve,
+                callbacks=[partial(after_step, config, data, device, state, on_step, checkpoint)],
+            )
+        return _test(config, data, device, state, diverged_batch, memory)
 
 
 def _test(
@@ -209,7 +186,6 @@ def result_of(
     """
     diverged = nonfinite_site is not None
     curve, best, model = state.curve, state.best, state.evaluated_model
-    test_loss = float(predictions["loss"].mean())
     return RunResult(
         config=config,
         status="diverged" if diverged else "ok",
@@ -230,7 +206,9 @@ def result_of(
         curves=pd.DataFrame(curve).reindex(
             columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]
         ),
-        test_loss=data.chance_loss if diverged and data.per_position else test_loss,
+        test_loss=data.chance_loss
+        if diverged and data.per_position
+        else float(predictions["loss"].mean()),
         chance_loss=data.chance_loss,
         **errors(predictions),
         predictions=predictions,

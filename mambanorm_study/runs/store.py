@@ -72,16 +72,6 @@ def runs_dir(path: str | Path | None = None) -> Path:
     return store
 
 
-def existing_store(directory: str | Path | None = None) -> Path:
-    """Return the folder of the run store. Raise ValueError if it does not exist."""
-    store = runs_dir(directory)
-    if not store.is_dir():
-        raise ValueError(
-            f"there is no run store {store}: the first training makes one, --runs-dir names another"
-        )
-    return store
-
-
 def check_store(directory: str | Path | None = None) -> Path:
     """Return the folder of the run store, created if missing.
 
@@ -107,7 +97,6 @@ def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRu
     A run of an older SCHEMA, or one whose config was edited, does not count. A damaged run gives a
     warning and None. Raises PermissionError if this user cannot read the run.
     """
-    check_kind("config", config, RunConfig, "base_config")
     return stored_run(config.run_id, directory)
 
 
@@ -184,11 +173,8 @@ def _run_ids(store: Path) -> list[str]:
 
 
 def check_runs(directory: str | Path | None = None) -> dict[str, str]:
-    """Read every file of every run. Return run_id → error message, "" if the run is intact.
-
-    Raises ValueError if the store does not exist.
-    """
-    store = existing_store(directory)
+    """Read every file of every run. Return run_id → error message, "" if the run is intact."""
+    store = runs_dir(directory)
     problems = {}
     for run_id in tqdm(_run_ids(store), desc="checking", unit=" runs", delay=2, leave=False):
         try:

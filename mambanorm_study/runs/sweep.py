@@ -107,8 +107,8 @@ def _train_missing(
             if outcome.full:
                 raise OSError(
                     errno.ENOSPC,
-                    f"the disk of the run store is full. {_count_stored(todo, store)}: "
-                    "free some space, and the same sweep goes on from there",
+                    f"the disk of the run store {store} is full: "
+                    "free some space, and the same sweep trains the runs that are missing",
                 )
             if outcome.error:
                 errors[config.run_id] = outcome.error
@@ -142,21 +142,16 @@ def _frame_with_failures(
     return frame.reindex(columns=COLUMNS)
 
 
-def waves(configs: list[RunConfig]) -> list[list[RunConfig]]:
-    """Return the configs in groups: a run that uses another as teacher or start comes later."""
-    remaining, groups = list(configs), []
-    while remaining:
-        ids = {config.run_id for config in remaining}
-        groups.append([config for config in remaining if not ids & {config.teacher, config.start}])
-        remaining = [config for config in remaining if ids & {config.teacher, config.start}]
-    return groups
-
-
 def _run_waves(
     todo: list[RunConfig], client: Client | None, store: Path
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Yield each run when it has ended. In each wave, runs that other processes train come last."""
-    for wave in waves(todo):
+    """Yield each run when it has ended: runs whose teacher is in the list after all others.
+
+    Runs that other processes train come last.
+    """
+    ids = {config.run_id for config in todo}
+    students = [config for config in todo if config.teacher in ids]
+    for wave in ([config for config in todo if config.teacher not in ids], students):
         held, stored = [], []
         for config, outcome in _run_all(wave, client, store, wait=False):
             if outcome.held:
@@ -201,13 +196,6 @@ def _run_all(
             yield futures[future], outcome
     except (CancelledError, OSError) as error:  # a lost connection cancels the futures
         raise ConnectionError(
-            f"the Dask scheduler at {client.scheduler.address} is gone. "
-            f"{_count_stored(todo, store)}: "
-            "start scheduler and workers anew, and the same sweep goes on from there"
+            f"the Dask scheduler at {client.scheduler.address} is gone: start scheduler and "
+            "workers anew, and the same sweep trains the runs that are missing"
         ) from error
-
-
-def _count_stored(configs: list[RunConfig], store: Path) -> str:
-    """Return how many runs of an interrupted sweep are stored, in words."""
-    stored = len(configs) - len(missing_runs(configs, store))
-    return f"{stored} of {plural(len(configs), 'run')} are in the store ({store}) and stay there"

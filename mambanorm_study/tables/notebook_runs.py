@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mambanorm.arms import Arm
-from mambanorm_study.basics.presets import arms
 from mambanorm_study.basics.settings import STUDY_SCALE, study_scale
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import check_names, check_seeds, check_task, grid, unique
+from mambanorm_study.runs.grid import arms, check_names, check_seeds, check_task, grid, unique
 from mambanorm_study.runs.presets import (
     LANGUAGE_TASKS,
     PAPER,

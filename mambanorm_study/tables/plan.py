@@ -35,7 +35,6 @@ from mambanorm_study.runs.evaluation import autocast
 from mambanorm_study.runs.grid import config_list
 from mambanorm_study.runs.regimen import (
     Targets,
-    load_start_weights,
     load_teacher,
     loss_of,
     mix_rows,
@@ -149,10 +148,7 @@ def check_trainable(configs: list[RunConfig], runs_dir: str | Path | None = None
         check_data(config, shape)
         lengths = torch.ones(2) if shape.tokens else None
         mix_rows(shape.batch(2), lengths, shape.labels(2), config, step=1)
-        build = build_model if config.start else countable_model
-        model = build(config, shape)
-        if config.start not in run_ids:
-            load_start_weights(model, config, runs_dir)
+        countable_model(config, shape)
         if config.teacher not in run_ids:
             load_teacher(config, partial(build_model, data=shape), runs_dir)
 

@@ -59,7 +59,6 @@ COMMANDS = [  # one or two a rule
         ["slides", "--from", "EMPTY"],
         "EMPTY has none of these notebooks: name a folder such as reports/evening",
     ),
-    (["runs", "--check", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
     (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
     (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
     (["runs", "--import", "nowhere.py"], "nowhere.py: No such file"),

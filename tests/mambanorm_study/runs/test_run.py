@@ -3,7 +3,7 @@ resumes.
 """
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import fields
 from functools import partial
@@ -27,7 +27,7 @@ from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import accuracy, errors, predict, row_predictions
 from mambanorm_study.runs.grid import base_config, check_seeds, relative_cost
 from mambanorm_study.runs.recorded_results import recorded_ids
-from mambanorm_study.runs.regimen import Loss, micro_batches
+from mambanorm_study.runs.regimen import loss_parts, micro_batches
 from mambanorm_study.runs.result import MANIFEST, WRITTEN
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import COLUMNS, find_run, load_runs, save_run
@@ -269,9 +269,8 @@ def test_between_two_parts_of_a_loss_and_after_an_error_nothing_of_the_step_is_o
     data = load_task("digits", "smoke", 0)
     model, before = build_model(config, data), torch.get_rng_state()
     log = WeightLog(model)
-    for loss in Loss(config, model, recording=log.recording_outputs)(
-        model, data.train.batch(range(8)), 1
-    ):
+    batch = data.train.batch(range(8))
+    for loss in loss_parts(config, None, None, log.recording_outputs, model, batch, 1):
         assert loss.isfinite()
         assert not any(module._forward_hooks for module in model.modules())
         assert torch.equal(torch.get_rng_state(), before)
@@ -326,23 +325,14 @@ def test_micro_batches_add_up_to_the_gradients_of_the_batch():
     for size in (0, 3):
         model = build_model(config, data)
         losses = []
-        for loss in Loss(config.but(micro_batch=size), model)(model, batch, 1):
+        for loss in loss_parts(
+            config.but(micro_batch=size), None, None, nullcontext, model, batch, 1
+        ):
             loss.backward()
             losses.append(loss.detach())
         found.append([sum(losses), *(p.grad for p in model.parameters())])
     for whole, parts in zip(*found, strict=True):
         torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
-
-
-def test_models_built_in_two_threads_at_once_start_from_their_seeds():
-    from concurrent.futures import ThreadPoolExecutor
-
-    data = load_task("digits", "smoke", 0)
-    configs = [base_config("digits", "smoke", seed=seed) for seed in range(4)] * 4
-    alone = [build_model(config, data).head.weight for config in configs]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda config: build_model(config, data).head.weight, configs))
-    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 def test_result_holds_what_the_contract_names_bit_for_bit_each_time(result):
@@ -397,7 +387,7 @@ def test_the_ring_keeps_the_largest_token_of_every_block_in_the_training_pass(co
     """Against a twin of the model before each step, whose sites are recorded."""
     expected = []
 
-    def spy(self, model, batch, step):
+    def spy(config, teacher, units, recording, model, batch, step):
         inputs, lengths, labels = batch
         twin, part = deepcopy(model).train(), micro_batches(len(labels), config.micro_batch)[-1]
         with torch.no_grad(), record_sites(twin, ["residual"]) as seen:
@@ -407,10 +397,9 @@ def test_the_ring_keeps_the_largest_token_of_every_block_in_the_training_pass(co
             for value in seen.tensors("residual")
         ]
         expected.append([max(tokens) for tokens in norms])
-        return losses_of(self, model, batch, step)
+        return loss_parts(config, teacher, units, recording, model, batch, step)
 
-    losses_of = Loss.__call__
-    monkeypatch.setattr(Loss, "__call__", spy)
+    monkeypatch.setattr("mambanorm_study.runs.run.loss_parts", spy)
     result = train(config)
     arrays = result.diagnostics
     assert list(arrays["ring_step"]) == list(range(max(result.steps - 7, 1), result.steps + 1))
@@ -712,12 +701,11 @@ CALLERS = {
     "autocast switched off": partial(
         torch.autocast, "cpu", enabled=False
     ),  # within it, casts of weights are kept
-    "no oneDNN": partial(default, partial(setattr, torch.backends.mkldnn, "enabled"), False, True),
 }
 
 
 def of_the_caller():
-    backends = torch.backends.mkldnn.enabled, torch.backends.cudnn.allow_tf32
+    backends = torch.is_autocast_cache_enabled(), torch.backends.cudnn.allow_tf32
     modes = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
