@@ -28,8 +28,7 @@ from mambanorm_study.claims.verdict import Row
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.runs.recorded_lr import recorded_lr
-from mambanorm_study.runs.recorded_results import recorded, recorded_path
+from mambanorm_study.runs.recorded_results import recorded, recorded_lr, recorded_path
 from mambanorm_study.runs.store import stored_run
 from mambanorm_study.tables.experiments import deep_runs, inside_task
 from mambanorm_study.tables.growth import growth, norm_quantiles

@@ -12,7 +12,7 @@ from mambanorm_study.advice.which_arm import NOT_FRESH
 from mambanorm_study.basics.text import plural, spell
 from mambanorm_study.claims import rule
 from mambanorm_study.runs.grid import FIRST_TEST_SEED, LAST_TEST_SEED, base_config
-from mambanorm_study.runs.recorded_lr import recorded_lr
+from mambanorm_study.runs.recorded_results import recorded_lr
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.run_tables import label
 

@@ -8,7 +8,6 @@ predicting the training mean. RMSE and MAE are in the targets' units.
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm_study.config import RunConfig
@@ -68,9 +67,10 @@ def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict
         return {"label": labels, "predicted": units.back(logits), "loss": loss}
     predicted = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
     if labels.dim() == 1:
-        loss = F.cross_entropy(logits, labels, reduction="none")
+        loss = nn.functional.cross_entropy(logits, labels, reduction="none")
         return {"label": labels, "predicted": predicted, "loss": loss}
-    loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # (B, L), 0 at IGNORED
+    # (B, L), 0 at IGNORED
+    loss = nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
     n_labels = (labels != IGNORED).sum(1)
     right = (predicted == labels).sum(1)
     return {"right": right / n_labels, "loss": loss.sum(1) / n_labels}

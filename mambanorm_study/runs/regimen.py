@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm_study.config import RunConfig
@@ -159,9 +158,10 @@ def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
 def label_loss(outputs: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
     """Return the mean cross-entropy for classes, (B,) or (B, L), or squared error for floats."""
     if labels.is_floating_point():
-        return F.mse_loss(outputs.float(), labels)
-    smoothing = config.label_smoothing
-    return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), label_smoothing=smoothing)
+        return nn.functional.mse_loss(outputs.float(), labels)
+    return nn.functional.cross_entropy(
+        outputs.flatten(0, -2), labels.flatten(), label_smoothing=config.label_smoothing
+    )
 
 
 def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
@@ -170,12 +170,12 @@ def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> T
     For real-valued targets, return the mean squared difference.
     """
     if targets.labels.is_floating_point():
-        return F.mse_loss(outputs.float(), targets.teacher_outputs.float())
+        return nn.functional.mse_loss(outputs.float(), targets.teacher_outputs.float())
     student, teacher = (
         (logits.float().flatten(0, -2) / config.temperature).log_softmax(-1)
         for logits in (outputs, targets.teacher_outputs)
     )
-    divergence = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+    divergence = nn.functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
     return config.temperature**2 * divergence
 
 

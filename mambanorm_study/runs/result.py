@@ -4,15 +4,13 @@ Reading a stored run checks its files. It never changes a damaged folder; `runs/
 with a warning that names it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,9 +20,6 @@ from mambanorm.errors import NotRegistered
 from mambanorm_study.basics.atomic import sha256
 from mambanorm_study.basics.extensions import ImportFailed
 from mambanorm_study.config import RunConfig
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass
@@ -66,7 +61,7 @@ class RunResult:
     curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
     predictions: dict[str, np.ndarray]  # on test: label, predicted (−1: logits not finite), loss
     diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
-    checkpoint: dict[str, Tensor]  # state_dict at best_step
+    checkpoint: dict[str, Any]  # state_dict at best_step
 
     def facts(self) -> dict[str, Any]:
         """Return the scalars, as in result.json and in a row of the run frame.
@@ -130,7 +125,7 @@ class StoredRun:
         return self._load("diagnostics.npz", _read_npz)
 
     @property
-    def checkpoint(self) -> dict[str, Tensor]:
+    def checkpoint(self) -> dict[str, Any]:
         from safetensors.torch import load_file  # imports torch, which a run frame does not need
 
         return self._load("checkpoint.safetensors", load_file)

@@ -30,7 +30,6 @@ from tqdm.auto import tqdm
 
 from mambanorm.errors import NotRegistered, unknown
 from mambanorm_study.basics.atomic import make_folder, sha256, to_disk, writable_folder
-from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.settings import WORK, Later
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import config_list, unique
@@ -63,13 +62,9 @@ def runs_dir(path: str | Path | None = None) -> Path:
     """Return the folder of the run store, without creating it.
 
     Default: the environment variable `MAMBANORM_RUNS_DIR`, else `runs/` in the working folder.
-    Raises ValueError for a file.
     """
     path = path or os.environ.get("MAMBANORM_RUNS_DIR") or WORK / "runs"
-    store = Path(path).expanduser().resolve()
-    if store.is_file():
-        raise ValueError(f"the run store {store} is a file, and a folder is needed")
-    return store
+    return Path(path).expanduser().resolve()
 
 
 def check_store(directory: str | Path | None = None) -> Path:
@@ -197,7 +192,6 @@ def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
     An intact run that is already stored is kept. An OSError, such as a full disk, leaves no
     incomplete folder behind.
     """
-    check_kind("result", result, RunResult, "train")
     store = runs_dir(directory)
     make_folder(store)
     folder = store / result.config.run_id

@@ -20,7 +20,6 @@ from mambanorm.norms.normvary import NormVary
 from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock
 from mambanorm_study.models.vision import VSSBlock
-from mambanorm_study.norms import NormSelector
 from mambanorm_study.runs.result import StoredRun
 from mambanorm_study.tasks import Split
 
@@ -225,12 +224,7 @@ def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.Data
 
     block is the selector's name; w0 and sd are mean and standard deviation over the tokens of the
     first `rows` rows, without padding. The model is evaluated in eval mode and then restored.
-    Raises ValueError for a model without a NormSelector.
     """
-    if not any(isinstance(module, NormSelector) for module in model.modules()):
-        raise ValueError(
-            f"{type(model).__name__} has no NormSelector in its blocks: choose an arm with one"
-        )
     inputs, lengths, labels = split.batch(slice(0, min(rows, len(split))))
     device = next(model.parameters()).device
     with preserve_state(model), record_sites(model, ["selector"]) as seen:

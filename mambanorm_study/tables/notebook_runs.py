@@ -19,7 +19,7 @@ from mambanorm_study.runs.presets import (
     VISION_TASKS,
     kind_of_input,
 )
-from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr
+from mambanorm_study.runs.recorded_results import grid_at_recorded_lr
 from mambanorm_study.tables.experiments import (
     AUTONORM_SEEDS,
     CROSSING_ARMS,

@@ -20,8 +20,7 @@ from mambanorm.errors import VARIABLE
 from mambanorm_clinic import card_checks, card_facts, card_page, cards_html, norm_card
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.cli.main import main
-from mambanorm_study.runs.recorded_lr import recorded_lr
-from mambanorm_study.runs.recorded_results import recorded
+from mambanorm_study.runs.recorded_results import recorded, recorded_lr
 from mambanorm_study.tables.experiments import inside_task
 from tests import planted
 from tests.mambanorm.norms.test_behaviour import (

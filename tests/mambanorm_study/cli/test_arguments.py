@@ -258,7 +258,6 @@ CALLS = {  # one a rule
         "arms must be a list of arms such as ['RMSN>SSM>GN'], got []",
     ),
     "Arm at no site": (lambda: mn.Arm("LN", "LN", {"q": "LN"}), "unknown site 'q'"),
-    "load_runs(a file)": (lambda: study.load_runs(__file__), "is a file, and a folder is needed"),
 }
 
 

@@ -23,7 +23,7 @@ from mambanorm_study.report.execute import run_notebook
 from mambanorm_study.report.notebooks import find_notebooks
 from mambanorm_study.report.plan import takes_none
 from mambanorm_study.runs.presets import PAPER
-from mambanorm_study.runs.recorded_lr import recorded_lr, recorded_seeds
+from mambanorm_study.runs.recorded_results import recorded_lr, recorded_seeds
 from mambanorm_study.tables import scores
 from mambanorm_study.tables.experiments import GRID_ARMS, VALIDATION_ARMS
 from mambanorm_study.tables.notebook_runs import NOTEBOOKS, check_taken, taken

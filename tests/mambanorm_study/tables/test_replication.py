@@ -7,8 +7,7 @@ import pytest
 import mambanorm_study as study
 from mambanorm_study import answers
 from mambanorm_study.runs import recorded_results
-from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr, recorded_lr
-from mambanorm_study.runs.recorded_results import recorded
+from mambanorm_study.runs.recorded_results import grid_at_recorded_lr, recorded, recorded_lr
 from mambanorm_study.tables import experiments, replication
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 
