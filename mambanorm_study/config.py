@@ -4,15 +4,13 @@ To add a field, add its line to RunConfig with `since`. Its default is not part 
 stored runs keep their ids. runs/grid.py makes configs from a task, a scale, arms and seeds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from math import inf
-from typing import Any
+from typing import Any, Self
 
 from mambanorm.arms import Arm
 from mambanorm.errors import WORD, brief, unknown
@@ -186,7 +184,7 @@ class RunConfig:
         return json.dumps(self._values(), indent=2)
 
     @classmethod
-    def from_json(cls, text: str) -> RunConfig:
+    def from_json(cls, text: str) -> Self:
         """Return the config that `to_json` wrote.
 
         Raises ValueError for any other text, TypeError for an unknown field.
@@ -194,7 +192,7 @@ class RunConfig:
         return cls.from_dict(json.loads(text))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+    def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the config with these fields. Raise TypeError for an unknown field."""
         if not isinstance(values, dict):
             raise ValueError(f"a config is a JSON object, got {brief(values)}")
@@ -204,7 +202,7 @@ class RunConfig:
                 raise unknown("field of RunConfig", name, NAMES, TypeError)
         return cls(**values)
 
-    def but(self, **changes: Any) -> RunConfig:
+    def but(self, **changes: Any) -> Self:
         """Return a copy with some fields changed. Raise TypeError for an unknown field."""
         return RunConfig.from_dict({**self._values(), **changes})
 
@@ -212,10 +210,9 @@ class RunConfig:
 NAMES = [field.name for field in fields(RunConfig)]
 DEFAULTS = RunConfig()
 # Fields added after the first runs were recorded → default, as JSON.
-LATER_DEFAULTS = {name: json.dumps(value) for name, value in RETIRED.items()}
-for field in fields(RunConfig):
-    if field.metadata["since"]:
-        LATER_DEFAULTS[field.name] = json.dumps(getattr(DEFAULTS, field.name))
+LATER_DEFAULTS = {name: json.dumps(value) for name, value in RETIRED.items()} | {
+    field.name: json.dumps(field.default) for field in fields(RunConfig) if field.metadata["since"]
+}
 
 
 def run_id_of(values: dict[str, Any]) -> str:

@@ -70,7 +70,8 @@ def _import(file: str) -> str:
     try:
         # entered first, because the file may look up a name, which imports files
         _IMPORTED[file] = sha256(path)
-        if not _is_loaded(file):
+        # the running script, for example, is a module already
+        if all(getattr(one, "__file__", None) != file for one in list(sys.modules.values())):
             sys.path.append(str(path.parent))  # for modules beside it
             spec = spec_from_file_location(name, path)
             if spec is None:
@@ -85,8 +86,3 @@ def _import(file: str) -> str:
         place = file + "".join(lines[-1:])
         raise ImportFailed(f"--import {place}: {type(error).__name__}: {error}") from error
     return _IMPORTED[file]
-
-
-def _is_loaded(file: str) -> bool:
-    """Return True if a module of this process, such as the running script, is this file."""
-    return any(getattr(one, "__file__", None) == file for one in list(sys.modules.values()))

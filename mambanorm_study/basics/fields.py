@@ -64,12 +64,15 @@ def number(
     since: str = "",
 ) -> Any:
     """Return a field for a number that `allows` accepts, kept as a float."""
-
-    def is_allowed_number(value: object) -> bool:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and allows(value)
-
-    return checked(default, rule, is_allowed_number, float, since=since)
+    return checked(
+        default,
+        rule,
+        lambda value: (
+            isinstance(value, int | float) and not isinstance(value, bool) and allows(value)
+        ),
+        float,
+        since=since,
+    )
 
 
 def share(default: float, *, since: str = "") -> Any:
@@ -99,11 +102,13 @@ def text(
     default: str, rule: str, pattern: str, *, choices: Collection[str] = (), since: str = ""
 ) -> Any:
     """Return a field for a text that matches a pattern; `choices` are examples for the error."""
-
-    def allows(value: object) -> bool:
-        return isinstance(value, str) and re.fullmatch(pattern, value) is not None
-
-    return checked(default, rule, allows, choices=choices, since=since)
+    return checked(
+        default,
+        rule,
+        lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)),
+        choices=choices,
+        since=since,
+    )
 
 
 def choice(default: str, choices: Collection[str], *, since: str = "") -> Any:
@@ -131,10 +136,7 @@ def keep_checked(owner: object) -> None:
 
 
 class Frozen(dict):
-    """A dict that raises TypeError instead of changing. Lists in it become tuples."""
-
-    def __init__(self, values: dict[str, Any]):
-        super().__init__({name: _frozen(value) for name, value in values.items()})
+    """A dict that raises TypeError instead of changing."""
 
     def _refuse(self, *_: object, **__: object) -> None:
         raise TypeError(
@@ -145,10 +147,6 @@ class Frozen(dict):
 
     def __reduce__(self) -> tuple:
         return Frozen, (dict(self),)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def options(value: dict[str, Any]) -> Frozen:

@@ -18,7 +18,6 @@ from mambanorm_study.basics.checks import check_whole
 from mambanorm_study.basics.settings import KERNEL
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.machine import cores
-from mambanorm_study.runs.worker import debugging
 
 
 def count_workers(
@@ -132,7 +131,7 @@ def local_cluster(workers: int, threads: int) -> Iterator[Client]:
                 security=Security.temporary(),
                 dashboard_address=None,
                 scheduler_kwargs={"dashboard_address": f"{HOST}:0"},
-                silence_logs="ERROR" if debugging() else "CRITICAL",
+                silence_logs="ERROR" if os.environ.get("MAMBANORM_DEBUG") else "CRITICAL",
             )
         except RuntimeError as error:
             raise RuntimeError(

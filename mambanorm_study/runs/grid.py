@@ -59,20 +59,15 @@ def relative_cost(config: RunConfig) -> float:
     return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
 
 
-def config_list(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
-    """Return configs as a list, a single one as a list of one.
+def unique(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
+    """Return configs as a list in their order, each run once; a single config as a list of one.
 
     Raises TypeError for an item that is not a RunConfig.
     """
     configs = [configs] if isinstance(configs, RunConfig) else list(configs)
     for config in configs:
         check_kind("each of configs", config, RunConfig, "grid")
-    return configs
-
-
-def unique(configs: Iterable[RunConfig]) -> list[RunConfig]:
-    """Return the configs in their order, each run once."""
-    return list({config.run_id: config for config in config_list(configs)}.values())
+    return list({config.run_id: config for config in configs}.values())
 
 
 def grid(

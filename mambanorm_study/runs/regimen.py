@@ -7,12 +7,10 @@ Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 201
 Hinton et al. 2015 (distillation). Averaged weights are in runs/training_state.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -37,7 +35,7 @@ class Targets(NamedTuple):
     share: float = 1.0
     teacher_outputs: Tensor | None = None
 
-    def rows(self, rows: slice) -> Targets:
+    def rows(self, rows: slice) -> Self:
         """Return the targets of some rows."""
         return Targets(*(part[rows] if isinstance(part, Tensor) else part for part in self))
 

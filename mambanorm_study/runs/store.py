@@ -32,7 +32,7 @@ from mambanorm.errors import NotRegistered, unknown
 from mambanorm_study.basics.atomic import make_folder, sha256, to_disk, writable_folder
 from mambanorm_study.basics.settings import WORK, Later
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import config_list, unique
+from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.result import (
     ARRAYS,
     MANIFEST,
@@ -119,14 +119,9 @@ def load_runs(
         if name not in COLUMNS:
             raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
-    if configs is None:
-        run_ids = _run_ids(store)
-    else:
-        run_ids = [config.run_id for config in config_list(configs)]
+    run_ids = _run_ids(store) if configs is None else [c.run_id for c in unique(configs)]
     runs = _read_runs(store, run_ids, skip=(DamagedRun, PermissionError))
-    rows = {run_id: run.row() for run_id, run in runs.items()}
-    frame = pd.DataFrame([rows[run_id] for run_id in run_ids if run_id in rows])
-    frame = frame.reindex(columns=COLUMNS)
+    frame = pd.DataFrame([run.row() for run in runs.values()]).reindex(columns=COLUMNS)
     for name, value in where.items():
         values = list(value) if pd.api.types.is_list_like(value) else [value]
         frame = frame[frame[name].isin(values)]

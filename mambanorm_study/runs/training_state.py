@@ -3,8 +3,6 @@
 runs/run.py lists the callbacks of a run; runs/weight_log.py has the one that records the weights.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math
@@ -12,7 +10,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +72,7 @@ class TrainingState:
     start: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def before_training(cls, model: nn.Module, config: RunConfig, by_loss: bool) -> TrainingState:
+    def before_training(cls, model: nn.Module, config: RunConfig, by_loss: bool) -> Self:
         """Return the state of a run before its first step."""
         averaged = None
         if config.ema:

@@ -55,7 +55,7 @@ def run_one(
     except Timeout:
         return Outcome(held=True)
     except Exception as error:  # the other runs of the sweep go on
-        if debugging():
+        if os.environ.get("MAMBANORM_DEBUG"):
             traceback.print_exc(file=sys.stderr)
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return Outcome(text, full=getattr(error, "errno", None) in DISK_FULL)
@@ -97,8 +97,3 @@ def lease(run_id: str, store: Path, wait: bool = False) -> Iterator[None]:
         with suppress(PermissionError):  # Windows does not delete open files
             path.unlink(missing_ok=True)
         lock.release()
-
-
-def debugging() -> bool:
-    """Return True if `MAMBANORM_DEBUG` asks for tracebacks and Dask's own errors."""
-    return bool(os.environ.get("MAMBANORM_DEBUG"))

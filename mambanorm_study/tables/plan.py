@@ -32,7 +32,7 @@ from mambanorm_study.models.vision import PatchMerging, VSSBlock
 from mambanorm_study.runs import machine
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.evaluation import autocast
-from mambanorm_study.runs.grid import config_list
+from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.regimen import (
     Targets,
     load_teacher,
@@ -155,7 +155,7 @@ def check_trainable(configs: list[RunConfig], runs_dir: str | Path | None = None
 
 def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
     """Return `plan` of several configs, one row each."""
-    return pd.DataFrame([plan(config, measured=measured) for config in config_list(configs)])
+    return pd.DataFrame([plan(config, measured=measured) for config in unique(configs)])
 
 
 def table_text(table: pd.DataFrame) -> str:
