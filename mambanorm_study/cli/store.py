@@ -51,13 +51,15 @@ def runs(options: argparse.Namespace) -> int:
     if options.check:
         return _check_store(options)
     filters = {
-        "scale": options.scale,
+        "scale": options.scale and [options.scale],
         "task": options.tasks and arg.check_tasks(options.tasks),
         "seed": options.seeds and check_seeds(options.seeds, "smoke"),
     }
-    filters = {column: value for column, value in filters.items() if value is not None}
     store = runs_dir(options.runs_dir)
-    frame = load_runs(store, **filters)
+    frame = load_runs(store)
+    for column, values in filters.items():
+        if values is not None:
+            frame = frame[frame[column].isin(values)]
     if options.export:
         _export(frame, Path(options.export))
         return 0

@@ -29,15 +29,13 @@ def pick_device(name: str = "auto") -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
+        return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"device {name!r} is not available here ({reason}): "
             "use 'auto', which takes what there is, or 'cpu'"
         ) from None
-    return device
 
 
 @functools.cache

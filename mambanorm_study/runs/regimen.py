@@ -8,7 +8,7 @@ Hinton et al. 2015 (distillation). Averaged weights are in runs/training_state.p
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -64,27 +64,16 @@ def loss_parts(
         targets = targets._replace(teacher_outputs=outputs)
     for rows in micro_batches(len(labels), config.micro_batch):
         part = targets.rows(rows)
-        random_numbers = seeded_numbers(config, step, rows.start)
+        # drop path draws random numbers that depend on seed, step and first row alone
+        random_state = torch.random.fork_rng(devices=[], enabled=config.drop_path > 0)
+        seeds = np.random.SeedSequence([config.seed, step, rows.start])
         # all contexts are closed before the backward pass, which may raise
-        with recording(), random_numbers, precision:
+        with recording(), random_state, precision:
+            if config.drop_path > 0:
+                torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
             outputs = model(inputs[rows], None if lengths is None else lengths[rows])
             loss = loss_of(outputs, part, config) * (len(part.labels) / len(labels))
         yield loss
-
-
-@contextmanager
-def seeded_numbers(config: RunConfig, step: int, row: int) -> Iterator[None]:
-    """Let drop path draw random numbers that depend on seed, step and first row of a micro-batch.
-
-    The caller's random state is restored.
-    """
-    if config.drop_path:
-        with torch.random.fork_rng(devices=[]):
-            seed = np.random.SeedSequence([config.seed, step, row]).generate_state(1, np.uint64)[0]
-            torch.manual_seed(int(seed >> 1))
-            yield
-    else:
-        yield
 
 
 # --------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from mambanorm.errors import NotRegistered, unknown
+from mambanorm.errors import NotRegistered
 from mambanorm_study.basics.atomic import make_folder, sha256, to_disk, writable_folder
 from mambanorm_study.basics.settings import WORK, Later
 from mambanorm_study.config import RunConfig
@@ -104,28 +104,21 @@ def load_runs(
     directory: str | Path | None = None,
     *,
     configs: Iterable[RunConfig] | None = None,
-    **where: object,
+    scale: str | None = None,
 ) -> pd.DataFrame:
     """Return the run frame: one row for each stored run, with the columns COLUMNS.
 
-    configs: only the runs of these configs, in their order.
-    where: filters by column, with one value (`task="digits"`) or several (`seed=range(3)`).
+    configs: only the runs of these configs, in their order. scale: only the runs of this scale.
 
     Damaged runs and runs that this user cannot read are left out, with a warning that names each;
-    so are runs of a norm, optimizer or the like that is not registered, with a warning of it.
-    Raises TypeError for an unknown column and for an item of `configs` that is not a RunConfig.
+    so are runs of a norm, optimizer or the like that is not registered, with a warning.
+    Raises TypeError for an item of `configs` that is not a RunConfig.
     """
-    for name in where:
-        if name not in COLUMNS:
-            raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
     run_ids = _run_ids(store) if configs is None else [c.run_id for c in unique(configs)]
     runs = _read_runs(store, run_ids, skip=(DamagedRun, PermissionError))
     frame = pd.DataFrame([run.row() for run in runs.values()]).reindex(columns=COLUMNS)
-    for name, value in where.items():
-        values = list(value) if pd.api.types.is_list_like(value) else [value]
-        frame = frame[frame[name].isin(values)]
-    return frame.reset_index(drop=True)
+    return frame if scale is None else frame[frame.scale == scale].reset_index(drop=True)
 
 
 def missing_runs(
