@@ -43,11 +43,9 @@ def check_seed(seed: Any) -> int:
     return check_whole("a seed", seed, 0, 2**32 - 1)
 
 
-# A field for the name of a norm.
+# Fields for the name of a norm, and for the run_id of a stored run ("" for none).
 norm_field = partial(checked, "None", keep=norm_name)
-
-# Fields of earlier versions, which stored configs still have, and the value that they must have.
-RETIRED = {"start": "", "head_steps": 0}
+run_id_field = partial(text, "", "the run_id of a stored run, 16 digits of 0…f", "([0-9a-f]{16})?")
 
 
 @dataclass(frozen=True)
@@ -132,12 +130,7 @@ class RunConfig:
     # stop after this many evaluations without a better one; 0 = never
     patience: int = count(0, least=0, since="2026-11-22")
     # the run whose outputs are learned as well (Hinton et al. 2015)
-    teacher: str = text(
-        "",
-        "the run_id of a stored run, 16 digits of 0…f",
-        "([0-9a-f]{16})?",
-        since="2026-11-22",
-    )
+    teacher: str = run_id_field(since="2026-11-22")
     # weight of the teacher's part of the loss; the labels' part has the rest
     teacher_weight: float = number(
         0.5, "a number from 0 to 1", lambda value: 0 <= value <= 1, since="2026-11-22"
@@ -146,6 +139,10 @@ class RunConfig:
     temperature: float = number(
         2.0, "a finite number above 0", lambda value: 0 < value < inf, since="2026-11-22"
     )
+    # fine-tuning: the run whose weights are the initial ones
+    start: str = run_id_field(since="2026-11-22")
+    # with `start`: train only the head in the first steps, then all weights
+    head_steps: int = count(0, least=0, since="2026-11-22")
 
     def __post_init__(self) -> None:
         keep_checked(self)
@@ -157,6 +154,10 @@ class RunConfig:
                 f"did you mean '{arm.n1}>{model.mixer}>{arm.n2}'?"
             )
         model.check(self)
+        if self.head_steps and not self.start:
+            raise ValueError(
+                f"head_steps={self.head_steps} without start: name the run whose weights to freeze"
+            )
         if self.down_norm != "None" and not self.down_sample:
             raise ValueError(
                 f"down_norm={self.down_norm!r} without down_sample: "
@@ -196,7 +197,6 @@ class RunConfig:
         """Return the config with these fields. Raise TypeError for an unknown field."""
         if not isinstance(values, dict):
             raise ValueError(f"a config is a JSON object, got {brief(values)}")
-        values = {name: v for name, v in values.items() if (name, v) not in RETIRED.items()}
         for name in values:
             if name not in NAMES:
                 raise unknown("field of RunConfig", name, NAMES, TypeError)
@@ -210,7 +210,7 @@ class RunConfig:
 NAMES = [field.name for field in fields(RunConfig)]
 DEFAULTS = RunConfig()
 # Fields added after the first runs were recorded → default, as JSON.
-LATER_DEFAULTS = {name: json.dumps(value) for name, value in RETIRED.items()} | {
+LATER_DEFAULTS = {
     field.name: json.dumps(field.default) for field in fields(RunConfig) if field.metadata["since"]
 }
 

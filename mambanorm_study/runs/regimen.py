@@ -1,4 +1,4 @@
-"""The loss of a run, with the regimen of S2, §IV.C.3.
+"""The loss of a run with the regimen of S2, §IV.C.3, and weights and teachers from stored runs.
 
 Each part of the regimen is a field of RunConfig and off by default. Its random numbers depend on
 the seed and the step alone, so a run that continues from a checkpoint is the same run.
@@ -8,7 +8,7 @@ Hinton et al. 2015 (distillation). Averaged weights are in runs/training_state.p
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.evaluation import Batch, autocast
+from mambanorm_study.runs.result import StoredRun
+from mambanorm_study.runs.store import stored_run
 from mambanorm_study.tasks import TASKS
 from mambanorm_study.tasks.base import Units
 
@@ -62,18 +64,34 @@ def loss_parts(
         with torch.no_grad(), precision:
             outputs = teacher(inputs, lengths).float()
         targets = targets._replace(teacher_outputs=outputs)
+    frozen = head_only if step <= config.head_steps else nullcontext
     for rows in micro_batches(len(labels), config.micro_batch):
         part = targets.rows(rows)
         # drop path draws random numbers that depend on seed, step and first row alone
         random_state = torch.random.fork_rng(devices=[], enabled=config.drop_path > 0)
         seeds = np.random.SeedSequence([config.seed, step, rows.start])
         # all contexts are closed before the backward pass, which may raise
-        with recording(), random_state, precision:
+        with recording(), random_state, precision, frozen(model):
             if config.drop_path > 0:
                 torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
             outputs = model(inputs[rows], None if lengths is None else lengths[rows])
             loss = loss_of(outputs, part, config) * (len(part.labels) / len(labels))
         yield loss
+
+
+@contextmanager
+def head_only(model: nn.Module) -> Iterator[None]:
+    """Freeze all of a classifier but its head inside the `with`.
+
+    The frozen part gets no gradients, and is in eval mode, so running statistics stay as they are.
+    """
+    body = [child for name, child in model.named_children() if name != "head"]
+    for child in body:
+        child.eval()
+    with model.head.register_forward_pre_hook(lambda head, inputs: (inputs[0].detach(),)):
+        yield
+    for child in body:
+        child.train()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -167,7 +185,39 @@ def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> T
 
 
 # --------------------------------------------------------------------------------------------------
-# the teacher
+# weights and teachers from stored runs
+
+# Config fields that decide, besides the shapes, what a model computes with its weights.
+FUNCTION_FIELDS = (
+    *("model", "arm", "norm_options", "stem_norm", "final_norm"),
+    *("n_groups", "n_heads", "norm_position"),
+)
+
+
+def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
+    """Load the weights of the run `config.start`; the head's only if the task is the same.
+
+    Raises ValueError if the run cannot be used (`source_run`), or if its model computes another
+    function or has other weights.
+    """
+    if not config.start:
+        return
+    run, name = source_run("start", config, runs_dir)
+    for field in FUNCTION_FIELDS:
+        stored_value, value = getattr(run.config, field), getattr(config, field)
+        if stored_value != value:
+            raise ValueError(
+                f"{name} has {field}={stored_value!r}, this run {value!r}: "
+                "its weights mean another model"
+            )
+    weights = run.checkpoint
+    if run.config.task != config.task:
+        weights |= {key: w for key, w in model.state_dict().items() if key.startswith("head.")}
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        first_problem = str(error).splitlines()[1].strip()
+        raise ValueError(f"{name} does not fit: {first_problem}") from None
 
 
 def load_teacher(
@@ -175,35 +225,44 @@ def load_teacher(
 ) -> nn.Module | None:
     """Return the model of the run `config.teacher` in eval mode, None if the config names none.
 
-    build: makes a model for this run's data. Raises ValueError if the run does not exist, diverged,
-    is of another task, or may have seen test rows of this run.
+    build: makes a model for this run's data. Raises ValueError if the run cannot be used
+    (`source_run`) or is of another task.
     """
     if not config.teacher:
         return None
-    from mambanorm_study.runs.store import stored_run  # most runs need no store
-
-    run = stored_run(config.teacher, runs_dir)
-    if run is None:
-        raise ValueError(
-            f"teacher={config.teacher!r}: the store holds no such run, "
-            "train it first (mambanorm runs lists them)"
-        )
-    name = f"teacher: run {config.teacher} ({run.config.task}, {run.config.arm})"
-    if run.facts["status"] != "ok":
-        raise ValueError(f"{name} diverged, there is nothing to learn from it")
+    run, name = source_run("teacher", config, runs_dir)
     if run.config.task != config.task:
         raise ValueError(f"{name} was not trained on {config.task}, the task of this run")
+    model = build(run.config.but(scale=config.scale, seed=config.seed))
+    model.load_state_dict(run.checkpoint)
+    return model.eval().requires_grad_(False)
+
+
+def source_run(field: str, config: RunConfig, runs_dir: str | Path | None) -> tuple[StoredRun, str]:
+    """Return the stored run that a config names in `field`, and its name for error messages.
+
+    Raises ValueError if the run does not exist, diverged, or may have seen this run's test rows.
+    """
+    run_id = getattr(config, field)
+    run = stored_run(run_id, runs_dir)
+    if run is None:
+        raise ValueError(
+            f"{field}={run_id!r}: the store holds no such run, "
+            "train it first (mambanorm runs lists them)"
+        )
+    name = f"{field}: run {run_id} ({run.config.task}, {run.config.arm})"
+    if run.facts["status"] != "ok":
+        raise ValueError(f"{name} diverged, there is nothing to learn from it")
     shape = TASKS[config.task].shape
+    is_reshuffled = shape is None or shape(config.scale).reshuffled
     has_same_split = (run.config.scale, run.config.seed) == (config.scale, config.seed)
-    if not has_same_split and (shape is None or shape(config.scale).reshuffled):
+    if run.config.task == config.task and is_reshuffled and not has_same_split:
         raise ValueError(
             f"{name} has scale {run.config.scale}, seed {run.config.seed}, and this run scale "
             f"{config.scale}, seed {config.seed}, which split the data differently: it may have "
             "learned this run's test rows; take one of the same scale and seed"
         )
-    model = build(run.config.but(scale=config.scale, seed=config.seed))
-    model.load_state_dict(run.checkpoint)
-    return model.eval().requires_grad_(False)
+    return run, name
 
 
 def micro_batches(rows: int, size: int) -> list[slice]:

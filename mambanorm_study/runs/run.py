@@ -36,7 +36,13 @@ from mambanorm_study.runs.evaluation import (
     predict,
     to_device,
 )
-from mambanorm_study.runs.regimen import load_teacher, loss_parts, micro_batches, mix_rows
+from mambanorm_study.runs.regimen import (
+    load_start_weights,
+    load_teacher,
+    loss_parts,
+    micro_batches,
+    mix_rows,
+)
 from mambanorm_study.runs.result import RunResult
 from mambanorm_study.runs.training_state import Checkpoint, TrainingState
 from mambanorm_study.tasks import Shape, TaskData, load_task
@@ -58,7 +64,8 @@ def train(
     checkpoint_dir: the run continues from the checkpoint in this folder, to the same result bit for
     bit, and saves one every `checkpoint_every_s` seconds (runs/training_state.py). `wall_s` does
     not count lost work.
-    runs_dir: the store with the run that the config names as `teacher`; None = the default store.
+    runs_dir: the store with the runs that the config names as `teacher` or `start`; None = the
+    default store.
 
     Uses `config.threads` threads and torch's default settings, whatever the caller has set. Raises
     ValueError for a config that cannot be run (unknown task, norm that does not fit, a batch larger
@@ -71,10 +78,11 @@ def train(
         memory = machine.PeakMemory(device)
         data = load_task(config.task, config.scale, config.seed)
         rows_used = check_data(config, data)
-        model = build_model(config, data).to(device)
+        model = build_model(config, data)
+        load_start_weights(model, config, runs_dir)
         teacher = load_teacher(config, lambda other: build_model(other, data).to(device), runs_dir)
         by_loss = data.units is not None or data.per_position
-        state = TrainingState.before_training(model, config, by_loss)
+        state = TrainingState.before_training(model.to(device), config, by_loss)
         checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config.run_id, state)
         checkpoint.load()
         if not state.curve:
@@ -254,6 +262,11 @@ def check_data(config: RunConfig, data: TaskData | Shape) -> int:
         raise ValueError(
             f"label_smoothing={config.label_smoothing} smooths classes, "
             f"and {config.task} is a regression"
+        )
+    if data.per_position and config.head_steps:
+        raise ValueError(
+            f"head_steps={config.head_steps}: the head of a language model is its embedding, "
+            "which cannot be trained alone"
         )
     rows = data.train_rows if isinstance(data, Shape) else len(data.train)
     if not rows:

@@ -145,13 +145,14 @@ def _frame_with_failures(
 def _run_waves(
     todo: list[RunConfig], client: Client | None, store: Path
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Yield each run when it has ended: runs whose teacher is in the list after all others.
+    """Yield each run when it has ended, in waves: first the runs that use no other run of the list.
 
-    Runs that other processes train come last.
+    The last runs of a wave are those that other processes train.
     """
-    ids = {config.run_id for config in todo}
-    students = [config for config in todo if config.teacher in ids]
-    for wave in ([config for config in todo if config.teacher not in ids], students):
+    while todo:
+        ids = {config.run_id for config in todo}
+        wave = [config for config in todo if not ids & {config.teacher, config.start}]
+        todo = [config for config in todo if config not in wave]
         held, stored = [], []
         for config, outcome in _run_all(wave, client, store, wait=False):
             if outcome.held:

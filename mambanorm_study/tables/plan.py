@@ -35,6 +35,7 @@ from mambanorm_study.runs.evaluation import autocast
 from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.regimen import (
     Targets,
+    load_start_weights,
     load_teacher,
     loss_of,
     mix_rows,
@@ -149,6 +150,8 @@ def check_trainable(configs: list[RunConfig], runs_dir: str | Path | None = None
         lengths = torch.ones(2) if shape.tokens else None
         mix_rows(shape.batch(2), lengths, shape.labels(2), config, step=1)
         countable_model(config, shape)
+        if config.start and config.start not in run_ids:
+            load_start_weights(build_model(config, shape), config, runs_dir)
         if config.teacher not in run_ids:
             load_teacher(config, partial(build_model, data=shape), runs_dir)
 

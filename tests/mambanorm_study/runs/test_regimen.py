@@ -16,7 +16,7 @@ from mambanorm_study.runs.evaluation import accuracy
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.regimen import Targets, loss_of, mix_rows
 from mambanorm_study.runs.run import is_out_of_patience, train
-from mambanorm_study.runs.store import save_run
+from mambanorm_study.runs.store import save_run, stored_run
 from mambanorm_study.runs.training_state import Best, TrainingState
 from mambanorm_study.tasks import load_task
 
@@ -192,18 +192,81 @@ def test_patience_counts_evaluations_not_steps():
 # other runs' weights
 
 
-def test_the_page_on_training_has_every_field_of_the_regimen():
+def test_fine_tuning_begins_with_the_runs_weights_and_phase_1_changes_the_head_only(store):
+    config = DIGITS.but(start=DIGITS.run_id, head_steps=2)
+    before = stored_run(DIGITS.run_id, store).checkpoint
+    seen = {}
+    train(config, on_step=_keep(seen), runs_dir=store)
+    for step, same in ((1, True), (2, True), (3, False), (4, False)):
+        body = all(
+            torch.equal(before[name], value)
+            for name, value in seen[step].items()
+            if not name.startswith("head.")
+        )
+        assert body == same, step
+        assert not torch.equal(before["head.weight"], seen[step]["head.weight"])
+    without = {}
+    train(config.but(head_steps=0), on_step=_keep(without), runs_dir=store)
+    assert not torch.equal(before["blocks.0.in_proj.weight"], without[1]["blocks.0.in_proj.weight"])
+
+
+def test_the_page_on_training_has_every_field_of_the_regimen_and_tells_start_from_head_steps():
     page = " ".join((ROOT / "docs" / "training.md").read_text().split())
     names = [field.name for field in fields(RunConfig)]
     assert [name for name in names[names.index("drop_path") :] if f"`{name}" not in page] == []
+    assert (
+        "every weight learns from the first step on. With `head_steps=20` only the head learns in the first"
+        in page
+    )
+
+
+def test_phase_1_leaves_running_statistics_alone_and_phase_2_learns_only_what_learns(tmp_path):
+    first = base_config("digits", "smoke", arm="BN>SSM>NormVary-fixed")
+    save_run(train(first), tmp_path)
+    before, seen = stored_run(first.run_id, tmp_path).checkpoint, {}
+    train(first.but(start=first.run_id, head_steps=2), on_step=_keep(seen), runs_dir=tmp_path)
+    assert all(
+        torch.equal(before[name], value)
+        for name, value in seen[2].items()
+        if not name.startswith("head.")
+    )
+    changed = {name for name, value in seen[4].items() if not torch.equal(before[name], value)}
+    fixed = {name for name in before if "_logits" in name}
+    assert changed
+    assert not changed & fixed
+
+
+def test_another_tasks_head_is_left_where_it_starts(store):
+    other = base_config("digits_images", "smoke", arm="LN>SSM>None", start=DIGITS.run_id)
+    with pytest.raises(ValueError, match=f"start: run {DIGITS.run_id} .*does not fit: Missing key"):
+        train(other, runs_dir=store)
+    base = base_config("digits_images", "smoke")
+    save_run(train(base), store)
+    from mambanorm_study.tasks import TASKS, register_task
+
+    @register_task("twice", title="digits again", source="this test", kind="image")
+    def twice(scale, seed):
+        return TASKS["digits_images"].load(scale, seed)
+
+    try:
+        config = base.but(task="twice", start=base.run_id, head_steps=1)
+        seen, fresh = {}, build_model(config, load_task("twice", "smoke", 0)).head.weight
+        train(config.but(lr=1e-12), on_step=_keep(seen), runs_dir=store)
+        torch.testing.assert_close(seen[1]["head.weight"], fresh)
+    finally:
+        del TASKS["twice"]
 
 
 def test_a_student_learns_its_teachers_outputs(store):
-    """With the teacher's outputs alone to learn from, T²·KL falls."""
+    """With the teacher's outputs alone to learn from, T²·KL falls; the teacher itself is at 0."""
     teacher = base_config("digits", "smoke", arm="Teacher", n_heads=2)
     taught = dict(teacher=teacher.run_id, teacher_weight=1.0, batch_size=64)
     loss = train(DIGITS.but(**taught, steps=60, lr=1e-2), runs_dir=store).curves.train_loss
     assert loss[-5:].mean() < 0.5 * loss[:5].mean()
+    itself = train(
+        teacher.but(**taught, start=teacher.run_id, lr=0.0), runs_dir=store
+    ).curves.train_loss
+    assert itself.abs().max() < 1e-6
 
 
 def test_a_run_that_is_not_there_or_does_not_fit_is_named(store):
@@ -211,28 +274,44 @@ def test_a_run_that_is_not_there_or_does_not_fit_is_named(store):
         ValueError, match="teacher='0123456789abcdef': the store holds no such run, train it first"
     ):
         train(DIGITS.but(teacher="0123456789abcdef"), runs_dir=store)
+    wide = DIGITS.but(d_model=16)
+    save_run(train(wide), store)
+    with pytest.raises(
+        ValueError, match=r"does not fit: size mismatch for stem.weight: .*\[16, 1\]"
+    ):
+        train(DIGITS.but(start=wide.run_id), runs_dir=store)
     with pytest.raises(ValueError, match="teacher: run .* was not trained on listops"):
         train(base_config("listops", "smoke", teacher=DIGITS.run_id), runs_dir=store)
 
 
-def test_nothing_is_learned_from_a_run_that_may_have_seen_the_test_rows(store):
+@pytest.mark.parametrize("what", ["teacher", "start"])
+def test_nothing_is_learned_from_a_run_that_may_have_seen_the_test_rows(store, what):
     """The seed deals out the digits: another seed's training rows are among this one's test
     rows.
     """
     for change in (dict(seed=1), dict(scale="quick", batch_size=8)):
-        told = f"teacher: run {DIGITS.run_id} .* it may have learned this run's test rows"
+        told = f"{what}: run {DIGITS.run_id} .* it may have learned this run's test rows"
         with pytest.raises(ValueError, match=told):
-            train(DIGITS.but(teacher=DIGITS.run_id, **change), runs_dir=store)
+            train(DIGITS.but(**{what: DIGITS.run_id}, **change), runs_dir=store)
 
 
 def test_nothing_is_learned_from_a_run_that_diverged(tmp_path):
     wild = DIGITS.but(arm="None>SSM>None", lr=1e20, warmup_steps=0, weight_decay=0.0)
     save_run(train(wild), tmp_path)
     with pytest.raises(
-        ValueError,
-        match=f"teacher: run {wild.run_id} .* diverged, there is nothing to learn from it",
+        ValueError, match=f"start: run {wild.run_id} .* diverged, there is nothing to learn from it"
     ):
-        train(wild.but(lr=1e-3, teacher=wild.run_id), runs_dir=tmp_path)
+        train(wild.but(lr=1e-3, start=wild.run_id), runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [dict(arm="RMSN>SSM>None"), dict(norm_options={"eps": 1e-3}), dict(final_norm="LN")]
+)
+def test_weights_are_not_taken_over_into_another_function(store, change):
+    with pytest.raises(
+        ValueError, match=f"start: run {DIGITS.run_id} .*its weights mean another model"
+    ):
+        train(DIGITS.but(start=DIGITS.run_id, **change), runs_dir=store)
 
 
 def test_a_regression_keeps_its_best_loss_where_every_accuracy_is_nought():
@@ -289,6 +368,7 @@ def test_the_regimen_leaves_the_callers_random_state_alone():
     [
         (dict(drop_path=1), "drop_path must be a number from 0 to below 1, got 1"),
         (dict(teacher="best"), "teacher must be the run_id of a stored run"),
+        (dict(head_steps=3), "head_steps=3 without start"),
         (dict(model="transformer"), "did you mean 'RMSN>MHA>None'"),
         (
             dict(model="transformer", arm="AutoNorm", n_heads=5),
