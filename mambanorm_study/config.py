@@ -7,7 +7,7 @@ stored runs keep their ids. runs/grid.py makes configs from a task, a scale, arm
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from math import inf
 from typing import Any, Self
@@ -170,19 +170,16 @@ class RunConfig:
     @cached_property
     def run_id(self) -> str:
         """The hash of the config and SCHEMA; the name of the run's folder."""
-        return run_id_of(self._values())
+        return run_id_of(asdict(self))
 
     @property
     def role(self) -> str:
         """Use of the seed: "tune" (100…199), "select" (200…299) or "test" (all other seeds)."""
         return {1: "tune", 2: "select"}.get(self.seed // 100, "test")
 
-    def _values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in NAMES}
-
     def to_json(self) -> str:
         """Return the fields as JSON."""
-        return json.dumps(self._values(), indent=2)
+        return json.dumps(asdict(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -204,7 +201,7 @@ class RunConfig:
 
     def but(self, **changes: Any) -> Self:
         """Return a copy with some fields changed. Raise TypeError for an unknown field."""
-        return RunConfig.from_dict({**self._values(), **changes})
+        return RunConfig.from_dict({**asdict(self), **changes})
 
 
 NAMES = [field.name for field in fields(RunConfig)]

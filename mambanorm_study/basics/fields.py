@@ -87,15 +87,18 @@ def several(
 
     n: the number of values; None = any.
     """
-
-    def allows(values: object) -> bool:
-        is_sequence = isinstance(values, list | tuple) and n in (None, len(values))
-        return is_sequence and all(map(each.metadata["allows"], values))
-
-    def keep(values: list | tuple) -> tuple:
-        return tuple(map(each.metadata["keep"], values))
-
-    return checked(default, rule, allows, keep, since=since)
+    allows, keep = each.metadata["allows"], each.metadata["keep"]
+    return checked(
+        default,
+        rule,
+        lambda values: (
+            isinstance(values, list | tuple)
+            and n in (None, len(values))
+            and all(map(allows, values))
+        ),
+        lambda values: tuple(map(keep, values)),
+        since=since,
+    )
 
 
 def text(

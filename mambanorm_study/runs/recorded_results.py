@@ -12,6 +12,7 @@ frame holds no weights and no curves.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +24,8 @@ from pyarrow import ArrowInvalid
 from mambanorm.arms import Arm
 from mambanorm_study.basics.atomic import replacing, sha256, write_text
 from mambanorm_study.basics.settings import KIT, SCALES, check_scale, check_source, default_scale
-from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import grid, is_test_seed, is_tuning_seed, setting_id, unique
+from mambanorm_study.config import RunConfig, run_id_of
+from mambanorm_study.runs.grid import base_config, grid, is_test_seed, is_tuning_seed, unique
 from mambanorm_study.runs.presets import LANGUAGE_TASKS
 
 RESULTS = KIT / "data" / "results"
@@ -198,25 +199,38 @@ def recorded_lr(task: str, arm: str, scale: str) -> RecordedLR | None:
     Only runs count that differ from the task's settings at this scale in arm, learning rate and
     seed alone. Returns None if no tuning run is recorded.
     """
+    return recorded_choices(task, scale).get(arm)
+
+
+def recorded_choices(task: str, scale: str) -> dict[str, RecordedLR]:
+    """Return arm → its `recorded_lr` for every arm with recorded tuning runs on a task."""
     path = recorded_path(scale)
-    return _choose_lr(path, path.stat().st_mtime_ns, task, arm) if path.is_file() else None
+    return _choose_lrs(path, path.stat().st_mtime_ns, task) if path.is_file() else {}
 
 
-@lru_cache(maxsize=512)  # the run_ids of all rows take some 20 ms
-def _choose_lr(path: Path, mtime_ns: int, task: str, arm: str) -> RecordedLR | None:
-    rows, scale = _read_scores(path, mtime_ns), path.stem
-    rows = rows[(rows.task == task) & (rows.arm == arm)]
-    run_ids = [
-        setting_id(task, scale, arm, lr, seed) for lr, seed in zip(rows.lr, rows.seed, strict=True)
-    ]
-    rows = rows[rows.run_id == run_ids]
-    tuning = rows[rows.seed.map(is_tuning_seed)]
-    if tuning.empty:
-        return None
-    lr = best_lr(tuning)
-    seeds = sorted(rows.seed[rows.lr == lr].tolist())
-    test_seeds = [seed for seed in seeds if is_test_seed(seed)]
-    return RecordedLR(lr, tuple(test_seeds or filter(is_tuning_seed, seeds)))
+@lru_cache(maxsize=64)  # the run_ids of a task's rows take some tenths of a second
+def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
+    rows = pd.read_parquet(path, columns=list(SCORE_COLUMNS), filters=[("task", "==", task)])
+    rows = rows.drop_duplicates("run_id")
+    # chance if the run diverged
+    rows["score"] = rows.best_val_accuracy.where(rows.status != "diverged", rows.chance)
+    if task in LANGUAGE_TASKS:
+        rows["score"] = -rows.best_val_loss.where(rows.status != "diverged", rows.chance_loss)
+    choices = {}
+    for arm, runs in rows.dropna(subset="score").groupby("arm", sort=False):
+        setting = asdict(base_config(task, path.stem, arm=arm))
+        run_ids = [
+            run_id_of({**setting, "lr": lr, "seed": seed})
+            for lr, seed in zip(runs.lr, runs.seed, strict=True)
+        ]
+        runs = runs[runs.run_id == run_ids]
+        tuning = runs[runs.seed.map(is_tuning_seed)]
+        if len(tuning):
+            lr = best_lr(tuning)
+            seeds = sorted(runs.seed[runs.lr == lr].tolist())
+            test_seeds = [seed for seed in seeds if is_test_seed(seed)]
+            choices[arm] = RecordedLR(lr, tuple(test_seeds or filter(is_tuning_seed, seeds)))
+    return choices
 
 
 def best_lr(rows: pd.DataFrame) -> float:
@@ -227,31 +241,6 @@ def best_lr(rows: pd.DataFrame) -> float:
     scores = rows.groupby("lr").score.agg(["mean", "count"])
     complete = scores[scores["count"] == scores["count"].max()]
     return float(complete["mean"].round(9).idxmax())
-
-
-@lru_cache(maxsize=8)
-def _read_scores(path: Path, mtime_ns: int) -> pd.DataFrame:
-    """Return the recorded runs with their validation score.
-
-    It is the accuracy (chance if the run diverged); for language models minus the loss.
-    """
-    frame = pd.read_parquet(path, columns=list(SCORE_COLUMNS)).drop_duplicates("run_id")
-    converged = frame.status != "diverged"
-    accuracy = frame.best_val_accuracy.where(converged, frame.chance)
-    loss = frame.best_val_loss.where(converged, frame.chance_loss)
-    frame["score"] = accuracy.where(~frame.task.isin(LANGUAGE_TASKS), -loss)
-    return frame.dropna(subset="score")
-
-
-def recorded_seeds(task: str, scale: str) -> tuple[int, ...]:
-    """Return the seeds on which most arms of a task are recorded at a scale; () if none is."""
-    path = recorded_path(scale)
-    if not path.is_file():
-        return ()
-    rows = _read_scores(path, path.stat().st_mtime_ns)
-    chosen = [recorded_lr(task, arm, scale) for arm in rows.arm[rows.task == task].unique()]
-    counts = Counter(choice.seeds for choice in chosen if choice)
-    return max(counts, key=lambda seeds: (counts[seeds], len(seeds)), default=())
 
 
 def grid_at_recorded_lr(
@@ -273,13 +262,14 @@ def grid_at_recorded_lr(
         return grid(arms, tasks, scale=scale, seeds=seeds)
     configs = []
     for task in tasks:
-        choices = {str(arm): recorded_lr(task, str(arm), scale) for arm in arms}
-        chosen = {arm: choice for arm, choice in choices.items() if choice}
+        recorded_arms = recorded_choices(task, scale)
+        chosen = {name: recorded_arms[name] for name in map(str, arms) if name in recorded_arms}
         task_seeds = seeds
-        if seeds is None:
+        if seeds is None and recorded_arms:
             shared = [set(choice.seeds) for choice in chosen.values()]
-            task_seeds = sorted(set.intersection(*shared)) if shared else []
-            task_seeds = task_seeds or recorded_seeds(task, scale) or None
+            counts = Counter(choice.seeds for choice in recorded_arms.values())
+            most_common = max(counts, key=lambda seeds: (counts[seeds], len(seeds)))
+            task_seeds = (shared and sorted(set.intersection(*shared))) or most_common
         task_arms = arms if whole or not chosen else list(chosen)
         for config in grid(task_arms, [task], scale=scale, seeds=task_seeds):
             choice = chosen.get(config.arm)

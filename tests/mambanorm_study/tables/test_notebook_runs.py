@@ -23,7 +23,7 @@ from mambanorm_study.report.execute import run_notebook
 from mambanorm_study.report.notebooks import find_notebooks
 from mambanorm_study.report.plan import takes_none
 from mambanorm_study.runs.presets import PAPER
-from mambanorm_study.runs.recorded_results import recorded_lr, recorded_seeds
+from mambanorm_study.runs.recorded_results import recorded_lr
 from mambanorm_study.tables import scores
 from mambanorm_study.tables.experiments import GRID_ARMS, VALIDATION_ARMS
 from mambanorm_study.tables.notebook_runs import NOTEBOOKS, check_taken, taken
@@ -101,7 +101,6 @@ def test_missing_arms_are_trained_on_the_seeds_of_the_recorded_ones():
     assert None in known.values()
     assert {config.arm for config in runs} == set(map(str, VALIDATION_ARMS))
     assert {config.seed for config in runs} == set(known[VALIDATION_ARMS[0]][1])
-    assert recorded_seeds("level", "evening") == ()
     grid = study.notebook_runs("quick", ["listops"], source="auto")[
         "05_combination"
     ]  # of which half is recorded
