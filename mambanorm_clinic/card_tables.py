@@ -29,7 +29,7 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.recorded_results import recorded, recorded_lr, recorded_path
-from mambanorm_study.runs.store import stored_run
+from mambanorm_study.runs.store import find_run
 from mambanorm_study.tables.experiments import deep_runs, inside_task
 from mambanorm_study.tables.growth import growth, norm_quantiles
 from mambanorm_study.tables.summaries import LEARNS, growth_facts, headroom_facts
@@ -167,7 +167,7 @@ def _deep_facts(
         row = known_by_id.loc[config.run_id]
         if np.isfinite(row.headroom):
             return {"growth": row.growth, "headroom": row.headroom}
-    run = stored_run(config.run_id, runs_dir)
+    run = find_run(config, runs_dir)
     if run is None:
         return {}
     return {"growth": growth_facts(run).get("growth", np.nan), **headroom_facts(run)}

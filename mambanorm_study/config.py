@@ -131,11 +131,11 @@ class RunConfig:
     patience: int = count(0, least=0, since="2026-11-22")
     # the run whose outputs are learned as well (Hinton et al. 2015)
     teacher: str = run_id_field(since="2026-11-22")
-    # weight of the teacher's part of the loss; the labels' part has the rest
+    # weight of the teacher's part of the loss; the labels' part has weight 1 − teacher_weight
     teacher_weight: float = number(
         0.5, "a number from 0 to 1", lambda value: 0 <= value <= 1, since="2026-11-22"
     )
-    # both outputs are divided by it
+    # the teacher's and the student's outputs are divided by it
     temperature: float = number(
         2.0, "a finite number above 0", lambda value: 0 < value < inf, since="2026-11-22"
     )

@@ -82,8 +82,11 @@ def writable_folder(path: str | Path, what: str) -> Path:
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         problem = f"{existing} is read-only" if existing.is_dir() else "Not a directory"
-        hint = "Nothing was started; give a folder that you can write to"
-        raise OSError(errno.EACCES, f"{path} cannot hold {what}: {problem}. {hint}")
+        raise OSError(
+            errno.EACCES,
+            f"{path} cannot hold {what}: {problem}. "
+            "Nothing was started; give a folder that you can write to",
+        )
     return path
 
 

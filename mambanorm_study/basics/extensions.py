@@ -83,6 +83,6 @@ def _import(file: str) -> str:
         sys.modules.pop(name, None)
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f", line {frame.lineno}" for frame in frames if frame.filename == file]
-        place = file + "".join(lines[-1:])
-        raise ImportFailed(f"--import {place}: {type(error).__name__}: {error}") from error
+        line = lines[-1] if lines else ""
+        raise ImportFailed(f"--import {file}{line}: {type(error).__name__}: {error}") from error
     return _IMPORTED[file]

@@ -21,16 +21,11 @@ KIT = PACKAGE if (PACKAGE / "notebooks").is_dir() else ROOT
 
 CHECKOUT = KIT == ROOT
 
-
-def _working_folder() -> Path:
-    """Return the current folder, or its parent if it holds the notebooks (JupyterLab's kernels)."""
-    folder = Path.cwd()
-    holds_notebooks = any((folder / path.name).is_file() for path in KIT.glob("notebooks/*.ipynb"))
-    return folder.parent if holds_notebooks else folder
-
-
-# Folder of runs, reports and downloads: the checkout, or the working folder with a wheel.
-WORK = ROOT if CHECKOUT else _working_folder()
+# Folder of runs, reports and downloads: the checkout, or with a wheel the current folder, or its
+# parent if the current one holds the notebooks, as in JupyterLab's kernels.
+WORK = ROOT if CHECKOUT else Path.cwd()
+if not CHECKOUT and any(Path(path.name).is_file() for path in KIT.glob("notebooks/*.ipynb")):
+    WORK = WORK.parent
 
 # Folder of the sheet and the slides.
 TEACHING = WORK / "reports" / "teaching"
@@ -70,7 +65,7 @@ def check_scale(scale: str) -> str:
     return scale
 
 
-# Where runs come from; auto reads recorded runs and trains the others.
+# Sources of runs: "auto" reads the recorded runs and trains the others.
 SOURCES = ("auto", "trained", "recorded")
 
 
@@ -85,7 +80,8 @@ def check_source(source: str | None = None) -> str:
     return source
 
 
-# Environment variable of the kernels that a study starts, each with a share of the cores.
+# Environment variable that a study sets in the notebook kernels that it starts. Several run at the
+# same time, each on some of the cores.
 KERNEL = "MAMBANORM_KERNEL"
 
 

@@ -45,7 +45,7 @@ from mambanorm_study.runs.recorded_results import (
     write_inside,
     write_recorded,
 )
-from mambanorm_study.runs.store import load_runs, stored_run
+from mambanorm_study.runs.store import find_run, load_runs
 from mambanorm_study.tables.experiments import (
     POSITION_ARMS,
     STUDY_TASKS,
@@ -340,7 +340,7 @@ def _inside(
     drawn_ids = {config.run_id for config in drawn}
     inside = {}
     for config in configs:
-        run = stored_run(config.run_id, runs_dir) if config.run_id in drawn_ids else None
+        run = find_run(config, runs_dir) if config.run_id in drawn_ids else None
         if run is not None and (run.path / "diagnostics.npz").is_file():
             inside[config.run_id] = {
                 name: values

@@ -25,15 +25,15 @@ def count_workers(
 ) -> int:
     """Return the number of worker processes; 0 = all runs one after another in this process.
 
-    "auto": 0 if the runs use a GPU, are quick or are a single one; otherwise as many as the cores
-    hold. Raises ValueError for wrong `workers`.
+    "auto": 0 if the runs use a GPU, if all are of scale smoke, or if there is only one; otherwise
+    as many as fit on the cores. With a scheduler, the number of its threads. Raises ValueError
+    unless workers is "auto" or a whole number from 0 to 10,000.
     """
-    check_workers(workers)
     if scheduler is not None:
         with connect(scheduler) as client:
             return max(1, sum(client.nthreads().values()))
     if workers != "auto":
-        return min(len(todo), workers)
+        return min(len(todo), check_whole("workers", workers, 0, 10_000))
     if torch.cuda.is_available() and any(config.device != "cpu" for config in todo):
         return 0
     available = numba.config.NUMBA_NUM_THREADS
@@ -43,12 +43,6 @@ def count_workers(
     if threads <= available and (len(todo) == 1 or one_core_kernel or only_smoke):
         return 0
     return min(len(todo), max(1, cores() // threads))
-
-
-def check_workers(workers: int | str) -> None:
-    """Raise ValueError unless workers is "auto" or a whole number from 0 to 10,000."""
-    if workers != "auto":
-        check_whole("workers", workers, 0, 10_000)
 
 
 @contextmanager
@@ -63,8 +57,11 @@ def open_client(
     if scheduler is not None and client is None:
         with connect(scheduler) as connected:
             if not connected.nthreads():
-                hint = f"start some with `dask worker {scheduler} --nthreads 1`"
-                print(f"no workers at {scheduler} yet: {hint}", file=sys.stderr)
+                print(
+                    f"no workers at {scheduler} yet: "
+                    f"start some with `dask worker {scheduler} --nthreads 1`",
+                    file=sys.stderr,
+                )
             yield connected
     elif n_local > 0:
         warm_up()  # compile once here, not once in every worker
@@ -92,14 +89,6 @@ def connect(scheduler: str) -> Iterator[Client]:
             ) from error
         yield client
 
-
-# Settings of glibc. Dask trims at 64 kB, so the kernel faults every tensor in again page by page,
-# which took 40 % of a worker's time.
-KEEP_FREED_MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": 2**30,
-    "MALLOC_MMAP_THRESHOLD_": 2**25,
-    "MALLOC_ARENA_MAX": 1,
-}
 
 HOST = "127.0.0.1"
 
@@ -149,5 +138,13 @@ def worker_environment(threads: int) -> dict[str, int]:
 
     Numba needs its thread limit before it starts.
     """
-    names = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    return {**dict.fromkeys(names, threads), **KEEP_FREED_MEMORY}
+    return {
+        "NUMBA_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        # glibc keeps freed memory: Dask trims at 64 kB, so the kernel faults every tensor in again
+        # page by page, which took 40 % of a worker's time
+        "MALLOC_TRIM_THRESHOLD_": 2**30,
+        "MALLOC_MMAP_THRESHOLD_": 2**25,
+        "MALLOC_ARENA_MAX": 1,
+    }

@@ -2,8 +2,8 @@
 
 A language model's accuracy is the share of positions whose next token is the likeliest one; its
 loss is a mean over positions. A regression's accuracy is R² against the training mean, averaged
-over the targets and at least 0: the share of the squared error that the model removes from
-predicting the training mean. RMSE and MAE are in the targets' units.
+over the targets and at least 0: R² = 1 − (the model's squared error) / (the squared error of
+predicting the training mean). RMSE and MAE are in the targets' units.
 """
 
 import numpy as np
@@ -40,10 +40,11 @@ def predict(
 ) -> dict[str, np.ndarray]:
     """Return what the model predicts for each row.
 
-    classes: label, predicted (−1, which is always wrong, if a logit is not finite) and loss, (n,).
-    regression: label and predicted in the targets' units, (n, T); loss, (n,); baseline, the
+    Classes: label, predicted (−1, which is always wrong, if a logit is not finite) and loss, (n,).
+    Regression: label and predicted in the targets' units, (n, T); loss, (n,); baseline, the
     training mean, (T,).
-    a class at each position: right, the share of a row's positions, and loss, their mean, (n,).
+    Language models: right, the share of a row's positions that are predicted correctly, and loss,
+    the mean over these positions, (n,).
     """
     model.eval()
     parts: list[dict[str, Tensor]] = []

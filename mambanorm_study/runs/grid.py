@@ -146,7 +146,7 @@ def check_once(what: str, values: Sequence[object]) -> None:
 def check_task(name: str) -> str:
     """Return the name of a task. Raise ValueError if it is not registered.
 
-    The kit's own tasks are checked without importing them.
+    The kit's tasks are checked without importing them.
     """
     if isinstance(name, str) and name in PAPER:
         return name

@@ -18,8 +18,6 @@ from mambanorm_study.basics.settings import CHECKOUT, Later
 
 psutil, torch = Later("psutil"), Later("torch")
 
-RECORDED_PACKAGES = ("mambanorm", "torch", "numba", "numpy", "scikit-learn")
-
 
 def pick_device(name: str = "auto") -> torch.device:
     """Return the named device; "auto" is CUDA if available, else the CPU.
@@ -56,7 +54,7 @@ def git_commit(root: Path = Path(__file__).parent) -> str:
 def versions() -> str:
     """Return `python 3.11.7, torch 2.13.0, …`, the versions that numbers depend on."""
     texts = [f"python {platform.python_version()}"]
-    for package in RECORDED_PACKAGES:
+    for package in ("mambanorm", "torch", "numba", "numpy", "scikit-learn"):
         with suppress(PackageNotFoundError):
             texts.append(f"{package} {version(package)}")
     return ", ".join(texts)
@@ -65,9 +63,12 @@ def versions() -> str:
 @functools.cache
 def machine() -> str:
     """Return `Linux x86_64, AMD EPYC, 2 cores, 24 GiB`, without anything that names the owner."""
+    processor = platform.processor() or "unknown processor"
+    with suppress(OSError, TypeError):  # TypeError: no line matches
+        processor = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[1].strip()
     size = f"{os.cpu_count()} cores, {round(memory() / 2**30)} GiB"
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{platform.system()} {platform.machine()}, {_processor()}, {size}{gpu}"
+    return f"{platform.system()} {platform.machine()}, {processor}, {size}{gpu}"
 
 
 def memory() -> int:
@@ -78,12 +79,6 @@ def memory() -> int:
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _processor() -> str:
-    with suppress(OSError, TypeError):  # TypeError: no line matches
-        return re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[1].strip()
-    return platform.processor() or "unknown processor"
 
 
 class PeakMemory:

@@ -1,6 +1,6 @@
 """Recorded results: the run frame of a full study, which the repository carries.
 
-    data/results/<scale>.parquet        a row for each run: the run frame with the summaries of
+    data/results/<scale>.parquet        one row per run: the run frame with the summaries of
                                         tables/summaries.py, and `config`, the JSON that trains the
                                         row again; written by `mambanorm record`
     data/results/<scale>-inside.npz     diagnostics of the runs of §4.6, for notebook 07
@@ -57,8 +57,10 @@ def read_results(path: str | Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path)
     except (ArrowInvalid, OSError) as error:
-        hint = "fetch it again (`git checkout` for the kit's own), or record anew"
-        raise ValueError(f"{path} cannot be read as a recorded frame ({error}): {hint}") from error
+        raise ValueError(
+            f"{path} cannot be read as a recorded frame ({error}): "
+            "fetch it again (`git checkout` for the kit's own), or record anew"
+        ) from error
 
 
 def recorded_ids(scales: Iterable[str]) -> set[str]:
@@ -147,7 +149,7 @@ def inside_path(path: Path) -> Path:
 def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
     """Return run id → recorded diagnostics (as `StoredRun.diagnostics`) of the frame at `path`.
 
-    Only the runs of §4.6 have some, and singular values are recorded for one seed, in float32.
+    Only the runs of §4.6 have diagnostics. Singular values are recorded for one seed, in float32.
     """
     path = inside_path(path)
     if not path.is_file():
@@ -178,11 +180,6 @@ def write_inside(diagnostics: Mapping[str, Mapping[str, np.ndarray]], path: Path
 # --------------------------------------------------------------------------------------------------
 # the learning rate of each arm that recorded tuning runs choose, and its recorded seeds
 
-SCORE_COLUMNS = (
-    *("run_id", "task", "arm", "lr", "seed", "status"),
-    *("best_val_accuracy", "chance", "best_val_loss", "chance_loss"),
-)
-
 
 class RecordedLR(NamedTuple):
     """The learning rate chosen for an arm, and the seeds recorded at it: test seeds, else tuning
@@ -210,8 +207,7 @@ def recorded_choices(task: str, scale: str) -> dict[str, RecordedLR]:
 
 @lru_cache(maxsize=64)  # the run_ids of a task's rows take some tenths of a second
 def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
-    rows = pd.read_parquet(path, columns=list(SCORE_COLUMNS), filters=[("task", "==", task)])
-    rows = rows.drop_duplicates("run_id")
+    rows = pd.read_parquet(path, filters=[("task", "==", task)]).drop_duplicates("run_id")
     # chance if the run diverged
     rows["score"] = rows.best_val_accuracy.where(rows.status != "diverged", rows.chance)
     if task in LANGUAGE_TASKS:
@@ -234,7 +230,7 @@ def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
 
 
 def best_lr(rows: pd.DataFrame) -> float:
-    """Return the learning rate with the highest mean score, of equals the smallest.
+    """Return the learning rate with the highest mean score, the smallest of equally good ones.
 
     rows: lr and score of each run. A learning rate with fewer runs than another cannot win.
     """

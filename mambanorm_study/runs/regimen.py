@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.evaluation import Batch, autocast
 from mambanorm_study.runs.result import StoredRun
-from mambanorm_study.runs.store import stored_run
+from mambanorm_study.runs.store import find_run
 from mambanorm_study.tasks import TASKS
 from mambanorm_study.tasks.base import Units
 
@@ -203,13 +203,12 @@ def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path
     if not config.start:
         return
     run, name = source_run("start", config, runs_dir)
-    for field in FUNCTION_FIELDS:
-        stored_value, value = getattr(run.config, field), getattr(config, field)
-        if stored_value != value:
-            raise ValueError(
-                f"{name} has {field}={stored_value!r}, this run {value!r}: "
-                "its weights mean another model"
-            )
+    different = [f for f in FUNCTION_FIELDS if getattr(run.config, f) != getattr(config, f)]
+    if different:
+        raise ValueError(
+            f"{name} differs from this run in {', '.join(different)}: "
+            "its weights mean another model"
+        )
     weights = run.checkpoint
     if run.config.task != config.task:
         weights |= {key: w for key, w in model.state_dict().items() if key.startswith("head.")}
@@ -244,7 +243,7 @@ def source_run(field: str, config: RunConfig, runs_dir: str | Path | None) -> tu
     Raises ValueError if the run does not exist, diverged, or may have seen this run's test rows.
     """
     run_id = getattr(config, field)
-    run = stored_run(run_id, runs_dir)
+    run = find_run(run_id, runs_dir)
     if run is None:
         raise ValueError(
             f"{field}={run_id!r}: the store holds no such run, "

@@ -135,23 +135,25 @@ class StoredRun:
         _check_sum(name, sha256(path), self.manifest, self.path)
         return read(path)
 
-    def row(self) -> dict[str, Any]:
-        """Return the row of the run frame."""
-        return {**config_row(self.config), **self.facts, "checked": True}
-
 
 def config_row(config: RunConfig) -> dict[str, Any]:
     """Return the columns of the run frame that are known before training."""
     arm = Arm.parse(config.arm)
-    names = ("task", "seed", "role", "scale", "lr", "n_layers", "d_model", "model")
     return {
         "run_id": config.run_id,
+        "task": config.task,
         "arm": config.arm,
         "n1": arm.n1,
         "n2": arm.n2,
         "more": arm.further,
         "norm_options": json.dumps(config.norm_options, sort_keys=True),
-        **{name: getattr(config, name) for name in names},
+        "seed": config.seed,
+        "role": config.role,
+        "scale": config.scale,
+        "lr": config.lr,
+        "n_layers": config.n_layers,
+        "d_model": config.d_model,
+        "model": config.model,
     }
 
 
@@ -170,7 +172,21 @@ def read_run(folder: Path) -> StoredRun | None:
     if not folder.exists():
         return None
     try:
-        return _read_checked(folder)
+        manifest = json.loads((folder / MANIFEST).read_bytes())["files"]
+        texts = {}
+        for name in ("config.json", "result.json"):
+            content = (folder / name).read_bytes()
+            _check_sum(name, hashlib.sha256(content).hexdigest(), manifest, folder)
+            texts[name] = content.decode()
+        for name in WRITTEN[2:]:
+            if (folder / name).stat().st_size != manifest[name]["bytes"]:
+                raise ValueError(f"{name} is shorter or longer than it was")
+        config = RunConfig.from_json(texts["config.json"])
+        if config.run_id != folder.name:
+            raise ValueError(
+                f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA"
+            )
+        return StoredRun(folder, config, json.loads(texts["result.json"]), manifest)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         name = Path(error.filename or folder).name
         raise DamagedRun(folder, f"{name} is missing or no file") from error
@@ -178,24 +194,6 @@ def read_run(folder: Path) -> StoredRun | None:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:  # the content is malformed
         raise DamagedRun(folder, error) from error
-
-
-def _read_checked(folder: Path) -> StoredRun:
-    manifest = json.loads((folder / MANIFEST).read_bytes())["files"]
-    texts = {}
-    for name in ("config.json", "result.json"):
-        content = (folder / name).read_bytes()
-        _check_sum(name, hashlib.sha256(content).hexdigest(), manifest, folder)
-        texts[name] = content.decode()
-    for name in WRITTEN[2:]:
-        if (folder / name).stat().st_size != manifest[name]["bytes"]:
-            raise ValueError(f"{name} is shorter or longer than it was")
-    config = RunConfig.from_json(texts["config.json"])
-    if config.run_id != folder.name:
-        raise ValueError(
-            f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA"
-        )
-    return StoredRun(folder, config, json.loads(texts["result.json"]), manifest)
 
 
 def _check_sum(name: str, checksum: str, manifest: dict[str, dict], folder: Path) -> None:

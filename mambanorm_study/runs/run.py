@@ -26,23 +26,9 @@ from mambanorm.operations import scan_backend
 from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs import machine
+from mambanorm_study.runs import machine, regimen
 from mambanorm_study.runs.build import build_model
-from mambanorm_study.runs.evaluation import (
-    Batch,
-    accuracy,
-    autocast,
-    errors,
-    predict,
-    to_device,
-)
-from mambanorm_study.runs.regimen import (
-    load_start_weights,
-    load_teacher,
-    loss_parts,
-    micro_batches,
-    mix_rows,
-)
+from mambanorm_study.runs.evaluation import Batch, accuracy, autocast, errors, predict, to_device
 from mambanorm_study.runs.result import RunResult
 from mambanorm_study.runs.training_state import Checkpoint, TrainingState
 from mambanorm_study.tasks import Shape, TaskData, load_task
@@ -69,7 +55,7 @@ def train(
 
     Uses `config.threads` threads and torch's default settings, whatever the caller has set. Raises
     ValueError for a config that cannot be run (unknown task, norm that does not fit, a batch larger
-    than the data, more threads than there are), TypeError for anything but a RunConfig. Never
+    than the data, more threads than the machine has), TypeError for anything but a RunConfig. Never
     raises for divergence.
     """
     check_kind("config", config, RunConfig, "base_config")
@@ -79,10 +65,12 @@ def train(
         data = load_task(config.task, config.scale, config.seed)
         rows_used = check_data(config, data)
         model = build_model(config, data)
-        load_start_weights(model, config, runs_dir)
-        teacher = load_teacher(config, lambda other: build_model(other, data).to(device), runs_dir)
+        regimen.load_start_weights(model, config, runs_dir)
+        teacher = regimen.load_teacher(
+            config, lambda other: build_model(other, data).to(device), runs_dir
+        )
         by_loss = data.units is not None or data.per_position
-        state = TrainingState.before_training(model.to(device), config, by_loss)
+        state = TrainingState(model.to(device), config, by_loss)
         checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config.run_id, state)
         checkpoint.load()
         if not state.curve:
@@ -91,12 +79,13 @@ def train(
         diverged_batch = None
         # a run that stopped early may be continued from its last checkpoint
         if not is_out_of_patience(state, config):
-            recording = state.log.recording_outputs
             diverged_batch = fit(
                 model,
                 state.optimizer,
                 batches_left(config, data, rows_used, device, state),
-                partial(loss_parts, config, teacher, data.units, recording),
+                partial(
+                    regimen.loss_parts, config, teacher, data.units, state.log.recording_outputs
+                ),
                 lr_of=partial(
                     learning_rate,
                     lr=config.lr,
@@ -235,9 +224,9 @@ def nonfinite_site(model: nn.Module, batch: Batch, config: RunConfig, step: int)
     Sites come in the order of computation: the forward pass, then the gradients backward.
     """
     inputs, lengths, _ = batch
-    inputs, _ = mix_rows(*batch, config, step)
+    inputs, _ = regimen.mix_rows(*batch, config, step)
     model.train()
-    for part in micro_batches(len(inputs), config.micro_batch):
+    for part in regimen.micro_batches(len(inputs), config.micro_batch):
         with record_sites(model) as recorded, autocast(config, inputs.device):
             logits = model(inputs[part], None if lengths is None else lengths[part])
         site = recorded.first_nonfinite()

@@ -40,6 +40,7 @@ from mambanorm_study.runs.result import (
     DamagedRun,
     RunResult,
     StoredRun,
+    config_row,
     read_run,
 )
 
@@ -86,17 +87,13 @@ def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
 # reading
 
 
-def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRun | None:
-    """Return the stored run of a config, or None.
+def find_run(run: RunConfig | str, directory: str | Path | None = None) -> StoredRun | None:
+    """Return the stored run with this config or run_id, or None.
 
     A run of an older SCHEMA, or one whose config was edited, does not count. A damaged run gives a
     warning and None. Raises PermissionError if this user cannot read the run.
     """
-    return stored_run(config.run_id, directory)
-
-
-def stored_run(run_id: str, directory: str | Path | None = None) -> StoredRun | None:
-    """Return the stored run with this id, or None, as `find_run` does."""
+    run_id = run if isinstance(run, str) else run.run_id
     return _read_runs(runs_dir(directory), [run_id]).get(run_id)
 
 
@@ -106,7 +103,7 @@ def load_runs(
     configs: Iterable[RunConfig] | None = None,
     scale: str | None = None,
 ) -> pd.DataFrame:
-    """Return the run frame: one row for each stored run, with the columns COLUMNS.
+    """Return the run frame: one row per stored run, with the columns COLUMNS.
 
     configs: only the runs of these configs, in their order. scale: only the runs of this scale.
 
@@ -117,7 +114,8 @@ def load_runs(
     store = runs_dir(directory)
     run_ids = _run_ids(store) if configs is None else [c.run_id for c in unique(configs)]
     runs = _read_runs(store, run_ids, skip=(DamagedRun, PermissionError))
-    frame = pd.DataFrame([run.row() for run in runs.values()]).reindex(columns=COLUMNS)
+    rows = [{**config_row(run.config), **run.facts, "checked": True} for run in runs.values()]
+    frame = pd.DataFrame(rows).reindex(columns=COLUMNS)
     return frame if scale is None else frame[frame.scale == scale].reset_index(drop=True)
 
 
@@ -150,9 +148,7 @@ def _read_runs(
 
 def _run_ids(store: Path) -> list[str]:
     """Return the sorted ids of all runs. Unfinished and damaged folders have a dot in the name."""
-    if not store.is_dir():
-        return []
-    return sorted(path.name for path in store.iterdir() if "." not in path.name and path.is_dir())
+    return sorted(path.name for path in store.glob("*") if "." not in path.name and path.is_dir())
 
 
 def check_runs(directory: str | Path | None = None) -> dict[str, str]:
@@ -183,7 +179,7 @@ def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
     store = runs_dir(directory)
     make_folder(store)
     folder = store / result.config.run_id
-    if stored_run(folder.name, store) is None:
+    if find_run(folder.name, store) is None:
         _store(result, folder)
     shutil.rmtree(resume_dir(result.config, store), ignore_errors=True)
     return folder
@@ -198,14 +194,14 @@ def _store(result: RunResult, folder: Path) -> None:
         _write(result, temporary)
         for path in (*temporary.iterdir(), temporary):
             to_disk(path)
-        if folder.exists() and stored_run(folder.name, store) is None:
+        if folder.exists() and find_run(folder.name, store) is None:
             folder.rename(folder.with_name(f"{folder.name}.damaged-{mark[:8]}"))
         temporary.rename(folder)
         to_disk(store)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         # another process may have stored the same run in the meantime
-        if isinstance(error, OSError) and folder.exists() and stored_run(folder.name, store):
+        if isinstance(error, OSError) and folder.exists() and find_run(folder.name, store):
             return
         raise
 
@@ -229,7 +225,7 @@ def _write(result: RunResult, folder: Path) -> None:
 def tidy(directory: str | Path | None = None) -> None:
     """Delete unfinished copies and checkpoints of runs that are stored.
 
-    Those of runs that are not stored, or are damaged, stay: another process may train them.
+    Files of other runs, also of damaged ones, stay, because another process may train these runs.
     """
     store = runs_dir(directory)
     for path in [*store.glob(f"{UNFINISHED}*"), *store.glob(f"{RESUME}*")]:

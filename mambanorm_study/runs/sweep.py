@@ -1,8 +1,9 @@
 """Trains many runs on Dask: skips stored runs and survives a worker that dies.
 
 The engine is Dask distributed: a local cluster by default, any scheduler by its address, and this
-process with `workers=0` for debugging. Several sweeps may share one store: each run is claimed
-before it is trained (runs/worker.py), and a sweep waits last for runs that other processes train.
+process with `workers=0` for debugging. Several sweeps may share one store: each run is locked
+before it is trained (runs/worker.py), and a sweep ends when the runs that other processes train
+have ended, too.
 
 runs/cluster.py starts the workers, runs/worker.py is what each of them does.
 """
@@ -24,7 +25,7 @@ from mambanorm_study.basics.extensions import load_imports
 from mambanorm_study.basics.settings import check_source
 from mambanorm_study.basics.text import plural
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.cluster import check_workers, open_client
+from mambanorm_study.runs.cluster import open_client
 from mambanorm_study.runs.grid import relative_cost, unique
 from mambanorm_study.runs.recorded_results import describe_recorded, recorded_ids, recorded_runs
 from mambanorm_study.runs.result import config_row
@@ -47,8 +48,8 @@ def sweep(
 ) -> pd.DataFrame:
     """Train the runs that the store lacks. Return the run frame of all configs, in their order.
 
-    source: "trained" trains; "recorded" only reads the recorded results; "auto" reads what is
-    recorded and trains the rest; None = the environment's, else "auto".
+    source: "trained" trains; "recorded" only reads the recorded results; "auto" reads the recorded
+    runs and trains the others; None = the environment's, else "auto".
 
     A run that could not be trained, or is not in the store after its training, has status "failed"
     and the reason in `error`. It is not stored, so the next sweep tries it again.
@@ -63,7 +64,6 @@ def sweep(
         raise ValueError("configs is empty, there is nothing to train: grid makes a list of them")
     for config in configs:
         check_task(config.task)
-    check_workers(workers)
     source = check_source(source)
     recorded = set() if source == "trained" else recorded_ids(config.scale for config in configs)
     to_read = [c for c in configs if source == "recorded" or c.run_id in recorded]
@@ -93,7 +93,6 @@ def _train_missing(
     todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
     if not todo:
         return {}
-    store = check_store(runs_dir)
     errors: dict[str, str] = {}
     progress_bar = tqdm(
         total=sum(map(relative_cost, todo)),
@@ -103,6 +102,7 @@ def _train_missing(
         disable=not progress,
     )
     with open_client(client, scheduler, workers, todo) as engine, progress_bar as bar:
+        store = check_store(runs_dir)
         for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
             if outcome.full:
                 raise OSError(
@@ -145,14 +145,15 @@ def _frame_with_failures(
 def _run_waves(
     todo: list[RunConfig], client: Client | None, store: Path
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Yield each run when it has ended, in waves: first the runs that use no other run of the list.
+    """Yield each run and its outcome when the run has ended.
 
-    The last runs of a wave are those that other processes train.
+    A run comes after the runs of the list that it names as `teacher` or `start`. Of runs that do
+    not depend on each other, those that other processes train come last.
     """
     while todo:
         ids = {config.run_id for config in todo}
         wave = [config for config in todo if not ids & {config.teacher, config.start}]
-        todo = [config for config in todo if config not in wave]
+        todo = [config for config in todo if ids & {config.teacher, config.start}]
         held, stored = [], []
         for config, outcome in _run_all(wave, client, store, wait=False):
             if outcome.held:
@@ -187,9 +188,8 @@ def _run_all(
             raise CancelledError
         futures = {}
         for config in todo:
-            arguments = (config.to_json(), str(store), imports, wait)
-            # a unique key, because another sweep may send the same run to this scheduler
-            future = client.submit(run_one, *arguments, key=f"run-{uuid.uuid4().hex}")
+            key = f"run-{uuid.uuid4().hex}"  # another sweep may send the same run to the scheduler
+            future = client.submit(run_one, config.to_json(), str(store), imports, wait, key=key)
             futures[future] = config
         for future in as_completed(futures):
             is_lost = future.status == "error"  # such as KilledWorker

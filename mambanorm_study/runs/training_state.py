@@ -1,6 +1,6 @@
 """The state of a run while it trains, and the checkpoint that saves it.
 
-runs/run.py lists the callbacks of a run; runs/weight_log.py has the one that records the weights.
+runs/run.py calls both after each step; runs/weight_log.py records the weights.
 """
 
 import hashlib
@@ -8,9 +8,9 @@ import io
 import math
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,32 +52,27 @@ class Best:
         self.worse_evaluations = 0
 
 
-@dataclass
 class TrainingState:
     """Everything that changes during a run: the content of a checkpoint.
 
     averaged: exponential moving average of the weights over the steps (S2, §IV.C.3), None without.
     w̄ = w after the first step, then w̄ ← ema·w̄ + (1 − ema)·w; buffers, such as BN's running
     statistics, are copied from the model.
-    curve: a row for each step. tokens: positions that the blocks have seen, without padding.
+    curve: one row per step. tokens: positions that the blocks have processed, without padding.
+    by_loss: the best evaluation is the one with the lowest loss (`Best`).
     """
 
-    model: nn.Module
-    averaged: AveragedModel | None
-    optimizer: torch.optim.Optimizer
-    best: Best
-    log: WeightLog
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    tokens: int = 0
-    start: float = field(default_factory=time.perf_counter)
-
-    @classmethod
-    def before_training(cls, model: nn.Module, config: RunConfig, by_loss: bool) -> Self:
-        """Return the state of a run before its first step."""
-        averaged = None
+    def __init__(self, model: nn.Module, config: RunConfig, by_loss: bool = False):
+        self.model = model
+        self.averaged = None
         if config.ema:
-            averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
-        return cls(model, averaged, optimizer_of(model, config), Best(by_loss), WeightLog(model))
+            self.averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+        self.optimizer = optimizer_of(model, config)
+        self.best = Best(by_loss)
+        self.log = WeightLog(model)
+        self.curve: list[dict[str, Any]] = []
+        self.tokens = 0
+        self.start = time.perf_counter()
 
     @property
     def evaluated_model(self) -> nn.Module:

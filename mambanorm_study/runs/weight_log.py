@@ -1,12 +1,13 @@
 """Records a model's weights during training, for Figure 10 and Appendix B.
 
-σ_i are singular values. A snapshot is made at each evaluation. The ring holds the last steps.
+A snapshot of all blocks is made at each evaluation. A ring buffer, `ring`, holds the last steps.
+Symbols: σ_1 ≥ σ_2 ≥ … are the singular values of a weight matrix.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ BLOCK_PARTS = {
     "out_proj": ("out_proj.weight",),
 }
 
-# The four parts of other kinds of blocks.
+# The four parts of each kind of block.
 PARTS: dict[type[nn.Module], dict[str, tuple[str, ...]]] = {
     # Δ, B and C of a Mamba-2 block come from in_proj
     Mamba2Block: {**BLOCK_PARTS, "SSM": ("dt_bias", "A_log", "D")},
@@ -46,6 +47,7 @@ PARTS: dict[type[nn.Module], dict[str, tuple[str, ...]]] = {
         "feed_forward out": ("feed_forward.2.weight", "feed_forward.2.bias"),
         "out_proj": ("attention.out_proj.weight", "attention.out_proj.bias"),
     },
+    Block: BLOCK_PARTS,
 }
 
 
@@ -59,14 +61,15 @@ def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
 
 
 def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the recorded spectra of out_proj, of snapshots and ring: steps (T,) and singular
-    values (T, layers, k).
+    """Return all recorded spectra of out_proj: steps (T,) and singular values (T, layers, k).
+
+    arrays: `WeightLog.arrays()` or a stored run's diagnostics, with snapshots and ring.
     """
-    steps, sigma = arrays["step"], arrays["singular_values"]
-    if "ring_step" in arrays:
-        steps = np.concatenate([steps, arrays["ring_step"]])
-        sigma = np.concatenate([sigma, arrays["ring_singular_values"]])
-    steps, first = np.unique(steps, return_index=True)
+    prefixes = ("", "ring_") if "ring_step" in arrays else ("",)
+    sigma = np.concatenate([arrays[f"{prefix}singular_values"] for prefix in prefixes])
+    steps, first = np.unique(
+        np.concatenate([arrays[f"{prefix}step"] for prefix in prefixes]), return_index=True
+    )
     return steps, sigma[first]
 
 
@@ -91,30 +94,15 @@ def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
 
 def part_norms(block: Block) -> list[float]:
     """Return the L2 norms of the four parts of a block, each over all its weights (Appendix B)."""
-    special = (parts for kind, parts in PARTS.items() if isinstance(block, kind))
-    parts = next(special, BLOCK_PARTS)
-    parameters = dict(block.named_parameters())
+    parts = next(parts for kind, parts in PARTS.items() if isinstance(block, kind))
     return [
-        float(torch.stack([parameters[name].detach().norm() for name in names]).norm())
+        float(torch.stack([block.get_parameter(name).detach().norm() for name in names]).norm())
         for names in parts.values()
     ]
 
 
-def mixtures_of(blocks: Iterable[Block]) -> dict[str, Tensor]:
-    """Return NormVary's weights of the means and variances at N1 and N2 by depth as `mixture`,
-    (norms, 2, members). Return {} for blocks without NormVary.
-    """
-    mixtures = [
-        torch.stack(norm.mixture()).detach().cpu()
-        for block in blocks
-        for norm in (block.n1, block.n2)
-        if isinstance(norm, NormVary)
-    ]
-    return {"mixture": torch.stack(mixtures)} if mixtures else {}
-
-
 class WeightLog:
-    """Records snapshots of the weights during a run, and the last steps in a ring buffer.
+    """Records snapshots of the weights during a run, and the last steps in `ring`.
 
     The ring shows the steps before a failure: the weights of out_proj after each step (Figure 10)
     and the size of the blocks' outputs in its forward pass (Figure 9).
@@ -130,8 +118,8 @@ class WeightLog:
     def recording_outputs(self) -> Iterator[None]:
         """Record the largest ‖y‖₂ over the tokens of every block's output y inside the `with`.
 
-        Only the last forward pass is kept, such as that of the last micro-batch. Padding counts as
-        tokens. A token that is not finite counts as infinite. Nothing here synchronizes the device.
+        Only the last forward pass is kept, such as the pass of the last micro-batch. Padding counts
+        as tokens. A token that is not finite counts as infinite. Does not synchronize the device.
         """
         norms: dict[nn.Module, Tensor] = {}
 
@@ -139,12 +127,10 @@ class WeightLog:
             # float64, where squares do not overflow
             norms[block] = torch.linalg.vector_norm(output.detach(), dim=-1, dtype=torch.float64)
 
-        hooks = [block.register_forward_hook(record) for block in self.blocks]
-        try:
+        with ExitStack() as hooks:
+            for block in self.blocks:
+                hooks.enter_context(block.register_forward_hook(record))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
         self.outputs = torch.stack(
             [norms[block].nan_to_num_(math.inf, math.inf).amax() for block in self.blocks]
         )
@@ -155,17 +141,22 @@ class WeightLog:
         self.ring.append((step, weights, self.outputs))
 
     def snapshot(self, step: int) -> None:
-        """Append spectra, part norms and mixture weights at this step."""
+        """Append the spectra and part norms at this step, and the weights of each NormVary."""
         sigma = spectra([block.out_proj.weight for block in self.blocks])
-        norms = [part_norms(block) for block in self.blocks]
-        self.snapshots.append(
-            {
-                "step": torch.tensor(step),
-                "singular_values": torch.from_numpy(sigma),
-                "part_norms": torch.tensor(norms, dtype=torch.float64),
-                **mixtures_of(self.blocks),
-            }
-        )
+        snapshot = {
+            "step": torch.tensor(step),
+            "singular_values": torch.from_numpy(sigma),
+            "part_norms": torch.tensor(list(map(part_norms, self.blocks)), dtype=torch.float64),
+        }
+        mixtures = [
+            torch.stack(norm.mixture()).detach().cpu()
+            for block in self.blocks
+            for norm in (block.n1, block.n2)
+            if isinstance(norm, NormVary)
+        ]
+        if mixtures:
+            snapshot["mixture"] = torch.stack(mixtures)
+        self.snapshots.append(snapshot)
 
     def state_dict(self) -> dict[str, Any]:
         """Return snapshots and ring, for a checkpoint."""
@@ -196,7 +187,7 @@ class WeightLog:
 
 
 def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
-    """Return how far NormVary's weights moved from 1/5: a row for each task and norm, by depth.
+    """Return how far NormVary's weights moved from 1/5: one row per task and norm, by depth.
 
     runs: (task, seed) → run with a mixture. Columns: mean_weights and var_weights, the largest
     change at the last snapshot over the seeds; largest, the larger of the two; reach, the change of
@@ -206,11 +197,18 @@ def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
     rows = []
     for (task, _), run in runs.items():
         moves = np.abs(run.diagnostics["mixture"][-1] - 0.2).max(axis=-1)  # (norms, 2)
-        travel = float(run.curves.lr.sum())
-        reach = 1 / (1 + 4 * np.exp(-2 * travel)) - 0.2
+        reach = 1 / (1 + 4 * np.exp(-2 * run.curves.lr.sum())) - 0.2
         for depth, (mean, var) in enumerate(moves, start=1):
-            values = {"mean_weights": mean, "var_weights": var, "largest": max(mean, var)}
-            rows.append({"task": task, "norm": depth, **values, "reach": reach})
+            rows.append(
+                {
+                    "task": task,
+                    "norm": depth,
+                    "mean_weights": mean,
+                    "var_weights": var,
+                    "largest": max(mean, var),
+                    "reach": reach,
+                }
+            )
     return pd.DataFrame(rows).groupby(["task", "norm"], sort=False).max().reset_index()
 
 
@@ -220,7 +218,7 @@ def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
 
 @torch.no_grad()
 def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.DataFrame:
-    """Return a row for each selector and class: block, depth, label, w0 and sd.
+    """Return one row per selector and class: block, depth, label, w0 and sd.
 
     block is the selector's name; w0 and sd are mean and standard deviation over the tokens of the
     first `rows` rows, without padding. The model is evaluated in eval mode and then restored.
@@ -235,8 +233,8 @@ def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.Data
         w0 = weights[..., 0].double().cpu()  # (B, L)
         n_tokens = torch.full_like(labels, w0.shape[1]) if lengths is None else lengths
         is_token = torch.arange(w0.shape[1]) < n_tokens[:, None]
-        labels_of = labels[:, None].expand_as(w0)
-        tokens = pd.DataFrame({"label": labels_of[is_token].numpy(), "w0": w0[is_token].numpy()})
+        row, _ = is_token.nonzero(as_tuple=True)
+        tokens = pd.DataFrame({"label": labels[row].numpy(), "w0": w0[is_token].numpy()})
         table = tokens.groupby("label").w0.agg(w0="mean", sd="std").reset_index()
         tables.append(table.assign(block=name, depth=depth))
     return pd.concat(tables, ignore_index=True)[["block", "depth", "label", "w0", "sd"]]

@@ -57,8 +57,8 @@ def run_one(
     except Exception as error:  # the other runs of the sweep go on
         if os.environ.get("MAMBANORM_DEBUG"):
             traceback.print_exc(file=sys.stderr)
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        return Outcome(text, full=getattr(error, "errno", None) in DISK_FULL)
+        one_line = " ".join(f"{type(error).__name__}: {error}".split())
+        return Outcome(one_line, full=getattr(error, "errno", None) in DISK_FULL)
     return Outcome()
 
 

@@ -16,7 +16,7 @@ from mambanorm_study.runs.evaluation import accuracy
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.regimen import Targets, loss_of, mix_rows
 from mambanorm_study.runs.run import is_out_of_patience, train
-from mambanorm_study.runs.store import save_run, stored_run
+from mambanorm_study.runs.store import find_run, save_run
 from mambanorm_study.runs.training_state import Best, TrainingState
 from mambanorm_study.tasks import load_task
 
@@ -178,8 +178,9 @@ def _keep(kept):
 
 
 def test_patience_counts_evaluations_not_steps():
-    model, config = torch.nn.Linear(1, 1), DIGITS.but(patience=2)
-    state = TrainingState(model, None, None, Best(), None)
+    config = DIGITS.but(patience=2)
+    model = build_model(config, load_task("digits", "smoke", 0))
+    state = TrainingState(model, config)
     stops = []
     for step in range(2, 9, 2):  # the evaluations of eight steps
         accuracy = 0.5 if step == 2 else 0.4
@@ -194,7 +195,7 @@ def test_patience_counts_evaluations_not_steps():
 
 def test_fine_tuning_begins_with_the_runs_weights_and_phase_1_changes_the_head_only(store):
     config = DIGITS.but(start=DIGITS.run_id, head_steps=2)
-    before = stored_run(DIGITS.run_id, store).checkpoint
+    before = find_run(DIGITS.run_id, store).checkpoint
     seen = {}
     train(config, on_step=_keep(seen), runs_dir=store)
     for step, same in ((1, True), (2, True), (3, False), (4, False)):
@@ -223,7 +224,7 @@ def test_the_page_on_training_has_every_field_of_the_regimen_and_tells_start_fro
 def test_phase_1_leaves_running_statistics_alone_and_phase_2_learns_only_what_learns(tmp_path):
     first = base_config("digits", "smoke", arm="BN>SSM>NormVary-fixed")
     save_run(train(first), tmp_path)
-    before, seen = stored_run(first.run_id, tmp_path).checkpoint, {}
+    before, seen = find_run(first.run_id, tmp_path).checkpoint, {}
     train(first.but(start=first.run_id, head_steps=2), on_step=_keep(seen), runs_dir=tmp_path)
     assert all(
         torch.equal(before[name], value)

@@ -399,7 +399,7 @@ def test_the_ring_keeps_the_largest_token_of_every_block_in_the_training_pass(co
         expected.append([max(tokens) for tokens in norms])
         return loss_parts(config, teacher, units, recording, model, batch, step)
 
-    monkeypatch.setattr("mambanorm_study.runs.run.loss_parts", spy)
+    monkeypatch.setattr("mambanorm_study.runs.regimen.loss_parts", spy)
     result = train(config)
     arrays = result.diagnostics
     assert list(arrays["ring_step"]) == list(range(max(result.steps - 7, 1), result.steps + 1))

@@ -16,7 +16,7 @@ from mambanorm.norms import NORMS
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import base_config, grid
 from mambanorm_study.runs.presets import PAPER
-from mambanorm_study.runs.result import MANIFEST, read_run
+from mambanorm_study.runs.result import MANIFEST, config_row, read_run
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import COLUMNS, check_runs, load_runs, missing_runs, save_run
 from mambanorm_study.tasks import TASKS
@@ -86,7 +86,9 @@ def runs(template, store):
 def frame_of(store):
     """Return the run frame of a store, read run by run."""
     names = sorted(path.name for path in store.iterdir() if "." not in path.name)
-    return pd.DataFrame([read_run(store / name).row() for name in names]).reindex(columns=COLUMNS)
+    runs = [read_run(store / name) for name in names]
+    rows = [{**config_row(run.config), **run.facts, "checked": True} for run in runs]
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 
 def any_run(store, at=0):

@@ -235,9 +235,9 @@ def test_the_traceback_of_a_failing_run_is_shown_to_those_who_ask(capfd, store, 
 def test_what_makes_no_sense_is_told_before_anything_is_trained(store, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_module, "train", lambda *_, **__: pytest.fail("trained for nothing"))
     (tmp_path / "file").write_text("in the way")
-    for place, error in ((tmp_path / "file", ValueError), (tmp_path / "file" / "below", OSError)):
-        with pytest.raises(error, match="file"):
-            sweep([smoke()], workers=0, progress=False, runs_dir=place)
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match="file"):
+            sweep([smoke()], workers=0, progress=False, runs_dir=path)
     with pytest.raises(ValueError, match="unknown task"):
         sweep([smoke(), base_config("digots", "smoke")], progress=False)
     with pytest.raises(ValueError, match="workers must be"):
