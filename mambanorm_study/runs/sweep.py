@@ -93,6 +93,7 @@ def _train_missing(
     todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
     if not todo:
         return {}
+    store = check_store(runs_dir)
     errors: dict[str, str] = {}
     progress_bar = tqdm(
         total=sum(map(relative_cost, todo)),
@@ -102,7 +103,6 @@ def _train_missing(
         disable=not progress,
     )
     with open_client(client, scheduler, workers, todo) as engine, progress_bar as bar:
-        store = check_store(runs_dir)
         for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
             if outcome.full:
                 raise OSError(

@@ -125,7 +125,7 @@ def test_the_gradient_of_distillation_is_the_difference_of_the_softened_outputs(
 
 def test_the_average_follows_its_recursion():
     model = build_model(DIGITS, load_task("digits", "smoke", 0))
-    state = TrainingState.before_training(model, DIGITS.but(ema=0.9), by_loss=False)
+    state = TrainingState(model, DIGITS.but(ema=0.9))
     weight, expected, rng = model.head.weight, None, np.random.default_rng(0)
     for _ in range(5):
         with torch.no_grad():
@@ -135,7 +135,7 @@ def test_the_average_follows_its_recursion():
         expected = now.clone() if expected is None else 0.9 * expected + 0.1 * now
         averaged = state.evaluated_model.head.weight.double()
         torch.testing.assert_close(averaged, expected, rtol=1e-5, atol=1e-6)
-    assert TrainingState.before_training(model, DIGITS, by_loss=False).evaluated_model is model
+    assert TrainingState(model, DIGITS).evaluated_model is model
 
 
 def test_the_averaged_weights_are_what_is_tested():

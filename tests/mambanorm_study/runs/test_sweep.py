@@ -240,9 +240,9 @@ def test_what_makes_no_sense_is_told_before_anything_is_trained(store, tmp_path,
             sweep([smoke()], workers=0, progress=False, runs_dir=path)
     with pytest.raises(ValueError, match="unknown task"):
         sweep([smoke(), base_config("digots", "smoke")], progress=False)
+    assert not store.exists()
     with pytest.raises(ValueError, match="workers must be"):
         sweep([smoke()], workers=-1, progress=False)
-    assert not store.exists()
 
 
 DYING = """
