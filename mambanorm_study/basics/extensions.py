@@ -82,7 +82,6 @@ def _import(file: str) -> str:
         _IMPORTED.pop(file, None)
         sys.modules.pop(name, None)
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [f", line {frame.lineno}" for frame in frames if frame.filename == file]
-        line = lines[-1] if lines else ""
+        line = next((f", line {f.lineno}" for f in reversed(frames) if f.filename == file), "")
         raise ImportFailed(f"--import {file}{line}: {type(error).__name__}: {error}") from error
     return _IMPORTED[file]

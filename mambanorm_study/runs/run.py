@@ -69,8 +69,9 @@ def train(
         teacher = regimen.load_teacher(
             config, lambda other: build_model(other, data).to(device), runs_dir
         )
-        by_loss = data.units is not None or data.per_position
-        state = TrainingState(model.to(device), config, by_loss)
+        state = TrainingState(
+            model.to(device), config, by_loss=data.units is not None or data.per_position
+        )
         checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config.run_id, state)
         checkpoint.load()
         if not state.curve:
@@ -108,9 +109,11 @@ def _test(
     memory: machine.PeakMemory,
 ) -> RunResult:
     """Test the best weights of a run that has ended, and return its result."""
-    site = None
-    if diverged_batch is not None:
-        site = nonfinite_site(state.model, diverged_batch, config, len(state.curve))
+    site = (
+        None
+        if diverged_batch is None
+        else nonfinite_site(state.model, diverged_batch, config, len(state.curve))
+    )
     wall_s = state.seconds
     model = state.evaluated_model
     if state.best.weights is not None:

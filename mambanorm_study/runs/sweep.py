@@ -138,8 +138,8 @@ def _frame_with_failures(
             )
     if not failed:
         return done
-    frame = pd.concat([done.astype(object), pd.DataFrame(failed, dtype=object)])
-    return frame.reindex(columns=COLUMNS)
+    frames = [done.astype(object), pd.DataFrame(failed, dtype=object)]
+    return pd.concat(frames).reindex(columns=COLUMNS)
 
 
 def _run_waves(
