@@ -26,7 +26,7 @@ def known_runs(
 
 
 class TrainedRuns(NamedTuple):
-    """What `train_needed` returns: known runs, rows of failed runs, configs of all needed runs."""
+    """Result of `train_needed`: known runs, rows of failed runs, configs of all needed runs."""
 
     known: pd.DataFrame
     failed: pd.DataFrame

@@ -250,9 +250,9 @@ def grid_at_recorded_lr(
 ) -> list[RunConfig]:
     """Return `grid`, with each recorded arm at its recorded learning rate if runs are to be read.
 
-    source: "trained" gives the plain grid; None = the environment's. seeds: None = those that all
-    recorded arms share, else those of most arms of the task. Arms that are not recorded are left
-    out of a task with recorded arms, unless `whole`.
+    source: "trained" gives the plain grid; None = the environment's. seeds: None = the seeds that
+    all these arms are recorded on, or if there is none, the seeds of most recorded arms of the
+    task. If a task has recorded arms, arms that are not recorded are left out, unless `whole`.
     """
     if check_source(source) == "trained":
         return grid(arms, tasks, scale=scale, seeds=seeds)
@@ -262,10 +262,10 @@ def grid_at_recorded_lr(
         chosen = {name: recorded_arms[name] for name in map(str, arms) if name in recorded_arms}
         task_seeds = seeds
         if seeds is None and recorded_arms:
-            shared = [set(choice.seeds) for choice in chosen.values()]
             counts = Counter(choice.seeds for choice in recorded_arms.values())
             most_common = max(counts, key=lambda seeds: (counts[seeds], len(seeds)))
-            task_seeds = (shared and sorted(set.intersection(*shared))) or most_common
+            seed_sets = [set(choice.seeds) for choice in chosen.values()] or [set()]
+            task_seeds = sorted(set.intersection(*seed_sets)) or most_common
         task_arms = arms if whole or not chosen else list(chosen)
         for config in grid(task_arms, [task], scale=scale, seeds=task_seeds):
             choice = chosen.get(config.arm)

@@ -138,8 +138,9 @@ def _frame_with_failures(
             )
     if not failed:
         return done
-    frames = [done.astype(object), pd.DataFrame(failed, dtype=object)]
-    return pd.concat(frames).reindex(columns=COLUMNS)
+    return pd.concat([done.astype(object), pd.DataFrame(failed, dtype=object)]).reindex(
+        columns=COLUMNS
+    )
 
 
 def _run_waves(
