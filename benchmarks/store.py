@@ -128,7 +128,6 @@ def measure(store: Path, seeds: int) -> list[dict]:
         load_runs(store)
 
     add("load_runs()", lambda: load_runs(store))
-    add(f"load_runs(task={TASKS[0]!r})", lambda: load_runs(store, task=TASKS[0]))
     add("load_runs(), one run changed", load_after_a_change)
     sweep = ("sweep", "--grid", "grid", "--tasks", ",".join(TASKS), "--seeds", f"0-{seeds - 1}")
     for words in (("runs",), ("study", "--dry-run"), ("verdicts", "--dry-run"), sweep):

@@ -36,7 +36,7 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names, check_task, grid, unique
 from mambanorm_study.runs.needed_runs import known_runs, train_needed
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.runs.recorded_lr import recorded_lr
+from mambanorm_study.runs.recorded_results import recorded_lr
 from mambanorm_study.tables.experiments import ladder_runs
 from mambanorm_study.tables.norm_catalog import costs_of
 from mambanorm_study.tables.scores import of_test_seeds

@@ -1,25 +1,23 @@
-"""`RunConfig`: the flat config of a run. Each field states its default and what it may be.
+"""`RunConfig`: the flat config of a run. Each field states its default and its allowed values.
 
-To add a field, add its line to RunConfig with `since`. While the field has its default it is not
-part of the run_id, so stored runs keep theirs. runs/grid.py makes configs from a task, a scale,
-arms and seeds.
+To add a field, add its line to RunConfig with `since`. Its default is not part of the run_id, so
+stored runs keep their ids. runs/grid.py makes configs from a task, a scale, arms and seeds.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
-import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property, partial
+from math import inf
+from typing import Any, Self
 
 from mambanorm.arms import Arm
 from mambanorm.errors import WORD, brief, unknown
 from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.models.parts import POSITIONAL
-from mambanorm.norms import NORMS, norm_name
+from mambanorm.norms import norm_name
+from mambanorm_study.basics.checks import check_whole
 from mambanorm_study.basics.fields import (
     checked,
     choice,
@@ -28,34 +26,26 @@ from mambanorm_study.basics.fields import (
     number,
     options,
     several,
+    share,
     text,
 )
 from mambanorm_study.basics.settings import SCALES
 from mambanorm_study.models import MODELS
 from mambanorm_study.models.transformer import NORM_POSITIONS
 
-# Version number, part of every run_id. Raise it by 1 when the same config gives other results; the
-# golden test (tests/mambanorm_study/runs/test_run.py) notices.
+# Version number, part of every run_id. Raise it by 1 when the same config gives different results;
+# the golden test (tests/mambanorm_study/runs/test_run.py) notices.
 SCHEMA = 1
-
-DEVICES = ("auto", "cpu", "cuda", "mps", "cuda:1")
 
 
 def check_seed(seed: Any) -> int:
     """Return a seed as an int. Raise ValueError unless it is a whole number from 0 to 2³² − 1."""
-    if isinstance(seed, bool) or not hasattr(type(seed), "__index__") or not 0 <= seed < 2**32:
-        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {brief(seed)}")
-    return operator.index(seed)
+    return check_whole("a seed", seed, 0, 2**32 - 1)
 
 
-def norm(default: str = "None", *, since: str = "") -> Any:
-    """Return a field with the name of a norm."""
-    return checked(default, keep=norm_name, choices=NORMS, since=since)
-
-
-def run_id_field(*, since: str) -> Any:
-    """Return a field with the run_id of a stored run, "" for none."""
-    return text("", "the run_id of a stored run, 16 digits of 0…f", "([0-9a-f]{16})?", since=since)
+# Fields for the name of a norm, and for the run_id of a stored run ("" for none).
+norm_field = partial(checked, "None", keep=norm_name)
+run_id_field = partial(text, "", "the run_id of a stored run, 16 digits of 0…f", "([0-9a-f]{16})?")
 
 
 @dataclass(frozen=True)
@@ -63,7 +53,8 @@ class RunConfig:
     """The config of one run. Raises ValueError for an unknown or impossible value."""
 
     task: str = text("digits", "the name of one: a word such as 'digits'", WORD)
-    arm: str = checked("RMSN>SSM>None", choices=NORMS)  # the original Mamba (§4.5)
+    # the original Mamba (§4.5)
+    arm: str = checked("RMSN>SSM>None", keep=lambda arm: str(Arm.parse(arm)))
     scale: str = choice("quick", SCALES)
     # decides the initial weights, the batch order and, on the small tasks, the split
     seed: int = checked(0, keep=check_seed)
@@ -76,14 +67,14 @@ class RunConfig:
     norm_options: Mapping[str, Any] = checked(
         {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, dict), options
     )
-    stem_norm: str = norm()  # off, so that the arm names every norm (I6)
-    final_norm: str = norm()
+    stem_norm: str = norm_field()  # off, so that the arm names every norm (I6)
+    final_norm: str = norm_field()
     lr: float = number(4e-3)
     weight_decay: float = number(0.01)
     optimizer: str = choice("adamw", OPTIMIZERS, since="2026-11-22")
     betas: tuple[float, float] = several(  # AdamW's β₁ and β₂; PyTorch's defaults
         (0.9, 0.999),
-        number(0, below=1),
+        share(0),
         "two numbers from 0 to below 1 such as [0.9, 0.95]",
         n=2,
         since="2026-11-22",
@@ -96,7 +87,12 @@ class RunConfig:
     eval_every: int = count(25)
     precision: str = choice("float32", ("float32", "bf16"))
     # "auto": CUDA if available, else the CPU
-    device: str = text("auto", "", "auto|cpu|mps|cuda(:[0-9]+)?", choices=DEVICES)
+    device: str = text(
+        "auto",
+        "",
+        "auto|cpu|mps|cuda(:[0-9]+)?",
+        choices=("auto", "cpu", "cuda", "mps", "cuda:1"),
+    )
     # of the CPU; another number rounds results differently
     threads: int = count(1, most=4_096, since="2026-11-21")
     # rows of one forward pass, which is all that BN sees; gradients add up. 0 = the whole batch
@@ -105,7 +101,7 @@ class RunConfig:
     down_sample: tuple[int, ...] = several(
         (), count(1), "a list of blocks, counted from 1, such as [2, 4]", since="2026-11-20"
     )
-    down_norm: str = norm(since="2026-11-20")  # the norm of each downsampling
+    down_norm: str = norm_field(since="2026-11-20")  # the norm of each downsampling
     # the encoding of positions after the stem (§2.1); off, because the scan knows the order
     positional: str = choice("none", POSITIONAL, since="2026-11-21")
     # a Transformer's arm is N1>MHA>N2; it ignores d_state and d_conv
@@ -122,55 +118,50 @@ class RunConfig:
     )
     # The regimen of S2, §IV.C.3 (runs/regimen.py), off by default.
     # share of rows that skip the last branch; it grows from 0 over the depth
-    drop_path: float = number(0.0, below=1, since="2026-11-22")
+    drop_path: float = share(0.0, since="2026-11-22")
     # α of the Beta distribution that mixes two rows and labels (Zhang et al. 2018)
     mixup: float = number(0.0, since="2026-11-22")
     # α of the Beta distribution of the share that another row replaces (Yun et al. 2019)
     cutmix: float = number(0.0, since="2026-11-22")
     # share of a label that is spread over all classes
-    label_smoothing: float = number(0.0, below=1, since="2026-11-22")
+    label_smoothing: float = share(0.0, since="2026-11-22")
     # decay of the averaged weights, which are then validated and tested
-    ema: float = number(0.0, below=1, since="2026-11-22")
+    ema: float = share(0.0, since="2026-11-22")
     # stop after this many evaluations without a better one; 0 = never
     patience: int = count(0, least=0, since="2026-11-22")
     # the run whose outputs are learned as well (Hinton et al. 2015)
     teacher: str = run_id_field(since="2026-11-22")
-    teacher_weight: float = number(0.5, most=1, since="2026-11-22")  # share of the teacher's loss
-    temperature: float = number(2.0, above=0, since="2026-11-22")  # of both outputs
-    # the run whose weights are the initial ones; its head only on the same task
+    # weight of the teacher's part of the loss; the labels' part has weight 1 − teacher_weight
+    teacher_weight: float = number(
+        0.5, "a number from 0 to 1", lambda value: 0 <= value <= 1, since="2026-11-22"
+    )
+    # the teacher's and the student's outputs are divided by it
+    temperature: float = number(
+        2.0, "a finite number above 0", lambda value: 0 < value < inf, since="2026-11-22"
+    )
+    # fine-tuning: the run whose weights are the initial ones
     start: str = run_id_field(since="2026-11-22")
-    # with `start`: train only the head in the first steps, then everything
+    # with `start`: train only the head in the first steps, then all weights
     head_steps: int = count(0, least=0, since="2026-11-22")
 
     def __post_init__(self) -> None:
-        arm = Arm.parse(self.arm)
-        object.__setattr__(self, "arm", str(arm))
         keep_checked(self)
-        self._check_arm(arm)
-        self._check_together()
-
-    def _check_arm(self, arm: Arm) -> None:
-        """Raise ValueError for an arm of another kind of model."""
-        mixer = MODELS[self.model].mixer
-        if arm.mixer != mixer:
-            other = next(name for name, model in MODELS.items() if model.mixer == arm.mixer)
+        arm, model = Arm.parse(self.arm), MODELS[self.model]
+        if arm.mixer != model.mixer:
+            other = next(name for name, entry in MODELS.items() if entry.mixer == arm.mixer)
             raise ValueError(
-                f"arm {arm} is of model={other!r}, this is a {self.model!r}: "
-                f"did you mean '{arm.n1}>{mixer}>{arm.n2}'?"
+                f"arm {arm} needs model={other!r}, got {self.model!r}: "
+                f"did you mean '{arm.n1}>{model.mixer}>{arm.n2}'?"
             )
-
-    def _check_together(self) -> None:
-        """Raise ValueError for values that do not fit together."""
-        MODELS[self.model].check(self)
+        model.check(self)
         if self.head_steps and not self.start:
             raise ValueError(
-                f"head_steps={self.head_steps} without start: "
-                "say which run's weights are to be kept"
+                f"head_steps={self.head_steps} without start: name the run whose weights to freeze"
             )
         if self.down_norm != "None" and not self.down_sample:
             raise ValueError(
                 f"down_norm={self.down_norm!r} without down_sample: "
-                "say behind which blocks to halve"
+                "name the blocks after which to halve the image"
             )
 
     def __hash__(self) -> int:
@@ -179,22 +170,19 @@ class RunConfig:
     @cached_property
     def run_id(self) -> str:
         """The hash of the config and SCHEMA; the name of the run's folder."""
-        return run_id_of(self._values())
+        return run_id_of(asdict(self))
 
     @property
     def role(self) -> str:
         """Use of the seed: "tune" (100…199), "select" (200…299) or "test" (all other seeds)."""
         return {1: "tune", 2: "select"}.get(self.seed // 100, "test")
 
-    def _values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in NAMES}
-
     def to_json(self) -> str:
         """Return the fields as JSON."""
-        return json.dumps(self._values(), indent=2)
+        return json.dumps(asdict(self), indent=2)
 
     @classmethod
-    def from_json(cls, text: str) -> RunConfig:
+    def from_json(cls, text: str) -> Self:
         """Return the config that `to_json` wrote.
 
         Raises ValueError for any other text, TypeError for an unknown field.
@@ -202,34 +190,25 @@ class RunConfig:
         return cls.from_dict(json.loads(text))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+    def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the config with these fields. Raise TypeError for an unknown field."""
         if not isinstance(values, dict):
-            raise ValueError(f"a config is a JSON object, got {str(values)[:40]!r}")
+            raise ValueError(f"a config is a JSON object, got {brief(values)}")
         for name in values:
             if name not in NAMES:
                 raise unknown("field of RunConfig", name, NAMES, TypeError)
         return cls(**values)
 
-    def but(self, **changes: Any) -> RunConfig:
+    def but(self, **changes: Any) -> Self:
         """Return a copy with some fields changed. Raise TypeError for an unknown field."""
-        return RunConfig.from_dict({**self._values(), **changes})
-
-    def with_seed(self, seed: int) -> RunConfig:
-        """Return `but(seed=seed)`. Faster, because only the seed is checked."""
-        other = object.__new__(RunConfig)
-        vars(other).update(vars(self), seed=check_seed(seed))
-        vars(other).pop("run_id", None)
-        return other
+        return RunConfig.from_dict({**asdict(self), **changes})
 
 
 NAMES = [field.name for field in fields(RunConfig)]
 DEFAULTS = RunConfig()
-# Fields added after the first runs were recorded, with their defaults.
+# Fields added after the first runs were recorded → default, as JSON.
 LATER_DEFAULTS = {
-    field.name: getattr(DEFAULTS, field.name)
-    for field in fields(DEFAULTS)
-    if field.metadata["since"]
+    field.name: json.dumps(field.default) for field in fields(RunConfig) if field.metadata["since"]
 }
 
 
@@ -237,19 +216,12 @@ def run_id_of(values: dict[str, Any]) -> str:
     """Return the run_id of a config's values, also as read from JSON.
 
     It is the hash of SCHEMA and the values in JSON, without later fields that have their default.
-    The norms that the values name need not be registered.
+    The norms in the values need not be registered.
     """
     hashed = {
         name: value
         for name, value in values.items()
-        if name not in LATER_DEFAULTS or _differs(value, LATER_DEFAULTS[name])
+        if LATER_DEFAULTS.get(name) != json.dumps(value)
     }
     canonical = json.dumps({"schema": SCHEMA, **hashed}, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def _differs(value: object, default: object) -> bool:
-    """Return True if JSON shows them differently: 0 and 0.0 differ, a list and a tuple do not."""
-    if isinstance(value, list):
-        value = tuple(value)
-    return repr(value) != repr(default)

@@ -27,7 +27,7 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names
 from mambanorm_study.runs.needed_runs import train_needed
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.runs.recorded_lr import recorded_lr
+from mambanorm_study.runs.recorded_results import recorded_lr
 from mambanorm_study.tables.experiments import model_of
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.run_tables import CANNOT_TELL, label

@@ -1,20 +1,19 @@
 """Writes files completely or not at all.
 
-A file is written under another name in the same folder and renamed when its content has reached the
-disk. So no reader sees half a file, a full disk leaves nothing behind, and a power cut leaves the
-old file or the new one.
+A file is written under a temporary name in the same folder and renamed after its content has
+reached the disk. So no reader sees half a file, a full disk leaves no partial file, and after a
+power cut the file has its old or its new content.
 """
 
 import errno
 import hashlib
 import os
-import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-# errors of fsync on a folder where it is not supported or not permitted
+# Errors of fsync on a folder where the system does not support or permit it.
 NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
@@ -39,24 +38,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents, and wait until their names have reached the disk."""
+    """Create a folder and its parents, and wait until they have reached the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         to_disk(folder.parent)
 
 
-def folder_to_disk(folder: Path) -> None:
-    """Wait until a folder and its files have reached the disk. Raise OSError if they cannot."""
-    for path in (*folder.iterdir(), folder):
-        to_disk(path)
-
-
 def to_disk(path: Path) -> None:
     """Wait until a file's content, or the names in a folder, have reached the disk.
 
-    Raises OSError if they cannot. Does not wait for a folder if the system cannot: some shared
-    disks, Windows, or a folder that this user may not open.
+    Raises OSError on failure. A folder is skipped where the system cannot sync folders (Windows,
+    some shared disks) or this user may not open it.
     """
     try:
         handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -70,7 +63,7 @@ def to_disk(path: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write bytes to a file. A link stays a link, and its target is written."""
+    """Write bytes to a file. Given a link, writes its target."""
     with replacing(path.resolve()) as temporary:
         temporary.write_bytes(content)
 
@@ -81,24 +74,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def writable_folder(path: str | Path, what: str) -> Path:
-    """Return the absolute path of a folder after a test that it can be written to.
+    """Return the absolute path of a folder, which need not exist.
 
-    A missing folder is missing afterwards, too. Raises OSError if it cannot be written, with a
-    sentence that names `what` the folder should hold.
+    Raises OSError if it could not be created or is read-only. what: the content, for the message.
     """
     path = Path(path).resolve()
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-        for folder in missing:
-            with suppress(OSError):  # another process uses it by now
-                folder.rmdir()
-    except OSError as error:
-        hint = "Nothing was started; give a folder that you can write to"
-        raise type(error)(
-            error.errno, f"{path} cannot hold {what}: {error.strerror or error}. {hint}"
-        ) from error
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        problem = f"{existing} is read-only" if existing.is_dir() else "Not a directory"
+        raise OSError(
+            errno.EACCES,
+            f"{path} cannot hold {what}: {problem}. "
+            "Nothing was started; give a folder that you can write to",
+        )
     return path
 
 

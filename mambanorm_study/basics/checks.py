@@ -1,6 +1,8 @@
-"""Checks and errors of the study."""
+"""Checks of arguments."""
 
-from mambanorm.errors import shown
+import operator
+
+from mambanorm.errors import brief, shown
 
 
 def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
@@ -11,5 +13,11 @@ def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
         )
 
 
-class ImportFailed(ValueError):
-    """A file named by --import or MAMBANORM_IMPORT cannot be imported. Stored runs are intact."""
+def check_whole(what: str, value: object, least: int, most: int) -> int:
+    """Return a number as an int. Raise ValueError unless it is whole and within the limits."""
+    is_whole = hasattr(type(value), "__index__") and not isinstance(value, bool)
+    if not is_whole or not least <= value <= most:
+        raise ValueError(
+            f"{what} must be a whole number from {least} to {most:,}, got {brief(value)}"
+        )
+    return operator.index(value)

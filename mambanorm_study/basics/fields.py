@@ -7,9 +7,9 @@
 Metadata of a field:
 
     allows   function: is a value allowed?
-    rule     the same in words: a field must be …
-    keep     function that converts a value to its stored form; None = unchanged
-    choices  allowed names; a registry (a dict) if a user's file may add to them
+    rule     the same in words, after "must be"
+    keep     function that returns the value to store; may raise for a wrong value
+    choices  valid names; a registry (a dict) if a user's file may add to them
     since    the day on which the field was added; "" = before the first recorded run
 
 Neither pydantic nor attrs is shorter: their errors name no nearest match, and `since` and the
@@ -18,7 +18,7 @@ registries need the same functions.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import Field, field, fields
 from math import inf
 from typing import Any
@@ -29,13 +29,13 @@ from mambanorm.errors import NotRegistered, brief, unknown
 def checked(
     default: Any,
     rule: str = "",
-    allows: Callable[[Any], bool] | None = None,
-    keep: Callable[[Any], Any] | None = None,
+    allows: Callable[[Any], bool] = lambda value: True,
+    keep: Callable[[Any], Any] = lambda value: value,
     *,
     choices: Collection[str] = (),
     since: str = "",
 ) -> Any:
-    """Return a field with this metadata. Without `allows`, `keep` may raise for a wrong value."""
+    """Return a field with this metadata."""
     metadata = dict(rule=rule, allows=allows, keep=keep, choices=choices, since=since)
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
@@ -47,76 +47,71 @@ def count(default: int, *, least: int = 1, most: float = inf, since: str = "") -
 
     most: a limit beyond which a model could not be built or would take hours to build.
     """
-    rule = f"a whole number of at least {least}"
-    if most < inf:
-        rule += f" and at most {most:,}"
-
-    def allows(value: object) -> bool:
-        return type(value) is int and least <= value <= most
-
-    return checked(default, rule, allows, since=since)
+    limit = f" and at most {most:,}" if most < inf else ""
+    return checked(
+        default,
+        f"a whole number of at least {least}{limit}",
+        lambda value: type(value) is int and least <= value <= most,
+        since=since,
+    )
 
 
 def number(
     default: float,
+    rule: str = "a finite number of at least 0",
+    allows: Callable[[float], bool] = lambda value: 0 <= value < inf,
     *,
-    above: float | None = None,
-    most: float = inf,
-    below: float = inf,
     since: str = "",
 ) -> Any:
-    """Return a field for a finite number, kept as a float.
+    """Return a field for a number that `allows` accepts, kept as a float."""
+    return checked(
+        default,
+        rule,
+        lambda value: (
+            isinstance(value, int | float) and not isinstance(value, bool) and allows(value)
+        ),
+        float,
+        since=since,
+    )
 
-    It is at least 0, or greater than `above`; at most `most`; less than `below`.
-    """
-    if most < inf:
-        rule = f"a number from 0 to {most:g}"
-    elif below < inf:
-        rule = f"a number from 0 to below {below:g}"
-    elif above is None:
-        rule = "a finite number of at least 0"
-    else:
-        rule = f"a finite number above {above:g}"
 
-    def allows(value: object) -> bool:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return False
-        return (value >= 0 if above is None else value > above) and value <= most and value < below
-
-    return checked(default, rule, allows, float, since=since)
+def share(default: float, *, since: str = "") -> Any:
+    """Return a field for a number from 0 to below 1, kept as a float."""
+    return number(default, "a number from 0 to below 1", lambda value: 0 <= value < 1, since=since)
 
 
 def several(
     default: tuple, each: Field, rule: str, *, n: int | None = None, since: str = ""
 ) -> Any:
-    """Return a field for a tuple of values that the field `each` allows.
+    """Return a field for a tuple (in JSON: a list) of values that the field `each` allows.
 
-    n: the number of values; None = any. JSON has the tuple as a list.
+    n: the number of values; None = any.
     """
-    item_allowed, keep_item = each.metadata["allows"], each.metadata["keep"]
-
-    def allows(value: object) -> bool:
-        return (
-            isinstance(value, list | tuple)
-            and n in (None, len(value))
-            and all(map(item_allowed, value))
-        )
-
-    def keep(values: list | tuple) -> tuple:
-        return tuple(map(keep_item, values) if keep_item else values)
-
-    return checked(default, rule, allows, keep, since=since)
+    allows, keep = each.metadata["allows"], each.metadata["keep"]
+    return checked(
+        default,
+        rule,
+        lambda values: (
+            isinstance(values, list | tuple)
+            and n in (None, len(values))
+            and all(map(allows, values))
+        ),
+        lambda values: tuple(map(keep, values)),
+        since=since,
+    )
 
 
 def text(
-    default: str, rule: str, pattern: str, *, choices: Sequence[str] = (), since: str = ""
+    default: str, rule: str, pattern: str, *, choices: Collection[str] = (), since: str = ""
 ) -> Any:
     """Return a field for a text that matches a pattern; `choices` are examples for the error."""
-
-    def allows(value: object) -> bool:
-        return isinstance(value, str) and re.fullmatch(pattern, value) is not None
-
-    return checked(default, rule, allows, choices=choices, since=since)
+    return checked(
+        default,
+        rule,
+        lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)),
+        choices=choices,
+        since=since,
+    )
 
 
 def choice(default: str, choices: Collection[str], *, since: str = "") -> Any:
@@ -132,28 +127,19 @@ def keep_checked(owner: object) -> None:
     """
     values = vars(owner)  # a frozen dataclass refuses setattr
     for one in fields(owner):
-        allows, keep = one.metadata["allows"], one.metadata["keep"]
-        if allows is not None and not allows(values[one.name]):
-            raise _refusal(one, values[one.name])
-        if keep is not None:
-            values[one.name] = keep(values[one.name])
-
-
-def _refusal(one: Field, value: object) -> Exception:
-    """Return the exception for a value that a field does not allow."""
-    choices = one.metadata["choices"]
-    if not choices:
-        return ValueError(f"{one.name} must be {one.metadata['rule']}, got {brief(value)}")
-    if isinstance(choices, Mapping) and isinstance(value, str):
-        return NotRegistered(one.name, value, choices)
-    return unknown(one.name, value, choices)
+        value, choices = values[one.name], one.metadata["choices"]
+        if one.metadata["allows"](value):
+            values[one.name] = one.metadata["keep"](value)
+        elif isinstance(choices, dict) and isinstance(value, str):
+            raise NotRegistered(one.name, value, choices)
+        elif choices:
+            raise unknown(one.name, value, choices)
+        else:
+            raise ValueError(f"{one.name} must be {one.metadata['rule']}, got {brief(value)}")
 
 
 class Frozen(dict):
-    """A dict that raises TypeError instead of changing. Lists in it become tuples."""
-
-    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]]):
-        super().__init__({name: _frozen(value) for name, value in dict(values).items()})
+    """A dict that raises TypeError instead of changing."""
 
     def _refuse(self, *_: object, **__: object) -> None:
         raise TypeError(
@@ -166,15 +152,6 @@ class Frozen(dict):
         return Frozen, (dict(self),)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def options(value: Any) -> Frozen:
+def options(value: dict[str, Any]) -> Frozen:
     """Return a frozen copy of a dict of options, as JSON would give it back."""
-    try:
-        return json.loads(json.dumps(value), object_hook=Frozen)
-    except RecursionError:
-        raise ValueError(
-            "the options are nested too deep: a dict such as {'groups': 8} is needed"
-        ) from None
+    return json.loads(json.dumps(value), object_hook=Frozen)

@@ -4,13 +4,13 @@ A scale is a named set of differences from a run's defaults (runs/presets.py, an
 in tasks/). This module needs only the standard library, so a wrong argument is reported at once.
 """
 
-import functools
 import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mambanorm.errors import brief, unknown
+from mambanorm.errors import unknown
+from mambanorm_study.basics.checks import check_whole
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The checkout with notebooks, data and benchmarks; site-packages for an installed wheel.
@@ -21,16 +21,11 @@ KIT = PACKAGE if (PACKAGE / "notebooks").is_dir() else ROOT
 
 CHECKOUT = KIT == ROOT
 
-
-def _working_folder() -> Path:
-    """Return the current folder, or its parent if it holds the notebooks (JupyterLab's kernels)."""
-    folder = Path.cwd()
-    holds_notebooks = any((folder / path.name).is_file() for path in KIT.glob("notebooks/*.ipynb"))
-    return folder.parent if holds_notebooks else folder
-
-
-# Folder of runs, reports and downloads: the checkout, or the working folder with a wheel.
-WORK = ROOT if CHECKOUT else _working_folder()
+# Folder of runs, reports and downloads: the checkout, or with a wheel the current folder, or its
+# parent if the current one holds the notebooks, as in JupyterLab's kernels.
+WORK = ROOT if CHECKOUT else Path.cwd()
+if not CHECKOUT and any(Path(path.name).is_file() for path in KIT.glob("notebooks/*.ipynb")):
+    WORK = WORK.parent
 
 # Folder of the sheet and the slides.
 TEACHING = WORK / "reports" / "teaching"
@@ -70,7 +65,7 @@ def check_scale(scale: str) -> str:
     return scale
 
 
-# Where runs come from; auto reads recorded runs and trains the others.
+# Sources of runs: "auto" reads the recorded runs and trains the others.
 SOURCES = ("auto", "trained", "recorded")
 
 
@@ -85,25 +80,18 @@ def check_source(source: str | None = None) -> str:
     return source
 
 
-# Environment variable of the kernels that a study starts, each with a share of the cores.
+# Environment variable that a study sets in the notebook kernels that it starts. Several run at the
+# same time, each on some of the cores.
 KERNEL = "MAMBANORM_KERNEL"
 
 
-def check_fresh(text: str) -> int:
-    """Return the number of fresh seeds to train of each compared arm.
+def default_fresh_seeds() -> int:
+    """Return how many fresh seeds of each compared arm to train: `MAMBANORM_FRESH`, else 1.
 
     Raises ValueError unless it is a whole number from 0 to 100.
     """
-    if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) <= 100):
-        raise ValueError(
-            f"the number of fresh seeds must be a whole number from 0 to 100, got {brief(text)}"
-        )
-    return int(text)
-
-
-def default_fresh_seeds() -> int:
-    """Return the environment's number of fresh seeds (`MAMBANORM_FRESH`), else 1."""
-    return check_fresh(os.environ.get("MAMBANORM_FRESH") or "1")
+    text = os.environ.get("MAMBANORM_FRESH") or "1"
+    return check_whole("MAMBANORM_FRESH", int(text) if text.isdecimal() else text, 0, 100)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -118,13 +106,3 @@ class Later:
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self.__name__), attribute)
-
-
-@functools.cache
-def has(package: str) -> bool:
-    """Return True if a package can be imported (tried once)."""
-    try:
-        import_module(package)
-    except ImportError:
-        return False
-    return True

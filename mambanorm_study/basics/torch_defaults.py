@@ -10,34 +10,19 @@ import torch
 def plain_torch() -> Iterator[None]:
     """Reset torch's settings to their defaults while open, whatever the caller has set.
 
-    New tensors are float32 on the CPU, gradients are recorded, nothing is autocast, oneDNN
-    computes, and float32 is not rounded to TensorFloat-32, which cuDNN does by default.
+    New tensors are float32 on the CPU, gradients are recorded, nothing is autocast, and float32 is
+    not rounded to TensorFloat-32, which cuDNN does by default.
     """
-    settings = (
-        (torch.backends.cudnn, "allow_tf32", False),
-        (torch.backends.mkldnn, "enabled", True),
-    )
     with ExitStack() as stack:
-        for owner, name, value in settings:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, value)
+        stack.callback(setattr, torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32)
+        torch.backends.cudnn.allow_tf32 = False
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
         for kind in ("cpu", "cuda", "mps"):
-            stack.callback(torch.set_autocast_enabled, kind, torch.is_autocast_enabled(kind))
-            torch.set_autocast_enabled(kind, False)
-        _leave_autocast(stack)
+            # inside the caller's autocast, a cached cast of a weight would outlive its step
+            stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # a set default makes every call slower
+        if torch.get_default_device().type != "cpu":  # a default device makes every call slower
             stack.enter_context(torch.device("cpu"))
         yield
-
-
-def _leave_autocast(stack: ExitStack) -> None:
-    """Set the nesting of autocast to zero: a nested autocast keeps casts of outdated weights."""
-    depth = torch.autocast_increment_nesting()
-    for _ in range(depth):
-        torch.autocast_decrement_nesting()
-    for _ in range(depth - 1):
-        stack.callback(torch.autocast_increment_nesting)

@@ -32,7 +32,7 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs import recorded_results
 from mambanorm_study.runs.grid import grid, unique
 from mambanorm_study.runs.needed_runs import FindNeeded, train_needed
-from mambanorm_study.runs.store import load_runs, stored_run
+from mambanorm_study.runs.store import find_run, load_runs
 from mambanorm_study.tables import experiments
 from mambanorm_study.tables.notebook_runs import notebook_runs
 from mambanorm_study.tables.summaries import with_summaries
@@ -307,7 +307,7 @@ def _inside(
     shown_ids = {config.run_id for config in shown}
     inside = {}
     for config in configs:
-        run = stored_run(config.run_id, runs_dir) if config.run_id in shown_ids else None
+        run = find_run(config, runs_dir) if config.run_id in shown_ids else None
         if run is not None and (run.path / "diagnostics.npz").is_file():
             inside[config.run_id] = {
                 name: values

@@ -31,13 +31,18 @@ COLUMNS = [
 def runs(options: argparse.Namespace) -> int:
     """List the stored runs."""
     from mambanorm_study.runs.grid import check_seeds
-    from mambanorm_study.runs.store import existing_store, load_runs
+    from mambanorm_study.runs.store import load_runs, runs_dir
 
-    filters = {"scale": options.scale, "task": options.tasks}
-    if options.seeds is not None:
-        filters["seed"] = check_seeds(options.seeds, "smoke")
-    store = existing_store(options.runs_dir)
-    frame = load_runs(store, **{column: value for column, value in filters.items() if value})
+    filters = {
+        "scale": options.scale and [options.scale],
+        "task": options.tasks,
+        "seed": options.seeds and check_seeds(options.seeds, "smoke"),
+    }
+    store = runs_dir(options.runs_dir)
+    frame = load_runs(store)
+    for column, values in filters.items():
+        if values is not None:
+            frame = frame[frame[column].isin(values)]
     print(f"{plural(len(frame), 'run')} in {store}")
     if len(frame):
         print(

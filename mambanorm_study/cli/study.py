@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from mambanorm_study.basics.atomic import writable_folder
-from mambanorm_study.basics.settings import STUDY_SCALE, check_fresh, check_source, default_scale
+from mambanorm_study.basics.settings import STUDY_SCALE, check_source, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.printing import may_train, report_failed
@@ -27,7 +27,7 @@ from mambanorm_study.cli.printing import may_train, report_failed
     ),
     arg.option(
         "--fresh",
-        type=check_fresh,
+        type=arg.whole(0, 100),
         metavar="N",
         help=(
             "number of new seeds that are trained for each compared arm, in addition to recorded "

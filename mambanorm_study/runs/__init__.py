@@ -9,7 +9,7 @@ result.py            the result of a run, in memory and on disk
 store.py             the folder of all runs
 sweep.py             many runs; cluster.py and worker.py: the processes that train them
 needed_runs.py       runs that depend on the results of other runs
-recorded_results.py  results that the repository carries; recorded_lr.py: learning rates from them
+recorded_results.py  results in the repository, and the learning rates that they choose
 measurements.py      stored measurements of small trainings without a config
 machine.py           device, versions, commit, memory
 """

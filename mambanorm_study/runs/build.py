@@ -1,14 +1,12 @@
-"""Builds the model of a config, with initial weights that follow from the seed alone.
+"""Builds the model of a config, with initial weights that depend on the seed alone.
 
 Two arms with the same seed start from the same weights in every parameter that they share (a paired
-comparison). A field of RunConfig reaches the model if the model's class, or its block, takes an
-argument of the same name.
+comparison). A field of RunConfig is passed to the model if the model's class, or its block, has a
+parameter of the same name.
 """
 
 import inspect
-import threading
 from functools import cache
-from typing import Any
 
 import torch
 from torch import nn
@@ -20,12 +18,8 @@ from mambanorm_study.models import MODELS
 from mambanorm_study.models.vision import ImageClassifier, VSSBlock
 from mambanorm_study.tasks import Shape, TaskData
 
-# Fields that a model without them ignores: tasks set them for one kind of model, and another kind
-# does not use them.
+# Fields that tasks set for one kind of model, and that other kinds ignore.
 IGNORED = ("d_state", "d_conv", "n_heads")
-# Fields of the training that need a classifier's head.
-HEAD_FIELDS = ("head_steps",)
-BUILD_LOCK = threading.Lock()  # threads of a worker share the process's random state
 
 
 def build_model(config: RunConfig, data: TaskData | Shape) -> nn.Module:
@@ -36,12 +30,10 @@ def build_model(config: RunConfig, data: TaskData | Shape) -> nn.Module:
     kind, block = _classes(config, data)
     arguments = _arguments(kind, block)
     _check_fields(config, kind, arguments)
-    options: dict[str, Any] = {name: getattr(config, name) for name in NAMES}
-    for name in ("n_classes", "vocab_size", "in_features", "in_channels", "patch"):
-        options[name] = getattr(data, name)
-    options["positions"] = data.positions if config.positional == "learned" else None
-    options = {name: value for name, value in options.items() if name in arguments}
-    with BUILD_LOCK, torch.random.fork_rng(devices=[]):
+    values = {**vars(config), **vars(data)}
+    values["positions"] = data.positions if config.positional == "learned" else None
+    options = {name: values[name] for name in arguments & values.keys()}
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return kind(**options)
 
@@ -67,7 +59,7 @@ def _arguments(kind: type[nn.Module], block: type[nn.Module]) -> frozenset[str]:
     """Return the names of a model's arguments, with its block's if it passes them on."""
     parameters = inspect.signature(kind).parameters
     names = set(parameters)
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         names |= set(inspect.signature(block).parameters) - {"n1", "n2", "more"}
     return frozenset(names)
 
@@ -78,14 +70,12 @@ def _model_fields() -> frozenset[str]:
     arguments = set(_arguments(ImageClassifier, VSSBlock))
     for entry in MODELS.values():
         arguments |= _arguments(entry.classifier or SequenceClassifier, entry.block)
-    return frozenset({*arguments.intersection(NAMES), *HEAD_FIELDS}.difference(IGNORED))
+    return frozenset(arguments.intersection(NAMES).difference(IGNORED))
 
 
 def _check_fields(config: RunConfig, kind: type[nn.Module], arguments: frozenset[str]) -> None:
     """Raise ValueError for a field that the model does not take, unless it has its default."""
     used = set(arguments)
-    if kind is not LanguageModel:
-        used.update(HEAD_FIELDS)
     if kind is MODELS[config.model].classifier:
         used.add("model")
     for name in sorted(_model_fields() - used, key=NAMES.index):

@@ -1,12 +1,11 @@
 """Starts the workers of a sweep: none, Dask on this machine, or a running Dask scheduler."""
 
-import gc
 import logging
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import dask
@@ -15,10 +14,10 @@ import torch
 from dask.distributed import Client, LocalCluster, Security
 
 from mambanorm.kernels.warm import warm_up
+from mambanorm_study.basics.checks import check_whole
 from mambanorm_study.basics.settings import KERNEL
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.machine import cores
-from mambanorm_study.runs.worker import debugging
 
 
 def count_workers(
@@ -26,15 +25,15 @@ def count_workers(
 ) -> int:
     """Return the number of worker processes; 0 = all runs one after another in this process.
 
-    "auto": 0 if the runs use a GPU, are quick or are a single one; otherwise as many as the cores
-    hold. Raises ValueError for wrong `workers`.
+    "auto": 0 if the runs use a GPU, if all are of scale smoke, or if there is only one; otherwise
+    as many as fit on the cores. With a scheduler, the number of its threads. Raises ValueError
+    unless workers is "auto" or a whole number from 0 to 10,000.
     """
-    check_workers(workers)
     if scheduler is not None:
         with connect(scheduler) as client:
             return max(1, sum(client.nthreads().values()))
     if workers != "auto":
-        return min(len(todo), workers)
+        return min(len(todo), check_whole("workers", workers, 0, 10_000))
     if torch.cuda.is_available() and any(config.device != "cpu" for config in todo):
         return 0
     available = numba.config.NUMBA_NUM_THREADS
@@ -46,16 +45,6 @@ def count_workers(
     return min(len(todo), max(1, cores() // threads))
 
 
-def check_workers(workers: int | str) -> None:
-    """Raise ValueError unless workers is "auto" or a whole number from 0 up."""
-    if workers == "auto":
-        return
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ValueError(
-            f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}"
-        )
-
-
 @contextmanager
 def open_client(
     client: Client | None, scheduler: str | None, workers: int | str, todo: list[RunConfig]
@@ -64,68 +53,42 @@ def open_client(
 
     Raises OSError if no scheduler answers, RuntimeError if local workers do not start.
     """
-    if client is not None:
-        yield client
-        return
-    if scheduler is not None:
+    n_local = 0 if client or scheduler else count_workers(todo, workers)
+    if scheduler is not None and client is None:
         with connect(scheduler) as connected:
             if not connected.nthreads():
-                hint = f"start some with `dask worker {scheduler} --nthreads 1`"
-                print(f"no workers at {scheduler} yet: {hint}", file=sys.stderr)
+                print(
+                    f"no workers at {scheduler} yet: "
+                    f"start some with `dask worker {scheduler} --nthreads 1`",
+                    file=sys.stderr,
+                )
             yield connected
-        return
-    count = count_workers(todo, workers)
-    if count == 0:
-        yield None
-        return
-    warm_up()  # compile once here, not once in every worker
-    with local_cluster(count, max(config.threads for config in todo)) as local:
-        yield local
+    elif n_local > 0:
+        warm_up()  # compile once here, not once in every worker
+        with local_cluster(n_local, max(config.threads for config in todo)) as local:
+            yield local
+    else:
+        yield client
 
 
 @contextmanager
 def connect(scheduler: str) -> Iterator[Client]:
-    """Yield a client of the scheduler at this address.
+    """Yield a client of the scheduler at this address, without log messages.
 
     Raises ConnectionError if no scheduler answers or if the key for TLS is missing.
     """
-    with _quiet_dask():
+    with ExitStack() as stack:
+        stack.callback(logging.disable, logging.NOTSET)
+        logging.disable(logging.CRITICAL)  # a sweep itself reports a lost connection, once
         try:
-            client = Client(scheduler)
+            client = stack.enter_context(Client(scheduler))
         except (OSError, TypeError) as error:  # TypeError: the TLS key is not configured
             raise ConnectionError(
                 f"no Dask scheduler answers at {scheduler}: is it running, is that its address, "
                 "and does it want a key (docs/clusters.md, Who may connect)?"
             ) from error
-        with client:
-            yield client
+        yield client
 
-
-@contextmanager
-def _quiet_dask() -> Iterator[None]:
-    """Silence Dask's log inside the `with`: a sweep itself reports a lost connection, once."""
-    loggers = [
-        logging.getLogger(name)
-        for name in logging.root.manager.loggerDict
-        if name.split(".")[0] in ("distributed", "tornado", "asyncio")
-    ]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-# Settings of glibc. Dask trims at 64 kB, so the kernel faults every tensor in again page by page,
-# which took 40 % of a worker's time.
-KEEP_FREED_MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": 2**30,
-    "MALLOC_MMAP_THRESHOLD_": 2**25,
-    "MALLOC_ARENA_MAX": 1,
-}
 
 HOST = "127.0.0.1"
 
@@ -157,7 +120,7 @@ def local_cluster(workers: int, threads: int) -> Iterator[Client]:
                 security=Security.temporary(),
                 dashboard_address=None,
                 scheduler_kwargs={"dashboard_address": f"{HOST}:0"},
-                silence_logs="ERROR" if debugging() else "CRITICAL",
+                silence_logs="ERROR" if os.environ.get("MAMBANORM_DEBUG") else "CRITICAL",
             )
         except RuntimeError as error:
             raise RuntimeError(
@@ -167,7 +130,6 @@ def local_cluster(workers: int, threads: int) -> Iterator[Client]:
             ) from error
         with cluster, Client(cluster) as client:
             client.wait_for_workers(workers)
-            client.run(freeze_imports)
             yield client
 
 
@@ -176,11 +138,13 @@ def worker_environment(threads: int) -> dict[str, int]:
 
     Numba needs its thread limit before it starts.
     """
-    names = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    return {**dict.fromkeys(names, threads), **KEEP_FREED_MEMORY}
-
-
-def freeze_imports() -> None:
-    """Hide imported objects from the garbage collector, which saves 0.17 s in each run."""
-    gc.collect()
-    gc.freeze()
+    return {
+        "NUMBA_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        # glibc keeps freed memory: Dask trims at 64 kB, so the kernel faults every tensor in again
+        # page by page, which took 40 % of a worker's time
+        "MALLOC_TRIM_THRESHOLD_": 2**30,
+        "MALLOC_MMAP_THRESHOLD_": 2**25,
+        "MALLOC_ARENA_MAX": 1,
+    }

@@ -2,13 +2,12 @@
 
 A language model's accuracy is the share of positions whose next token is the likeliest one; its
 loss is a mean over positions. A regression's accuracy is R² against the training mean, averaged
-over the targets and at least 0: the share of the squared error that the model removes from
-predicting the training mean. RMSE and MAE are in the targets' units.
+over the targets and at least 0: R² = 1 − (the model's squared error) / (the squared error of
+predicting the training mean). RMSE and MAE are in the targets' units.
 """
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm_study.config import RunConfig
@@ -41,10 +40,11 @@ def predict(
 ) -> dict[str, np.ndarray]:
     """Return what the model predicts for each row.
 
-    classes: label, predicted (−1, which is always wrong, if a logit is not finite) and loss, (n,).
-    regression: label and predicted in the targets' units, (n, T); loss, (n,); baseline, the
+    Classes: label, predicted (−1, which is always wrong, if a logit is not finite) and loss, (n,).
+    Regression: label and predicted in the targets' units, (n, T); loss, (n,); baseline, the
     training mean, (T,).
-    a class at each position: right, the share of a row's positions, and loss, their mean, (n,).
+    Language models: right, the share of a row's positions that are predicted correctly, and loss,
+    the mean over these positions, (n,).
     """
     model.eval()
     parts: list[dict[str, Tensor]] = []
@@ -68,9 +68,10 @@ def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict
         return {"label": labels, "predicted": units.back(logits), "loss": loss}
     predicted = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
     if labels.dim() == 1:
-        loss = F.cross_entropy(logits, labels, reduction="none")
+        loss = nn.functional.cross_entropy(logits, labels, reduction="none")
         return {"label": labels, "predicted": predicted, "loss": loss}
-    loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # (B, L)
+    # (B, L)
+    loss = nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
     right = (predicted == labels).sum(1)
     return {"right": right / labels.shape[1], "loss": loss.sum(1) / labels.shape[1]}
 
@@ -105,15 +106,3 @@ def regression_errors(predictions: dict[str, np.ndarray]) -> tuple[np.ndarray, n
     """Return the errors (n, T) of the model and of the training mean, in float64."""
     label = predictions["label"].astype(float)
     return label - predictions["predicted"], label - predictions["baseline"]
-
-
-def evaluate(
-    model: nn.Module,
-    split: Split,
-    config: RunConfig,
-    device: torch.device,
-    units: Units | None = None,
-) -> dict[str, float]:
-    """Return val_loss and val_accuracy of a model on a split."""
-    predictions = predict(model, split, config, device, units)
-    return {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}

@@ -3,48 +3,46 @@
 An experiment is a visible list of configs, built by plain Python (tables/experiments.py).
 """
 
-import operator
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from mambanorm.arms import Arm
-from mambanorm.errors import brief
-from mambanorm_study.basics.checks import check_kind
-from mambanorm_study.basics.presets import preset_options
+from mambanorm.arms import PRESETS, Arm
+from mambanorm_study.basics.checks import check_kind, check_whole
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.config import RunConfig, check_seed
 from mambanorm_study.models.attention_arms import AttentionArm
 from mambanorm_study.runs.presets import DIFFERENCES, PAPER, transformer_differences
 
 
+def arms(*texts: str) -> list[Arm]:
+    """Return the arms that these texts name."""
+    return [Arm.parse(text) for text in texts]
+
+
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
     """Return the config of a task at a scale (None = the environment's), with some fields changed.
 
-    Raises ValueError for changes that do not fit together: a warm-up longer than the run, a part
-    larger than its whole. `RunConfig` itself accepts these, because stored runs may have them.
+    Raises ValueError for changes that make the warm-up longer than the run. `RunConfig` itself
+    accepts it, because stored runs may have it.
     """
     scale = default_scale() if scale is None else check_scale(scale)
-    arm = changes.get("arm")
-    options = preset_options(arm)
-    if options:
-        changes = {"norm_options": options, **changes}
-    is_attention = isinstance(arm, str | Arm) and isinstance(Arm.parse(arm), AttentionArm)
-    if is_attention:
-        changes.setdefault("model", "transformer")
-    differences = dict(DIFFERENCES[scale].get("*", {}))
-    if isinstance(task, str):
-        differences.update(DIFFERENCES[scale].get(task, {}))
+    arm = changes.get("arm", "")
+    if isinstance(arm, str) and arm.startswith("preset:"):
+        published = PRESETS.get(arm.removeprefix("preset:").strip())  # Arm.parse refuses others
+        changes = {"norm_options": published.options if published else {}, **changes}
+    elif arm and isinstance(Arm.parse(arm), AttentionArm):
+        changes = {"model": "transformer", **changes}
+    differences = DIFFERENCES[scale].get("*", {}) | DIFFERENCES[scale].get(task, {})
     if changes.get("model") == "transformer":
         differences = transformer_differences(scale, task, differences)
     config = RunConfig.from_dict({"task": task, "scale": scale, **differences, **changes})
-    parts = (("warmup_steps", "steps"), ("micro_batch", "batch_size"), ("batch_size", "train_rows"))
-    for part, whole in parts:
-        size, limit = getattr(config, part), getattr(config, whole)
-        if size > limit > 0 and (part in changes or whole in changes):
-            raise ValueError(f"{part}={size} is beyond {whole}={limit}: change one of the two")
+    if config.warmup_steps > config.steps and changes.keys() & {"warmup_steps", "steps"}:
+        raise ValueError(
+            f"warmup_steps={config.warmup_steps} is beyond steps={config.steps}: "
+            "change one of the two"
+        )
     return config
 
 
@@ -53,7 +51,7 @@ def setting_id(
     task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()
 ) -> str:
     """Return the run_id of the task's settings at a scale with these fields changed."""
-    return base_config(task, scale, arm=arm, lr=lr, **dict(changes)).with_seed(seed).run_id
+    return base_config(task, scale, arm=arm, lr=lr, seed=seed, **dict(changes)).run_id
 
 
 def relative_cost(config: RunConfig) -> float:
@@ -61,21 +59,15 @@ def relative_cost(config: RunConfig) -> float:
     return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
 
 
-def config_list(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
-    """Return configs as a list, a single one as a list of one.
+def unique(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
+    """Return configs as a list in their order, each run once; a single config as a list of one.
 
     Raises TypeError for an item that is not a RunConfig.
     """
-    listed = isinstance(configs, Iterable) and not isinstance(configs, str | bytes | Mapping)
-    configs = list(configs) if listed else [configs]
+    configs = [configs] if isinstance(configs, RunConfig) else list(configs)
     for config in configs:
         check_kind("each of configs", config, RunConfig, "grid")
-    return configs
-
-
-def unique(configs: Iterable[RunConfig]) -> list[RunConfig]:
-    """Return the configs in their order, each run once."""
-    return list({config.run_id: config for config in config_list(configs)}.values())
+    return list({config.run_id: config for config in configs}.values())
 
 
 def grid(
@@ -88,20 +80,18 @@ def grid(
 ) -> list[RunConfig]:
     """Return one config for each task, arm and seed.
 
-    In each task they are ordered by seed, so a sweep that is stopped has all arms of its seeds. An
-    empty list of tasks gives no configs. Raises ValueError without an arm.
+    The configs of a task are ordered by seed, so a sweep that is stopped has trained every arm on
+    its first seeds. An empty list of tasks gives no configs. Raises ValueError without an arm.
     """
-    if isinstance(arms, str | Arm):
-        arms = [arms]
-    arm_list = list(arms) if isinstance(arms, Iterable) else []
-    if not arm_list:
+    arms = [arms] if isinstance(arms, str | Arm) else arms
+    if not arms:
         raise ValueError(f"arms must be a list of arms such as ['RMSN>SSM>GN'], got {arms!r}")
     scale = default_scale() if scale is None else check_scale(scale)
     seeds = check_seeds(seeds, scale)
     configs = []
     for task in [tasks] if isinstance(tasks, str) else tasks:
-        first = [base_config(task, scale, arm=str(a), seed=seeds[0], **changes) for a in arm_list]
-        configs += [config.with_seed(seed) for seed in seeds for config in first]
+        first = [base_config(task, scale, arm=str(a), seed=seeds[0], **changes) for a in arms]
+        configs += [config.but(seed=seed) for seed in seeds for config in first]
     return unique(configs)
 
 
@@ -136,43 +126,27 @@ def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
     """
     if seeds is None:
         seeds = SEEDS_PER_ARM[check_scale(scale)]
-    if isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes):
-        limit = MOST_SEEDS
-        chosen = [check_seed(seed) for seed in islice(seeds, limit + 1)]
-    else:
-        limit = MOST_COUNTED
-        chosen = list(range(min(_check_count(seeds), limit + 1)))
-    if not 0 < len(chosen) <= limit:
-        problem = f"more than {limit:,} seeds" if chosen else "at least one seed is needed"
-        raise ValueError(
-            f"{problem}: give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
-        )
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        return list(range(check_whole("the number of seeds", seeds, 1, MOST_COUNTED)))
+    chosen = [check_seed(seed) for seed in islice(seeds, MOST_SEEDS + 1)]
+    if not 0 < len(chosen) <= MOST_SEEDS:
+        problem = "at least one seed is needed" if not chosen else f"more than {MOST_SEEDS:,} seeds"
+        raise ValueError(f"{problem}: give a list such as [0, 1, 2]")
     check_once("seed", chosen)
     return chosen
 
 
-def _check_count(seeds: Any) -> int:
-    """Return a number of seeds as an int. Raise ValueError unless it is a whole number ≥ 0."""
-    if isinstance(seeds, bool) or not hasattr(type(seeds), "__index__") or seeds < 0:
-        raise ValueError(
-            f"the number of seeds must be a whole number from 1 to {MOST_COUNTED}, "
-            f"got {brief(seeds)}: "
-            "3 stands for the seeds 0, 1, 2; a list such as [4, 7] names them"
-        )
-    return operator.index(seeds)
-
-
 def check_once(what: str, values: Sequence[object]) -> None:
     """Raise ValueError if a value occurs twice."""
-    for value, times in Counter(values).items():
-        if times > 1:
+    for value in values:
+        if values.count(value) > 1:
             raise ValueError(f"{what} {value!r} is given twice")
 
 
 def check_task(name: str) -> str:
     """Return the name of a task. Raise ValueError if it is not registered.
 
-    The kit's own tasks are checked without importing them.
+    The kit's tasks are checked without importing them.
     """
     if isinstance(name, str) and name in PAPER:
         return name
@@ -186,8 +160,7 @@ def check_names(what: str, names: str | Iterable[str]) -> list[str]:
 
     Raises ValueError for no name and for an item that is not a name.
     """
-    name_list = [names] if isinstance(names, str) else names
-    name_list = list(name_list) if isinstance(name_list, Iterable) else []
-    if not name_list or not all(isinstance(name, str) and name for name in name_list):
+    names = [names] if isinstance(names, str) else list(names)
+    if not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"{what} must be a list of names, got {names!r}")
-    return name_list
+    return names

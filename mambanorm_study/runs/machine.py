@@ -8,16 +8,15 @@ import gc
 import math
 import os
 import platform
+import re
 import subprocess
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mambanorm_study.basics.settings import CHECKOUT, Later, has
+from mambanorm_study.basics.settings import CHECKOUT, Later
 
 psutil, torch = Later("psutil"), Later("torch")
-
-RECORDED_PACKAGES = ("mambanorm", "torch", "numba", "numpy", "scikit-learn")
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -28,15 +27,13 @@ def pick_device(name: str = "auto") -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
+        return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"device {name!r} is not available here ({reason}): "
             "use 'auto', which takes what there is, or 'cpu'"
         ) from None
-    return device
 
 
 @functools.cache
@@ -57,7 +54,7 @@ def git_commit(root: Path = Path(__file__).parent) -> str:
 def versions() -> str:
     """Return `python 3.11.7, torch 2.13.0, …`, the versions that numbers depend on."""
     texts = [f"python {platform.python_version()}"]
-    for package in RECORDED_PACKAGES:
+    for package in ("mambanorm", "torch", "numba", "numpy", "scikit-learn"):
         with suppress(PackageNotFoundError):
             texts.append(f"{package} {version(package)}")
     return ", ".join(texts)
@@ -66,29 +63,22 @@ def versions() -> str:
 @functools.cache
 def machine() -> str:
     """Return `Linux x86_64, AMD EPYC, 2 cores, 24 GiB`, without anything that names the owner."""
+    processor = platform.processor() or "unknown processor"
+    with suppress(OSError, TypeError):  # TypeError: no line matches
+        processor = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[1].strip()
     size = f"{os.cpu_count()} cores, {round(memory() / 2**30)} GiB"
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{platform.system()} {platform.machine()}, {_processor()}, {size}{gpu}"
+    return f"{platform.system()} {platform.machine()}, {processor}, {size}{gpu}"
 
 
 def memory() -> int:
     """Return the machine's memory in bytes."""
-    if has("psutil"):
-        return psutil.virtual_memory().total
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return psutil.virtual_memory().total
 
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown processor"
 
 
 class PeakMemory:
@@ -101,24 +91,22 @@ class PeakMemory:
     def __init__(self, device: torch.device):
         self.device, self.start = device, math.nan
         gc.collect()
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self.start = torch.cuda.memory_allocated(device)
-            return
-        with suppress(OSError, AttributeError, StopIteration):
-            # memory that an earlier run freed and glibc kept would hide growth
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-            Path("/proc/self/clear_refs").write_text("5")
-            self.start = _high_water_mark()
+        with suppress(OSError, AttributeError):
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            else:
+                # memory that an earlier run freed and glibc kept would hide growth
+                ctypes.CDLL("libc.so.6").malloc_trim(0)
+                Path("/proc/self/clear_refs").write_text("5")
+            self.start = self._peak()
+
+    def _peak(self) -> int:
+        """Return the peak memory so far in bytes."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        status = Path("/proc/self/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
     def growth(self) -> float:
         """Return the growth so far in MB."""
-        if self.device.type == "cuda":
-            return (torch.cuda.max_memory_allocated(self.device) - self.start) / 1e6
-        return math.nan if math.isnan(self.start) else (_high_water_mark() - self.start) / 1e6
-
-
-def _high_water_mark() -> int:
-    """Return the peak memory of this process in bytes, as Linux reports it."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
+        return math.nan if math.isnan(self.start) else (self._peak() - self.start) / 1e6

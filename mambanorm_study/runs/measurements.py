@@ -1,12 +1,11 @@
 """Stores the measurements of small trainings that are not runs of a config, in the run store.
 
 They are files `<store>/<folder>/<name>-<seed>-<digest>.parquet`. The folder's name starts with a
-dot, so the run store ignores it. The digest is that of the code and settings, so a changed
-measurement is made again.
+dot, so the run store ignores it. The digest is made from the code that measures, so a measurement
+whose code has changed is made again.
 """
 
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -43,12 +42,7 @@ def load_or_measure(
     return pd.concat(frames, ignore_index=True)
 
 
-def digest_of(*sources: object) -> str:
-    """Return a digest of torch's version, the text of files, the code of functions and settings."""
-    texts = [torch.__version__]
-    for source in sources:
-        if isinstance(source, Path):
-            texts.append(source.read_text())
-        else:
-            texts.append(inspect.getsource(source) if callable(source) else repr(source))
+def digest_of(*files: Path) -> str:
+    """Return a digest of torch's version and the files' texts."""
+    texts = [torch.__version__, *(file.read_text() for file in files)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:10]

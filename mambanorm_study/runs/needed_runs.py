@@ -26,7 +26,7 @@ def known_runs(
 
 
 class TrainedRuns(NamedTuple):
-    """What `train_needed` returns: known runs, rows of failed runs, configs of all needed runs."""
+    """Result of `train_needed`: known runs, rows of failed runs, configs of all needed runs."""
 
     known: pd.DataFrame
     failed: pd.DataFrame
@@ -49,14 +49,13 @@ def train_needed(
     failed: list[pd.DataFrame] = []
     while True:
         known = known_runs(scale, runs_dir, *frames)
-        ids_before = {config.run_id for config in needed}
+        done = {config.run_id for config in needed}.union(known.run_id)
         needed = unique([*needed, *find_needed(known)])
         if not needed:
             raise ValueError(
                 "there is nothing to train: none of these claims is about these tasks "
                 "(`mambanorm tasks`)"
             )
-        done = ids_before.union(known.run_id)
         missing = [config for config in needed if config.run_id not in done]
         if not missing:
             return TrainedRuns(known, pd.concat(failed) if failed else known.iloc[:0], needed)

@@ -71,8 +71,8 @@ def kind_of_input(task: str) -> str:
 
 # -------------------------------------------------------------------------------- paper: Appendix C
 # Epochs are counted in the rows that the paper gives. Where a part of them is held out for
-# validation (a tenth of CIFAR and SVHN, a twentieth of ImageNet, a tenth of Breakfast's
-# people), the same number of steps makes a few more epochs of the rest.
+# validation (a tenth of CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of Breakfast's
+# people), the same number of steps makes a few more epochs of the remaining rows.
 
 KERNEL = dict(d_conv=4, expand=2)  # C.3, C.4 and C.6 alike; ours where a paragraph leaves it out
 
@@ -90,7 +90,7 @@ PATHFINDER = dict(
     schedule="constant_warmup", warmup_steps=5_000,    # C.6
     # C.6: 50 epochs of batch 32, "across 10 GPUs": 32 is taken as the whole batch, so that C.6's
     # learning rate fits one machine. Rows are ours, for C.6 gives none: 80 % of the 200,000 images
-    # of the Long Range Arena. 160,000 rows / 32 = 5,000 steps an epoch, which is also the warm-up;
+    # of the Long Range Arena. 160,000 rows / 32 = 5,000 steps per epoch, which is also the warm-up;
     # × 50 = 250,000
     **epochs(50, rows=160_000, batch=32),
 )
@@ -110,7 +110,7 @@ VMAMBA = VISION | dict(  # C.1: VMamba's defaults, those of its tiny model
     # VMamba; C.1 removes FFN and LN inside the block only
     stem_norm="LN", down_norm="LN", final_norm="LN",
     lr=1e-3, weight_decay=0.05,                        # VMamba: 5e-4 per 512 images of a batch
-    schedule="cosine_warmup",                          # VMamba; ends at zero here, at 5e-6 there
+    schedule="cosine_warmup",                          # VMamba's; ours ends at 0, VMamba's at 5e-6
     # Without VMamba's augmentation, label smoothing, drop path, gradient clipping and mixed
     # precision.
 )
@@ -120,7 +120,7 @@ VMAMBA = VISION | dict(  # C.1: VMamba's defaults, those of its tiny model
 TIED = dict(final_norm="RMSN")
 
 PAPER: dict[str, dict[str, Any]] = {
-    # no paper settings exist for digits: the widths of App. C on this kit's own small task
+    # no paper settings exist for digits: the widths of App. C on this kit's small task
     "digits": dict(
         d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500,
     ),
@@ -134,7 +134,7 @@ PAPER: dict[str, dict[str, Any]] = {
         lr=1e-4, schedule="cosine_warmup",                 # C.3
         warmup_steps=2_000,                                # ours: as in C.4 and C.5
         weight_decay=0.01,                                 # ours: C.3 gives none, PyTorch's default
-        # C.3: 30 epochs of batch 32; 96,000 rows (LRA) / 32 = 3,000 steps an epoch, × 30 = 90,000
+        # C.3: 30 epochs of batch 32; 96,000 rows (LRA) / 32 = 3,000 steps per epoch, × 30 = 90,000
         **epochs(30, rows=96_000, batch=32),
     ),
 
@@ -143,12 +143,12 @@ PAPER: dict[str, dict[str, Any]] = {
         lr=1e-4, weight_decay=0.1,                         # C.4
         schedule="constant_warmup", warmup_steps=2_000,    # C.4
         seed=PAPER_SEED,                                   # C.4; several seeds are 0, 1, 2
-        # C.4: 65 epochs of batch 32 over 25,000 reviews; 25,000 / 32 = 781 steps an epoch, × 65 =
+        # C.4: 65 epochs of batch 32 over 25,000 reviews; 25,000 / 32 = 781 steps per epoch, × 65 =
         # 50,765
         **epochs(65, rows=25_000, batch=32),
     ),
 
-    # C.5: 40 epochs of batch 50 over 50,000 images; 50,000 / 50 = 1,000 steps an epoch, × 40 =
+    # C.5: 40 epochs of batch 50 over 50,000 images; 50,000 / 50 = 1,000 steps per epoch, × 40 =
     # 40,000
     "cifar10": CIFAR | epochs(40, rows=50_000, batch=50),
     "cifar100": CIFAR | epochs(40, rows=50_000, batch=50),
@@ -162,7 +162,7 @@ PAPER: dict[str, dict[str, Any]] = {
     "pathfinder128": PATHFINDER,  # ours: the paper has no Pathfinder-128; C.6's recipe
 
     # C.1 and C.2 are one text twice, and the paragraph on Breakfast is missing (I4c): all of it is
-    # ours. split 1: 1,460 videos / 32 = 45 steps an epoch, × 50 = 2,250
+    # ours. split 1: 1,460 videos / 32 = 45 steps per epoch, × 50 = 2,250
     **{name: dict(
         n_layers=4, d_model=128, d_state=64, **KERNEL,
         lr=1e-4, weight_decay=0.1, schedule="cosine_warmup", warmup_steps=225,
@@ -170,12 +170,12 @@ PAPER: dict[str, dict[str, Any]] = {
     ) for name, rows in BREAKFAST.items()},
 
     # §4.1: 1,300 images of each of 100 classes. 300 epochs and batch 8 × 128 are VMamba's: eight
-    # parts of 128 rows, as its eight GPUs see them. 130,000 / 1,024 = 126 steps an epoch, × 300 =
+    # parts of 128 rows, as its eight GPUs see them. 130,000 / 1,024 = 126 steps per epoch, × 300 =
     # 37,800; warm-up 20 epochs (VMamba) = 2,520
     "imagenet100": VMAMBA | epochs(300, rows=130_000, batch=1_024) | dict(
         warmup_steps=20 * 126, micro_batch=128,
     ),
-    # C.1: "reduced from 300 to 100" epochs. 1,281,167 images / 1,024 = 1,251 steps an epoch, × 100
+    # C.1: "reduced from 300 to 100" epochs. 1,281,167 images / 1,024 = 1,251 steps per epoch, × 100
     # = 125,100; warm-up 20 epochs (VMamba) = 25,020
     "imagenet1k": VMAMBA | epochs(100, rows=1_281_167, batch=1_024) | dict(
         warmup_steps=20 * 1_251, micro_batch=128,
@@ -238,7 +238,7 @@ LAB: dict[str, dict[str, Any]] = {
     ) for task in TABLES},
 }
 
-MINUTES = dict(n_layers=2, batch_size=16, steps=200, eval_every=50)  # minutes a run, not tuned
+MINUTES = dict(n_layers=2, batch_size=16, steps=200, eval_every=50)  # minutes per run, not tuned
 IMAGES = VISION | dict(batch_size=32, steps=200, eval_every=50)  # fewer positions than as sequences
 TEXT = TIED | dict(lr=6e-3, d_model=64, batch_size=16, train_rows=1_200)  # half of the text
 CURVES = dict(lr=6e-3, steps=25, batch_size=32, eval_every=5, warmup_steps=5, train_rows=500)

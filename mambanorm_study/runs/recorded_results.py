@@ -1,6 +1,6 @@
 """Recorded results: the run frame of a full study, which the repository carries.
 
-    data/results/<scale>.parquet        a row for each run: the run frame with the summaries of
+    data/results/<scale>.parquet        one row per run: the run frame with the summaries of
                                         tables/summaries.py, and `config`, the JSON that trains the
                                         row again; written by `mambanorm record`
     data/results/<scale>-inside.npz     diagnostics of the runs of §4.6, for notebook 07
@@ -10,17 +10,23 @@ Each row states where it comes from: config hash (run_id), commit, versions, mac
 frame holds no weights and no curves.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from pyarrow import ArrowInvalid
 
+from mambanorm.arms import Arm
 from mambanorm_study.basics.atomic import replacing, sha256, write_text
-from mambanorm_study.basics.settings import KIT, SCALES, check_scale, default_scale
-from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import unique
+from mambanorm_study.basics.settings import KIT, SCALES, check_scale, check_source, default_scale
+from mambanorm_study.config import RunConfig, run_id_of
+from mambanorm_study.runs.grid import base_config, grid, is_test_seed, is_tuning_seed, unique
+from mambanorm_study.runs.presets import LANGUAGE_TASKS
 
 RESULTS = KIT / "data" / "results"
 
@@ -51,17 +57,16 @@ def read_results(path: str | Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path)
     except (ArrowInvalid, OSError) as error:
-        hint = "fetch it again (`git checkout` for the kit's own), or record anew"
-        raise ValueError(f"{path} cannot be read as a recorded frame ({error}): {hint}") from error
+        raise ValueError(
+            f"{path} cannot be read as a recorded frame ({error}): "
+            "fetch it again (`git checkout` for the kit's own), or record anew"
+        ) from error
 
 
 def recorded_ids(scales: Iterable[str]) -> set[str]:
     """Return the run ids that are recorded at these scales."""
-    ids: set[str] = set()
-    for scale in set(scales):
-        if recorded_path(scale).is_file():
-            ids.update(recorded(scale).run_id)
-    return ids
+    is_recorded = [scale for scale in set(scales) if recorded_path(scale).is_file()]
+    return set().union(*(recorded(scale).run_id for scale in is_recorded))
 
 
 def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
@@ -144,7 +149,7 @@ def inside_path(path: Path) -> Path:
 def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
     """Return run id → recorded diagnostics (as `StoredRun.diagnostics`) of the frame at `path`.
 
-    Only the runs of §4.6 have some, and singular values are recorded for one seed, in float32.
+    Only the runs of §4.6 have diagnostics. Singular values are recorded for one seed, in float32.
     """
     path = inside_path(path)
     if not path.is_file():
@@ -162,12 +167,107 @@ def write_inside(diagnostics: Mapping[str, Mapping[str, np.ndarray]], path: Path
     """Write diagnostics for `recorded_inside`, completely or not at all; path: the frame's path."""
     if not diagnostics:
         return
-    flat = {}
-    for run_id, arrays in diagnostics.items():
-        for name, value in arrays.items():
-            if name.endswith("singular_values"):
-                value = value.astype(np.float32)
-            flat[f"{run_id}/{name}"] = value
+    flat = {
+        f"{run_id}/{name}": value.astype(np.float32) if "singular_values" in name else value
+        for run_id, arrays in diagnostics.items()
+        for name, value in arrays.items()
+    }
     with replacing(inside_path(path)) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **flat)
     _note_sum(inside_path(path))
+
+
+# --------------------------------------------------------------------------------------------------
+# the learning rate of each arm that recorded tuning runs choose, and its recorded seeds
+
+
+class RecordedLR(NamedTuple):
+    """The learning rate chosen for an arm, and the seeds recorded at it: test seeds, else tuning
+    seeds.
+    """
+
+    lr: float
+    seeds: tuple[int, ...]
+
+
+def recorded_lr(task: str, arm: str, scale: str) -> RecordedLR | None:
+    """Return the recorded learning rate with the best mean validation score on the tuning seeds.
+
+    Only runs count that differ from the task's settings at this scale in arm, learning rate and
+    seed alone. Returns None if no tuning run is recorded.
+    """
+    return recorded_choices(task, scale).get(arm)
+
+
+def recorded_choices(task: str, scale: str) -> dict[str, RecordedLR]:
+    """Return arm → its `recorded_lr` for every arm with recorded tuning runs on a task."""
+    path = recorded_path(scale)
+    return _choose_lrs(path, path.stat().st_mtime_ns, task) if path.is_file() else {}
+
+
+@lru_cache(maxsize=64)  # the run_ids of a task's rows take some tenths of a second
+def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
+    rows = pd.read_parquet(path, filters=[("task", "==", task)]).drop_duplicates("run_id")
+    # chance if the run diverged
+    rows["score"] = rows.best_val_accuracy.where(rows.status != "diverged", rows.chance)
+    if task in LANGUAGE_TASKS:
+        rows["score"] = -rows.best_val_loss.where(rows.status != "diverged", rows.chance_loss)
+    choices = {}
+    for arm, runs in rows.dropna(subset="score").groupby("arm", sort=False):
+        setting = asdict(base_config(task, path.stem, arm=arm))
+        run_ids = [
+            run_id_of({**setting, "lr": lr, "seed": seed})
+            for lr, seed in zip(runs.lr, runs.seed, strict=True)
+        ]
+        runs = runs[runs.run_id == run_ids]
+        tuning = runs[runs.seed.map(is_tuning_seed)]
+        if len(tuning):
+            lr = best_lr(tuning)
+            seeds = sorted(runs.seed[runs.lr == lr].tolist())
+            test_seeds = [seed for seed in seeds if is_test_seed(seed)]
+            choices[arm] = RecordedLR(lr, tuple(test_seeds or filter(is_tuning_seed, seeds)))
+    return choices
+
+
+def best_lr(rows: pd.DataFrame) -> float:
+    """Return the learning rate with the highest mean score, the smallest of equally good ones.
+
+    rows: lr and score of each run. A learning rate with fewer runs than another cannot win.
+    """
+    scores = rows.groupby("lr").score.agg(["mean", "count"])
+    complete = scores[scores["count"] == scores["count"].max()]
+    return float(complete["mean"].round(9).idxmax())
+
+
+def grid_at_recorded_lr(
+    arms: Sequence[Arm],
+    tasks: Sequence[str],
+    scale: str,
+    seeds: int | Iterable[int] | None = None,
+    source: str | None = None,
+    *,
+    whole: bool = False,
+) -> list[RunConfig]:
+    """Return `grid`, with each recorded arm at its recorded learning rate if runs are to be read.
+
+    source: "trained" gives the plain grid; None = the environment's. seeds: None = the seeds that
+    all these arms are recorded on, or if there is none, the seeds of most recorded arms of the
+    task. If a task has recorded arms, arms that are not recorded are left out, unless `whole`.
+    """
+    if check_source(source) == "trained":
+        return grid(arms, tasks, scale=scale, seeds=seeds)
+    configs = []
+    for task in tasks:
+        recorded_arms = recorded_choices(task, scale)
+        chosen = {name: recorded_arms[name] for name in map(str, arms) if name in recorded_arms}
+        task_seeds = seeds
+        if seeds is None and recorded_arms:
+            counts = Counter(choice.seeds for choice in recorded_arms.values())
+            most_common = max(counts, key=lambda seeds: (counts[seeds], len(seeds)))
+            seed_sets = [set(choice.seeds) for choice in chosen.values()] or [set()]
+            task_seeds = sorted(set.intersection(*seed_sets)) or most_common
+        task_arms = arms if whole or not chosen else list(chosen)
+        for config in grid(task_arms, [task], scale=scale, seeds=task_seeds):
+            choice = chosen.get(config.arm)
+            configs.append(config.but(lr=choice.lr) if choice else config)
+    return unique(configs)

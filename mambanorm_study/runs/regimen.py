@@ -1,4 +1,4 @@
-"""The loss of a run, and what it takes over from other runs (S2, §IV.C.3).
+"""The loss of a run with the regimen of S2, §IV.C.3, and weights and teachers from stored runs.
 
 Each part of the regimen is a field of RunConfig and off by default. Its random numbers depend on
 the seed and the step alone, so a run that continues from a checkpoint is the same run.
@@ -7,32 +7,29 @@ Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 201
 Hinton et al. 2015 (distillation). Averaged weights are in runs/training_state.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.evaluation import Batch, autocast
+from mambanorm_study.runs.result import StoredRun
+from mambanorm_study.runs.store import find_run
 from mambanorm_study.tasks import TASKS
 from mambanorm_study.tasks.base import Units
 
-if TYPE_CHECKING:
-    from mambanorm_study.runs.result import StoredRun
-
 
 class Targets(NamedTuple):
-    """What the outputs of a batch are compared with.
+    """The targets of a batch's outputs.
 
-    mixed_labels: labels of the rows mixed into the batch. share: weight of `labels` in the loss;
-    `mixed_labels` have the rest. teacher_outputs: the teacher's logits or values.
+    mixed_labels: labels of the rows mixed into the batch. share: weight of the loss on `labels`;
+    the loss on `mixed_labels` has weight 1 − share. teacher_outputs: the teacher's logits or
+    values.
     """
 
     labels: Tensor
@@ -40,50 +37,61 @@ class Targets(NamedTuple):
     share: float = 1.0
     teacher_outputs: Tensor | None = None
 
-    def rows(self, rows: slice) -> Targets:
+    def rows(self, rows: slice) -> Self:
         """Return the targets of some rows."""
         return Targets(*(part[rows] if isinstance(part, Tensor) else part for part in self))
 
 
-class Loss:
-    """The loss of a batch, in parts: one for each micro-batch.
+def loss_parts(
+    config: RunConfig,
+    teacher: nn.Module | None,
+    units: Units | None,
+    recording: Callable[[], AbstractContextManager],
+    model: nn.Module,
+    batch: Batch,
+    step: int,
+) -> Iterator[Tensor]:
+    """Yield the parts of a batch's loss, one for each micro-batch; their sum is the mean loss.
 
-    units: scale of a regression's targets. recording: returns a context manager that is opened
-    around every forward pass of the trained model.
+    units: scale of a regression's targets. recording: returns a context manager that is open during
+    each forward pass of the trained model.
     """
+    inputs, lengths, labels = batch
+    labels = labels if units is None else units.scaled(labels)
+    inputs, targets = mix_rows(inputs, lengths, labels, config, step)
+    precision = autocast(config, inputs.device)
+    if teacher is not None:
+        with torch.no_grad(), precision:
+            outputs = teacher(inputs, lengths).float()
+        targets = targets._replace(teacher_outputs=outputs)
+    frozen = head_only if step <= config.head_steps else nullcontext
+    for rows in micro_batches(len(labels), config.micro_batch):
+        part = targets.rows(rows)
+        # drop path draws random numbers that depend on seed, step and first row alone
+        random_state = torch.random.fork_rng(devices=[], enabled=config.drop_path > 0)
+        seeds = np.random.SeedSequence([config.seed, step, rows.start])
+        # all contexts are closed before the backward pass, which may raise
+        with recording(), random_state, precision, frozen(model):
+            if config.drop_path > 0:
+                torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+            outputs = model(inputs[rows], None if lengths is None else lengths[rows])
+            loss = loss_of(outputs, part, config) * (len(part.labels) / len(labels))
+        yield loss
 
-    def __init__(
-        self,
-        config: RunConfig,
-        model: nn.Module,
-        *,
-        teacher: nn.Module | None = None,
-        units: Units | None = None,
-        recording: Callable[[], AbstractContextManager] = nullcontext,
-    ):
-        self.config, self.teacher, self.units, self.recording = config, teacher, units, recording
-        self.frozen_body = FrozenBody(model, config.head_steps)
 
-    def __call__(self, model: nn.Module, batch: Batch, step: int) -> Iterator[Tensor]:
-        inputs, lengths, labels = batch
-        labels = labels if self.units is None else self.units.scaled(labels)
-        inputs, targets = mix_rows(inputs, lengths, labels, self.config, step)
-        precision = autocast(self.config, inputs.device)
-        if self.teacher is not None:
-            with torch.no_grad(), precision:
-                outputs = self.teacher(inputs, lengths).float()
-            targets = targets._replace(teacher_outputs=outputs)
-        self.frozen_body.set_step(step)
-        random_state = (
-            StepRandomState(self.config, step) if self.config.drop_path else nullcontext()
-        )
-        for rows in micro_batches(len(labels), self.config.micro_batch):
-            part = targets.rows(rows)
-            # all are closed before the backward pass, which may raise
-            with self.recording(), random_state, precision:
-                outputs = model(inputs[rows], None if lengths is None else lengths[rows])
-                loss = loss_of(outputs, part, self.config) * (len(part.labels) / len(labels))
-            yield loss
+@contextmanager
+def head_only(model: nn.Module) -> Iterator[None]:
+    """Freeze all of a classifier but its head inside the `with`.
+
+    The frozen part gets no gradients, and is in eval mode, so running statistics stay as they are.
+    """
+    body = [child for name, child in model.named_children() if name != "head"]
+    for child in body:
+        child.eval()
+    with model.head.register_forward_pre_hook(lambda head, inputs: (inputs[0].detach(),)):
+        yield
+    for child in body:
+        child.train()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -96,17 +104,14 @@ def mix_rows(
     """Return the inputs of a step, (B, L, F) or (B, H, W, C), each row mixed with another row.
 
     If MixUp and CutMix are both on, each step uses one of them at random. Raises ValueError for
-    token ids, which cannot be averaged, and for rows with padding.
+    token ids, which have no mean, and for rows with padding.
     """
     if not (config.mixup or config.cutmix):
         return inputs, Targets(labels)
-    if not inputs.is_floating_point():
+    if lengths is not None or not inputs.is_floating_point():
         raise ValueError(
-            f"mixup and cutmix mix numbers, and {config.task} has token ids: set both to 0"
-        )
-    if lengths is not None:
-        raise ValueError(
-            f"mixup and cutmix mix rows of one length, and {config.task} has padding: set both to 0"
+            f"mixup and cutmix mix numbers, and {config.task} has token ids or padding: "
+            "set both to 0"
         )
     rng = np.random.default_rng([config.seed, step])
     order = torch.as_tensor(rng.permutation(len(labels)), device=labels.device)
@@ -144,127 +149,74 @@ def _paste_box(
 
 
 def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return the mean loss: cross-entropy of logits, or squared error of values.
-
-    If each position has a class, labels (B, L), every position counts as a row.
-    """
-    is_per_position = targets.labels.dim() == 2 and not targets.labels.is_floating_point()
-    if is_per_position:
-        outputs = outputs.flatten(0, 1)
-        teacher_outputs = targets.teacher_outputs
-        if teacher_outputs is not None:
-            teacher_outputs = teacher_outputs.flatten(0, 1)
-        targets = Targets(targets.labels.flatten(), teacher_outputs=teacher_outputs)
+    """Return the mean loss: cross-entropy of logits, or squared error of values."""
     loss = label_loss(outputs, targets.labels, config)
     if targets.mixed_labels is not None:
         mixed_loss = label_loss(outputs, targets.mixed_labels, config)
         loss = targets.share * loss + (1 - targets.share) * mixed_loss
-    if targets.teacher_outputs is None:
-        return loss
-    weight = config.teacher_weight
-    return (1 - weight) * loss + weight * distillation_loss(outputs, targets, config)
+    if targets.teacher_outputs is not None:
+        weight = config.teacher_weight
+        loss = (1 - weight) * loss + weight * distillation_loss(outputs, targets, config)
+    return loss
 
 
 def label_loss(outputs: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
-    """Return the mean cross-entropy for classes, the mean squared error for float labels."""
+    """Return the mean cross-entropy for classes, (B,) or (B, L), or squared error for floats."""
     if labels.is_floating_point():
-        return F.mse_loss(outputs.float(), labels)
-    return F.cross_entropy(outputs, labels, label_smoothing=config.label_smoothing)
+        return nn.functional.mse_loss(outputs.float(), labels)
+    return nn.functional.cross_entropy(
+        outputs.flatten(0, -2), labels.flatten(), label_smoothing=config.label_smoothing
+    )
 
 
 def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return T²·KL(teacher/T ‖ student/T), the mean over the rows (Hinton et al. 2015).
+    """Return T²·KL(teacher/T ‖ student/T), the mean over rows or positions (Hinton et al. 2015).
 
     For real-valued targets, return the mean squared difference.
     """
     if targets.labels.is_floating_point():
-        return F.mse_loss(outputs.float(), targets.teacher_outputs.float())
-    student = (outputs.float() / config.temperature).log_softmax(-1)
-    teacher = (targets.teacher_outputs.float() / config.temperature).log_softmax(-1)
-    divergence = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+        return nn.functional.mse_loss(outputs.float(), targets.teacher_outputs.float())
+    student, teacher = (
+        (logits.float().flatten(0, -2) / config.temperature).log_softmax(-1)
+        for logits in (outputs, targets.teacher_outputs)
+    )
+    divergence = nn.functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
     return config.temperature**2 * divergence
 
 
-class FrozenBody:
-    """Freezes all of a model but its head in the steps 1…head_steps (phase 1 of fine-tuning)."""
-
-    def __init__(self, model: nn.Module, head_steps: int):
-        self.head_steps = head_steps
-        self.body = [child for name, child in model.named_children() if name != "head"]
-        self.trainable = [
-            parameter
-            for child in self.body
-            for parameter in child.parameters()
-            if parameter.requires_grad
-        ]
-
-    def set_step(self, step: int) -> None:
-        """Freeze or free the body. Call it after `model.train()`."""
-        if not self.head_steps:
-            return
-        frozen = step <= self.head_steps
-        for child in self.body:
-            child.train(not frozen)
-        for parameter in self.trainable:
-            parameter.requires_grad_(not frozen)
-
-
-class StepRandomState:
-    """A context manager with torch's random numbers of a step, which follow from seed and step.
-
-    Opened again for the next micro-batch, it continues. The caller's random state is restored.
-    """
-
-    def __init__(self, config: RunConfig, step: int):
-        seed = np.random.SeedSequence([config.seed, step]).generate_state(1, np.uint64)[0]
-        self.seed, self.state = int(seed >> 1), None
-
-    def __enter__(self) -> None:
-        self.caller_state = torch.get_rng_state()
-        if self.state is None:
-            torch.manual_seed(self.seed)
-        else:
-            torch.set_rng_state(self.state)
-
-    def __exit__(self, *_: object) -> None:
-        self.state = torch.get_rng_state()
-        torch.set_rng_state(self.caller_state)
-
-
 # --------------------------------------------------------------------------------------------------
-# weights and teachers from other runs
+# weights and teachers from stored runs
 
-FUNCTION_FIELDS = ("arm", "norm_options", "stem_norm", "final_norm")
-# Config fields that decide, besides the shapes, what a model's weights compute.
-MODEL_FUNCTION_FIELDS = {
-    "mamba": (),
-    "mamba2": ("n_groups",),
-    "transformer": ("n_heads", "norm_position"),
-}
+# Config fields that decide, besides the shapes, what a model computes with its weights.
+FUNCTION_FIELDS = (
+    *("model", "arm", "norm_options", "stem_norm", "final_norm"),
+    *("n_groups", "n_heads", "norm_position"),
+)
 
 
 def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
-    """Load the weights of the run `config.start`; those of its head only if the task is the same.
+    """Load the weights of the run `config.start`; the head's only if the task is the same.
 
-    Raises ValueError if the run does not exist, diverged, may have seen test rows of this run,
-    computes another function, or does not have exactly the model's weights.
+    Raises ValueError if the run cannot be used (`source_run`), or if its model computes another
+    function or has other weights.
     """
     if not config.start:
         return
-    run = _find_source("start", config.start, config, runs_dir)
-    for name in (*FUNCTION_FIELDS, *MODEL_FUNCTION_FIELDS[config.model]):
-        source_value, value = getattr(run.config, name), getattr(config, name)
-        if source_value != value:
-            raise ValueError(
-                f"start: {_describe(run)} has {name}={source_value!r}, this run {value!r}: "
-                "its weights mean another model"
-            )
+    run, name = source_run("start", config, runs_dir)
+    different = [f for f in FUNCTION_FIELDS if getattr(run.config, f) != getattr(config, f)]
+    if different:
+        raise ValueError(
+            f"{name} differs from this run in {', '.join(different)}: "
+            "its weights mean another model"
+        )
     weights = run.checkpoint
     if run.config.task != config.task:
-        head = {name: w for name, w in model.state_dict().items() if name.startswith("head.")}
-        body = {name: w for name, w in weights.items() if not name.startswith("head.")}
-        weights = {**body, **head}
-    _load_weights("start", run, model, weights)
+        weights |= {key: w for key, w in model.state_dict().items() if key.startswith("head.")}
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        first_problem = str(error).splitlines()[1].strip()
+        raise ValueError(f"{name} does not fit: {first_problem}") from None
 
 
 def load_teacher(
@@ -272,65 +224,44 @@ def load_teacher(
 ) -> nn.Module | None:
     """Return the model of the run `config.teacher` in eval mode, None if the config names none.
 
-    build: makes a model for this run's data. Raises ValueError if the run does not exist, diverged,
-    may have seen test rows of this run, is of another task, or does not fit inputs and classes.
+    build: makes a model for this run's data. Raises ValueError if the run cannot be used
+    (`source_run`) or is of another task.
     """
     if not config.teacher:
         return None
-    run = _find_source("teacher", config.teacher, config, runs_dir)
+    run, name = source_run("teacher", config, runs_dir)
     if run.config.task != config.task:
-        raise ValueError(
-            f"teacher: {_describe(run)} knows nothing of {config.task}: "
-            "a teacher is of the same task"
-        )
-    model = build(run.config.but(task=config.task, scale=config.scale, seed=config.seed))
-    _load_weights("teacher", run, model, run.checkpoint)
+        raise ValueError(f"{name} was not trained on {config.task}, the task of this run")
+    model = build(run.config.but(scale=config.scale, seed=config.seed))
+    model.load_state_dict(run.checkpoint)
     return model.eval().requires_grad_(False)
 
 
-def _find_source(
-    field: str, run_id: str, config: RunConfig, runs_dir: str | Path | None
-) -> StoredRun:
-    """Return the stored run that `field` names. Raise ValueError if this run may not use it."""
-    from mambanorm_study.runs.store import stored_run  # most runs need no store
+def source_run(field: str, config: RunConfig, runs_dir: str | Path | None) -> tuple[StoredRun, str]:
+    """Return the stored run that a config names in `field`, and its name for error messages.
 
-    run = stored_run(run_id, runs_dir)
+    Raises ValueError if the run does not exist, diverged, or may have seen this run's test rows.
+    """
+    run_id = getattr(config, field)
+    run = find_run(run_id, runs_dir)
     if run is None:
         raise ValueError(
             f"{field}={run_id!r}: the store holds no such run, "
             "train it first (mambanorm runs lists them)"
         )
+    name = f"{field}: run {run_id} ({run.config.task}, {run.config.arm})"
     if run.facts["status"] != "ok":
-        raise ValueError(f"{field}: {_describe(run)} diverged, there is nothing to learn from it")
-    if _may_have_seen_test_rows(run.config, config):
-        raise ValueError(
-            f"{field}: {_describe(run)} is of scale {run.config.scale}, seed {run.config.seed}, "
-            f"which deal out other rows than scale {config.scale}, seed {config.seed}: "
-            "it may have learned this run's test rows; take one of the same scale and seed"
-        )
-    return run
-
-
-def _may_have_seen_test_rows(source: RunConfig, config: RunConfig) -> bool:
-    """Return True if both runs split the same task in different ways."""
-    same_split = (source.scale, source.seed) == (config.scale, config.seed)
-    if source.task != config.task or same_split:
-        return False
+        raise ValueError(f"{name} diverged, there is nothing to learn from it")
     shape = TASKS[config.task].shape
-    return shape is None or shape(config.scale).reshuffled
-
-
-def _describe(run: StoredRun) -> str:
-    return f"run {run.config.run_id} ({run.config.task}, {run.config.arm})"
-
-
-def _load_weights(field: str, run: StoredRun, model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Load the weights. Raise ValueError with the first problem that torch names."""
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        problem = str(error).splitlines()[1].strip()
-        raise ValueError(f"{field}: {_describe(run)} does not fit: {problem}") from None
+    is_reshuffled = shape is None or shape(config.scale).reshuffled
+    has_same_split = (run.config.scale, run.config.seed) == (config.scale, config.seed)
+    if run.config.task == config.task and is_reshuffled and not has_same_split:
+        raise ValueError(
+            f"{name} has scale {run.config.scale}, seed {run.config.seed}, and this run scale "
+            f"{config.scale}, seed {config.seed}, which split the data differently: it may have "
+            "learned this run's test rows; take one of the same scale and seed"
+        )
+    return run, name
 
 
 def micro_batches(rows: int, size: int) -> list[slice]:

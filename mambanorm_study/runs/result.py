@@ -4,15 +4,13 @@ Reading a stored run checks its files. It never changes a damaged folder; `runs/
 with a warning that names it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,11 +18,8 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.errors import NotRegistered
 from mambanorm_study.basics.atomic import sha256
-from mambanorm_study.basics.checks import ImportFailed
+from mambanorm_study.basics.extensions import ImportFailed
 from mambanorm_study.config import RunConfig
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass
@@ -66,18 +61,17 @@ class RunResult:
     curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
     predictions: dict[str, np.ndarray]  # on test: label, predicted (−1: logits not finite), loss
     diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
-    checkpoint: dict[str, Tensor]  # state_dict at best_step
+    checkpoint: dict[str, Any]  # state_dict at best_step
 
     def facts(self) -> dict[str, Any]:
         """Return the scalars, as in result.json and in a row of the run frame.
 
         Numbers that are not finite become None, because JSON has no NaN or infinity.
         """
-        facts = {}
-        for name in FACTS:
-            value = getattr(self, name)
-            not_finite = isinstance(value, float) and not math.isfinite(value)
-            facts[name] = None if not_finite else value
+        facts = {name: getattr(self, name) for name in FACTS}
+        for name, value in facts.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                facts[name] = None
         return facts
 
 
@@ -94,7 +88,6 @@ WRITTEN = (
     *("predictions.npz", "diagnostics.npz", "checkpoint.safetensors"),
 )
 MANIFEST = "manifest.json"
-FILES = (*WRITTEN, MANIFEST)
 
 
 class DamagedRun(ValueError):
@@ -103,9 +96,8 @@ class DamagedRun(ValueError):
     def __init__(self, folder: Path, reason: object):
         super().__init__(
             f"the run {folder} is damaged: {reason}. "
-            "The command that trained it sets it aside and trains it again"
+            "The command that trained it renames the folder and trains it again"
         )
-        self.reason = str(reason)
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,7 @@ class StoredRun:
         return self._load("diagnostics.npz", _read_npz)
 
     @property
-    def checkpoint(self) -> dict[str, Tensor]:
+    def checkpoint(self) -> dict[str, Any]:
         from safetensors.torch import load_file  # imports torch, which a run frame does not need
 
         return self._load("checkpoint.safetensors", load_file)
@@ -143,23 +135,25 @@ class StoredRun:
         _check_sum(name, sha256(path), self.manifest, self.path)
         return read(path)
 
-    def row(self) -> dict[str, Any]:
-        """Return the row of the run frame."""
-        return {**config_row(self.config), **self.facts, "checked": True}
-
 
 def config_row(config: RunConfig) -> dict[str, Any]:
     """Return the columns of the run frame that are known before training."""
     arm = Arm.parse(config.arm)
-    names = ("task", "seed", "role", "scale", "lr", "n_layers", "d_model", "model")
     return {
         "run_id": config.run_id,
+        "task": config.task,
         "arm": config.arm,
         "n1": arm.n1,
         "n2": arm.n2,
         "more": arm.further,
         "norm_options": json.dumps(config.norm_options, sort_keys=True),
-        **{name: getattr(config, name) for name in names},
+        "seed": config.seed,
+        "role": config.role,
+        "scale": config.scale,
+        "lr": config.lr,
+        "n_layers": config.n_layers,
+        "d_model": config.d_model,
+        "model": config.model,
     }
 
 
@@ -178,7 +172,21 @@ def read_run(folder: Path) -> StoredRun | None:
     if not folder.exists():
         return None
     try:
-        return _read_checked(folder)
+        manifest = json.loads((folder / MANIFEST).read_bytes())["files"]
+        texts = {}
+        for name in ("config.json", "result.json"):
+            content = (folder / name).read_bytes()
+            _check_sum(name, hashlib.sha256(content).hexdigest(), manifest, folder)
+            texts[name] = content.decode()
+        for name in WRITTEN[2:]:
+            if (folder / name).stat().st_size != manifest[name]["bytes"]:
+                raise ValueError(f"{name} is shorter or longer than it was")
+        config = RunConfig.from_json(texts["config.json"])
+        if config.run_id != folder.name:
+            raise ValueError(
+                f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA"
+            )
+        return StoredRun(folder, config, json.loads(texts["result.json"]), manifest)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         name = Path(error.filename or folder).name
         raise DamagedRun(folder, f"{name} is missing or no file") from error
@@ -188,34 +196,6 @@ def read_run(folder: Path) -> StoredRun | None:
         raise DamagedRun(folder, error) from error
 
 
-def _read_checked(folder: Path) -> StoredRun:
-    manifest = json.loads((folder / MANIFEST).read_bytes())["files"]
-    texts = {}
-    for name in ("config.json", "result.json"):
-        content = (folder / name).read_bytes()
-        _check_sum(name, hashlib.sha256(content).hexdigest(), manifest, folder)
-        texts[name] = content.decode()
-    for name in WRITTEN[2:]:
-        if (folder / name).stat().st_size != manifest[name]["bytes"]:
-            raise ValueError(f"{name} is shorter or longer than it was")
-    config = RunConfig.from_json(texts["config.json"])
-    if config.run_id != folder.name:
-        raise ValueError(
-            f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA"
-        )
-    return StoredRun(folder, config, json.loads(texts["result.json"]), manifest)
-
-
 def _check_sum(name: str, checksum: str, manifest: dict[str, dict], folder: Path) -> None:
     if checksum != manifest[name]["sha256"]:
         raise DamagedRun(folder, f"{name} was altered: its checksum is not that of the manifest")
-
-
-def check_run(folder: Path) -> None:
-    """Read every file of a run. Raise DamagedRun if one was altered, OSError if one is unreadable.
-
-    Raises NotRegistered as `read_run` does.
-    """
-    run = read_run(folder)
-    for name in ARRAYS:
-        getattr(run, name)

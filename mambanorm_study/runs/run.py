@@ -8,6 +8,7 @@ Comparisons are paired: the seed alone decides the initial weights of every shar
 batch order and, on the small tasks, the split. Two arms with one seed differ only in their norms.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -25,24 +26,9 @@ from mambanorm.operations import scan_backend
 from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.torch_defaults import plain_torch
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs import machine
+from mambanorm_study.runs import machine, regimen
 from mambanorm_study.runs.build import build_model
-from mambanorm_study.runs.evaluation import (
-    Batch,
-    accuracy,
-    autocast,
-    errors,
-    evaluate,
-    predict,
-    to_device,
-)
-from mambanorm_study.runs.regimen import (
-    Loss,
-    load_start_weights,
-    load_teacher,
-    micro_batches,
-    mix_rows,
-)
+from mambanorm_study.runs.evaluation import Batch, accuracy, autocast, errors, predict, to_device
 from mambanorm_study.runs.result import RunResult
 from mambanorm_study.runs.training_state import Checkpoint, TrainingState
 from mambanorm_study.tasks import Shape, TaskData, load_task
@@ -69,54 +55,49 @@ def train(
 
     Uses `config.threads` threads and torch's default settings, whatever the caller has set. Raises
     ValueError for a config that cannot be run (unknown task, norm that does not fit, a batch larger
-    than the data, more threads than there are), TypeError for anything but a RunConfig. Never
+    than the data, more threads than the machine has), TypeError for anything but a RunConfig. Never
     raises for divergence.
     """
     check_kind("config", config, RunConfig, "base_config")
     with exactly_threads(config.threads), plain_torch():
-        return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir)
-
-
-def _train(
-    config: RunConfig,
-    on_step: StepCallback | None,
-    checkpoint_dir: str | Path | None,
-    checkpoint_every_s: float,
-    runs_dir: str | Path | None,
-) -> RunResult:
-    device = machine.pick_device(config.device)
-    memory = machine.PeakMemory(device)
-    data = load_task(config.task, config.scale, config.seed)
-    rows_used = check_data(config, data)
-    model = build_model(config, data)
-    load_start_weights(model, config, runs_dir)
-    teacher = load_teacher(config, lambda other: build_model(other, data).to(device), runs_dir)
-    by_loss = data.units is not None or data.per_position
-    state = TrainingState.before_training(model.to(device), config, by_loss)
-    checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config.run_id, state)
-    checkpoint.load()
-    if not state.curve:
-        state.log.snapshot(0)
-
-    diverged_batch = None
-    # a run that stopped early may be continued from its last checkpoint
-    if not is_out_of_patience(state, config):
-        diverged_batch = fit(
-            model,
-            state.optimizer,
-            batches_left(config, data, rows_used, device, state),
-            Loss(
-                config,
-                model,
-                teacher=teacher,
-                units=data.units,
-                recording=state.log.recording_outputs,
-            ),
-            lr_of=partial(lr_at, config),
-            curve=state.curve,
-            callbacks=callbacks(config, data, device, state, on_step, checkpoint),
+        device = machine.pick_device(config.device)
+        memory = machine.PeakMemory(device)
+        data = load_task(config.task, config.scale, config.seed)
+        rows_used = check_data(config, data)
+        model = build_model(config, data)
+        regimen.load_start_weights(model, config, runs_dir)
+        teacher = regimen.load_teacher(
+            config, lambda other: build_model(other, data).to(device), runs_dir
         )
-    return _test(config, data, device, state, diverged_batch, memory)
+        state = TrainingState(
+            model.to(device), config, by_loss=data.units is not None or data.per_position
+        )
+        checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config.run_id, state)
+        checkpoint.load()
+        if not state.curve:
+            state.log.snapshot(0)
+
+        diverged_batch = None
+        # a run that stopped early may be continued from its last checkpoint
+        if not is_out_of_patience(state, config):
+            diverged_batch = fit(
+                model,
+                state.optimizer,
+                batches_left(config, data, rows_used, device, state),
+                partial(
+                    regimen.loss_parts, config, teacher, data.units, state.log.recording_outputs
+                ),
+                lr_of=partial(
+                    learning_rate,
+                    lr=config.lr,
+                    steps=config.steps,
+                    warmup_steps=config.warmup_steps,
+                    schedule=config.schedule,
+                ),
+                curve=state.curve,
+                callbacks=[partial(after_step, config, data, device, state, on_step, checkpoint)],
+            )
+        return _test(config, data, device, state, diverged_batch, memory)
 
 
 def _test(
@@ -128,9 +109,11 @@ def _test(
     memory: machine.PeakMemory,
 ) -> RunResult:
     """Test the best weights of a run that has ended, and return its result."""
-    site = None
-    if diverged_batch is not None:
-        site = nonfinite_site(state.model, diverged_batch, config, len(state.curve))
+    site = (
+        None
+        if diverged_batch is None
+        else nonfinite_site(state.model, diverged_batch, config, len(state.curve))
+    )
     wall_s = state.seconds
     model = state.evaluated_model
     if state.best.weights is not None:
@@ -159,51 +142,34 @@ def batches_left(
         yield batch
 
 
-def callbacks(
+def after_step(
     config: RunConfig,
     data: TaskData,
     device: torch.device,
     state: TrainingState,
     on_step: StepCallback | None,
     checkpoint: Checkpoint,
-) -> list[Callable[[int], object]]:
-    """Return what is called after each step, in this order."""
-
-    def average(step: int) -> None:
-        if state.averaged is not None:
-            state.averaged.update_parameters(state.model)
-
-    def report(step: int) -> None:
-        if on_step is not None:
-            on_step(step, state.model, state.curve[-1]["train_loss"])
-
-    def validate(step: int) -> None:
-        if step % config.eval_every == 0 or step == config.steps:
-            row, model = state.curve[-1], state.evaluated_model
-            row.update(evaluate(model, data.val, config, device, data.units))
-            state.best.update(row, model)
-            state.log.snapshot(step)
-
-    def stop_early(step: int) -> bool:
-        return is_out_of_patience(state, config)
-
-    return [average, state.log.record_step, report, validate, checkpoint, stop_early]
+    step: int,
+) -> bool:
+    """Record and evaluate a step, save a checkpoint, and return True to stop early."""
+    row = state.curve[-1]
+    if state.averaged is not None:
+        state.averaged.update_parameters(state.model)
+    state.log.record_step(step)
+    if on_step is not None:
+        on_step(step, state.model, row["train_loss"])
+    if step % config.eval_every == 0 or step == config.steps:
+        predictions = predict(state.evaluated_model, data.val, config, device, data.units)
+        row.update(val_loss=float(predictions["loss"].mean()), val_accuracy=accuracy(predictions))
+        state.best.update(row, state.evaluated_model)
+        state.log.snapshot(step)
+    checkpoint(step)
+    return is_out_of_patience(state, config)
 
 
 def is_out_of_patience(state: TrainingState, config: RunConfig) -> bool:
     """Return True if the last `patience` evaluations were no better. False for patience 0."""
     return 0 < config.patience <= state.best.worse_evaluations
-
-
-def lr_at(config: RunConfig, step: int) -> float:
-    """Return the learning rate of a config's step, counted from 1."""
-    return learning_rate(
-        step,
-        lr=config.lr,
-        steps=config.steps,
-        warmup_steps=config.warmup_steps,
-        schedule=config.schedule,
-    )
 
 
 def result_of(
@@ -220,7 +186,6 @@ def result_of(
     """
     diverged = nonfinite_site is not None
     curve, best, model = state.curve, state.best, state.evaluated_model
-    test_loss = float(predictions["loss"].mean())
     return RunResult(
         config=config,
         status="diverged" if diverged else "ok",
@@ -241,7 +206,9 @@ def result_of(
         curves=pd.DataFrame(curve).reindex(
             columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]
         ),
-        test_loss=data.chance_loss if diverged and data.per_position else test_loss,
+        test_loss=data.chance_loss
+        if diverged and data.per_position
+        else float(predictions["loss"].mean()),
         chance_loss=data.chance_loss,
         **errors(predictions),
         predictions=predictions,
@@ -260,9 +227,9 @@ def nonfinite_site(model: nn.Module, batch: Batch, config: RunConfig, step: int)
     Sites come in the order of computation: the forward pass, then the gradients backward.
     """
     inputs, lengths, _ = batch
-    inputs, _ = mix_rows(*batch, config, step)
+    inputs, _ = regimen.mix_rows(*batch, config, step)
     model.train()
-    for part in micro_batches(len(inputs), config.micro_batch):
+    for part in regimen.micro_batches(len(inputs), config.micro_batch):
         with record_sites(model) as recorded, autocast(config, inputs.device):
             logits = model(inputs[part], None if lengths is None else lengths[part])
         site = recorded.first_nonfinite()
@@ -288,6 +255,11 @@ def check_data(config: RunConfig, data: TaskData | Shape) -> int:
             f"label_smoothing={config.label_smoothing} smooths classes, "
             f"and {config.task} is a regression"
         )
+    if data.per_position and config.head_steps:
+        raise ValueError(
+            f"head_steps={config.head_steps}: the head of a language model is its embedding, "
+            "which cannot be trained alone"
+        )
     rows = data.sizes[0] if isinstance(data, Shape) else len(data.train)
     if not rows:
         return 0
@@ -306,9 +278,8 @@ def check_data(config: RunConfig, data: TaskData | Shape) -> int:
 
 
 def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
-    """Return how many positions of a batch the blocks see, without padding."""
+    """Return how many positions of a batch the blocks process, without padding."""
     if lengths is not None:
         return int(lengths.sum())
-    if inputs.dim() == 4:
-        return len(inputs) * (inputs.shape[1] // patch) * (inputs.shape[2] // patch)
-    return inputs.shape[0] * inputs.shape[1]
+    sides = inputs.shape[1:-1] if inputs.dim() == 4 else inputs.shape[1:2]
+    return len(inputs) * math.prod(side // patch for side in sides)

@@ -6,14 +6,13 @@
     runs/.resume-<run_id>/      checkpoint of an unfinished run (runs/training_state.py), deleted
                                 once the run is stored
     runs/.lease-<run_id>        locked by the process that trains the run (runs/worker.py)
-    runs/.unfinished-…/         a run that is being written; a later sweep deletes it if the run is
-                                stored
+    runs/.unfinished-…/         a run that is being written; left over if its process is killed
 
-A run is written to a temporary folder. The folder is renamed after its content has reached the
-disk. Reading checks the files: `load_runs` checks config, result and the size of every file,
-`StoredRun` checks each other file when it is loaded, `check_run` checks everything. A damaged
-folder is skipped with a warning that names it. It is never deleted: when its run is trained again,
-the folder is renamed to `<run_id>.damaged-…`.
+A run is written to a temporary folder, which is renamed after its content has reached the disk.
+Reading checks the files: `load_runs` checks config, result and the size of every file, `StoredRun`
+checks each other file when it is loaded, `check_runs` checks everything. A damaged folder is
+skipped with a warning that names it. It is never deleted: when its run is trained again, the folder
+is renamed to `<run_id>.damaged-…`.
 """
 
 import json
@@ -21,7 +20,6 @@ import os
 import shutil
 import uuid
 import warnings
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -30,25 +28,19 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from mambanorm.errors import NotRegistered, unknown
-from mambanorm_study.basics.atomic import (
-    folder_to_disk,
-    make_folder,
-    sha256,
-    to_disk,
-    writable_folder,
-)
-from mambanorm_study.basics.checks import check_kind
+from mambanorm.errors import NotRegistered
+from mambanorm_study.basics.atomic import make_folder, sha256, to_disk, writable_folder
 from mambanorm_study.basics.settings import WORK, Later
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import config_list, unique
+from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.result import (
+    ARRAYS,
     MANIFEST,
     WRITTEN,
     DamagedRun,
     RunResult,
     StoredRun,
-    check_run,
+    config_row,
     read_run,
 )
 
@@ -71,25 +63,9 @@ def runs_dir(path: str | Path | None = None) -> Path:
     """Return the folder of the run store, without creating it.
 
     Default: the environment variable `MAMBANORM_RUNS_DIR`, else `runs/` in the working folder.
-    Raises ValueError for "" and for a file.
     """
-    if path == "":
-        raise ValueError("the run store '' names no folder: None is the default")
     path = path or os.environ.get("MAMBANORM_RUNS_DIR") or WORK / "runs"
-    store = Path(path).expanduser().resolve()
-    if store.is_file():
-        raise ValueError(f"the run store {store} is a file: needed is a folder")
-    return store
-
-
-def existing_store(directory: str | Path | None = None) -> Path:
-    """Return the folder of the run store. Raise ValueError if it does not exist."""
-    store = runs_dir(directory)
-    if not store.is_dir():
-        raise ValueError(
-            f"there is no run store {store}: the first training makes one, --runs-dir names another"
-        )
-    return store
+    return Path(path).expanduser().resolve()
 
 
 def check_store(directory: str | Path | None = None) -> Path:
@@ -97,10 +73,9 @@ def check_store(directory: str | Path | None = None) -> Path:
 
     Raises OSError if it is a file, is read-only or cannot be created.
     """
-    store = runs_dir(directory)
-    with suppress(OSError):  # `writable_folder` reports it
-        make_folder(store)
-    return writable_folder(store, "the run store")
+    store = writable_folder(runs_dir(directory), "the run store")
+    make_folder(store)
+    return store
 
 
 def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
@@ -112,18 +87,13 @@ def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
 # reading
 
 
-def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRun | None:
-    """Return the stored run of a config, or None.
+def find_run(run: RunConfig | str, directory: str | Path | None = None) -> StoredRun | None:
+    """Return the stored run with this config or run_id, or None.
 
     A run of an older SCHEMA, or one whose config was edited, does not count. A damaged run gives a
     warning and None. Raises PermissionError if this user cannot read the run.
     """
-    check_kind("config", config, RunConfig, "base_config")
-    return stored_run(config.run_id, directory)
-
-
-def stored_run(run_id: str, directory: str | Path | None = None) -> StoredRun | None:
-    """Return the stored run with this id, or None, as `find_run` does."""
+    run_id = run if isinstance(run, str) else run.run_id
     return _read_runs(runs_dir(directory), [run_id]).get(run_id)
 
 
@@ -131,39 +101,22 @@ def load_runs(
     directory: str | Path | None = None,
     *,
     configs: Iterable[RunConfig] | None = None,
-    **where: object,
+    scale: str | None = None,
 ) -> pd.DataFrame:
-    """Return the run frame: one row for each stored run, with the columns COLUMNS.
+    """Return the run frame: one row per stored run, with the columns COLUMNS.
 
-    configs: only the runs of these configs, in their order.
-    where: filters by column, with one value (`task="digits"`; None for rows without a value) or
-    several (`status=["ok", "diverged"]`, `seed=range(3)`).
+    configs: only the runs of these configs, in their order. scale: only the runs of this scale.
 
-    Damaged runs and runs that this user cannot read are left out, with a warning that names each.
-    Raises TypeError for an unknown column and for an item of `configs` that is not a RunConfig.
+    Damaged runs and runs that this user cannot read are left out, with a warning that names each;
+    so are runs of a norm, optimizer or the like that is not registered, with a warning.
+    Raises TypeError for an item of `configs` that is not a RunConfig.
     """
-    for name in where:
-        if name not in COLUMNS:
-            raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
-    if configs is None:
-        run_ids = _run_ids(store)
-    else:
-        run_ids = [config.run_id for config in config_list(configs)]
+    run_ids = _run_ids(store) if configs is None else [c.run_id for c in unique(configs)]
     runs = _read_runs(store, run_ids, skip=(DamagedRun, PermissionError))
-    rows = {run_id: run.row() for run_id, run in runs.items()}
-    frame = pd.DataFrame([rows[run_id] for run_id in run_ids if run_id in rows])
-    frame = frame.reindex(columns=COLUMNS)
-    for name, value in where.items():
-        values = list(value) if pd.api.types.is_list_like(value) else [value]
-        frame = frame[_is_one_of(frame[name], values)]
-    return frame.reset_index(drop=True)
-
-
-def _is_one_of(column: pd.Series, values: list) -> pd.Series:
-    """Return a mask of the rows that have one of the values. None and NaN are the same value."""
-    includes_missing = any(pd.api.types.is_scalar(value) and pd.isna(value) for value in values)
-    return column.isin(values) | (column.isna() & includes_missing)
+    rows = [{**config_row(run.config), **run.facts, "checked": True} for run in runs.values()]
+    frame = pd.DataFrame(rows).reindex(columns=COLUMNS)
+    return frame if scale is None else frame[frame.scale == scale].reset_index(drop=True)
 
 
 def missing_runs(
@@ -181,50 +134,32 @@ def missing_runs(
 def _read_runs(
     store: Path, run_ids: Iterable[str], skip: tuple[type[Exception], ...] = (DamagedRun,)
 ) -> dict[str, StoredRun]:
-    """Return the complete runs by id.
-
-    Warns of each run whose reading raises an exception of `skip`, and once for each unregistered
-    norm, optimizer or the like.
-    """
+    """Return the complete runs by id. Warn if reading raises an exception of `skip`."""
     runs: dict[str, StoredRun] = {}
-    unregistered: Counter[tuple[str, str]] = Counter()
     for run_id in dict.fromkeys(run_ids):
         try:
             run = read_run(store / run_id)
-        except skip as error:
-            warnings.warn(f"skipped: {error}", stacklevel=3)
-        except NotRegistered as error:
-            unregistered[error.kind, error.given] += 1
-        else:
             if run is not None:
                 runs[run_id] = run
-    for (kind, name), n in unregistered.items():
-        verb = "run uses" if n == 1 else "runs use"
-        warnings.warn(
-            f"{n} {verb} the {kind} {name!r}, which is not registered here: "
-            "--import the file that registers it",
-            stacklevel=3,
-        )
+        except (NotRegistered, *skip) as error:
+            warnings.warn(f"skipped: {error}", stacklevel=3)
     return runs
 
 
 def _run_ids(store: Path) -> list[str]:
     """Return the sorted ids of all runs. Unfinished and damaged folders have a dot in the name."""
-    if not store.is_dir():
-        return []
-    return sorted(path.name for path in store.iterdir() if "." not in path.name and path.is_dir())
+    return sorted(path.name for path in store.glob("*") if "." not in path.name and path.is_dir())
 
 
 def check_runs(directory: str | Path | None = None) -> dict[str, str]:
-    """Read every file of every run. Return run_id → error message, "" if the run is intact.
-
-    Raises ValueError if the store does not exist.
-    """
-    store = existing_store(directory)
+    """Read every file of every run. Return run_id → error message, "" if the run is intact."""
+    store = runs_dir(directory)
     problems = {}
     for run_id in tqdm(_run_ids(store), desc="checking", unit=" runs", delay=2, leave=False):
         try:
-            check_run(store / run_id)
+            run = read_run(store / run_id)
+            for name in ARRAYS:
+                getattr(run, name)
             problems[run_id] = ""
         except (DamagedRun, NotRegistered, OSError) as error:
             problems[run_id] = str(error)
@@ -241,11 +176,10 @@ def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
     An intact run that is already stored is kept. An OSError, such as a full disk, leaves no
     incomplete folder behind.
     """
-    check_kind("result", result, RunResult, "train")
     store = runs_dir(directory)
     make_folder(store)
     folder = store / result.config.run_id
-    if stored_run(folder.name, store) is None:
+    if find_run(folder.name, store) is None:
         _store(result, folder)
     shutil.rmtree(resume_dir(result.config, store), ignore_errors=True)
     return folder
@@ -258,15 +192,16 @@ def _store(result: RunResult, folder: Path) -> None:
     temporary.mkdir()  # mkdtemp would make it readable by its owner alone; a store may be shared
     try:
         _write(result, temporary)
-        folder_to_disk(temporary)
-        if folder.exists() and stored_run(folder.name, store) is None:
+        for path in (*temporary.iterdir(), temporary):
+            to_disk(path)
+        if folder.exists() and find_run(folder.name, store) is None:
             folder.rename(folder.with_name(f"{folder.name}.damaged-{mark[:8]}"))
         temporary.rename(folder)
         to_disk(store)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         # another process may have stored the same run in the meantime
-        if isinstance(error, OSError) and folder.exists() and stored_run(folder.name, store):
+        if isinstance(error, OSError) and folder.exists() and find_run(folder.name, store):
             return
         raise
 
@@ -288,19 +223,13 @@ def _write(result: RunResult, folder: Path) -> None:
 
 
 def tidy(directory: str | Path | None = None) -> None:
-    """Delete unfinished copies, checkpoints and leases of runs that are stored.
+    """Delete unfinished copies and checkpoints of runs that are stored.
 
-    Those of runs that are not stored, or are damaged, stay: another process may train them.
+    Files of other runs, also of damaged ones, stay, because another process may train these runs.
     """
     store = runs_dir(directory)
-    for path in store.glob(".*-*"):
-        kind, _, name = path.name.partition("-")
-        if f"{kind}-" not in (UNFINISHED, RESUME, LEASE):
-            continue
+    for path in [*store.glob(f"{UNFINISHED}*"), *store.glob(f"{RESUME}*")]:
+        run_id = path.name.removeprefix(UNFINISHED).removeprefix(RESUME)[:16]
         with suppress(ValueError, OSError):  # damaged, or unreadable for this user
-            if read_run(store / name[:16]) is None:
-                continue
-            if path.is_dir():
+            if read_run(store / run_id) is not None:
                 shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)

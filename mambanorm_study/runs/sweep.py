@@ -1,8 +1,9 @@
 """Trains many runs on Dask: skips stored runs and survives a worker that dies.
 
 The engine is Dask distributed: a local cluster by default, any scheduler by its address, and this
-process with `workers=0` for debugging. Several sweeps may share one store: each run is claimed
-before it is trained (runs/worker.py), and a sweep waits last for runs that other processes train.
+process with `workers=0` for debugging. Several sweeps may share one store: each run is locked
+before it is trained (runs/worker.py), and a sweep ends when the runs that other processes train
+have ended, too.
 
 runs/cluster.py starts the workers, runs/worker.py is what each of them does.
 """
@@ -17,14 +18,14 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pandas as pd
-from dask.distributed import Client, KilledWorker, as_completed
+from dask.distributed import Client, as_completed
 from tqdm.auto import tqdm
 
 from mambanorm_study.basics.extensions import load_imports
 from mambanorm_study.basics.settings import check_source
 from mambanorm_study.basics.text import plural
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.cluster import check_workers, open_client
+from mambanorm_study.runs.cluster import open_client
 from mambanorm_study.runs.grid import relative_cost, unique
 from mambanorm_study.runs.recorded_results import describe_recorded, recorded_ids, recorded_runs
 from mambanorm_study.runs.result import config_row
@@ -47,8 +48,8 @@ def sweep(
 ) -> pd.DataFrame:
     """Train the runs that the store lacks. Return the run frame of all configs, in their order.
 
-    source: "trained" trains; "recorded" only reads the recorded results; "auto" reads what is
-    recorded and trains the rest; None = the environment's, else "auto".
+    source: "trained" trains; "recorded" only reads the recorded results; "auto" reads the recorded
+    runs and trains the others; None = the environment's, else "auto".
 
     A run that could not be trained, or is not in the store after its training, has status "failed"
     and the reason in `error`. It is not stored, so the next sweep tries it again.
@@ -63,8 +64,10 @@ def sweep(
         raise ValueError("configs is empty, there is nothing to train: grid makes a list of them")
     for config in configs:
         check_task(config.task)
-    check_workers(workers)
-    to_read, to_train = _split_by_source(configs, check_source(source))
+    source = check_source(source)
+    recorded = set() if source == "trained" else recorded_ids(config.scale for config in configs)
+    to_read = [c for c in configs if source == "recorded" or c.run_id in recorded]
+    to_train = [c for c in configs if source != "recorded" and c.run_id not in recorded]
     frames = []
     if to_read:
         frames.append(recorded_runs(to_read))
@@ -73,28 +76,8 @@ def sweep(
         errors = _train_missing(to_train, client, scheduler, workers, runs_dir, progress)
         tidy(runs_dir)
         frames.append(_frame_with_failures(to_train, errors, runs_dir))
-    if len(frames) == 1:
-        return frames[0]
-    return _in_order(pd.concat(frames), configs)
-
-
-def _in_order(frame: pd.DataFrame, configs: list[RunConfig]) -> pd.DataFrame:
-    """Return the rows of the configs, in their order."""
-    run_ids = [config.run_id for config in configs]
-    return frame.set_index("run_id", drop=False).loc[run_ids].reset_index(drop=True)
-
-
-def _split_by_source(
-    configs: list[RunConfig], source: str
-) -> tuple[list[RunConfig], list[RunConfig]]:
-    """Return the configs to read from the recorded results and the configs to train."""
-    if source == "recorded":
-        return configs, []
-    if source == "trained":
-        return [], configs
-    ids = recorded_ids(config.scale for config in configs)
-    to_read = [config for config in configs if config.run_id in ids]
-    return to_read, [config for config in configs if config.run_id not in ids]
+    frame = pd.concat(frames).set_index("run_id", drop=False)
+    return frame.loc[[config.run_id for config in configs]].reset_index(drop=True)
 
 
 def _train_missing(
@@ -112,20 +95,20 @@ def _train_missing(
         return {}
     store = check_store(runs_dir)
     errors: dict[str, str] = {}
-    options = {
-        "total": sum(map(relative_cost, todo)),
-        "desc": "training",
-        "bar_format": "{desc} |{bar}| {elapsed}, {remaining} left{postfix}",
-        "smoothing": 0,
-        "disable": not progress,
-    }
-    with open_client(client, scheduler, workers, todo) as engine, tqdm(**options) as bar:
+    progress_bar = tqdm(
+        total=sum(map(relative_cost, todo)),
+        desc="training",
+        bar_format="{desc} |{bar}| {elapsed}, {remaining} left{postfix}",
+        smoothing=0,
+        disable=not progress,
+    )
+    with open_client(client, scheduler, workers, todo) as engine, progress_bar as bar:
         for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
             if outcome.full:
                 raise OSError(
                     errno.ENOSPC,
-                    f"the disk of the run store is full. {_count_stored(todo, store)}: "
-                    "free some space, and the same sweep goes on from there",
+                    f"the disk of the run store {store} is full: "
+                    "free some space, and the same sweep trains the runs that are missing",
                 )
             if outcome.error:
                 errors[config.run_id] = outcome.error
@@ -137,7 +120,10 @@ def _train_missing(
 def _frame_with_failures(
     configs: list[RunConfig], errors: dict[str, str], runs_dir: str | Path | None
 ) -> pd.DataFrame:
-    """Return the run frame of the configs. Warn of each run that failed or is not in the store."""
+    """Return the run frame of the configs, failed runs last.
+
+    Warns of each run that failed or is not in the store.
+    """
     done = load_runs(runs_dir, configs=[c for c in configs if c.run_id not in errors])
     stored_ids = set(done.run_id)
     failed = []
@@ -152,33 +138,31 @@ def _frame_with_failures(
             )
     if not failed:
         return done
-    frame = pd.concat([done.astype(object), pd.DataFrame(failed, dtype=object)])
-    return _in_order(frame, configs).reindex(columns=COLUMNS)
-
-
-def waves(configs: list[RunConfig]) -> list[list[RunConfig]]:
-    """Return the configs in groups: a run that uses another as teacher or start comes later."""
-    remaining, groups = list(configs), []
-    while remaining:
-        ids = {config.run_id for config in remaining}
-        groups.append([config for config in remaining if not ids & {config.teacher, config.start}])
-        remaining = [config for config in remaining if ids & {config.teacher, config.start}]
-    return groups
+    return pd.concat([done.astype(object), pd.DataFrame(failed, dtype=object)]).reindex(
+        columns=COLUMNS
+    )
 
 
 def _run_waves(
     todo: list[RunConfig], client: Client | None, store: Path
 ) -> Iterator[tuple[RunConfig, Outcome]]:
-    """Yield each run when it has ended. In each wave, runs that other processes train come last."""
-    for wave in waves(todo):
+    """Yield each run and its outcome when the run has ended.
+
+    A run comes after the runs of the list that it names as `teacher` or `start`. Of runs that do
+    not depend on each other, those that other processes train come last.
+    """
+    while todo:
+        ids = {config.run_id for config in todo}
+        wave = [config for config in todo if not ids & {config.teacher, config.start}]
+        todo = [config for config in todo if ids & {config.teacher, config.start}]
         held, stored = [], []
         for config, outcome in _run_all(wave, client, store, wait=False):
             if outcome.held:
                 held.append(config)
-                continue
-            if not outcome.error:
-                stored.append(config)
-            yield config, outcome
+            else:
+                if not outcome.error:
+                    stored.append(config)
+                yield config, outcome
         if held:
             tqdm.write(f"waiting for {plural(len(held), 'run')} that others train", file=sys.stderr)
             yield from _run_all(held, client, store, wait=True)
@@ -205,30 +189,15 @@ def _run_all(
             raise CancelledError
         futures = {}
         for config in todo:
-            arguments = (config.to_json(), str(store), imports, wait)
-            # a unique key, because another sweep may send the same run to this scheduler
-            future = client.submit(run_one, *arguments, key=f"run-{uuid.uuid4().hex}")
+            key = f"run-{uuid.uuid4().hex}"  # another sweep may send the same run to the scheduler
+            future = client.submit(run_one, config.to_json(), str(store), imports, wait, key=key)
             futures[future] = config
         for future in as_completed(futures):
-            lost = future.status == "error"
-            outcome = Outcome(_why_lost(future.exception())) if lost else future.result()
+            is_lost = future.status == "error"  # such as KilledWorker
+            outcome = Outcome(str(future.exception())) if is_lost else future.result()
             yield futures[future], outcome
     except (CancelledError, OSError) as error:  # a lost connection cancels the futures
         raise ConnectionError(
-            f"the Dask scheduler at {client.scheduler.address} is gone. "
-            f"{_count_stored(todo, store)}: "
-            "start scheduler and workers anew, and the same sweep goes on from there"
+            f"the Dask scheduler at {client.scheduler.address} is gone: start scheduler and "
+            "workers anew, and the same sweep trains the runs that are missing"
         ) from error
-
-
-def _why_lost(error: BaseException) -> str:
-    """Return why Dask could not run `run_one`, which itself raises no Exception."""
-    if isinstance(error, KilledWorker):
-        return "every worker process that trained it died: was there enough memory?"
-    return repr(error)
-
-
-def _count_stored(configs: list[RunConfig], store: Path) -> str:
-    """Return how many runs of an interrupted sweep are stored, in words."""
-    stored = len(configs) - len(missing_runs(configs, store))
-    return f"{stored} of {plural(len(configs), 'run')} are in the store ({store}) and stay there"

@@ -1,16 +1,14 @@
 """The state of a run while it trains, and the checkpoint that saves it.
 
-runs/run.py lists the callbacks of a run; runs/weight_log.py has the one that records the weights.
+runs/run.py calls both after each step; runs/weight_log.py records the weights.
 """
-
-from __future__ import annotations
 
 import hashlib
 import io
 import math
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,32 +52,27 @@ class Best:
         self.worse_evaluations = 0
 
 
-@dataclass
 class TrainingState:
     """Everything that changes during a run: the content of a checkpoint.
 
     averaged: exponential moving average of the weights over the steps (S2, §IV.C.3), None without.
     w̄ = w after the first step, then w̄ ← ema·w̄ + (1 − ema)·w; buffers, such as BN's running
     statistics, are copied from the model.
-    curve: a row for each step. tokens: positions that the blocks have seen, without padding.
+    curve: one row per step. tokens: positions that the blocks have processed, without padding.
+    by_loss: the best evaluation is the one with the lowest loss (`Best`).
     """
 
-    model: nn.Module
-    averaged: AveragedModel | None
-    optimizer: torch.optim.Optimizer
-    best: Best
-    log: WeightLog
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    tokens: int = 0
-    start: float = field(default_factory=time.perf_counter)
-
-    @classmethod
-    def before_training(cls, model: nn.Module, config: RunConfig, by_loss: bool) -> TrainingState:
-        """Return the state of a run before its first step."""
-        averaged = None
+    def __init__(self, model: nn.Module, config: RunConfig, by_loss: bool = False):
+        self.model = model
+        self.averaged = None
         if config.ema:
-            averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
-        return cls(model, averaged, optimizer_of(model, config), Best(by_loss), WeightLog(model))
+            self.averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+        self.optimizer = optimizer_of(model, config)
+        self.best = Best(by_loss)
+        self.log = WeightLog(model)
+        self.curve: list[dict[str, Any]] = []
+        self.tokens = 0
+        self.start = time.perf_counter()
 
     @property
     def evaluated_model(self) -> nn.Module:
@@ -130,24 +123,20 @@ def optimizer_of(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
 class Checkpoint:
     """A callback that saves the state of a run to the file `<folder>/checkpoint`.
 
-        first line          SHA-256 of the rest, in hexadecimal
-        rest                torch.save of run_id and `TrainingState.state_dict()`
+        first line          SHA-256 of the other lines, in hexadecimal
+        other lines         torch.save of run_id and `TrainingState.state_dict()`
 
-    A run that was killed continues from it. On the same machine the result is then the same bit for
-    bit. The batch order is not saved: it follows from the seed and the step.
+    A run that was killed continues from it. On the same machine its result is the same bit for bit.
+    The batch order is not saved: it depends on the seed and the step.
 
     A checkpoint is written at most every `every_s` seconds, completely or not at all
     (basics/atomic.py). `folder=None` writes none. It is read with `weights_only`, so no code in it
-    is run. Raises ValueError for a negative `every_s`.
+    is run.
     """
 
     def __init__(
         self, folder: str | Path | None, every_s: float, run_id: str, state: TrainingState
     ):
-        if not every_s >= 0:
-            raise ValueError(
-                f"checkpoint_every_s must be a number of seconds from 0 up, got {every_s!r}"
-            )
         self.path = None if folder is None else Path(folder, CHECKPOINT)
         self.every_s, self.run_id, self.state = every_s, run_id, state
         self.saved_at = time.monotonic()
@@ -164,7 +153,7 @@ class Checkpoint:
             saved = self._read()
         except Exception as error:  # torch raises many kinds for a file that it did not write
             warnings.warn(
-                f"cannot go on from {self.path}, the run starts anew: {error}", stacklevel=3
+                f"cannot continue from {self.path}, the run starts anew: {error}", stacklevel=3
             )
         else:
             self.state.load_state_dict(saved)
@@ -189,19 +178,16 @@ class Checkpoint:
         """Return the saved state. Raise ValueError if it is damaged or of another run or model."""
         checksum, _, content = self.path.read_bytes().partition(b"\n")
         if checksum != hashlib.sha256(content).hexdigest().encode():
-            raise ValueError(
-                "it is truncated or altered: its checksum is not the one it was written with"
-            )
+            raise ValueError("it is truncated or altered: its checksum does not match")
         device = next(self.state.model.parameters()).device
         saved = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
         if saved["run_id"] != self.run_id:
             raise ValueError(f"it belongs to run {saved['run_id']}, not to {self.run_id}")
-        if saved.keys() != {"run_id", *self.state.state_dict()}:
-            raise ValueError("it was written by another version")
-        if _shapes(saved["model"]) != _shapes(self.state.model.state_dict()):
-            raise ValueError("its weights are those of another model")  # the code was edited since
+        expected = self.state.state_dict()
+        shapes, expected_shapes = (
+            {name: weight.shape for name, weight in state["model"].items()}
+            for state in (saved, expected)
+        )
+        if saved.keys() != {"run_id", *expected} or shapes != expected_shapes:
+            raise ValueError("it was written by other code, for another model")
         return saved
-
-
-def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in weights.items()}

@@ -1,12 +1,13 @@
-"""Records a model's weights during training: the data of Figure 10 and Appendix B.
+"""Records a model's weights during training, for Figure 10 and Appendix B.
 
-σ_i are singular values.
+A snapshot of all blocks is made at each evaluation. A ring buffer, `ring`, holds the last steps.
+Symbols: σ_1 ≥ σ_2 ≥ … are the singular values of a weight matrix.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from mambanorm.norms.normvary import NormVary
 from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock
 from mambanorm_study.models.vision import VSSBlock
-from mambanorm_study.norms import NormSelector
 from mambanorm_study.runs.result import StoredRun
 from mambanorm_study.tasks import Split
 
@@ -32,7 +32,7 @@ BLOCK_PARTS = {
     "out_proj": ("out_proj.weight",),
 }
 
-# The four parts of other kinds of blocks.
+# The four parts of each kind of block.
 PARTS: dict[type[nn.Module], dict[str, tuple[str, ...]]] = {
     # Δ, B and C of a Mamba-2 block come from in_proj
     Mamba2Block: {**BLOCK_PARTS, "SSM": ("dt_bias", "A_log", "D")},
@@ -47,6 +47,7 @@ PARTS: dict[type[nn.Module], dict[str, tuple[str, ...]]] = {
         "feed_forward out": ("feed_forward.2.weight", "feed_forward.2.bias"),
         "out_proj": ("attention.out_proj.weight", "attention.out_proj.bias"),
     },
+    Block: BLOCK_PARTS,
 }
 
 
@@ -60,14 +61,15 @@ def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
 
 
 def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the recorded spectra of out_proj, of snapshots and ring: steps (T,) and singular
-    values (T, layers, k).
+    """Return all recorded spectra of out_proj: steps (T,) and singular values (T, layers, k).
+
+    arrays: `WeightLog.arrays()` or a stored run's diagnostics, with snapshots and ring.
     """
-    steps, sigma = arrays["step"], arrays["singular_values"]
-    if "ring_step" in arrays:
-        steps = np.concatenate([steps, arrays["ring_step"]])
-        sigma = np.concatenate([sigma, arrays["ring_singular_values"]])
-    steps, first = np.unique(steps, return_index=True)
+    prefixes = ("", "ring_") if "ring_step" in arrays else ("",)
+    sigma = np.concatenate([arrays[f"{prefix}singular_values"] for prefix in prefixes])
+    steps, first = np.unique(
+        np.concatenate([arrays[f"{prefix}step"] for prefix in prefixes]), return_index=True
+    )
     return steps, sigma[first]
 
 
@@ -92,49 +94,32 @@ def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
 
 def part_norms(block: Block) -> list[float]:
     """Return the L2 norms of the four parts of a block, each over all its weights (Appendix B)."""
-    special = (parts for kind, parts in PARTS.items() if isinstance(block, kind))
-    parts = next(special, BLOCK_PARTS)
-    parameters = dict(block.named_parameters())
+    parts = next(parts for kind, parts in PARTS.items() if isinstance(block, kind))
     return [
-        float(torch.stack([parameters[name].detach().norm() for name in names]).norm())
+        float(torch.stack([block.get_parameter(name).detach().norm() for name in names]).norm())
         for names in parts.values()
     ]
 
 
-def mixtures_of(blocks: Iterable[Block]) -> dict[str, np.ndarray]:
-    """Return NormVary's weights of the means and variances at N1 and N2 by depth as `mixture`,
-    (norms, 2, members). Return {} for blocks without NormVary.
-    """
-    mixtures = [
-        torch.stack(norm.mixture())
-        for block in blocks
-        for norm in (block.n1, block.n2)
-        if isinstance(norm, NormVary)
-    ]
-    return {"mixture": torch.stack(mixtures).detach().cpu().numpy()} if mixtures else {}
-
-
 class WeightLog:
-    """Records snapshots of the weights during a run, and the last steps in a ring buffer.
+    """Records snapshots of the weights during a run, and the last steps in `ring`.
 
-    A failure is known only afterwards, so every run keeps the ring. It holds the weights of
-    out_proj after each of the last steps (Figure 10) and the size of the blocks' outputs in their
-    forward pass (Figure 9).
+    The ring shows the steps before a failure: the weights of out_proj after each step (Figure 10)
+    and the size of the blocks' outputs in its forward pass (Figure 9).
     """
 
     def __init__(self, model: nn.Module, ring: int = 8):
         self.blocks = [block for _, block in blocks_of(model)]
-        self.snapshots: list[dict[str, np.ndarray]] = []
+        self.snapshots: list[dict[str, Tensor]] = []
         self.ring: deque[tuple[int, list[Tensor], Tensor]] = deque(maxlen=ring)
         self.outputs = torch.full((len(self.blocks),), math.nan, dtype=torch.float64)
 
     @contextmanager
     def recording_outputs(self) -> Iterator[None]:
-        """Record the largest token's ‖y‖₂ of every block's output inside the `with`.
+        """Record the largest ‖y‖₂ over the tokens of every block's output y inside the `with`.
 
-        The last forward pass counts, such as that of the last micro-batch. Padding counts as
-        tokens. A token that is not finite counts as infinitely large. Nothing here synchronizes
-        the device.
+        Only the last forward pass is kept, such as the pass of the last micro-batch. Padding counts
+        as tokens. A token that is not finite counts as infinite. Does not synchronize the device.
         """
         norms: dict[nn.Module, Tensor] = {}
 
@@ -142,12 +127,10 @@ class WeightLog:
             # float64, where squares do not overflow
             norms[block] = torch.linalg.vector_norm(output.detach(), dim=-1, dtype=torch.float64)
 
-        hooks = [block.register_forward_hook(record) for block in self.blocks]
-        try:
+        with ExitStack() as hooks:
+            for block in self.blocks:
+                hooks.enter_context(block.register_forward_hook(record))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
         self.outputs = torch.stack(
             [norms[block].nan_to_num_(math.inf, math.inf).amax() for block in self.blocks]
         )
@@ -158,29 +141,30 @@ class WeightLog:
         self.ring.append((step, weights, self.outputs))
 
     def snapshot(self, step: int) -> None:
-        """Append spectra, part norms and mixture weights at this step."""
-        self.snapshots.append(
-            {
-                "step": np.array(step),
-                "singular_values": spectra([block.out_proj.weight for block in self.blocks]),
-                "part_norms": np.array([part_norms(block) for block in self.blocks]),
-                **mixtures_of(self.blocks),
-            }
-        )
+        """Append the spectra and part norms at this step, and the weights of each NormVary."""
+        sigma = spectra([block.out_proj.weight for block in self.blocks])
+        snapshot = {
+            "step": torch.tensor(step),
+            "singular_values": torch.from_numpy(sigma),
+            "part_norms": torch.tensor(list(map(part_norms, self.blocks)), dtype=torch.float64),
+        }
+        mixtures = [
+            torch.stack(norm.mixture()).detach().cpu()
+            for block in self.blocks
+            for norm in (block.n1, block.n2)
+            if isinstance(norm, NormVary)
+        ]
+        if mixtures:
+            snapshot["mixture"] = torch.stack(mixtures)
+        self.snapshots.append(snapshot)
 
     def state_dict(self) -> dict[str, Any]:
         """Return snapshots and ring, for a checkpoint."""
-        snapshots = [
-            {name: torch.as_tensor(value) for name, value in snapshot.items()}
-            for snapshot in self.snapshots
-        ]
-        return {"snapshots": snapshots, "ring": list(self.ring)}
+        return {"snapshots": self.snapshots, "ring": list(self.ring)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.snapshots = [
-            {name: value.cpu().numpy() for name, value in snapshot.items()}
-            for snapshot in state["snapshots"]
-        ]
+        """Restore snapshots and ring."""
+        self.snapshots = state["snapshots"]
         self.ring.extend(state["ring"])
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -191,7 +175,7 @@ class WeightLog:
         ring_outputs (R, layers): the largest token's ‖y‖₂ after each block, residual included.
         """
         arrays = {
-            name: np.stack([snapshot[name] for snapshot in self.snapshots])
+            name: torch.stack([snapshot[name].cpu() for snapshot in self.snapshots]).numpy()
             for name in self.snapshots[0]
         }
         if self.ring:
@@ -203,44 +187,42 @@ class WeightLog:
 
 
 def mixture_moves(runs: Mapping[tuple[str, int], StoredRun]) -> pd.DataFrame:
-    """Return how far NormVary's weights moved from 1/5: a row for each task and norm, by depth.
+    """Return how far NormVary's weights moved from 1/5: one row per task and norm, by depth.
 
     runs: (task, seed) → run with a mixture. Columns: mean_weights and var_weights, the largest
-    departure at the last snapshot over the seeds; largest, the larger of the two; reach, the
-    departure of a weight if its logit rose and the others fell by the sum of the learning rates,
-    which is about as far as Adam can move a logit.
+    change at the last snapshot over the seeds; largest, the larger of the two; reach, the change of
+    a weight whose logit rises by the sum of the learning rates while the other logits fall by it,
+    about the most that Adam can change a logit.
     """
     rows = []
     for (task, _), run in runs.items():
         moves = np.abs(run.diagnostics["mixture"][-1] - 0.2).max(axis=-1)  # (norms, 2)
-        travel = float(run.curves.lr.sum())
-        reach = 1 / (1 + 4 * np.exp(-2 * travel)) - 0.2
+        reach = 1 / (1 + 4 * np.exp(-2 * run.curves.lr.sum())) - 0.2
         for depth, (mean, var) in enumerate(moves, start=1):
-            values = {"mean_weights": mean, "var_weights": var, "largest": max(mean, var)}
-            rows.append({"task": task, "norm": depth, **values, "reach": reach})
+            rows.append(
+                {
+                    "task": task,
+                    "norm": depth,
+                    "mean_weights": mean,
+                    "var_weights": var,
+                    "largest": max(mean, var),
+                    "reach": reach,
+                }
+            )
     return pd.DataFrame(rows).groupby(["task", "norm"], sort=False).max().reset_index()
 
 
 # --------------------------------------------------------------------------------------------------
 # the weights of a NormSelector: w₀ for DyT and 1 − w₀ for LN (S2, §IV.A)
 
-ROWS = 256  # the first rows of a split
-
 
 @torch.no_grad()
-def selector_weights(model: nn.Module, split: Split, rows: int = ROWS) -> pd.DataFrame:
-    """Return a row for each selector and class: block, depth, label, w0 and sd.
+def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.DataFrame:
+    """Return one row per selector and class: block, depth, label, w0 and sd.
 
-    block is the selector's name; w0 and sd are mean and standard deviation over the tokens without
-    padding. The model is evaluated in eval mode and then restored. Raises ValueError for a
-    regression and for a model without a NormSelector.
+    block is the selector's name; w0 and sd are mean and standard deviation over the tokens of the
+    first `rows` rows, without padding. The model is evaluated in eval mode and then restored.
     """
-    if split.is_regression:
-        raise ValueError("a regression has no classes")
-    if not any(isinstance(module, NormSelector) for module in model.modules()):
-        raise ValueError(
-            f"{type(model).__name__} has no NormSelector in its blocks: choose an arm with one"
-        )
     inputs, lengths, labels = split.batch(slice(0, min(rows, len(split))))
     device = next(model.parameters()).device
     with preserve_state(model), record_sites(model, ["selector"]) as seen:
@@ -249,14 +231,12 @@ def selector_weights(model: nn.Module, split: Split, rows: int = ROWS) -> pd.Dat
     tables = []
     for name, depth, _, weights in seen.seen:
         w0 = weights[..., 0].double().cpu()  # (B, L)
-        if lengths is None:
-            is_token = torch.ones_like(w0, dtype=torch.bool)
-        else:
-            is_token = torch.arange(w0.shape[1]) < lengths[:, None]
-        labels_of = labels[:, None].expand_as(w0)
-        tokens = pd.DataFrame({"label": labels_of[is_token].numpy(), "w0": w0[is_token].numpy()})
-        table = tokens.groupby("label").w0.agg(w0="mean", sd="std").reset_index()
-        tables.append(table.assign(block=name, depth=depth))
+        n_tokens = torch.full_like(labels, w0.shape[1]) if lengths is None else lengths
+        is_token = torch.arange(w0.shape[1]) < n_tokens[:, None]
+        row, _ = is_token.nonzero(as_tuple=True)
+        tokens = pd.DataFrame({"label": labels[row].numpy(), "w0": w0[is_token].numpy()})
+        by_label = tokens.groupby("label").w0.agg(w0="mean", sd="std").reset_index()
+        tables.append(by_label.assign(block=name, depth=depth))
     return pd.concat(tables, ignore_index=True)[["block", "depth", "label", "w0", "sd"]]
 
 

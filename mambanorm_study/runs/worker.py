@@ -55,9 +55,10 @@ def run_one(
     except Timeout:
         return Outcome(held=True)
     except Exception as error:  # the other runs of the sweep go on
-        if debugging():
+        if os.environ.get("MAMBANORM_DEBUG"):
             traceback.print_exc(file=sys.stderr)
-        return Outcome(_describe(error), full=getattr(error, "errno", None) in DISK_FULL)
+        one_line = " ".join(f"{type(error).__name__}: {error}".split())
+        return Outcome(one_line, full=getattr(error, "errno", None) in DISK_FULL)
     return Outcome()
 
 
@@ -96,15 +97,3 @@ def lease(run_id: str, store: Path, wait: bool = False) -> Iterator[None]:
         with suppress(PermissionError):  # Windows does not delete open files
             path.unlink(missing_ok=True)
         lock.release()
-
-
-def debugging() -> bool:
-    """Return True if `MAMBANORM_DEBUG` asks for tracebacks and Dask's own errors."""
-    return bool(os.environ.get("MAMBANORM_DEBUG"))
-
-
-def _describe(error: BaseException) -> str:
-    """Return the error in one line; after a probable bug, with how to see the traceback."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    expected = isinstance(error, ValueError | OSError | MemoryError | RuntimeError)
-    return text if expected else f"{text} (MAMBANORM_DEBUG=1 shows where)"

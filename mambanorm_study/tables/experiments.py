@@ -9,10 +9,9 @@ from itertools import chain
 from typing import Any
 
 from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm
-from mambanorm_study.basics.presets import arms
 from mambanorm_study.config import RunConfig
 from mambanorm_study.models.attention_arms import AUTONORM, AttentionArm
-from mambanorm_study.runs.grid import base_config, check_seeds, grid, unique
+from mambanorm_study.runs.grid import arms, base_config, check_seeds, grid, unique
 from mambanorm_study.runs.presets import TEXTS
 
 # ---------------------------------------------------------------------------------- tasks and arms

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mambanorm.arms import Arm
-from mambanorm_study.basics.presets import arms
 from mambanorm_study.basics.settings import STUDY_SCALE, study_scale
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import check_names, check_seeds, check_task, grid, unique
+from mambanorm_study.runs.grid import arms, check_names, check_seeds, check_task, grid, unique
 from mambanorm_study.runs.presets import PAPER, TEXTS, kind_of_input
-from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr
+from mambanorm_study.runs.recorded_results import grid_at_recorded_lr
 from mambanorm_study.tables.experiments import (
     AUTONORM_SEEDS,
     CROSSING_ARMS,

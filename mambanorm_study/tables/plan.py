@@ -96,7 +96,7 @@ def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
 
 def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
     """Return `plan` of several configs, one row each."""
-    return pd.DataFrame([plan(config, measured=measured) for config in grid.config_list(configs)])
+    return pd.DataFrame([plan(config, measured=measured) for config in grid.unique(configs)])
 
 
 def table_text(table: pd.DataFrame) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr, recorded_lr
+from mambanorm_study.runs.recorded_results import grid_at_recorded_lr, recorded_lr
 from mambanorm_study.tables.replication import to_replicate
 from mambanorm_study.tables.run_tables import (
     choose,

@@ -124,7 +124,7 @@ def fresh_configs(
     if not replicated:
         return []
     seeds = fresh_seeds(runs_dir, draw=draw)
-    return [config.with_seed(seed) for seed in seeds for config in replicated]
+    return [config.but(seed=seed) for seed in seeds for config in replicated]
 
 
 def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:

@@ -46,7 +46,7 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm_study.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm_study.runs.result import StoredRun
-from mambanorm_study.runs.store import find_run, stored_run
+from mambanorm_study.runs.store import find_run
 from mambanorm_study.tables.experiments import CORRUPTED_ARMS, deep_runs, failing_runs, growth_runs
 
 NONE, BOTH = str(Arm("None", "None")), str(Arm("RMSN", "RMSN"))
@@ -75,7 +75,7 @@ def with_summaries(
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts: dict[str, dict[str, float]] = {run_id: {} for run_id in frame.run_id}
     for run_id, read in _readers(frame[frame.role == "test"], runs_dir, again):
-        run = stored_run(run_id, runs_dir) if run_id in facts else None
+        run = find_run(run_id, runs_dir) if run_id in facts else None
         if run is not None:
             facts[run_id].update(read(run))
     added = pd.DataFrame(list(facts.values()), index=list(facts), columns=COLUMNS, dtype=float)

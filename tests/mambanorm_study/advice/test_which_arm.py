@@ -14,7 +14,7 @@ from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence
 from mambanorm_study.claims.plan import arm_runs
 from mambanorm_study.cli.main import main
 from mambanorm_study.runs.grid import grid, is_test_seed
-from mambanorm_study.runs.recorded_lr import recorded_lr
+from mambanorm_study.runs.recorded_results import recorded_lr
 from mambanorm_study.tables.experiments import lr_grid
 from tests import planted
 

@@ -187,8 +187,8 @@ print(list(study.load_runs().arm), mn.create_norm("Peak", 4), study.load_task("p
     assert main(["runs"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("0 runs in")
-    said = "1 run uses the norm 'Peak', which is not registered here: --import the file that registers it\n"
-    assert err == f"mambanorm: warning: {said}"
+    assert err.startswith("mambanorm: warning: skipped: unknown norm 'Peak'")
+    assert err.endswith("one of your own needs --import FILE, or MAMBANORM_IMPORT=FILE\n")
 
 
 def stored_elsewhere(store, n: int) -> None:
@@ -224,9 +224,8 @@ def test_runs_of_a_norm_that_is_not_registered_here_are_named_once_a_command(sto
         )
         == 0
     )
-    said = "3 runs use the norm 'Peak', which is not registered here: --import the file that registers it"
-    assert capsys.readouterr().err.count("Peak") == said.count("Peak")
-    with pytest.warns(UserWarning, match=said):
+    assert capsys.readouterr().err.count("unknown norm 'Peak'") == 1
+    with pytest.warns(UserWarning, match="skipped: unknown norm 'Peak'"):
         assert len(study.load_runs()) == 0
 
 
@@ -235,14 +234,14 @@ def test_runs_of_a_norm_that_is_not_registered_here_are_named_once_a_command(sto
     [
         (
             "import torch\n\ntorch.zeros(2) + nothing\n",
-            "line 3: NameError: name 'nothing' is not defined",
+            ", line 3: NameError: name 'nothing' is not defined",
         ),
-        ("x = 1\ndef f(:\n", "line 2: SyntaxError: invalid syntax"),
+        ("x = 1\ndef f(:\n", ": SyntaxError: invalid syntax (mine.py, line 2)"),
         (
             "import mambanorm\nimport no_such_module\n",
-            "line 2: ModuleNotFoundError: No module named 'no_such_module'",
+            ", line 2: ModuleNotFoundError: No module named 'no_such_module'",
         ),
-        ("raise SystemExit('enough')\n", "line 1: SystemExit: enough"),
+        ("raise SystemExit('enough')\n", ", line 1: SystemExit: enough"),
     ],
 )
 def test_an_error_in_the_file_is_one_line_with_file_and_line(
@@ -251,7 +250,7 @@ def test_an_error_in_the_file_is_one_line_with_file_and_line(
     monkeypatch.setenv("MAMBANORM_IMPORT", "")
     (tmp_path / "mine.py").write_text(text)
     assert main(["--import", str(tmp_path / "mine.py"), "runs"]) == 2
-    assert capsys.readouterr().err.startswith(f"mambanorm: --import {tmp_path / 'mine.py'}, {said}")
+    assert capsys.readouterr().err.startswith(f"mambanorm: --import {tmp_path / 'mine.py'}{said}")
 
 
 def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, store, monkeypatch):
@@ -261,7 +260,8 @@ def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, st
         study.base_config("digits", "smoke").to_json(),
     )
     error = run_one(config, str(store), imports={str(files / "absent.py"): ""}).error
-    assert "absent.py: No such file or directory (on" in error
+    assert "No such file or directory" in error
+    assert "absent.py" in error
     (files / "plain.py").write_text("x = 1\n")
     place = str(files / "plain.py")
     found = extensions.load_imports({place: sha256(files / "plain.py")})

@@ -13,8 +13,7 @@ import pytest
 from mambanorm_study.claims import judge, needed
 from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, VERSION, Evidence
 from mambanorm_study.claims.plan import TRAINED_TASKS
-from mambanorm_study.runs.recorded_lr import recorded_lr
-from mambanorm_study.runs.recorded_results import recorded
+from mambanorm_study.runs.recorded_results import recorded, recorded_lr
 from mambanorm_study.tables.experiments import LADDER, lr_grid
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.summaries import TRAINS, highest_lr_that_trains

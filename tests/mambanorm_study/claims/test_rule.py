@@ -15,7 +15,7 @@ from mambanorm_study.claims import rule
 from mambanorm_study.claims.plan import PROTOCOL
 from mambanorm_study.claims.rule import CANNOT_TELL, NO_GAIN, NO_WORD, OPPOSITE, SUPPORTED
 from mambanorm_study.claims.verdict import failure_word
-from mambanorm_study.runs.recorded_lr import best_lr
+from mambanorm_study.runs.recorded_results import best_lr
 from mambanorm_study.tables import intervals
 
 T7 = 2.364624  # Student's t with 7 degrees of freedom, two-sided 95 %, from a printed table

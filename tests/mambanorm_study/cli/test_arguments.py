@@ -54,7 +54,6 @@ COMMANDS = [  # one or two a rule
         ["slides", "--from", "EMPTY"],
         "EMPTY has none of these notebooks: name a folder such as reports/evening",
     ),
-    (["runs", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
     (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
     (["runs", "--import", "nowhere.py"], "nowhere.py: No such file"),
     # fields of a config
@@ -92,9 +91,9 @@ COMMANDS = [  # one or two a rule
     (setting("train_rows=121"), "train_rows=121 is beyond the 120 training rows of digits"),
     # seeds and other numbers
     ([*SWEEP, "--seeds", "1.7"], "neither a number of seeds"),
-    ([*SWEEP, "--seeds", "0"], "at least one seed"),
+    ([*SWEEP, "--seeds", "0"], "the number of seeds must be a whole number from 1 to 100, got 0"),
     ([*SWEEP, "--seeds", "1,1"], "seed 1 is given twice"),
-    ([*SWEEP, "--seeds", "1000000000"], "more than 100 seeds"),
+    ([*SWEEP, "--seeds", "1000000000"], "must be a whole number from 1 to 100, got 1000000000"),
     ([*TRAIN, "--seed", DIGITS], "111… is no whole number from 0 to 4,294,967,295"),
     ([*SWEEP, "--workers", "x"], "'x' is no whole number from 0"),
     (["bench", "--repeats", DIGITS], "111… is no whole number from 1"),
@@ -206,11 +205,11 @@ def test_a_file_name_that_is_too_long_is_shown_briefly(capsys, store):
 CALLS = {  # one a rule
     "seeds=[1.7]": (
         lambda: study.notebook_runs("smoke", seeds=[1.7]),
-        "a seed is a whole number from 0 to 2³² − 1, got 1.7",
+        "a seed must be a whole number from 0 to 4,294,967,295, got 1.7",
     ),
     "seeds=[2**32]": (
         lambda: study.grid(["LN>SSM>LN"], seeds=[2**32]),
-        "from 0 to 2³² − 1, got 4294967296",
+        "from 0 to 4,294,967,295, got 4294967296",
     ),
     "seeds=-2": (
         lambda: study.grid(["LN>SSM>LN"], seeds=-2),
@@ -241,7 +240,7 @@ CALLS = {  # one a rule
     ),
     "sweep('abc')": (
         lambda: study.sweep("abc"),
-        "each of configs must be a RunConfig, as grid makes it, got 'abc'",
+        "each of configs must be a RunConfig, as grid makes it, got 'a'",
     ),
     "judge('H1s', 3)": (
         lambda: study.judge("H1s", 3),
@@ -252,8 +251,6 @@ CALLS = {  # one a rule
         "arms must be a list of arms such as ['RMSN>SSM>GN'], got []",
     ),
     "Arm at no site": (lambda: mn.Arm("LN", "LN", {"q": "LN"}), "unknown site 'q'"),
-    "load_runs('')": (lambda: study.load_runs(""), "the run store '' names no folder"),
-    "load_runs(a file)": (lambda: study.load_runs(__file__), "is a file: needed is a folder"),
 }
 
 

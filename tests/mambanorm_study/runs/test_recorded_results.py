@@ -88,9 +88,7 @@ def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
     cheapest tenth. Not those that learn from another run.
     """
     frame = recorded.recorded(scale)
-    frame = frame[
-        [not (config.teacher or config.start) for config in map(RunConfig.from_json, frame.config)]
-    ]
+    frame = frame[[not config.teacher for config in map(RunConfig.from_json, frame.config)]]
     cheapest = frame.nsmallest(len(frame) // 10, "wall_s")
     sample = frame.groupby("task").sample(1) if scale == "quick" else cheapest.sample(5)
     found = [train(RunConfig.from_json(text)).facts() for text in sample.config]

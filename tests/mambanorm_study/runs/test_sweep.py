@@ -232,24 +232,21 @@ def test_the_traceback_of_a_failing_run_is_shown_to_those_who_ask(capfd, store, 
         assert run_one(config.to_json(), str(store)).error.endswith("one of [1, 2, 4, 8]")
         assert ("Traceback" in capfd.readouterr().err) == asked
     monkeypatch.setattr(worker_module, "train", lambda *_, **__: {}["a mistake in the code"])
-    assert (
-        "KeyError: 'a mistake in the code' (MAMBANORM_DEBUG=1 "
-        in run_one(smoke().to_json(), str(store)).error
-    )
+    assert "KeyError: 'a mistake in the code'" in run_one(smoke().to_json(), str(store)).error
     assert list(store.iterdir()) == []  # its lease is gone with it
 
 
 def test_what_makes_no_sense_is_told_before_anything_is_trained(store, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_module, "train", lambda *_, **__: pytest.fail("trained for nothing"))
     (tmp_path / "file").write_text("in the way")
-    for place, error in ((tmp_path / "file", ValueError), (tmp_path / "file" / "below", OSError)):
-        with pytest.raises(error, match="file"):
-            sweep([smoke()], workers=0, progress=False, runs_dir=place)
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match="file"):
+            sweep([smoke()], workers=0, progress=False, runs_dir=path)
     with pytest.raises(ValueError, match="unknown task"):
         sweep([smoke(), base_config("digots", "smoke")], progress=False)
+    assert not store.exists()
     with pytest.raises(ValueError, match="workers must be"):
         sweep([smoke()], workers=-1, progress=False)
-    assert not store.exists()
 
 
 DYING = """
@@ -286,7 +283,7 @@ def test_a_dying_worker_costs_nothing_but_time_and_a_run_that_kills_every_worker
     assert mark.exists(), done.stderr
     once, always = done.stdout.splitlines()
     assert once.startswith("['ok']"), done.stderr
-    assert always.startswith("['failed'] every worker process that trained it died"), done.stderr
+    assert always.startswith("['failed'] Attempted to run task"), done.stderr
     assert "distributed" not in done.stderr  # it is told once, as a warning
 
 
@@ -327,8 +324,8 @@ def test_a_full_disk_ends_the_sweep_in_one_sentence(store, monkeypatch, capsys):
     assert cli.main(argv) == 1
     ours = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mambanorm:")]
     assert ours == [
-        f"mambanorm: the disk of the run store is full. 0 of 5 runs are in the store ({store}) and stay there: free "
-        "some space, and the same sweep goes on from there"
+        f"mambanorm: the disk of the run store {store} is full: free some space, "
+        "and the same sweep trains the runs that are missing"
     ]
     assert len(trained) == 1  # no other is trained for nothing
     assert len(load_runs()) == 1
@@ -527,7 +524,7 @@ def test_a_scheduler_that_dies_ends_the_sweep(store, tmp_path):
             count = lambda dask_scheduler: len(dask_scheduler.tasks)
             until(lambda: other.run_on_scheduler(count), "the run to arrive")
         started.kill()
-        with pytest.raises(ConnectionError, match="is gone. 0 of 1 run are in the store"):
+        with pytest.raises(ConnectionError, match="is gone: start scheduler and workers anew"):
             waiting.result(240)
 
 

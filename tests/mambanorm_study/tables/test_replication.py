@@ -7,8 +7,7 @@ import pytest
 import mambanorm_study as study
 from mambanorm_study import answers
 from mambanorm_study.runs import recorded_results
-from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr, recorded_lr
-from mambanorm_study.runs.recorded_results import recorded
+from mambanorm_study.runs.recorded_results import grid_at_recorded_lr, recorded, recorded_lr
 from mambanorm_study.tables import experiments, replication
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 
@@ -76,7 +75,9 @@ def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
     (tmp_path / replication.FRESH).write_text("torn")
     assert min(replication.fresh_seeds(tmp_path)) > 10_000
     monkeypatch.setenv("MAMBANORM_FRESH", "many")
-    with pytest.raises(ValueError, match="from 0 to 100, got 'many'"):
+    with pytest.raises(
+        ValueError, match="MAMBANORM_FRESH must be a whole number from 0 to 100, got 'many'"
+    ):
         replication.fresh_seeds(tmp_path)
 
 
@@ -100,7 +101,7 @@ def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
     known = {config.run_id for config in asked}
     for config in replication.fresh_configs(asked, runs_dir=tmp_path):
         assert config.seed == seed
-        assert config.with_seed(recorded_seed).run_id in known
+        assert config.but(seed=recorded_seed).run_id in known
 
 
 def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():

@@ -25,7 +25,7 @@ from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.presets import LANGUAGE_TASKS, kind_of
 from mambanorm_study.runs.regimen import Targets, loss_of
 from mambanorm_study.runs.run import train
-from mambanorm_study.runs.store import load_runs, save_run, stored_run
+from mambanorm_study.runs.store import find_run, load_runs, save_run
 from mambanorm_study.tables.experiments import lr_grid
 from mambanorm_study.tables.notebook_runs import notebook_runs
 from mambanorm_study.tables.plan import plan, shape_of_data
@@ -217,7 +217,7 @@ def test_a_run_is_a_language_model_in_the_studys_loop_and_store(store, capsys):
         p.numel() for p in build_model(config, study.load_task("pydoc", "smoke", 0)).parameters()
     )
     save_run(result)
-    run = stored_run(config.run_id)
+    run = find_run(config)
     assert accuracy(run.predictions) == run.facts["test_accuracy"]
     assert (run.path / "predictions.npz").stat().st_size < 2_000
     print_run(run)
@@ -242,7 +242,7 @@ def test_a_language_model_is_trained_if_its_last_tenth_is_worth_less_than_the_sm
     for config in configs:
         save_run(train(config))
     frame = study.with_summaries(load_runs())
-    losses = stored_run(configs[0].run_id).curves.val_loss
+    losses = find_run(configs[0].run_id).curves.val_loss
     gain = (losses[:18].min() - losses.min()) / math.log(2)
     assert frame.set_index("run_id").late_gain[configs[0].run_id] == pytest.approx(gain)
     runs = made_up({}, tests=6)

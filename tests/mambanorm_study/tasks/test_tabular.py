@@ -13,7 +13,7 @@ import torch
 from mambanorm_study.runs.evaluation import accuracy, errors
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.run import train
-from mambanorm_study.runs.store import load_runs, save_run, stored_run
+from mambanorm_study.runs.store import find_run, load_runs, save_run
 from mambanorm_study.tasks import BadData, Split, TaskData, load_task
 from mambanorm_study.tasks.tabular import SLOTS, table_splits
 
@@ -123,7 +123,7 @@ def test_a_feature_is_a_position_with_a_slot_of_its_own_and_scaled_by_the_traini
 def test_a_regression_is_trained_stored_and_read_as_any_other_run(tmp_path, arm):
     config = base_config("diabetes", "smoke", arm=arm, n_heads=2, steps=30, lr=1e-2, eval_every=5)
     save_run(train(config), tmp_path)
-    run, row = stored_run(config.run_id, tmp_path), load_runs(tmp_path).iloc[0]
+    run, row = find_run(config, tmp_path), load_runs(tmp_path).iloc[0]
     assert row.status == "ok"
     assert row.test_accuracy == accuracy(run.predictions) > row.chance
     assert row.rmse == pytest.approx(errors(run.predictions)["rmse"])
