@@ -59,10 +59,8 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     runs = runs.drop_duplicates("run_id")
     diverged, is_text = runs.status == "diverged", runs.task.isin(LANGUAGE_TASKS)
     numbers = runs.reindex(columns=list(NUMBERS)).apply(pd.to_numeric).astype(float)
-    accuracy = 100 * numbers[["chance", "test_accuracy", "best_val_accuracy", *CORRUPTED]]
-    accuracy = accuracy.mask(diverged, accuracy.chance, axis=0)
-    bits = BITS * numbers[["chance_loss", "test_loss", "best_val_loss"]]
-    bits = bits.mask(diverged, bits.chance_loss, axis=0)
+    accuracy = 100 * numbers.mask(diverged, numbers.chance, axis=0)
+    bits = BITS * numbers.mask(diverged, numbers.chance_loss, axis=0)
     is_late = (numbers.best_step > 0.9 * numbers.steps).mask(
         is_text, numbers.late_gain >= SMALLEST_BITS
     )
