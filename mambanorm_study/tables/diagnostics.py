@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
@@ -344,7 +343,7 @@ def near_failure(model: nn.Module, config: RunConfig) -> tuple[float, float]:
 
     def losses(weights: dict[str, Tensor]) -> Tensor:
         logits = torch.func.functional_call(model, weights, (inputs, lengths))
-        return F.cross_entropy(logits.double(), labels, reduction="none")
+        return nn.functional.cross_entropy(logits.double(), labels, reduction="none")
 
     def log_change(blocks: nn.ModuleList) -> float:
         generator = torch.Generator().manual_seed(config.seed)

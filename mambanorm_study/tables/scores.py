@@ -151,8 +151,7 @@ def runs_to_judge(
 
 
 def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
-    """Return the frame without the runs on other test seeds than these. Runs on other than test
-    seeds stay.
+    """Return the runs on these test seeds, and all runs on seeds that are not test seeds.
 
     seeds: a list, or the number of test seeds to keep of each task; None = all. Raises ValueError
     for anything else.
