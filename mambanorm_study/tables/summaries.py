@@ -7,8 +7,9 @@ weights. A column is NaN for a run that its claim does not use.
     growth, law         runs of `growth_runs`: the growth of the largest token's ‖y‖₂ over the
                         blocks in the last finite training step, in decades per 8 blocks; the AIC of
                         the best other law minus the AIC of the exponential law
-    sigma_rise          runs of `failing_runs`: the increase of log₁₀ of the variance over the
-                        blocks of out_proj's singular values of one rank, mean over ranks
+    sigma_rise          runs of `failing_runs`: the increase of log₁₀ v, where v is the variance
+                        over the blocks of out_proj's singular value of one rank, averaged over
+                        ranks
     sigma_trend         runs of `failing_runs`: the increase of log₁₀ of a block's
                         root-mean-square singular value, as a slope over relative depth 0…1
     sharpening          runs of `failing_runs`: by how many nats the entropy of the class
