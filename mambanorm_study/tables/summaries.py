@@ -13,7 +13,7 @@ weights. A column is NaN for a run that its claim does not use.
     sigma_trend         runs of `failing_runs`: the increase of log₁₀ of a block's
                         root-mean-square singular value, as a slope over relative depth 0…1
     sharpening          runs of `failing_runs`: by how many nats the entropy of the class
-                        probabilities falls, mean over rows with finite outputs among the first ROWS
+                        probabilities falls, mean over rows with finite outputs among the first 256
                         validation rows
     fragility           runs of `failing_runs`: the increase of log₁₀ of the change of a row's loss
                         when the last two blocks are disturbed, minus the same for the first two
@@ -21,7 +21,7 @@ weights. A column is NaN for a run that its claim does not use.
                         smallest, where growth is the L2 norm of all weights of the block divided by
                         its norm before training
     headroom            runs of `deep_runs`: decades between the largest |y| of the scan and
-                        float16's largest number, over the blocks and the first ROWS test rows; 0 if
+                        float16's largest number, over the blocks and the first 256 test rows; 0 if
                         the run ended non-finite
     late_gain           language models: by how many bits per character the last tenth of the steps
                         lowered the best validation loss
@@ -56,9 +56,6 @@ COLUMNS = (
     "growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain",
     *CORRUPTED, *NEAR_FAILURE,
 )  # fmt: skip
-
-# The number of test rows for the headroom, and of validation rows near a failure.
-ROWS = 256
 
 Reader = Callable[[StoredRun], dict[str, float]]
 
