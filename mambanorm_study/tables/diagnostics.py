@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
@@ -22,7 +21,7 @@ from mambanorm_study.runs import recorded_results, store, weight_log
 from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.result import RunResult, StoredRun
 from mambanorm_study.runs.run import train
-from mambanorm_study.tables import experiments, growth, intervals, summaries
+from mambanorm_study.tables import experiments, growth, intervals
 from mambanorm_study.tables.robustness import stored_model
 from mambanorm_study.tables.run_tables import label, percent
 from mambanorm_study.tasks import load_task
@@ -283,6 +282,9 @@ def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict
 # --------------------------------------------------------------------------------------------------
 # the largest output of the scan (E1)
 
+# The number of test rows for the headroom, and of validation rows near a failure.
+SUMMARY_ROWS = 256
+
 
 @torch.no_grad()
 def headroom_facts(run: StoredRun) -> dict[str, float]:
@@ -293,7 +295,7 @@ def headroom_facts(run: StoredRun) -> dict[str, float]:
         return {"headroom": 0.0}
     config, model = run.config, stored_model(run)
     data = load_task(config.task, config.scale, config.seed)
-    inputs, lengths, _ = data.test.batch(slice(0, summaries.ROWS))
+    inputs, lengths, _ = data.test.batch(slice(0, SUMMARY_ROWS))
     with record_sites(model, "scan") as sites:
         model(inputs, lengths)
     largest = max(float(value.abs().amax()) for *_, value in sites.seen)
@@ -340,11 +342,11 @@ def near_failure(model: nn.Module, config: RunConfig) -> tuple[float, float]:
     same at every step.
     """
     data = load_task(config.task, config.scale, config.seed)
-    inputs, lengths, labels = data.val.batch(slice(0, summaries.ROWS))
+    inputs, lengths, labels = data.val.batch(slice(0, SUMMARY_ROWS))
 
     def losses(weights: dict[str, Tensor]) -> Tensor:
         logits = torch.func.functional_call(model, weights, (inputs, lengths))
-        return F.cross_entropy(logits.double(), labels, reduction="none")
+        return nn.functional.cross_entropy(logits.double(), labels, reduction="none")
 
     def log_change(blocks: nn.ModuleList) -> float:
         generator = torch.Generator().manual_seed(config.seed)

@@ -111,9 +111,9 @@ def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
     """Return how much test accuracy the best arm of one seed loses on the other seeds, one row for
     each task and seed.
 
-    Columns: task, seed; winner, the best arm on this seed's test; accuracy, with this seed;
-    other_seeds, the mean accuracy with the other seeds (NaN if there are none); points_lost, the
-    difference in points.
+    Columns: task, seed; winner, the best arm on this seed's test split; accuracy, its accuracy on
+    this split; other_seeds, its mean accuracy with the other seeds (NaN if there are none);
+    points_lost, the difference in points.
     """
     rows = []
     for task, task_runs in runs.groupby("task", sort=False):

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
@@ -52,8 +51,8 @@ def rotated(images: Tensor, degrees: Tensor) -> Tensor:
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     turn = torch.stack([cos, -sin * H / W, zero, sin * W / H, cos, zero], -1).view(-1, 2, 3)
     x = images.permute(0, 3, 1, 2)
-    grid = F.affine_grid(turn, list(x.shape), align_corners=False)
-    turned = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    grid = nn.functional.affine_grid(turn, list(x.shape), align_corners=False)
+    turned = nn.functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
     return turned.permute(0, 2, 3, 1).contiguous()
 
 

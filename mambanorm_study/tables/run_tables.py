@@ -127,11 +127,12 @@ def with_value(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with the column `value`: test accuracy in per cent, for language models the
     test loss in bits per character. The value of a diverged run is that of chance.
     """
-    columns = ["test_loss", "chance_loss", "test_accuracy"]
-    numbers = runs.reindex(columns=columns).astype(float)  # test_accuracy is chance already
-    losses = numbers.test_loss.mask(runs.status == "diverged", numbers.chance_loss)
-    is_text = runs.task.isin(LANGUAGE_TASKS)
-    return runs.assign(value=(100 * numbers.test_accuracy).mask(is_text, losses / np.log(2)))
+    columns = ["test_accuracy", "chance", "test_loss", "chance_loss"]
+    numbers = runs.reindex(columns=columns).astype(float)
+    diverged, is_text = runs.status == "diverged", runs.task.isin(LANGUAGE_TASKS)
+    accuracy = numbers.test_accuracy.mask(diverged, numbers.chance)
+    loss = numbers.test_loss.mask(diverged, numbers.chance_loss)
+    return runs.assign(value=(100 * accuracy).mask(is_text, loss / np.log(2)))
 
 
 def pairs_only(frame: pd.DataFrame) -> pd.DataFrame:

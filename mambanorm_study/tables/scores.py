@@ -59,10 +59,8 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     runs = runs.drop_duplicates("run_id")
     diverged, is_text = runs.status == "diverged", runs.task.isin(LANGUAGE_TASKS)
     numbers = runs.reindex(columns=list(NUMBERS)).apply(pd.to_numeric).astype(float)
-    accuracy = 100 * numbers[["chance", "test_accuracy", "best_val_accuracy", *CORRUPTED]]
-    accuracy = accuracy.mask(diverged, accuracy.chance, axis=0)
-    bits = BITS * numbers[["chance_loss", "test_loss", "best_val_loss"]]
-    bits = bits.mask(diverged, bits.chance_loss, axis=0)
+    accuracy = 100 * numbers.mask(diverged, numbers.chance, axis=0)
+    bits = BITS * numbers.mask(diverged, numbers.chance_loss, axis=0)
     is_late = (numbers.best_step > 0.9 * numbers.steps).mask(
         is_text, numbers.late_gain >= SMALLEST_BITS
     )
@@ -153,8 +151,7 @@ def runs_to_judge(
 
 
 def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
-    """Return the frame without the runs on other test seeds than these. Runs on other than test
-    seeds stay.
+    """Return the runs on these test seeds, and all runs on seeds that are not test seeds.
 
     seeds: a list, or the number of test seeds to keep of each task; None = all. Raises ValueError
     for anything else.

