@@ -1,8 +1,7 @@
 """Check the Triton kernels on this GPU and time them: `python -m benchmarks.gpu`.
 
 The command needs no network and no installation: a checkout, and a Python with torch, triton,
-numpy, pandas, numba, scikit-learn, safetensors and tqdm. `mambanorm bench --device cuda` is the
-same.
+numpy, pandas, numba, scikit-learn, safetensors and tqdm.
 
 Four parts, one row a case:
 

@@ -36,12 +36,14 @@ def claims_table() -> str:
         else:
             sizes = dict.fromkeys(f"{claim.smallest_of(group[0]):g}" for group in claim.deciding)
             marks = " / ".join(f"0 and {size}" for size in sizes) or "none"
-            judged = [c for c in claim.comparisons if c.decides or claim.measured]
+            judged = [c for c in claim.comparisons if c.decides or claim.why_no_word]
             units = ", ".join(dict.fromkeys(comparison.unit for comparison in judged))
         planned = planned_seeds(claim, "evening")
         fresh = "" if claim.runs == "tuned" else " (not fresh)"
         seeds = f"{min(planned)}–{max(planned)}{fresh}"
-        lines.append(f"| {claim.id} | {claim.words} | {claim.asks} | {units} | {marks} | {seeds} |")
+        lines.append(
+            f"| {claim.id} | {claim.words} | {claim.condition} | {units} | {marks} | {seeds} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -63,7 +65,7 @@ def predict(frame: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFra
     """Return the predictions for pairs of claim and task: the words on the tuning seeds."""
     evidence, rows = Evidence(frame, STUDY_SCALE, tuning=True), []
     for claim, task in pairs:
-        verdict = judge(claim, evidence, task=task, tuning=True)
+        verdict = judge(claim, evidence, task=task)
         comparison = verdict.turns_on
         lrs = comparison.lrs or {}
         lr_text = ", ".join(f"{label(arm)} {lr:g}" for arm, lr in lrs.items())

@@ -23,22 +23,22 @@ PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 
 
 class Site(NamedTuple):
-    """A place in a block. `width` is the size of its values; "" if no norm can stand there."""
+    """A site of a block. `width`: the size of its last axis; "" if no norm can stand there."""
 
     width: str
     what: str
 
 
-# Every place of a block, in the order of computation. An observer sees its value, after the norm if
-# one stands there. Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank.
+# The sites of a block, in the order of computation. An observer sees the value at a site after the
+# norm there. Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank.
 SITES = {
     "x": Site("", "the block's input"),
     "n1": Site("D", "the input of both branches"),
     "conv": Site("E", "the scan's input, after convolution and SiLU"),
     "B": Site("N", "the SSM's input vector B"),
     "C": Site("N", "the SSM's output vector C"),
-    "delta": Site("R", "Δ's R numbers, before their projection"),
-    "delta_after": Site("E", "Δ's E numbers, after their projection, before bias and softplus"),
+    "delta": Site("R", "the R values from which Δ is projected"),
+    "delta_after": Site("E", "Δ after the projection, before bias and softplus"),
     "step_size": Site("", "Δ itself, after bias and softplus"),
     "scan": Site("", "the scan's output, D·u included"),
     "n2": Site("E", "the input of the gate's product"),
@@ -125,7 +125,7 @@ class Arm(_Fields):
         return "".join(f"+{site}:{norm}" for site, norm in self.more)
 
 
-# What stands between N1 and N2 → the class of such arms.
+# Mixer between N1 and N2 in the notation, such as SSM → class of its arms.
 MIXERS: dict[str, type[Arm]] = {"SSM": Arm}
 # Arms with a name instead of the notation.
 NAMED_ARMS: dict[str, Arm] = {}

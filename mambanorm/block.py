@@ -4,9 +4,9 @@
     p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
     y = Lin(f ⊗ p) ⊕ x                         (3)
 
-`Block.forward` is the only forward pass: it trains, evaluates, records and generates, on every
-device and in every dtype. Fused code is called inside the named operations (operations/). If you
-change a line here, the changed line is what trains.
+`Block.forward` is the only forward pass: training, evaluation, recording and generation run it on
+every device and in every dtype. Fused code is called inside the named operations (operations/), so
+a change to a line below takes effect everywhere.
 
 MambaBlock is below. Mamba2Block and VSSBlock (mambanorm_study) share `Block.forward` and differ in
 what they project, convolve and scan.
@@ -45,11 +45,11 @@ NOT_DECAYED = ("A_log", "D", "dt_bias", "dt_projs_bias")
 
 @dataclass
 class BlockCache:
-    """What a block needs to know of earlier positions. Its size does not depend on their number.
+    """The state that a block keeps between positions. Its size is constant.
 
     conv (B, K − 1, E): the last inputs of the convolution, zero before the first position.
-    state (B, E, N): the scan's h. A step replaces both tensors and never writes into them, so a
-    shallow copy is enough to continue one prompt in two ways.
+    state (B, E, N): the scan's h. A step replaces both tensors and never writes into them, so to
+    continue one prompt in two ways, a shallow copy of the cache is enough.
     """
 
     conv: Tensor
@@ -57,9 +57,9 @@ class BlockCache:
 
 
 class ObservedBlock(nn.Module):
-    """Base of all blocks: calls `observer(site, value)`, if there is one, at each of its `sites`.
+    """Base of all blocks: calls `observer(site, value)` at each of its `sites` unless it is None.
 
-    The observer sees the values that are computed and changes nothing (inside.py).
+    The observer reads the values and does not change them (inside.py).
     """
 
     observer: Callable[[str, Tensor], None] | None = None
@@ -69,8 +69,8 @@ class ObservedBlock(nn.Module):
 class Block(ObservedBlock):
     """The forward pass that all Mamba blocks share, and their norms.
 
-    `n1` and `n2` stand before and after the SSM, `more` holds norms at further sites by name. A
-    subclass has the layers below, defines `project`, `convolve`, `select` and `ssm`, and calls
+    `n1` and `n2` stand before and after the SSM, `more` maps further sites to their norms. A
+    subclass creates the layers below, defines `project`, `convolve`, `select` and `ssm`, and calls
     `_make_norms` at the end of its constructor.
     """
 
@@ -92,7 +92,7 @@ class Block(ObservedBlock):
 
     # convolve(u, context): SiLU(Conv(u)), (B, L, E)
     convolve: Callable[[Tensor, Any], Tensor]
-    # select(u, dt, at, context): u (B, L, E), Δ's R numbers, B and C (B, L, N)
+    # select(u, dt, at, context): u (B, L, E), dt (B, L, R), B and C (B, L, N)
     select: Callable[[Tensor, Tensor | None, At, Any], tuple[Tensor, Tensor, Tensor, Tensor]]
     # ssm(): Δ's weight (E, R) and bias (E,), log(−A) (E, N) and D (E,); the first two are None if
     # dt_proj must be called (operations/layers.py)
@@ -121,9 +121,9 @@ class Block(ObservedBlock):
         return at("residual", x + at("branch", self.out_proj(f)))  # Eq. 3
 
     def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the convolution's input and the gate z, (B, L, E) each, and Δ if it comes from h.
+        """Return the convolution's input and the gate z, (B, L, E) each, and dt.
 
-        MambaBlock computes Δ later, from u: its third value is None.
+        dt is None if the block computes it later from u, as MambaBlock does.
         """
         u, z = split_linear(self.in_proj, h, [self.d_inner, self.d_inner])
         return u, z, None
@@ -131,8 +131,8 @@ class Block(ObservedBlock):
     def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: At, context: Any) -> Tensor:
         """Return the SSM's output (B, L, E); the arguments are those that `select` returns.
 
-        Δ is projected inside the fused scan and never stored, unless it is needed before: by a
-        norm at delta_after, or because dt_proj must be called.
+        The fused scan projects Δ and never stores it, unless Δ is needed before the scan: for a
+        norm at delta_after, or because dt_proj must be called (operations/layers.py).
         """
         weight, bias, A_log, D = self.ssm()
         delta, visible_bias = self._visible_delta(dt, weight, bias, at)
@@ -171,8 +171,8 @@ class Block(ObservedBlock):
             delta = self.dt_proj(dt)
             if not is_read:
                 return delta, None
-            # The layer adds its bias itself. Its output for 0 is that bias. Where no result depends
-            # on it, hooks are not called, because they would see an input that is not data.
+            # The layer adds its bias itself; its output for an input of 0 is that bias. If only the
+            # observer needs the bias, hooks are skipped: they would see an input that is not data.
             layer = self.dt_proj if "delta_after" in self.more else self.dt_proj.forward
             bias = layer(dt.new_zeros(1, 1, dt.shape[-1]))[0, 0]
             delta = delta - bias
@@ -198,7 +198,7 @@ class Block(ObservedBlock):
         return at
 
     def _make_norms(self, arm: Arm, norm_options: Mapping[str, Any] | None, **widths: int) -> None:
-        """Create the norms of an arm. `widths`: the sizes of SITES that this block has.
+        """Create the norms of an arm. `widths`: the sizes of the axes of SITES, such as D=64.
 
         Raises ValueError for a site that this block does not have.
         """
@@ -213,7 +213,7 @@ class Block(ObservedBlock):
                 raise unknown(f"site of {type(self).__name__}", site, valid)
         check_arm_options(arm, norm_options)
         self.arm = arm
-        with torch.random.fork_rng(devices=[]):  # all arms start from the same other weights
+        with torch.random.fork_rng(devices=[]):  # norms must not change the other initial weights
             norms = {
                 site: self.new_norm(site, name, site_options(site, name, norm_options))
                 for site, name in arm.sites.items()
@@ -221,7 +221,7 @@ class Block(ObservedBlock):
         self.n1, self.n2 = norms.pop("n1"), norms.pop("n2")
         self.more = nn.ModuleDict(norms)
         for name, parameter in self._parameters.items():
-            if name.startswith(NOT_DECAYED):  # others get no mark: some optimizers ask hasattr
+            if name.startswith(NOT_DECAYED):  # only these: some optimizers test hasattr
                 parameter._no_weight_decay = True  # type: ignore[union-attr]
 
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
@@ -230,7 +230,7 @@ class Block(ObservedBlock):
 
 
 class CausalBlock(Block):
-    """A block of a sequence. Its convolution looks back only, so it can go step by step."""
+    """Base of blocks with a causal convolution, which can generate step by step."""
 
     conv1d: nn.Module
     A_log: nn.Parameter
@@ -246,10 +246,11 @@ class CausalBlock(Block):
     def new_cache(self, rows: int, device: torch.device | None = None) -> BlockCache:
         """Return the cache before the first position.
 
-        device: None = that of the weights. Pass the input's device if weights are offloaded.
+        device: None for the device of the weights. Pass the input's device if weights are
+        offloaded.
         """
         like: Tensor = getattr(self.conv1d, "weight", self.A_log)
-        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32  # as the scan's
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32  # the scan's
         conv = like.new_zeros(rows, self.conv_reach, self.convolved, device=device)
         state = like.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype, device=device)
         return BlockCache(conv, state)
@@ -352,7 +353,7 @@ class MambaBlock(CausalBlock):
     def select(
         self, u: Tensor, dt: Tensor | None, at: At, context: Any
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return u (B, L, E) and, computed from u, Δ's R numbers, B and C (B, L, N)."""
+        """Return u (B, L, E) and, computed from u, dt (B, L, R), B and C (B, L, N)."""
         u = at("conv", u)
         dt, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
         B, C, dt = at("B", B), at("C", C), at("delta", dt)
@@ -390,7 +391,7 @@ def initial_A_log(channels: int, d_state: int) -> Tensor:
 
 
 def check_sizes(scan_backend: str, dt_rank: int | None, **sizes: object) -> None:
-    """Raise ValueError for an unknown back end, and for a size that is no positive whole number.
+    """Raise ValueError for an unknown back end, and for a size that is not a positive integer.
 
     dt_rank may be None.
     """

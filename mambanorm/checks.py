@@ -59,7 +59,7 @@ def check_real(name: str, value: object, form: str = "") -> Tensor:
         return x
     if x.is_neg():  # a view that differs from its memory by the sign
         raise ValueError(
-            f"{name} is a negated view; numbers of its own are needed: use {name}.resolve_neg()"
+            f"{name} is a negated view; an ordinary tensor is needed: use {name}.resolve_neg()"
         )
     if x.is_cpu and x.numel() and not x.data_ptr():
         raise ValueError(f"{name} has no memory behind it: its storage was freed")
@@ -100,8 +100,8 @@ _ORDINARY = (Tensor, torch.nn.Parameter, type(None))
 def check_beside(name: str, x: Tensor, weight: Tensor, owner: str) -> None:
     """Raise ValueError unless x has the weight's device and dtype.
 
-    Under autocast the dtype may differ. A weight on meta says nothing about the device: offloading
-    loads it when its layer is called.
+    Under autocast the dtype may differ. The device of a weight on meta is not compared:
+    offloading loads it when its layer is called.
     """
     if x.device != weight.device and not weight.is_meta:
         raise ValueError(
@@ -163,7 +163,7 @@ def check_lengths(lengths: object, x: Tensor) -> None:
         )
     if lengths.shape != (B,) or lengths.dtype not in WHOLE:
         raise ValueError(
-            f"lengths must be {B} whole numbers, one a row, "
+            f"lengths must be {B} whole numbers, one per row, "
             f"got {lengths.dtype} of shape {tuple(lengths.shape)}"
         )
     if lengths.device != x.device:

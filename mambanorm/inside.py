@@ -2,7 +2,7 @@
 
     record_sites       the values at each site of each block, while a `with` block is open
     token_norms        ‖y‖₂ of each token after each block: the data of the paper's Figure 9
-    singular_values    of each block's out_proj, say: the data of Figure 10
+    singular_values    of a matrix, such as a block's out_proj: the data of Figure 10
 
 Nothing here changes what a model computes. Values are (B, L, …); an image has L = H·W positions.
 The sites of a Mamba block are listed in SITES (arms.py).
@@ -44,7 +44,7 @@ def observe_sites(
 ) -> Iterator[None]:
     """Call `on_site(block name, depth, site, value)` at every site of every block, while open.
 
-    Depth counts blocks from 1. Earlier observers are put back afterwards.
+    Depth counts blocks from 1. Restores earlier observers when it closes.
     """
     previous = []
     for depth, (name, block) in enumerate(blocks_of(model), start=1):
@@ -76,16 +76,16 @@ class Recorder:
         self.seen: list[SiteValue] = []
 
     def add(self, block: str, depth: int, site: str, value: Tensor) -> None:
-        """Keep the value if its site is recorded."""
+        """Append the value if its site is to be recorded."""
         if site in self.sites:
             self.seen.append(SiteValue(block, depth, site, value.detach()))
 
     def tensors(self, site: str) -> list[Tensor]:
-        """Return the values at a site, one a block, by depth."""
+        """Return the values at a site, one tensor per block, in order of depth."""
         return [entry.value for entry in self.seen if entry.site == site]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row a block and site: block, depth, site and `describe(value)`.
+        """Return one row per block and site: block, depth, site and `describe(value)`.
 
         `pandas.DataFrame(recorder.rows())` makes a table of them.
         """
@@ -161,7 +161,7 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
         for module, mode in training.items():
             module.training = mode
         for name, value in model.named_buffers():
-            if name in buffers:  # a norm that was inserted meanwhile brings new buffers
+            if name in buffers:  # a norm inserted meanwhile has new buffers, which stay
                 value.copy_(buffers[name])
 
 
@@ -171,10 +171,10 @@ def token_norms(
 ) -> dict[str, np.ndarray]:
     """Return ‖y‖₂ of each valid token by depth (Figure 9): columns depth, site and l2.
 
-    x: the model's input, ids or values (B, L, …) or images (B, H, W, C). Sites: those of OUTPUTS
-    that the blocks have. The model keeps its mode, so call `.train()` or `.eval()` first: with BN
-    the two differ. Its buffers are restored. A LanguageModel is called without `lengths`, because
-    its norms are causal; tokens of padding are left out all the same.
+    x: the model's input, ids or values (B, L, …) or images (B, H, W, C). Sites: the members
+    of OUTPUTS that the blocks have. Call `.train()` or `.eval()` before, because BN differs between
+    the two. The model's buffers are restored. A LanguageModel is called without `lengths`, because
+    its norms are causal; padding is left out of the result in any case.
 
     Raises ValueError for a model without blocks and for lengths that do not fit x.
     """

@@ -1,6 +1,6 @@
 """The training loop, to be read from top to bottom.
 
-    fit                 one step a batch: learning rate, loss, backward, stop if the run diverged,
+    fit                 one step per batch: learning rate, loss, backward, stop if the run diverged,
                         optimizer step, callbacks
     batch_order         the rows of each step's batch
     build_optimizer     AdamW without weight decay on vectors, scalars and A_log
@@ -32,16 +32,16 @@ def fit(
     callbacks: Sequence[Callable[[int], object]] = (),
     clip: float = math.inf,
 ) -> Batch | None:
-    """Train the model, one step a batch. Return None, or the batch on which the run diverged.
+    """Train the model, one step per batch. Return None, or the batch on which training diverged.
 
     Divergence is a result: training ends at the first loss or gradient that is not finite, before
     the optimizer uses it.
 
-    loss_of(model, batch, step): parts of the batch's mean loss, one for each micro-batch, to add.
+    loss_of(model, batch, step): yields one loss per micro-batch; the batch's mean loss is the sum.
     lr_of(step): the learning rate. Steps count from 1, or go on from the last row of `curve`.
-    curve: gets a row a step: step, train_loss, grad_norm (L2 norm, before clipping), lr.
-    callbacks: called with the step's number after each step; a true result ends the training.
-    clip: the largest grad_norm that the optimizer gets.
+    curve: list that gets one row per step: step, train_loss, grad_norm (L2, before clipping), lr.
+    callbacks: called with the step number after each step; a true return value ends training.
+    clip: a gradient with a larger L2 norm is scaled down to this norm.
     """
     parameters = list(model.parameters())  # once: this walks through all modules
     for step, batch in enumerate(batches, start=len(curve) + 1):
@@ -76,10 +76,10 @@ def fit(
 
 
 def batch_order(seed: int, rows: int, batch_size: int, steps: int) -> Iterator[Tensor]:
-    """Yield the row numbers of each step's batch, `steps` times.
+    """Yield the row indices of `steps` batches.
 
-    Epochs are shuffled by the seed; the incomplete last batch of an epoch is dropped. A batch size
-    above the number of rows gives batches of all rows.
+    The seed shuffles each epoch; the incomplete last batch of an epoch is dropped. With a batch
+    size above the number of rows, every batch contains all rows.
     """
     generator = torch.Generator().manual_seed(seed)
     size, step = min(batch_size, rows), 0
@@ -109,10 +109,10 @@ def build_optimizer(
     betas: tuple[float, float] = (0.9, 0.999),
     name: str = "adamw",
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a model, one of OPTIMIZERS.
+    """Return an optimizer for the model; `name` is a key of OPTIMIZERS.
 
-    Weight decay acts on matrices only: not on vectors and scalars (biases, γ and β of norms, D),
-    and not on A_log, which mamba-ssm excludes, too.
+    Weight decay applies to matrices only: not to vectors and scalars (biases, γ and β of norms, D),
+    and not to A_log, which mamba-ssm excludes as well.
     """
     decayed: list[nn.Parameter] = []
     not_decayed: list[nn.Parameter] = []
@@ -127,11 +127,11 @@ def build_optimizer(
     return OPTIMIZERS[name](groups, lr=lr, betas=betas)
 
 
-# Endings of the names of matrices without weight decay: the biases of VSSBlock are a matrix.
+# Matrices whose names end like this get no weight decay. The biases of a VSSBlock form a matrix.
 NOT_DECAYED = ("A_log", "A_logs", "bias")
 
-# Name → factor on the learning rate by progress: 0 after the warm-up, 1 at the end. Add another
-# schedule here.
+# Name → function from progress (0 after the warm-up, 1 at the end) to the factor on the learning
+# rate. Add another schedule here.
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant_warmup": lambda progress: 1.0,
     "cosine_warmup": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
@@ -141,7 +141,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 def learning_rate(
     step: int, *, lr: float, steps: int, warmup_steps: int = 0, schedule: str = "cosine_warmup"
 ) -> float:
-    """Return the learning rate of a step, 1…steps: a linear warm-up, then one of SCHEDULES."""
+    """Return the learning rate of step 1…steps: a linear warm-up, then one of SCHEDULES."""
     if step <= warmup_steps:
         return lr * (step / warmup_steps)
     progress = (step - warmup_steps) / max(steps - warmup_steps, 1)

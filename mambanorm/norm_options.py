@@ -30,7 +30,7 @@ def site_options(site: str, name: str, norm_options: Mapping[str, Any] | None) -
 
 
 def options_of_blocks(arm: Arm, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return those of a model's norm options that its blocks need."""
+    """Return the part of a model's norm_options that its blocks use."""
     options = known_options(arm.norms, common_options(norm_options))
     for site in SITES_WITH_OPTIONS:
         if site in (norm_options or {}):

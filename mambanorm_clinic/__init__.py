@@ -5,8 +5,8 @@ watching.py      watch, trainer_callback: the same while a model trains
 surgery.py       insert_norm: a norm at a site of a trained model
 model_check.py   check_model: a checklist of mistakes with norms
 checkpoints.py   load_model, read_checkpoint;   mamba_checkpoints.py: load_mamba_checkpoint
-card.py          norm_card: a norm on one page (card_checks.py, card_tables.py, card_estimates.py,
-                 card_text.py, card_page.py)
+card.py          norm_card: a norm on one page (card_checks.py, card_tables.py, card_text.py,
+                 card_page.py)
 commands.py      `mambanorm card` and `mambanorm diagnose`
 
 sites.py         which tensor of a model is which site;   mixers.py: Mambas of other libraries

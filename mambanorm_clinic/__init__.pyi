@@ -14,8 +14,6 @@ from mambanorm_clinic.checkpoints import (
 )
 from mambanorm_clinic.diagnosis import (
     Diagnosis as Diagnosis,
-    NonFinite as NonFinite,
-    Report as Report,
     diagnose as diagnose,
 )
 from mambanorm_clinic.figures import (
@@ -37,6 +35,8 @@ from mambanorm_clinic.symptoms import (
     Symptoms as Symptoms,
 )
 from mambanorm_clinic.watching import (
+    NonFinite as NonFinite,
+    Report as Report,
     Watched as Watched,
     trainer_callback as trainer_callback,
     watch as watch,

@@ -1,22 +1,19 @@
-"""How the clinic runs a model that it does not know: hooks, batches of any form, random state.
+"""Call a model of any library: hooks on its modules, batches, outputs.
 
-A batch is an input; a tuple or list (input, targets); or a dict of keyword arguments, in which the
+A batch is a tensor; a tuple or list (input, targets); or a dict of keyword arguments, in which the
 targets have one of the names in TARGETS.
 """
 
-import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import fields, is_dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mambanorm.errors import shown
-from mambanorm.inside import observe_sites
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 
@@ -25,85 +22,54 @@ TARGETS = ("labels", "label", "targets", "target", "y")
 def inspect_model(
     model: nn.Module,
     *,
-    on_site: Callable[[str, int, str, Tensor], None] | None = None,
-    on_input: Callable[[str, nn.Module, list], None],
-    on_output: Callable[[str, nn.Module, object], None],
+    on_input: Callable[[str, list], None],
+    on_output: Callable[[str, nn.Module, list, object], None],
 ) -> Iterator[None]:
-    """Call functions on what the model computes, while open.
+    """Call `on_input` before each module of the model runs and `on_output` after it, while open.
 
-    on_site(block, depth, site, value): at each site of each block of this kit (`observe_sites`).
-    on_input(path, module, inputs): before a module runs, with its positional and keyword arguments.
-    on_output(path, module, output): after it.
+    on_input(path, inputs) gets the module's path and its positional and keyword arguments.
+    on_output(path, module, inputs, output) also gets the module and what it returned.
     """
 
-    def before(path: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        on_input(path, module, [*args, *kwargs.values()])
+    def before(path: str, _module: nn.Module, args: tuple, kwargs: dict) -> None:
+        on_input(path, [*args, *kwargs.values()])
 
-    def after(path: str, module: nn.Module, _args: tuple, output: object) -> None:
-        on_output(path, module, output)
+    def after(path: str, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+        on_output(path, module, [*args, *kwargs.values()], output)
 
     hooks = []
     for path, module in model.named_modules():
         hooks += [
             module.register_forward_pre_hook(partial(before, path), with_kwargs=True),
-            module.register_forward_hook(partial(after, path)),
+            module.register_forward_hook(partial(after, path), with_kwargs=True),
         ]
     try:
-        with nullcontext() if on_site is None else observe_sites(model, on_site):
-            yield
+        yield
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def vector_norm(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return ‖value‖₂ as a tensor, without waiting for the device; of half precision in float32."""
-    if dtype is None and value.dtype in (torch.float16, torch.bfloat16):
-        dtype = torch.float32
-    return torch.linalg.vector_norm(value, dtype=dtype)
-
-
-def tensors_in(value: object) -> Iterator[Tensor]:
-    """Return the tensors of a value in order: itself, or those in a tuple, list, dict or dataclass
-    at any depth.
-    """
-    if isinstance(value, Tensor):
-        yield value
-        return
-    parts = value if isinstance(value, tuple | list) else ()
-    if isinstance(value, dict):
-        parts = value.values()
-    elif is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, field.name) for field in fields(value)]
-    for part in parts:
-        yield from tensors_in(part)
+def tensors_in(value: object) -> list[Tensor]:
+    """Return the tensors of a value in order: itself, or those in tuples, lists and dicts."""
+    return [part for part in tree_leaves(value) if isinstance(part, Tensor)]
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], value: object) -> object:
-    """Return a value with each tensor in it, or in a tuple, list or dict, replaced by
-    change(tensor).
+    """Return a value in which each tensor is replaced by change(tensor).
+
+    value: a tensor, or tensors in tuples, lists and dicts.
     """
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {name: map_tensors(change, part) for name, part in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(map_tensors(change, part) for part in value)
-    return value
+    return tree_map_only(Tensor, change, value)
 
 
-def first_tensor(value: object) -> Tensor | None:
-    """Return the first tensor of a value, None if it has none."""
-    return next(tensors_in(value), None)
-
-
-def first_real_tensor(value: object) -> Tensor | None:
-    """Return the first tensor of real numbers in a value, None if it has none."""
-    return next((tensor for tensor in tensors_in(value) if tensor.is_floating_point()), None)
+def first_tensor(value: object, *, floating: bool = False) -> Tensor | None:
+    """Return the first tensor in a value, None if there is none. floating: skip integers."""
+    return next((x for x in tensors_in(value) if x.is_floating_point() or not floating), None)
 
 
 def split_batch(batch: object) -> tuple[object, object]:
-    """Return input and targets of a batch; targets are None if it has none."""
+    """Return the input and the targets of a batch; the targets are None if it has none."""
     if isinstance(batch, dict):
         key = next((name for name in TARGETS if name in batch), None)
         return {name: part for name, part in batch.items() if name != key}, batch.get(key)
@@ -112,44 +78,26 @@ def split_batch(batch: object) -> tuple[object, object]:
     return batch, None
 
 
-def call_model(model: nn.Module, batch: object) -> object:
-    """Return model(input); a dict is passed as keyword arguments, without its targets."""
-    inputs, _ = split_batch(batch)
-    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+def call_model(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
+    """Return the model's output for a batch.
 
-
-def try_model(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
-    """Return the model's output for a batch; a dict is passed with its targets if `with_targets`.
-
-    Raises ValueError if the model refuses the batch.
+    A dict is passed as keyword arguments. with_targets: pass the targets in it, too, so that the
+    model can compute its loss. Raises ValueError if the model raises any error.
     """
+    inputs = batch if with_targets and isinstance(batch, dict) else split_batch(batch)[0]
     try:
         with run_eagerly():
-            if with_targets and isinstance(batch, dict):
-                return model(**batch)
-            return call_model(model, batch)
+            return model(**inputs) if isinstance(inputs, dict) else model(inputs)
     except Exception as error:  # a model's code may raise anything
-        tensors = [f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch)]
-        given = ", ".join(tensors) or shown(batch)
+        tensors = (f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch))
         raise ValueError(
-            f"{type(model).__name__} refuses this batch ({given}): {type(error).__name__}: {error}"
+            f"{type(model).__name__} refuses this batch ({', '.join(tensors) or shown(batch)}): "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
 def run_eagerly() -> AbstractContextManager:
-    """Make compiled models run eagerly while open, because torch.compile does not call hooks."""
-    if "torch._dynamo" in sys.modules:  # importing it takes seconds
+    """Return a context in which compiled models run eagerly: compiled code calls no hooks."""
+    if "torch._dynamo" in sys.modules:  # no model is compiled before this import, which is slow
         return torch.compiler.set_stance("force_eager")
     return nullcontext()
-
-
-@contextmanager
-def preserve_random_state() -> Iterator[None]:
-    """Restore the random states of torch, NumPy and Python when the `with` block ends."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)

@@ -1,16 +1,13 @@
-"""The measured checks of a norm's card: questions, and the answers of one norm.
+"""Questions about what a norm does, answered by running it on small random inputs.
 
-All are tried on made-up numbers, in under a second for an ordinary norm. The answer to a question
-that fails is its error.
+All questions together take less than a second for most norms. If the norm raises an error, the
+error is the answer.
 """
 
 import copy
 import math
-import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
@@ -25,10 +22,8 @@ from mambanorm.norms.behaviour import (
     LENGTHS,
     MAX_GRADIENT_ERROR,
     Behaviour,
-    gradient_error,
     measure,
     name_of,
-    prepare,
 )
 from mambanorm_study.lessons.invariance import (
     CHANGE_LIMIT,
@@ -41,63 +36,32 @@ from mambanorm_study.models.mamba2 import Mamba2Block
 from mambanorm_study.models.transformer import TransformerBlock
 from mambanorm_study.models.vision import VSSBlock
 
-# Two norms are the same if their outputs, of order 1, differ by less.
+# Two norms compute the same if their outputs, which are of order 1, differ by less than this.
 SAME = 1e-6
-# Largest relative error against float64, in a narrow type and at a mean of 3,000.
+# Largest accepted relative error against float64, for float16, bfloat16 and a mean of 3,000.
 LARGEST_ERROR = 5e-2
-# Smaller relative changes are rounding, in float64.
+# Relative changes below this are rounding errors of float64.
 ROUNDING = 1e-9
 
-
-class Mark(StrEnum):
-    """Whether an answer is good or bad; many are neither."""
-
-    GOOD = "good"
-    BAD = "bad"
-    NEITHER = ""
+GOOD, BAD = "good", "bad"
 
 
 class Answer(NamedTuple):
-    """The answer to a question, and its mark."""
+    """The answer to a question. mark: "good", "bad", or "" for a fact that is neither."""
 
     text: str
-    mark: Mark = Mark.NEITHER
+    mark: str = ""
 
 
-def _judged(is_good: object, good: str, bad: str) -> Answer:
-    return Answer(good, Mark.GOOD) if is_good else Answer(bad, Mark.BAD)
+def _good_or_bad(is_good: object, good: str, bad: str) -> Answer:
+    return Answer(good, GOOD) if is_good else Answer(bad, BAD)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A norm, and what registration measures of it: a result, or the error of a norm that
-    fails.
-    """
-
-    name: str
-    result: Behaviour | None = None
-    error: Exception | None = None
-
-    @property
-    def behaviour(self) -> Behaviour:
-        """Return the result. Raise the norm's error if it failed."""
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-
-Ask = Callable[[Trial], Answer]
-
-
-def try_norm(name: str) -> Trial:
-    """Return the trial of a registered norm."""
-    name = norm_name(name)
+def behaviour_of(name: str) -> Behaviour:
+    """Return the measured behaviour of a registered norm. Raises whatever the norm raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            return Trial(name, measure(lambda: create_norm(name, CHANNELS)))
-        except Exception as error:  # a norm of yours may raise anything
-            return Trial(name, error=error)
+        return measure(partial(create_norm, norm_name(name), CHANNELS))
 
 
 def error_text(error: Exception) -> str:
@@ -105,224 +69,169 @@ def error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
-def checks_of(norm: str | Trial) -> pd.DataFrame:
-    """Return one row a question: group, question, answer, mark (see Mark)."""
-    trial = norm if isinstance(norm, Trial) else try_norm(norm)
-    rows = []
+def checks_of(name: str, behaviour: Behaviour | None = None) -> pd.DataFrame:
+    """Return one row per question: group, question, answer and mark ("good", "bad" or "").
+
+    behaviour: the result of `behaviour_of`; None = measure it now.
+    """
+    name = norm_name(name)
+    known = _answers_from(behaviour or behaviour_of(name), name)
+    rows = [("what it looks at", question, *answer) for question, answer in known.items()]
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for group, questions in GROUPS.items():
+        for group, questions in QUESTIONS.items():
             for question, ask in questions.items():
                 torch.manual_seed(0)
                 try:
-                    answer = ask(trial)
-                except Exception as error:  # a norm of yours may raise anything
-                    answer = Answer(error_text(error), Mark.BAD)
-                rows.append((group, question, answer.text, answer.mark.value))
+                    answer = ask(name)
+                except Exception as error:  # a user's norm may raise anything
+                    answer = Answer(error_text(error), BAD)
+                rows.append((group, question, *answer))
     return pd.DataFrame(rows, columns=["group", "question", "answer", "mark"])
 
 
-# --------------------------------------------------------------------------------- what it looks at
+# --------------------------------------------------------------- what registration measures as well
 
 
-def _axes(trial: Trial) -> Answer:
-    axes, declared = trial.behaviour.axes, NORMS[trial.name].axes
-    text = " · ".join(axes) or "no axis"
-    bad = f"{text}; declared: {' · '.join(declared)}"
-    return _judged(set(axes) == set(declared), f"{text}, as declared", bad)
-
-
-def _ahead(trial: Trial) -> Answer:
-    if trial.behaviour.looks_ahead is None:
-        return Answer("no", Mark.GOOD)
-    return Answer(position_seen(trial.behaviour), _mark_of_ahead(trial))
+def _answers_from(behaviour: Behaviour, name: str) -> dict[str, Answer]:
+    """Return question → answer for the questions that the measured behaviour answers."""
+    entry, axes = NORMS[name], " · ".join(behaviour.axes) or "no axis"
+    ahead, padding = Answer("no", GOOD), Answer("no", GOOD)
+    if behaviour.looks_ahead:
+        ahead = Answer(position_seen(behaviour), BAD if entry.causal else "")
+    if behaviour.padding:
+        row, position = behaviour.padding
+        padding = Answer(f"padding of row {row} changes the output of position {position}", BAD)
+    return {
+        "axes of its statistics": _good_or_bad(
+            set(behaviour.axes) == set(entry.axes),
+            f"{axes}, as declared",
+            f"{axes}; declared: {' · '.join(entry.axes)}",
+        ),
+        "does a later position change an earlier output": ahead,
+        "does another row of the batch change an output, in training": Answer(
+            "yes" if "B" in behaviour.axes else "no"
+        ),
+        "does padding change an output, when lengths are given": padding,
+        "two passes of one input": Answer(
+            "differ: it draws random numbers" if behaviour.random else "are equal"
+        ),
+        "saving and loading its state dict": _good_or_bad(
+            not behaviour.hidden, "gives the same outputs", "not all of it is in the state dict"
+        ),
+        "gradients against finite differences": _gradient_answer(behaviour.gradient[0]),
+        "gradients against finite differences, with lengths": _gradient_answer(
+            behaviour.gradient[1]
+        ),
+    }
 
 
 def position_seen(behaviour: Behaviour) -> str:
-    """Return which position sees which later one."""
+    """Return "position 0 sees position 1" for a norm that looks ahead."""
     late, early = behaviour.looks_ahead
     return f"position {early} sees position {late}"
 
 
-def _mark_of_ahead(trial: Trial) -> Mark:
-    return Mark.BAD if NORMS[trial.name].causal else Mark.NEITHER
+def _gradient_answer(error: float) -> Answer:
+    if not math.isfinite(error):
+        return Answer("the gradient is not finite", BAD)
+    good, bad = f"agree to {error:.1g}", f"differ by {_percent(error)}"
+    return _good_or_bad(error < MAX_GRADIENT_ERROR, good, bad)
 
 
-def _gradient_ahead(trial: Trial) -> Answer:
-    x = sample(3, 6, CHANNELS).requires_grad_()
-    y = prepared_norm(trial.name, x.detach())(x, None)
-    for early in range(x.shape[1] - 1):
-        (grad,) = torch.autograd.grad(
-            y[:, early].square().sum(),
-            x,
-            retain_graph=True,
-            allow_unused=True,
-            materialize_grads=True,
+# --------------------------------------------------------------------------- changes of the input
+
+
+def _rows_in_evaluation(name: str) -> Answer:
+    x = sample()
+    effect = output_change(prepared_norm(name, x, training=False), "other rows", x)
+    return _good_or_bad(effect < ROUNDING, "no", "yes")
+
+
+def _training_and_evaluation(name: str) -> Answer:
+    x = sample()
+    with torch.no_grad():
+        evaluated, trained = (
+            prepared_norm(name, x, training=training)(x, None) for training in (False, True)
         )
-        later = torch.nonzero(grad[:, early + 1 :].abs().amax((0, 2)) > 1e-12).flatten()
-        if len(later):
-            text = f"position {early} passes a gradient to position {early + 1 + int(later[0])}"
-            return Answer(text, _mark_of_ahead(trial))
-    return Answer("no", Mark.GOOD)
-
-
-def _rows_in_training(trial: Trial) -> Answer:
-    return Answer("yes" if "B" in trial.behaviour.axes else "no")
-
-
-def _rows_in_evaluation(trial: Trial) -> Answer:
-    x = sample()
-    effect = output_change(prepared_norm(trial.name, x, training=False), "other rows", x)
-    return _judged(effect < ROUNDING, "no", "yes")
-
-
-def _padding(trial: Trial) -> Answer:
-    if trial.behaviour.padding is None:
-        return Answer("no", Mark.GOOD)
-    row, position = trial.behaviour.padding
-    return Answer(f"behind the end of row {row} it moves position {position}", Mark.BAD)
-
-
-def _two_passes(trial: Trial) -> Answer:
-    return Answer("differ: it draws at random" if trial.behaviour.random else "are equal")
-
-
-def _state_dict(trial: Trial) -> Answer:
-    good, bad = "gives the same outputs", "not all of it is in the state dict"
-    return _judged(not trial.behaviour.hidden, good, bad)
-
-
-def _modes(trial: Trial) -> Answer:
-    x = sample()
-    with torch.no_grad():
-        evaluated = prepared_norm(trial.name, x, training=False)(x, None)
-        trained = prepared_norm(trial.name, x)(x, None)
     gap = _gap(evaluated, trained)
-    return (
-        Answer(f"differ by {_percent(gap)}") if gap > ROUNDING else Answer("are equal", Mark.GOOD)
-    )
+    if gap > ROUNDING:
+        return Answer(f"differ by {_percent(gap)}")
+    return Answer("are equal", GOOD)
 
 
-# ---------------------------------------------------------------------------- what it does not feel
-
-
-def _change(trial: Trial, *, change: str) -> Answer:
+def _change(name: str, *, change: str) -> Answer:
     x = sample()
-    effect = output_change(prepared_norm(trial.name, x), change, x)
-    return Answer(
-        "not felt" if effect < CHANGE_LIMIT else f"the output changes by {_percent(effect)}"
-    )
+    effect = output_change(prepared_norm(name, x), change, x)
+    changed = f"the output changes by {_percent(effect)}"
+    return Answer("invariant" if effect < CHANGE_LIMIT else changed)
 
 
-def _order(trial: Trial, *, axis: int) -> Answer:
-    x = sample()
-    order = torch.randperm(x.shape[axis], generator=torch.Generator().manual_seed(1))
-    norm = prepared_norm(trial.name, x)
-    with torch.no_grad():
-        y = _output_of_copy(norm, x)
-        reordered = _output_of_copy(norm, x.index_select(axis, order))
-    gap = _gap(reordered, y.index_select(axis, order))
-    changed = f"the outputs change by {_percent(gap)}"
-    return Answer("the outputs move along" if gap < CHANGE_LIMIT else changed)
-
-
-# ---------------------------------------------------------------------------------------- the edges
+# --------------------------------------------------------------------------------- unusual inputs
 
 
 def _output_of_copy(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Return the output of a copy of a norm, which draws the same numbers each time."""
+    """Return the output of a copy of a norm; every call draws the same random numbers."""
     torch.default_generator.manual_seed(0)
     return copy.deepcopy(norm)(x, lengths)
 
 
-def _gap(other: Tensor, y: Tensor) -> float:
-    return float((other - y).norm() / y.norm().clamp(min=1e-12))
+def _gap(y: Tensor, reference: Tensor) -> float:
+    return float((y - reference).norm() / reference.norm().clamp(min=1e-12))
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
-def _finite(trial: Trial, *, x: Tensor) -> Answer:
-    """Answer whether output and gradient are finite, and whether the output depends on x."""
+def _finite(name: str, *, x: Tensor) -> Answer:
+    """Check that output and gradient are finite, and that the output depends on x."""
     x = x.clone().requires_grad_()
     try:
-        norm = create_norm(trial.name, x.shape[-1])
+        norm = create_norm(name, x.shape[-1])
     except ValueError as error:  # groups that do not divide the channels
         return Answer(f"refused: {str(error)[:100]}")
     y = norm(x, None)
     y.square().sum().backward()
-    for what, value in (("output", y), ("gradient", x.grad)):
-        if value is not None and not value.isfinite().all():
-            return Answer(f"the {what} is not finite", Mark.BAD)
+    if not y.isfinite().all():
+        return Answer("the output is not finite", BAD)
+    if x.grad is not None and not x.grad.isfinite().all():
+        return Answer("the gradient is not finite", BAD)
     text = f"finite, largest {y.detach().abs().max():.3g}"
     depends = x.std() < 1e-6 or y.detach().std() > CHANGE_LIMIT
-    return Answer(text, Mark.GOOD) if depends else Answer(f"{text}; nothing of the input is left")
+    return Answer(text, GOOD) if depends else Answer(f"{text}; it does not depend on the input")
 
 
-def _precision(trial: Trial, *, x: Tensor, dtype: torch.dtype) -> Answer:
-    """Answer how far a narrow type, which the output must have, is from float64 on x."""
+def _precision(name: str, *, x: Tensor, dtype: torch.dtype) -> Answer:
+    """Compare the output for a type with that for float64; the output must have the type too."""
     x = x.to(dtype)
-    norm = create_norm(trial.name, x.shape[-1])
+    norm = create_norm(name, x.shape[-1])
     with torch.no_grad():
         exact = _output_of_copy(copy.deepcopy(norm).double(), x.double())
         y = _output_of_copy(norm.to(dtype), x)
     if y.dtype != dtype:
-        return Answer(f"returns {name_of(y.dtype)} for {name_of(dtype)}", Mark.BAD)
-    if not y.isfinite().all():
-        return Answer("not finite", Mark.BAD)
+        return Answer(f"returns {name_of(y.dtype)} for {name_of(dtype)}", BAD)
     error = _gap(y.double(), exact)
     text = f"relative error {error:.1e}"
-    return _judged(error <= LARGEST_ERROR, text, text)
+    return _good_or_bad(error <= LARGEST_ERROR, text, text)
 
 
-def _large_float16(trial: Trial) -> Answer:
-    return Answer(_precision(trial, x=300 * ORDINARY, dtype=torch.float16).text)
+# -------------------------------------------------------------------------------------- in models
 
 
-def _gradient(trial: Trial, *, lengths: Tensor | None = None) -> Answer:
-    error = gradient_error(*prepare(lambda: create_norm(trial.name, CHANNELS)), lengths)
-    if not math.isfinite(error):
-        return Answer("the gradient is not finite", Mark.BAD)
-    return _judged(
-        error < MAX_GRADIENT_ERROR, f"agree to {error:.1g}", f"differ by {_percent(error)}"
-    )
-
-
-def _device(trial: Trial) -> Answer:
-    """Answer whether all tensors of a norm move with it.
-
-    Without a GPU it is tried on `meta`, which has shapes and no numbers: a norm that reads numbers
-    cannot be tried there.
-    """
-    device = "cuda" if torch.cuda.is_available() else "meta"
-    norm = create_norm(trial.name, CHANNELS).to(device)
-    try:
-        norm(torch.ones(2, 5, CHANNELS, device=device), None)
-    except (RuntimeError, NotImplementedError) as error:
-        if device == "meta" and not re.search("(expected|same) device", str(error)):
-            return Answer("not tried: there is no GPU here")
-        text = "not all of it moves with .to(device): make it a parameter or a buffer"
-        return Answer(text, Mark.BAD)
-    return Answer("all of it moves", Mark.GOOD)
-
-
-# ---------------------------------------------------------------------------------------- in models
-
-
-def _runs_in(trial: Trial, *, make: Callable[[str], nn.Module], shape: tuple[int, ...]) -> Answer:
-    model, x = make(trial.name), torch.randn(shape)
-    loss = model(x).square().mean()
+def _runs_in(name: str, *, make: Callable[[str], nn.Module], shape: tuple[int, ...]) -> Answer:
+    model = make(name)
+    loss = model(torch.randn(shape)).square().mean()
     loss.backward()
     grads = [weight.grad for weight in model.parameters() if weight.grad is not None]
     is_finite = loss.isfinite() and all(grad.isfinite().all() for grad in grads)
-    return _judged(is_finite, "runs, finite forward and backward", "not finite")
+    return _good_or_bad(is_finite, "runs, finite forward and backward", "not finite")
 
 
-def _step_by_step(trial: Trial) -> Answer:
-    if not NORMS[trial.name].causal:
+def _step_by_step(name: str) -> Answer:
+    if not NORMS[name].causal:
         return Answer("refused: it is not declared causal")
-    block = MambaBlock(16, trial.name, trial.name, d_state=4).eval()
+    block = MambaBlock(16, name, name, d_state=4).eval()
     x = torch.randn(2, 7, 16)
     with torch.no_grad():
         whole = block(x)
@@ -330,105 +239,79 @@ def _step_by_step(trial: Trial) -> Answer:
         steps = [block.step(x[:, i], cache) for i in range(4, 7)]
     gap = _gap(torch.cat([y, torch.stack(steps, 1)], 1), whole)
     bad = f"differs from one pass by {_percent(gap)}"
-    return _judged(gap < 1e-4, "gives what one pass gives", bad)
+    return _good_or_bad(gap < 1e-4, "gives what one pass gives", bad)
 
 
 ORDINARY = torch.randn(
     4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64
 )
-LOOKS_AT: dict[str, Ask] = {
-    "over which axes its statistics are": _axes,
-    "does a later position change an earlier output": _ahead,
-    "… and its gradient": _gradient_ahead,
-    "does another row of the batch, in training": _rows_in_training,
-    "… in evaluation": _rows_in_evaluation,
-    "does padding, when lengths are given": _padding,
-    "two passes of one input": _two_passes,
-    "state dict there and back": _state_dict,
-    "training and evaluation": _modes,
-}
-FEELS: dict[str, Ask] = {
-    **{change: partial(_change, change=change) for change in list(CHANGES)[:4]},
-    "positions in another order": partial(_order, axis=1),
-    "channels in another order": partial(_order, axis=2),
-}
-EDGES: dict[str, Ask] = {
-    "zeros": partial(_finite, x=torch.zeros(2, 6, CHANNELS)),
-    "constants": partial(_finite, x=torch.full((2, 6, CHANNELS), 2.0)),
-    "one position": partial(_finite, x=ORDINARY.float()[:, :1]),
-    "one channel": partial(_finite, x=ORDINARY.float()[..., :1]),
-    "one row": partial(_finite, x=ORDINARY.float()[:1]),
-    "a mean of 3,000, in float32": partial(_precision, x=ORDINARY + 3_000, dtype=torch.float32),
-    "float16": partial(_precision, x=ORDINARY, dtype=torch.float16),
-    # the square of 300 is beyond float16, which is no fault of the norm
-    "float16, values of 300": _large_float16,
-    "bfloat16": partial(_precision, x=ORDINARY, dtype=torch.bfloat16),
-    "gradients against finite differences": _gradient,
-    "… where lengths are given": partial(_gradient, lengths=LENGTHS),
-    "another device": _device,
-}
-MODELS: dict[str, Ask] = {
-    "Mamba-2 block": partial(
-        _runs_in, make=lambda n: Mamba2Block(16, n, n, d_state=8, head_dim=8), shape=(2, 8, 16)
-    ),
-    "image block": partial(
-        _runs_in, make=lambda n: VSSBlock(16, n, n, d_state=4), shape=(2, 4, 4, 16)
-    ),
-    "Transformer block": partial(
-        _runs_in, make=lambda n: TransformerBlock(16, n, n), shape=(2, 8, 16)
-    ),
-    "step by step": _step_by_step,
-}
-GROUPS: dict[str, dict[str, Ask]] = {
-    "what it looks at": LOOKS_AT,
-    "what it does not feel": FEELS,
-    "at the edges": EDGES,
-    "in models": MODELS,
+
+# Group → question → the function that answers it for the name of a norm.
+QUESTIONS: dict[str, dict[str, Callable[[str], Answer]]] = {
+    "what it looks at": {
+        "does another row of the batch change an output, in evaluation": _rows_in_evaluation,
+        "outputs in training and in evaluation": _training_and_evaluation,
+    },
+    "what it is invariant to": {
+        change: partial(_change, change=change) for change in list(CHANGES)[:4]
+    },
+    "unusual inputs": {
+        "zeros": partial(_finite, x=torch.zeros(2, 6, CHANNELS)),
+        "constants": partial(_finite, x=torch.full((2, 6, CHANNELS), 2.0)),
+        "one position": partial(_finite, x=ORDINARY.float()[:, :1]),
+        "one channel": partial(_finite, x=ORDINARY.float()[..., :1]),
+        "one row": partial(_finite, x=ORDINARY.float()[:1]),
+        "a mean of 3,000, in float32": partial(_precision, x=ORDINARY + 3_000, dtype=torch.float32),
+        "float16": partial(_precision, x=ORDINARY, dtype=torch.float16),
+        "bfloat16": partial(_precision, x=ORDINARY, dtype=torch.bfloat16),
+    },
+    "in models": {
+        "Mamba-2 block": partial(
+            _runs_in, make=lambda n: Mamba2Block(16, n, n, d_state=8, head_dim=8), shape=(2, 8, 16)
+        ),
+        "image block": partial(
+            _runs_in, make=lambda n: VSSBlock(16, n, n, d_state=4), shape=(2, 4, 4, 16)
+        ),
+        "Transformer block": partial(
+            _runs_in, make=lambda n: TransformerBlock(16, n, n), shape=(2, 8, 16)
+        ),
+        "step by step": _step_by_step,
+    },
 }
 
 
-# ------------------------------------------------------------------------- which norm is it really?
+# ------------------------------------------------------------------ a norm that computes the same
 
 
 def twin(name: str) -> str:
-    """Return the name of the built-in norm that computes the same as this norm, or "".
+    """Return the name of the built-in norm that computes the same as this norm; "" if none does.
 
-    Equal norms have the same outputs in training and in evaluation, also of ragged rows, at the
-    start and at other values of their parameters.
+    The two have the same parameters, and the same outputs in training and in evaluation, with and
+    without lengths, at the initial values of the parameters and at others.
     """
-    kit_norms = [other for other, entry in NORMS.items() if entry.built_in and other != name]
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        for other in kit_norms:
-            if _equal_norms(*(create_norm(each, CHANNELS).double() for each in (name, other))):
-                return other
+        values = _parameters_and_outputs(name)
+        for other, entry in NORMS.items():
+            if entry.built_in and other != name:
+                other_values = _parameters_and_outputs(other)
+                if other_values.shape != values.shape:
+                    continue
+                if (other_values - values).abs().max() < SAME:
+                    return other
     return ""
 
 
-def _equal_norms(norm: nn.Module, other: nn.Module) -> bool:
-    learned, other_learned = (
-        [p for p in each.parameters() if p.requires_grad] for each in (norm, other)
-    )
-    if [p.shape for p in learned] != [p.shape for p in other_learned]:
-        return False
-    if not _equal_outputs(norm, other):
-        return False
-    for p, q in zip(learned, other_learned, strict=True):
-        q.copy_(p.add_(0.3 * torch.randn_like(p)))
-    return _equal_outputs(norm, other)
-
-
-def _equal_outputs(norm: nn.Module, other: nn.Module) -> bool:
-    x, lengths = sample(3, 6, CHANNELS), torch.tensor([6, 4, 3])
-    valid = torch.arange(x.shape[1]) < lengths[:, None]
-    try:
+def _parameters_and_outputs(name: str) -> Tensor:
+    """Return the learned parameters of a norm and its outputs for one input, as one vector."""
+    norm, x = create_norm(name, CHANNELS).double(), sample(3, 6, CHANNELS)
+    valid = torch.arange(x.shape[1]) < LENGTHS[:, None]
+    learned = [p for p in norm.parameters() if p.requires_grad]
+    values = [p.clone() for p in learned]
+    for _ in range(2):  # at the initial and at other values of the parameters
         for training in (True, False):
             norm.train(training)
-            other.train(training)
-            for given, rows in ((None, slice(None)), (lengths, valid)):
-                y, y_other = (_output_of_copy(each, x, given)[rows] for each in (norm, other))
-                if y.shape != y_other.shape or not float((y - y_other).abs().max()) < SAME:
-                    return False
-    except Exception:  # a norm that fails equals no other
-        return False
-    return True
+            values += [_output_of_copy(norm, x), _output_of_copy(norm, x, LENGTHS)[valid]]
+        for p in learned:
+            p.add_(0.3 * torch.randn_like(p))
+    return torch.cat([value.flatten() for value in values])

@@ -1,10 +1,10 @@
-"""NormCard: the facts about a norm, shown as a page, as JSON and in a terminal."""
+"""NormCard: the facts about a norm as a page, as JSON, and as text for a terminal."""
 
 import base64
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,18 +14,17 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.norms import NORMS
-from mambanorm_clinic.card_checks import Mark
-from mambanorm_clinic.card_facts import CardFacts
-from mambanorm_clinic.card_text import Topic, sentences_of
-from mambanorm_study.basics.atomic import writable_folder, write_bytes, write_text
+from mambanorm_clinic.card_checks import BAD, GOOD
+from mambanorm_clinic.card_text import CardFacts, sentences_of
+from mambanorm_study.basics.atomic import writable_folder, write_text
 from mambanorm_study.claims.evidence import VERSION
-from mambanorm_study.report.page import add_templates, figures, mathml, page, template
+from mambanorm_study.report.page import add_templates, enlarge_on_click, mathml, page, template
 from mambanorm_study.runs import machine
 from mambanorm_study.tables.run_tables import label
 
 add_templates(Path(__file__).with_name("templates"))
 
-SIGNS = {Mark.GOOD: "✓", Mark.BAD: "✗", Mark.NEITHER: ""}
+SIGNS = {GOOD: "✓", BAD: "✗"}
 DECLARED = ("equation", "source", "axes", "causal", "learnable", "doubt")
 VERDICT_COLUMNS = [
     "place", "task", "against", "word", "effect", "low", "high", "unit", "n", "diverged",
@@ -33,57 +32,52 @@ VERDICT_COLUMNS = [
 # Column → its heading on the page.
 HEADINGS = {
     "effect": "difference", "low": "95 % from", "high": "to", "n": "seeds",
-    "highest_lr": "highest rate that trains", "start": "growth at start",
-    "trained": "growth, trained", "headroom": "head-room in float16", "shape": "B × L × D",
+    "highest_lr": "highest learning rate that trains", "shape": "B × L × D",
     "over_rmsn": "× RMSN", "over_ln": "× LN", "kept": "kept / input", "kept_rmsn": "of RMSN",
-    "mark": "", "answer": "found",
+    "mark": "",
 }  # fmt: skip
 NUMBER = "{:.3g}".format
-HEAD_SENTENCES = 6  # above the picture of a card that stands alone
 
 
 @dataclass(frozen=True)
 class NormCard(CardFacts):
-    """A norm's card: its facts, with sentences, tables and pages made from them."""
+    """The card of a norm: its facts, and the sentences, tables and pages made from them."""
 
     @property
-    def sentences(self) -> dict[Topic, list[str]]:
-        """Return topic → sentences, the most important topic first."""
+    def sentences(self) -> dict[str, list[str]]:
+        """Topic → sentences; the most important topic is first."""
         return sentences_of(self)
 
     @property
     def words(self) -> list[str]:
-        """Return all sentences."""
+        """All sentences."""
         return [line for lines in self.sentences.values() for line in lines]
 
     @property
     def basis(self) -> str:
-        """Return scale, tasks, seeds and rule in one line."""
-        how = f"rule of protocol {VERSION}, each arm at its learning rate, plain 95 % intervals"
-        if self.sketch:
-            how = f"a sketch, every arm at the learning rate of {label(self.against)}"
-        return f"{self.scale} scale · {', '.join(self.tasks)} · {self.seed_counts} · {how}"
+        """Scale, tasks, seeds and rule in one line."""
+        how = (
+            f"rule of protocol {VERSION}, each arm at its best learning rate, plain 95 % intervals"
+        )
+        return f"{self.scale} scale · {', '.join(self.tasks)} · {self._seed_counts} · {how}"
 
     @property
-    def seed_counts(self) -> str:
-        """Return `8 seeds`, or `6 or 8 seeds` if comparisons differ."""
-        counts = set(map(len, self.seeds.values()))
-        if len(self.verdicts):
-            counts = set(self.verdicts.n)
+    def _seed_counts(self) -> str:
+        """`8 seeds`, or `6 or 8 seeds` if the comparisons differ in their seeds."""
+        counts = set(self.verdicts.n) if len(self.verdicts) else set(map(len, self.seeds.values()))
         return f"{' or '.join(map(str, sorted(counts)))} seed{'' if counts == {1} else 's'}"
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return title → table, as they are shown."""
+        """Title → table, as the page shows them."""
         tables = {}
         if len(self.verdicts):
             tables["Is it better?"] = self._verdict_table()
-        if len(self.training):
-            tables[f"Does it train, on {self.training.task.iloc[0]}?"] = self._training_table()
-        for group, rows in self.checks.groupby("group", sort=False):
-            rows = rows[["mark", "question", "answer"]].replace({"mark": SIGNS})
-            tables[f"{group.capitalize()}, measured"] = rows
-        if len(self.costs):
+        tables[f"Does it train, on {self.training.task.iloc[0]}?"] = self._training_table()
+        if len(self.checks):
+            for group, rows in self.checks.replace({"mark": SIGNS}).groupby("group", sort=False):
+                columns = rows[["mark", "question", "answer"]]
+                tables[f"{group.capitalize()}, measured"] = columns
             tables["What it costs, forward and backward"] = self.costs
         return {title: table.rename(columns=HEADINGS) for title, table in tables.items()}
 
@@ -99,8 +93,9 @@ class NormCard(CardFacts):
             return ", ".join(counts) or "none"
 
         rows = self.training.assign(diverged=self.training.diverged.map(diverged_text))
-        rows = rows.rename(columns={"reference_lr": f"of {label(self.against)}"})
-        return rows.drop(columns=["arm", "task"])
+        return rows.drop(columns="task").rename(
+            columns={"reference_lr": f"for {label(self.against)}"}
+        )
 
     def _html(self, *, picture: bool = True, equation: bool = False) -> str:
         entry = NORMS[self.name]
@@ -126,7 +121,7 @@ class NormCard(CardFacts):
         return f"<style>\n{template('card.css')}</style>\n{self._html()}"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the picture alone, which the report shows for the notebook."""
+        """Return the figure, which the report shows on the notebook's card."""
         return self._figure()._repr_png_() if self.scores else None
 
     def __str__(self) -> str:
@@ -148,7 +143,6 @@ class NormCard(CardFacts):
             "seeds": self.seeds,
             "against": self.against,
             "same": self.same,
-            "notes": self.notes,
             "untrained": self.untrained,
             "words": self.words,
             "protocol": VERSION,
@@ -164,44 +158,30 @@ class NormCard(CardFacts):
         return json.dumps(facts, ensure_ascii=False, indent=1)
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write NAME.html, which loads nothing from the network, NAME.json and, if there are runs,
-        NAME.png; return their paths.
+        """Write NAME.html, which loads nothing from the network, and NAME.json; return the
+        paths.
         """
         folder = writable_folder(folder, "the card")
-        paths = [folder / f"{self.name}.{suffix}" for suffix in ("html", "json", "png")]
+        paths = [folder / f"{self.name}.html", folder / f"{self.name}.json"]
         title = (
             f'<p class="eyebrow">mambanorm · a card for a norm</p><h1>{html.escape(self.name)}</h1>'
         )
-        body = figures(title + self._html(equation=True))
+        body = enlarge_on_click(title + self._html(equation=True))
         html_page = page(f"{self.name}: a card", body, template("index.css"), template("card.css"))
         write_text(paths[0], html_page)
         write_text(paths[1], self.to_json())
-        if not self.scores:
-            return paths[:2]
-        head = [
-            line
-            for topic, lines in self.sentences.items()
-            if topic is not Topic.SEEDS
-            for line in lines
-        ]
-        write_bytes(paths[2], self._figure(head[:HEAD_SENTENCES])._repr_png_())
         return paths
 
-    def _figure(self, lines: Sequence[str] = ()) -> Any:
-        """Return the picture of all known norms; with `lines` the head of a card that stands
-        alone.
-        """
+    def _figure(self) -> Any:
+        """Return the figure of all known norms, with this norm circled."""
         from mambanorm_study.figures import fig_card
 
-        name, title = self.same or self.name, f"{self.name}: a card" if lines else ""
-        rates = "each arm at its learning rate"
-        if self.sketch:
-            rates = "circled arms at one learning rate, every other arm at its own"
+        name = self.same or self.name
         caption = (
-            f"{self.scale} scale · {self.seed_counts} · circled: {name} · means of the seeds, "
-            f"{rates}"
+            f"{self.scale} scale · {self._seed_counts} · means over seeds, each arm at its best "
+            "learning rate"
         )
-        return fig_card(self.scores, name, caption, title=title, lines=lines)
+        return fig_card(self.scores, name, caption)
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -209,7 +189,7 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def cards_html(cards: Iterable[NormCard]) -> str:
-    """Return several cards as HTML, each folded under its first sentence."""
+    """Return several cards as HTML, each folded under its name and first sentence."""
     folded = [
         f"<details><summary><b>{html.escape(card.name)}</b> {html.escape(card.words[0])}</summary>"
         f"{card._html(picture=False)}</details>"

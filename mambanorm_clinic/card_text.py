@@ -1,71 +1,92 @@
-"""The sentences of a norm's card, by topic."""
+"""The facts about a norm that its card shows, and the sentences about them."""
 
 from collections.abc import Iterator
-from enum import StrEnum
+from dataclasses import dataclass, field
 
 import numpy as np
+import pandas as pd
 
-from mambanorm_clinic.card_checks import Mark, position_seen
-from mambanorm_clinic.card_estimates import run_seconds
-from mambanorm_clinic.card_facts import CardFacts
+from mambanorm.norms.behaviour import Behaviour
+from mambanorm_clinic.card_checks import BAD, position_seen
 from mambanorm_study.advice.which_arm import NOT_FRESH
-from mambanorm_study.basics.text import plural, spell
+from mambanorm_study.basics.text import plural
 from mambanorm_study.claims import rule
-from mambanorm_study.runs.grid import FIRST_TEST_SEED, LAST_TEST_SEED, base_config
-from mambanorm_study.runs.recorded_lr import recorded_lr
 from mambanorm_study.tables.intervals import shared_rows
 from mambanorm_study.tables.run_tables import label
 
+# Mamba's original arm, with which a norm's arms are compared by default.
+REFERENCE = "RMSN>SSM>None"
+# Where the norm is in the block → the arm.
+PLACES = {
+    "before the block": "{0}>SSM>None",
+    "after the scan": "None>SSM>{0}",
+    "on both sides": "{0}>SSM>{0}",
+}
 WORDS = ("better", "about the same", "worse", rule.CANNOT_TELL, rule.NO_WORD)
 
 
-class Topic(StrEnum):
-    """What a sentence of a card is about."""
+@dataclass(frozen=True)
+class CardFacts:
+    """The facts about a norm.
 
-    SAME = "same"  # the norm of the kit that it equals
-    BETTER = "better"  # than the arm that it is compared with
-    BEST = "best"  # compared with the best recorded arm
-    CAUSAL = "causal"  # whether a language model can have it
-    FAULTS = "faults"
-    TRAINING = "training"
-    COSTS = "costs"
-    SEEDS = "seeds"  # that would settle a comparison
-    NOTES = "notes"  # what could not be measured or trained
+    seeds: task → the test seeds. against: the arm that the norm's arms are compared with.
+    behaviour: see `card_checks.behaviour_of`; None if the norm fails. checks: see
+    `card_checks.checks_of`. costs: see `norm_catalog.costs_of`. same: the norm of the kit that
+    computes the same, or "". training, verdicts, scores (task → table): see `training_table`,
+    `comparison_rows` and `score_table` in card_tables.py. untrained: sentences on what could not be
+    trained; () if nothing failed.
+    """
+
+    name: str
+    scale: str
+    tasks: tuple[str, ...]
+    seeds: dict[str, list[int]]
+    against: str = REFERENCE
+    behaviour: Behaviour | None = None
+    checks: pd.DataFrame = field(default_factory=pd.DataFrame)
+    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    same: str = ""
+    training: pd.DataFrame = field(default_factory=pd.DataFrame)
+    verdicts: pd.DataFrame = field(default_factory=pd.DataFrame)
+    scores: dict[str, pd.DataFrame] = field(default_factory=dict)
+    untrained: tuple[str, ...] = ()
+
+    @property
+    def arms(self) -> dict[str, str]:
+        """Place → arm. If a norm of the kit computes the same, the arms have that norm, because
+        its runs are recorded.
+        """
+        places = {"nowhere": "None>SSM>None"} if self.name == "None" else PLACES
+        return {place: arm.format(self.same or self.name) for place, arm in places.items()}
 
 
-def sentences_of(card: CardFacts) -> dict[Topic, list[str]]:
+def sentences_of(card: CardFacts) -> dict[str, list[str]]:
     """Return topic → sentences, the most important topic first."""
     return {
-        Topic.SAME: list(_same(card)),
-        Topic.BETTER: list(_better(card)),
-        Topic.BEST: list(_best(card)),
-        Topic.CAUSAL: list(_causal(card)),
-        Topic.FAULTS: list(_faults(card)),
-        Topic.TRAINING: list(_training(card)),
-        Topic.COSTS: list(_costs(card)),
-        Topic.SEEDS: list(_seeds(card)),
-        Topic.NOTES: [*card.notes, *card.untrained],
+        "same": list(_same(card)),
+        "better": list(_better(card)),
+        "best": list(_best(card)),
+        "causal": list(_causal(card)),
+        "faults": list(_faults(card)),
+        "training": list(_training(card)),
+        "costs": list(_costs(card)),
+        "notes": list(card.untrained),
     }
 
 
 def _same(card: CardFacts) -> Iterator[str]:
     if card.same:
         yield (
-            f"{card.name} is the same as {card.same} to 1e-6: nothing was trained. The runs below "
-            f"are those recorded of {card.same}."
+            f"{card.name} computes the same as {card.same} (to 1e-6), so nothing was trained. The "
+            f"runs below are the recorded runs of {card.same}."
         )
 
 
 def _better(card: CardFacts) -> Iterator[str]:
     if card.verdicts.empty:
-        yield "Whether it is better is not known: it has not been trained on these tasks."
+        yield "We do not know whether it is better: it has not been trained on these tasks."
         return
     rows = card.verdicts[card.verdicts.against == card.against]
-    if card.sketch:
-        yield (
-            f"A sketch, at the learning rate of {label(card.against)} and with few seeds: "
-            "`--seeds 8` compares by the rule."
-        )
     for row in rows.itertuples():
         yield f"On {row.task}, {row.place}, {row.brief}."
     stale = rows.task[~rows.fresh.astype(bool)].unique()
@@ -74,7 +95,7 @@ def _better(card: CardFacts) -> Iterator[str]:
     for task in rows.task.unique():
         shared = shared_rows(task, card.scale)
         if shared:
-            yield f"The seeds on {task} share {shared}: the comparisons speak about it alone."
+            yield f"All seeds on {task} share {shared}: the comparisons hold for these data only."
 
 
 def _best(card: CardFacts) -> Iterator[str]:
@@ -89,77 +110,44 @@ def _best(card: CardFacts) -> Iterator[str]:
 
 
 def _causal(card: CardFacts) -> Iterator[str]:
-    behaviour = card.trial.result
-    if behaviour is None:
+    if card.behaviour is None:
         return
-    if behaviour.looks_ahead:
-        yield f"In a language model it must not stand: {position_seen(behaviour)}."
+    if card.behaviour.looks_ahead:
+        yield f"A language model cannot use it: {position_seen(card.behaviour)}."
     elif card.verdicts.empty or (card.verdicts.unit == "pp").all():
-        yield "It is causal: it may stand in a language model, where it has not been tried here."
+        yield "It is causal, so a language model can use it; this card has not tried it in one."
 
 
 def _faults(card: CardFacts) -> Iterator[str]:
-    bad = card.checks[card.checks["mark"] == Mark.BAD]
+    if card.checks.empty:
+        return
+    bad = card.checks[card.checks["mark"] == BAD]
     if len(bad):
-        faults = "; ".join(f"{row.question}: {row.answer}" for row in bad.itertuples())
+        faults = "; ".join(bad.question + ": " + bad.answer)
         yield f"What is wrong: {faults}."
 
 
 def _training(card: CardFacts) -> Iterator[str]:
     table = card.training
-    if table.empty:
-        return
     known = table.dropna(subset=["highest_lr"])
     if len(known):
         rates = ", ".join(f"{row.highest_lr:.2g} {row.place}" for row in known.itertuples())
         reference = table.reference_lr.iloc[0]
         against = ""
         if np.isfinite(reference):
-            against = f"; of {label(card.against)} it is {reference:.2g}"
-        yield f"The highest learning rate that trains it is {rates}{against}."
+            against = f"; for {label(card.against)} it is {reference:.2g}"
+        yield f"The highest learning rate at which it trains is {rates}{against}."
     counts = [count for by_rate in table.diverged for count in by_rate.values()]
     if counts:
         diverged, n = np.sum(counts, axis=0)
-        rates = "at its one rate" if card.sketch else "at all rates"
         task = table.task.iloc[0]
-        yield f"{diverged or 'None'} of its {n} runs on {task}, {rates}, diverged."
-    deep = table.dropna(subset=["headroom"])
-    if len(deep):
-        decades = ", ".join(f"{row.headroom:+.1f} {row.place}" for row in deep.itertuples())
-        yield (
-            "Head-room of the scan in float16, decades in a trained model of eight blocks: "
-            f"{decades.replace('-', '−')}."
-        )
+        yield f"{diverged or 'None'} of its {n} runs on {task} diverged, over all learning rates."
 
 
 def _costs(card: CardFacts) -> Iterator[str]:
     if len(card.costs):
         cost = card.costs.iloc[1]
         yield (
-            f"Forward and backward take {cost.over_rmsn:.2g} times as long as RMSN "
-            f"({cost['shape']}; {cost.ms:.2g} ms)."
-        )
-
-
-def _seeds(card: CardFacts) -> Iterator[str]:
-    """Say how many new seeds would settle the two cheapest open comparisons, and how long they
-    take.
-    """
-    if card.verdicts.empty:
-        return
-    rows = card.verdicts[(card.verdicts.against == card.against) & card.verdicts.new_seeds.notna()]
-    for row in rows.sort_values("new_seeds").head(2).itertuples():
-        recorded = recorded_lr(row.task, card.against, card.scale)
-        used = [*card.seeds[row.task], *(recorded[1] if recorded else ())]
-        n = int(row.new_seeds)
-        first = max(FIRST_TEST_SEED, max(used) + 1)
-        last = first + n - 1
-        pair = [base_config(row.task, card.scale, arm=arm) for arm in (row.arm, card.against)]
-        takes = spell(n * run_seconds(pair) / 2)
-        how = ", more than there are seeds for"
-        if last <= LAST_TEST_SEED:
-            how = f": `{card.command(row.task)} --seeds {first}-{last}`"
-        yield (
-            f"To settle {label(row.arm)} on {row.task}: about {plural(n, 'new seed')}, {takes} on "
-            f"two cores{how}."
+            f"Forward and backward pass take {cost.over_rmsn:.2g} times as long as those of RMSN "
+            f"(B × L × D = {cost['shape']}: {cost.ms:.2g} ms)."
         )

@@ -1,7 +1,7 @@
-"""Checkpoint files: read their tensors, and build the model that a file was written from.
+"""Checkpoint files: read their tensors, and build their model.
 
-The model is named in the metadata of a file that `watch` wrote, in the config of a stored run, or
-in the config.json of mamba-ssm or transformers (mamba_checkpoints.py).
+Which model it is stands in the metadata of a file that `watch` wrote, in the config.json of a
+stored run, or in the config.json of mamba-ssm or transformers (mamba_checkpoints.py).
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mambanorm.errors import shown
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.language import LanguageModel
 from mambanorm_clinic.mamba_checkpoints import config_fields, load_mamba_checkpoint
@@ -24,7 +23,6 @@ from mambanorm_study.runs.build import build_model
 from mambanorm_study.tasks import TASKS, check_task, load_task
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")  # of files that hold a state dict
-LISTED = 240  # letters of a list of files in an error
 MODELS = {
     cls.__name__: cls
     for cls in (LanguageModel, SequenceClassifier, ImageClassifier, TransformerClassifier)
@@ -33,19 +31,19 @@ METADATA_KEY = "mambanorm"  # of a .safetensors file's metadata
 
 
 def checkpoint_in(path: str | Path) -> Path:
-    """Return the path of a checkpoint. In a folder: model.safetensors, or the only checkpoint.
+    """Return the path of a checkpoint file.
 
-    Raises ValueError for a folder without a checkpoint or with several.
+    path: the file, or a folder that contains a model.safetensors or only one checkpoint. Raises
+    ValueError for a folder without a checkpoint or with several.
     """
     path = Path(path)
     if not path.is_dir():
         return path
     names = sorted(file.name for file in path.iterdir() if file.suffix in SUFFIXES)
-    if "model.safetensors" in names:
-        return path / "model.safetensors"
+    names = ["model.safetensors"] if "model.safetensors" in names else names
     if len(names) == 1:
         return path / names[0]
-    choices = " or ".join(names)[:LISTED] or f"none of {', '.join(SUFFIXES)} lies there"
+    choices = " or ".join(names) or f"none of {', '.join(SUFFIXES)} is there"
     raise ValueError(f"{path} is a folder: give the path of a file in it, {choices}")
 
 
@@ -63,24 +61,19 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise
-    except pickle.UnpicklingError:
+    except (SafetensorError, pickle.UnpicklingError, EOFError, KeyError, RuntimeError) as error:
         raise ValueError(
-            f"{path} is no state dict of tensors, or no checkpoint at all: reading it could run "
-            "code of whoever wrote it, so it is not read; ask for a .safetensors file"
-        ) from None
-    except (SafetensorError, OSError, EOFError, KeyError, RuntimeError) as error:
-        raise ValueError(
-            f"{path} is truncated, altered or no checkpoint ({error!r}): bring it again"
+            f"{path} is truncated, altered or no checkpoint, or it holds other objects than "
+            f"tensors, which are not loaded because they can run code ({error!r}): download or "
+            "copy it again, or ask for a .safetensors file"
         ) from error
 
 
 def metadata_of(model: nn.Module) -> dict[str, str]:
-    """Return the metadata of a .safetensors file with the tensors of a model.
+    """Return the metadata to write into a .safetensors file with the tensors of a model.
 
-    For a model of this kit: its class and arguments, with the norms that are in it now, and a
-    digest of its layout.
+    For a model of this kit it holds the class, the arguments (with the model's present norms) and a
+    hash of the layout, so that `load_model` can build the model again.
     """
     name = type(model).__name__
     if MODELS.get(name) is not type(model):
@@ -100,13 +93,14 @@ def _layout(model: nn.Module) -> str:
 def load_model(path: str | Path) -> nn.Module:
     """Return the model of a checkpoint, on the CPU and in float32.
 
-    path: a file that `watch` wrote, the folder of a stored run, or what `load_mamba_checkpoint`
-    takes, with the config.json beside it. Raises ValueError for a file from which no model can be
-    built.
+    path: a file that `watch` wrote, the folder of a stored run, or a checkpoint for
+    `load_mamba_checkpoint` with its config.json in the same folder. Raises ValueError for a file
+    from which no model can be built.
     """
     path = checkpoint_in(path)
-    state, config_path = read_checkpoint(path), path.with_name("config.json")
+    state = read_checkpoint(path)
     metadata = _read_metadata(path)
+    config_path = path.with_name("config.json")
     config = config_fields(config_path) if config_path.is_file() and not metadata else None
     if metadata:
         model = _model_of_metadata(metadata, path)
@@ -117,15 +111,12 @@ def load_model(path: str | Path) -> nn.Module:
         model = build_model(run, data)
     else:
         return load_mamba_checkpoint(state, hf_config=config)
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1].strip()
-        raise ValueError(f"{path} does not fit the model that it names: {reason}") from None
+    model.load_state_dict(state)
     return model
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
+    """Return the facts that `metadata_of` wrote into a file, {} if there are none."""
     from safetensors import safe_open
 
     if path.suffix != ".safetensors":
@@ -135,13 +126,11 @@ def _read_metadata(path: Path) -> dict[str, Any]:
 
 
 def _model_of_metadata(metadata: dict[str, Any], path: Path) -> nn.Module:
-    name, model = metadata.get("model"), None
-    if name in MODELS:
-        with torch.random.fork_rng(devices=[]):
-            model = MODELS[name](**metadata["arguments"])
-    if model is None or _layout(model) != metadata["layout"]:
+    with torch.random.fork_rng(devices=[]):
+        model = MODELS[metadata["model"]](**metadata["arguments"])
+    if _layout(model) != metadata["layout"]:
         raise ValueError(
-            f"{path} holds a {shown(name)} that was changed after it was made: make it so again, "
-            "then model.load_state_dict(clinic.read_checkpoint(path))"
+            f"{path} holds a {metadata['model']} that was changed after it was created: create and "
+            "change it in the same way, then model.load_state_dict(clinic.read_checkpoint(path))"
         )
     return model

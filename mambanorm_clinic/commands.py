@@ -9,9 +9,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mambanorm_study.basics.settings import STUDY_SCALE
+from mambanorm_study.basics.settings import STUDY_SCALE, WORK
 from mambanorm_study.cli import arguments as arg
-from mambanorm_study.cli.printing import print_dry_run
+from mambanorm_study.cli.printing import may_train
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,59 +21,49 @@ BYTES = 256  # the vocabulary of a model that reads bytes
 
 @arg.command(
     arg.option(
-        "which",
+        "norm",
         metavar="FILE",
-        help="my_norm.py, which registers a norm; or a norm's name, such as LN",
+        help="a file that registers a norm, such as my_norm.py; or the name of a norm, such as LN",
     ),
     arg.option(
         "--against",
         default="RMSN>SSM>None",
         metavar="ARM",
-        help="the other arm (default: RMSN>SSM>None)",
+        help="the arm that the norm's arms are compared with (default: RMSN>SSM>None)",
     ),
-    arg.out("where the page goes (default: reports/cards)"),
+    arg.option(
+        "--out",
+        metavar="DIR",
+        help="the folder to write the page to (default: reports/cards)",
+    ),
     *arg.which_runs(
-        "so many of the seeds at which --against is recorded (default: 8, of images 6); "
-        "or a list: 76-83",
+        "how many recorded seeds of --against to compare on (default: 8, on images 6), or a list "
+        "of seeds: 76-83",
         default_scale=f"MAMBANORM_SCALE, else {STUDY_SCALE}",
     ),
     *arg.TRAINING,
     examples=(
         "my_norm.py",
         "LN --tasks curves,pydoc",
-        "my_norm.py --seeds 3 --out /tmp/card --dry-run",
+        "my_norm.py --scale quick --out /tmp/card --dry-run",
     ),
 )
 def card(options: argparse.Namespace) -> int:
-    """Say all about a norm on one page: what it does and costs, whether it trains, whether it is
-    better.
-    """
-    from mambanorm_clinic.card import LIMIT_S, card_runs, later_runs, norm_card
-    from mambanorm_study.basics.settings import WORK
-    from mambanorm_study.runs.needed_runs import known_runs
+    """Write a page about a norm: what it does, what it costs, whether it trains and is better."""
+    from mambanorm_clinic.card import missing_runs, norm_card
 
     request = {
-        "tasks": arg.check_tasks(options.tasks) if options.tasks else None,
+        "tasks": options.tasks,
         "seeds": options.seeds,
         "scale": options.scale,
         "against": options.against,
-        "runs_dir": options.runs_dir,
     }
-    if options.dry_run:
-        untrained = norm_card(options.which, train=False, **request)
-        known = known_runs(untrained.scale, options.runs_dir)
-        configs = [*card_runs(untrained, known), *later_runs(untrained, known)]
-        if configs and not untrained.same:
-            print_dry_run(configs, options)
-        else:
-            print("nothing to train: all runs are there")
+    untrained = norm_card(options.norm, train=False, runs_dir=options.runs_dir, **request)
+    configs = missing_runs(untrained, options.runs_dir)
+    if not may_train(configs, options):
         return 0
     out = options.out or WORK / "reports" / "cards"
-    limit_s = None if options.yes else LIMIT_S
-    engine = {"scheduler": options.scheduler}
-    if options.workers != "auto":
-        engine["workers"] = options.workers
-    result = norm_card(options.which, out=out, limit_s=limit_s, **request, **engine)
+    result = norm_card(options.norm, out=out, **request, **arg.sweep_options(options))
     print(result)
     print(f"The card is at {out}/{result.name}.html")
     return int(bool(result.untrained))
@@ -84,19 +74,18 @@ def card(options: argparse.Namespace) -> int:
         "checkpoint",
         metavar="CHECKPOINT",
         help=(
-            "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or "
-            ".pt, or the folder of a download; config.json beside it says which; or a file of "
-            "clinic.watch, or the folder of a run"
+            "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: a .safetensors, .bin "
+            "or .pt file with its config.json in the same folder, or that folder; or a file "
+            "written by clinic.watch; or the folder of a run"
         ),
     ),
     arg.option(
         "--text",
-        type=arg.file,
         required=True,
         metavar="FILE",
         help=(
-            "a text in UTF-8, read with tokenizer.json beside the checkpoint, else by characters "
-            "or bytes"
+            "a text in UTF-8; it is split by the tokenizer.json in the checkpoint's folder, else "
+            "into characters or bytes"
         ),
     ),
     arg.option(
@@ -115,9 +104,8 @@ def card(options: argparse.Namespace) -> int:
     ),
     arg.option(
         "--html",
-        type=arg.file,
         metavar="FILE",
-        help="write a page with the picture and all numbers",
+        help="write a page with the figure and all numbers",
     ),
     examples=(
         "model.safetensors --text novel.txt",
@@ -127,7 +115,7 @@ def card(options: argparse.Namespace) -> int:
     ),
 )
 def diagnose(options: argparse.Namespace) -> int:
-    """Look into a checkpoint: activations, gradients and weights on a text, and what to try."""
+    """Report a checkpoint's activations, gradients and weights on a text, and what to try."""
     from torch.nn.functional import cross_entropy
 
     from mambanorm.models.language import LanguageModel
@@ -136,28 +124,27 @@ def diagnose(options: argparse.Namespace) -> int:
     from mambanorm_study.basics.atomic import write_text
     from mambanorm_study.report.page import page
     from mambanorm_study.tasks.files import read_text
-    from mambanorm_study.tasks.pydoc import windows
+    from mambanorm_study.tasks.pydoc import cut_windows
 
     if options.html and not options.html.endswith(".html"):
         raise ValueError(
-            "--html writes a page over what is there: give a name that ends in .html, got "
-            f"{options.html}"
+            f"--html must end in .html, so that no other file is overwritten; got {options.html}"
         )
     checkpoint = checkpoint_in(options.checkpoint)
     model = load_model(checkpoint)
     if not isinstance(model, LanguageModel):
         raise ValueError(
-            f"{checkpoint} holds a {type(model).__name__}, which cannot be run on a text: in "
-            "Python clinic.diagnose(clinic.load_model(path), batch) looks into it"
+            f"{checkpoint} holds a {type(model).__name__}, which cannot read a text: in Python, "
+            "call clinic.diagnose(clinic.load_model(path), batch)"
         )
     text, tokenizer = read_text(Path(options.text)), checkpoint.with_name("tokenizer.json")
     ids = ids_of(text, model.vocab_size, tokenizer)
     if len(ids) < 2:
         raise ValueError(
-            f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one to read and one "
-            "to predict"
+            f"{options.text} is {len(ids)} tokens long: at least 2 are needed, one as input and "
+            "one as target"
         )
-    rows = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
+    rows = cut_windows(ids, min(options.length, len(ids) - 1))[: options.rows]
     batch = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -173,10 +160,10 @@ def diagnose(options: argparse.Namespace) -> int:
 
 
 def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
-    """Return the ids (n,) of a text as the model reads it.
+    """Return the token ids (n,) of a text.
 
-    They are made by the model's tokenizer if its file exists, else by the characters of this kit's
-    models or by bytes, if the vocabulary has that size. Raises ValueError if none of them fits.
+    tokenizer: the model's tokenizer.json. If it does not exist, the tokens are this kit's
+    characters or bytes, whichever has `vocab_size`. Raises ValueError if neither has.
     """
     import torch
 
@@ -192,7 +179,7 @@ def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
     if vocab_size == BYTES:
         return torch.tensor(list(text.encode()), dtype=torch.int64)
     raise ValueError(
-        f"the model knows {vocab_size:,} tokens and nothing says which: put its tokenizer.json "
-        f"beside the checkpoint (models of {len(ALPHABET)} tokens read this kit's characters, "
-        f"models of {BYTES} bytes)"
+        f"the model's vocabulary has {vocab_size:,} tokens: put its tokenizer.json into the "
+        f"checkpoint's folder (only vocabularies of {len(ALPHABET)} characters of this kit and of "
+        f"{BYTES} bytes need none)"
     )

@@ -1,39 +1,33 @@
-"""`check_model`: the guide's checklist (S4) for a real model: the faults that `diagnose` finds, and
-mistakes with norms.
+"""`check_model`: find the faults that `diagnose` finds, and mistakes with norms.
 
-Lines 2, 3 and 10 of the checklist ask for the intention: `recommend` answers them. The module
-before a norm is known if its output arrives unchanged or as a view; behind F.relu, .contiguous() or
-pad_packed_sequence it is not known. Norms are recognized by their classes and judged by their
-effect: each is run again on its input beside other rows, and on other inputs. No model shows that
-it is to transfer style: mistake 5 is a note on every model from image to image, and a warning only
-if the name of its class says so.
+The checks are those of the guide (source S4); its checks 2, 3 and 10 ask what the model is for, so
+`recommend` answers them. Norms are recognized by their classes and judged by their effect: each is
+run again on its input together with other rows, and on other inputs. To find the module before a
+norm, tensors are traced by their memory, so F.relu, .contiguous() and pad_packed_sequence between
+the two hide it.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import batchnorm, instancenorm
 
 from mambanorm.inside import preserve_state
 from mambanorm.models.language import LanguageModel
 from mambanorm.norms.base import Norm
 from mambanorm_clinic.calling import (
     call_model,
-    first_real_tensor,
     first_tensor,
     inspect_model,
     map_tensors,
-    preserve_random_state,
     split_batch,
 )
 from mambanorm_clinic.diagnosis import diagnose
+from mambanorm_clinic.surgery import relative_change
 from mambanorm_clinic.symptoms import Symptom, Symptoms
 from mambanorm_study.basics.settings import SMALL_BATCH
 from mambanorm_study.basics.text import plural
@@ -45,30 +39,23 @@ KINDS = {
     "LayerNorm": "LN",
     "RMSNorm": "RMSN",
 }
-TORCH_NORMS = (
-    batchnorm._NormBase,
-    instancenorm._InstanceNorm,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-)
+TORCH_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 DROPOUTS = nn.modules.dropout._DropoutNd
-# Modules behind which an output still counts as that of the module before them.
+# Modules that are skipped when the module before a norm is searched.
 TRANSPARENT = (DROPOUTS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Softmax, nn.LogSoftmax)
-WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 ACTIVATIONS = re.compile("ReLU|ELU|GELU|SiLU|Tanh|Sigmoid|Hardswish|Softplus|Mish")
 # Two outputs differ if their relative change is above this. Rounding changes them less.
 SMALLEST_CHANGE = 1e-5
-# Number of layers from which the guide calls post-norm hard to train.
-DEEP = 12
-OTHER_ROWS = "its second half replaced by copies of its first row"
+# A norm is constant if its outputs for noise and for −noise differ by less than this, times the
+# gain.
+CONSTANT = 1e-3
 
 
 def norm_kind(module: nn.Module) -> str:
-    """Return BN, IN, GN, LN, RMSN, or the class of another norm of this kit; "" for no norm.
+    """Return BN, IN, GN, LN, RMSN, or the class name of another norm of this kit; "" for no norm.
 
-    Norms of other libraries are recognized by the name of their class. Subclasses of torch's may
-    have modules inside, as timm's with an activation; others may not.
+    Norms of other libraries are recognized by the names of their classes. A module with children is
+    no norm, unless its class is derived from a norm of torch (as timm's norms with an activation).
     """
     name = type(module).__name__
     if isinstance(module, Norm):
@@ -82,308 +69,237 @@ def norm_kind(module: nn.Module) -> str:
 
 @dataclass
 class ModuleRun:
-    """A module as it ran.
+    """One call of a module.
 
-    inputs: kept for a norm. source: the run of the module that made its input.
+    inputs: the inputs, stored for norms only. source: the call of the module that made the input,
+    None if it is not known. shape: the shape of the input.
     """
 
     path: str
     module: nn.Module
     inputs: list
     source: ModuleRun | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the shape of the input, () if there is no tensor."""
-        x = first_tensor(self.inputs)
-        return () if x is None else tuple(x.shape)
+    shape: tuple[int, ...] = ()
 
     def output_for(self, inputs: list) -> Tensor:
-        """Return the module's output in float64."""
+        """Return the module's output for other inputs, in float64."""
         return first_tensor(self.module(*inputs)).double()
 
 
 @torch.no_grad()
-def mixes_rows(norm: ModuleRun, training: bool | None = None) -> bool:
-    """Return True if a row's output depends on the other rows of the batch.
-
-    training: the mode to test, None = the norm's own.
-    """
-    mode = norm.module.training
+def mixes_rows(norm: ModuleRun) -> bool:
+    """Return True if the norm's output for a row depends on the other rows of the batch."""
     try:
-        norm.module.train(mode if training is None else training)
-        alone, beside_others = (
-            norm.output_for(norm.inputs),
-            norm.output_for(map_tensors(add_rows, norm.inputs)),
-        )
-        return differ(alone, beside_others)
-    except (ValueError, RuntimeError):  # it takes no further rows, or in training no single row
+        more_rows = map_tensors(add_rows, norm.inputs)
+        return differ(norm.output_for(norm.inputs), norm.output_for(more_rows))
+    except (ValueError, RuntimeError):  # the number of rows is fixed, or too small for training
         return False
-    finally:
-        norm.module.train(mode)
 
 
 def differ(one: Tensor, other: Tensor) -> bool:
-    """Return True if two outputs differ by more than rounding, in the rows that both have."""
+    """Return True if two outputs differ by more than rounding errors, in the rows of the first."""
     change = float((other[: len(one)] - one).abs().max())
     return change > SMALLEST_CHANGE * float(one.abs().max().clamp(min=1e-3))
 
 
 def add_rows(x: Tensor) -> Tensor:
-    """Return a tensor with twice as many rows; added rows of a float tensor have other values."""
-    if not x.dim():
-        return x
+    """Return a tensor with twice as many rows; in a float tensor the new rows have new values."""
     return torch.cat([x, 1.7 * x.flip(0) + 0.3 if x.is_floating_point() else x])
 
 
 def replace_second_half(x: Tensor) -> Tensor:
     """Return a tensor with the second half of its rows replaced by copies of the first row."""
-    if not x.dim():
-        return x
     half = len(x) // 2
     return torch.cat([x[:half], x[:1].expand_as(x[half:])])
 
 
 class ModelRun:
-    """One pass through a model.
+    """One forward pass through a model.
 
-    norms: every norm as it ran. last: the module that made the output. post_norm: the paths of
-    layers with attention whose output comes straight from a norm in them.
+    norms: the calls of all norms. output: the model's output. last: the call of the module that
+    made the output, None if it is not known.
     """
 
     def __init__(self, model: nn.Module, batch: object):
         self.norms: list[ModuleRun] = []
-        self.post_norm: list[str] = []
-        self._open: list[ModuleRun] = []
-        self._outputs: list[Tensor | None] = []  # kept, so that no other tensor gets their memory
-        # by the memory of the output, so that a view of it is recognized as well
-        self._made_by: dict[int, ModuleRun] = {}
-        with inspect_model(model, on_input=self._enter, on_output=self._leave), torch.no_grad():
+        self._outputs: list[Tensor | None] = []  # kept, so that their memory is not used again
+        # maps the memory of an output to its call, so that views of the output are recognized
+        self._made_by: dict[int, ModuleRun | None] = {}
+        hooks = inspect_model(model, on_input=lambda *_: None, on_output=self._on_output)
+        with hooks, torch.no_grad():
             self.output = first_tensor(call_model(model, batch))
         self.last = self._made_by.get(memory_of(self.output))
 
-    def _enter(self, path: str, module: nn.Module, inputs: list) -> None:
-        x, is_norm = first_tensor(inputs), bool(norm_kind(module))
+    def _on_output(self, path: str, module: nn.Module, inputs: list, output: object) -> None:
+        x = first_tensor(inputs)
+        y = first_tensor(output)
+        is_norm = bool(norm_kind(module))
         source = self._made_by.get(memory_of(x))
-        run = ModuleRun(path, module, inputs if is_norm else [], source)
-        self._open.append(run)
-        if x is not None and is_norm:
-            self.norms.append(run)
-
-    def _leave(self, path: str, module: nn.Module, output: object) -> None:
-        run, y = self._open.pop(), first_tensor(output)
+        shape = () if x is None else tuple(x.shape)
+        run = ModuleRun(path, module, inputs if is_norm else [], source, shape)
         self._outputs.append(y)
-        memory = memory_of(y)
-        if norm_kind(module) or not list(module.children()):
-            if memory:
-                self._made_by[memory] = run.source if isinstance(module, TRANSPARENT) else run
-            return
-        maker = self._made_by.get(memory)
-        attends = any("Attention" in type(part).__name__ for part in module.modules())
-        if maker is not None and norm_kind(maker.module) and attends:
-            self.post_norm.append(path)
+        if is_norm and x is not None:
+            self.norms.append(run)
+        if is_norm or not list(module.children()):
+            self._made_by[memory_of(y)] = source if isinstance(module, TRANSPARENT) else run
 
 
 def memory_of(value: Tensor | None) -> int:
-    """Return the address of a tensor's storage, 0 if it has none."""
+    """Return the address of a tensor's storage, or a unique number if it has none."""
     if value is None or value.layout != torch.strided or not value.numel():
-        return 0
+        return id(value)
     return value.untyped_storage().data_ptr()
 
 
 def check_model(model: nn.Module, batch: object, *, evaluating: bool = False) -> Symptoms:
     """Return the faults of a model on one batch, the worst first.
 
-    They are those that `diagnose` finds, and those of the guide's checks of norms. batch and
-    errors: as of `diagnose`. evaluating: the model is about to predict. The model stays as it is.
+    These are the faults that `diagnose` finds and mistakes with norms. batch: as for `diagnose`.
+    evaluating: True if the model is to predict, False if it is to be trained. The model is not
+    changed. Raises the errors of `diagnose`.
     """
     diagnosed = diagnose(model, batch).findings
     symptoms = [*diagnosed, *unused_statistics(model, evaluating)]
-    with preserve_random_state(), preserve_state(model):
+    with torch.random.fork_rng(), preserve_state(model):
         run = ModelRun(model, batch)
-        if model.training and not evaluating:
-            symptoms += [*small_batches(run.norms), *deep_post_norm(run.post_norm)]
-        for rule in (norm_behind_activation, small_groups, constant_norms, norms_behind_rnn):
-            symptoms += rule(run.norms)
-        symptoms += normalized_output(run)
-        symptoms += style_norms(model, batch, run)
-        symptoms += sees_ahead(model, batch)
         if evaluating:
             symptoms += training_mode(model, batch, run.norms)
+        elif model.training:
+            symptoms += small_batches(run.norms)
+        for norm in run.norms:
+            symptoms += [*order_of_norm(norm), *lost_input(norm)]
+        symptoms += [*normalized_output(run), *sees_ahead(model, batch, run.output)]
     return Symptoms(symptoms, diagnosed.skipped)
 
 
 def small_batches(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find BatchNorm that learns from fewer than 8 rows (check 1)."""
+    """Find BatchNorm that is trained on batches of fewer than 8 rows (check 1)."""
     small = [norm for norm in norms if norm.shape[0] < SMALL_BATCH and mixes_rows(norm)]
     if small:
         n = small[0].shape[0]
         yield Symptom(
             "serious" if n <= 2 else "warning",
             small[0].path,
-            f"BatchNorm learns from batches of {n} ({plural(len(small), 'such norm')})",
+            f"BatchNorm is trained on batches of {n} ({plural(len(small), 'such norm')})",
             "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model",
             "check 1, mistake 1",
         )
 
 
-def norms_behind_rnn(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find BatchNorm over all time steps of an LSTM, a GRU or an RNN (mistake 2)."""
-    for norm in norms:
-        layer = norm.source.module if norm.source else None
-        is_sequence = isinstance(layer, nn.RNNBase) and len(norm.shape) == 3
-        if is_sequence and mixes_rows(norm, training=True):
-            yield Symptom(
-                "warning",
-                norm.path,
-                f"BatchNorm stands behind an {type(layer).__name__}: its statistics mix rows and "
-                "time steps, so that those of other lengths do not fit",
-                "LayerNorm over each time step",
-                "mistake 2",
-            )
-
-
-def deep_post_norm(paths: list[str]) -> Iterator[Symptom]:
-    """Find many layers with attention that each end in a norm (mistake 4)."""
-    for parent, count in Counter(path.rpartition(".")[0] for path in paths).items():
-        if count >= DEEP:
-            yield Symptom(
-                "warning",
-                parent,
-                f"post-norm: {count} layers with attention end in a norm, which is hard to train "
-                f"from {DEEP} on",
-                "pre-norm (norm_first=True, with a last norm); or warm up, or begin from trained "
-                "weights",
-                "mistake 4",
-            )
-
-
-def style_norms(model: nn.Module, batch: object, run: ModelRun) -> Iterator[Symptom]:
-    """Find BatchNorm in a model from image to image, which may be to transfer style (mistake 5)."""
-    x = first_tensor(split_batch(batch)[0])
-    if x is None or x.dim() != 4 or run.output.shape != x.shape:
+def order_of_norm(norm: ModuleRun) -> Iterator[Symptom]:
+    """Find the order convolution, activation, norm (check 4)."""
+    source = norm.source
+    if source is None or source.source is None or norm_kind(norm.module) not in ("BN", "IN", "GN"):
         return
-    norm = next((norm for norm in run.norms if mixes_rows(norm, training=True)), None)
-    if norm is not None:
+    activation = type(source.module).__name__
+    layer = source.source.module
+    if ACTIVATIONS.search(activation) and isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
         yield Symptom(
-            "warning" if "style" in type(model).__name__.lower() else "note",
+            "note",
             norm.path,
-            "BatchNorm in a model from image to image: if it is to transfer style, styles mix "
-            "within a batch",
-            "InstanceNorm to transfer style; to denoise or restore, BatchNorm may stay",
-            "mistake 5",
+            f"the order is convolution, activation ({activation}), norm",
+            "convolution, norm, activation; or, in residual nets, norm, activation, convolution",
+            "check 4",
         )
 
 
 @torch.no_grad()
-def constant_norms(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find norms whose output is the same for all inputs: each statistic is of one value.
+def lost_input(norm: ModuleRun) -> Iterator[Symptom]:
+    """Find a norm whose output is the same for all inputs, because each statistic is computed from
+    one value; and GroupNorm with one channel per group.
 
-    A norm whose gain begins at 0 has no fault. torch's GroupNorm is checked by `small_groups`.
+    A norm whose gain is initialized to 0 is not reported.
     """
-    for norm in norms:
-        gain = getattr(norm.module, "weight", None)
-        if isinstance(norm.module, nn.GroupNorm) or (isinstance(gain, Tensor) and not gain.any()):
-            continue
-        output = norm.output_for(norm.inputs)
-        negated = map_tensors(lambda x: -x if x.is_floating_point() else x, norm.inputs)
-        drawn = map_tensors(
-            lambda x: torch.randn_like(x) if x.is_floating_point() else x, norm.inputs
+    gain = getattr(norm.module, "weight", None)
+    size = float(gain.abs().max()) if isinstance(gain, Tensor) else 1.0
+    noise = map_tensors(lambda x: torch.randn_like(x) if x.is_floating_point() else x, norm.inputs)
+    negated = map_tensors(lambda x: -x if x.is_floating_point() else x, noise)
+    change = float((norm.output_for(noise) - norm.output_for(negated)).abs().max())
+    if change < CONSTANT * size:
+        yield Symptom(
+            "serious",
+            norm.path,
+            f"{norm_kind(norm.module)} of {norm.shape} returns the same output for every input",
+            "no norm here, or a norm whose statistics are computed from more values (positions, "
+            "channels, fewer groups)",
+            "measured here",
         )
-        if not any(differ(output, norm.output_for(inputs)) for inputs in (negated, drawn)):
-            yield Symptom(
-                "serious",
-                norm.path,
-                f"{norm_kind(norm.module)} of {norm.shape} puts out the same whatever comes in",
-                "no norm here, or one whose statistics are taken over more values (positions, "
-                "channels)",
-                "measured here",
-            )
+    elif isinstance(norm.module, nn.GroupNorm) and (
+        1 < norm.module.num_groups == norm.module.num_channels
+    ):
+        yield Symptom(
+            "note",
+            norm.path,
+            f"{norm.module.num_groups} groups of one channel each: this is InstanceNorm",
+            "fewer groups, or call it InstanceNorm",
+            "GroupNorm",
+        )
 
 
 @torch.no_grad()
-def sees_ahead(model: nn.Module, batch: object) -> Iterator[Symptom]:
-    """Find earlier logits that change when the last id of each row does.
+def sees_ahead(model: nn.Module, batch: object, logits: Tensor) -> Iterator[Symptom]:
+    """Find logits of earlier positions that change if the last id of each row is changed.
 
-    It applies to token models, ids (B, L) → (B, L, V), that are not masked models.
+    Only models from ids (B, L) to logits (B, L, V) are checked, and no masked language models.
     """
     classes = " ".join(cls.__name__ for cls in type(model).__mro__)
-    ids = first_tensor(split_batch(batch)[0])
+    inputs = split_batch(batch)[0]
+    ids = first_tensor(inputs)
     is_tokens = ids is not None and ids.dim() == 2 and not ids.is_floating_point()
     if not is_tokens or ids.shape[1] < 2 or "MaskedLM" in classes:
         return
-    other_ids = ids.clone()
-    other_ids[:, -1] = torch.where(ids[:, -1] == ids.min(), ids.max(), ids.min())
-    outputs = [logits_of(model, batch, ids, each) for each in (ids, other_ids)]
-    if any(y is None for y in outputs) or not differ(*outputs):
+    if logits.dim() != 3 or logits.shape[:2] != ids.shape or logits.shape[2] <= ids.max():
+        return
+    changed = ids.clone()
+    changed[:, -1] = torch.where(ids[:, -1] == ids.min(), ids.max(), ids.min())
+    changed_inputs = map_tensors(lambda x: changed if x is ids else x, inputs)
+    one, other = (y[:, :-1] for y in outputs_for(model, inputs, changed_inputs))
+    if not differ(one, other):
         return
     is_causal = re.search("CausalLM|LMHead", classes) or any(
         isinstance(part, LanguageModel) for part in model.modules()
     )
-    change = float((outputs[1] - outputs[0]).abs().max() / outputs[0].abs().max())
-    exception = "" if is_causal else ", which is fine for a masked model or a tagger only"
+    change = float((other - one).abs().max() / one.abs().max())
+    exception = "" if is_causal else ", which is fine only for a masked model or a tagger"
     yield Symptom(
         "serious" if is_causal else "warning",
         "",
-        f"the logits of earlier positions move by {100 * change:.2g} % when the last id changes: "
-        f"what is to be predicted is seen{exception}",
+        f"the logits of earlier positions change by {100 * change:.2g} % if the last id is "
+        f"changed: the model sees the ids that it is to predict{exception}",
         "norms of each token (LN, RMSN) and causal layers; statistics or sums over L only up to "
         "each position",
         "measured here",
     )
 
 
-def logits_of(model: nn.Module, batch: object, ids: Tensor, other_ids: Tensor) -> Tensor | None:
-    """Return the logits (B, L − 1, V) of all positions but the last, with other ids in the batch.
-
-    None if the output has another form or is not finite.
-    """
-    torch.manual_seed(0)  # so that dropout draws the same for all ids
-    inputs = map_tensors(lambda x: other_ids if x is ids else x, split_batch(batch)[0])
-    y = first_real_tensor(call_model(model, inputs))
-    if y is None or y.dim() != 3 or y.shape[:2] != ids.shape or y.shape[2] <= ids.max():
-        return None
-    return y[:, :-1].double() if y.isfinite().all() else None
-
-
-def norm_behind_activation(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find convolution → activation → norm, instead of norm → activation (check 4)."""
-    for norm in norms:
-        activation = norm.source
-        if norm_kind(norm.module) not in ("BN", "IN", "GN") or activation is None:
-            continue
-        name = type(activation.module).__name__
-        layer = activation.source.module if activation.source else None
-        if ACTIVATIONS.search(name) and isinstance(layer, WEIGHTED):
-            yield Symptom(
-                "note",
-                norm.path,
-                f"the norm stands behind the activation ({name}), and that behind the convolution",
-                "convolution, norm, activation; or, in residual nets, norm, activation, "
-                "convolution",
-                "check 4",
-            )
+def outputs_for(model: nn.Module, *batches: object) -> list[Tensor]:
+    """Return the model's outputs for several batches, with the same dropout masks, in float64."""
+    outputs = []
+    for batch in batches:
+        torch.manual_seed(0)
+        outputs.append(first_tensor(call_model(model, batch), floating=True).double())
+    return outputs
 
 
 def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
-    """Find norms that use running statistics which no batch has updated (check 6)."""
-    tracking = {
+    """Find norms that use running statistics before any batch has updated them (check 6)."""
+    norms = {
         path: module
         for path, module in model.named_modules()
         if getattr(module, "running_mean", None) is not None
     }
-    fresh = [
+    unused = [
         path
-        for path, module in tracking.items()
+        for path, module in norms.items()
         if (evaluating or (model.training and not module.training))
         and not module.running_mean.any()
         and (module.running_var == 1).all()
     ]
-    if fresh:
+    if unused:
         yield Symptom(
             "serious",
-            fresh[0],
-            f"{len(fresh)} of {len(tracking)} norms have seen no batch: they evaluate with mean 0 "
+            unused[0],
+            f"{len(unused)} of {len(norms)} norms have seen no batch: they evaluate with mean 0 "
             "and variance 1",
             "train first, load the buffers with the weights, or run some batches in train mode",
             "check 6",
@@ -392,11 +308,13 @@ def unused_statistics(model: nn.Module, evaluating: bool) -> Iterator[Symptom]:
 
 @torch.no_grad()
 def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find a model that is to predict, but depends on the other rows of the batch or draws at
-    random (check 7).
+    """Find a model that is to predict, but whose output for a row depends on the other rows of the
+    batch or on dropout (check 7).
     """
     norms = list(dict.fromkeys(run.path for run in runs if mixes_rows(run)))
-    change = change_with_other_rows(model, batch) if norms else 0.0
+    other_rows = map_tensors(replace_second_half, batch)
+    one, other = (y[: len(y) // 2] for y in outputs_for(model, batch, other_rows))
+    change = relative_change(other, one)
     norms = norms if change > SMALLEST_CHANGE else []
     dropouts = [
         path
@@ -405,65 +323,32 @@ def training_mode(model: nn.Module, batch: object, runs: list[ModuleRun]) -> Ite
     ]
     if not norms and not dropouts:
         return
-    where, mode, advice = "", "train mode", "model.eval() before predicting"
-    if not model.training:
-        where, mode = (norms + dropouts)[0], "the model is in eval mode, this part is not"
-        if norms and not model.get_submodule(where).training:
-            mode = "eval mode, but without running statistics"
-            advice = "track_running_stats=True, or GroupNorm"
+    where = "" if model.training else [*norms, *dropouts][0]
+    mode = "train mode" if model.training else "eval mode, but this part acts as in training"
     effect = f"{plural(len(dropouts), 'dropout layer')} on"
     if norms:
         effect = (
-            f"with other rows in its batch ({OTHER_ROWS}) the same row's output changes by "
-            f"{100 * change:.2g} %"
+            f"the output for a row changes by {100 * change:.2g} % with other rows in the batch "
+            "(its second half replaced by copies of its first row)"
         )
-    yield Symptom("serious", where, f"{mode}: {effect}", advice, "check 7, mistake 3")
-
-
-def change_with_other_rows(model: nn.Module, batch: object) -> float:
-    """Return the relative change of the first half's output when the other half is replaced."""
-    outputs = []
-    for rows in (batch, map_tensors(replace_second_half, batch)):
-        torch.manual_seed(0)  # so that dropout draws the same both times
-        y = first_tensor(call_model(model, rows)).double()
-        outputs.append(y[: len(y) // 2] if y.dim() else y)
-    return float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
+    yield Symptom(
+        "serious",
+        where,
+        f"{mode}: {effect}",
+        "model.eval() before predicting; a norm without running statistics needs "
+        "track_running_stats=True, or use GroupNorm",
+        "check 7, mistake 3",
+    )
 
 
 def normalized_output(run: ModelRun) -> Iterator[Symptom]:
-    """Find a norm that makes the output (B, classes); features may end in one."""
+    """Find an output (B, classes) that comes straight from a norm."""
     if run.last is not None and norm_kind(run.last.module) and run.output.dim() == 2:
         yield Symptom(
             "warning",
             run.last.path,
             f"the output {tuple(run.output.shape)} comes straight from a norm, so its scale is "
-            "fixed: fine for features, not for logits or what is regressed",
+            "fixed: fine for features, not for logits or a regression",
             "no norm behind the last linear layer",
             "when not to, 1",
         )
-
-
-def small_groups(norms: list[ModuleRun]) -> Iterator[Symptom]:
-    """Find torch's GroupNorm with statistics of one or two values, or with one channel a group."""
-    for norm in norms:
-        if not isinstance(norm.module, nn.GroupNorm):
-            continue
-        n_groups, channels = norm.module.num_groups, norm.module.num_channels
-        values = channels // n_groups * math.prod(norm.shape[2:])
-        if values <= 2:
-            yield Symptom(
-                "serious",
-                norm.path,
-                f"each statistic is taken over {plural(values, 'value')}: hardly anything is left "
-                "of the input",
-                "fewer groups, or a norm over all channels",
-                "GroupNorm",
-            )
-        elif 1 < n_groups == channels:
-            yield Symptom(
-                "note",
-                norm.path,
-                f"{n_groups} groups of one channel each: this is InstanceNorm",
-                "fewer groups, or say InstanceNorm",
-                "GroupNorm",
-            )

@@ -1,18 +1,19 @@
-"""The rules by which a diagnosis finds the faults of a model.
+"""The rules that find the faults of a model in the record of one pass.
 
-Each rule reads the record of one pass and yields symptoms. A message has its number, the layer,
-advice, and the notebook that measured it. tests/mambanorm_clinic/test_diagnosis.py tests that the
-rules are silent on sound models and speak on sick ones.
+Each rule yields symptoms: the fault with its number and its layer, advice, and the notebook that
+measured the fault. tests/mambanorm_clinic/test_diagnosis.py tests that the rules find nothing in
+sound models and find the fault in models with one.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
-from mambanorm_clinic.sites import LARGEST
+from mambanorm_clinic.mixers import join, parent_of
+from mambanorm_clinic.sites import FLOAT16_MAX
 from mambanorm_clinic.symptoms import (
     FAILURE_SOURCE,
     GROWTH_SOURCE,
@@ -25,10 +26,10 @@ from mambanorm_clinic.symptoms import (
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.growth import growth
 
-# The sites whose growth over depth is examined; the first that a model has is taken.
+# Growth over depth is examined at the first of these sites that a model has.
 STREAM = ("residual", "branch")
-# Where to put a norm that bounds a site: at what the site is computed from. Behind the scan that is
-# what the scan reads (notebook 14 tries both).
+# A norm that bounds a site is inserted at the sites from which it is computed: for sites after the
+# scan, at the scan's inputs (notebook 14 tries both).
 SITES_IN_FRONT = {
     "dt": ("conv",),
     "delta": ("conv",),
@@ -44,39 +45,36 @@ SITES_IN_FRONT = {
     "conv": ("n1",),
     "z": ("n1",),
 }
-# Sites that the scan reads, or that follow it: a NaN there is an overflow, whatever came before.
+# The scan's inputs and the sites after it: a NaN there comes from an overflow, even if the values
+# before it are small.
 AROUND_SCAN = set(SITES_IN_FRONT) - {"conv", "z"}
-# Gradients vanish if the norm of the first weights' gradient divided by that of the last is below
-# FLOW, and explode above 1/FLOW. Models with fewer than FLOW_MATRICES matrices are not judged.
+# Gradients vanish if the ratio of the first layers' gradients to the last layers' gradients is
+# below FLOW, and explode if it is above 1/FLOW. Models with fewer than FLOW_MATRICES matrices are
+# not judged.
 FLOW = 1e-4
 FLOW_MATRICES = 8
-# Decades in 8 layers from which growth is reported: √l, a sum of independent branches, has 0.7.
+# Decades per 8 layers from which growth is reported. A sum of independent branches grows like √l,
+# which is 0.7.
 GROWTH_LIMIT = 1.0
-# Largest magnitude by RMS from which a site holds outliers; normal values have 5 or 6.
-OUTLIER_RATIO = 300.0
-# Magnitude up to which NaN is hardly an overflow: e⁸⁹ leaves float32.
+# If all magnitudes are smaller, a NaN is hardly due to an overflow: e⁸⁹ leaves float32's range.
 SMALL_VALUE = 80.0
 
-WIDER_TYPE = "bfloat16 or float32 there, which reach 3e38"
-LOWER_RATE = (
-    "an earlier checkpoint (clinic.watch writes the weights with which this happens) and a lower "
-    "rate"
-)
+WIDER_TYPE = "use bfloat16 or float32 there, whose range ends at 3e38"
 SOUND_STEP_SIZE = (
-    "look at Δ's bias first, whose softplus should lie in 0.001…0.1: an earlier checkpoint, or "
-    "draw it anew by mambanorm.block.init_dt_bias(bias), then a lower rate and no weight decay for "
-    "it. If the bias is sound, scale dt_proj.weight down, in Mamba-2 in_proj's last rows."
-)
-HALVE_SUM = (
-    "halve the sum of two directions that each contain their input, y = (f(x) + g(x)) / 2; no norm "
-    "inside the blocks cures this"
+    "look at Δ's bias first, whose softplus should lie in 0.001…0.1: go back to an earlier "
+    "checkpoint, or initialize the bias again by mambanorm.block.init_dt_bias(bias), then use a "
+    "lower learning rate and no weight decay for it. If the bias is sound, scale dt_proj.weight "
+    "down, in Mamba-2 in_proj's last rows."
 )
 NORM_EACH_BRANCH = (
     "for norm in clinic.insert_norm(model, 'branch', 'RMSN', batch).norms: "
-    "torch.nn.init.ones_(norm.weight), since as it is put in it keeps the growth"
+    "torch.nn.init.ones_(norm.weight), because the fitted weights would keep the growth"
 )
-SCALE_BRANCHES = (
-    "divide the last matrix of each branch (out_proj) by the RMS of what the branch puts out"
+SCALE_BRANCHES = "divide the last matrix of each branch (out_proj) by the RMS of its output"
+HALVE_SUM = (
+    "This changes what the model computes, so continue the training. If the model adds two "
+    "directions that each contain their input, halve the sum instead, y = (f(x) + g(x)) / 2: no "
+    "norm inside the blocks cures that growth"
 )
 
 
@@ -84,16 +82,17 @@ SCALE_BRANCHES = (
 class PassRecord:
     """The record of one pass through a model: the input of the rules.
 
-    table: one row a site, layer and call, in the order of execution: depth (from 1), site, layer,
-    where; rms, max_abs, p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction),
-    room_float16 and room_bfloat16 (doublings until the largest magnitude leaves the type, negative
-    if it has), grad_rms, grad_max_abs, grad_nonfinite. weights: one row a parameter: rms,
-    nonfinite, grad_to_weight (‖gradient‖/‖W‖). first, first_gradient: the first non-finite value
-    forward and backward. skipped: what could not be inspected. norm_sites: where insert_norm can
-    put a norm into this model. largest: where → the largest magnitude at each module (None = at the
-    sites alone). broken_buffers: buffers that were not finite before the pass. parameter_symptoms:
-    faults of the mixers' own parameters. float16: report values beyond float16, which are no fault
-    of a model in bfloat16.
+    table: one row per site, layer and call, in the order of execution, with depth (from 1), site,
+    where (the path); rms, max_abs, p999 and kurtosis (3 for a normal distribution) of the finite
+    values; nonfinite (the fraction of other values); room_float16 (how often the largest magnitude
+    can double within float16's range, negative if it is outside); and grad_rms. weights: one row
+    per parameter, with rms, nonfinite and grad_to_weight (‖gradient‖ / ‖W‖). first, first_gradient:
+    the first non-finite value of the forward pass and of the backward pass. skipped: what was not
+    examined, and why. norm_sites: the sites at which insert_norm can insert a norm into this model.
+    largest: maps the path of each site and of each module to the largest magnitude. broken_buffers:
+    the names of buffers that were not finite before the pass. parameter_symptoms: faults of the
+    mixers' parameters, "A" and "delta". in_bfloat16: True if the model computes in bfloat16, so
+    that values beyond float16's range are no fault.
     """
 
     table: pd.DataFrame
@@ -103,36 +102,29 @@ class PassRecord:
     loss: float = 0.0
     skipped: Sequence[str] = ()
     norm_sites: Sequence[str] = ()
-    largest: Mapping[str, float] | None = None
+    largest: Mapping[str, float] = field(default_factory=dict)
     broken_buffers: Sequence[str] = ()
-    parameter_symptoms: Sequence[Symptom] = ()
-    float16: bool = True
+    parameter_symptoms: Mapping[str, Symptom] = field(default_factory=dict)
+    in_bfloat16: bool = False
 
 
 def find_symptoms(record: PassRecord) -> Symptoms:
     """Return all faults that the rules find in the record of a pass, the worst first."""
     lost = list(_lost_values(record))
-    dead = _dead_rows(record.table)
-    symptoms = list(lost)
-    if len(dead):
-        symptoms.append(_dead_state(dead, record))
-    for symptom in record.parameter_symptoms:
-        if not len(dead) or symptom.parameter != "delta":  # a dead state names Δ already
-            symptoms.append(symptom)
+    dead = list(_dead_state(record))
+    symptoms = [*lost, *dead]
+    symptoms += [
+        symptom
+        for parameter, symptom in record.parameter_symptoms.items()
+        if parameter == "A" or not dead  # the symptom of a dead state already names Δ
+    ]
     if not lost:
         symptoms += _non_finite(record)
-    if len(dead):
-        depth = int(dead.depth.iloc[0])
-        record = replace(
-            record,
-            table=record.table[record.table.depth < depth],
-            largest=None,
-            skipped=[*record.skipped, f"sizes from layer {depth} on: they follow from its Δ"],
-        )
-    if record.float16:
-        symptoms += _beyond_float16(record)
-    symptoms += [*_growth(record), *_outliers(record.table), *_flow(record.weights)]
-    return Symptoms(symptoms, record.skipped, "measured in")
+    if lost or dead:
+        unchecked = "sizes, growth and gradients, because the faults found may have changed them"
+        return Symptoms(symptoms, [*record.skipped, unchecked])
+    symptoms += [*_beyond_float16(record), *_growth(record), *_flow(record.weights)]
+    return Symptoms(symptoms, record.skipped)
 
 
 def _lost_values(record: PassRecord) -> Iterator[Symptom]:
@@ -142,10 +134,10 @@ def _lost_values(record: PassRecord) -> Iterator[Symptom]:
         yield Symptom(
             "serious",
             first,
-            f"{len(lost)} of {plural(len(record.weights), 'weight')} are not finite, {first} the "
-            "first of them; what made them so cannot be seen any more",
-            "it holds non-finite weights already: go back to an earlier checkpoint; clinic.watch "
-            "keeps the last finite one",
+            f"{len(lost)} of {plural(len(record.weights), 'weight')} are not finite; the first is "
+            f"{first}. The cause can no longer be found",
+            "go back to an earlier checkpoint, because this one already holds non-finite weights; "
+            "clinic.watch keeps the last finite one",
             FAILURE_SOURCE,
         )
     for name in record.broken_buffers:
@@ -153,107 +145,108 @@ def _lost_values(record: PassRecord) -> Iterator[Symptom]:
             "serious",
             name,
             f"the buffer {name} is not finite before the pass begins",
-            "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches "
-            "in train mode",
+            "go back to an earlier checkpoint, or compute the buffer again: reset_running_stats() "
+            "of a norm, then some batches in train mode",
             FAILURE_SOURCE,
         )
 
 
-def _dead_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of dead states, by depth: in every channel the state keeps nothing from one
-    position to the next, or takes nothing in.
+def _dead_state(record: PassRecord) -> Iterator[Symptom]:
+    """Find the first layer whose state, in every channel, forgets everything from one position to
+    the next, or receives no input.
     """
-    derived = table["where"].str.contains(r"(?:^|\.)(?:decay|step_size)$")
-    finite = table.nonfinite == 0
-    return table[derived & finite & (table.max_abs < NEGLIGIBLE)].sort_values("depth")
-
-
-def _dead_state(dead: pd.DataFrame, record: PassRecord) -> Symptom:
+    table = record.table
+    is_zero = (table.nonfinite == 0) & (table.max_abs < NEGLIGIBLE)
+    dead = table[table.site.isin(["decay", "step_size"]) & is_zero].sort_values("depth")
+    if dead.empty:
+        return
     row = dead.iloc[0]
-    where = row["where"].removesuffix(row.site) + "step_size"
+    where = join(parent_of(row["where"]), "step_size")
     size = "0" if row.max_abs == 0 else f"at most {row.max_abs:.2g}"
     if row.site == "decay":
-        delta = record.table[record.table["where"] == where].rms.max()
+        delta = table[table["where"] == where].rms.max()
         effect = (
             f"Δ is {delta:.3g} (RMS), so that exp(ΔA) is {size} in every channel, at every "
-            "position: the state forgets all that came before"
+            "position: the state forgets all earlier positions"
         )
     else:
         effect = f"Δ is {size} in every channel, at every position: nothing enters the state"
-    layers = plural(dead.depth.nunique(), "layer")
-    message = f"{place_text('step_size', row.depth, where)}: a dead state, in {layers}. {effect}"
-    advice = f"{SOUND_STEP_SIZE} {_norms_to_insert(['delta'], record.norm_sites)}"
-    return Symptom("serious", where, message, advice, FAILURE_SOURCE)
+    yield Symptom(
+        "serious",
+        where,
+        f"{place_text('step_size', row.depth, where)}: a dead state, in "
+        f"{plural(dead.depth.nunique(), 'layer')}. {effect}",
+        f"{SOUND_STEP_SIZE}{_norms_to_insert(['delta'], record.norm_sites)}",
+        FAILURE_SOURCE,
+    )
 
 
 def _non_finite(record: PassRecord) -> Iterator[Symptom]:
-    if record.first is not None:
-        yield _non_finite_forward(record.first, record.norm_sites)
+    first = record.first
+    gradient = record.first_gradient
+    if first is not None:
+        yield Symptom(
+            "serious",
+            first.where,
+            f"the first non-finite value of the forward pass is {first}{_value_before(first)}",
+            _advice_for(first, record.norm_sites),
+            FAILURE_SOURCE,
+        )
     elif not math.isfinite(record.loss):
         yield Symptom(
             "serious",
             "",
             f"every site is finite and the loss is {record.loss}",
-            "look at the loss: log of 0, or a mean of no values",
+            "look at the loss function: a log of 0, or a mean of no values",
             FAILURE_SOURCE,
         )
-    elif record.first_gradient is not None:
-        first = record.first_gradient
-        message = (
-            "the forward pass is finite; of the backward pass the gradient of "
-            f"{place_text(first.site, first.depth, first.where)} is the first that is not"
-        )
-        if first.before:
-            before = place_text("", 0, first.before)
-            message += f", behind that of {before} (largest {first.before_max:.3g})"
+    elif gradient is not None:
         yield Symptom(
             "serious",
-            first.where,
-            message,
-            "a larger eps in the norm, root or division whose backward pass comes just before; "
-            "with large weights an earlier checkpoint, then a lower rate or clip_grad_norm_ (which "
-            "mends no gradient that is not finite already)",
+            gradient.where,
+            f"the forward pass is finite; the first non-finite value of the backward pass is in "
+            f"{gradient}{_value_before(gradient)}",
+            "use a larger eps in the norm, root or division whose backward pass comes just before; "
+            "with large weights go back to an earlier checkpoint, then use a lower learning rate "
+            "or clip_grad_norm_ (which repairs no gradient that is already non-finite)",
             FAILURE_SOURCE,
         )
 
 
-def _non_finite_forward(first: NonFiniteValue, norm_sites: Sequence[str]) -> Symptom:
-    place = place_text(first.site, first.depth, first.where)
-    message = f"the first non-finite value of the forward pass is {place}"
-    if first.before:
-        before = place_text("", 0, first.before)
-        message += (
-            f"; just before it {before} is finite, its largest magnitude {first.before_max:.3g}"
-        )
-    around_scan = first.site in AROUND_SCAN or first.before_site in AROUND_SCAN
-    if first.where == ":input":
-        advice = "look at the data: the model's input is not finite"
-    elif first.nan and first.before_max < SMALL_VALUE and not around_scan:
-        advice = (
-            f"NaN, and nothing just before it is above {first.before_max:.3g}, too small for an "
-            "overflow: look for log or sqrt of a number below 0 or 0/0 there; clamp the argument "
-            "or add an eps"
-        )
-    else:
-        advice = _overflow_advice(first, norm_sites)
-    return Symptom("serious", first.where, message, advice, FAILURE_SOURCE)
+def _value_before(value: NonFiniteValue) -> str:
+    """Return a clause on the tensor, or gradient, before a non-finite one; "" if there is none."""
+    if not value.before:
+        return ""
+    before = f"{'the gradient of ' if value.in_gradient else ''}{place_text('', 0, value.before)}"
+    return f"; just before it {before} is finite, with largest magnitude {value.before_max:.3g}"
 
 
-def _overflow_advice(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
-    """Return what to try if a value has left the range: a wider type, smaller weights, and norms in
-    front of that place.
+def _advice_for(first: NonFiniteValue, norm_sites: Sequence[str]) -> str:
+    """Return what to try against a non-finite value of the forward pass.
+
+    Against an overflow: a wider type, a lower learning rate, and norms where the value comes from.
     """
-    advice = f"{WIDER_TYPE}; or {LOWER_RATE}" if first.half else LOWER_RATE
-    if first.before_site in ("scan", "n2", "gated"):  # the module at fault is not a site itself
-        sites = SITES_IN_FRONT["scan"]
-    else:
-        sites = SITES_IN_FRONT.get(first.site, (first.before_site,))
-    norms = _norms_to_insert(sites, norm_sites)
-    return f"{advice}. {norms}" if norms else advice
+    if first.where == ":input":
+        return "look at the data: the model's input is not finite"
+    around_scan = first.site in AROUND_SCAN or first.before_site in AROUND_SCAN
+    if first.nan and first.before_max < SMALL_VALUE and not around_scan:
+        return (
+            f"the values just before this NaN are at most {first.before_max:.3g}, too small for an "
+            "overflow: look for a log or sqrt of a number below 0, or 0/0; clamp the argument or "
+            "add an eps"
+        )
+    after_scan = first.before_site in ("scan", "n2", "gated")  # the value itself is at no site
+    sites = SITES_IN_FRONT.get("scan" if after_scan else first.site, (first.before_site,))
+    wider_type = f"{WIDER_TYPE}; or " if first.half else ""
+    return (
+        f"{wider_type}go back to an earlier checkpoint and lower the learning rate (the weights "
+        "that clinic.watch writes are too late: they lead to this value again)."
+        f"{_norms_to_insert(sites, norm_sites)}"
+    )
 
 
 def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
-    """Return a sentence on norms at these sites, "" if insert_norm can put a norm at none."""
+    """Return a sentence on norms at these sites, "" if insert_norm can insert none there."""
     calls = [
         f"clinic.insert_norm(model, {site!r}, 'RMSN', batch)"
         for site in sites
@@ -262,33 +255,31 @@ def _norms_to_insert(sites: Sequence[str], norm_sites: Sequence[str]) -> str:
     if not calls:
         return ""
     return (
-        f"Norms inserted while all is finite, {', '.join(calls)}, keep the values as they are: "
-        "they do not cure this, but bound them in further training"
+        " Norms that are inserted earlier, while all values are finite, bound these values in "
+        f"further training but do not cure this: {', '.join(calls)}"
     )
 
 
 def _beyond_float16(record: PassRecord) -> Iterator[Symptom]:
-    sites = record.table.dropna(subset="max_abs")
-    if record.largest is None:
-        sizes = sites.groupby("where", sort=False).max_abs.max()
-    else:
-        sizes = pd.Series(record.largest, dtype=float)
-    beyond = sizes[sizes > LARGEST["float16"]]
-    if beyond.empty:
+    sizes = pd.Series(record.largest, dtype=float)
+    beyond = sizes[sizes > FLOAT16_MAX]
+    if beyond.empty or record.in_bfloat16:
         return
-    # a site and a module may share a tensor: the site's name says more
-    same_tensor = beyond.index[beyond == beyond.iloc[0]]
-    where = next((path for path in same_tensor if path in set(sites["where"])), beyond.index[0])
+    where = beyond.index[0]
     place = place_text("", 0, where)
-    if where in set(sites["where"]):
-        row = sites[sites["where"] == where].sort_values("max_abs").iloc[-1]
+    # if a site has the same largest magnitude, it is the same tensor, and its name says more
+    sites = record.table[record.table["where"].isin(beyond.index[beyond == beyond.iloc[0]])]
+    if len(sites):
+        row = sites.loc[sites.max_abs.idxmax()]
+        where = row["where"]
         place = place_text(row.site, row.depth, where)
     yield Symptom(
         "warning",
         where,
-        f"{place} reaches {sizes[where]:.3g}, the first of {plural(len(beyond), 'place')} beyond "
-        f"float16's {LARGEST['float16']:,.0f}; the largest is {beyond.max():.3g}",
-        f"{WIDER_TYPE}: only float16 overflows; a norm behind this place comes too late",
+        f"{place} reaches {sizes[where]:.3g}, the first of "
+        f"{plural(len(beyond), 'tensor')} beyond float16's {FLOAT16_MAX:,.0f}; the largest is "
+        f"{beyond.max():.3g}",
+        f"{WIDER_TYPE}: only float16 overflows; a norm after this tensor comes too late",
         GROWTH_SOURCE,
     )
 
@@ -297,76 +288,37 @@ def _growth(record: PassRecord) -> Iterator[Symptom]:
     """Find growth of the residual stream's RMS over depth."""
     table = record.table
     site = next((site for site in STREAM if (table.site == site).any()), None)
-    rms = _rms_by_depth(table, site)
-    if len(rms) < 4:
+    layers = table[table.site == site].groupby("depth", sort=False)
+    rms = layers.rms.max().dropna()  # in the order of execution
+    if len(rms) < 4 or not (rms > 0).all():
         return
     fit = growth(rms.set_axis(range(1, len(rms) + 1)))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        decades = np.log10(rms.iloc[-1] / rms.iloc[0])
+    decades = np.log10(rms.iloc[-1] / rms.iloc[0])
     if not (fit["decades_per_8"] > GROWTH_LIMIT and decades > GROWTH_LIMIT * len(rms) / 8):
         return
-    between = _decades_between_blocks(table)
-    if between > decades / 2:
-        part = f"{between:.1f} of them between the blocks, "
-        advice = HALVE_SUM
-    else:
-        part = ""
-        remedy = NORM_EACH_BRANCH if "branch" in record.norm_sites else SCALE_BRANCHES
-        advice = f"{remedy}; this changes what the model computes, so train on"
-    message = (
-        f"the RMS of {site} grows by {decades:.1f} decades over {plural(len(rms), 'layer')}, from "
-        f"{rms.iloc[0]:.3g} in layer {rms.index[0]} to {rms.iloc[-1]:.3g} in layer {rms.index[-1]} "
-        f"({part}{fit['law']})"
-    )
-    last = (table.site == site) & (table.depth == rms.index[-1])
-    yield Symptom("warning", table[last].iloc[0]["where"], message, advice, GROWTH_SOURCE)
-
-
-def _rms_by_depth(table: pd.DataFrame, site: str | None) -> pd.Series:
-    """Return the largest RMS of a site in each layer, in the order of execution."""
-    return table[table.site == site].groupby("depth", sort=False).rms.max().dropna()
-
-
-def _decades_between_blocks(table: pd.DataFrame) -> float:
-    """Return the decades by which layers' inputs exceed the outputs of the layers before them; 0 if
-    either was not seen.
-    """
-    inputs, outputs = _rms_by_depth(table, "x"), _rms_by_depth(table, "residual")
-    if len(inputs) != len(outputs) or inputs.empty:
-        return 0.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.log10(inputs.to_numpy()[1:] / outputs.to_numpy()[:-1]).sum())
-
-
-def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
-    table = table[table.site != "decay"]  # most of its values may be near 0
-    ratio = table.max_abs / table.rms
-    if not (ratio > OUTLIER_RATIO).any():
-        return
-    row = table.loc[ratio.idxmax()]
+    first, last = rms.index[0], rms.index[-1]
+    remedy = NORM_EACH_BRANCH if "branch" in record.norm_sites else SCALE_BRANCHES
     yield Symptom(
-        "note",
-        row["where"],
-        f"{place_text(row.site, row.depth, row['where'])} holds outliers: its largest magnitude is "
-        f"{ratio.max():.0f} times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: 3)",
-        "leave this site in 16 or 32 bits when you quantize, else all other values are rounded to "
-        "0; it removes the rounding error and not the outliers",
+        "warning",
+        layers.get_group(last)["where"].iloc[0],
+        f"the RMS of {site} grows by {decades:.1f} decades over {plural(len(rms), 'layer')}, from "
+        f"{rms[first]:.3g} in layer {first} to {rms[last]:.3g} in layer {last} ({fit['law']})",
+        f"{remedy}. {HALVE_SUM}",
         GROWTH_SOURCE,
     )
 
 
 def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
-    """Find gradients that vanish or explode: the RMS in the first third of the weight matrices, in
-    the order of definition, beside the last third.
+    """Find gradients that vanish or explode.
+
+    The median RMS of the gradient over the first third of the weight matrices, in the order of
+    definition, is divided by the median over the last third.
     """
-    # A_log and VSS's projections are no layers on the way back: their gradients are small
-    is_layer = [
-        len(shape) >= 2 and name.rpartition(".")[2] == "weight"
-        for name, shape in zip(weights.weight, weights["shape"], strict=True)
-    ]
-    matrices = weights[np.array(is_layer, dtype=bool)]
+    # the backward pass does not go through A_log and VSS's projections: their gradients are small
+    is_matrix = weights["shape"].map(len).ge(2) & weights.weight.str.fullmatch(r"(.*\.)?weight")
+    matrices = weights[is_matrix.astype(bool)]
     sizes = (matrices.rms * matrices.grad_to_weight).dropna()
-    # no gradient passes a matrix of zeros, as some heads begin
+    # no gradient passes a matrix of zeros, with which some heads are initialized
     if len(sizes) < FLOW_MATRICES or not (matrices.rms > 0).all():
         return
     third = len(sizes) // 3
@@ -376,8 +328,8 @@ def _flow(weights: pd.DataFrame) -> Iterator[Symptom]:
         yield Symptom(
             "serious",
             matrices.weight.iloc[0],
-            f"gradients {word}: the first layers' (RMS {first:.1e}) are {first / last:.1e} times "
-            "the last layers'",
+            f"gradients {word}: the RMS of the first layers' gradients, {first:.1e}, is "
+            f"{first / last:.1e} times the RMS of the last layers' gradients",
             "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths; where "
             "ReLU follows, He's initial weights",
             "notebook 11, check 8",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from mambanorm.errors import shown
+from mambanorm_clinic.calling import call_model, map_tensors
 
 
 @torch.no_grad()
@@ -14,14 +14,14 @@ def update_statistics(
 ) -> None:
     """Recompute the running statistics of every norm as averages over the batches of a loader.
 
-    Needed after weights were averaged (SWA, EMA). `torch.optim.swa_utils.update_bn` does it for
-    torch's norms alone; this function does it for this kit's BN, NormVary and SwitchNorm, too. It
-    runs the model in train mode and restores modes and momenta.
+    Call it after averaging weights (SWA, EMA). `torch.optim.swa_utils.update_bn` only updates
+    torch's own norms; this function also updates this kit's BN, NormVary and SwitchNorm. The model
+    runs in train mode; modes and momenta are restored.
 
-    loader: batches; each is the model's input, a tuple or list that begins with it, or a dict of
-    keyword arguments. device: each batch is moved there first.
+    loader: yields batches; each is the model's input, a tuple or list that begins with it, or a
+    dict of keyword arguments. device: where each batch is moved to, None = not moved.
 
-    Raises ValueError for a loader without batches; the statistics are then reset.
+    Raises ValueError if the loader yields no batch; the statistics are reset even then.
     """
     norms = [
         module
@@ -30,40 +30,24 @@ def update_statistics(
         and hasattr(module, "momentum")  # statistics without momentum are frozen
     ]
     modes = {module: module.training for module in model.modules()}
-    momenta = {norm: norm.momentum for norm in norms}
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.running_mean.zero_()
         norm.running_var.fill_(1)
-        count = getattr(norm, "num_batches_tracked", None)
-        if isinstance(count, Tensor):
-            count.zero_()
     batches = 0
     try:
         model.train()
         for batches, batch in enumerate(loader, start=1):
             for norm in norms:
-                norm.momentum = 1 / batches  # makes plain averages of exponential ones
-            _run(model, batch, device)
+                norm.momentum = 1 / batches  # makes the running average a plain average
+            call_model(model, map_tensors(lambda x: x.to(device), batch))
     finally:
-        for norm, momentum in momenta.items():
+        for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         for module, mode in modes.items():
             module.training = mode
-    if norms and not batches:
+    if not batches:
         raise ValueError(
-            "the loader has no batches: a generator that was used up? Running statistics are reset"
+            "the loader yields no batches (a generator that is exhausted?); the running statistics "
+            "are reset"
         )
-
-
-def _run(model: nn.Module, batch: object, device: torch.device | str | None) -> None:
-    if isinstance(batch, dict):
-        moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
-        model(**moved)
-        return
-    inputs = batch[0] if isinstance(batch, tuple | list) and batch else batch
-    if not isinstance(inputs, Tensor):
-        raise ValueError(
-            "a batch is a tensor, a tuple or list that begins with one, or a dict, "
-            f"got {shown(batch)}"
-        )
-    model(inputs.to(device))

@@ -1,9 +1,9 @@
-"""`insert_norm`: put a norm into a trained model, with γ and β such that the model changes least.
+"""`insert_norm`: insert a norm into a trained model, with γ and β that change the model least.
 
-The norm becomes a child of the module whose input or output it takes (`…out_proj.norm_gated`) and
-is called by a hook. So all other weights keep their names: old checkpoints load with strict=False,
-new ones hold the norm. Layers are fitted in the order of execution, so that each one compensates
-for the changes of those before it.
+In a mixer of another library the norm becomes a child of the module whose input or output it
+normalizes (`…out_proj.norm_gated`), and a hook calls it. All other weights keep their names, so old
+checkpoints load with strict=False, and new ones also contain the norm. Layers are fitted in the
+order of execution, so that each norm compensates for the changes made by the earlier ones.
 """
 
 import math
@@ -15,30 +15,26 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.arms import MORE_SITES, Arm, further_norms
+from mambanorm.arms import MORE_SITES, Arm
 from mambanorm.block import Block, MambaBlock
-from mambanorm.errors import shown, unknown
+from mambanorm.errors import unknown
 from mambanorm.inside import preserve_state
 from mambanorm.models.language import LanguageModel
-from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
-from mambanorm_clinic.calling import first_real_tensor, preserve_random_state, try_model
-from mambanorm_clinic.mixers import Tap, mixers_of, taps_of, version_of
+from mambanorm.norms import check_causal, create_norm, norm_name
+from mambanorm_clinic.calling import call_model, first_tensor
+from mambanorm_clinic.mixers import Place, join, mixers_of, places_in, version_of
 from mambanorm_study.basics.text import plural
 from mambanorm_study.models.mamba2 import Mamba2Block
 
-OWN_BLOCKS = (MambaBlock, Mamba2Block)
-OWN_SITES = ("n1", "n2", *MORE_SITES)
-SUPPORTED = (
-    "this kit's Mamba blocks, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's"
-)
+KIT_SITES = ("n1", "n2", *MORE_SITES)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one norm goes.
+    """A position in a model at which a norm can be inserted.
 
-    path: of the new norm in the model. create(width): returns a new norm. insert(module): puts a
-    module there and returns a function that removes it.
+    path: the path that the norm will have in the model. create(width): returns a new norm.
+    insert(module): inserts a module at this position and returns a function that removes it.
     """
 
     path: str
@@ -46,25 +42,27 @@ class Slot:
     insert: Callable[[nn.Module], Callable[[], None]]
 
 
+@dataclass(repr=False, eq=False)
 class Surgery:
     """The norms that were inserted, and how much they change the model.
 
-    layers: one row a layer: where, the norm's path; change = ‖after − before‖/‖before‖ at its site
-    on the calibration batch, while later layers see the changes of earlier norms. change: the same
-    for the model's output. norms: the new modules.
+    norms: the new modules. layers: one row per layer: where, the norm's path; change, the relative
+    change ‖after − before‖/‖before‖ at the site on the calibration batch, with the norms of earlier
+    layers already inserted. change: the relative change of the model's output. removals: functions
+    that remove the norms (see `undo`).
     """
 
-    def __init__(self, site: str, norm: str, slots: list[Slot], norms: list[nn.Module]):
-        self.site, self.norm, self.norms = site, norm, norms
-        paths = [slot.path for slot in slots]
-        self.layers = pd.DataFrame({"where": paths, "change": math.nan})
-        self.change = math.nan
-        self._removals = [slot.insert(module) for slot, module in zip(slots, norms, strict=True)]
+    site: str
+    norm: str
+    layers: pd.DataFrame
+    change: float
+    norms: list[nn.Module]
+    removals: list[Callable[[], None]]
 
     def undo(self) -> None:
-        """Remove the norms; the model is as it was before. A second call does nothing."""
-        while self._removals:
-            self._removals.pop()()
+        """Remove the norms, so that the model is as before. A second call does nothing."""
+        while self.removals:
+            self.removals.pop()()
 
     def __repr__(self) -> str:
         worst = self.layers.loc[self.layers.change.idxmax()]
@@ -76,155 +74,145 @@ class Surgery:
 
 
 def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options) -> Surgery:
-    """Insert a norm at a site of every layer of a model, in place, calibrated on one batch.
+    """Insert a norm at one site of every layer of a model, in place, calibrated on one batch.
 
-    site: in this kit's Mamba and Mamba-2 blocks one of OWN_SITES (delta_after in Mamba alone); in
-    transformers' Mamba, Falcon-Mamba and Jamba, and mamba-ssm's, n1 (before a mixer), branch
-    (before the sum), gated (out_proj's input), delta, B or C; in Mamba-2 n1, delta, gated or
-    branch. delta is what becomes Δ: R numbers before dt_proj in Mamba, one a head before bias and
-    softplus in Mamba-2; "dt" is the same. norm: a name of NORMS; options go to `create_norm`.
-    batch: as for `diagnose`, without a loss; the model is run on it in its own mode, twice. The new
-    weights learn once an optimizer has them; add them to an existing one by add_param_group.
+    site: one of KIT_SITES in this kit's Mamba and Mamba-2 blocks (delta_after only in Mamba); n1
+    (before a mixer), branch (before the sum), gated (out_proj's input), delta, B or C in the Mamba,
+    Falcon-Mamba and Jamba of transformers and the Mamba of mamba-ssm; n1, delta, gated or branch in
+    their Mamba-2. At delta, also called "dt", the norm is applied to the values from which Δ is
+    computed: R channels before dt_proj in Mamba, one channel per head before bias and softplus in
+    Mamba-2. norm: a name in NORMS; options go to `create_norm`. batch: as for `diagnose`; the model
+    runs on it twice, in its current mode. Call `optimizer.add_param_group` if an existing optimizer
+    is to train the new weights.
 
-    Raises ValueError for an unknown family or site, a site that has a norm already or is computed
-    in a fused kernel, a norm that is not causal in a language model, values at a site that are not
-    finite on this batch, and a module that PEFT has wrapped, because merge_and_unload() would drop
-    the norm. Adapters that PEFT puts later on a module that carries a norm (its path is in
-    `layers`) are added outside the norm: leave it out of `target_modules`.
+    Raises ValueError for an unknown kind of model, for a site that is unknown, has a norm or is
+    computed in a fused kernel, for a norm that is not causal in a language model, for values that
+    are not finite on this batch, and for a module that PEFT has wrapped, because merge_and_unload()
+    would drop the norm. If PEFT wraps a module with a norm later, its adapter bypasses the norm:
+    leave such modules (see `Surgery.layers`) out of `target_modules`.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    name, blocks = norm_name(norm), _own_blocks(model)
-    if name == "None":
-        norms = ", ".join(n for n in NORMS if n != "None")
-        raise ValueError(f"'None' is no norm to insert: choose one of {norms}")
-    if not blocks and not mixers_of(model):
-        raise ValueError(f"{type(model).__name__} is of no family that surgery knows: {SUPPORTED}")
+    name = norm_name(norm)
+    site = "delta" if site == "dt" else site  # tables of `diagnose` call it dt
+    blocks = _kit_blocks(model)
+    mixers = mixers_of(model)
+    free_sites = sites_for_norms(model)
+    if not blocks and not mixers:
+        raise ValueError(
+            f"norms cannot be inserted into {type(model).__name__}, only into this kit's Mamba "
+            "blocks, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's"
+        )
+    if site not in free_sites:
+        raise unknown(f"site without a norm in {type(model).__name__}", site, free_sites)
     if not blocks or any(isinstance(module, LanguageModel) for module in model.modules()):
         check_causal([name], "which a language model is to predict")
-    site = "delta" if site == "dt" else site  # `diagnose` calls it dt, an arm delta
-    slots_of = _slots_in_blocks if blocks else _slots_in_mixers
-    with preserve_random_state(), preserve_state(model), torch.no_grad():
-        return _operate(model, site, name, batch, slots_of(model, site, name, options))
+    make_slot = _slot_in_block if blocks else _slot_in_mixer
+    slots = [make_slot(path, part, site, name, options) for path, part in blocks or mixers]
+    with torch.random.fork_rng(), preserve_state(model), torch.no_grad():
+        return _operate(model, site, name, batch, slots)
 
 
 def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
-    """Return the sites at which `insert_norm` can put a norm into this model; () for a family that
-    it does not know.
+    """Return the sites at which `insert_norm` can insert a norm into this model, () if none.
+
+    Raises ValueError if the model is no module.
     """
-    blocks = _own_blocks(model)
-    if not blocks:
-        return _sites_of_mixers(model) if mixers_of(model) else ()
-    return tuple(
-        site
-        for site in OWN_SITES
-        if all(site in block.site_widths and not _norm_at(block, site) for _, block in blocks)
-    )
-
-
-def _own_blocks(model: nn.Module) -> list[tuple[str, Block]]:
-    return [(path, part) for path, part in model.named_modules() if isinstance(part, OWN_BLOCKS)]
-
-
-def _norm_at(block: Block, site: str) -> str:
-    name = block.arm.sites.get(site, "None")
-    return "" if name == "None" else name
-
-
-def _slots_in_blocks(model: nn.Module, site: str, name: str, options: dict) -> list[Slot]:
-    blocks = _own_blocks(model)
-    known = [each for each in OWN_SITES if all(each in block.site_widths for _, block in blocks)]
-    if site not in known:
-        raise unknown("site for a norm in this kit's blocks", site, known)
-    for path, block in blocks:
-        present = _norm_at(block, site)
-        if present:
-            raise ValueError(
-                f"{site} of {path} has a norm already, {present}: choose another of "
-                f"{', '.join(known)}"
+    mixers = [mixer for _, mixer in mixers_of(model)]
+    blocks = [block for _, block in _kit_blocks(model)]
+    if blocks:
+        return tuple(
+            site
+            for site in KIT_SITES
+            if all(
+                site in block.site_widths and block.arm.sites.get(site, "None") == "None"
+                for block in blocks
             )
+        )
+    inside = ("B", "C") if all(version_of(mixer) == 1 for mixer in mixers) else ()
+    sites = ("n1", "delta", *inside, "gated", "branch") if mixers else ()
+    names = {path.rpartition(".")[2] for mixer in mixers for path, _ in mixer.named_modules()}
+    return tuple(site for site in sites if f"norm_{site}" not in names)
 
-    def create(block: Block, _width: int) -> nn.Module:
-        return block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype)
 
-    def insert(block: Block, module: nn.Module) -> Callable[[], None]:
-        before = put_norm(block, site, "None" if isinstance(module, Probe) else name, module)
-        return lambda: put_norm(block, site, "None", before)
-
-    child = site if site in ("n1", "n2") else f"more.{site}"
+def _kit_blocks(model: nn.Module) -> list[tuple[str, Block]]:
     return [
-        Slot(f"{path}.{child}".lstrip("."), partial(create, block), partial(insert, block))
-        for path, block in blocks
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, MambaBlock | Mamba2Block)
     ]
 
 
-def _slots_in_mixers(model: nn.Module, site: str, name: str, options: dict) -> list[Slot]:
-    known = _sites_of_mixers(model)
-    if site not in known:
-        raise unknown(f"site for a norm in {type(model).__name__}", site, known)
-    slots = [_slot_in_mixer(path, mixer, site, name, options) for path, mixer in mixers_of(model)]
-    modules = dict(model.named_modules())
-    for slot in slots:
-        if slot.path in modules:
-            raise ValueError(f"{site} has a norm already, {slot.path}: undo that surgery first")
-    return slots
+def _slot_in_block(path: str, block: Block, site: str, name: str, options: dict) -> Slot:
+    return Slot(
+        path=join(path, site if site in ("n1", "n2") else f"more.{site}"),
+        create=lambda _: block.new_norm(site, name, options).to(block.A_log),
+        insert=partial(_put_norm, block, site, name),
+    )
 
 
-def _sites_of_mixers(model: nn.Module) -> tuple[str, ...]:
-    if all(version_of(mixer) == 1 for _, mixer in mixers_of(model)):
-        return ("n1", "delta", "B", "C", "gated", "branch")
-    return ("n1", "delta", "gated", "branch")
+def _put_norm(block: Block, site: str, name: str, norm: nn.Module) -> Callable[[], None]:
+    """Insert a norm at a site of a block and name it in the block's arm.
+
+    Returns a function that removes it.
+    """
+    owner = block if site in ("n1", "n2") else block.more
+    previous = owner._modules.get(site)
+
+    def rename(new: str) -> None:
+        sites = {**block.arm.sites, site: new}
+        block.arm = Arm(sites.pop("n1"), sites.pop("n2"), sites)
+
+    def remove() -> None:
+        if previous is None:
+            del owner._modules[site]
+        else:
+            owner.add_module(site, previous)
+        rename("None")
+
+    owner.add_module(site, norm)
+    rename(name)
+    return remove
 
 
 def _slot_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: dict) -> Slot:
-    taps = {
-        "n1": Tap("in_proj", "input"),
-        "branch": Tap("out_proj"),
-        **taps_of(mixer),
-    }
-    tap = taps["dt" if site == "delta" else site]
-    linear = getattr(mixer, tap.module)
+    places = {place.site: place for place in places_in(mixer)}
+    places |= {"n1": Place("n1", "in_proj", "input"), "branch": Place("branch", "out_proj")}
+    place = places["dt" if site == "delta" else site]
+    linear = getattr(mixer, place.module)
     if hasattr(linear, "merge") and hasattr(linear, "base_layer"):
         raise ValueError(
-            f"{path}.{tap.module} is wrapped by PEFT, whose merge_and_unload() would drop the "
+            f"{path}.{place.module} is wrapped by PEFT, whose merge_and_unload() would drop the "
             "norm: merge first, model = model.merge_and_unload(), then insert the norm"
         )
-    floats = (weight for weight in linear.parameters() if weight.is_floating_point())
-    weight = next(floats, mixer.A_log)
-
-    def create(width: int) -> nn.Module:
-        return create_norm(name, width, **options).to(weight.device, weight.dtype)
-
     child = f"norm_{site}"
-    return Slot(f"{path}.{tap.module}.{child}", create, partial(_attach, linear, child, tap))
+    weight = next((w for w in linear.parameters() if w.is_floating_point()), mixer.A_log)
+    return Slot(
+        path=join(path, place.module, child),
+        create=lambda width: create_norm(name, width, **options).to(weight),
+        insert=partial(_attach, linear, child, place),
+    )
 
 
-def _attach(linear: nn.Module, child: str, tap: Tap, norm: nn.Module) -> Callable[[], None]:
-    """Attach a norm to some channels of a module's input or output; return what detaches it.
+def _attach(linear: nn.Module, child: str, place: Place, norm: nn.Module) -> Callable[[], None]:
+    """Make a norm a child of a module, and apply it to channels of the module's input or output.
 
-    The hook finds the norm through the module that it is called with, so that a deep copy of the
-    model uses its own norm.
+    Returns a function that removes the norm. The hook looks the norm up in the module for which it
+    is called, so that a deep copy of the model uses the copied norm.
     """
-    channels = slice(*(tap.channels or (None, None)))
+    first, last = place.channels or (None, None)
 
     def normalize(module: nn.Module, value: Tensor) -> Tensor:
-        part = getattr(module, child)(value[..., channels].contiguous())
-        if part.shape == value.shape:
-            return part
-        first, last, _ = channels.indices(value.shape[-1])
-        return torch.cat([value[..., :first], part, value[..., last:]], dim=-1)
-
-    def before(module: nn.Module, args: tuple) -> tuple:
-        return normalize(module, args[0]), *args[1:]
-
-    def after(module: nn.Module, _args: tuple, output: Tensor) -> Tensor:
-        return normalize(module, output)
+        normalized = getattr(module, child)(value[..., first:last].contiguous())
+        channels = range(value.shape[-1])[first:last]
+        parts = value[..., : channels.start], normalized, value[..., channels.stop :]
+        return torch.cat(parts, dim=-1)
 
     linear.add_module(child, norm)
-    if tap.side == "input":
-        hook = linear.register_forward_pre_hook(before)
+    if place.side == "input":
+        hook = linear.register_forward_pre_hook(
+            lambda module, args: (normalize(module, args[0]), *args[1:])
+        )
     else:
-        hook = linear.register_forward_hook(after)
+        hook = linear.register_forward_hook(lambda module, _, output: normalize(module, output))
 
     def detach() -> None:
         hook.remove()
@@ -236,108 +224,85 @@ def _attach(linear: nn.Module, child: str, tap: Tap, norm: nn.Module) -> Callabl
 # -------------------------------------------------------------------------------------- calibration
 
 
-class Probe(nn.Module):
-    """Takes a norm's place and keeps its first input; a block may run twice."""
+class Fitting(nn.Module):
+    """A placeholder for a norm. Its first call keeps the input as the target; when `norm` is set
+    afterwards, the next call fits that norm to the target.
 
-    value: Tensor | None = None
+    change: ‖after − before‖/‖before‖ at the site, NaN until the norm is fitted.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.target: Tensor | None = None
+        self.norm: nn.Module | None = None
+        self.change = math.nan
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return x."""
-        if self.value is None:
-            self.value = x.clone()
-        return x
+        """Return x before `norm` is set, the norm's output afterwards."""
+        if self.target is None:
+            self.target = x.clone()
+        if self.norm is None:
+            return x
+        if math.isnan(self.change):
+            _calibrate(self.norm, x, self.target)
+            self.change = relative_change(self.norm(x), self.target)
+        return self.norm(x)
 
 
 def _operate(model: nn.Module, site: str, name: str, batch: object, slots: list[Slot]) -> Surgery:
-    """Keep the values at each slot in a first pass, and fit the norms in a second one.
-
-    Whatever is raised, the norms are removed before.
-    """
-    probes = [Probe() for _ in slots]
-    probing = Surgery(site, name, slots, probes)
-    try:
-        before = _output(model, batch)
-    finally:
-        probing.undo()
-    for slot, probe in zip(slots, probes, strict=True):
+    """Insert norms that a second pass fits to the values of a first pass."""
+    fittings = [Fitting() for _ in slots]
+    before = _output_with(model, batch, slots, fittings)
+    for slot, fitting in zip(slots, fittings, strict=True):
         where = slot.path.rpartition(".")[0].removesuffix(".more")
-        _check_values(site, where, probe.value)
+        if fitting.target is None:
+            raise ValueError(
+                f"{where} is not called: the model computes it in a fused kernel, into which no "
+                "norm can be inserted"
+            )
+        _check_finite(f"{site} at {where}", fitting.target)
+        fitting.norm = slot.create(fitting.target.shape[-1])
     _check_finite("the model's output", before)
-    norms = [slot.create(probe.value.shape[-1]) for slot, probe in zip(slots, probes, strict=True)]
-    surgery = Surgery(site, name, slots, norms)
-    hooks = [
-        norm.register_forward_hook(_fit_hook(surgery, i, probe.value))
-        for i, (norm, probe) in enumerate(zip(norms, probes, strict=True))
-    ]
+    after = _output_with(model, batch, slots, fittings)
+    layers = pd.DataFrame(
+        {
+            "where": [slot.path for slot in slots],
+            "change": [fitting.change for fitting in fittings],
+        }
+    )
+    norms = [fitting.norm for fitting in fittings]
+    removals = [slot.insert(norm) for slot, norm in zip(slots, norms, strict=True)]
+    return Surgery(site, name, layers, relative_change(after, before), norms, removals)
+
+
+def _output_with(
+    model: nn.Module, batch: object, slots: list[Slot], modules: list[nn.Module]
+) -> Tensor:
+    """Return the model's output while these modules are in the slots."""
+    removals = [slot.insert(module) for slot, module in zip(slots, modules, strict=True)]
     try:
-        after = _output(model, batch)
-        _check_finite("the model's output behind the new norms", after)
-        surgery.change = relative_change(after, before)
-    except BaseException:
-        surgery.undo()
-        raise
+        output = first_tensor(call_model(model, batch), floating=True)
     finally:
-        for hook in hooks:
-            hook.remove()
-    return surgery
-
-
-def _check_values(site: str, where: str, value: Tensor | None) -> None:
-    if value is None:
-        raise ValueError(
-            f"{where} is not called: the model computes it in a fused kernel, which no norm can "
-            "enter"
-        )
-    _check_finite(f"{site} at {where}", value)
+        for remove in removals:
+            remove()
+    return output.detach().double()
 
 
 def _check_finite(what: str, value: Tensor) -> None:
-    rows = value.isfinite()
-    if value.dim() > 1:
-        rows = rows.flatten(1).all(1)
-    rows = rows.flatten()
-    if not rows.all():
+    if not value.isfinite().all():
         raise ValueError(
-            f"{what} is not finite in {int((~rows).sum())} of {plural(len(rows), 'row')} of this "
-            "batch, so γ and β cannot be fitted, and the model is left as it was: give rows and "
-            "weights for which it is finite; clinic.diagnose says where it begins"
+            f"{what} is not finite on this batch, so γ and β cannot be fitted, and the model is "
+            "left as it was: give a batch and weights for which it is finite; clinic.diagnose "
+            "finds the first value that is not"
         )
-
-
-def _output(model: nn.Module, batch: object) -> Tensor:
-    output = try_model(model, batch)
-    tensor = first_real_tensor(output)
-    if tensor is None:
-        raise ValueError(
-            f"the model puts out {type(output).__name__}, in which no tensor was found"
-        )
-    return tensor.detach().double()
-
-
-def _fit_hook(surgery: Surgery, i: int, target: Tensor) -> Callable:
-    """Return a forward hook that fits a new norm to its target at its first call.
-
-    The norm then returns its fitted output, and the change at its site is noted.
-    """
-
-    def fit(norm: nn.Module, args: tuple, _output: Tensor) -> Tensor | None:
-        if not math.isnan(surgery.layers.loc[i, "change"]):
-            return None
-        surgery.layers.loc[i, "change"] = 0.0  # so that the next call does not fit again
-        _calibrate(norm, args[0], target)
-        fitted = norm(*args)
-        surgery.layers.loc[i, "change"] = relative_change(fitted, target)
-        return fitted
-
-    return fit
 
 
 def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
     """Fit γ and β to the target by least squares for every channel, in float64.
 
-    With x̂ the norm of x where γ = 1 and β = 0, and t the target: γ = cov(x̂, t)/var(x̂) and β =
-    mean(t) − γ·mean(x̂); for a norm without β γ = Σx̂t/Σx̂². Running statistics become those of this
-    batch.
+    Let x̂ be the norm's output for x with γ = 1 and β = 0, and t the target. Then γ = cov(x̂, t) /
+    var(x̂) and β = mean(t) − γ·mean(x̂), or, in a norm without β, γ = Σx̂t / Σx̂². Running statistics
+    are set to the statistics of this batch.
     """
     if getattr(norm, "running_mean", None) is not None:
         rows = x.double().flatten(0, 1)
@@ -346,45 +311,18 @@ def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
     gamma, beta = norm.scale_and_shift()
     if gamma is None:
         return
-    normed = norm.forward(x).double().flatten(0, 1)  # γ = 1, β = 0 so far
+    normed = norm(x).double().flatten(0, 1)
     t = target.double().flatten(0, 1)
-    if beta is None:
-        gamma.copy_(_ratio((normed * t).sum(0), normed.square().sum(0)))
-        return
-    centred = normed - normed.mean(0)
-    scale = _ratio((centred * (t - t.mean(0))).sum(0), centred.square().sum(0))
+    mean, target_mean = (0.0, 0.0) if beta is None else (normed.mean(0), t.mean(0))
+    covariance = ((normed - mean) * (t - target_mean)).sum(0)
+    variance = (normed - mean).square().sum(0)
+    scale = (covariance / variance).nan_to_num(nan=1.0)  # a channel that is always 0 keeps γ = 1
     gamma.copy_(scale)
-    beta.copy_(t.mean(0) - scale * normed.mean(0))
-
-
-def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """Return above / below, and 1 where both are 0: a channel that is always 0 keeps γ = 1."""
-    tiny = torch.finfo(below.dtype).tiny
-    return torch.where(below > 0, above / below.clamp(min=tiny), torch.ones_like(above))
+    if beta is not None:
+        beta.copy_(target_mean - scale * mean)
 
 
 def relative_change(after: Tensor, before: Tensor) -> float:
     """Return ‖after − before‖ / ‖before‖."""
     before = before.double()
     return float((after.double() - before).norm() / before.norm().clamp(min=1e-300))
-
-
-def put_norm(block: Block, site: str, name: str, norm: nn.Module | None) -> nn.Module | None:
-    """Put a norm at a site of a block and its name into the block's arm. Return the previous one.
-
-    At a further site, None removes the norm.
-    """
-    if site in ("n1", "n2"):
-        previous: nn.Module | None = getattr(block, site)
-        setattr(block, site, norm)
-        norms = {**block.arm.sites, site: name}
-        block.arm = Arm(norms["n1"], norms["n2"], block.arm.more)
-        return previous
-    previous = dict(block.more).get(site)
-    if norm is not None:
-        block.more[site] = norm
-    elif previous is not None:
-        del block.more[site]
-    more = further_norms({**dict(block.arm.more), site: name})
-    block.arm = block.arm._replace(more=more)
-    return previous

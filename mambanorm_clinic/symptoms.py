@@ -1,8 +1,8 @@
-"""The data that the clinic reports: a fault, all faults of a model, the first non-finite value."""
+"""The results of the clinic: a fault, all faults of a model, the first non-finite value."""
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -10,10 +10,10 @@ import pandas as pd
 from mambanorm_study.basics.text import plural
 
 SEVERITIES = ("serious", "warning", "note")
-# Where this kit measured a fault.
+# The notebooks that measured a fault.
 GROWTH_SOURCE = "notebook 07, Figure 9 (H10)"
 FAILURE_SOURCE = "notebook 07, failures (H9)"
-# The share of a state that float32 no longer sees beside 1.
+# A smaller number does not change 1 when it is added in float32.
 NEGLIGIBLE = 1.2e-7
 
 
@@ -22,8 +22,8 @@ class Symptom:
     """A fault of a model.
 
     severity: one of SEVERITIES. where: the path of the module, "" for the model itself. message:
-    the fault, with its number. advice: what to try. source: the check of the guide, or the notebook
-    that measured it. parameter: "A" or "delta" for a fault of a mixer's own parameters, else "".
+    the fault, with its number. advice: what to try. source: the check of the guide (source S4), or
+    the notebook that measured the fault.
     """
 
     severity: str
@@ -31,29 +31,22 @@ class Symptom:
     message: str
     advice: str
     source: str
-    parameter: str = ""
 
 
 class Symptoms(list[Symptom]):
-    """The faults of a model, the worst first; displayed as a table.
+    """The faults of a model, the worst first; a notebook shows them as a table.
 
-    skipped: what could not be inspected, and why. source_heading: the heading of the last column.
+    skipped: what was not examined, and why.
     """
 
-    def __init__(
-        self,
-        symptoms: Iterable[Symptom],
-        skipped: Sequence[str] = (),
-        source_heading: str = "in the guide",
-    ):
+    def __init__(self, symptoms: Iterable[Symptom], skipped: Iterable[str] = ()):
         super().__init__(sorted(symptoms, key=lambda one: SEVERITIES.index(one.severity)))
         self.skipped = tuple(skipped)
-        self.source_heading = source_heading
 
     @property
     def _summary(self) -> list[str]:
         count = plural(len(self), "finding") if self else "nothing found"
-        return [count, *(f"not looked at: {reason}" for reason in self.skipped)]
+        return [count, *(f"not examined: {reason}" for reason in self.skipped)]
 
     def __repr__(self) -> str:
         lines = [
@@ -64,15 +57,11 @@ class Symptoms(list[Symptom]):
         return "\n".join([*lines, *self._summary])
 
     def _repr_html_(self) -> str:
-        rows = [
-            (one.severity, one.where or "the model", one.message, one.advice, one.source)
-            for one in self
-        ]
-        columns = ["", "where", "what was found", "what to try", self.source_heading]
-        table = pd.DataFrame(rows, columns=columns)
         text = "".join(f"<p>{html.escape(line)}</p>" for line in self._summary)
-        if table.empty:
+        if not self:
             return text
+        table = pd.DataFrame(self).replace({"where": {"": "the model"}})
+        table.columns = ["", "where", "what was found", "what to try", "source"]
         with pd.option_context("display.max_colwidth", None):
             return table.to_html(index=False, border=0) + text
 
@@ -81,11 +70,12 @@ class Symptoms(list[Symptom]):
 class NonFiniteValue:
     """The first non-finite value of a forward or backward pass.
 
-    where: the path of the module (":input" behind it for its input) or a site of one of this kit's
-    blocks. site, depth: as in the table of a Diagnosis; "" and 0 for a tensor that is not a site.
-    before: the finite tensor just before it, "" if there is none; before_max: its largest
-    magnitude; before_site: its site or "". nan: the value is NaN, not infinite. half: it is in
-    float16.
+    where: the path of the module (with ":input" if the value is in its input) or of the site of a
+    block of this kit. site, depth: as in the table of a Diagnosis; "" and 0 for a tensor that is
+    not a site. before: the path of the last finite tensor before this one, "" if there is none.
+    before_max: its largest magnitude. before_site: its site, or "". nan: True if the value is NaN,
+    False if it is infinite. half: True if the tensor is in float16. in_gradient: True if the value
+    is in the gradient of the tensor.
     """
 
     where: str
@@ -96,9 +86,17 @@ class NonFiniteValue:
     before_site: str = ""
     nan: bool = False
     half: bool = False
+    in_gradient: bool = False
+
+    def __str__(self) -> str:
+        place = place_text(self.site, self.depth, self.where)
+        return f"the gradient of {place}" if self.in_gradient else place
 
 
 def place_text(site: str, depth: int, where: str) -> str:
-    """Return a place in words, `scan of layer 3 (blocks.2.scan)`, or its path alone."""
+    """Return the name of a tensor for messages, such as `scan of layer 3 (blocks.2.scan)`.
+
+    It is the path alone if `site` is "".
+    """
     where = {"": "the model's output", ":input": "the model's input"}.get(where, where)
     return f"{site} of layer {depth} ({where})" if site else where

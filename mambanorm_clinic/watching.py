@@ -1,18 +1,17 @@
-"""Watch a training, and stop it before a non-finite gradient reaches the weights.
+"""`watch`: stop a training before a non-finite gradient reaches the weights.
 
 with clinic.watch(model, optimizer) as watched:
     for x, y in loader:
         loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-The check comes just before the optimizer's step. So when a gradient is not finite, the weights
-still are. The batch has changed the buffers (a BN's running statistics), and these are restored;
-then both are saved: the last finite step, at no cost. Only if the step before made the weights
-infinite there is nothing left to save. A loop may catch NonFinite and continue: the step was not
-made, and the next one is watched.
+Gradients are checked just before the optimizer's step. If one is not finite, the weights still are.
+The batch may have changed the buffers (a BN's running statistics), so these are restored before
+weights and buffers are saved. Nothing is saved if the previous step made the weights infinite. A
+loop may catch NonFinite and continue, because the failed step is not made.
 
-Cost of a step: the L2 norm of each layer's output and of its gradient, of all gradients, a copy of
-the buffers, and one wait for the device.
+Cost per step: the L2 norm of each layer's output and of its gradient, the L2 norm of all gradients,
+a copy of the buffers, and one wait for the device.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,39 +30,80 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.errors import shown
-from mambanorm.inside import preserve_state
-from mambanorm_clinic.calling import (
-    first_tensor,
-    preserve_random_state,
-    run_eagerly,
-    tensors_in,
-    vector_norm,
-)
+from mambanorm_clinic.calling import first_tensor, run_eagerly
 from mambanorm_clinic.checkpoints import metadata_of
-from mambanorm_clinic.diagnosis import (
-    WEIGHT_COLUMNS,
-    NonFinite,
-    Report,
-    check_loss,
-    is_in_bfloat16,
-)
-from mambanorm_clinic.mixers import decay_symptoms
-from mambanorm_clinic.rules import PassRecord, find_symptoms
-from mambanorm_clinic.sites import COLUMNS, PassRecorder, layers_of, places_of
-from mambanorm_clinic.surgery import sites_for_norms
+from mambanorm_clinic.diagnosis import check_loss, examine
+from mambanorm_clinic.sites import layers_of
 from mambanorm_clinic.symptoms import NonFiniteValue, Symptoms, place_text
 from mambanorm_study.basics.atomic import writable_folder, write_bytes
 from mambanorm_study.basics.settings import Later
+from mambanorm_study.basics.text import plural
 
 safetensors_torch = Later("safetensors.torch")
 clinic_figures = Later("mambanorm_clinic.figures")  # matplotlib is loaded when a picture is drawn
 
-# Steps before a failure that are kept.
-KEPT_STEPS = 64
+KEPT_STEPS = 64  # steps before a failure in the frames of a report
+SHOWN_STEPS = 4  # steps before a failure in the text of a report
 FINITE_AGAIN = (
-    "where it began: the last batch is finite when it is run again; of accumulated gradients it "
-    "may be another's"
+    "the first non-finite value, because all values are finite when the last batch is run again; "
+    "if gradients are accumulated, an earlier batch may have failed"
 )
+# Code to copy from the warning; it selects parameters by the same condition as `_warn_of_decay`.
+UNDECAYED_GROUPS = (
+    "spared = {n for n, p in model.named_parameters() if p.dim() < 2 or 'A_log' in n or "
+    "n.endswith('bias') or getattr(p, '_no_weight_decay', False)}; "
+    "optimizer = torch.optim.AdamW([dict(params=[p for n, p in model.named_parameters() "
+    "if n not in spared]), dict(params=[p for n, p in model.named_parameters() if n in spared], "
+    "weight_decay=0.0)])"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The record of a training step whose loss or gradients were not finite.
+
+    step: the number of this step, from 1, which was not made. first: the first non-finite value or
+    gradient when the last batch is run again, None if there was none. steps: a frame of the last
+    steps with step, loss (NaN if unknown) and grad_norm. layers: a frame with step, depth (from 1),
+    and the RMS of the layer's output (rms) and of its gradient (grad_rms). findings: faults that
+    the rules of `diagnose` find in the last batch. checkpoint: the file of the last finite weights,
+    None if the weights are not finite. picture: the file of the figure.
+    """
+
+    step: int
+    first: NonFiniteValue | None
+    steps: pd.DataFrame
+    layers: pd.DataFrame
+    findings: Symptoms
+    checkpoint: Path | None
+    picture: Path
+
+    @property
+    def site(self) -> str:
+        """Return where the first non-finite value is, "" if there is none."""
+        return "" if self.first is None else self.first.where
+
+    def __str__(self) -> str:
+        last = self.steps.iloc[-1]
+        lines = [
+            f"step {self.step} is not finite: loss {last.loss:.4g}, norm of the gradients "
+            f"{last.grad_norm:.4g}"
+        ]
+        if self.first is not None:
+            lines.append(f"first: {self.first}")
+        norms = [f"{norm:.3g}" for norm in self.steps.grad_norm.iloc[-SHOWN_STEPS - 1 :]]
+        lines.append(f"norm of the gradients in the last steps: {' → '.join(norms)}")
+        if self.checkpoint is not None:
+            lines.append(f"weights after step {self.step - 1}, finite: {self.checkpoint}")
+        return "\n".join([*lines, f"picture: {self.picture}", repr(self.findings)])
+
+
+class NonFinite(FloatingPointError):
+    """Raised instead of a step with a non-finite loss or gradient; `report` says where it began."""
+
+    def __init__(self, report: Report):
+        super().__init__(str(report))
+        self.report = report
 
 
 def watch(
@@ -72,55 +112,37 @@ def watch(
     *,
     folder: str | Path = "clinic",
 ) -> Watched:
-    """Return a context manager that watches every step of `optimizer` while it is open.
+    """Return a context manager that checks the gradients before every step of `optimizer`.
 
-    When the loss or a gradient is not finite, it writes the weights of the last finite step
-    (`step-<n>.safetensors`) and a picture of the steps before (`step-<n>.png`) into `folder`, and
-    raises NonFinite instead of making the step: the model keeps its finite weights and buffers, and
-    `error.report` has the first non-finite site and the frames. With a GradScaler it sees the
-    scaled gradients of the steps that the scaler makes, and nothing of those that it skips. All
-    accumulated gradients are checked, but only the last batch is run again to find where the
-    failure began. optimizer.step(closure), as Lightning and LBFGS call it, is checked after each
-    call of the closure and before the weights move. A warning is given if weight decay acts on
-    A_log, D, norms or biases (see `findings`).
+    If the loss or a gradient is not finite, NonFinite is raised instead of the step. The model
+    keeps its finite weights and buffers. They are written to `step-<n>.safetensors` in `folder`,
+    with a picture of the preceding steps, `step-<n>.png`. The error's `report` (see `Report`) names
+    the first non-finite value. To find it, the last batch is run again; so if gradients are
+    accumulated, a failure in an earlier batch is noticed but not located. With a GradScaler the
+    scaled gradients are checked, except at steps that the scaler skips. With
+    optimizer.step(closure), as Lightning and LBFGS call it, the check follows each call of the
+    closure. A warning is given if weight decay acts on A_log, D, norms or biases.
 
-    optimizer: of torch, or a wrapper with the real one as `.optimizer` (accelerate's, Lightning's).
-    Raises TypeError for what is no module or optimizer; ValueError for an optimizer of another
-    model.
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    optimizer = torch_optimizer(optimizer)
-    stepped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    if stepped.isdisjoint(map(id, model.parameters())):
-        raise ValueError(
-            "the optimizer steps no parameter of the model: give the optimizer that trains it"
-        )
-    return Watched(model, optimizer, folder)
-
-
-def torch_optimizer(optimizer: object) -> torch.optim.Optimizer:
-    """Return the torch optimizer inside any wrappers: it has the hooks around `step`.
-
-    Raises TypeError if there is none.
+    optimizer: torch's, or a wrapper of it with an attribute `optimizer` (accelerate, Lightning).
+    Raises TypeError for any other optimizer, and ValueError if the model is no module.
     """
     inner = optimizer
-    while isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
+    while hasattr(inner, "optimizer"):
         inner = inner.optimizer
-    if isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "_optimizer_step_pre_hooks"):
-        return inner
-    raise TypeError(
-        "optimizer must be a torch.optim.Optimizer, or have one as .optimizer, got "
-        f"{shown(optimizer)}: give the optimizer that it wraps"
-    )
+    if not isinstance(inner, torch.optim.Optimizer):
+        raise TypeError(
+            "optimizer must be a torch.optim.Optimizer, or have one as its attribute `optimizer`, "
+            f"got {shown(optimizer)}"
+        )
+    return Watched(model, inner, folder)
 
 
 def trainer_callback(*, folder: str | Path = "clinic"):
-    """Return `watch` as a callback of Hugging Face: Trainer(…, callbacks=[…]).
+    """Return a callback that does the same as `watch` for Hugging Face's Trainer(…, callbacks=[…]).
 
-    At the first step that is not finite it prints the report, drops that step's gradients, so that
-    the model keeps its finite weights, and ends the training. `callback.report` is None until then.
-    Needs transformers.
+    At the first step with a non-finite loss or gradient it prints the report, drops the gradients,
+    so that the model keeps its finite weights, and ends the training. `callback.report` is None
+    until then. Needs transformers.
     """
     from transformers import TrainerCallback
 
@@ -129,15 +151,16 @@ def trainer_callback(*, folder: str | Path = "clinic"):
 
         def on_train_begin(self, args, state, control, model=None, optimizer=None, **_):
             self.watched = Watched(model, None, folder).__enter__()
-            self.watched.warn_of_decay(optimizer)
+            _warn_of_decay(model, optimizer)
 
         def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-            self.report = self.watched.check()
-            if self.report is not None:
+            try:
+                self.watched.check()
+            except NonFinite as stopped:
+                self.report = stopped.report
                 print(self.report)
                 self.watched.model.zero_grad(set_to_none=True)
                 control.should_training_stop = True
-            return control
 
         def on_train_end(self, args, state, control, **_):
             self.watched.__exit__()
@@ -145,98 +168,90 @@ def trainer_callback(*, folder: str | Path = "clinic"):
     return ClinicCallback()
 
 
+def _warn_of_decay(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Warn if weight decay acts on A_log, D, norms or biases."""
+    groups = [group for group in optimizer.param_groups if group.get("weight_decay")]
+    amounts = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
+    decayed = [
+        (name, amounts[id(weight)])
+        for name, weight in model.named_parameters()
+        if id(weight) in amounts
+        and (
+            weight.dim() < 2
+            or "A_log" in name
+            or name.endswith("bias")
+            or getattr(weight, "_no_weight_decay", False)
+        )
+    ]
+    if decayed:
+        name, amount = decayed[0]
+        warnings.warn(
+            f"weight decay ({amount:g}) acts on {plural(len(decayed), 'parameter')} among A_log, "
+            f"D, norms and biases (the first is {name}) and pulls A, step sizes and scales "
+            f"towards 0; instead: {UNDECAYED_GROUPS}",
+            stacklevel=3,
+        )
+
+
 @dataclass
 class Batch:
-    """The last batch, kept so that it can be run again and its step described.
+    """The last batch: its measurements, and a function that runs it again.
 
-    args, kwargs: of the model's call. random_state: torch's before it. autocast: returns the
-    context in which the model was called. loss: None if it is not known. output_gradient: the
-    gradient of the model's output. outputs: layer → L2 norm and number of values. gradients: layer
-    → L2 norm.
+    run(): calls the model again, with the same random state and autocast. loss: None if unknown.
+    output_gradient: the gradient of the model's output, 0 until the backward pass. rms, grad_rms:
+    map the depth of each layer to the RMS of its output, and of the output's gradient.
     """
 
-    args: tuple = ()
-    kwargs: dict = field(default_factory=dict)
-    random_state: Tensor | None = None
-    autocast: Callable[[], AbstractContextManager] = nullcontext
+    run: Callable[[], object] = lambda: None
     loss: Tensor | None = None
-    output_gradient: Tensor | None = None
-    outputs: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
-    gradients: dict[int, Tensor] = field(default_factory=dict)
-
-    @property
-    def known_loss(self) -> float:
-        """Return the loss as a number, 0 if it is not known."""
-        return 0.0 if self.loss is None else float(self.loss)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One of the last steps, which the watch keeps.
-
-    number, loss (NaN if unknown), L2 norm of all gradients; outputs and gradients as in Batch.
-    """
-
-    number: int
-    loss: float
-    grad_norm: float
-    outputs: dict[int, tuple[Tensor, int]]
-    gradients: dict[int, Tensor]
+    output_gradient: Tensor | float = 0.0
+    rms: dict[int, Tensor] = field(default_factory=dict)
+    grad_rms: dict[int, Tensor] = field(default_factory=dict)
 
 
 class Watched:
     """A model that is watched while it trains (see `watch`).
 
-    report: the last one, None while all steps are finite. findings: faults of the optimizer's
-    groups. Without an optimizer call `check` by hand.
+    report: the report of the last failure, None if there was none. step: the number of steps that
+    were made. optimizer: None = the caller calls `check` before each step.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
-        folder: str | Path,
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, folder: str | Path
     ):
-        self.model, self.optimizer = model, optimizer
+        self.model = model
+        self.optimizer = optimizer
         self.folder = writable_folder(folder, "the report")
-        self.layers = layers_of(model)
-        self.ring: deque[Step] = deque(maxlen=KEPT_STEPS)
         self.report: Report | None = None
-        self.findings = Symptoms([])
         self.step = 0
+        self._history: deque[dict] = deque(maxlen=KEPT_STEPS)
+        self._layers = layers_of(model)
         self._hooks: list = []
-        self._buffers: dict[str, Tensor] = {}
         self._batch = Batch()
-        self._is_first_batch = True  # of a step that may accumulate gradients
-        self._running_again = False
+        self._buffers: dict[str, Tensor] = {}  # after the last finite step
 
     def __enter__(self) -> Watched:
         self._hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
-        for i, (_, layer) in enumerate(self.layers):
-            self._hooks.append(layer.register_forward_hook(partial(self._on_layer, i)))
+        for depth, layer in enumerate(self._layers, 1):
+            self._hooks.append(layer.register_forward_hook(partial(self._on_layer, depth)))
         self._hooks.append(self.model.register_forward_hook(self._end))
+        self._buffers = deepcopy(dict(self.model.named_buffers()))
         if self.optimizer is not None:
             self._hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
-            self.warn_of_decay(self.optimizer)
+            _warn_of_decay(self.model, self.optimizer)
         return self
 
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._hooks.clear()
-        self._batch = Batch()
-        self._buffers = {}
-
-    def warn_of_decay(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Warn if weight decay acts on parameters that it should leave alone; see `findings`."""
-        self.findings = Symptoms([] if optimizer is None else decay_symptoms(self.model, optimizer))
-        for symptom in self.findings:
-            warnings.warn(f"{symptom.message}; instead: {symptom.advice}", stacklevel=3)
+        self._hooks = []
+        self._batch = Batch()  # holds the last inputs
 
     def loss(self, value: Tensor) -> Tensor:
-        """Note the loss and return it; only needed if the model does not return it as `.loss`.
+        """Return the loss after recording it, so that a non-finite loss is noticed and reported.
 
-        Raises ValueError unless it is a tensor of one number.
+        Not needed if the model returns its loss as `.loss`. Raises ValueError unless the loss is a
+        tensor of one number.
         """
         check_loss(value)
         self._batch.loss = value.detach()
@@ -245,234 +260,170 @@ class Watched:
     # ------------------------------------------------------------------------------------ the hooks
 
     def _begin(self, _model: nn.Module, args: tuple, kwargs: dict) -> None:
-        if not torch.is_grad_enabled() or self._running_again:
+        if not torch.is_grad_enabled():
             return
         device = next((weight.device.type for weight in self.model.parameters()), "cpu")
-        autocast = partial(
-            torch.autocast,
-            device,
-            enabled=torch.is_autocast_enabled(device),
-            dtype=torch.get_autocast_dtype(device),
-        )
-        self._batch = Batch(args, kwargs, torch.get_rng_state(), autocast)
-        if self._is_first_batch:  # copy all buffers, since torch's BN changes them unnoticed
-            self._buffers = {
-                name: value.detach().clone() for name, value in self.model.named_buffers()
-            }
-            self._is_first_batch = False
+        dtype = torch.get_autocast_dtype(device)
+        is_autocast = torch.is_autocast_enabled(device)
+        random_state = torch.get_rng_state()
 
-    def _on_layer(self, i: int, _layer: nn.Module, _args: tuple, output: object) -> None:
+        def run() -> object:
+            torch.set_rng_state(random_state)
+            with torch.autocast(device, dtype, enabled=is_autocast), run_eagerly():
+                return self.model(*args, **kwargs)
+
+        self._batch = Batch(run)
+
+    def _on_layer(self, depth: int, _layer: nn.Module, _args: tuple, output: object) -> None:
         value = first_tensor(output)
-        # a value without gradient is that of a frozen layer, or of an evaluation in between
-        if self._running_again or value is None or not value.requires_grad:
-            return
         batch = self._batch
-        batch.outputs[i] = vector_norm(value.detach()), value.numel()
-        if value.is_leaf:  # a weight that the layer returns would keep the hook
+        # without a gradient, the layer is frozen or this is an evaluation
+        if value is None or not value.requires_grad:
             return
+        root = math.sqrt(max(value.numel(), 1))
+        batch.rms[depth] = torch.linalg.vector_norm(value.detach().float()) / root
 
         def keep_gradient(grad: Tensor | None) -> None:
             if grad is not None:
-                batch.gradients[i] = vector_norm(grad)
+                batch.grad_rms[depth] = torch.linalg.vector_norm(grad.float()) / root
 
-        value.register_hook(keep_gradient)
+        if not value.is_leaf:  # a hook on a weight, which the layer may return, would not go away
+            value.register_hook(keep_gradient)
 
     def _end(self, _model: nn.Module, _args: tuple, output: object) -> None:
-        if self._running_again or not torch.is_grad_enabled():
-            return
-        loss, batch = getattr(output, "loss", None), self._batch
-        if isinstance(loss, Tensor):
-            batch.loss = loss.detach().mean()  # DataParallel returns one number a device
-            return
-        value = _first_with_gradient(output)
-        if value is not None and not value.is_leaf:
-            value.register_hook(lambda grad: setattr(batch, "output_gradient", grad))
+        loss = getattr(output, "loss", None)
+        if isinstance(loss, Tensor) and loss.requires_grad:
+            self._batch.loss = loss.detach().mean()  # DataParallel returns one loss per device
+        value = first_tensor(output, floating=True)
+        if value is not None and value.requires_grad:
+            value.register_hook(partial(setattr, self._batch, "output_gradient"))
 
     def _before_step(self, _optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        """Check the gradients; if a closure is yet to compute them, replace it by one that checks
-        them afterwards.
+        """Check the gradients, or return arguments of `step` with a closure that checks them.
+
+        args[0] is the optimizer.
         """
-        if callable(kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._checking(kwargs["closure"])}
-        if len(args) > 1 and callable(args[1]):  # args[0] is the optimizer
-            return (args[0], self._checking(args[1]), *args[2:]), kwargs
-        self._check_or_raise()
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if callable(closure):
+            return args[:1], {"closure": partial(self._call_and_check, closure, self.step)}
+        # GradScaler calls a fused optimizer, which makes no step, even if it has found infinities
+        if not getattr(self.optimizer, "found_inf", False):
+            self.check()
         return None
 
-    def _checking(self, closure: Callable) -> Callable:
-        """Return the closure with a check after each call; its calls in one step count as one."""
-        step = self.step
+    def _call_and_check(self, closure: Callable, step: int) -> object:
+        """Call the closure, then check the gradients; several calls in one step count once."""
+        value = closure()
+        if self._batch.loss is None and isinstance(value, Tensor) and value.numel() == 1:
+            self._batch.loss = value.detach()
+        self.step = step
+        self.check()
+        return value
 
-        def checked() -> object:
-            value = closure()
-            if self._batch.loss is None and isinstance(value, Tensor) and value.numel() == 1:
-                self._batch.loss = value.detach()
-            self.step = step
-            self._check_or_raise()
-            return value
+    # ---------------------------------------------------------------------------- check of a step
 
-        return checked
+    def check(self) -> None:
+        """Raise NonFinite if the loss or a gradient of this step is not finite.
 
-    def _check_or_raise(self) -> None:
-        # a fused optimizer is called, but makes no step, if its GradScaler has found infinities
-        skipped = getattr(self.optimizer, "found_inf", None)
-        if skipped is not None and float(skipped):
-            return
-        report = self.check()
-        if report is not None:
-            raise NonFinite(report)
-
-    # ---------------------------------------------------------------------------------- the numbers
-
-    def check(self) -> Report | None:
-        """Return the report of this step, None if it is finite.
-
-        Call it between backward and the optimizer's step, unless an optimizer was given.
+        To be called between backward and the optimizer's step; with an optimizer this is automatic.
         """
         self.step += 1
-        self._is_first_batch = True
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
         # in float64 no square of a float32 overflows
-        norms = [vector_norm(grad, torch.float64) for grad in grads]
-        loss = torch.tensor(math.nan) if self._batch.loss is None else self._batch.loss
-        device = norms[0].device if norms else None
-        numbers = [number.reshape(()).to(device, torch.float64) for number in [*norms, loss]]
-        *norms, loss = torch.stack(numbers).tolist()  # waits for the device once
-        grad_norm = math.hypot(*norms)
-        outputs, gradients = self._batch.outputs, self._batch.gradients
-        self.ring.append(Step(self.step, loss, grad_norm, outputs, gradients))
-        if math.isfinite(grad_norm) and (self._batch.loss is None or math.isfinite(loss)):
-            return None
+        norms = [torch.linalg.vector_norm(grad, dtype=torch.float64) for grad in grads]
+        norms = [norm.to(norms[0].device) for norm in norms]
+        grad_norm = math.hypot(*torch.stack(norms).tolist()) if norms else 0.0
+        batch = self._batch
+        loss = math.nan if batch.loss is None else float(batch.loss)
+        numbers = {"step": self.step, "loss": loss, "grad_norm": grad_norm}
+        self._history.append({**numbers, "rms": batch.rms, "grad_rms": batch.grad_rms})
+        if math.isfinite(grad_norm) and (batch.loss is None or math.isfinite(loss)):
+            # copied at each step, because each forward pass in train mode changes a BN's buffers
+            self._buffers = deepcopy(dict(self.model.named_buffers()))
+            return
         self.report = self._write_report()
         self.step -= 1  # this step is not made
-        return self.report
+        raise NonFinite(self.report)
 
     @property
     def steps(self) -> pd.DataFrame:
-        """Return step, loss (NaN if unknown) and grad_norm of the steps in the ring."""
-        rows = [(step.number, step.loss, step.grad_norm) for step in self.ring]
-        return pd.DataFrame(rows, columns=["step", "loss", "grad_norm"])
+        """Return one row per step, for the last steps: step, loss (NaN if unknown), grad_norm."""
+        return pd.DataFrame(list(self._history), columns=["step", "loss", "grad_norm"])
 
     @property
-    def by_layer(self) -> pd.DataFrame:
-        """Return step, depth (from 1), layer, rms and grad_rms of the steps in the ring."""
-        rows = []
-        for step in self.ring:
-            for i, (norm, count) in step.outputs.items():
-                grad_norm = float(step.gradients.get(i, math.nan))
-                rms, grad_rms = float(norm) / math.sqrt(count), grad_norm / math.sqrt(count)
-                rows.append((step.number, i + 1, self.layers[i][0], rms, grad_rms))
-        return pd.DataFrame(rows, columns=["step", "depth", "layer", "rms", "grad_rms"])
+    def layers(self) -> pd.DataFrame:
+        """Return one row per layer of the last steps: step, depth (from 1), rms, grad_rms."""
+        rows = [
+            (step["step"], depth, float(value), float(step["grad_rms"].get(depth, math.nan)))
+            for step in self._history
+            for depth, value in step["rms"].items()
+        ]
+        return pd.DataFrame(rows, columns=["step", "depth", "rms", "grad_rms"])
 
     # ----------------------------------------------------------------------------------- the report
 
     @torch.no_grad()
     def _write_report(self) -> Report:
-        self._restore_buffers()
-        lost = [name for name, w in self.model.named_parameters() if not w.isfinite().all()]
-        recorder, reason, checkpoint = PassRecorder(), "", None
-        if lost:
-            first = NonFiniteValue(lost[0])
-        else:
-            recorder, reason = self._run_again()
-            first = recorder.first or recorder.first_gradient
-            checkpoint = self._save_weights()
-        with self._batch.autocast():
-            float16 = not is_in_bfloat16(self.model)
-        lost_rows = [{"weight": name, "shape": (), "nonfinite": 1.0} for name in lost]
-        record = PassRecord(
-            table=pd.DataFrame(recorder.rows if first else [], columns=COLUMNS),
-            weights=pd.DataFrame(lost_rows, columns=WEIGHT_COLUMNS),
-            first=recorder.first,
-            first_gradient=recorder.first_gradient,
-            loss=0.0 if lost or reason else self._batch.known_loss,
-            skipped=[reason] if reason else [],
-            norm_sites=sites_for_norms(self.model),
-            largest=recorder.largest,
-            float16=float16,
-        )
-        return Report(
-            step=self.step,
-            first=first,
-            backward=first is not None and first is recorder.first_gradient,
-            steps=self.steps,
-            layers=self.by_layer,
-            findings=find_symptoms(record),
-            checkpoint=checkpoint,
-            picture=self._draw(first),
-        )
-
-    def _restore_buffers(self) -> None:
         for name, value in self.model.named_buffers():
             if name in self._buffers and self._buffers[name].shape == value.shape:
                 value.copy_(self._buffers[name])
+        first, findings = self._run_again()
+        path = self.folder / f"step-{self.step:06d}.png"
+        title = f"{type(self.model).__name__}: step {self.step} is not finite"
+        where = "" if first is None else f"first: {place_text('', 0, first.where)}"
+        figure = clinic_figures.fig_failure(self.steps, self.layers, title, where)
+        write_bytes(path, figure._repr_png_())
+        return Report(
+            step=self.step,
+            first=first,
+            steps=self.steps,
+            layers=self.layers,
+            findings=findings,
+            checkpoint=self._save_weights(),
+            picture=path,
+        )
 
-    def _save_weights(self) -> Path:
-        """Write the model's state; tied weights under each of their names, so that it loads."""
+    def _save_weights(self) -> Path | None:
+        """Write the model's state and return the file; return None if a weight is not finite."""
+        if not all(weight.isfinite().all() for weight in self.model.parameters()):
+            return None
         path = self.folder / f"step-{self.step:06d}.safetensors"
         state = {
             name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, value in self.model.state_dict().items()
-            if isinstance(value, Tensor)  # a module may keep other things in its state
+            if isinstance(value, Tensor)  # a state dict may hold other objects as well
         }
         write_bytes(path, safetensors_torch.save(state, metadata_of(self.model)))
         return path
 
-    def _draw(self, first: NonFiniteValue | None) -> Path:
-        path = self.folder / f"step-{self.step:06d}.png"
-        title = f"{type(self.model).__name__}: step {self.step} is not finite"
-        caption = "no site is not finite when the batch runs again"
-        if first is not None:
-            caption = f"first: {place_text('', 0, first.where)}"
-        figure = clinic_figures.fig_failure(self.steps, self.by_layer, title, caption)
-        write_bytes(path, figure._repr_png_())
-        return path
+    def _run_again(self) -> tuple[NonFiniteValue | None, Symptoms]:
+        """Run the last batch again, and return the first non-finite value and the findings.
 
-    def _run_again(self) -> tuple[PassRecorder, str]:
-        """Run the last batch again and return its record, and why the failure did not recur or "".
-
-        Weights, autocast and dropout masks are those of the first time (on a GPU dropout draws new
-        masks). Errors of the model's code are caught, so that the weights are still saved.
-        """
-        recorder = PassRecorder(places_of(self.model), own_sites=True)
-        self._running_again = True
-        try:
-            with (
-                preserve_random_state(),
-                preserve_state(self.model),
-                recorder.recording(self.model),
-                torch.enable_grad(),
-            ):
-                self._forward_and_backward(recorder)
-        except Exception as error:
-            reason = f"the batch runs no second time, {type(error).__name__}: {error}"
-            return PassRecorder(), f"where it began: {reason}"
-        finally:
-            self._running_again = False
-        failed = recorder.first or recorder.first_gradient
-        is_finite = not failed and math.isfinite(self._batch.known_loss)
-        return recorder, FINITE_AGAIN if is_finite else ""
-
-    def _forward_and_backward(self, recorder: PassRecorder) -> None:
-        """Run the last batch, backward from the gradient that the output had.
-
-        If the loss itself is not finite, its gradient says nothing.
+        Weights, autocast and, on the CPU, dropout masks are the same as in the first run. Errors of
+        the model's code are caught, so that the weights are still saved.
         """
         batch = self._batch
-        torch.set_rng_state(batch.random_state)
-        with batch.autocast(), run_eagerly():
-            output = self.model(*batch.args, **batch.kwargs)
-        recorder.end_forward(batch.known_loss)
-        if recorder.first is not None or not math.isfinite(batch.known_loss):
-            return
-        loss = getattr(output, "loss", None)
-        value = loss if isinstance(loss, Tensor) else _first_with_gradient(output)
-        if value is None or (batch.output_gradient is None and value.numel() != 1):
-            return
-        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        torch.autograd.grad(value, weights, grad_outputs=batch.output_gradient, allow_unused=True)
+        number = 0.0 if batch.loss is None else float(batch.loss)
 
+        def forward() -> tuple[Tensor, str]:
+            output = batch.run()
+            loss = getattr(output, "loss", None)
+            if isinstance(loss, Tensor):
+                return loss.mean(), "the model's own loss"
+            # the derivative of this sum is the gradient that the output had
+            value = first_tensor(output, floating=True)
+            return (value * batch.output_gradient).sum(), "the gradient of the model's output"
 
-def _first_with_gradient(output: object) -> Tensor | None:
-    return next((tensor for tensor in tensors_in(output) if tensor.requires_grad), None)
+        try:
+            diagnosis = examine(self.model, forward, known_loss=number)
+        except Exception as error:
+            reason = f"because the batch cannot be run again ({type(error).__name__}: {error})"
+            return None, Symptoms([], [f"the first non-finite value, {reason}"])
+        finally:
+            self._batch = batch  # the hooks have replaced it by the second run
+        first = diagnosis.first or diagnosis.first_gradient
+        findings = diagnosis.findings
+        if first is None and math.isfinite(number):
+            findings = Symptoms(findings, [*findings.skipped, FINITE_AGAIN])
+        return first, findings

@@ -58,7 +58,7 @@ LENGTHS = {
     "a list": ([1, 2], "lengths must be a tensor of 2 whole numbers, got a list"),
     "flags": (
         torch.ones(B, dtype=torch.bool),
-        "lengths must be 2 whole numbers, one a row, got torch.bool",
+        "lengths must be 2 whole numbers, one per row, got torch.bool",
     ),
     "too long": (
         torch.tensor([1, L + 1]),
@@ -357,7 +357,7 @@ def model_cases():
     yield (
         "too many positions",
         lambda: words(positional="learned", positions=(4,))(IDS),
-        "5 positions, learned are 4",
+        "5 positions, the table of the model 4",
     )
 
 
@@ -428,12 +428,13 @@ def task_cases():
         lambda: TaskData(*[split(words.float())] * 3, n_classes=2, vocab_size=7),
         real,
     )
-    yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
     yield (
-        "no Split",
-        lambda: data(numbers(4, L, 1)),
-        "the train split is a Tensor: a Split is needed",
+        "features as float64",
+        lambda: data(split(numbers(4, L, 1).double())),
+        "inputs of the train split are torch.float64 of shape (4, 5, 1), which is not "
+        "in_features=1: 3 axes of torch.float32 are needed",
     )
+    yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
     yield (
         "a task of nothing",
         lambda: loaded(lambda: None),

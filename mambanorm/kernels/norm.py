@@ -13,7 +13,7 @@ mixture is a kernel: torch would need about a hundred tiny operations, each of w
 launch than to run. `moments` also returns x. If the next operation uses this x, both gradients of x
 are added in one loop, which saves a pass.
 
-Readable twins compute the same for other dtypes and devices, and tests compare the two: `readable`
+Readable twins compute the same for other dtypes and devices, and tests compare the two: `reference`
 of each norm in norms/classic.py, the plain lines of `channel_moments` and `standardize` in
 norms/masked_moments.py, and `member_statistics` with `mix` in norms/normvary.py.
 

@@ -144,17 +144,16 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def step(self, ids: Tensor, cache: list[BlockCache]) -> Tensor:
-        """Read one more id a row, (B,), and return logits (B, V) of the next one, without gradient.
+        """Read the next id of each row, (B,), and return logits (B, V) of the id after it.
 
-        Updates the cache. Raises ValueError for ids of another kind and for another model's cache.
+        Without gradient; the cache is updated. Raises ValueError for ids that `forward` would not
+        take, and for the cache of another model.
         """
         self._check(ids, "(B,)")
         if not isinstance(cache, list | tuple):
             raise ValueError(f"a step needs the cache of prefill or new_cache, got {shown(cache)}")
         if len(cache) != len(self.blocks):
-            raise ValueError(
-                f"the cache is of {len(cache)} blocks, this model has {len(self.blocks)}"
-            )
+            raise ValueError(f"the cache has {len(cache)} blocks, this model {len(self.blocks)}")
         x = self.backbone["embedding"](ids)  # (B, D)
         for block, block_cache in zip(self.blocks, cache):
             x = block.step(x, block_cache)

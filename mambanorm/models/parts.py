@@ -37,8 +37,8 @@ from mambanorm.checks import (
 from mambanorm.errors import shown, unknown
 from mambanorm.norms import create_norm, known_options
 
-# `model` of SequenceClassifier and LanguageModel → the class of its blocks. Other packages add to
-# it.
+# Argument `model` of SequenceClassifier and LanguageModel → class of the blocks. Other packages may
+# add entries.
 BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock}
 
 
@@ -109,7 +109,7 @@ class Classifier(nn.Module):
     _check_images: Callable[[Tensor], None]
 
     def _make_stem(self, d_model: int, inputs: dict[str, int | None], **sizes: int) -> None:
-        """Make the stem. `inputs`: the kinds that the model can read, one of them with a size.
+        """Make the stem. `inputs`: sizes by kind of input; exactly one is not None.
 
         Raises ValueError unless exactly one is given, and for a size that is not positive.
         """
@@ -206,8 +206,11 @@ class LearnedPositions(nn.Module):
         """Return x plus the first rows (and columns) of the table."""
         given, known = tuple(x.shape[1:-1]), tuple(self.weight.shape[:-1])
         if any(n > most for n, most in zip(given, known, strict=True)):
-            here, learned = ("×".join(map(str, sizes)) for sizes in (given, known))
-            raise ValueError(f"{here} positions, learned are {learned}: make the model with more")
+            n_given, n_known = ("×".join(map(str, sizes)) for sizes in (given, known))
+            raise ValueError(
+                f"the input has {n_given} positions, the table of the model {n_known}: "
+                "make the model with more positions"
+            )
         return x + self.weight[tuple(slice(n) for n in given)].to(x.dtype)
 
 
@@ -229,7 +232,7 @@ def drop_rates(rate: float, n_layers: int) -> list[float]:
 class DropPath(nn.Module):
     """Stochastic depth: in training a branch (B, …) is zero for a fraction `rate` of the rows.
 
-    The others are multiplied by 1/(1 − rate), so that the expectation is the branch.
+    The other rows are multiplied by 1/(1 − rate), so the expected value is the branch.
     """
 
     def __init__(self, rate: float = 0.0):

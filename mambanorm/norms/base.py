@@ -25,7 +25,7 @@ from mambanorm.errors import shown
 from mambanorm.kernels.backends import fused_on_cpu
 from mambanorm.norms.masked_moments import blank_padding, standardize
 
-# x, μ (None if it is not subtracted) and σ².
+# (x, μ or None if no mean is subtracted, σ²)
 Statistics = tuple[Tensor, Tensor | None, Tensor]
 
 
@@ -59,7 +59,7 @@ class Norm(nn.Module):
         )
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """Return N(x) for arguments that are checked."""
+        """Return N(x). The arguments are checked already."""
         raise NotImplementedError
 
     def check(self, x: Tensor, lengths: Tensor | None) -> None:
@@ -80,7 +80,7 @@ class Norm(nn.Module):
         check_lengths(lengths, x)
         gamma, beta = self.scale_and_shift()
         check_shapes(type(self).__name__, ("γ", "β"), (gamma, beta), ((self.d,), (self.d,)))
-        member = gamma  # all parameters and buffers share a device and dtype: one is enough
+        member = gamma  # one is enough: all parameters and buffers share a device and dtype
         if member is None and (self._parameters or self._buffers or self._modules):
             member = next(chain(self.parameters(), self.buffers()), None)
         if member is not None:
@@ -91,7 +91,7 @@ class Norm(nn.Module):
         return self.weight, self.bias
 
     def scaled(self, y: Tensor) -> Tensor:
-        """Return γ·y + β, without the part that the norm does not have."""
+        """Return γ·y + β; γ or β is left out if the norm has none."""
         if self.weight is not None:
             y = y * self.weight
         return y if self.bias is None else y + self.bias
@@ -121,9 +121,9 @@ class TokenNorm(Norm):
             from mambanorm.kernels.norm import token_norm  # importing Numba takes a moment
 
             return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups)
-        return self.readable(x)
+        return self.reference(x)
 
-    def readable(self, x: Tensor) -> Tensor:
+    def reference(self, x: Tensor) -> Tensor:
         """Return N(x) in plain torch."""
         raise NotImplementedError
 
@@ -139,7 +139,7 @@ class SequenceNorm(Norm):
         return standardize(x, mean, var, self.eps, *self.scale_and_shift())
 
     def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
-        """Return x as the moments return it, μ and σ², both broadcastable to (B, 1, D)."""
+        """Return x as `channel_moments` returned it, μ and σ²; the two broadcast to (B, 1, D)."""
         raise NotImplementedError
 
 

@@ -20,7 +20,7 @@ from mambanorm.checks import REAL
 
 ROWS, POSITIONS, CHANNELS = 3, 6, 8
 LENGTHS = torch.tensor([POSITIONS, POSITIONS - 2, POSITIONS - 3])
-# A value is changed by these. One direction is not enough: a maximum ignores smaller values.
+# Added to a value. One direction is not enough: a maximum ignores a smaller value.
 SHIFTS = (-3.0, 4.0)
 # Outputs are of order 1. A difference above this counts as a change.
 CHANGED = 1e-9
@@ -40,7 +40,7 @@ class Behaviour:
     looks_ahead: (later position, earlier position that depends on it), or None.
     padding: (row, valid position that changed) when only padding was changed, or None.
     random: two passes of one input differ.
-    hidden: it keeps something from batch to batch that is not in its state dict.
+    hidden: it keeps state between batches that is not in its state dict.
     gradient: `gradient_error` without and with lengths.
     dtypes: "float32 for float16" if an output has another dtype than its input.
     """
@@ -239,7 +239,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def contradiction(behaviour: Behaviour, axes: Sequence[str], causal: bool) -> str:
-    """Return the first point in which a norm is not what it declares, or ""."""
+    """Return the first contradiction between behaviour and declaration as text, or ""."""
     if causal and behaviour.looks_ahead:
         late, early = behaviour.looks_ahead
         return (

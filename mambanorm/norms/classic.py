@@ -120,8 +120,8 @@ def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
 class InstanceNorm(SequenceNorm):
     """Instance norm: each channel of each row over L.
 
-    It has no running statistics, so train and eval are the same. To see which half an effect comes
-    from, `centre=False` does not subtract μ and `scale=False` does not divide by σ.
+    It has no running statistics, so train and eval are the same. `centre=False` does not subtract μ
+    and `scale=False` does not divide by σ, to tell the effects of the two apart.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class LayerNorm(TokenNorm):
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine)
 
-    def readable(self, x: Tensor) -> Tensor:
+    def reference(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, (self.d,), self.weight, self.bias, self.eps)
 
 
@@ -185,7 +185,7 @@ class RMSNorm(TokenNorm):
         check_flag("bias", bias)
         super().__init__(d, eps=eps, affine=affine, bias=bias)
 
-    def readable(self, x: Tensor) -> Tensor:
+    def reference(self, x: Tensor) -> Tensor:
         if self.weight is not None:
             x = x.to(self.weight.dtype)  # under autocast mixed dtypes are slow on CUDA
         y = F.rms_norm(x, (self.d,), self.weight, self.eps)
@@ -277,7 +277,7 @@ class GroupNormToken(TokenNorm):
         super().__init__(d, eps=eps, affine=affine)
         self.groups = groups
 
-    def readable(self, x: Tensor) -> Tensor:
-        # F.group_norm computes x·s + (β − μ·s), which loses digits with few channels a group
+    def reference(self, x: Tensor) -> Tensor:
+        # F.group_norm computes x·s + (β − μ·s), which loses digits with few channels per group
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
         return self.scaled(y.flatten(-2))

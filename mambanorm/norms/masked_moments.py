@@ -7,8 +7,8 @@ the same two numbers of each row and channel:
     v  (B, 1, D)  centred second moment over the valid positions, biased   (Eq. 10, right)
 
 Pooling follows the law of total variance: var = mean(v) + mean((m − mean(m))²). Variances are
-computed from centred values, so a mean far above the spread costs no digits. (E[x²] − μ² in float32
-is wrong by 100 % at mean 3,000.)
+computed from centred values, so a mean far above the spread loses no precision. (In float32,
+E[x²] − μ² is wrong by 100 % at mean 3,000.)
 """
 
 from typing import NamedTuple

@@ -7,7 +7,7 @@ The statistics of all members are pooled from one set of per-channel moments. No
 x itself.
 
 What the paper leaves open, and what is done here:
-- Eq. 13 writes one w_i. The means and the variances each get a softmax of their own.
+- Eq. 13 writes one w_i. The means and the variances have separate softmaxes.
 - Eq. 8 and 11 leave out the variance of the means (I2). `statistics="total"`, the default, adds it
   by the law of total variance; `"literal"` computes what is printed.
 - z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval the BN member uses its running statistics.
@@ -63,7 +63,7 @@ class StatisticsMixture(SequenceNorm):
         self.running_var = nn.Buffer(torch.ones(d))
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """Return the weights of the means and of the variances, one a member (Eq. 13)."""
+        """Return the weights of the means and of the variances, one per member (Eq. 13)."""
         dtype = torch.promote_types(self.mean_logits.dtype, torch.float32)  # as the statistics
         return self.mean_logits.softmax(0, dtype), self.var_logits.softmax(0, dtype)
 

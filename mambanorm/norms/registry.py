@@ -43,7 +43,7 @@ class NormEntry:
     learnable: str
     # When to choose it, in a few words.
     use: str = ""
-    # In what it differs from its declaration, if it was registered with check=False.
+    # How it contradicts its declaration, if it was registered with check=False; else "".
     doubt: str = ""
 
     @property
@@ -74,7 +74,7 @@ def load_plugins() -> None:
             plugin.load()
 
 
-# Called before a name is refused as unknown: they import modules that may register it.
+# Functions that import modules which may register norms; called before a name is refused.
 LATE_REGISTRATION: list[Callable[[], object]] = [load_plugins]
 
 
@@ -126,7 +126,7 @@ def register_norm(
 
 
 def _doubt(entry: NormEntry) -> str:
-    """Measure a norm. Return in what it differs from its declaration, or ""."""
+    """Measure a norm. Return how it contradicts its declaration, or ""."""
     try:
         behaviour = measure(lambda: _make(entry, CHANNELS))
     except Exception as error:  # a norm of yours may raise anything

@@ -8,7 +8,7 @@ from mambanorm.checks import check_real, check_shapes, check_together
 def check_gated(y: Tensor, z: Tensor) -> None:
     """Raise ValueError unless y and z are real tensors of one shape on one device."""
     check_real("y", y)
-    if not isinstance(z, Tensor):  # torch.compile cannot put varying sizes into a text
+    if not isinstance(z, Tensor):  # torch.compile cannot format symbolic sizes
         check_real("z", z, str(tuple(y.shape)))
     check_real("z", z)
     if z.shape != y.shape or z.device != y.device:

@@ -1,4 +1,4 @@
-"""The two operations of a block with a SiLU: `conv_silu`, SiLU(Conv(u)); `gated`, y·SiLU(z)."""
+"""Two operations of a block that contain a SiLU: `conv_silu`, SiLU(Conv(u)); `gated`, y·SiLU(z)."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,7 +49,7 @@ def causal_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def centred_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a depthwise convolution of images (B, H, W, E), which are zero outside."""
+    """Return a zero-padded depthwise convolution of images (B, H, W, E)."""
     padding, channels = weight.shape[-1] // 2, len(weight)
     y = F.conv2d(u.permute(0, 3, 1, 2), weight, bias, padding=padding, groups=channels)
     return y.permute(0, 2, 3, 1)

@@ -132,7 +132,7 @@ def _continues(state: Tensor | None, length: int) -> bool:
 def _may_grow(delta: Tensor, A: Tensor, delta_bias: Tensor | None, delta_softplus: bool) -> bool:
     """Return True if a state could grow, exp(Δ·A) > 1, or become NaN: the CPU loops need decay.
 
-    Compiled code cannot branch on numbers: there such a scan raises RuntimeError when it runs.
+    Compiled code cannot branch on values: there, such a scan raises RuntimeError when it runs.
     """
     if torch.compiler.is_compiling() and (delta_softplus or delta_bias is None):
         decays = (A <= 0).all()

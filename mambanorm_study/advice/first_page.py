@@ -313,7 +313,7 @@ def findings_page() -> str:
     from PIL import Image
 
     from mambanorm_study.claims.pages import basis
-    from mambanorm_study.report.page import figures, markdown, page, template
+    from mambanorm_study.report.page import enlarge_on_click, markdown, page, template
     from mambanorm_study.report.verdict_page import verdict_html
 
     judged = verdicts(recorded(STUDY_SCALE), CLAIMS, scale=STUDY_SCALE)
@@ -328,7 +328,9 @@ def findings_page() -> str:
         picture=f'<img alt="The claims, their words and intervals" src="{picture}">',
         claims=verdict_html(judged, caption=basis(judged, "recorded"), pictures=False),
     )
-    return page("Normalization in Mamba: what was found", figures(body), template("index.css"))
+    return page(
+        "Normalization in Mamba: what was found", enlarge_on_click(body), template("index.css")
+    )
 
 
 def _bullets(sentences: Iterable[str]) -> str:

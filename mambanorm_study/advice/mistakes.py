@@ -13,13 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mambanorm_study.advice.experiments import REACHED
-from mambanorm_study.answers.phrases import (
-    Difference,
-    difference_text,
-    judged_difference,
-    mean_difference,
-    numbered_list,
-)
+from mambanorm_study.answers.phrases import difference_text, mean_difference, numbered_list
 from mambanorm_study.tables.run_tables import interval_says, seeds_text
 
 Measured = Mapping[str, pd.DataFrame]
@@ -147,7 +141,7 @@ def mistake_table(measured: Measured) -> pd.DataFrame:
 
 def paired_gap(
     frame: pd.DataFrame, column: str, a: str, b: str, value: str = "accuracy"
-) -> Difference:
+) -> pd.Series:
     """Return the mean difference over the seeds, with its 95 % t-interval: `value` in the rows
     where `column` is a, minus `value` where it is b.
     """
@@ -155,7 +149,7 @@ def paired_gap(
     return mean_difference(by_seed[a] - by_seed[b])
 
 
-def batch_gaps(frame: pd.DataFrame) -> dict[int, Difference]:
+def batch_gaps(frame: pd.DataFrame) -> dict[int, pd.Series]:
     """Return batch size → accuracy with BN minus accuracy with GN. frame: the experiment
     `batch_size` or `dense`.
     """
@@ -180,7 +174,10 @@ def in_words(mistakes: pd.DataFrame, measured: Measured) -> str:
         for row in mistakes.itertuples()
     ]
     gaps = batch_gaps(measured["batch_size"])
-    ends = [judged_difference(gaps[n], f" at batch {n}, ") for n in (min(gaps), max(gaps))]
+    ends = [
+        f"{difference_text(gaps[n])} at batch {n}, {interval_says(gaps[n].low, gaps[n].high)}"
+        for n in (min(gaps), max(gaps))
+    ]
     return "\n".join([*lines, f"- **BN − GN in a small CNN**: {'; '.join(ends)}."])
 
 

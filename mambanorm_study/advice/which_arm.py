@@ -102,7 +102,7 @@ def ranking(
             f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: "
             "see mambanorm_study.needed"
         )
-    tuning = evidence.on_tuning_seeds().of_arms(tuned, task)
+    tuning = Evidence(evidence, tuning=True).of_arms(tuned, task)
     column, smallest = compared_on(task)
     score, validation = runs.columns[column], tuning.columns["validation"].mean(axis=1)
     order = np.argsort(-validation, kind="stable")
@@ -163,17 +163,12 @@ def against_chosen(table: pd.DataFrame, task: str) -> pd.DataFrame:
 
 # ------------------------------------------------------------------------------------- two arms
 
-# Replaces the word of a comparison on a card of the clinic that has one learning rate and too few
-# seeds for a word.
-SKETCH = "sketch"
-
 # Word of a comparison → its sentence about two arms.
 SENTENCES = {
     "better": "{} is better than {}",
     "worse": "{} is worse than {}",
     "about the same": "{} and {} are about the same",
     rule.CANNOT_TELL: "we cannot tell whether {} or {} is better",
-    SKETCH: "{} − {}",
 }
 
 NOT_FRESH = "not fresh: a learning rate was chosen on these seeds"
@@ -268,17 +263,12 @@ def answer(
     """Return a row of `compare` from the runs of a frame, without training."""
     arm, against = check_pair(arm, against, task)
     row = compare_arms(arm, against, Evidence(frame, scale), task)
-    return row_of_answer(row, arm, against, scale)
-
-
-def row_of_answer(row: Row, arm: str, against: str, scale: str) -> dict[str, object]:
-    """Return a comparison of two arms as a row of `compare`."""
     failed = row.failed or {arm: (0, 0), against: (0, 0)}
     brief = _brief(row, arm, against)
     notes = [] if row.fresh else [NOT_FRESH]
     shared = shared_rows(row.task, scale) if row.n else ""
     if shared:
-        notes.append(f"the seeds share {shared}: the interval is valid for it only")
+        notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return dict(
         task=row.task,
         said="; ".join([brief, *notes]),

@@ -2,12 +2,11 @@
 
 from mambanorm_study.answers.autonorm import (
     is_choice_better as is_choice_better,
-    robustness_summary as robustness_summary,
     teacher_effect as teacher_effect,
 )
 from mambanorm_study.answers.fresh_runs import replicated as replicated
 from mambanorm_study.answers.inside import (
-    guesses_on_growth as guesses_on_growth,
+    growth_factors as growth_factors,
     how_spectra_moved as how_spectra_moved,
     how_they_ended as how_they_ended,
     run_end as run_end,
@@ -16,7 +15,6 @@ from mambanorm_study.answers.inside import (
 )
 from mambanorm_study.answers.one_norm import (
     before_or_after as before_or_after,
-    difference as difference,
     type_of_norm as type_of_norm,
 )
 from mambanorm_study.answers.two_norms import (
@@ -30,7 +28,6 @@ from mambanorm_study.answers.verdicts import (
     card_in_short as card_in_short,
     float16_headroom as float16_headroom,
     guesses_on_card as guesses_on_card,
-    model_norms as model_norms,
     what_a_site_brings as what_a_site_brings,
     what_holds as what_holds,
 )

@@ -1,4 +1,4 @@
-"""Notebook 10: is a learned choice of norm better than LN alone, and is it more robust?"""
+"""Notebook 10: is a learned choice between norms better than LN alone, and is it more robust?"""
 
 from collections.abc import Collection, Mapping
 
@@ -11,71 +11,54 @@ from mambanorm_study.answers.phrases import (
     judged_difference,
     mean_difference,
 )
-from mambanorm_study.tables.intervals import t_interval
-
-SHOWS = "95 % t-intervals, not corrected for several comparisons, one learning rate for all"
 
 
 def rmse_text(differences: pd.Series) -> str:
-    """Return a difference of RMSE over seeds: "RMSE +0.48 [−0.67, 1.63]"."""
-    low, high = t_interval(differences)
+    """Return a mean of RMSE differences, one per seed: "RMSE +0.48 [−0.67, 1.63]"."""
+    mean, low, high = mean_difference(differences)
     interval = f"[{low:.2f}, {high:.2f}]" if len(differences) > 1 else "(one seed: no interval)"
-    return f"RMSE {differences.mean():+.2f} {interval}".replace("-", "−")
+    return f"RMSE {mean:+.2f} {interval}".replace("-", "−")
 
 
 def teacher_effect(runs: pd.DataFrame, tables: Collection[str]) -> str:
-    """Return the effect of a teacher, and whether the two names of LN alone agree.
+    """Return what AutoNorm gains from a teacher on each task, and on regressions its difference
+    from LN alone.
 
     runs: a run frame with a column `model`, the names of the students. tables: the tasks that are
     regressions.
     """
     lines = []
-    students = runs[runs.model.str.contains("AutoNorm|FrozenLN|Teacher")]
+    students = runs[runs.model.str.contains("AutoNorm|FrozenLN")]
     for task, rows in students.groupby("task", sort=False):
         value = "rmse" if task in tables else "test_accuracy"
         wide = rows.pivot(index="seed", columns="model", values=value)
         if "AutoNorm, student" not in wide:
             continue
-        taught, teacher = wide["AutoNorm, student"] - wide["AutoNorm"], wide["Teacher"].mean()
+        taught = wide["AutoNorm, student"] - wide["AutoNorm"]
         if task in tables:
-            lines += [
-                f"- taught − by itself, {task}: {rmse_text(taught)} (teacher: {teacher:.2f})",
-                f"- AutoNorm − FrozenLN, {task}: {rmse_text(wide['AutoNorm'] - wide['FrozenLN'])}",
-            ]
+            gain = rmse_text(taught)
+            lines.append(
+                f"- AutoNorm − FrozenLN, {task}: {rmse_text(wide.AutoNorm - wide.FrozenLN)}"
+            )
         else:
-            agree = (wide["AutoNorm_DisableSelector"] == wide["FrozenLN"]).all()
-            lines += [
-                f"- taught − by itself, {task}: {judged_difference(mean_difference(100 * taught))}"
-                f" (teacher: {100 * teacher:.1f} %)",
-                "- AutoNorm_DisableSelector and FrozenLN give "
-                f"{'the same' if agree else 'not the same'} accuracy with every seed, {task}",
-            ]
+            gain = judged_difference(mean_difference(100 * taught))
+        lines.append(f"- AutoNorm with a teacher − without, {task}: {gain}")
     return "\n".join(lines)
-
-
-def robustness_summary(held: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `robustness.against` for reading, with both gaps as text."""
-    table = held.set_index(["task", "kind", "arm"]).rename(columns={"corrupted": "corrupted %"})
-    table = table.round(1)
-    for name, column in (("corrupted", "accuracy_gap"), ("change", "change_gap")):
-        table[f"{name}, against FrozenLN"] = [
-            _gap(gap) if len(gap) else "–" for gap in held[column]
-        ]
-    return table.drop(columns=["accuracy_gap", "change_gap"])
 
 
 def _gap(differences: pd.Series) -> str:
     return difference_text(mean_difference(differences))
 
 
-def _preferred(weights: pd.DataFrame) -> str:
+def _weights_text(weights: pd.DataFrame) -> str:
     if weights.empty:
-        return "No selector was watched."
+        return "No selector was recorded."
     means = weights.groupby("block", sort=False).w0.mean()
     blocks = join_words(f"{w0:.2f} ({block})" for block, w0 in means.items())
-    norms = {"DyT" if w0 > 0.5 else "LN" for w0 in means}
-    preferred = "not the same in every layer" if len(norms) > 1 else f"all prefer {norms.pop()}"
-    return f"The weight of DyT, which started at a half, ended at {blocks}: {preferred} (one run)."
+    return (
+        f"The weight of DyT started at 0.5 and ended at {blocks} (one run). LN has one minus this "
+        "weight."
+    )
 
 
 def is_choice_better(
@@ -85,17 +68,17 @@ def is_choice_better(
     crossed: pd.DataFrame,
     *,
     weights: pd.DataFrame,
-    held: pd.DataFrame,
+    corrupted: pd.DataFrame,
     ratios: Mapping[str, float],
 ) -> str:
-    """Return the answer of notebook 10: what selectors prefer, and how they compare with others.
+    """Return the answer of notebook 10: what selectors choose, and how they compare with FrozenLN,
+    with random and fixed blends, and with boosted trees.
 
-    The others are FrozenLN, random and fixed blends, and boosted trees. Any frame but `runs` may be
-    empty. steps, controls, crossed: `tables.paired_steps` against FrozenLN, of the blends, and
-    inside Mamba. weights: `selector_weights` of a trained model. held: `robustness.against`.
-    ratios: task → RMSE over that of boosted trees.
+    Any frame but `runs` may be empty. steps, controls, crossed: `tables.paired_steps` against
+    FrozenLN, of the blends, and inside Mamba. weights: `selector_weights` of a trained model.
+    corrupted: `robustness.against`. ratios: task → RMSE divided by the RMSE of boosted trees.
     """
-    lines = [f"- **What is chosen**: {_preferred(weights)}"]
+    lines = [f"- **What is chosen**: {_weights_text(weights)}"]
     lines += [
         f"- **{row.step}** against FrozenLN on {row.task}: {judged_difference(row)}"
         for row in steps.itertuples()
@@ -104,16 +87,18 @@ def is_choice_better(
         f"- **{row.step}** on {row.task}: {judged_difference(row)}" for row in controls.itertuples()
     ]
     lines += [
-        f"- **Under {row.kind}**, {row.arm} against FrozenLN: {_gap(row.accuracy_gap)}; what "
-        f"{row.kind} changes: {_gap(row.change_gap)}"
-        for row in held[held.arm != "FrozenLN"].itertuples()
+        f"- **Under {row.kind}**, {row.arm} against FrozenLN: {_gap(row.accuracy_gap)}; difference "
+        f"in what {row.kind} costs: {_gap(row.change_gap)}"
+        for row in corrupted[corrupted.arm != "FrozenLN"].itertuples()
     ]
     lines += [
-        f"- **{task}**: the best on validation has {ratio:.2f} × the RMSE of boosted trees"
+        f"- **{task}**: the best model on validation has {ratio:.2f} times the RMSE of boosted "
+        "trees"
         for task, ratio in ratios.items()
     ]
     lines += [
         f"- **Inside Mamba**, {row.step}, on {row.task}: {judged_difference(row)}"
         for row in crossed.itertuples()
     ]
-    return answer_text(runs, SHOWS, lines)
+    shows = "95 % t-intervals, not corrected for several comparisons, one learning rate for all"
+    return answer_text(runs, shows, lines)

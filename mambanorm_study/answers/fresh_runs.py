@@ -1,4 +1,4 @@
-"""All notebooks that compare arms: are the reader's fresh runs as the recorded runs predict?"""
+"""All notebooks that compare arms: do runs on new seeds agree with the recorded runs?"""
 
 import pandas as pd
 
@@ -6,8 +6,8 @@ from mambanorm_study.answers.phrases import join_words
 from mambanorm_study.basics.text import plural
 from mambanorm_study.tables.run_tables import label
 
-# Where a run may lie apart from its interval (`replication.replication`) → how the answer names it.
-APART = {
+# Runs that are not compared with an interval: value in the column `lies` → heading.
+NOT_COMPARED = {
     "diverged": "Diverged, and counted apart",
     "failed": "Could not be trained",
     "untold": "Too few recorded runs to tell",
@@ -15,38 +15,36 @@ APART = {
 
 
 def replicated(table: pd.DataFrame) -> str:
-    """Return how many fresh runs lie inside the prediction intervals, and which do not.
+    """Return how many new runs lie inside the prediction intervals of the recorded runs, and
+    which ones do not.
 
     table: `replication.replication`.
     """
     if table.empty:
         return "No run was replicated here."
+    table = table.assign(name=table.arm.map(label) + " on " + table.task)
     seeds = join_words(f"{seed:,}" for seed in sorted(set(table.seed)))
     lines = [
-        f"**Your machine's own runs**: {plural(len(table), 'run')} on a seed that no one has "
-        f"recorded ({seeds}).",
+        f"**Runs of your machine**: {plural(len(table), 'run')} on a seed that is not among the "
+        f"recorded ones ({seeds}).",
         "",
     ]
-    judged = table[~table.lies.isin(APART)]
-    outside = judged[judged.lies != "inside"]
-    if len(judged):
+    compared = table[~table.lies.isin(NOT_COMPARED)]
+    outside = compared[compared.lies != "inside"]
+    if len(compared):
         lines.append(
-            f"{len(judged) - len(outside)} of {len(judged)} lie inside the 95 % prediction "
-            "interval of the recorded runs. One in twenty is expected outside. Runs of one seed "
-            "share their data, so several may miss together."
+            f"{len(compared) - len(outside)} of {len(compared)} lie inside the 95 % prediction "
+            "interval of the recorded runs. One in twenty is expected outside. Runs with the same "
+            "seed share their data, so several may lie outside together."
         )
     for row in outside.itertuples():
-        digits, unit = (3, " bits a character") if row.unit == "bits" else (1, " %")
+        digits, unit = (3, " bits per character") if row.unit == "bits" else (1, " %")
         lines.append(
-            f"- Outside: {_run_name(row)}, seed {row.seed:,}, has {row.value:.{digits}f}{unit}; "
-            f"expected was {row.low:.{digits}f} to {row.high:.{digits}f}."
+            f"- Outside: {row.name}, seed {row.seed:,}, has {row.value:.{digits}f}{unit}; the "
+            f"interval is {row.low:.{digits}f} to {row.high:.{digits}f}."
         )
-    for lies, text in APART.items():
-        names = [_run_name(row) for row in table[table.lies == lies].itertuples()]
-        if names:
-            lines.append(f"- {text}: {join_words(names)}.")
+    for lies, heading in NOT_COMPARED.items():
+        names = table.name[table.lies == lies]
+        if len(names):
+            lines.append(f"- {heading}: {join_words(names)}.")
     return "\n".join(lines)
-
-
-def _run_name(row) -> str:
-    return f"{label(row.arm)} on {row.task}"

@@ -1,4 +1,4 @@
-"""Notebooks 03 and 04: one norm. Which type leads, and does it belong before or after the SSM?"""
+"""Notebooks 03 and 04: one norm. Which type leads, and is it better before or after the SSM?"""
 
 import pandas as pd
 
@@ -10,38 +10,29 @@ NONE = "None>SSM>None"
 
 
 def type_of_norm(runs: pd.DataFrame) -> str:
-    """Return the answer of notebook 03: for each task the leading arm, its gain, and its lead.
+    """Return the answer of notebook 03: for each task the arm with the highest mean, and its lead
+    over no norm and over the second-best arm.
 
-    The gain is over no norm, the lead over the next arm. runs: a run frame that holds no norm, too.
+    runs: a run frame that includes the arm without norms.
     """
     lines = []
     for task, of_task in runs.groupby("task", sort=False):
         means = summarize(of_task).set_index("arm")
         means = means.sort_values("mean", ascending=False, kind="stable")
         best, second = means.index[:2]
-        none, chance = mean_sd(means.loc[NONE]), f"chance {percent(means.chance[NONE])}"
-        start = f"- **{task}**: {label(best)} is ahead with {mean_sd(means.loc[best])}"
-        if best == NONE:
-            lines.append(f"{start}, without any norm ({chance}).")
-            continue
-        gain = judged_difference(paired(of_task, best, NONE).iloc[0], ": ")
-        line = f"{start} (no norm {none}, {chance}). The gain is {gain}."
-        if second != NONE:
-            lead = judged_difference(paired(of_task, best, second).iloc[0], ": ")
-            line += f" Over the next, {label(second)}, it is {lead}."
+        line = (
+            f"- **{task}**: {label(best)} is ahead with {mean_sd(means.loc[best])} (no norm "
+            f"{mean_sd(means.loc[NONE])}, chance {percent(means.chance[NONE])})."
+        )
+        for rival in dict.fromkeys([NONE, second]):
+            if rival != best:
+                lead = paired(of_task, best, rival).iloc[0]
+                line += f" Lead over {label(rival)}: {judged_difference(lead)}."
         lines.append(line)
     return answer_text(
         runs,
         "mean ± sd, each difference with a 95 % t-interval",
         [*lines, "\nThe paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."],
-    )
-
-
-def difference(frame: pd.DataFrame) -> str:
-    """Return each difference of a frame of `tables.paired`, and what its interval says."""
-    return "\n".join(
-        f"- {label(row.a)} − {label(row.b)} on {row.task}: {judged_difference(row, ': ')}."
-        for row in frame.itertuples()
     )
 
 
@@ -53,25 +44,23 @@ def before_or_after(
     *,
     printed: pd.DataFrame,
 ) -> str:
-    """Return the answer of notebook 04: for each task how often after is ahead, and the gate.
+    """Return the answer of notebook 04: for each task, for how many norms "after" is ahead, the
+    norm with the largest difference, and how many norms gain less than GN; and whether a norm
+    after the SSM bounds the gate's input.
 
-    It names the norm whose place matters most, and counts the norms that gain less than GN. pairs:
-    after − before, rows of `tables.paired`. rivals: `contrasts.difference_of_differences` of GN
-    against the others. sizes: `inside.sizes_inside`. printed: the paper's differences, one column a
-    task.
+    pairs: after − before, rows of `tables.paired`. rivals: `run_tables.paired_steps` of GN
+    against the other norms. sizes: `inside.sizes_inside`. printed: the paper's differences, one
+    column for each task.
     """
     lines = []
     for task, rows in pairs.groupby("task", sort=False):
         most, against = rows.loc[rows.difference.abs().idxmax()], rivals[rivals.task == task]
-        counts = ""
-        if most.n > 1:
-            above, below = (rows.low > 0).sum(), (rows.high < 0).sum()
-            counts = f", clearly for {above}, clearly behind for {below}"
         lines.append(
-            f"- **{task}**: after is ahead for {(rows.difference > 0).sum()} of {len(rows)} norms"
-            f"{counts}. The place matters most for {Arm.parse(most.a).n2} "
-            f"({difference_text(most)}, after − before). GN's gain is larger than that of "
-            f"{(against.difference > 0).sum()} of the other {len(against)}."
+            f"- **{task}**: after is ahead for {(rows.difference > 0).sum()} of {len(rows)} norms, "
+            f"clearly for {(rows.low > 0).sum()}, clearly behind for {(rows.high < 0).sum()}. The "
+            f"largest difference is {Arm.parse(most.a).n2}'s ({difference_text(most)}, after − "
+            f"before). GN gains more than {(against.difference > 0).sum()} of the other "
+            f"{len(against)} norms."
         )
     lines.append(_gate_line(sizes))
     counts = [
@@ -82,13 +71,12 @@ def before_or_after(
 
 
 def _gate_line(sizes: pd.DataFrame) -> str:
-    factors = sizes.index.get_level_values("factor")
-    least, largest = factors.min(), factors.max()
-    growth = sizes.z.xs(largest, level="factor") / sizes.z.xs(least, level="factor")
+    z = sizes.z.unstack("factor")
+    growth = z[z.columns.max()] / z[z.columns.min()]
     after, before = growth["None>SSM>RMSN"], growth["RMSN>SSM>None"]
-    does = "does nothing for the gate" if after > 2 else "holds the gate's input too"
+    bounds = "does not bound" if after > 2 else "also bounds"
     return (
-        f"- An input {largest / least:g} times as large multiplies the gate's input by {after:.3g} "
-        f"where RMSN stands after the SSM, and by {before:.3g} where it stands before. So a norm "
-        f"after the SSM {does}."
+        f"- If the input is {z.columns.max() / z.columns.min():g} times larger, the gate's input "
+        f"grows by a factor of {after:.3g} with RMSN after the SSM, and of {before:.3g} with RMSN "
+        f"before it. So a norm after the SSM {bounds} the gate's input."
     )

@@ -1,7 +1,6 @@
 """Phrases that several answers share: differences with their intervals, and lists."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -9,30 +8,24 @@ from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.run_tables import describe_frame, interval_says, points
 
 
-class Difference(NamedTuple):
-    """A mean difference with its interval, in the columns of `tables.paired`."""
-
-    difference: float
-    low: float
-    high: float
-
-
-def mean_difference(differences: pd.Series) -> Difference:
-    """Return the mean of differences, one a seed, with its 95 % t-interval."""
-    return Difference(differences.mean(), *t_interval(differences.dropna()))
+def mean_difference(differences: pd.Series) -> pd.Series:
+    """Return difference, low and high: the mean of differences, one for each seed, with its 95 %
+    t-interval.
+    """
+    low, high = t_interval(differences.dropna())
+    return pd.Series({"difference": differences.mean(), "low": low, "high": high})
 
 
 def difference_text(row) -> str:
-    """Return the difference of a row of `tables.paired`: "+2.3 points [−0.4, 5.0]"."""
+    """Return the difference in a row of `tables.paired` as text: "+2.3 points [−0.4, 5.0]"."""
     return points(row.difference, row.low, row.high)
 
 
-def judged_difference(row, between: str = ", ") -> str:
-    """Return the difference and what its interval says: "+2.3 points [−0.4, 5.0], we cannot tell".
-
-    between: the text between the two.
+def judged_difference(row) -> str:
+    """Return the difference and what its interval says: "+2.3 points [−0.4, 5.0], we cannot
+    tell".
     """
-    return f"{difference_text(row)}{between}{interval_says(row.low, row.high)}"
+    return f"{difference_text(row)}, {interval_says(row.low, row.high)}"
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -42,10 +35,13 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def numbered_list(sentences: Iterable[str]) -> str:
-    """Return a numbered list in Markdown, for questions that have numbers."""
+    """Return a numbered list in Markdown."""
     return "\n".join(f"{i}. {text}" for i, text in enumerate(sentences, 1))
 
 
 def answer_text(runs: pd.DataFrame, shows: str, lines: Iterable[str]) -> str:
-    """Return an answer: its head with scale, seeds and spread, and its lines."""
+    """Return an answer in Markdown: its opening with scale and seeds, and its lines.
+
+    shows: which mean and interval the lines give.
+    """
     return f"**Answer** ({describe_frame(runs, shows)}).\n\n" + "\n".join(lines)

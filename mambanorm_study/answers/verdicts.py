@@ -1,9 +1,10 @@
-"""Notebooks 12, 13 and 15: how many claims hold, what a further site brings, the card of a norm.
+"""Notebooks 12, 13 and 15: how many claims hold, the gain of further sites, the card of a norm.
 
-Verdicts are arguments, because `mambanorm_study.claims` imports this folder's neighbours and not
-the other way round. So are the words that a verdict may have.
+Verdicts and their words are arguments, because `mambanorm_study.claims` may import this folder but
+not the other way round.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,81 +13,63 @@ import pandas as pd
 from mambanorm.arms import SYMBOLS
 from mambanorm_study.answers.phrases import answer_text, join_words, numbered_list
 from mambanorm_study.basics.text import plural
-from mambanorm_study.tables.run_tables import label, points
-
-# 12
+from mambanorm_study.tables.run_tables import interval_says, label, points
 
 
 def what_holds(verdicts: Sequence[Any], words: Sequence[str], basis: str) -> str:
-    """Return how many claims have each word. words: every word of a verdict, in reading order."""
-    lines = []
+    """Return the answer of notebook 12: how many claims have each word, and which ones.
+
+    words: every word of a verdict, in reading order.
+    """
+    tasks = Counter(verdict.claim.id for verdict in verdicts)
+    lines = [f"**Answer** ({basis}).", ""]
     for word in words:
-        claims = [_claim_name(verdict, verdicts) for verdict in verdicts if verdict.word == word]
+        claims = [
+            f"{v.claim.id} ({v.task})" if tasks[v.claim.id] > 1 else v.claim.id
+            for v in verdicts
+            if v.word == word
+        ]
         if claims:
             lines.append(f"- {len(claims)} **{word}**: {', '.join(claims)}")
-    return f"**Answer** ({basis}).\n\n" + "\n".join(lines)
-
-
-def _claim_name(verdict: Any, verdicts: Sequence[Any]) -> str:
-    claim = verdict.claim.id
-    several = sum(other.claim.id == claim for other in verdicts) > 1
-    return f"{claim} ({verdict.task})" if several else claim
-
-
-# 13
-
-
-def _norm_or_gain(table: pd.DataFrame) -> str:
-    if table.empty or "Scale" not in set(table.norm):
-        return "The gain alone was not run."
-    rows = table[table.task == table.task[table.norm == "Scale"].iloc[0]]
-    wide = rows.pivot(index="site", columns="norm", values="gain")
-    counts = join_words(
-        f"{norm}'s mean is above it at {(wide[norm] > wide.Scale).sum()} of {len(wide)} sites"
-        for norm in wide.columns.drop("Scale")
-    )
-    return f"Beside the gain alone, Scale, {counts}."
+    return "\n".join(lines)
 
 
 def authors_and_runs(verdicts: Sequence[Any]) -> str:
-    """Return a paragraph for each question: the authors' sentence, and what these runs show."""
-    return "\n\n".join(
-        f"**{v.claim.id}: {v.said}.** {v.claim.words}  \n"
-        f"*A sentence to start from:* “{v.claim.quote}” ({v.claim.where})  \n"
-        f"*Measured:* {v.claim.quantity}  \n"
-        f"*These runs* ({v.basis}): {_result(v)}  \n"
-        f"*What this is not:* {v.claim.note}"
-        for v in verdicts
-    )
-
-
-def _result(verdict: Any) -> str:
-    if not verdict.n:
-        return "not run yet"
-    row = verdict.turns_on
-    effect = f"{row.comparison}: {row.amount}, {plural(row.n, 'seed')}"
-    return "; ".join(text for text in (effect, verdict.reason, *row.footnotes) if text)
-
-
-def float16_headroom(frame: pd.DataFrame, arms: Iterable[str]) -> str:
-    """Return for each arm how many runs stay within float16, the median headroom, and failures.
-
-    frame: runs with the column `headroom` in decades (`tables.summaries`).
+    """Return a paragraph for each claim of notebook 13: the authors' sentence, what was measured,
+    and the verdict.
     """
-    lines = []
-    for arm in arms if "headroom" in frame else ():
-        runs = frame[(frame.arm == arm) & frame.headroom.notna()]
-        finite = runs[runs.status != "diverged"].headroom
-        if runs.empty:
-            continue
-        line = (
-            f"- **{label(arm)}**: {plural(len(runs) - len(finite), 'run')} non-finite; "
-            f"{(finite > 0).sum()} of {len(finite)} that ended finite lie within float16"
+    paragraphs = []
+    for v in verdicts:
+        notes = [text for text in (v.brief, v.reason, *v.turns_on.footnotes) if text]
+        paragraphs.append(
+            f"**{v.claim.id}: {v.said}.** {v.claim.words}  \n"
+            f"*The source says:* “{v.claim.quote}” ({v.claim.where})  \n"
+            f"*Measured:* {v.claim.quantity}  \n"
+            f"*These runs* ({v.basis}, {plural(v.n, 'seed')}): {'; '.join(notes)}  \n"
+            f"*Limits:* {v.claim.note}"
         )
-        if len(finite):
-            line += f"; median {finite.median():+.1f} decades".replace("-", "−")
-        lines.append(line)
-    return "\n".join(lines) or "No run of E1 is there."
+    return "\n\n".join(paragraphs)
+
+
+def float16_headroom(frame: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
+    """Return one row for each arm: how many runs ended non-finite, how many ended finite, how many
+    of the finite runs have a scan within float16, and the median headroom of the finite runs in
+    decades.
+
+    frame: runs with the column `headroom` (`tables.summaries`).
+    """
+    runs = frame.reindex(columns=["arm", "status", "headroom"])
+    runs = runs[runs.arm.isin(arms) & runs.headroom.notna()]
+    finite = runs[runs.status != "diverged"].groupby("arm").headroom
+    table = pd.DataFrame(
+        {
+            "non-finite": (runs.status == "diverged").groupby(runs.arm).sum(),
+            "finite": finite.size(),
+            "within float16": finite.agg(lambda headroom: (headroom > 0).sum()),
+            "median decades": finite.median().round(1),
+        }
+    )
+    return table.reindex([arm for arm in arms if arm in table.index]).rename(index=label)
 
 
 def what_a_site_brings(
@@ -95,72 +78,67 @@ def what_a_site_brings(
     verdicts: Iterable[Any],
     trained: pd.DataFrame | None = None,
 ) -> str:
-    """Return the answer of notebook 13: the gains of further sites, and each question's verdict.
+    """Return the answer of notebook 13: the gains of further sites, and each claim's verdict.
 
     For each task it names the largest mean gain and those that are clearly above or below zero.
     table: `contrasts.site_gains`; it may be empty. trained: the gains of trained models, whose runs
     are `runs`.
     """
     lines, basis = [], ""
-    if trained is not None and len(table):
-        basis = f", in the first epochs ({table.n.max()} seeds, one learning rate for all)"
-    for row in [] if trained is None else trained.itertuples():
-        side = "we cannot tell"
-        if row.low > 0:
-            side = "clearly better"
-        elif row.high < 0:
-            side = "clearly worse"
-        gain = f"{row.norm} at {_site(row)} {_amount(row)}"
-        lines.append(f"- **{row.task}**, trained: {gain}: {side}")
+    if trained is not None:
+        lines += [
+            f"- **{row.task}**, trained: {_gain(row)}: {interval_says(row.low, row.high)}"
+            for row in trained.itertuples()
+        ]
+        basis = ", in the first epochs, one learning rate for all"
     for task, rows in table.groupby("task", sort=False) if len(table) else ():
         lines.append(
-            f"- **{task}**{basis}, the largest mean: {_gains(rows.nlargest(1, 'gain'))}; "
-            f"clearly better: {_gains(rows[rows.low > 0])}; "
-            f"clearly worse: {_gains(rows[rows.high < 0])}; "
-            f"of {len(rows)} intervals about {len(rows) / 40:.1f} on each side by luck"
+            f"- **{task}**{basis} ({rows.n.max()} seeds), the largest mean: "
+            f"{_gains(rows.nlargest(1, 'gain'))}; clearly above zero: "
+            f"{_gains(rows[rows.low > 0])}; clearly below zero: {_gains(rows[rows.high < 0])}; "
+            f"by chance alone about {len(rows) / 40:.1f} of {len(rows)} intervals would lie above "
+            "zero, and as many below"
         )
-    lines.append(f"- {_norm_or_gain(table)}")
+    lines += [f"- {_norm_or_gain(table)}"]
     lines += [f"- **{v.claim.id}** {v.claim.words} {v.brief}" for v in verdicts]
     return answer_text(runs, "95 % t-intervals", lines)
 
 
+def _norm_or_gain(table: pd.DataFrame) -> str:
+    if table.empty or "Scale" not in set(table.norm):
+        return "Scale, the learned gain alone, was not run."
+    wide = table.pivot(index=["task", "site"], columns="norm", values="gain").dropna()
+    counts = join_words(
+        f"{norm} at {(wide[norm] > wide.Scale).sum()} of {len(wide)} sites"
+        for norm in wide.columns.drop("Scale")
+    )
+    return f"A larger mean gain than Scale, the learned gain alone: {counts}."
+
+
 def _gains(rows: pd.DataFrame) -> str:
-    return join_words(f"{row.norm} at {_site(row)} ({_amount(row)})" for row in rows.itertuples())
+    return join_words(_gain(row) for row in rows.itertuples())
 
 
-def _site(row: Any) -> str:
-    return SYMBOLS.get(row.site, row.site)
+def _gain(row: Any) -> str:
+    unit = "pp" if row.unit == "points" else row.unit
+    site = SYMBOLS.get(row.site, row.site)
+    return f"{row.norm} at {site} ({points(row.gain, row.low, row.high, unit)})"
 
 
-def _amount(row: Any) -> str:
-    return points(row.gain, row.low, row.high, "pp" if row.unit == "points" else row.unit)
+def guesses_on_card(sentences: Mapping[str, Sequence[str]]) -> str:
+    """Return the answers to the three guesses of notebook 15: whether the norm uses later
+    positions, where it is better, and what it costs.
 
-
-def model_norms(presets: dict[str, Any], names: Iterable[str]) -> pd.DataFrame:
-    """Return the norms of published models with their sites and sources, one row a model."""
-    rows = {
-        name: {"its norms": label(str(presets[name].arm)), "source": presets[name].note}
-        for name in names
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-# 15
-
-
-def guesses_on_card(said: Mapping[str, Sequence[str]]) -> str:
-    """Return the three guesses of notebook 15: the future, the place, the cost.
-
-    said: topic → sentences of a card.
+    sentences: topic → sentences of a card.
     """
-    return numbered_list(" ".join(said[topic]) for topic in ("causal", "better", "costs"))
+    return numbered_list(" ".join(sentences[topic]) for topic in ("causal", "better", "costs"))
 
 
-def card_in_short(said: Mapping[str, Sequence[str]], basis: str) -> str:
-    """Return the card of a norm in short: where it is better, and where it must not stand.
+def card_in_short(sentences: Mapping[str, Sequence[str]], basis: str) -> str:
+    """Return the answer of notebook 15: where the norm is better, and where it must not be used.
 
-    said: topic → sentences of a card.
+    sentences: topic → sentences of a card.
     """
     topics = ("same", "better", "best", "causal", "faults", "notes")
-    lines = [f"- {sentence}" for topic in topics for sentence in said[topic]]
+    lines = [f"- {sentence}" for topic in topics for sentence in sentences[topic]]
     return f"**Answer** ({basis}).\n\n" + "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Notebook 09: the same norms on images. Do the leading pair, place and norm still lead?"""
+"""Notebook 09: images. Do the pair, site and norm that lead on sequences lead on images too?"""
 
 import pandas as pd
 
@@ -9,22 +9,16 @@ from mambanorm_study.tables.run_tables import (
     mean_sd,
     paired,
     pairs_only,
-    sketch_note,
     summarize,
 )
 
 NORMS = ("BN", "IN", "LN", "RMSN", "GN")
 NONE, ORIGINAL = "None>SSM>None", "LN>SSM>LN"
-LAST = (
-    "- The paper, ImageNet-100: no norm 10.7 %, LN→LN 86.6 % (§4.2), after ahead for 4 of 5 norms "
-    "(Table 1).\n"
-    "- Compare the sequences: best pair and best N₂ in notebook 05. Notebook 12 has the verdicts "
-    "on images."
-)
 
 
 def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) -> str:
-    """Return the answer of notebook 09: for each task the best pair, the place, N2, the proposal.
+    """Return the answer of notebook 09: for each task the best pair, before against after the SSM,
+    the norm after the SSM, and the proposal.
 
     grid: the runs of the 6×6 grid. steps: `tables.paired_steps` of the proposal taken apart.
     """
@@ -32,34 +26,34 @@ def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) ->
     for task, of_task in runs.groupby("task", sort=False):
         table, moves = grid[grid.task == task], steps[steps.task == task].set_index("step")
         means = summarize(table).set_index("arm")
-        best = means["mean"].idxmax()
-        none, original, leader = (mean_sd(means.loc[arm]) for arm in (NONE, ORIGINAL, best))
-        n2s = by_n2(table)
+        best, n2s = means["mean"].idxmax(), by_n2(table)
         order = [f"{n2} {x:.1f} %" for n2, x in n2s.mean().sort_values(ascending=False).items()]
-        says = {step: judged_difference(row) for step, row in moves.iterrows()}
-        of_lines = [
-            f"- **{task}**: no norm {none}, the original LN→LN {original} (difference "
+        gains = moves.apply(judged_difference, axis=1)
+        lines += [
+            f"- **{task}**: no norm {mean_sd(means.loc[NONE])}, the original LN→LN "
+            f"{mean_sd(means.loc[ORIGINAL])} (difference "
             f"{judged_difference(paired(table, ORIGINAL, NONE).iloc[0])}); the best pair of the "
-            f"grid is {label(best)} with {leader}.",
-            f"- **The place**: after is ahead of before for {place_counts(of_task)}. "
-            f"{sketch_note([of_task.seed.nunique()])}",
-            "- **The norm after the SSM**, mean over the four others before it: "
+            f"grid is {label(best)} with {mean_sd(means.loc[best])}.",
+            f"- **Before or after**: after the SSM is ahead for {site_counts(of_task)}.",
+            "- **The norm after the SSM**, mean over the four other norms before it: "
             f"{', '.join(order)}. LN, the paper's choice, minus GN: "
-            f"{judged_difference(mean_difference(n2s.LN - n2s.GN))}. "
-            f"{sketch_note([table.seed.nunique()])}",
+            f"{judged_difference(mean_difference(n2s.LN - n2s.GN))}.",
             "- **The proposal**, NormVary→LN against LN→LN, "
-            f"{plural(int(moves.n.max()), 'seed')}: {says['proposal']}. Mixing gives "
-            f"{says['by mixing']}. Learning the mixture gives {says['by learning']}. "
-            f"{sketch_note(moves.n)}",
+            f"{plural(int(moves.n.max()), 'seed')}: {gains['proposal']}. Mixing gains "
+            f"{gains['by mixing']}. Learning the mixture gains {gains['by learning']}.",
         ]
-        lines += [line.rstrip() for line in of_lines]
-    return answer_text(runs, "mean ± sd, differences with 95 % t-interval", [*lines, LAST])
+    lines += [
+        "- The paper, ImageNet-100: no norm 10.7 %, LN→LN 86.6 % (§4.2); after the SSM is ahead "
+        "for 4 of 5 norms (Table 1).",
+        "- For sequences, notebook 05 has the best pair and the best N₂. Notebook 12 has the "
+        "verdicts on images.",
+    ]
+    return answer_text(runs, "mean ± sd, differences with 95 % t-interval", lines)
 
 
-def place_counts(frame: pd.DataFrame) -> str:
-    """Return for how many norms after is ahead of before on one task.
-
-    The text is "2 of 5 norms (interval above zero: 0, below: 1)".
+def site_counts(frame: pd.DataFrame) -> str:
+    """Return for how many norms "after" is ahead of "before" on one task: "2 of 5 norms (interval
+    above zero: 0, below: 1)".
     """
     rows = pd.concat([paired(frame, f"None>SSM>{n}", f"{n}>SSM>None") for n in NORMS])
     clear = f"interval above zero: {(rows.low > 0).sum()}, below: {(rows.high < 0).sum()}"
@@ -67,10 +61,8 @@ def place_counts(frame: pd.DataFrame) -> str:
 
 
 def by_n2(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy in per cent by task and seed (rows) and N₂ (columns).
-
-    It is a mean over the other four norms before the SSM.
+    """Return the accuracy in per cent by task and seed (rows) and N₂ (columns), as a mean over the
+    other four norms before the SSM.
     """
-    pairs = pairs_only(grid)
-    mixed = pairs[pairs.n1.isin(NORMS) & pairs.n2.isin(NORMS) & (pairs.n1 != pairs.n2)]
+    mixed = pairs_only(grid).query("n1 in @NORMS and n2 in @NORMS and n1 != n2")
     return 100 * mixed.pivot_table(index=["task", "seed"], columns="n2", values="test_accuracy")

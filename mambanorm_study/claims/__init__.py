@@ -2,14 +2,14 @@
 
 PROTOCOL.md states the rule and every prediction; benchmarks/protocol.py writes its tables.
 
-rule.py         differences, one a seed → a word
-claim.py        the classes Claim and Comparison; hypotheses.py, said_in_passing.py and
-                other_sources.py: the claims
-evidence.py     a run frame → the runs of each arm at its learning rate
-verdict.py      a claim on a task → a Verdict
-plan.py         the runs that are needed, and training them
+rule.py         the rule: from the differences of a comparison to a word
+claim.py        the classes Claim and Comparison; the claims are in hypotheses.py (the paper's),
+                said_in_passing.py (its remarks) and other_sources.py
+evidence.py     from a run frame to the runs of each arm at its learning rate
+verdict.py      from a claim and a run frame to a Verdict
+plan.py         lists the runs that the verdicts need, and trains them
 pages.py        the verdicts as text and tables
-calibration.py  error rates of the rule
+calibration.py  error rates of the rule in simulated studies
 """
 
 from mambanorm_study.claims.evidence import VERSION

@@ -1,8 +1,8 @@
-"""Error rates and power of the rule: simulated studies whose truth is known, judged by rule.py.
+"""Error rates and power of the rule: rule.py judges simulated studies with known true effects.
 
 A simulated study has one run for each arm and seed; a comparison is the difference of two arms.
-Learning rates need no simulation: they are chosen on other seeds, so they are independent of the
-noise of the test.
+Learning rates are not simulated: they are chosen on other seeds, so they are independent of the
+noise on the test seeds.
 """
 
 from itertools import product
@@ -15,20 +15,20 @@ from mambanorm_study.claims.claim import SMALLEST_EFFECT
 from mambanorm_study.claims.plan import PROTOCOL
 from mambanorm_study.tables.run_tables import markdown_table
 
-# The standard deviation of a run's accuracy around the mean of its arm, in points, as in the
-# recorded runs.
+# The standard deviation of a run's accuracy around the mean of its arm in the recorded runs, in
+# points.
 SD = 1.3
 
-# The distance in points from the marks of those comparisons that must not decide.
+# The true effect, in points, of comparisons that must not decide.
 FAR = 20.0
 
-# Use of the comparisons in a claim → their number, and True if one suffices.
+# How a claim uses its comparisons → their number, and True if one suffices.
 STRUCTURES = {"one comparison": (1, False), "one of five": (5, True), "all of four": (4, False)}
 
 # A true effect at a mark, in points → the word that would be wrong there.
 WRONG = {0.0: rule.SUPPORTED, SMALLEST_EFFECT: rule.NO_GAIN}
 
-# The share of runs that fail in the last two scenarios, and the points that a failure costs.
+# The share of runs that fail in the last two scenarios, and how many points a failure costs.
 FAILURES, COST = 0.05, 40
 
 UNSEEN = "one side fails"
@@ -36,7 +36,7 @@ SCENARIOS = {
     "plain": "normal noise",
     "t3": "heavy tails: Student's t with 3 degrees of freedom",
     "unequal": "arms whose noise differs up to ninefold",
-    "skewed": "the noise of the claim's side is exponential: seldom far above its mean",
+    "skewed": "the noise of the claim's side is exponential, so a few runs lie far above its mean",
     "failing": "5 % of all runs fail, which costs 40 points",
     UNSEEN: "5 % of the runs of the claim's side fail, and the others are 2 points better",
 }
@@ -44,14 +44,12 @@ RECORDED = PROTOCOL.with_name("CALIBRATION.md")
 
 
 def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the differences (comparisons, seeds) of one study: each arm minus a common one, with
-    these true means.
+    """Return the differences (comparisons, seeds) of one study with these true means. Each
+    comparison is one arm minus an arm that all comparisons share.
     """
     shape = (len(truths) + 1, seeds)
-    if scenario == "t3":
-        noise = rng.standard_t(3, shape) / np.sqrt(3)
-    else:
-        noise = rng.standard_normal(shape)
+    is_t3 = scenario == "t3"
+    noise = rng.standard_t(3, shape) / np.sqrt(3) if is_t3 else rng.standard_normal(shape)
     if scenario == "skewed":
         noise[1:] = rng.standard_exponential((len(truths), seeds)) - 1
     if scenario == "unequal":
@@ -65,8 +63,8 @@ def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generato
 
 
 def truths_of(structure: str, truth: float) -> list[float]:
-    """Return the true effects of a claim's comparisons that make a wrong word most likely: where
-    the wrong word needs all comparisons, all but one lie far on its side.
+    """Return the true effects of a claim's comparisons that make a wrong word most likely. If the
+    wrong word needs all comparisons, all but one are far on its side.
     """
     comparisons, one_suffices = STRUCTURES[structure]
     if one_suffices == (truth == 0):
@@ -93,12 +91,12 @@ def simulate(
 
 def calibrate(studies: int = 1_000) -> pd.DataFrame:
     """Return one row for each scenario, structure, number of seeds and true effect: the share of
-    each word, and `wrong`, that of the wrong one (NaN where the effect is at no mark).
+    each word, and the share of the wrong word as `wrong` (NaN if the effect is at neither mark).
     """
     rows = []
-    for scenario, structure, seeds in product(SCENARIOS, STRUCTURES, (8, 12)):
-        effects = (*WRONG, 2.0, 4.0) if structure == "one comparison" else WRONG
-        for truth in effects:
+    effects = (*WRONG, 2.0, 4.0)
+    for scenario, structure, seeds, truth in product(SCENARIOS, STRUCTURES, (8, 12), effects):
+        if truth in WRONG or structure == "one comparison":
             shares = simulate(structure, truth, scenario, seeds=seeds, studies=studies)
             rows.append(
                 {
@@ -158,7 +156,7 @@ def calibration_text(frame: pd.DataFrame) -> str:
 
 TEXT = """# How often the verdicts are wrong
 
-Simulated studies, judged by the functions of the rule, {studies:,} a cell: `mambanorm calibrate`.
+Simulated studies, judged by the functions of the rule, {studies:,} per cell: `mambanorm calibrate`.
 A run has a standard deviation of {sd} points. The most frequent wrong word is *{worst_word}* at a
 true effect of {worst.truth:+g}, in {worst_percent:.1f} % of studies ({worst.structure},
 {worst.seeds} seeds, {worst.scenario}).
@@ -173,7 +171,7 @@ Scenario and number of seeds × how the claim uses its comparisons.
 
 ## What no rule sees
 
-Failures that are too rare to occur in the sample. Here {unseen},
+The rule cannot see failures that are too rare to occur in the sample. Here {unseen},
 so that both sides are equal if failures count as chance. Most samples contain no failure, and the
 word is *supported*:
 

@@ -1,9 +1,9 @@
-"""A run frame as verdicts read it: each arm at one learning rate, and its numbers seed by seed.
+"""A run frame as the verdicts read it: each arm at one learning rate, with its scores by seed.
 
-Seeds below 52 and seeds 100 to 199 tune: among them validation chooses the learning rate of an arm.
-Seeds 52 to 99 test. A comparison without test runs is read on the tuning seeds, and is marked "not
-fresh". Runs are recognised by their run_id, so neither the order of the rows nor runs of other
-settings matter.
+Seeds below 52 and seeds 100 to 199 are tuning seeds: validation on them chooses the learning rate
+of an arm. Seeds 52 to 99 are test seeds. A comparison without test runs is made on the tuning seeds
+and is marked "not fresh". Runs are recognised by their run_id, so the frame may hold runs with
+other settings, in any order.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mambanorm_study.basics.checks import check_kind
 from mambanorm_study.basics.settings import check_scale, default_scale
 from mambanorm_study.claims.claim import NONE, Claim, Comparison
 from mambanorm_study.runs.grid import FIRST_TEST_SEED, is_test_seed, is_tuning_seed, setting_id
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.tables.experiments import fixed_ids, inside_task, ladder, lr_grid, model_of
+from mambanorm_study.tables.experiments import LADDER, fixed_ids, inside_task, lr_grid, model_of
 from mambanorm_study.tables.run_tables import check_frame, label
 from mambanorm_study.tables.scores import SCORED, scores
 from mambanorm_study.tables.summaries import highest_lr_that_trains
 
-# The version of the protocol.
+# The version of PROTOCOL.md.
 VERSION = 12
 
 # The tuning seeds of the recorded results, and of arms that are not recorded.
@@ -33,7 +32,7 @@ RECORDED_TUNING_SEEDS, NEW_TUNING_SEEDS = tuple(range(40, 52)), (100, 101, 102, 
 
 
 def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
-    """Return those of the tasks that the claim is about, each once."""
+    """Return the tasks that the claim is about, each once."""
     unique_tasks = dict.fromkeys(tasks)
     if claim.runs == "tuned":
         return [task for task in unique_tasks if kind_of(task) == claim.kind]
@@ -42,10 +41,10 @@ def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """The runs of some arms on the seeds that all of them have.
+    """The runs of some arms on the seeds that all of these arms have.
 
-    columns: name → values (arms, seeds), as in `scores`. missing: why there are no runs; "" if
-    there are some.
+    columns: column of `scores` → its values (arms, seeds). missing: why there are no runs; "" if
+    there are runs.
     """
 
     arms: tuple[str, ...]
@@ -56,7 +55,7 @@ class Runs:
 
     @property
     def fresh(self) -> bool:
-        """True for test runs on which no earlier version of the protocol was read."""
+        """True for test runs that no earlier version of the protocol has judged."""
         return all(map(is_test_seed, self.seeds)) and not (self.columns["protocol"] < VERSION).any()
 
     def failed(self) -> dict[str, tuple[int, int]]:
@@ -70,16 +69,16 @@ class Runs:
             return np.empty(0)
         if comparison.column == "range":
             return np.ptp(self.columns["score"], axis=0)
-        weights = np.array([comparison.weights[arm] for arm in self.arms])
+        weights = np.array([comparison.weights.get(arm, 0.0) for arm in self.arms])
         return comparison.offset + weights @ self.columns[comparison.column]
 
 
 class Evidence:
-    """A run frame as `judge` reads it; an Evidence given as `frame` is not read again.
+    """A run frame as `judge` reads it. Given an Evidence as `frame`, share what it has read.
 
-    tuning: read every comparison on the tuning seeds, as predictions do. changes: fields in which
-    the runs differ from those of the scale, such as dict(n_layers=8). None: as the given Evidence.
-    ValueError for a frame that mixes scales unless `scale` names one.
+    tuning: compare arms on the tuning seeds, as the protocol's predictions do. changes: use runs
+    with the scale's settings changed in these fields, such as dict(n_layers=8). ValueError for a
+    frame of several scales unless `scale` names one.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Evidence:
         frame: pd.DataFrame | Evidence | None,
         scale: str | None = None,
         *,
-        tuning: bool | None = None,
+        tuning: bool = False,
         changes: Mapping[str, Any] | None = None,
     ):
         self.tuning, self.changes = False, ()
@@ -95,39 +94,39 @@ class Evidence:
             vars(self).update(vars(frame))
         else:
             self._read(frame, scale)
-        if tuning is not None:
-            self.tuning = tuning
+        self.tuning = self.tuning or tuning
         if changes is not None:
             self.changes = tuple(sorted(changes.items()))
 
     def _read(self, frame: pd.DataFrame | None, scale: str | None) -> None:
-        check_kind("frame", pd.DataFrame() if frame is None else frame, pd.DataFrame, "load_runs")
-        if frame is None or frame.empty:
+        if frame is None or not len(frame):
             frame = pd.DataFrame(columns=SCORED)
         else:
             check_frame(frame, SCORED)
-        self.scale = _one_scale(sorted(set(frame.scale)), scale)
+        scales = sorted(set(frame.scale)) or [default_scale()]
+        if scale is not None:
+            scales = [check_scale(scale)]
+        if len(scales) > 1:
+            raise ValueError(
+                f"the frame mixes the scales {' and '.join(scales)}: name one with scale="
+            )
+        self.scale = scales[0]
         self.runs = scores(frame, self.scale)
         self.tasks = sorted(set(self.runs.task))
-        self._by_arm = dict(iter(self.runs.groupby(["task", "arm"])))
         self._runs_of_arm: dict[tuple, pd.DataFrame] = {}
         self._tuned: dict[tuple, pd.DataFrame] = {}
 
-    def on_tuning_seeds(self) -> Evidence:
-        """Return the same evidence, read on the tuning seeds."""
-        return Evidence(self, tuning=True)
-
     def seeds(self, task: str) -> tuple[int, ...]:
-        """Return every seed of a task in the frame."""
+        """Return all seeds of a task in the frame."""
         return tuple(sorted(set(self.runs.seed[self.runs.task == task].astype(int))))
 
     def of_arm(self, arm: str, task: str, changes: tuple = ()) -> pd.DataFrame:
-        """Return an arm's runs, at every learning rate, that differ from the scale's setting in
-        `changes` alone.
+        """Return an arm's runs at every learning rate that otherwise have the scale's settings with
+        `changes`.
         """
         key = (arm, task, changes)
         if key not in self._runs_of_arm:
-            runs = self._by_arm.get((task, arm), self.runs.iloc[:0])
+            runs = self.runs[(self.runs.task == task) & (self.runs.arm == arm)]
             ids = [
                 setting_id(task, self.scale, arm, float(run.lr), int(run.seed), changes)
                 for run in runs.itertuples()
@@ -138,10 +137,10 @@ class Evidence:
     # the learning rate of an arm
 
     def tuned(self, arm: str, task: str) -> pd.DataFrame:
-        """Return an arm's validation: one row for each tuning seed that has every learning rate of
-        the grid, one column for each learning rate that all of these seeds have.
+        """Return an arm's validation scores: one row for each tuning seed that has every learning
+        rate of the grid, one column for each learning rate that all of these seeds have.
 
-        Runs with `changes` that were not tuned take the validation of the scale's setting.
+        If the runs with `changes` were not tuned, the runs with the scale's settings choose.
         """
         key = (arm, task, self.changes)
         if key not in self._tuned:
@@ -155,23 +154,23 @@ class Evidence:
         table = runs.pivot(index="seed", columns="lr", values="validation")
         grid = table.reindex(columns=list(lr_grid(task, self.scale, model_of([arm]))))
         table = table.loc[grid.dropna().index]
-        # a reader's runs do not change the learning rate that the recorded seeds have chosen
-        for chosen in (table.index.isin(RECORDED_TUNING_SEEDS), table.index < FIRST_TEST_SEED):
-            if chosen.any():
-                return table[chosen].dropna(axis=1)
+        # A reader's runs must not change the learning rate that the recorded seeds have chosen.
+        for is_recorded in (table.index.isin(RECORDED_TUNING_SEEDS), table.index < FIRST_TEST_SEED):
+            if is_recorded.any():
+                return table[is_recorded].dropna(axis=1)
         return table.dropna(axis=1)
 
     def lr(self, arm: str, task: str, rank: int = 0) -> float | None:
-        """Return the learning rate with the best mean validation accuracy on the tuning seeds
-        (`rank` 1: the second best); None without one.
+        """Return the learning rate with the best mean validation score on the tuning seeds (`rank`
+        1: the second best); None if there is none.
 
-        A diverged run counts as chance; of equal learning rates the smaller one wins.
+        A diverged run counts as chance. Of equally good learning rates the smaller one is returned.
         """
         means = self.tuned(arm, task).mean().dropna().round(9)
-        means = means.sort_values(ascending=False, kind="stable")
-        return float(means.index[rank]) if len(means) > rank else None
+        best_first = means.sort_values(ascending=False, kind="stable").index
+        return float(best_first[rank]) if len(best_first) > rank else None
 
-    # the runs of arms at their learning rates
+    # the runs of several arms
 
     def of_arms(self, arms: Iterable[str], task: str, rank: int = 0) -> Runs:
         """Return the runs of these arms on the test seeds, each arm at its best learning rate
@@ -187,14 +186,12 @@ class Evidence:
         return self.at_lrs(arms, list(lrs.values()), task)
 
     def at_lrs(self, arms: Iterable[str], lrs: Sequence[float], task: str) -> Runs:
-        """Return the runs of these arms at these learning rates: on the test seeds that all of them
-        have, or else on the tuning seeds.
+        """Return the runs of these arms at these learning rates, on the test seeds that all of the
+        arms have; without any, on the tuning seeds.
         """
         arms = tuple(arms)
-        runs = []
-        for arm, lr in zip(arms, lrs, strict=True):
-            runs_of_arm = self.of_arm(arm, task, self.changes)
-            runs.append(runs_of_arm[runs_of_arm.lr == lr])
+        of_arms = [self.of_arm(arm, task, self.changes) for arm in arms]
+        runs = [of_arm[of_arm.lr == lr] for of_arm, lr in zip(of_arms, lrs, strict=True)]
         seeds = _shared_seeds(runs)
         test_seeds = set(filter(is_test_seed, seeds))
         if self.tuning or not test_seeds:
@@ -220,10 +217,11 @@ class Evidence:
         return _aligned(arms, runs, seeds)
 
     def _best_of_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
-        """Return one row a seed: the run at the learning rate with the best test accuracy, and
-        `reach`, log₁₀ of the highest learning rate that trains.
+        """Return one row for each seed that has every learning rate of `experiments.ladder`: the
+        run with the best test accuracy, with the column `reach`, log₁₀ of the highest learning rate
+        that trains.
         """
-        lrs = ladder(task, self.scale)
+        lrs = lr_grid(task, self.scale, factors=LADDER)
         rows = []
         for _, runs_of_seed in runs.sort_values("lr").groupby("seed"):
             if len(runs_of_seed) == len(lrs):
@@ -233,15 +231,6 @@ class Evidence:
         return pd.concat(rows) if rows else runs.iloc[:0].assign(reach=np.nan)
 
 
-def _one_scale(scales: list[str], scale: str | None) -> str:
-    """Return the scale to read: the given one, else the frame's only one, else the default."""
-    if scale is not None:
-        return check_scale(scale)
-    if len(scales) > 1:
-        raise ValueError(f"the frame mixes the scales {' and '.join(scales)}: name one with scale=")
-    return scales[0] if scales else default_scale()
-
-
 def _shared_seeds(runs: Sequence[pd.DataFrame]) -> set[int]:
     return set.intersection(*(set(runs_of_arm.seed) for runs_of_arm in runs))
 
@@ -249,7 +238,7 @@ def _shared_seeds(runs: Sequence[pd.DataFrame]) -> set[int]:
 def _aligned(
     arms: tuple[str, ...], runs: list[pd.DataFrame], seeds: set[int], lrs: Sequence[float] = ()
 ) -> Runs:
-    """Return the runs of these seeds as arrays (arms, seeds)."""
+    """Return the `Runs` on these seeds, with arrays of shape (arms, seeds)."""
     if not seeds:
         absent = [label(arm) for arm, of_arm in zip(arms, runs, strict=True) if of_arm.empty]
         if absent:

@@ -1,20 +1,19 @@
-"""The sources' claims as data: the sentence of each, its place, and the comparisons that decide it.
+"""The paper's claims as data (§4.2 to §4.6): sentence, section, deciding comparisons.
 
-A comparison is a weighted sum of accuracies that is above zero if the paper is right, such as
-`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only);
-H13 to H16 are in said_in_passing.py. A changed claim needs a new version of the protocol
-(benchmarks/protocol.py, PROTOCOL.md). A new claim is declared here alone: its tasks and seeds are
-fields of it, which the recording and PROTOCOL.md read.
+H1s to H8s are about sequences, H1v to H8v about images, H9s to H12s about the paper's explanation,
+which shows sequences only. H13 to H16 are in said_in_passing.py. To add a claim, declare it here:
+the recording and PROTOCOL.md read its tasks and seeds. A changed claim needs a new version of the
+protocol (benchmarks/protocol.py, PROTOCOL.md).
 
-Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
+pp: percentage points of accuracy. decades: log₁₀ of a growth.
 """
 
-from mambanorm.arms import Arm
+from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.errors import unknown
+from mambanorm_study.basics.settings import FLAT
 from mambanorm_study.claims.claim import (
     CONTROL,
     FAILURE_SEEDS,
-    FLAT,
     FURTHER_TEST_SEEDS,
     INSIDE_SEEDS,
     NONE,
@@ -23,16 +22,11 @@ from mambanorm_study.claims.claim import (
     Claim,
     Comparison,
     after_against_before,
-    combinations_against_type,
-    evenness,
-    growth,
-    marginal_means,
+    arms_ending_in,
+    means,
     minus,
-    normvary_steps,
+    norms_except,
     pair,
-    ranges,
-    spectra,
-    type_against_each,
     types_against_none,
 )
 from mambanorm_study.claims.other_sources import AUTONORM_CLAIMS, BEYOND_CLAIMS, language_claims
@@ -88,7 +82,7 @@ def _h2(claim_id: str, kind: str) -> Claim:
         paper={"sequence": "GN 68.8 %, next LN 58.9 %", "vision": "LN 86.6 %, next GN 86.3 %"}[
             kind
         ],
-        comparisons=type_against_each(best),
+        comparisons=tuple(minus(pair(best, best), pair(n, n)) for n in norms_except(best)),
         other_tasks=("glyphs",) if kind == "sequence" else (),
         note=""
         if kind == "sequence"
@@ -97,19 +91,21 @@ def _h2(claim_id: str, kind: str) -> Claim:
 
 
 def _h3(claim_id: str, kind: str) -> Claim:
-    exceptions = {"sequence": "BN +0.0 and IN −3.9", "vision": "RMSN −2.1 and LN +0.2"}[kind]
-    mean = {"sequence": "+9.9", "vision": "+15.9"}[kind]
+    mean, exceptions = {
+        "sequence": ("+9.9", "BN +0.0 and IN −3.9"),
+        "vision": ("+15.9", "RMSN −2.1 and LN +0.2"),
+    }[kind]
     return Claim(
         id=claim_id,
         words="A norm after the SSM beats the same norm before it, on average over the norms.",
         quote="We observe that, for both tasks, applying normalization after SSM generally yields "
         "better results.",
         where="§4.3, Table 1, Figure 6 (“the average of all data points”)",
-        quantity="test accuracy of None→N minus N→None, mean over five norms; beside it each norm, "
-        "and the mean without each",
+        quantity="test accuracy of None→N minus N→None, as a mean over five norms; in addition for "
+        "each norm, and as a mean without each norm",
         paper=f"mean {mean} points; three of five norms by more than one point ({exceptions})",
         comparisons=after_against_before(),
-        note={"sequence": "the paper's mean rests on GN: without it, it is 0.0"}.get(kind, ""),
+        note={"sequence": "the paper's mean depends on GN: without GN it is 0.0"}.get(kind, ""),
     )
 
 
@@ -125,8 +121,8 @@ def _h4(claim_id: str, kind: str) -> Claim:
         paper={"sequence": "+49.6 points", "vision": "+20.7 points"}[kind],
         comparisons=(minus(pair("None", "GN"), pair("GN", "None")),),
         further_seeds=FURTHER_TEST_SEEDS,
-        note="that GN gains most, which version 1 tested, is nowhere in the paper; in its vision "
-        "Table 1 BN gains more",
+        note="the paper does not say that GN gains most, which version 1 tested; in its Table 1 "
+        "for images BN gains more",
     )
 
 
@@ -142,7 +138,11 @@ def _h5(claim_id: str, kind: str) -> Claim:
         paper={"sequence": "BN→BN 41.4 → LN→BN 52.1 %", "vision": "BN→BN 74.6 → RMSN→BN 87.3 %"}[
             kind
         ],
-        comparisons=combinations_against_type(),
+        comparisons=tuple(
+            minus(pair(n1, n2), pair(n2, n2), group=f"best→{n2} − {n2}→{n2}")
+            for n2 in NORM_CHOICES
+            for n1 in norms_except(n2)
+        ),
         note="the paper picks the best of four on the results it reports",
     )
 
@@ -154,8 +154,11 @@ def _h6(claim_id: str, kind: str) -> Claim:
         words=f"{best} is the best norm after the SSM: the highest mean over the norms before it.",
         quote=f"we found that the average performance of {best} was the best",
         where="§4.4, Figure 8",
-        quantity=f"mean test accuracy over the same five N1, of N2 = {best} minus each other N2",
-        comparisons=marginal_means(best),
+        quantity=f"mean test accuracy over the same five N1: N2 = {best} minus each other N2",
+        comparisons=tuple(
+            means(f"mean of ·→{best} − mean of ·→{n2}", arms_ending_in(best), arms_ending_in(n2))
+            for n2 in norms_except(best)
+        ),
     )
 
 
@@ -167,29 +170,44 @@ def _h7(claim_id: str, kind: str) -> Claim:
         quote="and the distribution of different normalization combinations was the most "
         "concentrated",
         where="§4.4, Figure 8",
-        quantity="of each N2 the largest minus the smallest accuracy over the same five N1, seed "
-        "by seed",
-        comparisons=ranges(best),
-        measured="the range of single runs holds their noise as well",
+        quantity="the largest minus the smallest accuracy over the same five N1, for each N2 and "
+        "seed",
+        comparisons=tuple(
+            means(f"range of ·→{n2}", arms_ending_in(n2), [], column="range", decides=False)
+            for n2 in (best, *norms_except(best))
+        ),
+        why_no_word="the range of single runs holds their noise as well",
     )
 
 
 def _h8(claim_id: str, kind: str) -> Claim:
     best = BEST_AFTER[kind]
+    proposal = pair("NormVary", best)
     original = {"sequence": "RMSN>SSM>None", "vision": "LN>SSM>LN"}[kind]
+    # For sequences the paper changes N1 and N2 at once (I7): these are the two steps alone. On
+    # images the original has LN after the SSM already.
+    steps = {
+        "sequence": [(proposal, "RMSN>SSM>GN"), ("NormVary>SSM>None", original)],
+        "vision": [],
+    }[kind]
     return Claim(
         id=claim_id,
         words=f"NormVary→{best} beats the original {Arm.parse(original).label}.",
         quote="It can be observed that our proposed method outperforms the original model in terms "
         "of experimental results",
         where="§4.5, Table 2",
-        quantity="test accuracy, the proposal minus the original; beside it what tells NormVary's "
-        "share from N2's, and the proposal minus its second norm alone",
+        quantity="test accuracy of the proposal minus the original; in addition the parts of this "
+        "step, and the proposal minus its second norm alone",
         paper={
             "sequence": "ListOps 37.90 → 40.27 %",
             "vision": "no row of Table 2 is named vision (I4e)",
         }[kind],
-        comparisons=normvary_steps(best, original),
+        comparisons=(
+            minus(proposal, original),
+            *(minus(better, worse, decides=False) for better, worse in steps),
+            minus(proposal, pair("NormVary-fixed", best), decides=False),
+            minus(proposal, pair("None", best), decides=False),
+        ),
         other_tasks=("listops",) if kind == "sequence" else (),
         further_seeds=FURTHER_TEST_SEEDS,
         paper_task={"sequence": "ListOps"}.get(kind, ""),
@@ -197,11 +215,12 @@ def _h8(claim_id: str, kind: str) -> Claim:
     )
 
 
-# H9 to H12, the paper's intuitive explanation: on sequences only, as in the paper
+# The arms of H10, with the norm of the paper's Figure 9.
+BEFORE, AFTER, BOTH = "BN>SSM>None", "None>SSM>BN", "BN>SSM>BN"
 
-
-def _h9() -> Claim:
-    return Claim(
+# H9 to H12, the paper's intuitive explanation.
+EXPLANATION = (
+    Claim(
         id="H9s",
         words="Without normalization training ends in infinite values where a model with norms on "
         "both sides trains.",
@@ -209,23 +228,20 @@ def _h9() -> Claim:
         "infinite values, causing the training to fail. […] However, when normalization is applied "
         "both before and after, the training proceeds smoothly without failure.",
         where="§4.6",
-        quantity="share of None→None runs that end non-finite, at each depth × learning rate, "
-        "against RMSN→RMSN there",
+        quantity="share of None→None runs that end non-finite, at each depth and learning rate, "
+        "compared with the share of RMSN→RMSN at the same settings",
         paper="“consistently”; but its own no-norm models score 7.0 % and 10.7 % (I6)",
         comparisons=(Comparison("None→None fails", {NONE: 1.0, CONTROL: -1.0}),),
         smallest=50.0,
         runs="failure",
         seeds=FAILURE_SEEDS,
         one_suffices=True,
-        note="consistently means more often than not, at that setting",
-    )
-
-
-def _h10() -> Claim:
-    return Claim(
+        note="we read “consistently” as more than half of the runs at a setting",
+    ),
+    Claim(
         id="H10s",
-        words="Without a norm after the SSM outputs grow exponentially with depth; one after keeps "
-        "them flat; one on both sides is flattest.",
+        words="Without a norm after the SSM outputs grow exponentially with depth; with one "
+        "after it they stay flat, and with norms on both sides they are flattest.",
         quote="the lack of normalization in the Mamba layers leads to some elements in the input "
         "tensors growing extremely large as the network depth increases. […] when there is no "
         "normalization in Mamba, the L2 norm of the output tensors from each Mamba Block layer "
@@ -235,21 +251,26 @@ def _h10() -> Claim:
         "applied both before and after the SSM layer, the scale disparity between layers is "
         "further reduced",
         where="§4.6, Figure 9",
-        quantity="decades of the largest token's ‖y‖₂ in 8 blocks (BN, in training, at a run's "
-        "last finite step, where the model without norms fails); AIC of the best other law minus "
-        "that of the exponential",
+        quantity="growth of the largest token's ‖y‖₂ over 8 blocks, in powers of ten (with BN, in "
+        "train mode, at the last finite step of seeds whose model without norms fails); AIC of the "
+        "best other law minus the AIC of the exponential law",
         paper="Figure 9, no number printed",
-        comparisons=growth(),
+        comparisons=(
+            Comparison("None→None grows", {NONE: 1.0}, "growth"),
+            Comparison("BN→None grows", {BEFORE: 1.0}, "growth"),
+            Comparison("None→None exponentially (AIC)", {NONE: 1.0}, "law", smallest=0.0),
+            Comparison("BN→None exponentially (AIC)", {BEFORE: 1.0}, "law", smallest=0.0),
+            Comparison("None→BN flat", {AFTER: -1.0}, "steepness", FLAT),
+            Comparison("BN→BN flat", {BOTH: -1.0}, "steepness", FLAT),
+            Comparison("BN→BN flatter than None→BN", {AFTER: 1.0, BOTH: -1.0}, "steepness"),
+        ),
         smallest=FLAT,
         runs="growth",
         seeds=INSIDE_SEEDS,
         note="the largest token, because the paper speaks of some elements; it draws 4 layers, too "
         "few to tell an exponential from another law (I5)",
-    )
-
-
-def _h11() -> Claim:
-    return Claim(
+    ),
+    Claim(
         id="H11s",
         words="Before a run fails the variance of out_proj's singular values across the blocks "
         "rises, and the deeper blocks' values grow most.",
@@ -258,21 +279,31 @@ def _h11() -> Claim:
         "layers increases, the singular values of the deeper Mamba Blocks show the most "
         "significant growth",
         where="§4.6, Figure 10",
-        quantity="log₁₀ of the variance across blocks (rank by rank) at the last finite step over "
-        "that half way; slope over relative depth of the growth of each block's root mean square; "
-        "None→None minus the control RMSN→None of the same seed at the same steps",
+        quantity="log₁₀ of the variance of the singular values across blocks (rank by rank) at the "
+        "last finite step, divided by the variance half way; slope over relative depth of the "
+        "growth of each block's root mean square; both for None→None minus the control RMSN→None "
+        "with the same seed, at the same steps",
         paper="Figure 10, no number printed",
-        comparisons=spectra(),
+        comparisons=(
+            Comparison(
+                "rise of the variance across blocks, against the control",
+                {NONE: 1.0, "RMSN>SSM>None": -1.0},
+                "sigma_rise",
+            ),
+            Comparison(
+                "more growth in deeper blocks, against the control",
+                {NONE: 1.0, "RMSN>SSM>None": -1.0},
+                "sigma_trend",
+            ),
+        ),
         smallest=TENTH,
         runs="failing",
         seeds=INSIDE_SEEDS,
-        note="smallest effect of both: log₁₀ 1.1, one tenth more variance, one tenth more growth "
-        "of the deepest than of the first block; only seeds whose no-norm run failed can tell",
-    )
-
-
-def _h12() -> Claim:
-    return Claim(
+        note="smallest effect of both: log₁₀ 1.1, that is 10 % more variance, and 10 % more growth "
+        "in the deepest block than in the first; only seeds whose run without norms failed are "
+        "compared",
+    ),
+    Claim(
         id="H12s",
         words="There is a norm that, after the SSM, evens out how far the blocks' weight norms "
         "move in training.",
@@ -280,20 +311,20 @@ def _h12() -> Claim:
         "regularizes the data distribution, preserves scale invariance of weight norms across "
         "layers of varying depths",
         where="§1, §5, Appendix B",
-        quantity="unevenness: log₁₀ of largest over smallest block, each the L2 norm of all its "
-        "weights after training over that at initialisation (12 blocks at quick, never fewer than "
-        "8); that of None→None minus that of None→N",
-        comparisons=evenness(),
+        quantity="for each block the L2 norm of its weights after training, divided by the norm at "
+        "initialisation; unevenness is log₁₀ of the largest over the smallest of these ratios (at "
+        "least 8 blocks); the unevenness of None→None minus the unevenness of None→N",
+        comparisons=tuple(minus(NONE, pair("None", n), column="unevenness") for n in NORM_CHOICES),
         smallest=UNEVEN,
         runs="deep",
         seeds=INSIDE_SEEDS,
         one_suffices=True,
-        note="smallest effect: log₁₀ 1.05, 5 % between the blocks. The paper's “higher weight "
-        "norms in deeper layers” says a direction as well, which is not asked for",
-    )
+        note="smallest effect: log₁₀ 1.05, a difference of 5 % between blocks. The paper also "
+        "names a direction (“higher weight norms in deeper layers”), which is not tested",
+    ),
+)
 
-
-# Functions (id, kind) → Claim. The claims about sequences and images differ in the norm of
+# The functions that return a claim about sequences or images. The two differ in the norm of
 # BEST_AFTER and in the paper's numbers.
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
 
@@ -302,7 +333,7 @@ CLAIMS: dict[str, Claim] = {
     claim.id: claim
     for claim in [
         *(make(f"H{i}s", "sequence") for i, make in enumerate(ACCURACY, start=1)),
-        *(make() for make in (_h9, _h10, _h11, _h12)),
+        *EXPLANATION,
         *(make(f"H{i}v", "vision") for i, make in enumerate(ACCURACY, start=1)),
         *AUTONORM_CLAIMS,
         *IN_PASSING,

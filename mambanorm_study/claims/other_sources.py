@@ -1,19 +1,20 @@
 """The claims of other sources than the paper, judged by the same rule.
 
-A1v … A3v    the study's second source (S2, AutoNorm), on images. It asks three questions about a
-             Transformer, names the models that would answer them, and prints no number.
-H1l, H3l, H8l    the paper's claims about language models with causal norms: our extension, for the
-             paper trains no language model. Of its five norms LN and RMSN are causal, and so is GN
-             within a token (GN-token); BN and IN have no causal form. NormVary-token mixes these
-             three. Above 0 the paper is right.
-E1 … E4      claims of the authors of later models about their norms and sites, which the paper does
-             not make. Their models are thousands of times as large: a result here need not hold
-             there, nor the reverse.
+A1v to A3v         claims of AutoNorm (S2 of docs/sources.md) on images. S2 asks three questions
+                   about a Transformer and names the models that would answer them, but prints no
+                   number.
+H1l, H3l, H8l      the paper's claims, applied to language models. This is our extension: the paper
+                   trains no language model. Of its five norms LN and RMSN are causal, and so is GN
+                   within a token (GN-token); BN and IN have no causal form. NormVary-token mixes
+                   the three causal ones.
+E1 to E4           claims of the authors of later models about their norms and sites, which the
+                   paper does not make. Their models are thousands of times larger than ours, so a
+                   result here need not hold there, nor the other way round.
 """
 
 from dataclasses import replace
 
-from mambanorm.arms import NORM_CHOICES, PRESETS
+from mambanorm.arms import PRESETS
 from mambanorm_study.claims.claim import (
     HIGHER_RATE,
     INSIDE_SEEDS,
@@ -24,8 +25,8 @@ from mambanorm_study.claims.claim import (
     Claim,
     Comparison,
     after_against_before,
-    causal_steps,
     minus,
+    norms_except,
     pair,
     types_against_none,
 )
@@ -34,146 +35,136 @@ from mambanorm_study.tables.summaries import CORRUPTED
 
 # ------------------------------------------------------------------------------------ S2, AutoNorm
 
+QUESTION = "S2 asks the question and makes no claim; "
 OUR_READING = (
-    "tested with S2's own x ⊙ α; beside it the published DyT, γ·tanh(αx)+β; with S2's MixUp, "
-    "DropPath and the like off, so that the norms alone differ; one weight a token and norms "
-    "behind the sum are our reading"
+    "S2's form of DyT, x ⊙ α, is tested, and in addition the published one, γ·tanh(αx)+β; S2's "
+    "MixUp, DropPath and other regularizers are off, so that only the norms differ; one weight for "
+    "each token and norms after the residual sum are our reading of S2"
 )
-# A model with tanh in DyT → the model with S2's form of it.
-LINEAR = {
-    "AutoNorm": "AutoNorm_Linear",
-    "AutoNorm_RandomSelector": "AutoNorm_Linear_RandomSelector",
-}
 
-
-def _a(
-    number: int, words: str, quote: str, quantity: str, *comparisons: Comparison, note: str = ""
-) -> Claim:
-    """Return a claim whose comparisons decide with S2's form of DyT. Beside them stand the deciding
-    ones with tanh.
-    """
-    linear = [
-        replace(
-            one,
-            name=one.name.replace("AutoNorm", LINEAR["AutoNorm"]),
-            weights={LINEAR.get(arm, arm): weight for arm, weight in one.weights.items()},
-        )
-        for one in comparisons
-    ]
-    tanh = [replace(one, decides=False) for one in comparisons if one.decides]
-    return Claim(
-        id=f"A{number}v",
-        words=words,
-        quote=quote,
-        where="S2, §IV",
-        quantity=quantity,
-        paper_task="CIFAR-10",
-        comparisons=(*linear, *tanh),
-        note=f"S2 asks the question and asserts nothing; {note}{OUR_READING}",
-    )
-
-
-def _corrupted(name: str, column: str, decides: bool = True) -> Comparison:
-    return Comparison(name, {"AutoNorm": 1.0, "FrozenLN": -1.0}, column=column, decides=decides)
-
-
+# AutoNorm_Linear has S2's form of DyT, which decides; AutoNorm has the published one, with tanh.
 AUTONORM_CLAIMS = (
-    _a(
-        1,
-        "In a Transformer a learned selector between DyT and LN beats LN alone.",
-        "`disable_selector`: In this mode, the `NormSelector` is effectively bypassed, and the "
-        "model exclusively utilizes Layer Normalization. This allows us to evaluate the baseline "
-        "performance",
-        "test accuracy of AutoNorm_Linear minus FrozenLN; beside it AutoNorm, with tanh",
-        minus("AutoNorm", "FrozenLN"),
-    ),
-    _a(
-        2,
-        "In a Transformer a learned selector between DyT and LN beats random weights.",
-        "`random_selector`: […] providing a stochastic baseline to assess whether the learned "
-        "adaptive weighting by the MLP offers a significant advantage over arbitrary "
-        "combinations.",
-        "test accuracy of AutoNorm_Linear minus AutoNorm_Linear_RandomSelector; beside it both "
-        "with tanh",
-        minus("AutoNorm", "AutoNorm_RandomSelector"),
-        note="random weights are noise in training and a half each in the test; ",
-    ),
-    _a(
-        3,
-        "In a Transformer a learned selector is more accurate than LN alone on noisy and on "
-        "rotated test rows.",
-        "Robustness to noise and rotation: Evaluated using corrupted test loaders (e.g., Gaussian "
-        "noise, random rotations) to assess model stability under perturbed inputs.",
-        "accuracy on the test rows with Gaussian noise (mean of 0.1, 0.2, 0.4 and 0.8 of the "
-        "inputs' standard deviation), and turned by a random angle (mean of at most 10, 20, 30 and "
-        "45°), of AutoNorm_Linear minus FrozenLN",
-        *(_corrupted(f"AutoNorm − FrozenLN, {kind}", kind) for kind in CORRUPTED),
-        *(
-            _corrupted(f"what {kind} changes", f"{kind}_change", decides=False)
-            for kind in CORRUPTED
+    Claim(
+        id="A1v",
+        words="In a Transformer a learned selector between DyT and LN beats LN alone.",
+        quote="`disable_selector`: In this mode, the `NormSelector` is effectively bypassed, and "
+        "the model exclusively utilizes Layer Normalization. This allows us to evaluate the "
+        "baseline performance",
+        where="S2, §IV",
+        quantity="test accuracy of AutoNorm_Linear minus FrozenLN; in addition AutoNorm, with tanh",
+        comparisons=(
+            minus("AutoNorm_Linear", "FrozenLN"),
+            minus("AutoNorm", "FrozenLN", decides=False),
         ),
-        note="a model that is better on clean rows has a head start, so what corruption changes "
-        "stands beside; ",
+        paper_task="CIFAR-10",
+        note=QUESTION + OUR_READING,
+    ),
+    Claim(
+        id="A2v",
+        words="In a Transformer a learned selector between DyT and LN beats random weights.",
+        quote="`random_selector`: […] providing a stochastic baseline to assess whether the "
+        "learned adaptive weighting by the MLP offers a significant advantage over arbitrary "
+        "combinations.",
+        where="S2, §IV",
+        quantity="test accuracy of AutoNorm_Linear minus AutoNorm_Linear_RandomSelector; in "
+        "addition both with tanh",
+        comparisons=(
+            minus("AutoNorm_Linear", "AutoNorm_Linear_RandomSelector"),
+            minus("AutoNorm", "AutoNorm_RandomSelector", decides=False),
+        ),
+        paper_task="CIFAR-10",
+        note=QUESTION
+        + "random weights are noise in training and a half each in the test; "
+        + OUR_READING,
+    ),
+    Claim(
+        id="A3v",
+        words="In a Transformer a learned selector is more accurate than LN alone on noisy and on "
+        "rotated test rows.",
+        quote="Robustness to noise and rotation: Evaluated using corrupted test loaders (e.g., "
+        "Gaussian noise, random rotations) to assess model stability under perturbed inputs.",
+        where="S2, §IV",
+        quantity="accuracy on test rows with Gaussian noise (mean over 0.1, 0.2, 0.4 and 0.8 of "
+        "the inputs' standard deviation), and on rows rotated by a random angle (mean over at most "
+        "10, 20, 30 and 45°), of AutoNorm_Linear minus FrozenLN",
+        comparisons=(
+            *(minus("AutoNorm_Linear", "FrozenLN", f", {kind}", column=kind) for kind in CORRUPTED),
+            *(
+                Comparison(
+                    f"what {kind} changes",
+                    {"AutoNorm_Linear": 1.0, "FrozenLN": -1.0},
+                    f"{kind}_change",
+                    decides=False,
+                )
+                for kind in CORRUPTED
+            ),
+            *(
+                minus("AutoNorm", "FrozenLN", f", {kind}", column=kind, decides=False)
+                for kind in CORRUPTED
+            ),
+        ),
+        paper_task="CIFAR-10",
+        note=QUESTION
+        + "a model that is better on clean rows has a head start on corrupted rows, so the change "
+        "is reported in addition; " + OUR_READING,
     ),
 )
 
 # ---------------------------------------------------------------------------------- language models
 
-# The paper's norms that a language model can have; GN within one token.
+# The paper's norms that are causal, as language models require; GN-token is GN within one token.
 CAUSAL_NORMS = ("LN", "RMSN", "GN-token")
 
-OURS = "the paper trains no language model: our extension to its claim about sequences"
+EXTENSION = "the paper trains no language model; this extends its claim about sequences"
+IN_BITS = dict(smallest=SMALLEST_BITS, paper=NO_NUMBER, paper_task="", other_tasks=())
 
 
 def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
-    """Return H1l, H3l and H8l, made from the claims about sequences."""
+    """Return H1l, H3l and H8l, made from the claims about sequences and compared in bits."""
+    proposal, original = "NormVary-token>SSM>GN-token", "RMSN>SSM>None"
+    steps = [
+        (proposal, "RMSN>SSM>GN-token"),
+        ("NormVary-token>SSM>None", original),
+        (proposal, "None>SSM>GN-token"),
+    ]
     return (
-        _causal(
+        replace(
             h1,
-            "H1l",
-            types_against_none(CAUSAL_NORMS),
+            id="H1l",
             words="In a language model there is a causal norm that, before and after the SSM, "
             "beats no norm at all.",
-            quantity="test loss in bits a character of None→None minus N→N, for each of three "
+            quantity="test loss in bits per character of None→None minus N→N, for each of three "
             "causal norms",
+            comparisons=types_against_none(CAUSAL_NORMS, column="bits"),
+            note=EXTENSION,
+            **IN_BITS,
         ),
-        _causal(
+        replace(
             h3,
-            "H3l",
-            after_against_before(CAUSAL_NORMS),
+            id="H3l",
             words="In a language model a causal norm after the SSM beats the same norm before it, "
             "on average over the norms.",
-            quantity="test loss in bits a character of N→None minus None→N, mean over three causal "
-            "norms; beside it each norm, and the mean without each",
+            quantity="test loss in bits per character of N→None minus None→N, as a mean over three "
+            "causal norms; in addition for each norm, and as a mean without each norm",
+            comparisons=after_against_before(CAUSAL_NORMS, column="bits"),
+            note=EXTENSION,
+            **IN_BITS,
         ),
-        _causal(
+        replace(
             h8,
-            "H8l",
-            causal_steps(),
+            id="H8l",
             words="In a language model NormVary→GN in causal form, NormVary-token→GN-token, beats "
             "the original RMSN→None.",
-            quantity="test loss in bits a character, the original's minus the proposal's; beside "
-            "it what tells NormVary-token's share from GN-token's, and the proposal minus its "
-            "second norm alone",
-            note="of NormVary's five members the three that one token has: GN-token, LN and RMSN",
+            quantity="test loss in bits per character of the original minus the proposal; in "
+            "addition the parts of this step, and the proposal minus its second norm alone",
+            comparisons=(
+                minus(proposal, original, column="bits"),
+                *(minus(better, worse, column="bits", decides=False) for better, worse in steps),
+            ),
+            note=f"{EXTENSION}; NormVary-token mixes the three of NormVary's five norms that are "
+            "defined for one token: GN-token, LN and RMSN",
+            **IN_BITS,
         ),
-    )
-
-
-def _causal(
-    claim: Claim, claim_id: str, comparisons: tuple[Comparison, ...], note: str = "", **said: str
-) -> Claim:
-    """Return a claim about sequences as one about language models, compared in bits."""
-    return replace(
-        claim,
-        id=claim_id,
-        comparisons=tuple(replace(comparison, column="bits") for comparison in comparisons),
-        smallest=SMALLEST_BITS,
-        paper=NO_NUMBER,
-        paper_task="",
-        other_tasks=(),
-        note=f"{OURS}; {note}" if note else OURS,
-        **said,
     )
 
 
@@ -182,65 +173,21 @@ def _causal(
 MAMBA, JAMBA = str(PRESETS["Mamba"].arm), str(PRESETS["Jamba"].arm)
 AFTER_GATE = str(PRESETS["Mamba-2-norms"].arm)
 
+NOT_COMPARABLE = "no number that is comparable with these models"
 
-def _beyond(claim_id: str, comparisons: tuple[Comparison, ...], **fields: object) -> Claim:
-    paper = "no number that these models could be held against"
-    return Claim(id=claim_id, paper=paper, comparisons=comparisons, **fields)
-
-
-def _e1() -> Claim:
-    norm = pair("None", "LN")
-    others = (pair("None", n) for n in NORM_CHOICES if n != "LN")
-    return _beyond(
-        "E1s",
-        (
-            Comparison("None→LN has room", {norm: 1.0}, column="headroom", decides=False),
-            *(minus(arm, NONE, column="headroom", decides=False) for arm in (norm, *others)),
-        ),
-        words="In a deep model a norm after the scan keeps the scan's output within float16, where "
-        "without one it is not.",
-        quote="Our original attempt for adding ln is to avoid collapsing in training. It seems "
-        "that the output of s6 is often too large (then get inf and finally NaN) to be in data "
-        "type float16.",
-        where="VMamba's authors, issue 182 of its repository",
-        quantity="decades between the largest |y| of the scan, before the norm, and float16's "
-        "65,504, over 8 blocks and the first 256 test rows, with the weights that are tested",
-        runs="deep",
-        seeds=INSIDE_SEEDS,
-        measured="its authors do not say that the scan itself stays within float16: theirs is "
-        "computed in float32 and normed before it becomes float16 (issue 138)",
-        note="the models here train in float32",
-    )
-
-
-def _e2() -> Claim:
-    arms = {JAMBA: 1.0, MAMBA: -1.0}
-    best = Comparison("best accuracy", arms, smallest=SMALLEST_EFFECT, decides=False)
-    return _beyond(
-        "E2s",
-        (minus(JAMBA, MAMBA, column="reach"), best),
-        words="Norms on B, C and Δ let a model train at a higher learning rate.",
-        quote="inner parts of the Mamba layers suffer from large activation values, leading to the "
-        "spikes. We therefore added RMSNorm to internal activations. […] this stabilized training "
-        "and prevented additional loss spikes.",
-        where="Lieber et al. 2024 (Jamba), §6.4",
-        quantity="log₁₀ of the highest of five rates, 1 to 39 times the task's own, at which a "
-        "seed still has four fifths of what its best rate brings above chance (between two rates "
-        "by interpolation); beside it the test accuracy of each arm's best rate",
-        smallest=HIGHER_RATE,
-        runs="ladder",
-        seeds=LADDER_SEEDS,
-        note="its authors speak of loss spikes; a ladder of rates stands in for them, and no spike "
-        "is counted. A seed that still trains at 39 times is given 39 times; the best of five "
-        "rates is chosen on the test rows, of both arms",
-    )
+# Last letter of the claim → the column that is compared, its name, and the smallest effect.
+MEASURES = {
+    "s": ("score", "test accuracy", SMALLEST_EFFECT),
+    "l": ("bits", "test loss in bits per character, less is better", SMALLEST_BITS),
+}
 
 
 def _e3(claim_id: str) -> Claim:
-    column = "bits" if claim_id.endswith("l") else "score"
-    return _beyond(
-        claim_id,
-        (
+    column, measure, smallest = MEASURES[claim_id[-1]]
+    return Claim(
+        id=claim_id,
+        paper=NOT_COMPARABLE,
+        comparisons=(
             minus(AFTER_GATE, pair("RMSN", "RMSN"), column=column),
             minus(AFTER_GATE, MAMBA, column=column, decides=False),
         ),
@@ -249,40 +196,95 @@ def _e3(claim_id: str) -> Claim:
         "alleviate this by adding an extra normalization layer […] to the block right before the "
         "final output projection.",
         where="Dao & Gu 2024 (Mamba-2), extra normalization",
-        quantity=f"{MEASURES[column][0]}, RMSN on y·SiLU(z) against RMSN on y, each with RMSN "
-        "before the SSM; beside it what the norm after the gate brings at all",
-        smallest=MEASURES[column][1],
-        note="its authors put it there for stability and say nothing of accuracy",
+        quantity=f"{measure}, RMSN on y·SiLU(z) against RMSN on y, each with RMSN "
+        "before the SSM; in addition the gain over no norm after the gate",
+        smallest=smallest,
+        note="its authors added it for stability and say nothing about accuracy",
     )
 
 
 def _e4(claim_id: str) -> Claim:
-    column = "bits" if claim_id.endswith("l") else "score"
-    before = minus(MAMBA, pair("Scale", "None"), column=column)
-    after = minus(pair("None", "RMSN"), pair("None", "Scale"), column=column)
-    of_gains = (
-        minus(arm, NONE, column=column, decides=False)
-        for arm in (pair("Scale", "None"), pair("None", "Scale"))
-    )
-    return _beyond(
-        claim_id,
-        (before, after, *of_gains),
+    column, measure, smallest = MEASURES[claim_id[-1]]
+    gain_before, gain_after = pair("Scale", "None"), pair("None", "Scale")
+    return Claim(
+        id=claim_id,
+        paper=NOT_COMPARABLE,
+        comparisons=(
+            minus(MAMBA, gain_before, column=column),
+            minus(pair("None", "RMSN"), gain_after, column=column),
+            minus(gain_before, NONE, column=column, decides=False),
+            minus(gain_after, NONE, column=column, decides=False),
+        ),
         words="A norm brings more than its learned gain alone, before the SSM and after it.",
         quote="the simplest architecture change of gating each residual connection using a single "
         "zero-initialized parameter satisfies initial dynamical isometry and outperforms more "
         "complex approaches",
         where="against Bachlechner et al. 2021 (ReZero), abstract",
-        quantity=f"{MEASURES[column][0]}, RMSN against Scale at the same place, a learned gain a "
-        "channel, no more; beside it what the gain brings",
-        smallest=MEASURES[column][1],
-        note="no test of ReZero, whose gain is one number a branch, starts at zero and stands on "
-        "the branch; here it is one a channel, starts at one and stands where the norm does",
+        quantity=f"{measure}, RMSN minus Scale at the same site, where Scale is only a "
+        "learned gain for each channel; in addition the gain of Scale over no norm",
+        smallest=smallest,
+        note="this is not a test of ReZero, whose gain is one number for each branch and starts at "
+        "zero; here the gain is one number for each channel, starts at one, and is at the norm's "
+        "site",
     )
 
 
-MEASURES = {
-    "bits": ("test loss in bits a character, less is better", SMALLEST_BITS),
-    "score": ("test accuracy", SMALLEST_EFFECT),
-}
-
-BEYOND_CLAIMS = (_e1(), _e2(), _e3("E3s"), _e4("E4s"), _e3("E3l"), _e4("E4l"))
+BEYOND_CLAIMS = (
+    Claim(
+        id="E1s",
+        paper=NOT_COMPARABLE,
+        comparisons=(
+            Comparison("None→LN has room", {pair("None", "LN"): 1.0}, "headroom", decides=False),
+            *(
+                minus(pair("None", n), NONE, column="headroom", decides=False)
+                for n in ("LN", *norms_except("LN"))
+            ),
+        ),
+        words="In a deep model a norm after the scan keeps the scan's output within float16; "
+        "without a norm it is not.",
+        quote="Our original attempt for adding ln is to avoid collapsing in training. It seems "
+        "that the output of s6 is often too large (then get inf and finally NaN) to be in data "
+        "type float16.",
+        where="VMamba's authors, issue 182 of its repository",
+        quantity="decades between the largest |y| of the scan, before the norm, and 65,504, the "
+        "largest number of float16, over 8 blocks and the first 256 test rows, with the weights of "
+        "the tested model",
+        runs="deep",
+        seeds=INSIDE_SEEDS,
+        why_no_word="its authors do not say that the scan itself stays within float16: theirs is "
+        "computed in float32 and normed before it becomes float16 (issue 138)",
+        note="the models here train in float32",
+    ),
+    Claim(
+        id="E2s",
+        paper=NOT_COMPARABLE,
+        comparisons=(
+            minus(JAMBA, MAMBA, column="reach"),
+            Comparison(
+                "best accuracy",
+                {JAMBA: 1.0, MAMBA: -1.0},
+                smallest=SMALLEST_EFFECT,
+                decides=False,
+            ),
+        ),
+        words="Norms on B, C and Δ let a model train at a higher learning rate.",
+        quote="inner parts of the Mamba layers suffer from large activation values, leading to the "
+        "spikes. We therefore added RMSNorm to internal activations. […] this stabilized training "
+        "and prevented additional loss spikes.",
+        where="Lieber et al. 2024 (Jamba), §6.4",
+        quantity="log₁₀ of the highest learning rate that trains, of five rates from 1 to 39 times "
+        "the task's; a rate trains if the seed keeps four fifths of the accuracy above chance that "
+        "its best rate reaches (interpolated between two rates); in addition the test accuracy at "
+        "each arm's best rate",
+        smallest=HIGHER_RATE,
+        runs="ladder",
+        seeds=LADDER_SEEDS,
+        note="its authors speak of loss spikes; here the highest learning rate that trains stands "
+        "for them, and no spike is counted. A seed that still trains at 39 times the rate counts "
+        "as 39 times; the best of the five rates is chosen on the test rows, for both arms",
+    ),
+    _e3("E3s"),
+    _e4("E4s"),
+    _e3("E3l"),
+    _e4("E4l"),
+)

@@ -1,18 +1,20 @@
-"""The runs that the verdicts need, and training them. cli/recording.py records them.
+"""The runs that the verdicts need, and functions that train them.
 
-An arm is tuned once, at three learning rates on the tuning seeds; its learning rate is then fixed
-and tested on the test seeds. The runs of a claim therefore come in two rounds: the tuning runs of
-the arms without a learning rate, then the test runs.
+An arm is tuned once, at three learning rates on the tuning seeds. Its learning rate is then fixed,
+and the arm is tested on the test seeds. The runs of a claim are therefore trained in two rounds:
+tuning runs of the arms without a learning rate, then test runs.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from mambanorm_study.basics.settings import STUDY_SCALE, check_scale, default_scale
-from mambanorm_study.claims.claim import Claim
+from mambanorm_study.claims.claim import MAIN_TASK, Claim
 from mambanorm_study.claims.evidence import NEW_TUNING_SEEDS, Evidence, tasks_of
 from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS, find_claim
 from mambanorm_study.config import RunConfig
@@ -26,7 +28,6 @@ from mambanorm_study.runs.grid import (
     unique,
 )
 from mambanorm_study.runs.needed_runs import TrainedRuns, train_needed
-from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.runs.store import load_runs
 from mambanorm_study.tables.experiments import fixed_runs, inside_task, lr_grid, model_of
 from mambanorm_study.tables.summaries import with_summaries
@@ -36,8 +37,8 @@ PROTOCOL = Path(__file__).with_name("PROTOCOL.md")
 # The tasks of the verdicts at the default scale.
 TRAINED_TASKS = ("curves", "listops", "glyphs", "glyphs_images", "pydoc")
 
-# The tasks of the verdicts at the other scales, and the number of test seeds there. A comparison of
-# two arms has as many.
+# The tasks of the verdicts at the other scales, and the number of test seeds there and in a
+# comparison of two arms.
 VERDICT_TASKS, VERDICT_SEEDS = ("digits", "digits_images"), 8
 
 # The claims that need a model's weights, or a second training of a run, to be judged.
@@ -45,47 +46,43 @@ NEED_MODELS = {"H15v", "H16s"}
 
 
 def planned_tasks(claim: str | Claim, scale: str) -> list[str]:
-    """Return the tasks that a claim is asked on."""
+    """Return the tasks on which a claim is tested."""
     claim = find_claim(claim)
     if claim.runs != "tuned":
         return [inside_task(scale)]
     if scale == STUDY_SCALE:
-        return [task for task in TRAINED_TASKS if task in claim.tasks]
+        return [MAIN_TASK[claim.kind], *claim.other_tasks]
     return tasks_of(claim, VERDICT_TASKS, scale)
 
 
 def planned_seeds(claim: str | Claim, scale: str, task: str = "curves") -> tuple[int, ...]:
-    """Return the test seeds that are planned for the verdict on a claim."""
+    """Return the test seeds of a claim on a task."""
     claim = find_claim(claim)
     if scale != STUDY_SCALE:
         return tuple(range(FIRST_TEST_SEED, FIRST_TEST_SEED + VERDICT_SEEDS))
-    further_seeds = () if task in claim.other_tasks else claim.further_seeds
-    return claim.seeds + further_seeds
+    return claim.seeds if task in claim.other_tasks else claim.seeds + claim.further_seeds
 
 
-def tuned_arms(
-    task: str, scale: str = STUDY_SCALE, *, with_further_seeds: bool = False
-) -> tuple[str, ...]:
-    """Return the arms of the claims that are asked on a task: of all, or of those with further
-    seeds.
+def tuned_arms(task: str, *, with_further_seeds: bool = False) -> tuple[str, ...]:
+    """Return the tuned arms of the claims that are tested on a task at the default scale: of all
+    claims, or only of those with further seeds.
     """
-    arms: dict[str, None] = {}
-    for claim in (CLAIMS | BEYOND).values():
-        if claim.runs != "tuned" or claim.kind != kind_of(task):
-            continue
-        if scale == STUDY_SCALE and task not in planned_tasks(claim, scale):
-            continue
-        if with_further_seeds and not claim.further_seeds:
-            continue
-        arms.update(dict.fromkeys(claim.arms))
-    return tuple(arms)
+    claims = [
+        claim
+        for claim in (CLAIMS | BEYOND).values()
+        if claim.runs == "tuned"
+        and task in planned_tasks(claim, STUDY_SCALE)
+        and (claim.further_seeds or not with_further_seeds)
+    ]
+    return tuple(dict.fromkeys(arm for claim in claims for arm in claim.arms))
 
 
 def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[int, ...]:
-    """Return test seeds: 8 → 52…59, a list unchanged.
+    """Return a list of test seeds as it is, and the first n test seeds for a number n: 52 to 59
+    for 8.
 
-    ValueError for seeds that tune; a claim with fixed learning rates (`runs` as in `Claim`) takes
-    any seed below 100.
+    runs: as in `Claim`. ValueError for tuning seeds; a claim with fixed learning rates accepts any
+    seed below 100.
     """
     listed = tuple(check_seeds(seeds, "smoke"))
     if not isinstance(seeds, Iterable):
@@ -102,14 +99,12 @@ def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[i
 
 
 def arm_runs(
-    arms: Iterable[str],
-    task: str,
-    seeds: Iterable[int],
-    evidence: Evidence,
-    tuning_seeds: tuple[int, ...] = NEW_TUNING_SEEDS,
+    arms: Iterable[str], task: str, seeds: Iterable[int], evidence: Evidence
 ) -> list[RunConfig]:
-    """Return the next runs of these arms on a task: the tuning runs of an arm that the kit did not
-    tune, and the test runs of an arm that has a learning rate. `evidence`: the known runs.
+    """Return the runs of these arms that are needed next on a task: the tuning runs of an arm that
+    is not among the recorded ones, and the test runs of an arm that has a learning rate.
+
+    evidence: the known runs.
     """
     settings = dict(evidence.changes, scale=evidence.scale)
     configs: list[RunConfig] = []
@@ -118,8 +113,8 @@ def arm_runs(
         is_recorded = any(seed < FIRST_TEST_SEED for seed in tuned_seeds)
         if not is_recorded:
             for lr in lr_grid(task, evidence.scale, model_of([arm])):
-                configs += grid([arm], [task], seeds=tuning_seeds, lr=lr, **settings)
-        if is_recorded or set(tuning_seeds) <= tuned_seeds:
+                configs += grid([arm], [task], seeds=NEW_TUNING_SEEDS, lr=lr, **settings)
+        if is_recorded or set(NEW_TUNING_SEEDS) <= tuned_seeds:
             configs += grid([arm], [task], seeds=seeds, lr=evidence.lr(arm, task), **settings)
     return configs
 
@@ -130,14 +125,12 @@ def needed(
     tasks: Iterable[str] | None = None,
     scale: str | None = None,
     frame: pd.DataFrame | Evidence | None = None,
-    changes: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
-    """Return the runs that the verdict on a claim needs next, on these tasks (None: the planned
-    ones).
+    """Return the runs that the verdict on a claim needs next.
 
-    frame: the known runs. An arm that it does not tune yet needs its tuning runs first: train, then
-    ask again. changes: fields in which the runs differ from those of the scale, such as
-    dict(n_layers=8). ValueError for an unknown claim and for seeds that are no test seeds.
+    tasks: None = the planned ones. frame: the known runs. An arm that is not tuned in it needs its
+    tuning runs first: train these, then call `needed` again. ValueError for an unknown claim, and
+    for seeds that are not test seeds.
     """
     claim = find_claim(claim_id)
     scale = default_scale() if scale is None else check_scale(scale)
@@ -146,15 +139,15 @@ def needed(
         claim_tasks = planned_tasks(claim, scale)
     else:
         claim_tasks = tasks_of(claim, check_names("tasks", tasks), scale)
-    if claim.runs != "tuned":
-        used_seeds = test_seeds or planned_seeds(claim, scale)
-        return unique(fixed_runs(claim.runs, claim.arms, scale, used_seeds)) if claim_tasks else []
-    evidence = Evidence(frame, scale, changes=changes)
+    evidence = Evidence(frame, scale)
     configs: list[RunConfig] = []
     for task in map(check_task, claim_tasks):
         used_seeds = test_seeds or planned_seeds(claim, scale, task)
-        configs += arm_runs(claim.arms, task, used_seeds, evidence)
-    return configs
+        if claim.runs == "tuned":
+            configs += arm_runs(claim.arms, task, used_seeds, evidence)
+        else:
+            configs += fixed_runs(claim.runs, claim.arms, scale, used_seeds)
+    return unique(configs)
 
 
 def verdict_runs(
@@ -167,10 +160,8 @@ def verdict_runs(
 ) -> list[RunConfig]:
     """Return the runs that the verdicts on these claims need next, as in `needed`."""
     evidence = Evidence(frame, default_scale() if scale is None else scale)
-    configs: list[RunConfig] = []
-    for claim in claims:
-        configs += needed(claim, seeds, tasks, evidence.scale, evidence)
-    return unique(configs)
+    configs = [needed(claim, seeds, tasks, evidence.scale, evidence) for claim in claims]
+    return unique(chain.from_iterable(configs))
 
 
 def train_verdicts(
@@ -182,18 +173,15 @@ def train_verdicts(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> TrainedRuns:
-    """Train the missing runs of the verdicts on these claims, and return the known runs with the
-    summaries of the inside of models.
+    """Train the missing runs of the verdicts on these claims. Return all known runs, with the
+    columns of `with_summaries` that some claims read.
 
-    `engine`: scheduler, workers, client and progress of `sweep`.
+    engine: scheduler, workers, client and progress of `sweep`.
     """
     scale = default_scale() if scale is None else scale
     claims = check_names("claims", claims)
-
-    def ask(frame: pd.DataFrame) -> list[RunConfig]:
-        return verdict_runs(claims, frame, seeds=seeds, tasks=tasks, scale=scale)
-
-    trained = train_needed(ask, scale, runs_dir, **engine)
+    find_needed = partial(verdict_runs, claims, seeds=seeds, tasks=tasks, scale=scale)
+    trained = train_needed(find_needed, scale, runs_dir, **engine)
     stored = load_runs(runs_dir, scale=scale)
     if stored.empty:
         return trained

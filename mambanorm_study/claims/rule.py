@@ -1,8 +1,8 @@
 """The rule of the verdicts, version 12. PROTOCOL.md states it on its first page.
 
-The input is one difference a seed: the test score of one arm minus that of another, or a weighted
-sum of arms. The 95 % t-interval of the mean difference is compared with two marks: zero, and the
-smallest effect of interest.
+The input is one difference for each seed: the test score of one arm minus the score of another, or
+a weighted sum of the scores of several arms. The 95 % t-interval of the mean difference is compared
+with two marks: zero, and the smallest effect of interest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,28 +15,26 @@ from mambanorm_study.tables.intervals import t_quantile
 SUPPORTED, NO_GAIN, OPPOSITE = "supported", "no gain", "opposite"
 CANNOT_TELL, NO_WORD = "cannot tell", "no word"
 
-# Every word of a verdict, in the order of reading.
+# All words of a verdict, in the order in which they are listed.
 WORDS = (SUPPORTED, NO_GAIN, OPPOSITE, CANNOT_TELL, NO_WORD)
 
-# The words from the weakest to the strongest for a claim.
+# The words from the weakest to the strongest support of a claim.
 STRENGTH = (OPPOSITE, NO_GAIN, NO_WORD, CANNOT_TELL, SUPPORTED)
 
 # A 95 % interval leaves out 2.5 % on each side.
 ONE_SIDED = 0.025
-PLAIN = (ONE_SIDED, ONE_SIDED)
 
-# A comparison needs this many pairs of runs for a word: five differences of one sign come up by
-# chance once in 16 times.
+# A comparison with fewer pairs of runs has no word: by chance, five differences have the same sign
+# in one study of 16.
 FEWEST = 6
 
 
 def interval(
     differences: Sequence[float], lower: float = ONE_SIDED, upper: float = ONE_SIDED
 ) -> tuple[float, float]:
-    """Return the ends of the t-interval of the mean; `lower` and `upper` are the one-sided error
-    levels of the ends.
+    """Return the two ends of the t-interval of the mean; NaN for fewer than two differences.
 
-    NaN for fewer than two differences.
+    lower, upper: the one-sided error levels of the two ends.
     """
     n = len(differences)
     if n < 2:
@@ -52,8 +50,8 @@ def word_of(
     lower: float = ONE_SIDED,
     upper: float = ONE_SIDED,
 ) -> str:
-    """Return the word of one comparison from its paired differences, one a seed: by where their
-    95 % interval lies relative to zero and to the smallest effect of interest.
+    """Return the word of one comparison from its paired differences, one for each seed. The
+    position of their 95 % interval relative to zero and to the smallest effect decides.
     """
     if len(differences) < FEWEST:
         return NO_WORD
@@ -79,8 +77,8 @@ def levels(comparisons: int, one_suffices: bool) -> tuple[float, float]:
 
 
 def word_of_claim(words: Iterable[str], one_suffices: bool) -> str:
-    """Return the word of a claim from those of its comparisons: the strongest if one suffices, else
-    the weakest.
+    """Return the word of a claim from the words of its comparisons: the strongest if one
+    comparison suffices, else the weakest.
     """
     return (max if one_suffices else min)(words, key=STRENGTH.index)
 
@@ -105,8 +103,8 @@ def seeds_to_tell(
     lower: float = ONE_SIDED,
     upper: float = ONE_SIDED,
 ) -> int | None:
-    """Return how many new seeds would give an informative word in about four studies of five, at
-    this mean and spread; None for more than 10,000.
+    """Return how many new seeds would give an informative word in about four of five studies with
+    this mean and spread; None if more than 10,000.
     """
     mean, n = np.mean(differences), np.arange(FEWEST, 10_001)
     error, z_80 = np.std(differences, ddof=1) / np.sqrt(n), special.ndtri(0.8)

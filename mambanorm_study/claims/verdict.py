@@ -1,11 +1,10 @@
-"""A claim on one task → a Verdict: its comparisons as rows with their intervals and words, and the
-claim's word.
+"""From a claim and a run frame to a `Verdict`: the word of the claim on one task, and a `Row` for
+each of its comparisons.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,21 +23,22 @@ from mambanorm_study.tables.intervals import clopper_pearson, k_of_n, shared_row
 from mambanorm_study.tables.run_tables import label, points
 from mambanorm_study.tables.scores import SMALLEST_BITS
 
-NOT_FRESH = "not fresh: earlier versions of the rule were read on these runs"
-# The share of an arm's runs with their best step in the last tenth of training, above which a
-# footnote says so.
+NOT_FRESH = "not fresh: earlier versions of the rule have judged these runs"
+# A footnote names an arm if more than this share of its runs still improved in the last tenth of
+# training.
 STILL_IMPROVES = 1 / 3
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison on one task: its mean difference, the plain 95 % interval, and its word.
+    """One comparison on one task: its mean difference, its plain 95 % interval, and its word.
 
-    smallest: the smallest effect of interest, in `unit`. paper: the same comparison in the paper's
-    numbers. corrected: how many comparisons the word was corrected for, where that changed it.
-    beyond: True if the interval lies above the smallest effect. fresh: True if no earlier version
-    of the protocol was read on these runs. lrs: arm → learning rate. failed: arm → (runs that
-    diverged, runs). why: the reason for having no word.
+    smallest: the smallest effect of interest, in `unit`. paper: the same comparison computed from
+    the paper's numbers. seeds_to_tell: about how many new seeds would give an informative word.
+    corrected: the number of comparisons that the word was corrected for; 0 if the correction did
+    not change it. beyond: True if the interval lies above the smallest effect. fresh: True if no
+    earlier version of the protocol has judged these runs. lrs: arm → learning rate. failed: arm →
+    (runs that diverged, runs). why: the reason for having no word.
     """
 
     comparison: str
@@ -66,36 +66,35 @@ class Row:
     @property
     def amount(self) -> str:
         """The effect with its interval: `+2.3 points [0.4, 4.2]`."""
-        has_interval = np.isfinite(self.low)
-        if self.unit in ("pp", "bits a character") and has_interval:
+        if self.unit in ("pp", "bits a character"):
             return points(self.effect, self.low, self.high, self.unit)
-        interval = f" [{self.low:.3g}, {self.high:.3g}]" if has_interval else ""
-        unit = "points" if self.unit == "pp" else self.unit
-        return f"{self.effect:.3g}{interval} {unit}".replace("-", "−")
+        interval = f" [{self.low:.3g}, {self.high:.3g}]" if np.isfinite(self.low) else ""
+        return f"{self.effect:.3g}{interval} {self.unit}".replace("-", "−")
 
     @property
     def said(self) -> str:
         """The word as it is printed: `supported, by more than a point`, `no gain of a point
         (corrected for 4 comparisons)`.
         """
-        text = self.word
         smallest = f"{self.smallest:g} {'points' if self.unit == 'pp' else self.unit}"
-        if self.unit == "pp" and self.smallest == 1:
+        if smallest == "1 points":
             smallest = "a point"
-        if self.unit == "% of runs":
-            if self.word == rule.NO_GAIN:
-                text += ": fewer than half of the runs fail"
-        elif self.word == rule.NO_GAIN:
+        text = self.word
+        if self.word == rule.NO_GAIN:
             text = f"no gain of {smallest}"
+            if self.unit == "% of runs":
+                text = "no gain: fewer than half of the runs fail"
         elif self.word == rule.SUPPORTED and self.beyond:
-            text += f", by more than {smallest}"
+            text = f"supported, by more than {smallest}"
         return f"{text} (corrected for {self.corrected} comparisons)" if self.corrected else text
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """The word of a claim on one task, and its rows, the deciding comparisons first. `turns_on`:
-    the row that decides the word.
+    """The word of a claim on one task.
+
+    rows: its comparisons, the deciding ones first. turns_on: the row that decides the word.
+    protocol: the version of PROTOCOL.md by which the claim was judged.
     """
 
     claim: Claim
@@ -104,16 +103,12 @@ class Verdict:
     word: str
     rows: tuple[Row, ...]
     turns_on: Row
+    protocol: int = VERSION
 
     @property
     def n(self) -> int:
         """The number of seeds of the deciding comparison; 0 if the claim was not run."""
         return self.turns_on.n
-
-    @property
-    def protocol(self) -> int:
-        """The version of the protocol by which the claim was judged."""
-        return VERSION
 
     @property
     def said(self) -> str:
@@ -129,11 +124,11 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """How many seeds would tell, or why there is no word; "" for the other words."""
-        if self.word == rule.NO_WORD:
-            return self.turns_on.why
+        """How many new seeds would tell (for "cannot tell"), or why there is no word; "" for the
+        other words.
+        """
         if self.word != rule.CANNOT_TELL:
-            return ""
+            return self.turns_on.why if self.word == rule.NO_WORD else ""
         seeds = self.turns_on.seeds_to_tell
         if seeds is None:
             return "more than 10,000 new seeds would be needed"
@@ -145,11 +140,8 @@ class Verdict:
         "" where failures were not counted, and for more than four arms.
         """
         failed = self.turns_on.failed or {}
-        if not 0 < len(failed) <= 4:
-            return ""
-        return "failed: " + ", ".join(
-            f"{label(arm)} {k_of_n(k, n)}" for arm, (k, n) in failed.items()
-        )
+        shares = [f"{label(arm)} {k_of_n(k, n)}" for arm, (k, n) in failed.items()]
+        return f"failed: {', '.join(shares)}" if 0 < len(shares) <= 4 else ""
 
     @property
     def footnotes(self) -> tuple[str, ...]:
@@ -163,14 +155,13 @@ class Verdict:
         paper's Breakfast".
         """
         paper_task = self.claim.printed_on
+        difference = f", not the paper's {paper_task}"
         if self.scale == "paper" and paper_task.lower().replace("-", "") == self.task:
             difference = ""
-        elif paper_task:
-            difference = f", not the paper's {paper_task}"
-        elif self.claim.beyond_the_paper:
-            difference = ", which the paper does not ask"
-        else:
-            difference = ", a kind of task that the paper has not"
+        elif self.claim.id.startswith("E"):
+            difference = ", a question that the paper does not ask"
+        elif not paper_task:
+            difference = ", a kind of task that the paper does not have"
         return f"protocol {VERSION}, {self.scale} scale, {self.task or 'no task'}{difference}"
 
 
@@ -180,38 +171,30 @@ def judge(
     *,
     scale: str | None = None,
     task: str | None = None,
-    changes: Mapping[str, Any] | None = None,
-    tuning: bool | None = None,
 ) -> Verdict:
     """Return the verdict of one claim on one task from a run frame; no run is trained.
 
-    frame: load_runs(), with the columns of summaries.with_summaries for the claims on the inside of
-    models (H10 to H12, H16, E1). It may hold other runs as well. task: None = the first that
-    `judged_tasks` names. changes: judge the runs that differ from those of the scale in these
-    fields, such as dict(n_layers=8). tuning: judge on the tuning seeds, as the protocol's
-    predictions do. None: as the given Evidence. ValueError for an unknown claim, a frame that
-    `Evidence` refuses, and `changes` of a claim whose settings are part of the question.
+    frame: load_runs(), with the columns of summaries.with_summaries for the claims about
+    activations and weights (H10 to H12, H16, E1); it may hold other runs as well. Pass an
+    `Evidence` to judge on the tuning seeds, or to judge runs with other settings. task: None = the
+    first task of the claim that the frame has. ValueError for an unknown claim, and for a frame of
+    several scales unless `scale` names one.
     """
-    claim = find_claim(claim_id)
-    if changes and claim.runs != "tuned":
-        raise ValueError(
-            f"{claim.id} is about runs with fixed settings, which are part of the question: no "
-            "changes"
-        )
-    evidence = Evidence(frame, scale, tuning=tuning, changes=changes)
+    claim, evidence = find_claim(claim_id), Evidence(frame, scale)
     if task is None:
-        task = next(iter(judged_tasks(claim, evidence)), "")
+        task = next(iter(_judged_tasks(claim, evidence)), "")
     make_rows = _failure_rows if claim.runs == "failure" else _rows
     rows = make_rows(claim, evidence, task)
     with_runs = [row for row in rows if row.n]
     deciding = [row for row in rows if row.decides] or (with_runs or rows)[:1]
     word = rule.word_of_claim([row.word for row in deciding], claim.one_suffices)
-    return Verdict(claim, task, evidence.scale, word, tuple(rows), _turning(deciding, word, claim))
+    decisive = _decisive_row(deciding, word, claim)
+    return Verdict(claim, task, evidence.scale, word, tuple(rows), turns_on=decisive)
 
 
-def _turning(deciding: list[Row], word: str, claim: Claim) -> Row:
-    """Return the row that decides: of those with the claim's word, the best one if one suffices,
-    else the worst.
+def _decisive_row(deciding: list[Row], word: str, claim: Claim) -> Row:
+    """Return the row that gives the claim its word: of the rows with this word, the best one if
+    one comparison suffices, else the worst.
     """
     agreeing = [row for row in deciding if row.word == word]
     candidates = [row for row in agreeing if row.n] or agreeing
@@ -226,67 +209,57 @@ def verdicts(
     scale: str | None = None,
     tasks: Iterable[str] | None = None,
 ) -> list[Verdict]:
-    """Return one verdict for each claim and task.
+    """Return one verdict for each claim and task; for a claim without any runs, one verdict with
+    n = 0.
 
-    A claim without any runs gets a single verdict with n = 0. tasks: None = those of
-    `judged_tasks`.
+    tasks: None = at the default scale the planned tasks of a claim, else all tasks of the frame.
     """
     evidence = Evidence(frame, scale)
-    found: list[Verdict] = []
+    judged_claims: list[Verdict] = []
     for claim in map(find_claim, claims):
-        if tasks is None:
-            claim_tasks = judged_tasks(claim, evidence)
-        else:
-            claim_tasks = tasks_of(claim, tasks, evidence.scale)
-        judged = [judge(claim, evidence, task=task) for task in claim_tasks or [""]]
-        found += [verdict for verdict in judged if verdict.n] or judged[:1]
-    return found
+        claim_tasks = _judged_tasks(claim, evidence, tasks) or [""]
+        judged = [judge(claim, evidence, task=task) for task in claim_tasks]
+        judged_claims += [verdict for verdict in judged if verdict.n] or judged[:1]
+    return judged_claims
 
 
-def judged_tasks(claim: Claim, evidence: Evidence) -> list[str]:
-    """Return the tasks of the frame that the claim is about; at the default scale those that the
-    protocol plans, if there are any.
-    """
-    if evidence.scale == STUDY_SCALE:
-        planned = [t for t in planned_tasks(claim, evidence.scale) if t in evidence.tasks]
-        if planned:
-            return planned
-    return tasks_of(claim, evidence.tasks, evidence.scale)
+def _judged_tasks(
+    claim: Claim, evidence: Evidence, tasks: Iterable[str] | None = None
+) -> list[str]:
+    if tasks is None and evidence.scale == STUDY_SCALE:
+        tasks = [task for task in planned_tasks(claim, STUDY_SCALE) if task in evidence.tasks]
+    return tasks_of(claim, tasks or evidence.tasks, evidence.scale)
 
 
 def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     levels = rule.levels(max(len(claim.deciding), 1), claim.one_suffices)
     deciding = [_deciding_row(claim, group, evidence, task, levels) for group in claim.deciding]
-    beside = [_row(claim, one, evidence, task) for one in claim.comparisons if not one.decides]
-    return deciding + beside
+    further = [comparison for comparison in claim.comparisons if not comparison.decides]
+    return deciding + [_row(claim, comparison, evidence, task) for comparison in further]
 
 
 def _deciding_row(
     claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple
 ) -> Row:
     """Return the row of the comparison that decides: of a group, the best one by validation on the
-    tuning seeds that all its arms have.
+    tuning seeds that all of its arms have.
     """
     if len(group) == 1:
         return _row(claim, group[0], evidence, task, levels)
     arms = dict.fromkeys(arm for comparison in group for arm in comparison.weights)
-    runs = evidence.on_tuning_seeds().of_arms(arms, task)
+    runs = Evidence(evidence, tuning=True).of_arms(arms, task)
     if runs.missing:
         first = group[0]
         return Row(first.group, task, first.unit, claim.smallest_of(first), why=runs.missing)
-    validation = dict(zip(runs.arms, runs.columns["validation"].mean(axis=1), strict=True))
-
-    def validated(comparison: Comparison) -> float:
-        return sum(weight * validation[arm] for arm, weight in comparison.weights.items())
-
-    return _row(claim, max(group, key=validated), evidence, task, levels)
+    validation = [runs.differences(replace(c, column="validation")).mean() for c in group]
+    return _row(claim, group[int(np.argmax(validation))], evidence, task, levels)
 
 
 def _row(
-    claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = rule.PLAIN
+    claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = ()
 ) -> Row:
-    """Return the row of one comparison. levels: the error levels of the interval's ends by which it
-    is judged.
+    """Return the row of one comparison. levels: the error levels of the ends of the interval that
+    gives the word; () = those of the plain interval.
     """
     smallest = claim.smallest_of(comparison)
     row = Row(comparison.name, task, comparison.unit, smallest, comparison.decides)
@@ -297,7 +270,7 @@ def _row(
         return replace(row, why=runs.missing or f"the runs lack {comparison.column}")
     differences, tuned = differences[finite], claim.runs == "tuned"
     low, high = rule.interval(differences)
-    why = claim.measured or _why_no_word(claim, comparison, runs, len(differences))
+    why = claim.why_no_word or _why_no_word(claim, comparison, runs, len(differences))
     word, plain = rule.word_of(differences, smallest, *levels), rule.word_of(differences, smallest)
     return replace(
         row,
@@ -351,7 +324,7 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
         named = [f"{label(arm)} {count:.0f}" for arm, count in counts if count > threshold]
         if named:
             notes.append(f"{text}: {', '.join(named)} of {n} runs")
-    second_best = evidence.on_tuning_seeds().of_arms(runs.arms, task, rank=1)
+    second_best = Evidence(evidence, tuning=True).of_arms(runs.arms, task, rank=1)
     differences = second_best.differences(comparison)
     differences = differences[np.isfinite(differences)]
     if len(differences) > 1:
@@ -359,18 +332,18 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
         notes.append(f"at the second-best learning rates, tuning seeds: {amount}")
     shared = shared_rows(task, evidence.scale)
     if shared:
-        notes.append(f"the seeds share {shared}: the interval speaks about it alone")
+        notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return notes
 
 
 def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
-    """Return the row of two arms on a task without a claim: better, worse, about the same, or
-    cannot tell.
+    """Return the comparison of two arms on a task, without a claim. Its word is better, worse,
+    about the same, cannot tell, or no word.
     """
-    column, smallest = "score", SMALLEST_EFFECT
-    if kind_of(task) == "language":
-        column, smallest = "bits", SMALLEST_BITS
+    is_text = kind_of(task) == "language"
+    column, smallest = ("bits", SMALLEST_BITS) if is_text else ("score", SMALLEST_EFFECT)
     comparison = minus(arm, against, column=column)
+    # `printed_on` is empty for an id that starts with E: there are no numbers of the paper
     claim = Claim("E", "", "", "", "", (comparison,), smallest=smallest)
     row = _row(claim, comparison, evidence, task)
     if row.why:
@@ -384,23 +357,26 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
 
 
 def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """Return one row a depth and learning rate: the share of None→None's runs that fail, with its
-    exact interval.
+    """Return one row for each depth and learning rate: the share of None→None's runs that fail,
+    with its exact interval.
     """
     cells: dict[str, list[str]] = {}
     for config in failure_runs(evidence.scale, evidence.seeds(task) or (0,)):
         name = f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}"
         cells.setdefault(name, []).append(config.run_id)
-    rows = []
-    for name, run_ids in cells.items():
-        row = Row(name, task, "% of runs", claim.smallest)
-        runs = evidence.runs[(evidence.runs.task == task) & evidence.runs.run_id.isin(run_ids)]
-        rows.append(_failure_row(row, runs, len(cells)))
-    return rows
+    runs = evidence.runs[evidence.runs.task == task]
+    return [
+        _failure_row(
+            Row(name, task, "% of runs", claim.smallest), runs[runs.run_id.isin(ids)], len(cells)
+        )
+        for name, ids in cells.items()
+    ]
 
 
 def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
-    """Return the row of one of `cells` settings from its runs, on the seeds of both arms."""
+    """Return `row` with the results of its runs, on the seeds that both arms have. cells: the
+    number of settings that the claim counts.
+    """
     diverged = runs.pivot(index="seed", columns="arm", values="diverged")
     diverged = diverged.reindex(columns=[NONE, CONTROL]).dropna()
     n = len(diverged)
@@ -427,11 +403,11 @@ def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
 
 
 def failure_word(k: int, control: int, n: int, lower: float = rule.ONE_SIDED) -> str:
-    """Return the word of k failures of n runs without norms, beside the control's, by exact
-    intervals of both shares.
+    """Return the word of H9: k of n runs without norms failed, and `control` of n runs with norms
+    on both sides. The exact intervals of both shares decide.
 
-    Supported: more than half of the runs fail, and less than half of the control's. Opposite: fewer
-    than the control's. No gain: fewer than half fail.
+    Supported: more than half of the runs without norms fail, and less than half of the control's
+    runs. Opposite: fewer runs fail than of the control. No gain: less than half fail.
     """
     low, _ = clopper_pearson(k, n, 1 - 2 * lower)
     _, high = clopper_pearson(k, n)

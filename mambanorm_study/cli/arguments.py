@@ -1,19 +1,19 @@
-"""The decorator of commands, the types of their options, and the options that several share.
+"""The decorator that registers a command, types of options, and options that commands share.
 
-A type is a function from the text of an option to its value. It raises ValueError with the text
-and the allowed values; `main` prints the message in one line.
+A type is a function from the text of an option to its value. It raises ValueError, with the text
+and the allowed values, and `main` prints this message in one line.
 """
 
 import argparse
-import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 from math import inf
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from mambanorm.errors import brief, unknown
-from mambanorm_study.basics.settings import SCALES, check_scale, default_scale
+from mambanorm_study.basics.settings import SCALES, check_scale
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,112 +23,77 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see {self.prog} --help")
 
     def _get_value(self, action: argparse.Action, text: str) -> object:
-        """Convert the text; argparse's own error omits the message of the type."""
+        """Convert the text. On failure, show the type's message, which argparse would omit."""
         try:
             return self._registry_get("type", action.type, action.type)(text)
         except ValueError as error:
             raise argparse.ArgumentError(action, str(error)) from None
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Raise for an unknown command; argparse's own error has no nearest match."""
+        """Raise ValueError with the nearest valid word, which argparse would omit."""
         if action.choices is not None and value not in action.choices:
-            raise unknown("command", value, action.choices)
+            raise unknown(action.dest, value, action.choices)
 
 
-class Option(NamedTuple):
-    """The arguments of one call of `ArgumentParser.add_argument`."""
-
-    flags: tuple[str, ...]
-    settings: dict[str, Any]
+# Name → command: a function from the parsed options to the exit code. Importing the file of a
+# command registers it.
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {}
 
 
-class Command(NamedTuple):
-    """A command of the command line: `run` takes the parsed options and returns the exit code."""
-
-    run: Callable[[argparse.Namespace], int]
-    options: tuple[Option, ...]
-    examples: Sequence[str]
+def option(*flags: str, **settings: Any) -> Callable[[argparse.ArgumentParser], object]:
+    """Return a function that adds an option to a parser. Takes the arguments of `add_argument`."""
+    return lambda parser: parser.add_argument(*flags, **settings)
 
 
-# Name → command. A command is registered when its file is imported.
-COMMANDS: dict[str, Command] = {}
+def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
+    """Return a decorator that registers a function as a command; its docstring is the help text.
 
-
-def option(*flags: str, **settings: Any) -> Option:
-    """Return an option of a command; arguments as of `ArgumentParser.add_argument`."""
-    return Option(flags, settings)
-
-
-def command(*options: Option, examples: Sequence[str] = ("",)) -> Callable:
-    """Register the decorated function as the command of its name; its docstring is the help."""
+    examples: arguments of the command, which its help text shows.
+    """
 
     def register(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-        COMMANDS[run.__name__] = Command(run, options, examples)
+        run.options = options
+        run.examples = examples
+        COMMANDS[run.__name__] = run
         return run
 
     return register
 
 
-# Fields of RunConfig that have their own option.
-FIELDS_WITH_OPTIONS = {
-    "task": "--tasks or --task",
-    "arm": "--arms or --arm",
-    "scale": "--scale",
-    "seed": "--seeds or --seed",
-}
+# Fields of RunConfig that --set cannot change, because they have their own option.
+FIELDS_WITH_OPTIONS = ("task", "arm", "scale", "seed")
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return `["lr=1e-3", "n_layers=8"]` as fields of RunConfig and their values. ValueError for an
-    unknown field and for one that is given twice.
-    """
-    from mambanorm_study.config import DEFAULTS, NAMES
-    from mambanorm_study.runs.grid import check_once
+    """Return the values of --set: `["lr=1e-3", "n_layers=8"]` → {"lr": 1e-3, "n_layers": 8}.
 
-    changes = {}
-    check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        name = name.strip()
-        if name in FIELDS_WITH_OPTIONS:
-            raise ValueError(f"{name} is not set by --set but by {FIELDS_WITH_OPTIONS[name]}")
-        if name not in NAMES:
-            fields = [field for field in NAMES if field not in FIELDS_WITH_OPTIONS]
-            raise unknown("field of RunConfig", name, fields)
-        if not equals:
-            raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
-        changes[name] = _value(text, getattr(DEFAULTS, name))
-    return changes
-
-
-def _value(text: str, default: Any) -> Any:
-    """Return the value of a JSON text; for a field of type str, and for text that is not JSON, the
-    text itself, which RunConfig then checks.
+    Raises ValueError for an unknown field and for a field that is given twice.
     """
     import json
 
-    if isinstance(default, str):
-        return text
-    try:
-        return json.loads(text.lower() if isinstance(default, bool) else text)
-    except (ValueError, RecursionError):  # RecursionError: nested too deeply
-        return text
+    from mambanorm_study.config import DEFAULTS, NAMES
+    from mambanorm_study.runs.grid import check_once
+
+    fields = [name for name in NAMES if name not in FIELDS_WITH_OPTIONS]
+    check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
+    changes = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip()
+        if name not in fields:
+            raise unknown("field for --set", name, fields)
+        if not equals:
+            raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
+        default = getattr(DEFAULTS, name)
+        changes[name] = text
+        if not isinstance(default, str):
+            with suppress(ValueError, RecursionError):  # RunConfig refuses text that is not JSON
+                changes[name] = json.loads(text.lower() if isinstance(default, bool) else text)
+    return changes
 
 
-def check_tasks(names: Collection[str]) -> list[str]:
-    """Return the names of tasks as a list. ValueError for an unknown task."""
-    from mambanorm_study.runs.grid import check_task
-
-    return [check_task(name) for name in names]
-
-
-def chosen_scale(options: argparse.Namespace) -> str:
-    """Return the scale of --scale, or else of the environment."""
-    return check_scale(options.scale) if options.scale else default_scale()
-
-
-def engine(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of TRAINING, and the run store, as arguments of `sweep`."""
+def sweep_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return --scheduler, --workers and --runs-dir as keyword arguments of `sweep`."""
     return dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
 
 
@@ -136,7 +101,7 @@ def engine(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def names(text: str) -> list[str]:
-    """Return names separated by commas as a list."""
+    """Return the names in a text, separated by commas: "a, b" → ["a", "b"]."""
     from mambanorm_study.runs.grid import check_once
 
     parts = [part.strip() for part in text.split(",")]
@@ -146,44 +111,27 @@ def names(text: str) -> list[str]:
     return parts
 
 
-SPAN = r"([0-9]{1,15})(?:-([0-9]{1,15}))?"
+SPAN = r"[0-9]{1,15}(-[0-9]{1,15})?"  # a seed, or the first and the last seed of a range
 
 
 def seeds(text: str) -> int | list[int]:
-    """Return `8` as 8, which stands for 0…7; `0,3,8-15` as a list of seeds."""
-    spans = []
-    for part in text.removesuffix(",").split(","):
-        span = re.fullmatch(SPAN, part.strip())
-        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
-        if last < first:
-            raise ValueError(
-                f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
-            )
-        spans.append(range(first, last + 1))
+    """Return a number of seeds for `8`, and a list of seeds for `0,3,8-15`."""
+    text = text.replace(" ", "")
+    if not re.fullmatch(f"{SPAN}(,{SPAN})*,?", text):
+        raise ValueError(
+            f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
+        )
     from mambanorm_study.runs.grid import check_seeds  # here: it imports torch
 
     if text.isdigit():
-        check_seeds(int(text), "smoke")
-        return int(text)
-    return check_seeds(chain.from_iterable(spans), "smoke")
-
-
-def folder(text: str) -> str:
-    """Return the path of a folder, which need not exist."""
-    if not text or (os.path.exists(text) and not os.path.isdir(text)):
-        raise ValueError(f"{brief(text)} is no name of a folder")
-    return text
-
-
-def file(text: str) -> str:
-    """Return the path of a file, which need not exist."""
-    if not text or os.path.isdir(text):
-        raise ValueError(f"{brief(text)} is no name of a file")
-    return text
+        return len(check_seeds(int(text), "smoke"))
+    spans = [part.split("-") for part in text.removesuffix(",").split(",")]
+    ranges = (range(int(span[0]), int(span[-1]) + 1) for span in spans)
+    return check_seeds(chain.from_iterable(ranges), "smoke")
 
 
 def whole(least: int, most: float = inf) -> Callable[[str], int]:
-    """Return the type of whole numbers from `least` to `most`."""
+    """Return the type of an option whose value is a whole number from `least` to `most`."""
 
     def convert(text: str) -> int:
         if not re.fullmatch("[0-9]{1,15}", text) or not least <= int(text) <= most:
@@ -205,18 +153,17 @@ NOTEBOOKS = option(
     "--notebooks",
     type=names,
     metavar="NAMES",
-    help="only these, by name or its beginning: 03,05_combination",
+    help="only the notebooks whose names begin so: 03,05_combination",
 )
 SET = option(
     "--set",
     action="append",
     default=[],
     metavar="KEY=VALUE",
-    help="change a field of RunConfig, such as lr=1e-3 or n_layers=8; may be repeated",
+    help="change a field of RunConfig: lr=1e-3, n_layers=8, …; may be repeated",
 )
 RUNS_DIR = option(
     "--runs-dir",
-    type=folder,
     metavar="DIR",
     help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)",
 )
@@ -229,25 +176,24 @@ TRAINING = (
         type=workers,
         default="auto",
         metavar="N",
-        help="auto (one for each core; this process where there is a GPU), 0 (this process) or N",
+        help="auto (one per core; with a GPU, this process only), 0 (this process) or a number",
     ),
     option(
         "--dry-run",
         action="store_true",
-        help="only print how many runs there are and how long they take",
+        help="train nothing: print how many runs are missing and how long they take",
     ),
-    option("--yes", action="store_true", help="train for more than an hour without asking"),
 )
 
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
 JUDGED_SEEDS_HELP = (
     "test seeds: 8 stands for the first eight, 52 to 59; or a list: 60-67 (default: 8, at scale "
-    "evening the seeds of the protocol). Only these are judged, so that seeds which are added "
-    "because a verdict could not tell are judged alone"
+    "evening the seeds of the protocol). Only these seeds enter the verdict: after a verdict that "
+    "could not tell, give new seeds"
 )
 
 
-def scale(default: str = "MAMBANORM_SCALE, else quick") -> Option:
+def scale(default: str = "MAMBANORM_SCALE, else quick") -> Callable:
     """Return the option --scale."""
     scales = f"{', '.join(SCALES[:-1])} or {SCALES[-1]}"
     return option("--scale", type=check_scale, help=f"{scales} (default: {default})")
@@ -255,7 +201,7 @@ def scale(default: str = "MAMBANORM_SCALE, else quick") -> Option:
 
 def which_runs(
     seeds_help: str = SEEDS_HELP, default_scale: str = "MAMBANORM_SCALE, else quick"
-) -> tuple[Option, ...]:
+) -> tuple[Callable, ...]:
     """Return the options --scale, --tasks, --seeds and --runs-dir."""
     return (
         scale(default_scale),
@@ -263,8 +209,3 @@ def which_runs(
         option("--seeds", type=seeds, metavar="N", help=seeds_help),
         RUNS_DIR,
     )
-
-
-def out(help_text: str) -> Option:
-    """Return the option --out for a folder."""
-    return option("--out", type=folder, metavar="DIR", help=help_text)

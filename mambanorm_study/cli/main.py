@@ -18,8 +18,8 @@ from pathlib import Path
 
 from mambanorm.errors import VARIABLE, brief
 from mambanorm_study.cli import store, study, teaching, training  # noqa: F401 (register commands)
-from mambanorm_study.cli.arguments import COMMANDS, Command, Parser, file
-from mambanorm_study.cli.printing import say, warn_once
+from mambanorm_study.cli.arguments import COMMANDS, Parser
+from mambanorm_study.cli.printing import say
 
 # The environment variable that --debug sets, for workers too: errors then have a traceback.
 DEBUG = "MAMBANORM_DEBUG"
@@ -27,9 +27,8 @@ DEBUG = "MAMBANORM_DEBUG"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    argv = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
-        warnings.showwarning = warn_once()
+        warnings.showwarning = lambda message, *_: say(f"warning: {message}")
         try:
             options = _parse(argv)
             if options.debug:
@@ -38,6 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from mambanorm_study.basics.extensions import set_imports
 
                 set_imports(options.imports)
+            if getattr(options, "tasks", None):
+                from mambanorm_study.runs.grid import check_task
+
+                options.tasks = [check_task(name) for name in options.tasks]
             return options.run(options)
         except SystemExit as stop:  # argparse, after --help
             return stop.code or 0
@@ -56,13 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_message_for_user(error: Exception) -> bool:
-    """Return True if this project raised the error itself, with a message for its user.
+    """Return True if this project raised the error on purpose, with a message for its user.
 
-    Any other error is a mistake in code: a norm of the user's raises TypeError, or the project
-    calls it with arguments that it does not take.
+    Any other error is a mistake in code, such as a TypeError in a norm that the user wrote.
     """
     last = traceback.extract_tb(error.__traceback__)[-1]
-    packages = {command.run.__module__.partition(".")[0] for command in COMMANDS.values()}
+    packages = {run.__module__.partition(".")[0] for run in COMMANDS.values()}
     packages.update({"mambanorm", "benchmarks"})
     folders = {Path(sys.modules[name].__file__).parent for name in packages & set(sys.modules)}
     if folders.isdisjoint(Path(last.filename).parents):
@@ -75,28 +77,41 @@ def _fail(error: object, code: int) -> int:
     """Print the error and return the exit code."""
     if os.environ.get(DEBUG):
         traceback.print_exc()
-    if isinstance(error, OSError) and error.strerror:  # without its number
+    if isinstance(error, OSError) and error.strerror:  # leave out the error number
         error = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     say(str(error) or type(error).__name__)
     return code
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for plugin in entry_points(group="mambanorm.commands"):
         plugin.load()  # registers the commands of another package
     shared = _shared_options()
     parser = Parser(
         prog="mambanorm",
         description=(
-            "A study kit on normalization in Mamba: train, compare, and re-do the paper's study."
+            "A study kit on normalization in Mamba: train, compare, and repeat the paper's study."
         ),
         epilog="each command has examples: mambanorm study --help",
         parents=[shared],
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in sorted(COMMANDS):
-        _add_command(commands, name, COMMANDS[name], shared)
+    for name, run in sorted(COMMANDS.items()):
+        summary = " ".join(run.__doc__.split())
+        examples = (f"\n  mambanorm {name} {example}".rstrip() for example in run.examples)
+        subparser = commands.add_parser(
+            name,
+            help=f"{summary[0].lower()}{summary[1:-1]}",
+            description=summary,
+            epilog=f"examples:{''.join(examples)}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[shared],
+            allow_abbrev=False,
+        )
+        for add_option in run.options:
+            add_option(subparser)
+        subparser.set_defaults(run=run)
     options, unknown = parser.parse_known_args(argv, argparse.Namespace(imports=[], debug=False))
     if unknown:
         raise ValueError(
@@ -107,36 +122,17 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _shared_options() -> Parser:
-    """Return the options that may stand before and after the name of a command."""
+    """Return the options that may be before or after the name of a command."""
     shared = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument(
         "--import",
-        type=file,
         action="append",
         dest="imports",
         metavar="FILE",
         help=(
-            "import my_norm.py, which registers a norm or a task of your own; may be repeated "
-            "(also: MAMBANORM_IMPORT)"
+            "import a Python file that registers your norm or task; may be repeated "
+            "(or set MAMBANORM_IMPORT)"
         ),
     )
-    shared.add_argument("--debug", action="store_true", help="show where an error comes from")
+    shared.add_argument("--debug", action="store_true", help="print the traceback of an error")
     return shared
-
-
-def _add_command(commands, name: str, command: Command, shared: Parser) -> None:
-    """Add the parser of a command."""
-    summary = " ".join(command.run.__doc__.split())
-    examples = "".join(f"\n  mambanorm {name} {example}".rstrip() for example in command.examples)
-    parser = commands.add_parser(
-        name,
-        help=f"{summary[0].lower()}{summary[1:-1]}",
-        description=summary,
-        epilog=f"examples:{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[shared],
-        allow_abbrev=False,
-    )
-    for flags, settings in command.options:
-        parser.add_argument(*flags, **settings)
-    parser.set_defaults(run=command.run)

@@ -1,12 +1,12 @@
-"""`mambanorm record`: the parts of the recorded results, and writing them to data/results.
+"""Train the runs of the recorded results, part by part, and write them to data/results.
 
-PROTOCOL.md has the plan. A part is written when all its runs are trained. Trained runs are in the
-run store, so that a recording which was stopped continues where it stopped.
+`mambanorm record` does this. PROTOCOL.md has the plan. A part is written as soon as all its runs
+are trained. Trained runs are in the run store, so that a stopped recording can be continued.
 """
 
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,9 @@ import numpy as np
 import pandas as pd
 
 from mambanorm_study.basics.atomic import writable_folder
-from mambanorm_study.basics.settings import CHECKOUT, KIT, check_scale, default_scale
+from mambanorm_study.basics.settings import CHECKOUT, KIT, STUDY_SCALE
 from mambanorm_study.basics.text import plural
-from mambanorm_study.claims.claim import (
-    FURTHER_TEST_SEEDS,
-    MAIN_TASK,
-    TEST_SEEDS,
-    Claim,
-    pair,
-)
+from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, MAIN_TASK, TEST_SEEDS, pair
 from mambanorm_study.claims.evidence import VERSION, Evidence, tasks_of
 from mambanorm_study.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm_study.claims.plan import (
@@ -35,38 +29,13 @@ from mambanorm_study.claims.plan import (
     verdict_runs,
 )
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import check_names, grid, unique
+from mambanorm_study.runs import recorded_results
+from mambanorm_study.runs.grid import grid, unique
 from mambanorm_study.runs.needed_runs import FindNeeded, train_needed
-from mambanorm_study.runs.recorded_results import (
-    read_results,
-    recorded,
-    recorded_inside,
-    recorded_path,
-    write_inside,
-    write_recorded,
-)
 from mambanorm_study.runs.store import load_runs, stored_run
-from mambanorm_study.tables.experiments import (
-    POSITION_ARMS,
-    STUDY_TASKS,
-    at_budget,
-    failing_runs,
-    fixed_runs,
-    growth_runs,
-    inside_task,
-    lr_grid,
-)
+from mambanorm_study.tables import experiments
 from mambanorm_study.tables.notebook_runs import notebook_runs
 from mambanorm_study.tables.summaries import with_summaries
-
-# Task → its name in the names of parts.
-TASK_NAMES = {
-    "curves": "curves",
-    "glyphs_images": "images of letters and digits",
-    "pydoc": "text",
-    "listops": "ListOps",
-    "glyphs": "letters and digits as sequences",
-}
 
 DEEP_ARMS = tuple(
     pair(*norms.split())
@@ -81,13 +50,14 @@ DEEP_ARMS = tuple(
         "GN GN",
     )
 )
-DEEP, DEEP_TUNING, DEEP_SEEDS = dict(n_layers=8), tuple(range(40, 44)), tuple(range(52, 60))
+DEEP = dict(n_layers=8)
+DEEP_TUNING, DEEP_SEEDS = tuple(range(40, 44)), tuple(range(52, 60))
 
-# Shares of the steps of `curves` at which the arms of Table 1 are tested once more: 300, 1,200 and
+# The arms of Table 1 are also tested with these multiples of the steps of `curves`: 300, 1,200 and
 # 2,400 steps.
 STEPS, STEPS_SEEDS = (0.5, 2.0, 4.0), tuple(range(52, 58))
 
-# A part has so many seeds at most, so that a recording that ends early has whole parts.
+# Seeds per part, at most. Parts are small because a stopped recording keeps only complete parts.
 SEEDS_OF_PART = 3
 
 RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
@@ -95,252 +65,249 @@ RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "prot
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the recorded results; it is recorded as a whole or not at all."""
+    """A part of the recorded results. It is recorded as a whole or not at all.
+
+    ask(known runs) returns the configs that the part needs next.
+    """
 
     name: str
     seeds: tuple[int, ...]
     ask: FindNeeded
 
 
-def parts(
-    scale: str | None = None,
-    seeds: int | Iterable[int] | None = None,
-    tasks: str | Iterable[str] | None = None,
-) -> list[Part]:
-    """Return the parts of a scale in the order in which they are recorded, of all tasks or of some.
+@dataclass(frozen=True)
+class PlannedArms:
+    """Arms that are tested on one task. `name` is the name of their parts.
 
-    seeds: other test seeds than the planned ones.
+    changes: fields of RunConfig that differ from the scale's preset. tuning_seeds: seeds of the
+    runs that choose the learning rates, if these runs are recorded too.
     """
-    scale = default_scale() if scale is None else check_scale(scale)
-    own = None if seeds is None else check_test_seeds(seeds)
-    tasks = None if tasks is None else check_names("tasks", tasks)
-    if scale != "evening":
-        return _other_scale(scale, own, tasks)
-    found = []
 
-    def add(
-        name: str, task: str, arms: Iterable[str], planned: tuple[int, ...], **how: Any
-    ) -> None:
-        """Add the part, a few seeds at a time."""
-        arms, used = tuple(arms), own or planned
-        if tasks is not None and task not in tasks:
-            return
-        for some in np.array_split(used, -(-len(used) // SEEDS_OF_PART)):
-            some = tuple(some.tolist())
-            found.append(Part(name, some, partial(_arms_of_part, arms, task, some, scale, **how)))
+    name: str
+    task: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    tuning_seeds: tuple[int, ...] = ()
 
-    for task in MAIN_TASK.values():
-        add(f"{TASK_NAMES[task]}, every arm", task, tuned_arms(task), TEST_SEEDS)
-    add("curves, 8 blocks", "curves", DEEP_ARMS, DEEP_SEEDS, changes=DEEP, tuning=DEEP_TUNING)
-    for task in MAIN_TASK.values():
-        name = f"{TASK_NAMES[task]}, the arms of H4 and H8 once more"
-        add(name, task, tuned_arms(task, with_further_seeds=True), FURTHER_TEST_SEEDS)
-    add(TASK_NAMES["listops"], "listops", tuned_arms("listops"), TEST_SEEDS)
-    for share in STEPS:
-        changes = at_budget("curves", scale, share)
-        add(
-            f"curves, {changes['steps']:,} steps",
-            "curves",
-            map(str, POSITION_ARMS),
-            STEPS_SEEDS,
-            changes=changes,
-        )
-    add(TASK_NAMES["glyphs"], "glyphs", tuned_arms("glyphs"), TEST_SEEDS)
-    if tasks is None or inside_task(scale) in tasks:
-        found += _fixed_parts(own, scale)
-    return found
+    def ask(self, scale: str, seeds: tuple[int, ...], known: pd.DataFrame) -> list[RunConfig]:
+        """Return the tuning runs, and the test runs as soon as all tuning runs are known."""
+        configs = []
+        for lr in experiments.lr_grid(self.task, scale) if self.tuning_seeds else ():
+            settings = dict(self.changes, scale=scale, lr=lr)
+            configs += grid(self.arms, [self.task], seeds=self.tuning_seeds, **settings)
+        if {config.run_id for config in configs} <= set(known.get("run_id", ())):
+            evidence = Evidence(known, scale, changes=self.changes)
+            configs += arm_runs(self.arms, self.task, seeds, evidence)
+        return configs
 
 
-def _fixed_parts(seeds: tuple[int, ...] | None, scale: str) -> list[Part]:
-    """Return a part for each claim whose runs have fixed learning rates."""
-    parts = []
-    for claim in (CLAIMS | BEYOND).values():
-        if claim.runs != "tuned":
-            used = seeds or claim.seeds
-            ask = partial(_fixed_of_part, claim, used, scale)
-            parts.append(Part(f"mnist1d, {claim.id}", used, ask))
-    return parts
-
-
-def _arms_of_part(
-    arms: tuple[str, ...],
-    task: str,
-    seeds: tuple[int, ...],
-    scale: str,
-    frame: pd.DataFrame,
-    changes: Mapping[str, Any] | None = None,
-    tuning: tuple[int, ...] = (),
-) -> list[RunConfig]:
-    tuned = [
-        config
-        for lr in (lr_grid(task, scale) if tuning else ())
-        for config in grid(arms, [task], scale=scale, seeds=tuning, lr=lr, **changes or {})
+def _planned_arms() -> list[PlannedArms]:
+    """Return the arms that are recorded at the scale of the study, in the order of recording."""
+    arms_of_table_1 = tuple(map(str, experiments.POSITION_ARMS))
+    budgets = [experiments.at_budget("curves", STUDY_SCALE, share) for share in STEPS]
+    main_tasks = MAIN_TASK.values()
+    return [
+        *(
+            PlannedArms(f"{task}, every arm", task, tuned_arms(task), TEST_SEEDS)
+            for task in main_tasks
+        ),
+        PlannedArms("curves, 8 blocks", "curves", DEEP_ARMS, DEEP_SEEDS, DEEP, DEEP_TUNING),
+        *(
+            PlannedArms(
+                f"{task}, the arms of H4 and H8 once more",
+                task,
+                tuned_arms(task, with_further_seeds=True),
+                FURTHER_TEST_SEEDS,
+            )
+            for task in main_tasks
+        ),
+        PlannedArms("listops", "listops", tuned_arms("listops"), TEST_SEEDS),
+        *(
+            PlannedArms(
+                f"curves, {changes['steps']:,} steps",
+                "curves",
+                arms_of_table_1,
+                STEPS_SEEDS,
+                changes,
+            )
+            for changes in budgets
+        ),
+        PlannedArms("glyphs", "glyphs", tuned_arms("glyphs"), TEST_SEEDS),
     ]
-    if {config.run_id for config in tuned} <= (set(frame.run_id) if len(frame) else set()):
-        tuned += arm_runs(arms, task, seeds, Evidence(frame, scale, changes=changes))
-    return tuned
 
 
-def _fixed_of_part(
-    claim: Claim, seeds: tuple[int, ...], scale: str, frame: pd.DataFrame
-) -> list[RunConfig]:
-    return fixed_runs(claim.runs, claim.arms, scale, seeds)
+def parts(
+    scale: str, seeds: int | Iterable[int] | None = None, tasks: list[str] | None = None
+) -> list[Part]:
+    """Return the parts of a scale in the order in which they are recorded.
+
+    seeds: test seeds to use instead of the planned ones. tasks: only the parts of these tasks.
+    """
+    test_seeds = None if seeds is None else check_test_seeds(seeds)
+    if scale != STUDY_SCALE:
+        seeds = test_seeds or check_test_seeds(VERDICT_SEEDS)
+        return _parts_of_other_scale(scale, seeds, tasks or list(experiments.STUDY_TASKS))
+    all_parts = []
+    for planned in _planned_arms():
+        if tasks is None or planned.task in tasks:
+            used = test_seeds or planned.seeds
+            for start in range(0, len(used), SEEDS_OF_PART):
+                part_seeds = used[start : start + SEEDS_OF_PART]
+                ask = partial(planned.ask, scale, part_seeds)
+                all_parts.append(Part(planned.name, part_seeds, ask))
+    if tasks is None or experiments.inside_task(scale) in tasks:
+        for claim in (CLAIMS | BEYOND).values():
+            if claim.runs != "tuned":  # its runs have fixed learning rates
+                used = test_seeds or claim.seeds
+                runs = experiments.fixed_runs(claim.runs, claim.arms, scale, used)
+                all_parts.append(Part(f"mnist1d, {claim.id}", used, lambda known, runs=runs: runs))
+    return all_parts
 
 
-def _other_scale(scale: str, seeds: tuple[int, ...] | None, tasks: list[str] | None) -> list[Part]:
-    """Return a part for each task's claims, and one for the runs of the notebooks."""
-    tasks, found = list(STUDY_TASKS) if tasks is None else tasks, []
-    used = seeds or check_test_seeds(VERDICT_SEEDS)
+def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) -> list[Part]:
+    """Return one part per task, with the runs of its claims, and one for the notebooks' runs."""
+    all_parts = []
     for task in tasks:
-        if claims := [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]:
-            ask = partial(verdict_runs, claims, seeds=used, tasks=[task], scale=scale)
-            found.append(Part(f"verdicts, {task}", used, ask))
-    runs = [
-        config for runs in notebook_runs(scale, tasks, source="trained").values() for config in runs
-    ]
-    return [*found, Part("the notebooks", used, lambda frame: unique(runs))]
+        claims = [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]
+        if claims:
+            ask = partial(verdict_runs, claims, seeds=seeds, tasks=[task], scale=scale)
+            all_parts.append(Part(f"verdicts, {task}", seeds, ask))
+    by_notebook = notebook_runs(scale, tasks, source="trained")
+    runs = unique(config for configs in by_notebook.values() for config in configs)
+    return [*all_parts, Part("the notebooks", seeds, lambda known: runs)]
 
 
 def manifest(
     frame: pd.DataFrame,
-    scale: str | None = None,
+    scale: str,
     seeds: int | Iterable[int] | None = None,
-    tasks: str | Iterable[str] | None = None,
+    tasks: list[str] | None = None,
 ) -> pd.DataFrame:
-    """Return one row for each part: part, seeds, needed (the number of its runs), and recorded (how
-    many of them the frame has).
+    """Return a table with one row per part.
+
+    Columns: part, seeds, needed (the number of its runs) and recorded (how many of these runs are
+    in the frame).
     """
-    recorded_ids = set(frame.run_id) if len(frame) else set()
+    recorded_ids = set(frame.get("run_id", ()))
     rows = []
     for part in parts(scale, seeds, tasks):
         ids = {config.run_id for config in part.ask(frame)}
-        seed_range = f"{part.seeds[0]}–{part.seeds[-1]}"
-        rows.append((part.name, seed_range, len(ids), len(ids & recorded_ids)))
+        seeds_text = f"{part.seeds[0]}–{part.seeds[-1]}"
+        rows.append((part.name, seeds_text, len(ids), len(ids & recorded_ids)))
     return pd.DataFrame(rows, columns=["part", "seeds", "needed", "recorded"])
 
 
-def commit_in_force() -> str:
-    """Return the commit that last changed PROTOCOL.md, with ", changed since" if the file has been
-    edited after it; "unknown" without git.
+def protocol_commit() -> str:
+    """Return the commit that last changed PROTOCOL.md, or "unknown" if there is no git repository.
+
+    ", changed since" is appended if the file has been edited after this commit.
     """
-    git = ["git", "-C", str(PROTOCOL.parent)]
-    log = [*git, "log", "-1", "--format=%h", "--", PROTOCOL.name]
-    diff = [*git, "diff", "--quiet", "HEAD", "--", PROTOCOL.name]
+    run = partial(subprocess.run, capture_output=True, text=True, cwd=PROTOCOL.parent)
     try:
-        commit = subprocess.run(log, capture_output=True, text=True).stdout.strip()
-        is_edited = subprocess.run(diff, capture_output=True).returncode != 0
-    except OSError:
+        commit = run(["git", "log", "-1", "--format=%h", "--", PROTOCOL.name]).stdout.strip()
+        edits = run(["git", "status", "--porcelain", "--", PROTOCOL.name]).stdout
+    except OSError:  # git is not installed
         return "unknown"
-    if not commit:
-        return "unknown"
-    return f"{commit}, changed since" if is_edited else commit
+    return f"{commit or 'unknown'}{', changed since' if edits else ''}"
 
 
-def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None:
-    """Return the rows that the file has already; None if there is no file yet.
+def recorded_frame(scale: str, path: Path) -> pd.DataFrame | None:
+    """Return the recorded frame of a scale at `path`, or None if there is no file yet.
 
-    ValueError for a file that is not a recorded frame of the scale, because recording would
-    overwrite it; OSError for a folder that cannot be written to.
+    Raises ValueError for a file that is not a recorded frame of this scale, because recording would
+    overwrite it, and OSError for a folder that cannot be written to.
     """
-    path = (recorded_path(scale) if path is None else path).resolve()
-    if not CHECKOUT and KIT in path.parents:
+    if not CHECKOUT and KIT in path.resolve().parents:
         raise ValueError(
             "the kit's results are recorded in a checkout of the project: "
             "name another file with --out"
         )
     writable_folder(path.parent, "the recorded results")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a file: name another one with --out")
-    if not path.is_file():
+    if not path.exists():
         return None
-    frame = read_results(path)
-    missing_columns = [name for name in RECORDED_COLUMNS if name not in frame]
-    fault = ""
-    if missing_columns:
-        fault = f"lacks the column {missing_columns[0]}"
-    elif set(frame.scale) - {scale} or not frame.protocol.between(2, VERSION).all():
-        fault = "holds runs of another scale or protocol"
-    if fault:
-        raise ValueError(f"{path} {fault}: move it away, or record into another file with --out")
+    frame = recorded_results.read_results(path)
+    lacks_columns = not set(RECORDED_COLUMNS) <= set(frame)
+    if lacks_columns or set(frame.scale) - {scale} or not frame.protocol.between(2, VERSION).all():
+        raise ValueError(
+            f"{path} is no frame that was recorded at scale {scale} under protocol 2 to {VERSION}: "
+            "move it away, or record into another file with --out"
+        )
     return frame
 
 
 def record_results(
-    scale: str | None = None,
+    scale: str,
     *,
     seeds: int | Iterable[int] | None = None,
-    tasks: Iterable[str] | None = None,
+    tasks: list[str] | None = None,
     runs_dir: str | Path | None = None,
-    path: str | Path | None = None,
-    **engine: Any,
+    path: Path | None = None,
+    **sweep_options: Any,
 ) -> Path:
-    """Train the parts one after the other, write the recorded results of a scale, and return their
-    path.
+    """Train and record the parts one after the other, and return the path of the file.
 
-    The file is written after each part, and a second call continues. Runs that the file or the kit
-    has are not trained again. Each new row has the version of the protocol and its commit. engine:
-    scheduler, workers, client and progress of `sweep`.
+    path: by default data/results/<scale>.parquet. The file is written after each part, and a second
+    call continues. Runs that the file or the kit has are not trained again. Each new row has the
+    version and the commit of the protocol. sweep_options: scheduler, workers, client and progress,
+    as in `sweep`.
 
-    RuntimeError if a run could not be trained: its part is not recorded. ValueError and OSError as
-    of `recorded_before`, before anything is trained.
+    Raises RuntimeError if a run could not be trained; its part is then not recorded. Raises
+    ValueError and OSError as `recorded_frame` does, before anything is trained.
     """
-    scale, commit = default_scale() if scale is None else scale, commit_in_force()
-    path = (recorded_path(scale) if path is None else Path(path)).resolve()
-    recorded_before(scale, path)  # an unusable file is refused before anything is trained
+    commit = protocol_commit()
+    path = path or recorded_results.recorded_path(scale)
     to_record = parts(scale, seeds, tasks)
     for number, part in enumerate(to_record, start=1):
-        seed_range = f"seeds {part.seeds[0]} to {part.seeds[-1]}"
-        print(f"part {number} of {len(to_record)}: {part.name}, {seed_range}")
-        trained = train_needed(part.ask, scale, runs_dir, recorded_before(scale, path), **engine)
-        n_failed = len(trained.failed)
-        if n_failed:
+        print(
+            f"part {number} of {len(to_record)}: {part.name}, "
+            f"seeds {part.seeds[0]} to {part.seeds[-1]}"
+        )
+        trained = train_needed(
+            part.ask, scale, runs_dir, recorded_frame(scale, path), **sweep_options
+        )
+        if len(trained.failed):
             raise RuntimeError(
-                f"{plural(n_failed, 'run')} could not be trained: {part.name!r} is not recorded"
+                f"{plural(len(trained.failed), 'run')} could not be trained: {part.name!r} is not "
+                "recorded"
             )
         _write(trained.needed, commit, path, runs_dir)
     return path
 
 
 def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None) -> None:
-    """Add the stored runs of these configs to the file; rows that the file or the kit has are not
-    changed. RuntimeError if the store lacks a run.
-    """
+    """Add the stored runs of these configs to the file, except runs that it or the kit has."""
     scale = configs[0].scale
-    before = recorded_before(scale, path)  # read again: another process may have written to it
-    recorded_ids = set() if before is None else set(before.run_id)
-    if recorded_path(scale).is_file():
-        recorded_ids.update(recorded(scale).run_id)
+    frame = recorded_frame(scale, path)  # read again: another process may have written to it
+    recorded_ids = recorded_results.recorded_ids([scale])
+    if frame is not None:
+        recorded_ids.update(frame.run_id)
     configs = [config for config in configs if config.run_id not in recorded_ids]
     if not configs:
         return
-    rows = load_runs(runs_dir, configs=configs)
-    n_missing = len(configs) - len(rows)
-    if n_missing:
-        raise RuntimeError(
-            f"the store lacks {plural(n_missing, 'run')} of this part, which is not recorded"
-        )
-    rows = with_summaries(rows, runs_dir, again=True)
+    rows = with_summaries(load_runs(runs_dir, configs=configs), runs_dir, again=True)
     rows = rows.assign(protocol=VERSION, protocol_commit=commit)
-    if before is not None:
-        rows = pd.concat([before, rows], ignore_index=True)
-    # the inside first: once the frame has its rows, these runs would not be written again
-    write_inside(recorded_inside(path) | _inside(configs, runs_dir), path)
-    write_recorded(rows, configs, path)
+    if frame is not None:
+        rows = pd.concat([frame, rows], ignore_index=True)
+    # diagnostics first: as soon as a run has a row, a later call leaves it out
+    inside = recorded_results.recorded_inside(path) | _inside(configs, runs_dir)
+    recorded_results.write_inside(inside, path)
+    recorded_results.write_recorded(rows, configs, path)
 
 
 def _inside(
     configs: list[RunConfig], runs_dir: str | Path | None
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return run_id → recorded statistics of the layers, for the runs of Figures 9 and 10.
+    """Return run_id → diagnostics for the runs that Figures 9 and 10 show.
 
-    Singular values are large, and are returned for one seed only.
+    Singular values are large, so they are returned for the first seed only.
     """
     scale, seeds = configs[0].scale, sorted({config.seed for config in configs})
-    drawn = [*growth_runs(scale, seeds=seeds), *failing_runs(scale, seeds)]
-    drawn_ids = {config.run_id for config in drawn}
+    shown = experiments.growth_runs(scale, seeds=seeds) + experiments.failing_runs(scale, seeds)
+    shown_ids = {config.run_id for config in shown}
     inside = {}
     for config in configs:
-        run = stored_run(config.run_id, runs_dir) if config.run_id in drawn_ids else None
+        run = stored_run(config.run_id, runs_dir) if config.run_id in shown_ids else None
         if run is not None and (run.path / "diagnostics.npz").is_file():
             inside[config.run_id] = {
                 name: values

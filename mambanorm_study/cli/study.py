@@ -6,11 +6,11 @@ import argparse
 import os
 from pathlib import Path
 
-from mambanorm_study.basics.atomic import writable_folder, write_text
-from mambanorm_study.basics.settings import CHECKOUT, STUDY_SCALE, check_fresh, check_source
+from mambanorm_study.basics.atomic import writable_folder
+from mambanorm_study.basics.settings import STUDY_SCALE, check_fresh, check_source, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
-from mambanorm_study.cli.printing import confirm, print_dry_run, report_failed
+from mambanorm_study.cli.printing import may_train, report_failed
 
 
 @arg.command(
@@ -21,7 +21,7 @@ from mambanorm_study.cli.printing import confirm, print_dry_run, report_failed
         type=check_source,
         metavar="WHERE",
         help=(
-            "auto (reads recorded runs, trains the rest), recorded or trained "
+            "auto (recorded runs if there are any, else trained), recorded or trained "
             "(default: MAMBANORM_SOURCE, else auto)"
         ),
     ),
@@ -30,12 +30,16 @@ from mambanorm_study.cli.printing import confirm, print_dry_run, report_failed
         type=check_fresh,
         metavar="N",
         help=(
-            "how many fresh seeds of each compared arm are trained "
-            "(default: MAMBANORM_FRESH, else 1)"
+            "number of new seeds that are trained for each compared arm, in addition to recorded "
+            "runs (default: MAMBANORM_FRESH, else 1)"
         ),
     ),
     arg.NOTEBOOKS,
-    arg.out("where the report goes (default: reports/<scale>)"),
+    arg.option(
+        "--out",
+        metavar="DIR",
+        help="the folder to write the report to (default: reports/<scale>)",
+    ),
     examples=(
         "",
         "--scale smoke --out /tmp/report",
@@ -44,10 +48,10 @@ from mambanorm_study.cli.printing import confirm, print_dry_run, report_failed
     ),
 )
 def study(options: argparse.Namespace) -> int:
-    """Train what is missing, execute the notebooks and write the report."""
+    """Train the missing runs, execute the notebooks and write the report."""
     from mambanorm_study.report.plan import plan_study
 
-    # the kernels of the notebooks read these
+    # the notebooks read these variables
     if options.source is not None:
         os.environ["MAMBANORM_SOURCE"] = options.source
     if options.fresh is not None:
@@ -60,24 +64,21 @@ def study(options: argparse.Namespace) -> int:
         notebooks=options.notebooks,
         draw=not options.dry_run,
     )
-    if options.dry_run:
-        if options.out:
-            writable_folder(options.out, "the report")
-        n_read = len(set(plan.configs) - set(plan.configs_trained_here))
-        if n_read:
-            print(f"{plural(n_read, 'recorded run')} read")
-        print_dry_run(plan.configs_trained_here, options)
+    if options.out:
+        writable_folder(options.out, "the report")
+    if not may_train(plan.configs_trained_here, options):
         names = ", ".join(path.stem for path in plan.paths)
+        n_read = len(set(plan.configs) - set(plan.configs_trained_here))
+        print(f"{plural(n_read, 'recorded run')} read")
         print(f"Then {plural(len(plan.paths), 'notebook')} executed: {names}")
         return 0
-    confirm(plan.configs_trained_here, options)
     # here, because a dry run needs no Jupyter
     from mambanorm_study.report import study as report
 
     outcomes = report.run_study(
         plan, scheduler=options.scheduler, workers=options.workers, out_dir=options.out
     )
-    return report.exit_code(outcomes)
+    return int(any(outcome.problem for outcome in outcomes))
 
 
 @arg.command(
@@ -105,22 +106,19 @@ def verdicts(options: argparse.Namespace) -> int:
     from mambanorm_study.tables.scores import of_test_seeds
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
-    scale = arg.chosen_scale(options)
-    tasks = arg.check_tasks(options.tasks) if options.tasks else None
-    which = dict(seeds=options.seeds, tasks=tasks, scale=scale)
+    scale = options.scale or default_scale()
+    which = dict(seeds=options.seeds, tasks=options.tasks, scale=scale)
     known = known_runs(scale, options.runs_dir)
     needed = claims.verdict_runs(ids, known, **which)
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
-    if options.dry_run:
-        print_dry_run(missing, options)
+    if not may_train(missing, options):
         return 0
-    confirm(missing, options)
-    trained = claims.train_verdicts(ids, **which, **arg.engine(options))
+    trained = claims.train_verdicts(ids, **which, **arg.sweep_options(options))
     frame = trained.known
     if options.seeds is not None:
         frame = of_test_seeds(frame, check_test_seeds(options.seeds))
     print(f"Protocol {claims.VERSION}, scale {scale}; the rule in words: {PROTOCOL}\n")
-    for verdict in claims.verdicts(frame, ids, scale=scale, tasks=tasks):
+    for verdict in claims.verdicts(frame, ids, scale=scale, tasks=options.tasks):
         print(pages.describe(verdict))
     return report_failed(trained.failed)
 
@@ -128,9 +126,8 @@ def verdicts(options: argparse.Namespace) -> int:
 @arg.command(
     arg.option(
         "--out",
-        type=arg.file,
         metavar="FILE",
-        help="where the frame goes (default: data/results/<scale>.parquet)",
+        help="the file to write (default: data/results/<scale>.parquet)",
     ),
     *arg.which_runs(arg.JUDGED_SEEDS_HELP),
     *arg.TRAINING,
@@ -141,23 +138,24 @@ def record(options: argparse.Namespace) -> int:
     from mambanorm_study.cli import recording
     from mambanorm_study.runs.grid import unique
     from mambanorm_study.runs.needed_runs import known_runs
-    from mambanorm_study.runs.recorded_results import describe_recorded, read_results
+    from mambanorm_study.runs.recorded_results import (
+        describe_recorded,
+        read_results,
+        recorded_path,
+    )
 
-    scale = arg.chosen_scale(options)
-    tasks = arg.check_tasks(options.tasks) if options.tasks else None
-    before = recording.recorded_before(scale, options.out and Path(options.out))
-    known = known_runs(scale, options.runs_dir, before)
-    parts = recording.parts(scale, options.seeds, tasks)
+    scale = options.scale or default_scale()
+    which = dict(seeds=options.seeds, tasks=options.tasks)
+    path = Path(options.out or recorded_path(scale)).resolve()
+    known = known_runs(scale, options.runs_dir, recording.recorded_frame(scale, path))
+    parts = recording.parts(scale, **which)
     needed = unique(config for part in parts for config in part.ask(known))
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if options.dry_run:
-        print(recording.manifest(known, scale, options.seeds, tasks).to_string(index=False))
-        print_dry_run(missing, options)
+        print(recording.manifest(known, scale, **which).to_string(index=False))
+    if not may_train(missing, options):
         return 0
-    confirm(missing, options)
-    path = recording.record_results(
-        scale, seeds=options.seeds, tasks=tasks, path=options.out, **arg.engine(options)
-    )
+    recording.record_results(scale, **which, path=path, **arg.sweep_options(options))
     print(f"{path}: {describe_recorded(read_results(path))}")
     return 0
 
@@ -168,10 +166,9 @@ def record(options: argparse.Namespace) -> int:
         type=arg.whole(1),
         default=1_000,
         metavar="N",
-        help="simulated studies for each case (default: 1000)",
+        help="number of simulated studies per case (default: 1000)",
     ),
-    arg.option("--record", action="store_true", help="write the table of the repository anew"),
-    examples=("--studies 200", "--studies 10000 --record"),
+    examples=("--studies 200", "--studies 10000 > CALIBRATION.md"),
 )
 def calibrate(options: argparse.Namespace) -> int:
     """Simulate studies and print how often the verdicts are wrong, and how often they find an
@@ -179,12 +176,5 @@ def calibrate(options: argparse.Namespace) -> int:
     """
     from mambanorm_study.claims import calibration
 
-    if options.record and not CHECKOUT:
-        raise ValueError(
-            "--record writes CALIBRATION.md of the project's repository: it needs a checkout"
-        )
-    text = calibration.calibration_text(calibration.calibrate(options.studies))
-    print(text)
-    if options.record:
-        write_text(calibration.RECORDED, text)
+    print(calibration.calibration_text(calibration.calibrate(options.studies)), end="")
     return 0

@@ -7,11 +7,12 @@ from mambanorm_study.basics.settings import TEACHING
 from mambanorm_study.cli import arguments as arg
 from mambanorm_study.cli.printing import say
 
+OUT = arg.option("--out", metavar="DIR", help="the folder to write to (default: reports/teaching)")
+
 
 @arg.command(
     arg.option(
         "--out",
-        type=arg.folder,
         metavar="DIR",
         default="notebooks",
         help="the folder to write to (default: notebooks)",
@@ -45,17 +46,15 @@ def notebooks(options: argparse.Namespace) -> int:
     examples=("", "--port 8900 --no-browser"),
 )
 def explore(options: argparse.Namespace) -> int:
-    """Play with norms, blocks and scans on one page, in the browser."""
+    """Open the page of the explorers in the browser: norms, blocks and scans to play with."""
     from mambanorm_study.widgets.page import serve
 
-    def print_address(address: str) -> None:
-        print(
-            f"The explorers are at {address} "
-            "(Ctrl-C ends them; each tab takes some seconds to start)",
-            flush=True,
-        )
-
-    serve(options.port, open_browser=not options.no_browser, tell=print_address)
+    message = "The explorers are at {} (Ctrl-C ends them; each tab takes some seconds to start)"
+    serve(
+        options.port,
+        open_browser=not options.no_browser,
+        tell=lambda address: print(message.format(address), flush=True),
+    )
     return 0
 
 
@@ -66,11 +65,11 @@ def explore(options: argparse.Namespace) -> int:
         metavar="A,B",
         help="only these norms (default: all but Constant)",
     ),
-    arg.out("the folder to write to (default: reports/teaching)"),
+    OUT,
     examples=("", "--out /tmp/handout", "--norms BN,LN,RMSN,GN"),
 )
 def sheet(options: argparse.Namespace) -> int:
-    """Write the norms on one A4 page, as PDF and SVG, to print and hand out."""
+    """Write an overview of the norms on one A4 page, as PDF and SVG, to print and hand out."""
     from mambanorm_study.figures import save_sheet
 
     print(*save_sheet(options.out or TEACHING, options.norms), sep="\n")
@@ -81,16 +80,15 @@ def sheet(options: argparse.Namespace) -> int:
     arg.NOTEBOOKS,
     arg.option(
         "--from",
-        type=arg.folder,
         dest="source",
         metavar="DIR",
         help="a folder of executed notebooks, such as a report's (default: the kit's own)",
     ),
-    arg.out("the folder to write to (default: reports/teaching)"),
+    OUT,
     examples=("", "--notebooks 03,04 --out /tmp/lesson", "--from reports/evening"),
 )
 def slides(options: argparse.Namespace) -> int:
-    """Make a slide deck of each notebook's questions and figures, one file that opens offline."""
+    """Make slides from the questions and figures of each notebook, in one file per notebook."""
     from mambanorm_study.report.slides import make_slides
 
     print(*make_slides(options.notebooks, options.out or TEACHING, options.source), sep="\n")

@@ -8,16 +8,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from mambanorm_study.basics.settings import ROOT, STUDY_SCALE
+from mambanorm_study.basics.settings import ROOT, STUDY_SCALE, default_scale
 from mambanorm_study.cli import arguments as arg
-from mambanorm_study.cli.printing import (
-    confirm,
-    print_arms,
-    print_dry_run,
-    print_run,
-    report_failed,
-    say,
-)
+from mambanorm_study.cli.printing import may_train, print_arms, print_run, report_failed
 
 if TYPE_CHECKING:
     from mambanorm_study.config import RunConfig
@@ -50,7 +43,7 @@ if TYPE_CHECKING:
     ),
 )
 def train(options: argparse.Namespace) -> int:
-    """Train one run, or show it if the store has it."""
+    """Train one run, or print its results if it is stored already."""
     from mambanorm_study.runs.grid import base_config, check_task
     from mambanorm_study.runs.store import find_run
 
@@ -59,28 +52,23 @@ def train(options: argparse.Namespace) -> int:
     if options.seed is not None:
         changes["seed"] = options.seed
     config = base_config(options.task, options.scale, arm=options.arm, **changes)
-    if options.dry_run:
-        print_dry_run([config], options)
+    if not may_train([config], options):
         return 0
     stored = find_run(config, options.runs_dir)
     if stored is not None:
-        print("In the store already, nothing to train:")
-    else:
-        confirm([config], options)
-        error = _train(config, options)
-        if error is not None:
-            say(f"this run could not be trained: {error}")
-            return 1
-        stored = find_run(config, options.runs_dir)
-    print_run(stored)
+        print("Already stored, nothing to train:")
+    elif _train(config, options):
+        return 1
+    print_run(stored or find_run(config, options.runs_dir))
     return 0
 
 
-def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
-    """Train and store a run, in this process with a progress bar or at the scheduler; return the
-    error of a run that failed.
+def _train(config: RunConfig, options: argparse.Namespace) -> int:
+    """Train and store a run, and return the exit code.
+
+    It is trained by --scheduler, or else in this process with a progress bar. If another process
+    trains it already, wait for that process.
     """
-    from filelock import Timeout
     from tqdm.auto import tqdm
 
     from mambanorm_study.runs.store import check_store
@@ -88,27 +76,20 @@ def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
     from mambanorm_study.runs.worker import train_and_store
 
     if options.scheduler:
-        frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
-        row = frame.iloc[0]
-        return row.error if row.status == "failed" else None
+        return report_failed(sweep([config], **arg.sweep_options(options)))
     title = f"{config.arm} on {config.task}, seed {config.seed}"
-    # with a delay: a run that ends at once shows no bar
+    # the delay hides the bar of a run that takes no time
     with tqdm(total=config.steps, desc=title, unit="step", delay=0.1) as bar:
 
         def show(step: int, _model: object, loss: float) -> None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
             bar.update(step - bar.n)  # a resumed run does not begin at step 1
 
-        store = check_store(options.runs_dir)
-        try:
-            train_and_store(config, store, wait=False, on_step=show)
-        except Timeout:
-            tqdm.write("another process trains this run: waiting for it", file=sys.stderr)
-            train_and_store(config, store, on_step=show)
-    return None
+        train_and_store(config, check_store(options.runs_dir), on_step=show)
+    return 0
 
 
-# The values of --grid; tables/experiments.py has the arms of each.
+# Values of --grid; tables/experiments.py defines their arms
 GRIDS = ("type", "position", "grid", "normvary")
 
 
@@ -119,7 +100,9 @@ GRIDS = ("type", "position", "grid", "normvary")
         metavar="ARMS",
         help='arms, separated by commas: "RMSN>SSM>GN,preset:VMamba"',
     ),
-    arg.option("--grid", help=f"the arms of a part of the study: {', '.join(GRIDS)}"),
+    arg.option(
+        "--grid", choices=GRIDS, help=f"the arms of a part of the study: {', '.join(GRIDS)}"
+    ),
     *arg.which_runs(),
     arg.SET,
     *arg.TRAINING,
@@ -130,51 +113,23 @@ GRIDS = ("type", "position", "grid", "normvary")
     ),
 )
 def sweep(options: argparse.Namespace) -> int:
-    """Train the missing runs of several arms and print mean ± sd of each."""
+    """Train the missing runs of several arms and print mean ± sd of each arm."""
     from mambanorm_study.runs.grid import grid
-
-    arms = _arms_of_sweep(options)
-    changes = arg.parse_changes(options.set)
-    tasks = arg.check_tasks(options.tasks or ["digits"])
-    configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
-    if options.dry_run:
-        print_dry_run(configs, options)
-        return 0
-    from mambanorm_study.runs.store import load_runs, tidy
-
-    frame = load_runs(options.runs_dir, configs=configs)
-    if len(frame) < len(configs):
-        confirm(configs, options)
-        # here, because torch and Dask are not needed if all runs are stored
-        from mambanorm_study.runs.sweep import sweep
-
-        frame = sweep(configs, **arg.engine(options))
-    else:
-        tidy(options.runs_dir)
-    print_arms(frame)
-    arms = list(dict.fromkeys(config.arm for config in configs))
-    if len(arms) > 1:
-        tasks = ",".join(dict.fromkeys(config.task for config in configs))
-        print(
-            "Which is better, each at its own learning rate: "
-            f'mambanorm compare "{arms[1]}" --against "{arms[0]}" '
-            f"--scale {configs[0].scale} --tasks {tasks}"
-        )
-    return report_failed(frame)
-
-
-def _arms_of_sweep(options: argparse.Namespace) -> list:
-    """Return the arms of --arms or --grid. ValueError unless exactly one of them is given."""
-    from mambanorm.errors import unknown
     from mambanorm_study.tables import experiments
 
     if (options.arms is None) == (options.grid is None):
         raise ValueError("give either --arms or --grid; see mambanorm sweep --help")
-    if options.arms is not None:
-        return options.arms
-    if options.grid not in GRIDS:
-        raise unknown("grid", options.grid, GRIDS)
-    return getattr(experiments, f"{options.grid.upper()}_ARMS")
+    arms = options.arms or getattr(experiments, f"{options.grid.upper()}_ARMS")
+    changes = arg.parse_changes(options.set)
+    tasks = options.tasks or ["digits"]
+    configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
+    if not may_train(configs, options):
+        return 0
+    from mambanorm_study.runs.sweep import sweep  # here: a dry run needs no Dask
+
+    frame = sweep(configs, **arg.sweep_options(options))
+    print_arms(frame)
+    return report_failed(frame)
 
 
 @arg.command(
@@ -194,7 +149,7 @@ def _arms_of_sweep(options: argparse.Namespace) -> list:
     ),
 )
 def compare(options: argparse.Namespace) -> int:
-    """Say which of two arms is better, each at its own learning rate, by the rule of the
+    """Decide which of two arms is better, each at its best learning rate, by the rule of the
     verdicts.
     """
     from mambanorm_study.advice import which_arm
@@ -202,18 +157,18 @@ def compare(options: argparse.Namespace) -> int:
     from mambanorm_study.tables.experiments import RECORDED_TASKS
 
     scale = options.scale or STUDY_SCALE
-    tasks = arg.check_tasks(options.tasks or RECORDED_TASKS[:1])
+    tasks = options.tasks or RECORDED_TASKS[:1]
     known = known_runs(scale, options.runs_dir)
     arms, needed = (options.arm, options.against), []
     for task in tasks:
         seeds = which_arm.duel_seeds(options.against, task, scale, options.seeds)
         needed += which_arm.duel_runs(*arms, task, seeds, scale, known)
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
-    if options.dry_run:
-        print_dry_run(missing, options)
+    if not may_train(missing, options):
         return 0
-    confirm(missing, options)
-    table = which_arm.compare(*arms, tasks, seeds=options.seeds, scale=scale, **arg.engine(options))
+    table = which_arm.compare(
+        *arms, tasks, seeds=options.seeds, scale=scale, **arg.sweep_options(options)
+    )
     for row in table.itertuples():
         print(f"{row.task}: {row.said}")
     return 0
@@ -238,15 +193,7 @@ def compare(options: argparse.Namespace) -> int:
         ),
     ),
     arg.scale(),
-    arg.option(
-        "--seeds",
-        type=arg.seeds,
-        metavar="N",
-        help="seeds for each arm (default: the scale's)",
-    ),
-    arg.option(
-        "--no-measure", dest="measure", action="store_false", help="count only, time nothing"
-    ),
+    arg.option("--no-measure", dest="measure", action="store_false", help="do not time any steps"),
     arg.SET,
     examples=(
         "--task imdb --scale paper",
@@ -254,31 +201,16 @@ def compare(options: argparse.Namespace) -> int:
     ),
 )
 def plan(options: argparse.Namespace) -> int:
-    """Say what a run costs: parameters, tokens, FLOPs, memory, and hours from a few steps timed
-    now.
-    """
-    from mambanorm_study.basics.text import digits, plural
-    from mambanorm_study.runs.grid import base_config, check_seeds
-    from mambanorm_study.runs.machine import machine
-    from mambanorm_study.tables.plan import plan_table, shape_of, table_text
+    """Print the cost of a run: parameters, tokens, FLOPs, memory, and its hours on this machine."""
+    from mambanorm_study.runs.grid import base_config
+    from mambanorm_study.tables.plan import plan_table, table_text
 
+    scale = options.scale or default_scale()
     changes = arg.parse_changes(options.set)
-    scale = arg.chosen_scale(options)
-    n_seeds = len(check_seeds(options.seeds, scale))
     arms = [{"arm": arm} for arm in options.arms or []] or [{}]  # {} = the arm of the preset
     tasks = options.tasks or ["digits"]
     configs = [base_config(task, scale, **arm, **changes) for task in tasks for arm in arms]
-    for config in configs:
-        shape_of(config)  # an unknown task is refused before the steps of another one are timed
-    table = plan_table(configs, measured=options.measure)
-    print(table_text(table))
-    n_runs = plural(len(configs) * n_seeds, "run")
-    runs = f"{n_runs} ({plural(n_seeds, 'seed')} each) at scale {scale}"
-    if options.measure:
-        hours = digits(n_seeds * table["hours"].sum())
-        print(f"{runs}: {hours} hours, one after another, on {machine()}")
-    else:
-        print(f"{runs}, not timed")
+    print(table_text(plan_table(configs, measured=options.measure)))
     return 0
 
 
@@ -286,19 +218,15 @@ def plan(options: argparse.Namespace) -> int:
     arg.option(
         "--only",
         type=arg.names,
-        nargs="+",
-        metavar="SECTION",
-        help=(
-            "only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs; "
-            "with --device cuda: correctness, scan, step, runs"
-        ),
+        metavar="A,B",
+        help="only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs",
     ),
     arg.option(
         "--repeats",
         type=arg.whole(1),
         default=11,
         metavar="N",
-        help="how often each case is timed (default: 11)",
+        help="number of times that each case is timed (default: 11)",
     ),
     arg.option(
         "--budget",
@@ -306,56 +234,42 @@ def plan(options: argparse.Namespace) -> int:
         default=25.0,
         metavar="S",
         help=(
-            "seconds another implementation may take; a slower one runs less often or not at all "
+            "seconds per other implementation; a slower one is timed less often or not at all "
             "(default: 25)"
         ),
     ),
     arg.option(
-        "--full", action="store_true", help="skip nothing: what is above the budget runs once"
+        "--full", action="store_true", help="time the cases above the budget once, skip none"
     ),
     arg.option(
         "--threads",
         type=arg.whole(1),
         metavar="N",
-        help="threads, at most the cores (default: 2)",
+        help="number of threads, at most the number of cores (default: 2)",
     ),
     arg.option(
-        "--device",
-        choices=("cpu", "cuda"),
-        default="cpu",
-        help=(
-            "cuda: correctness, scan, step and whole runs on a GPU, in about nine minutes "
-            "(benchmarks/gpu.py)"
-        ),
+        "--out",
+        metavar="DIR",
+        help="the folder to write the results to (default: benchmarks/results)",
     ),
-    arg.out("where the results go (default: benchmarks/results)"),
     examples=(
         "",
         "--only step,length",
         "--only scan --repeats 5 --out /tmp/bench",
         "--full",
-        "--device cuda",
     ),
 )
 def bench(options: argparse.Namespace) -> int:
-    """Measure scan, step and norms beside a lower bound and beside other implementations."""
+    """Measure the time of scan, step and norms on the CPU, and compare it with a lower bound and
+    with other implementations.
+    """
     if not (ROOT / "benchmarks" / "run.py").is_file():
         raise ValueError(
             f"no benchmarks in {ROOT / 'benchmarks'}: bench runs from a checkout of the project"
         )
-    if str(ROOT) not in sys.path:  # the benchmarks are beside the package, not in it
-        sys.path.insert(0, str(ROOT))
-    only = [name for part in options.only for name in part] if options.only else None
-    if options.device == "cuda":
-        from benchmarks.gpu import bench_gpu
-
-        return bench_gpu(only, out_dir=options.out)
+    sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
     from benchmarks import run
     from benchmarks.timing import Limits
 
     limits = Limits(options.repeats, options.budget, full=options.full)
-    try:
-        return run.bench(only, limits, threads=options.threads, out_dir=options.out)
-    except KeyboardInterrupt:
-        say("interrupted: nothing was written")
-        return 130
+    return run.bench(options.only, limits, threads=options.threads, out_dir=options.out)

@@ -46,7 +46,7 @@ from mambanorm_study.figures.style import (
     write_above,
 )
 from mambanorm_study.tables.intervals import t_interval
-from mambanorm_study.tables.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
+from mambanorm_study.tables.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
 from mambanorm_study.tables.run_tables import (
     check_frame,
     choose,
@@ -181,7 +181,7 @@ def fig_type(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> Figur
         {"both": dict(alpha=0.9)},
         title="Which type of norm?",
         label="norm, before and after the SSM",
-        section=SECTIONS["Figure 5"],
+        section="§4.2",
     )
 
 
@@ -200,7 +200,7 @@ def fig_position(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> F
         {"before the SSM": dict(alpha=0.4), "after the SSM": dict(alpha=0.9)},
         title="Before or after the SSM?",
         label="norm",
-        section=SECTIONS["Table 1"],
+        section="§4.3",
         none_line=True,
     )
 
@@ -237,7 +237,8 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
     for ax in panels.values():
         ax.margins(y=0.1)
     kind = paper_kind(runs)
-    numbers = [f"{short(arm)} {value:.1f} %" for arm, value in FIGURE_7[kind].items()]
+    values = paper_values(kind).query("source == 'Figure 7'")
+    numbers = [f"{short(row.arm)} {100 * row.accuracy:.1f} %" for row in values.itertuples()]
     return finish(
         fig,
         "One type, or the best pair?",

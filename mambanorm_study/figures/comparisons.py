@@ -3,8 +3,7 @@
 `fresh` is a run frame of the reader's own runs, as of `mambanorm.replicate`.
 """
 
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -295,49 +294,26 @@ PLACES = ("before", "after", "both", "two norms")  # the rows of a card
 
 
 @styled
-def fig_card(
-    strips: Mapping[str, pd.DataFrame],
-    name: str,
-    caption: str = "",
-    *,
-    title: str = "",
-    lines: Sequence[str] = (),
-) -> Figure:
+def fig_card(strips: Mapping[str, pd.DataFrame], name: str, caption: str = "") -> Figure:
     """Return the mean of every norm at each place, one panel a task, with one norm circled.
 
     strips: task → columns arm and mean. name: the norm of the card. Arms of two norms are grey
-    dots. lines: text above the panels, for the head of a card. Raises ValueError without a task.
+    dots. Raises ValueError without a task.
     """
     if not strips:
         raise ValueError("there is no task to draw: none of the arms has been run")
-    text = [part for line in lines for part in (*textwrap.wrap(line, 104), "")]
-    heights = [0.19 * len(text), 2.6] if text else [2.6]
-    fig = StudyFigure(figsize=(WIDTH, 3.1 + 0.19 * len(text)), dpi=DPI, layout="constrained")
-    grid = fig.add_gridspec(len(heights), len(strips), height_ratios=heights)
-    if text:
-        head = fig.add_subplot(grid[0, :])
-        head.set_axis_off()
-        head.text(
-            0,
-            1,
-            "\n".join(text),
-            transform=head.transAxes,
-            va="top",
-            fontsize=10,
-            color=INK,
-            linespacing=1.25,
-        )
+    fig = StudyFigure(figsize=(WIDTH, 3.1), dpi=DPI, layout="constrained")
+    grid = fig.add_gridspec(1, len(strips))
     norms = []
     for i, (task, table) in enumerate(strips.items()):
-        ax = fig.add_subplot(grid[-1, i])
+        ax = fig.add_subplot(grid[0, i])
         norms += _draw_strip(ax, table, name)
         ax.set(title=task, ylabel="" if i else "the norm stands")
         ax.set_yticks(range(len(PLACES)), [""] * len(PLACES) if i else PLACES)
     handles = [_norm_handle(name, markeredgecolor=INK, markersize=8)]
     handles += [_norm_handle(norm) for norm in dict.fromkeys(norms) if norm != name]
     fig.legend(handles=handles, loc="outside right upper")
-    title = title or f"{name} among the norms that are recorded"
-    return finish(fig, title, caption, f"circled: {name}")
+    return finish(fig, f"{name} among the norms that are recorded", caption, f"circled: {name}")
 
 
 def _draw_strip(ax: Axes, table: pd.DataFrame, name: str) -> list[str]:

@@ -35,7 +35,6 @@ from mambanorm_study.figures.style import (
     write_centred,
 )
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT
-from mambanorm_study.tables.norm_catalog import ArmFacts
 from mambanorm_study.tables.scan_by_hand import HandScan
 
 # a norm
@@ -98,36 +97,37 @@ NORM_PLACES = ("stem norm", "N1", "N2", "further", "final norm")
 
 
 @styled
-def fig_arm_view(facts: ArmFacts, results: pd.DataFrame, *, note: str = "") -> Figure:
+def fig_arm_view(
+    arm: str, parameters: Mapping[str, int], results: pd.DataFrame, *, note: str = ""
+) -> Figure:
     """Return the block of an arm, the parameters of its model, and its recorded test accuracy.
 
-    results: one row a seed, columns scale, task, accuracy, chance, diverged. note: the text of the
-    panel where there is no result.
+    parameters: `norm_catalog.arm_parameters`. results: one row a seed, columns scale, task,
+    accuracy, chance, diverged. note: the text of the panel where there is no result.
     """
     margins = dict(left=0.115, right=0.985, top=0.93, bottom=0.21, hspace=0.2, wspace=0.42)
     layout = [["block", "block"], ["parameters", "results"]]
     fig, axes = quick_figure(layout, height=5.4, margins=margins)
-    draw_block(axes["block"], facts.arm, fontsize=9)
-    _draw_parameters(axes["parameters"], facts)
+    draw_block(axes["block"], arm, fontsize=9)
+    _draw_parameters(axes["parameters"], parameters)
     _draw_results(axes["results"], results, note)
-    norms = sum(facts.parameters.get(place, 0) for place in NORM_PLACES)
+    norms = sum(parameters.get(place, 0) for place in NORM_PLACES)
+    total = sum(parameters.values())
     seeds = ""
     if len(results):
         seeds = f"; {results.groupby(['scale', 'task']).size().max()} seeds at most"
-    arm = Arm.parse(facts.arm)
+    parsed = Arm.parse(arm)
     return finish(
         fig,
-        f"The model of arm {arm.label if arm.more else arm}",
-        f"model of the digits: {facts.n_layers} blocks, width {facts.d_model}",
-        f"{norms:,} of {facts.total:,} parameters are norms' ({100 * norms / facts.total:.2g} %)",
-        f"one block, forward and backward: {facts.block_ms:.1f} ms, "
-        f"without norms {facts.plain_ms:.1f} ms (timed here just now, one thread)",
+        f"The model of arm {parsed.label if parsed.more else parsed}",
+        "model of the digits at scale quick",
+        f"{norms:,} of {total:,} parameters are norms' ({100 * norms / total:.2g} %)",
         f"results: recorded, line: mean, tick: chance, × diverged{seeds}",
     )
 
 
-def _draw_parameters(ax: Axes, facts: ArmFacts) -> None:
-    places, counts = list(facts.parameters), np.array(list(facts.parameters.values()))
+def _draw_parameters(ax: Axes, parameters: Mapping[str, int]) -> None:
+    places, counts = list(parameters), np.array(list(parameters.values()))
     y, widths = range(len(places)), np.maximum(counts, 0.5)
     ax.barh(y, widths, color=[INK if place in NORM_PLACES else BAR_GREY for place in places])
     for i, count in enumerate(counts):

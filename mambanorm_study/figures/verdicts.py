@@ -57,7 +57,7 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
         seeds_text([verdict.n for verdict in run]) if run else "no runs",
         "large dot and line: mean difference and 95 % interval; small dots: seeds",
         *_marks([verdict for verdict in verdicts if np.isfinite(verdict.turns_on.paper)]),
-        "* not fresh: earlier versions of the rule were read on these runs"
+        "* not fresh: earlier versions of the rule have judged these runs"
         if any(_is_stale(verdict) for verdict in run)
         else "",
         "an arrow points to an effect beyond the axis" if any(clipped) else "",

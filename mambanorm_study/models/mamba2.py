@@ -65,7 +65,7 @@ class GroupedRMSNorm(RMSNorm):
         super().__init__(d, **options)
         self.groups = groups
 
-    def readable(self, x: Tensor) -> Tensor:
+    def reference(self, x: Tensor) -> Tensor:
         y = nn.functional.rms_norm(
             x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps
         )

@@ -1,7 +1,8 @@
 """Execute notebooks with papermill, two kernels at a time, which share the cores of the machine.
 
-A notebook needs one cell tagged `parameters` with scale, seeds, tasks, runs_dir and scheduler. A
-notebook that fails does not stop the others: its outcome names the cell and the error.
+A notebook needs one cell with the tag `parameters` that sets scale, seeds, tasks, runs_dir and
+scheduler. If a notebook fails, its outcome names the cell and the error, and the other notebooks
+are still executed.
 """
 
 from __future__ import annotations
@@ -10,198 +11,133 @@ import logging
 import os
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import papermill as pm
 import psutil
 from jupyter_client.manager import AsyncKernelManager
-from jupyter_core.utils import run_sync
 from papermill.exceptions import PapermillExecutionError
-from papermill.iorw import papermill_io
 from tqdm.auto import tqdm
+from traitlets import Int
+from traitlets.config import Config
 
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, WORK
 from mambanorm_study.report.notebooks import NotebookOutcome, read_outcome
 from mambanorm_study.runs import machine
 
-AT_ONCE = 2  # kernels; more would only share the cores of a laptop
+AT_ONCE = 2  # kernels; on a laptop, more of them would not be faster
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-# papermill logs what the outcome says
+# papermill would log the error that the outcome holds
 logging.getLogger("papermill").addHandler(logging.NullHandler())
 
 
 def execute(paths: Sequence[Path], out_dir: Path, parameters: dict) -> list[NotebookOutcome]:
-    """Execute notebooks, at most AT_ONCE at a time, and return their outcomes in the order
-    given.
+    """Execute notebooks, at most AT_ONCE at a time, write them into `out_dir`, and return their
+    outcomes in the order given.
+
+    After an interrupt the files of notebooks that did not finish stay as they were.
     """
-    if not paths:
-        return []
     cores = machine.cores()
     at_once = max(1, min(AT_ONCE, cores, len(paths)))
-    kernels, pool = Kernels(max(1, cores // at_once)), ThreadPoolExecutor(at_once)
-    futures = [pool.submit(_run_safely, path, out_dir, parameters, kernels) for path in paths]
-    layout = "{desc} |{bar}| {n_fmt}/{total_fmt}, {elapsed}{postfix}"
+    pool, outcomes = ThreadPoolExecutor(at_once), {}
+    futures = {pool.submit(_execute, path, parameters, cores // at_once): path for path in paths}
     try:
-        with tqdm(total=len(paths), desc="notebooks", bar_format=layout) as bar:
-            for future in as_completed(futures):
-                bar.write(str(future.result()))
-                bar.update()
+        for future in tqdm(as_completed(futures), desc="notebooks", total=len(paths)):
+            path = futures[future]
+            outcomes[path] = _write(future.result(), path, out_dir)
+            tqdm.write(str(outcomes[path]))
     finally:  # after an interrupt no kernel may keep running, and no thread may wait for one
         pool.shutdown(wait=False, cancel_futures=True)
-        kernels.stop()
-        pool.shutdown()
-        # papermill's threads can leave the whole process in their working directory
-        papermill_io.get_handler("local").cwd(None)
-    return [future.result() for future in futures]
+        while any(future.running() for future in futures):
+            _kill_child_processes()
+            time.sleep(0.1)
+    return [outcomes[path] for path in paths]
 
 
-def _run_safely(path: Path, out_dir: Path, parameters: dict, kernels: Kernels) -> NotebookOutcome:
-    try:
-        return run_notebook(path, out_dir, parameters, kernels=kernels)
-    except Exception as error:  # before the start: a damaged file, an unknown parameter
-        return NotebookOutcome(path.stem, title=path.stem, error=f"{type(error).__name__}: {error}")
+def _kill_child_processes() -> None:
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
-def run_notebook(
-    path: str | Path,
-    out_dir: str | Path,
-    parameters: dict | None = None,
-    *,
-    kernels: Kernels | None = None,
-) -> NotebookOutcome:
-    """Execute one notebook with parameters, write `<name>.ipynb` and `<name>.html` into `out_dir`,
-    and return its outcome, also if a cell fails.
+def run_notebook(path: Path, out_dir: Path, parameters: dict | None = None) -> NotebookOutcome:
+    """Execute one notebook with parameters, write it into `out_dir`, and return its outcome."""
+    return _write(_execute(path, parameters), path, out_dir)
 
-    InterruptedError if `kernels` were stopped; the files of an earlier execution then stay.
+
+def _write(nb: nbformat.NotebookNode, source: Path, out_dir: Path) -> NotebookOutcome:
+    path = out_dir / source.name
+    write_text(path, nbformat.writes(nb))
+    return read_outcome(path)
+
+
+def _execute(path: Path, parameters: dict | None, threads: int = 0) -> nbformat.NotebookNode:
+    """Return the executed notebook. If it failed, `metadata.papermill.error` has the error, and
+    the notebook is executed up to it.
+
+    threads: the number of threads of the kernel; 0 = as many as the environment says.
     """
-    path, out_dir = Path(path).resolve(), Path(out_dir).resolve()
-    nbformat.read(path, as_version=4)  # refuses a damaged file before a kernel is started
-    out_dir.mkdir(parents=True, exist_ok=True)
-    unfinished, final = out_dir / f".unfinished-{path.name}", out_dir / path.name
-    kernels = kernels or Kernels()
-    crash = _papermill(path, unfinished, parameters, kernels)
-    if kernels.stopped:
-        unfinished.unlink(missing_ok=True)
-        raise InterruptedError(f"{path.name} was interrupted")
-    if not unfinished.exists():
-        return NotebookOutcome(path.stem, title=path.stem, error=crash or "no notebook was written")
-    nb = nbformat.read(unfinished, as_version=4)
-    nb.metadata.papermill.update(input_path=path.name, output_path=path.name, crash=crash)
-    write_text(final, nbformat.writes(nb))
-    unfinished.unlink()
-    outcome = read_outcome(final)
-    # nbconvert takes a second to import: here, because by now other kernels are running
-    from mambanorm_study.report.notebook_page import to_html
-
-    html = final.with_suffix(".html")
-    write_text(html, to_html(nb, outcome.title))
-    return replace(outcome, html=html)
-
-
-def _papermill(path: Path, out: Path, parameters: dict | None, kernels: Kernels) -> str:
-    """Execute the notebook into the file `out`, and return the error of the kernel, or ""."""
-    # the working directory is the notebook's, as in JupyterLab, but an installed wheel stays clean
-    folder = path.parent if CHECKOUT or KIT not in path.parents else WORK
-    # papermill formats its paths: braces in a folder's name must be doubled
-    names = [str(name).replace("{", "{{").replace("}", "}}") for name in (path, out)]
-    try:
-        with kernels.start(folder) as kernel:
+    # run in the notebook's folder, as JupyterLab does, but write no files into an installed package
+    working_dir = path.resolve().parent if CHECKOUT or KIT not in path.resolve().parents else WORK
+    with tempfile.TemporaryDirectory(prefix="mambanorm-") as temp_dir:
+        out = Path(temp_dir) / path.name
+        # papermill calls str.format on its paths: braces in a folder's name must be doubled
+        in_and_out = [
+            str(name).replace("{", "{{").replace("}", "}}") for name in (path.resolve(), out)
+        ]
+        kernel, error = {"threads": threads}, ""
+        if os.name == "posix" and len(temp_dir) < 90:
+            # kernels that start side by side may choose the same TCP port; the path of a socket
+            # has at most about 100 characters
+            kernel |= {"transport": "ipc", "ip": f"{temp_dir}/k"}
+        try:
             pm.execute_notebook(
-                *names,
+                *in_and_out,
                 parameters=parameters,
-                km=kernel,
                 kernel_name="python3",
                 language="python",
                 progress_bar=False,
+                kernel_manager_class=Kernel,
+                config=Config(Kernel=kernel),
+                resources={"metadata": {"path": str(working_dir)}},
             )
-    except PapermillExecutionError:
-        return ""  # a cell failed: the notebook holds its error
-    except Exception as error:  # the kernel died or did not start
-        return f"{type(error).__name__}: {error}"
-    return ""
+        except PapermillExecutionError as failed:
+            error = f"cell [{failed.exec_count}]: {failed.ename}: {failed.evalue[:600]}"
+        except Exception as failed:  # the kernel died or did not start, or the file is damaged
+            error = f"{type(failed).__name__}: {failed}"
+        nb = nbformat.read(out, as_version=4) if out.exists() else nbformat.v4.new_notebook()
+    execution = nb.metadata.setdefault("papermill", {})
+    # names without folders, because the report may be published
+    execution.update(input_path=path.name, output_path=path.name, error=error)
+    return nb
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel that remembers its client and closes it.
+    """A kernel that runs this Python."""
 
-    nbclient does not close the client of a kernel that it was given.
-    """
+    threads = Int(0, help="0 = as many as the environment says").tag(config=True)
 
-    def client(self, **options):
-        self.last_client = super().client(**options)
-        return self.last_client
-
-    def close(self) -> None:
-        """Close the client and shut the kernel down."""
-        if hasattr(self, "last_client"):
-            self.last_client.stop_channels()
-        run_sync(self._async_shutdown_kernel)(now=True)
-
-
-class Kernels:
-    """Kernels of this Python with a number of threads each, which can be stopped together."""
-
-    def __init__(self, threads: int | None = None):
-        self.threads = threads  # None = as many as the environment says
-        self.running: set[Kernel] = set()
-        self.stopped = False
-        self.lock = threading.Lock()
-
-    @contextmanager
-    def start(self, folder: Path) -> Iterator[Kernel]:
-        """Yield a running kernel whose working directory is `folder`, and shut it down after."""
-        with tempfile.TemporaryDirectory(prefix="mambanorm-") as private:
-            kernel = Kernel(kernel_name="python3", connection_file=f"{private}/kernel.json")
-            if os.name == "posix" and len(private) < 90:
-                # kernels that start side by side would choose the same TCP ports; the path of a
-                # socket has about 100 characters
-                kernel.transport, kernel.ip = "ipc", f"{private}/k"
-            # a user's own "python3" kernel may be another Python, without this package
-            kernel.kernel_spec.argv[0] = sys.executable
-            with self.lock:
-                if self.stopped:
-                    raise RuntimeError("interrupted")
-                run_sync(kernel._async_start_kernel)(env=self._environment(), cwd=str(folder))
-                self.running.add(kernel)
-            try:
-                yield kernel
-            finally:
-                with self.lock:
-                    self.running.discard(kernel)
-                kernel.close()
-
-    def _environment(self) -> dict[str, str]:
+    async def start_kernel(self, **options: Any) -> None:
+        """Start the kernel with the environment variables that a notebook of the study needs."""
         env = dict(os.environ)
-        env.pop("MPLBACKEND", None)  # a backend for scripts would show no figures
+        env.pop("MPLBACKEND", None)  # with a backend for scripts, cells would show no figures
+        env[KERNEL] = "1"
         if CHECKOUT:  # the checkout may not be installed
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
-        env[KERNEL] = "1"
         if self.threads:
             env.update(dict.fromkeys(THREAD_VARIABLES, str(self.threads)))
-        return env
-
-    def stop(self) -> None:
-        """Kill the running kernels and the processes that they started.
-
-        The notebooks of these kernels end with an error.
-        """
-        with self.lock:
-            self.stopped = True
-            for kernel in self.running:
-                with suppress(psutil.NoSuchProcess):
-                    process = psutil.Process(kernel.provisioner.pid)
-                    for child in process.children(recursive=True):
-                        child.kill()
-                    process.kill()
+        # the user's kernel "python3" may be a Python without this package
+        self.kernel_spec.argv[0] = sys.executable
+        await self._async_start_kernel(env=env, **options)

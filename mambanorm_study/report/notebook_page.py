@@ -1,11 +1,11 @@
 """The HTML page of one executed notebook, in light and dark colours, for wide and narrow screens.
 
-The page holds no script and loads nothing from the network. A widget is shown as its picture
-(`mambanorm_study/widgets/`). `link_pages` of study.py fills <nav>.
+The page has no script and loads nothing from the network. A widget is shown as its picture
+(`mambanorm_study/widgets/`).
 """
 
 import re
-from copy import deepcopy
+from functools import partial
 
 import nbformat
 from jinja2 import pass_context
@@ -14,9 +14,10 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
-from mambanorm_study.report.page import figures, mathml, navigation, page, template, to_pages
+from mambanorm_study.report.notebooks import NotebookOutcome
+from mambanorm_study.report.page import enlarge_on_click, link_pages, mathml, page, template
 
-# The formats of an output in the order of preference; none of them needs a script.
+# The formats of an output, the preferred ones first; none of them needs a script.
 OUTPUT_FORMATS = [
     "text/html",
     "text/markdown",
@@ -29,7 +30,7 @@ OUTPUT_FORMATS = [
 
 
 class Renderer(IPythonRenderer):
-    """nbconvert's Markdown renderer with formulas in MathML, where nbconvert needs MathJax."""
+    """nbconvert's Markdown renderer with MathML instead of MathJax, which needs a script."""
 
     def inline_math(self, body: str) -> str:
         return mathml(body)
@@ -41,13 +42,20 @@ class Renderer(IPythonRenderer):
         return mathml(rf"\begin{{{name}}}{body}\end{{{name}}}", display="block")
 
 
-# nbconvert's plain template, with the cells tagged `solution` folded.
+# nbconvert's plain template, but cells with the tag `solution` are folded, and HTML in the Markdown
+# of an output is escaped, because an answer shows text from the run store.
 CELL_TEMPLATE = """{%- extends "basic/index.html.j2" -%}
 {% block codecell %}{% if "solution" in cell.metadata.get("tags", []) -%}
 <details class="solution"><summary>Show the solution: code and result</summary>
 {{- super() -}}
 </details>
-{%- else %}{{ super() }}{% endif %}{% endblock %}"""
+{%- else %}{{ super() }}{% endif %}{% endblock %}
+{% block data_markdown scoped %}<div class="rendered_html">
+{{- output.data["text/markdown"] | escaped_markdown -}}
+</div>{% endblock %}
+{% block data_latex scoped %}<div class="rendered_html">
+{{- output.data["text/latex"] | escaped_markdown -}}
+</div>{% endblock %}"""
 
 
 class Cells(HTMLExporter):
@@ -60,6 +68,7 @@ class Cells(HTMLExporter):
             exclude_anchor_links=True,
             raw_template=CELL_TEMPLATE,
         )
+        self.register_filter("escaped_markdown", partial(render_markdown, escape=True))
 
     @pass_context
     def markdown2html(self, context, source: str) -> str:
@@ -72,28 +81,28 @@ def render_markdown(text: str, **options) -> str:
     return MarkdownWithMath(renderer=Renderer(**options)).render(text)
 
 
-def to_html(nb: nbformat.NotebookNode, title: str) -> str:
-    """Return the page of an executed notebook; links to notebooks lead to their pages."""
-    nb = deepcopy(nb)
-    nb.metadata.pop("widgets", None)  # only the scripts of widgets need their state
-    for cell in nb.cells:
-        for output in cell.get("outputs", ()):
-            data = output.get("data", {})
-            text = data.get("text/markdown") or data.get("text/latex")
-            if text:  # escaped, because an answer shows text from the run store
-                html = f'<div class="rendered_html">{render_markdown(text, escape=True)}</div>'
-                data.setdefault("text/html", html)
+def to_html(
+    outcome: NotebookOutcome,
+    before: NotebookOutcome | None = None,
+    after: NotebookOutcome | None = None,
+) -> str:
+    """Return the page of an executed notebook, with links to the page before and the page after.
+
+    Links to notebooks lead to their pages.
+    """
+    nb = nbformat.read(outcome.notebook, as_version=4)
+    nb.metadata.pop("widgets", None)  # the state of widgets, which only their scripts read
     cells, _ = Cells().from_notebook_node(nb)
     light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     colours = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
-    links = navigation()
-    body = f"{links}\n{sections(cells)}\n{figures(cells)}\n{links}"
-    return to_pages(page(title, body, colours, template("notebook.css")))
+    links = template("navigation.html", before=before, after=after)
+    body = f"{links}\n{sections(cells)}\n{enlarge_on_click(cells)}\n{links}"
+    return link_pages(page(outcome.title, body, colours, template("notebook.css")))
 
 
 def sections(cells: str) -> str:
-    """Return a folded list of links to the sections of a page."""
+    """Return a folded list of links to the sections of a page; "" if it has none."""
     headings = re.findall(r'<h2 id="(.*?)">(.*?)<a class="anchor-link"', cells)
     links = "\n".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     return f"<details><summary>On this page</summary><ul>{links}</ul></details>" if links else ""

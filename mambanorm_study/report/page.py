@@ -1,6 +1,6 @@
-"""The frame of every page of the report, from the files in `templates/`, and its text.
+"""What all pages of the report share: frame, Markdown to HTML, formulas to MathML.
 
-A page holds no script and loads nothing from the network.
+A page has no script and loads nothing from the network. Its frame is in `templates/`.
 """
 
 import html
@@ -17,13 +17,12 @@ UNSAFE_ATTRIBUTES = {"href", "style", "class", "id"}
 
 
 def page(title: str, body: str, *styles: str) -> str:
-    """Return a page. title: text; body: HTML; styles: CSS, added to that of every page."""
-    style = "\n".join([look(), *styles])
-    return template("page.html", title=title, style=style, body=body)
+    """Return a page of HTML. title: text; body: HTML; styles: CSS beside that of every page."""
+    return template("page.html", title=title, style="\n".join([stylesheet(), *styles]), body=body)
 
 
-def look() -> str:
-    """Return the stylesheet that pages and slides share, with the colours of figures/colours.py."""
+def stylesheet() -> str:
+    """Return the CSS that pages and slides share, in the colours of figures/colours.py."""
     return template("look.css", light=PAGE_LIGHT, dark=PAGE_DARK)
 
 
@@ -36,7 +35,7 @@ def template(name: str, **values: object) -> str:
 
 
 def add_templates(folder: Path) -> None:
-    """Make `template` look for files in another folder as well."""
+    """Let `template` find the files of another folder too."""
     _environment().loader.searchpath.append(str(folder))
 
 
@@ -54,18 +53,9 @@ def _environment():
     )
 
 
-def navigation(before: tuple[str, str] | None = None, after: tuple[str, str] | None = None) -> str:
-    """Return links to the page before, the first page and the page after.
-
-    before, after: title and address of a page; None = there is no such page.
-    """
-    return template("navigation.html", before=before, after=after)
-
-
-def figures(text: str) -> str:
-    """Return the HTML with each figure in a label, so that a click enlarges it.
-
-    A hidden checkbox does this without a script.
+def enlarge_on_click(text: str) -> str:
+    """Return the HTML with each figure in the label of a hidden checkbox, so that a click enlarges
+    the figure without a script.
     """
     box = '<input type="checkbox" aria-label="Enlarge the figure">'
     return re.sub(
@@ -73,8 +63,8 @@ def figures(text: str) -> str:
     )
 
 
-def to_pages(text: str) -> str:
-    """Return the HTML with links to the pages of notebooks in place of the notebooks.
+def link_pages(text: str) -> str:
+    """Return the HTML with links to notebooks replaced by links to their pages in the report.
 
     A link to another file of the checkout is replaced by the file's name, because the report may be
     in any folder.
@@ -88,18 +78,26 @@ def to_pages(text: str) -> str:
     return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
 
 
-# The beginning of an answer: `**Answer** (quick scale · 3 seeds: a sketch).`
+# How an answer begins: `**Answer** (quick scale · 3 seeds: a sketch).`
 OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \(((?:[^()]|\([^()]*\))*)\))?\.?\s*")
 
 
 def key_lines(answer: str) -> list[str]:
     """Return the first three paragraphs or bullets of an answer, without its opening and tables.
 
-    A card shows the first lines of each (index.css).
+    index.css shortens each to its first lines.
     """
     blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*(?:[-*]|\d\.) )", OPENING.sub("", answer, count=1))
     texts = (re.sub(r"^([-*]|\d\.) ", "", " ".join(block.split())) for block in blocks)
     return [text for text in texts if text and text[0] not in "|#<"][:3]
+
+
+def answer_in_short(answer: str) -> str:
+    """Return the key lines of an answer, followed by its scale and seeds, as HTML."""
+    opening = OPENING.match(answer)
+    lines = markdown("\n".join(f"- {line}" for line in key_lines(answer)))
+    basis = f'<p class="basis">{html.escape(opening[1])}</p>' if opening and opening[1] else ""
+    return lines + basis
 
 
 def markdown(text: str) -> str:
@@ -109,7 +107,7 @@ def markdown(text: str) -> str:
     parse = mistune.create_markdown(escape=True, plugins=["table", "math"])
     parse.renderer.register("inline_math", lambda _, tex: mathml(tex))
     parse.renderer.register("block_math", lambda _, tex: mathml(tex, display="block"))
-    return to_pages(parse(text))
+    return link_pages(parse(text))
 
 
 def mathml(tex: str, display: str = "inline") -> str:
@@ -123,10 +121,10 @@ def mathml(tex: str, display: str = "inline") -> str:
 
     try:
         formula = convert_to_element(tex, display=display)
-    except Exception:  # the library raises many kinds, and a formula must not stop a page
+    except Exception:  # the library raises many types, and one formula must not stop the report
         return f"<code>{html.escape(tex)}</code>"
     for element in formula.iter():
-        element.text = html.unescape(element.text or "")  # the library writes signs as entities
+        element.text = html.unescape(element.text or "")  # the library writes < as &lt;
         for name in UNSAFE_ATTRIBUTES.intersection(element.keys()):
             del element.attrib[name]
     return tostring(formula, encoding="unicode")

@@ -1,9 +1,9 @@
-"""The plan of a study: its notebooks, the runs that they read, and the runs that are trained here.
+"""The plan of a study: its notebooks, the runs that they read, and the runs that must be trained.
 
-This module does not import Jupyter, so that a dry run answers quickly.
+This module does not import Jupyter, so that a dry run is quick.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -11,14 +11,14 @@ from pathlib import Path
 from mambanorm_study.basics.settings import study_scale
 from mambanorm_study.config import RunConfig
 from mambanorm_study.report.notebooks import find_notebooks
-from mambanorm_study.runs.grid import check_names, check_seeds, check_task, unique
+from mambanorm_study.runs.grid import check_names, check_task, unique
 from mambanorm_study.tables.notebook_runs import NOTEBOOKS, notebook_runs, taken
 from mambanorm_study.tables.replication import trained_here
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The notebooks of a study and, by the name of the notebook, its runs."""
+    """The notebooks of a study and their runs."""
 
     scale: str
     tasks: list[str] | None  # None = the tasks of the scale
@@ -26,24 +26,20 @@ class StudyPlan:
     runs_dir: str | Path | None  # the run store; None = the environment's
     paths: list[Path]  # the notebooks, in teaching order
     left_out: list[str]  # notebooks that take none of the tasks
-    runs: dict[str, list[RunConfig]]
-    trained_here: dict[str, list[RunConfig]]  # runs that are not recorded, and fresh seeds
-
-    @property
-    def configs(self) -> list[RunConfig]:
-        """All runs that the notebooks read, each once."""
-        return unique(chain.from_iterable(self.runs.values()))
+    configs: list[RunConfig]  # all runs that the notebooks read
+    # notebook → runs to train on this machine: those that are not recorded, and new seeds
+    trained_here: dict[str, list[RunConfig]]
 
     @property
     def configs_trained_here(self) -> list[RunConfig]:
-        """All runs that are trained on this machine, each once."""
+        """All runs to train on this machine, each once."""
         return unique(chain.from_iterable(self.trained_here.values()))
 
 
 def plan_study(
     scale: str | None = None,
     tasks: Sequence[str] | None = None,
-    seeds: int | Iterable[int] | None = None,
+    seeds: int | list[int] | None = None,
     *,
     runs_dir: str | Path | None = None,
     notebooks: str | Sequence[str] | None = None,
@@ -51,21 +47,22 @@ def plan_study(
 ) -> StudyPlan:
     """Return the plan of a study. ValueError for an unknown scale, task or notebook.
 
-    notebooks: names or their beginnings; None = all. draw: draw the fresh seed of a run store that
-    has none, and write it there.
+    notebooks: names or their beginnings; None = all. draw: if the run store has no fresh seed yet,
+    draw one at random and store it.
     """
     scale = study_scale(scale)
     if tasks is not None:
         tasks = [check_task(name) for name in check_names("tasks", tasks)]
-    if seeds is not None and not isinstance(seeds, int):
-        seeds = check_seeds(seeds, scale)
     paths = find_notebooks(notebooks)
     runs = notebook_runs(scale, tasks, seeds)
     left_out = [path.stem for path in paths if tasks and takes_none(path.stem, runs, tasks, scale)]
     paths = [path for path in paths if path.stem not in left_out]
     runs = {path.stem: runs[path.stem] for path in paths if path.stem in runs}
-    here = {name: trained_here(configs, runs_dir, draw=draw) for name, configs in runs.items()}
-    return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, runs, here)
+    configs = unique(chain.from_iterable(runs.values()))
+    to_train = {
+        name: trained_here(its_runs, runs_dir, draw=draw) for name, its_runs in runs.items()
+    }
+    return StudyPlan(scale, tasks, seeds, runs_dir, paths, left_out, configs, to_train)
 
 
 def takes_none(

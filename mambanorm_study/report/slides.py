@@ -1,8 +1,8 @@
 """The slides of a notebook: its question, predictions, figures, answer and exercises.
 
-The slides of a notebook are one HTML file that opens without a network. The file contains
-reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its license) and all pictures. The text
-of the notebook above a figure becomes the speaker notes of the figure's slide.
+They are one HTML file, which loads nothing from the network: it contains all pictures and
+reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its license). The notebook's text above
+a figure becomes the speaker notes of the figure's slide.
 """
 
 import html
@@ -15,17 +15,16 @@ import nbformat
 
 from mambanorm_study.basics.atomic import write_text
 from mambanorm_study.report.notebooks import find_notebooks, pictures_of, read_outcome, tags_of
-from mambanorm_study.report.page import OPENING, TEMPLATES, key_lines, look, markdown, template
+from mambanorm_study.report.page import TEMPLATES, answer_in_short, markdown, stylesheet, template
 
-# A Markdown cell with one of these words asks the reader a question and becomes a slide.
+# A Markdown cell with one of these words asks the reader to predict, and becomes a slide.
 QUESTION = re.compile(r"\bPredict\b|\*\*Guess")
 
-# The headings of exercises.
+# The headings of exercises, which become slides as well.
 EXERCISES = ("Exercises", "Try")
-LONG_SLIDE = 700  # characters of text; a longer slide is set in a smaller type
-LONG_ANSWER = 900  # characters; of a longer answer only the key lines are shown
+LONG_SLIDE = 700  # characters; the text of a longer slide is smaller
 KEYS = (
-    "→ next · T the notebook's words · O overview · F full screen; "
+    "→ next · T text of the notebook · O overview · F full screen; "
     "to print, add ?print-pdf to the address"
 )
 
@@ -68,12 +67,9 @@ def make_slides(
         raise ValueError(
             f"{source} has none of these notebooks: name a folder such as reports/evening"
         )
-    Path(out_dir).mkdir(parents=True, exist_ok=True)
-    written = []
-    for path in paths:
-        file = Path(out_dir) / f"{path.stem}.slides.html"
+    written = [Path(out_dir) / f"{path.stem}.slides.html" for path in paths]
+    for path, file in zip(paths, written, strict=True):
         write_text(file, deck(path))
-        written.append(file)
     return written
 
 
@@ -87,49 +83,37 @@ def deck(path: Path) -> str:
     return template(
         "slides.html",
         title=html.escape(slides[0].heading),
-        style="\n".join([look(), reveal_css, template("slides.css")]),
+        style="\n".join([stylesheet(), reveal_css, template("slides.css")]),
         script=reveal_js,
         slides="\n".join(slide.section() for slide in slides),
     )
 
 
 def slides_of(path: Path) -> Iterator[Slide]:
-    """Yield the slides of an executed notebook in its order: the title with the question, each
-    question to the reader, each figure, the answer, and the exercises.
+    """Yield the slides of an executed notebook in the order of its cells: the title with the
+    question, each request to predict, each figure, the answer, and the exercises.
     """
     outcome, nb = read_outcome(path), nbformat.read(path, as_version=4)
-    opening = f'{_html(outcome.question)}<p class="keys">{KEYS}</p>'
+    opening = f'{markdown(_web_links_only(outcome.question))}<p class="keys">{KEYS}</p>'
     yield Slide(outcome.title, opening, _web_links_only(nb.cells[0].source), "title")
     heading, notes = outcome.title, []
     for cell in nb.cells[1:]:
         if cell.cell_type == "markdown":
-            text = cell.source
+            text = _web_links_only(cell.source)
             new_section = re.match(r"##+ (.+)", text)
             if new_section:
                 heading, notes = new_section[1], []
                 text = text[new_section.end() :].strip()
             if QUESTION.search(cell.source) or heading in EXERCISES:
-                yield Slide(heading, _html(text))
+                yield Slide(heading, markdown(text))
             notes.append(text)
-        for picture in pictures_of([cell]):
-            yield Slide(heading, picture, _web_links_only("\n\n".join(notes)), "figure")
+            continue
+        for picture in pictures_of(cell.outputs):
+            yield Slide(heading, picture, "\n\n".join(notes), "figure")
             notes = []
         if "answer" in tags_of(cell) and outcome.answer:
-            body = _html(_short(outcome.answer))
-            yield Slide("Answer", body, _web_links_only(outcome.answer), "answer")
-
-
-def _short(answer: str) -> str:
-    """Return the answer, or its key lines if it is long; scale and seeds stand in front of it."""
-    opening = OPENING.match(answer)
-    text = OPENING.sub("", answer, count=1)
-    if len(text) > LONG_ANSWER:
-        text = "\n".join(f"- {line}" for line in key_lines(answer))
-    return f"*{opening[1]}*\n\n{text}" if opening and opening[1] else text
-
-
-def _html(text: str) -> str:
-    return markdown(_web_links_only(text))
+            answer = _web_links_only(outcome.answer)
+            yield Slide("Answer", answer_in_short(answer), answer, "answer")
 
 
 def _web_links_only(text: str) -> str:

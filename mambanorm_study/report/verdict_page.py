@@ -1,10 +1,10 @@
-"""The verdicts as an HTML table with one row for each claim and task.
+"""The verdicts as an HTML table with one row per claim and task.
 
-A row unfolds to the footnotes, the figure and the command of its claim. Verdicts
-(`mambanorm_study.claims.Verdict`) are passed in.
+A row unfolds to the details, the figure and the command of its claim.
 """
 
 import base64
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -14,7 +14,7 @@ from mambanorm_study.basics.text import plural
 from mambanorm_study.report.page import template
 from mambanorm_study.tables.run_tables import label
 
-AT_MOST_SHOWN = 4  # arms whose learning rates are shown
+MAX_RATES = 4  # learning rates of more arms are not shown
 
 
 def verdict_html(
@@ -24,13 +24,13 @@ def verdict_html(
     caption: str = "",
     pictures: bool = True,
 ) -> str:
-    """Return the table of verdicts as HTML.
+    """Return a list of `mambanorm_study.claims.Verdict` as an HTML table.
 
     beside: (claim id, task) → the text of the last column, such as the verdict on the reader's
-    runs; None = the last column has the paper's number. pictures: draw the comparisons of a claim
-    in the part of its row that unfolds.
+    runs; None = the paper's number. pictures: draw the comparisons of a claim in the part of its
+    row that unfolds.
     """
-    # here, because a page without verdicts needs no matplotlib
+    # imported here, because the other pages need no matplotlib
     from mambanorm_study.figures.verdicts import WORD_COLOURS, WORD_MEANINGS
 
     counts = Counter(verdict.word for verdict in verdicts)
@@ -48,10 +48,10 @@ def verdict_html(
 def _row(
     verdict: Any, beside: Mapping[tuple[str, str], str] | None, pictures: bool
 ) -> dict[str, Any]:
+    paper, task = verdict.turns_on.paper, f" --tasks {verdict.task}" if verdict.task else ""
+    last = "–" if math.isnan(paper) else f"{paper:+.3g}".replace("-", "−")
     if beside:
         last = beside.get((verdict.claim.id, verdict.task), "–")
-    else:
-        last = _number(verdict.turns_on.paper)
     return dict(
         id=verdict.claim.id,
         task=verdict.task,
@@ -62,32 +62,33 @@ def _row(
         details=_details(verdict),
         footnotes=verdict.footnotes,
         picture=_picture(verdict) if pictures else "",
-        command=command(verdict),
+        command=f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale}{task}",
         effect=verdict.turns_on.amount if verdict.n else "–",
         last=last,
     )
 
 
 def _details(verdict: Any) -> dict[str, str]:
-    """Return the paragraphs that a row unfolds to: the first words → the text after them."""
+    """Return the paragraphs that a row unfolds to: their first words → their text."""
     claim, row = verdict.claim, verdict.turns_on
     details = {
         "Measured": claim.quantity,
-        "Must lie above 0": claim.asks,
+        "Must lie above 0": claim.condition,
         "The paper": f"“{claim.quote}” ({claim.where}). In numbers: {claim.paper}.",
     }
     if not verdict.n:
         return details
     decided = [row.comparison, plural(row.n, "seed"), verdict.basis]
-    if row.lrs and len(row.lrs) <= AT_MOST_SHOWN:
+    if row.lrs and len(row.lrs) <= MAX_RATES:
         rates = ", ".join(f"{label(arm)} {lr:g}" for arm, lr in row.lrs.items())
         decided.insert(2, f"learning rates {rates}")
     return {"Decided by": "; ".join(decided), **details}
 
 
 def _picture(verdict: Any) -> str:
-    """Return the comparisons of a claim as the data URL of a small image; "" if one comparison
-    decides, and for a verdict without a word.
+    """Return the figure of a claim's comparisons as the data URL of a small image.
+
+    "" if a single comparison decides, and for the verdict "no word".
     """
     n_deciding = sum(row.decides for row in verdict.rows)
     if n_deciding < 2 or not verdict.n or verdict.turns_on.why:
@@ -104,13 +105,3 @@ def _picture(verdict: Any) -> str:
     small = small.quantize(8, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     small.convert("RGB").save(webp, format="webp", lossless=True, quality=75, method=4)
     return f"data:image/webp;base64,{base64.b64encode(webp.getvalue()).decode()}"
-
-
-def command(verdict: Any) -> str:
-    """Return the command that trains the missing runs of the claim and prints its verdict."""
-    task = f" --tasks {verdict.task}" if verdict.task else ""
-    return f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale}{task}"
-
-
-def _number(x: float) -> str:
-    return "–" if x != x else f"{x:+.3g}".replace("-", "−")

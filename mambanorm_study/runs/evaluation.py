@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mambanorm_study.config import RunConfig
 from mambanorm_study.tasks import Split
-from mambanorm_study.tasks.base import IGNORED, Units
+from mambanorm_study.tasks.base import Units
 
 # Inputs, lengths (None without padding) and labels of some rows.
 Batch = tuple[Tensor, Tensor | None, Tensor]
@@ -70,10 +70,9 @@ def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict
     if labels.dim() == 1:
         loss = F.cross_entropy(logits, labels, reduction="none")
         return {"label": labels, "predicted": predicted, "loss": loss}
-    loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # (B, L), 0 at IGNORED
-    n_labels = (labels != IGNORED).sum(1)
+    loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # (B, L)
     right = (predicted == labels).sum(1)
-    return {"right": right / n_labels, "loss": loss.sum(1) / n_labels}
+    return {"right": right / labels.shape[1], "loss": loss.sum(1) / labels.shape[1]}
 
 
 def accuracy(predictions: dict[str, np.ndarray]) -> float:

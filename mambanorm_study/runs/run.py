@@ -288,7 +288,7 @@ def check_data(config: RunConfig, data: TaskData | Shape) -> int:
             f"label_smoothing={config.label_smoothing} smooths classes, "
             f"and {config.task} is a regression"
         )
-    rows = data.train_rows if isinstance(data, Shape) else len(data.train)
+    rows = data.sizes[0] if isinstance(data, Shape) else len(data.train)
     if not rows:
         return 0
     rows_used = config.train_rows or rows

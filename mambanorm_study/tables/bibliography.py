@@ -1,7 +1,7 @@
 """The bibliography: every source that the kit names, read from `references.bib`.
 
-S1…S5 are the five sources of the study: the paper, AutoNorm, an encyclopaedia's article, a guide
-and a poster.
+S1 to S5 are the five sources of the study: the paper, AutoNorm, an article of an encyclopaedia, a
+guide and a poster.
 """
 
 import re
@@ -17,18 +17,19 @@ FILE = Path(__file__).with_name("references.bib")
 
 @cache
 def bibliography() -> pd.DataFrame:
-    """Return one row an entry, by its key, in the file's order.
+    """Return one row for each source, indexed by its key, in the order of the file.
 
-    Columns: label (how texts name it: `Wu & He 2018`, `Ba et al. 2016`), authors, title, year,
-    published (journal, conference or repository), url, note, source ("S1" to "S5"). An empty text
-    stands for a missing field.
+    Columns: label (the name in texts, such as `Wu & He 2018` or `Ba et al. 2016`), authors, title,
+    year, published (journal, conference or repository), url, note, source ("S1" to "S5"). A missing
+    field is "".
     """
     return read_bibtex(FILE.read_text(encoding="utf-8"))
 
 
 def read_bibtex(text: str) -> pd.DataFrame:
-    """Return the entries of a BibTeX text as in `bibliography`. Each entry needs author, title and
-    year.
+    """Return the entries of a BibTeX text as in `bibliography`.
+
+    Each entry needs author, title and year.
     """
     import bibtexparser
 
@@ -41,7 +42,7 @@ def _row(entry) -> dict[str, str]:
         name: re.sub("[{}]", "", field.value).strip() for name, field in entry.fields_dict.items()
     }
     people = [name.partition(", ") for name in re.split(r"\s+and\s+", fields["author"])]
-    families = [family for family, _, _ in people]  # names stand as Family, Given
+    families = [family for family, _, _ in people]  # names are written Family, Given
     full_names = [f"{given} {family}".strip() for family, _, given in people]
     if len(families) == 2 and families[1] != "others":
         who = " & ".join(families)
@@ -57,26 +58,18 @@ def _row(entry) -> dict[str, str]:
     }
 
 
-def find_reference(name: str) -> pd.Series:
-    """Return the entry with this key or label, or S1…S5. ValueError for an unknown one, with the
-    nearest.
+def references(*names: str) -> pd.DataFrame:
+    """Return the sources as a table, indexed by label: title, authors, published, note, link.
+
+    names: keys, labels or numbers (S1 to S5); none = all sources. Raises ValueError for an unknown
+    name; the message has the nearest one.
     """
     table = bibliography()
-    keys: dict[str, str] = {}
-    for names in (table.source, table.label, table.index):
-        keys.update(zip(names, table.index, strict=True))
-    keys.pop("", None)
-    if name not in keys:
-        raise unknown("source", name, keys)
-    return table.loc[keys[name]]
-
-
-def references(*names: str) -> pd.DataFrame:
-    """Return the sources as a table: who and when (the index), title, authors, published, note,
-    link.
-
-    names: keys, labels or S1…S5; none = all sources. ValueError for an unknown name.
-    """
-    chosen = pd.DataFrame([find_reference(name) for name in names]) if names else bibliography()
-    table = chosen.rename(columns={"url": "link"}).set_index(chosen.label.rename("source"))
-    return table[["title", "authors", "published", "note", "link"]]
+    keys = pd.concat([pd.Series(table.index, known) for known in (table.source, table.label)])
+    keys = {key: key for key in table.index} | keys.drop("").to_dict()
+    for name in names:
+        if name not in keys:
+            raise unknown("source", name, keys)
+    chosen = table.loc[[keys[name] for name in names or table.index]]
+    chosen = chosen.rename(columns={"url": "link"}).set_index(chosen.label.rename("source"))
+    return chosen[["title", "authors", "published", "note", "link"]]

@@ -1,52 +1,41 @@
-"""Contrasts: differences of differences, the gain of a further site, and Table 2 beside our gains.
+"""Differences of differences, the gain of a norm at a further site, and Table 2 beside our gains.
 
-Differences are percentage points of test accuracy. Intervals are 95 % t-intervals over seeds, each
-for one comparison alone.
+Differences are percentage points of test accuracy. Intervals are 95 % t-intervals over seeds, not
+corrected for several comparisons.
 """
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm_study.runs.presets import LANGUAGE_TASKS
 from mambanorm_study.tables.experiments import MAMBA_ARM
-from mambanorm_study.tables.paper import TABLE_2_ARMS, paper_values
+from mambanorm_study.tables.paper import paper_values
 from mambanorm_study.tables.run_tables import (
     SAME_TASK,
     by_seed,
-    check_frame,
     label,
     paired,
     points,
     summarize,
     t_interval,
+    with_value,
 )
 
 Four = tuple[str, str, str, str]
-COLUMNS = ["task", "step", "difference", "low", "high", "n"]
-
-
-def difference_of_differences(runs: pd.DataFrame, contrasts: Mapping[str, Four]) -> pd.DataFrame:
-    """Return (a − b) − (c − d) for each named (a, b, c, d), in points: one row a task and name, the
-    columns COLUMNS with the name as `step`. A task without one of the four arms has no row.
-    """
-    check_frame(runs)
-    rows = []
-    for task, task_runs in runs.groupby("task", sort=False):
-        for name, four in contrasts.items():
-            arms = [str(Arm.parse(arm)) for arm in four]
-            if set(arms) <= set(task_runs.arm):
-                a, b, c, d = (100 * by_seed(task_runs, task, arm) for arm in arms)
-                contrast = ((a - b) - (c - d)).dropna()
-                rows.append((task, name, contrast.mean(), *t_interval(contrast), len(contrast)))
-    return pd.DataFrame(rows, columns=COLUMNS)
+# Steps for `paired_steps`, one for each N2: NormVary − RMSN before the SSM with this N2, minus
+# NormVary − RMSN without a norm after the SSM.
+INTERACTION: dict[str, Four] = {
+    n2: (f"NormVary>SSM>{n2}", f"RMSN>SSM>{n2}", "NormVary>SSM>None", "RMSN>SSM>None")
+    for n2 in ("GN", "LN")
+}
+COLUMNS = ["task", "site", "norm", "arm", "gain", "low", "high", "n", "per_seed", "unit"]
 
 
 def place_against(norm: str, others: Iterable[str]) -> dict[str, Four]:
-    """Return other norm → four arms: `norm` after − before the SSM, less the other's after −
-    before.
+    """Return steps for `paired_steps`, one for each other norm: `norm` after − before the SSM,
+    minus the other norm after − before.
     """
     return {
         n: (f"None>SSM>{norm}", f"{norm}>SSM>None", f"None>SSM>{n}", f"{n}>SSM>None")
@@ -55,10 +44,11 @@ def place_against(norm: str, others: Iterable[str]) -> dict[str, Four]:
 
 
 def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
-    """Return X→X minus the better of X→None and None→X, a row of `paired` for each norm and task.
+    """Return X→X minus the better of X→None and None→X as rows of `paired`, one for each norm and
+    task.
 
-    The better place is chosen by the mean test accuracy of the same runs, which flatters it a
-    little.
+    The better one has the higher mean test accuracy in the same runs, so its accuracy is slightly
+    overestimated.
     """
     rows = []
     for _, task_runs in runs.groupby("task", sort=False):
@@ -69,58 +59,25 @@ def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
-def interaction(after: Iterable[str] = ("GN", "LN")) -> dict[str, Four]:
-    """Return N2 → four arms: what NormVary adds to RMSN with this N2, less what it adds without
-    one.
-    """
-    without = ("NormVary>SSM>None", "RMSN>SSM>None")
-    return {n2: (f"NormVary>SSM>{n2}", f"RMSN>SSM>{n2}", *without) for n2 in after}
-
-
 def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the gain of each arm with one further site over MAMBA_ARM, over shared seeds, one row
-    a task, norm and site.
+    """Return the gain of each arm with a norm at one further site over MAMBA_ARM, over shared
+    seeds, one row for each task, norm and site.
 
     Columns: task, site, norm, arm, gain (mean), low, high (95 % t-interval), n, per_seed (list),
-    unit: points of test accuracy, or bits a character by which a language model's test loss is
-    lower. A run that diverged counts as chance.
+    unit. The gain is in points of test accuracy, for language models in bits per character by which
+    the test loss is lower. A diverged run counts as chance.
     """
-    check_frame(frame, ("task", "arm", "seed", "test_accuracy", "status"))
     rows = []
-    for task, runs in frame.groupby("task", sort=False):
-        scored, unit = _scored(runs, str(task))
-        mamba = by_seed(scored, str(task), str(MAMBA_ARM), "score")
-        for arm in dict.fromkeys(scored.arm):
+    for task, runs in with_value(frame).groupby("task", sort=False):
+        sign, unit = (-1, "bits per character saved") if task in LANGUAGE_TASKS else (1, "points")
+        mamba = by_seed(runs, task, str(MAMBA_ARM), "value")
+        for arm in runs.arm.unique():
             parsed = Arm.parse(arm)
-            if parsed[:2] != MAMBA_ARM[:2] or len(parsed.more) != 1:
-                continue
-            site, norm = parsed.more[0]
-            gains = (by_seed(scored, str(task), arm, "score") - mamba).dropna()
-            low, high = t_interval(gains)
-            rows.append(
-                {
-                    "task": task,
-                    "site": site,
-                    "norm": norm,
-                    "arm": arm,
-                    "gain": gains.mean(),
-                    "low": low,
-                    "high": high,
-                    "n": len(gains),
-                    "per_seed": gains.tolist(),
-                    "unit": unit,
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-def _scored(runs: pd.DataFrame, task: str) -> tuple[pd.DataFrame, str]:
-    """Return runs of one task with the column score, of which more is better, and its unit."""
-    diverged = runs.status == "diverged"
-    if task in LANGUAGE_TASKS:
-        bits = -runs.test_loss.mask(diverged, runs.chance_loss) / math.log(2)
-        return runs.assign(score=bits), "bits a character saved"
-    return runs.assign(score=100 * runs.test_accuracy.mask(diverged, runs.chance)), "points"
+            if parsed[:2] == MAMBA_ARM[:2] and len(parsed.more) == 1:
+                gains = sign * (by_seed(runs, task, arm, "value") - mamba).dropna()
+                numbers = (gains.mean(), *t_interval(gains), len(gains), gains.tolist())
+                rows.append((task, *parsed.more[0], arm, *numbers, unit))
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -131,28 +88,30 @@ PROPOSALS = (PROPOSAL, "NormVary>SSM>LN")
 
 
 def printed_gain() -> pd.Series:
-    """Return the paper's task → proposal minus original, in percentage points."""
+    """Return the accuracy of the proposal minus that of the original in points, for each task of
+    the paper.
+    """
     rows = paper_values("sequence").query("source == 'Table 2'")
     means = 100 * rows.pivot(index="task", columns="arm", values="accuracy")
     return (means[PROPOSAL] - means[ORIGINAL]).rename("gain")
 
 
 def printed_table() -> pd.DataFrame:
-    """Return one row a task of the paper: both arms as "37.90 ± 0.23" (per cent, sd over three
-    seeds), and the gain.
+    """Return the paper's Table 2 as text, one row for each task: both arms as "37.90 ± 0.23" (per
+    cent, sd over three seeds), and the gain.
     """
     rows = paper_values("sequence").query("source == 'Table 2'")
     cells = (100 * rows.accuracy).map("{:.2f}".format) + (100 * rows.sd).map(" ± {:.2f}".format)
     table = rows.assign(cell=cells).pivot(index="task", columns="arm", values="cell")
     gain = printed_gain().map("{:+.2f} points".format)
-    return table[list(TABLE_2_ARMS.values())].assign(gain=gain)
+    return table[[ORIGINAL, PROPOSAL]].assign(gain=gain)
 
 
 def gains_beside(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's gain beside ours as text, one row a task: the paper's four, then others of
-    ours.
+    """Return the paper's gain beside ours as text, one row for each task: the four tasks of the
+    paper, then our other tasks.
 
-    steps: a frame of `paired`; its rows that compare a proposal with the original are used.
+    steps: a frame of `paired`. Its rows that compare a proposal with the original are used.
     """
     ours = steps[steps.a.isin(PROPOSALS) & (steps.b == ORIGINAL)]
     texts = [

@@ -1,36 +1,35 @@
-"""Tables on the inside of models: the gate, both modes, growth over depth, endings, Figure 10."""
+"""Tables on the inside of models: the gate, train and eval mode, growth over depth, how runs end,
+Figure 10, and what happens before a failure.
+"""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
 from mambanorm.inside import blocks_of, record_sites
 from mambanorm_study.basics.settings import STUDY_SCALE
 from mambanorm_study.config import RunConfig
+from mambanorm_study.runs import recorded_results, store, weight_log
 from mambanorm_study.runs.build import build_model
-from mambanorm_study.runs.recorded_results import recorded, recorded_inside, recorded_path
 from mambanorm_study.runs.result import RunResult, StoredRun
 from mambanorm_study.runs.run import train
-from mambanorm_study.runs.store import find_run
-from mambanorm_study.runs.weight_log import marchenko_pastur, sigma_history, spectra
-from mambanorm_study.tables.experiments import failing_runs, failure_runs, growth_runs
-from mambanorm_study.tables.growth import growth_table, norms_by_depth
-from mambanorm_study.tables.intervals import clopper_pearson
+from mambanorm_study.tables import experiments, growth, intervals, summaries
 from mambanorm_study.tables.robustness import stored_model
 from mambanorm_study.tables.run_tables import label, percent
 from mambanorm_study.tasks import load_task
 
 # --------------------------------------------------------------------------------------------------
-# The gate. In Eq. 1–2 of the paper a norm before the SSM feeds both branches of the block, the
-# scan's and the gate's; a norm after the SSM stands on the scan's branch alone.
+# The gate. In Eq. 1–2 of the paper a norm before the SSM feeds both branches of the block, scan and
+# gate; a norm after the SSM acts on the scan's branch only.
 
 GATE_SITES = ["n2", "z", "branch"]
 SIZE = (8, 64, 32)
@@ -39,12 +38,11 @@ SIZE = (8, 64, 32)
 def sizes_inside(
     arms: Iterable[str], factors: Sequence[float] = (1, 10, 100), seed: int = 0
 ) -> pd.DataFrame:
-    """Return root mean squares inside one untrained block whose input, (8, 64, 32) normal numbers,
-    is multiplied by a factor.
+    """Return root mean squares inside one untrained block whose input is multiplied by a factor.
 
-    One row an arm and factor (the index), one column a site: `n2`, the output of the norm after the
-    SSM; `z`, the gate's input, before SiLU; `branch`, what the block adds to the residual stream.
-    ValueError for an unknown arm.
+    One row for each arm and factor (the index), one column for each site: `n2`, the output of the
+    norm after the SSM; `z`, the gate's input, before SiLU; `branch`, what the block adds to the
+    residual stream. The input is (8, 64, 32) normal numbers. Raises ValueError for an unknown arm.
     """
     rows = []
     for arm in map(Arm.parse, arms):
@@ -59,35 +57,29 @@ def sizes_inside(
 
 
 # --------------------------------------------------------------------------------------------------
-# both modes: what BN's running averages cost in evaluation
-
-
-def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
-    """Return the accuracy on the validation split in train and in eval mode, one row for each of
-    these runs that is stored.
-
-    rows: of the split, which is one batch in train mode; eval, train: fractions; points_lost: train
-    − eval.
-    """
-    rows = []
-    for config in configs:
-        run = find_run(config, runs_dir)
-        if run is None:
-            continue
-        model, val = stored_model(run), load_task(config.task, config.scale, config.seed).val
-        eval_accuracy = _accuracy(model.eval(), val)
-        train_accuracy = _accuracy(model.train(), val)  # last, because it moves running averages
-        lost = 100 * (train_accuracy - eval_accuracy)
-        facts = (config.task, config.arm, config.seed, len(val))
-        rows.append((*facts, eval_accuracy, train_accuracy, lost))
-    columns = ["task", "arm", "seed", "rows", "eval", "train", "points_lost"]
-    return pd.DataFrame(rows, columns=columns)
+# train and eval mode: what BN's running averages cost in evaluation
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, split) -> float:
-    inputs, lengths, labels = split.batch(slice(None))
-    return (model(inputs, lengths).argmax(-1) == labels).float().mean().item()
+def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
+    """Return the accuracy on the validation split in train and in eval mode, one row for each
+    stored run among these.
+
+    Columns: task, arm, seed; rows, the size of the split, which is one batch in train mode; eval
+    and train, fractions; points_lost, train − eval in points.
+    """
+    rows = []
+    for run in filter(None, (store.find_run(config, runs_dir) for config in configs)):
+        config, model = run.config, stored_model(run)
+        data = load_task(config.task, config.scale, config.seed)
+        inputs, lengths, labels = data.val.batch(slice(None))
+        row = dict(task=config.task, arm=config.arm, seed=config.seed, rows=len(labels))
+        for mode in ("eval", "train"):  # train last, because it moves running averages
+            outputs = model.train(mode == "train")(inputs, lengths)
+            row[mode] = (outputs.argmax(-1) == labels).float().mean().item()
+        rows.append(row | {"points_lost": 100 * (row["train"] - row["eval"])})
+    columns = ["task", "arm", "seed", "rows", "eval", "train", "points_lost"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -95,6 +87,8 @@ def _accuracy(model: nn.Module, split) -> float:
 
 # Rows of the training split on which norms over depth are measured.
 ROWS = 32
+# Columns of `norms_by_depth` that identify a model and its mode.
+MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers")
 
 
 @torch.no_grad()
@@ -110,33 +104,50 @@ def amplified_model(config: RunConfig, gain: float) -> nn.Module:
 
 
 def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return `growth_table` of the residual stream alone, with arms as labels."""
-    table = growth_table(frame).query("site == 'residual'")
-    return table.assign(arm=table.arm.map(label)).reset_index(drop=True)
+    """Return how the norms of the residual stream grow: one row for each model and mode of
+    `norms_by_depth` (the columns MODEL_KEYS), with short names of the arms.
+
+    Columns: law, r2 and decades_per_8, the `growth` of the median token's norm; median_first,
+    median_last, largest_first and largest_last, log₁₀ of the median and the largest token's norm in
+    the first and the last block (inf if not finite); nonfinite, the share of all tokens.
+    """
+    keys = [key for key in MODEL_KEYS if key in frame]
+    rows = []
+    for key, tokens in frame[frame.site == "residual"].groupby(keys, sort=False):
+        norms = growth.norm_quantiles(tokens)
+        row = dict(zip(keys, key, strict=True)) | growth.growth(norms["median"])
+        with np.errstate(divide="ignore"):  # a norm of 0 is −inf decades
+            ends = np.log10(norms.iloc[[0, -1]])
+        for name in ("median", "largest"):
+            row[f"{name}_first"], row[f"{name}_last"] = ends[name]
+        row["nonfinite"] = 1 - np.isfinite(tokens.l2).mean()
+        rows.append(row)
+    table = pd.DataFrame(rows).drop(columns="margin")
+    return table.assign(arm=table.arm.map(label))
 
 
 def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
-    """Return `norms_by_depth` of stored runs of one task and seed, with a column task."""
+    """Return `norms_by_depth` of stored runs of one task and seed, with the column task."""
     config = runs[0].config
     x, lengths, _ = load_task(config.task, config.scale, config.seed).train.batch(slice(0, ROWS))
     models = {run.config.arm: stored_model(run) for run in runs}
-    return norms_by_depth(models, x, lengths, phase=phase).assign(task=config.task)
+    return growth.norms_by_depth(models, x, lengths, phase=phase).assign(task=config.task)
 
 
 # --------------------------------------------------------------------------------------------------
-# accuracies and endings of stored runs
+# how stored runs end
 
 
 def stored_accuracies(runs: Iterable[StoredRun]) -> pd.DataFrame:
-    """Return one row a stored run: task, blocks, steps, arm, test_accuracy with its exact 95 %
-    interval (low, high, n), chance, and beats_chance.
+    """Return one row for each stored run: task, blocks, steps, arm, test_accuracy with its exact
+    95 % interval (low, high, n), chance, and beats_chance.
 
     beats_chance: the run did not diverge, and the whole interval lies above chance.
     """
     rows = []
     for run in runs:
         correct = run.predictions["label"] == run.predictions["predicted"]
-        low, high = clopper_pearson(int(correct.sum()), len(correct))
+        low, high = intervals.clopper_pearson(int(correct.sum()), len(correct))
         chance = run.facts["chance"]
         rows.append(
             {
@@ -155,31 +166,29 @@ def stored_accuracies(runs: Iterable[StoredRun]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def training_word(accuracies: pd.DataFrame) -> str:
-    """Return "trained" if every run of `stored_accuracies` beats chance, else "barely trained"."""
-    return "trained" if accuracies.beats_chance.all() else "barely trained"
-
-
 def run_endings(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a learning rate and arm of a run frame: how many runs ended non-finite, at
-    which step, and the accuracy of the others.
+    """Return one row for each learning rate and arm of a run frame: how many runs ended non-finite
+    (with the exact 95 % interval of the rate), at which step, and the accuracy of the other runs.
     """
     rows = []
     for (lr, arm), group in runs.groupby(["lr", "arm"], sort=False):
         diverged = group[group.status == "diverged"]
         accuracy = group.test_accuracy[group.status == "ok"]
-        low, high = clopper_pearson(len(diverged), len(group))
-        share = f"{len(diverged)} of {len(group)} [{100 * low:.0f}, {100 * high:.0f} %]"
-        step = others = "–"
-        if len(diverged):
-            step = f"{diverged.first_nonfinite_step.median():.0f}"
-        if len(accuracy):
-            others = f"{percent(accuracy.mean())} (lowest {percent(accuracy.min())})"
-        rows.append((lr, label(arm), share, step, others, percent(group.chance.mean())))
-    columns = [
-        "lr", "arm", "ended non-finite", "at step (median)", "accuracy of the others", "chance",
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns).set_index(["lr", "arm"])
+        rows.append(
+            {
+                "lr": lr,
+                "arm": label(arm),
+                "ended non-finite": intervals.k_of_n(len(diverged), len(group)),
+                "at step (median)": diverged.first_nonfinite_step.median(),
+                "accuracy of the others": accuracy.mean(),
+                "lowest": accuracy.min(),
+                "chance": group.chance.mean(),
+            }
+        )
+    table = pd.DataFrame(rows).set_index(["lr", "arm"])
+    steps = table["at step (median)"].map("{:.0f}".format).replace("nan", "–")
+    accuracies = table[["accuracy of the others", "lowest", "chance"]].map(percent)
+    return table.assign(**{steps.name: steps}, **accuracies)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -190,81 +199,169 @@ class _StopTraining(Exception):
     """Ends a training from a callback."""
 
 
+def train_until(
+    config: RunConfig,
+    on_step: Callable[[int, nn.Module], None],
+    last_step: int | None,
+    runs_dir: str | Path | None = None,
+) -> RunResult | None:
+    """Train a run without storing it, and call `on_step(step, model)` after each step. Return None
+    if the training was stopped after `last_step`.
+    """
+
+    def act(step: int, model: nn.Module, _: float) -> None:
+        on_step(step, model)
+        if step == last_step:
+            raise _StopTraining
+
+    with suppress(_StopTraining):
+        return train(config, on_step=act, runs_dir=runs_dir)
+    return None
+
+
 def train_watched(
     config: RunConfig, until: int | None = None
 ) -> tuple[RunResult | None, dict[str, np.ndarray]]:
     """Train a run without storing it, and return it with out_proj's singular values at every step.
 
-    The run is None if it was ended after step `until`. The arrays are step (T,), from 0 = before
-    the first, and singular_values (T, layers, k).
+    The run is None if it was stopped after step `until`. The arrays are step (T,), from 0 = before
+    the first step, and singular_values (T, layers, k).
     """
-    model = build_model(config, load_task(config.task, config.scale, config.seed))
-    values_of_step = {0: _singular_values(model)}
+    values: list[np.ndarray] = []
 
-    def record(step: int, model: nn.Module, loss: float) -> None:
-        values_of_step[step] = _singular_values(model)
-        if step == until:
-            raise _StopTraining
+    def record(_: int, model: nn.Module) -> None:
+        values.append(weight_log.spectra([block.out_proj.weight for _, block in blocks_of(model)]))
 
-    run = None
-    with suppress(_StopTraining):
-        run = train(config, on_step=record)
-    steps, values = list(values_of_step), list(values_of_step.values())
-    return run, {"step": np.array(steps), "singular_values": np.stack(values)}
-
-
-def _singular_values(model: nn.Module) -> np.ndarray:
-    return spectra([block.out_proj.weight for _, block in blocks_of(model)])
+    record(0, build_model(config, load_task(config.task, config.scale, config.seed)))
+    run = train_until(config, record, until)
+    return run, {"step": np.arange(len(values)), "singular_values": np.stack(values)}
 
 
 def singular_value_phases(
     arrays: Mapping, end: int, last: str
 ) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """Return phase → step and phase → singular values (layers, k) of a run that ended at step
-    `end`.
+    """Return the step of each phase of a run that ended at step `end`, and the singular values
+    (layers, k) at this step.
 
-    The phases are early (step 0), normal (half way) and `last` (the last recorded step).
+    The phases are early (step 0), normal (half way) and the name `last` (the last recorded step).
     """
-    steps, values = sigma_history(arrays)
+    steps, values = weight_log.sigma_history(arrays)
     index = {"early": 0, "normal": np.abs(steps - end / 2).argmin(), last: -1}
     step_of_phase = {phase: int(steps[t]) for phase, t in index.items()}
     return step_of_phase, {phase: values[t] for phase, t in index.items()}
 
 
 def out_proj_edges(config: RunConfig) -> tuple[float, float]:
-    """Return the Marchenko–Pastur edges of an `out_proj` as it is initialised: U(±1/√columns) /
-    √n_layers.
+    """Return the Marchenko–Pastur edges of an untrained `out_proj`, whose weights are
+    U(±1/√columns) / √n_layers.
     """
     rows, columns = config.d_model, config.d_model * config.expand
-    return marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
+    return weight_log.marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
 
 
 # --------------------------------------------------------------------------------------------------
 # the recorded runs of §4.6
 
 
-class RecordedInside(NamedTuple):
-    """The recorded runs of §4.6, and run_id → the arrays of their inside."""
-
-    frame: pd.DataFrame
-    arrays: dict[str, dict[str, np.ndarray]]
-
-
-def recorded_runs_inside(norm: str = "BN") -> RecordedInside:
-    """Return the recorded runs of `failure_runs`, `growth_runs` and `failing_runs`; both parts are
-    empty if nothing is recorded.
+def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
+    """Return the recorded runs of `failure_runs`, `growth_runs` and `failing_runs`, and for each
+    run_id the arrays that were recorded inside the run.
     """
-    path = recorded_path(STUDY_SCALE)
-    if not path.is_file():
-        columns = ["run_id", "arm", "seed", "status", "n_layers", "lr"]
-        return RecordedInside(pd.DataFrame(columns=columns), {})
-    frame = recorded(STUDY_SCALE)
+    frame = recorded_results.recorded(STUDY_SCALE)
     seeds = sorted({int(seed) for seed in frame.seed})
     configs = [
-        *failure_runs(STUDY_SCALE, seeds),
-        *growth_runs(STUDY_SCALE, norm, seeds),
-        *failing_runs(STUDY_SCALE, seeds),
+        *experiments.failure_runs(STUDY_SCALE, seeds),
+        *experiments.growth_runs(STUDY_SCALE, norm, seeds),
+        *experiments.failing_runs(STUDY_SCALE, seeds),
     ]
     run_ids = {config.run_id for config in configs}
+    path = recorded_results.recorded_path(STUDY_SCALE)
     inside_runs = frame[frame.run_id.isin(run_ids)].reset_index(drop=True)
-    return RecordedInside(inside_runs, recorded_inside(path))
+    return inside_runs, recorded_results.recorded_inside(path)
+
+
+# --------------------------------------------------------------------------------------------------
+# the largest output of the scan (E1)
+
+
+@torch.no_grad()
+def headroom_facts(run: StoredRun) -> dict[str, float]:
+    """Return the column `headroom` of summaries.py: the decades between the scan's largest output
+    and float16's largest number, with the tested weights; 0 for a run that ended non-finite.
+    """
+    if run.facts["status"] == "diverged":
+        return {"headroom": 0.0}
+    config, model = run.config, stored_model(run)
+    data = load_task(config.task, config.scale, config.seed)
+    inputs, lengths, _ = data.test.batch(slice(0, summaries.ROWS))
+    with record_sites(model, "scan") as sites:
+        model(inputs, lengths)
+    largest = max(float(value.abs().amax()) for *_, value in sites.seen)
+    largest = max(largest, torch.finfo(torch.float32).tiny)
+    return {"headroom": math.log10(torch.finfo(torch.float16).max) - math.log10(largest)}
+
+
+# --------------------------------------------------------------------------------------------------
+# near a failure (H16)
+
+# The relative size of a disturbance of weights, the number of draws, and the smallest change of a
+# loss that is reported. The largest is its inverse.
+DISTURBANCE, DRAWS, LEAST = 0.05, 8, 1e-6
+
+
+def failing_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
+    """Return the columns `sharpening` and `fragility` of summaries.py for a run; {} if the failing
+    run did not fail, or had too few finite steps, or if this run fails sooner.
+    """
+    if failing is None or failing.facts["status"] != "diverged" or failing.facts["steps"] < 3:
+        return {}
+    end = failing.facts["steps"] - 1  # the next step's loss is the last finite one
+    measured: dict[int, tuple[float, float]] = {}
+
+    def measure(step: int, model: nn.Module) -> None:
+        if step in (end // 2, end):
+            measured[step] = near_failure(model, run.config)
+
+    train_until(run.config, measure, end, run.path.parent)
+    if len(measured) < 2:
+        return {}
+    entropy_before, fragility_before = measured[end // 2]
+    entropy, fragility = measured[end]
+    return {"sharpening": entropy_before - entropy, "fragility": fragility - fragility_before}
+
+
+@torch.no_grad()
+def near_failure(model: nn.Module, config: RunConfig) -> tuple[float, float]:
+    """Return the entropy of the class probabilities in nats, over rows with finite outputs, and
+    log₁₀ of the change of a row's loss when the last two blocks are disturbed minus the same for
+    the first two.
+
+    The change is a median over rows, because outputs of single rows reach 10¹⁵. The noise is the
+    same at every step.
+    """
+    data = load_task(config.task, config.scale, config.seed)
+    inputs, lengths, labels = data.val.batch(slice(0, summaries.ROWS))
+
+    def losses(weights: dict[str, Tensor]) -> Tensor:
+        logits = torch.func.functional_call(model, weights, (inputs, lengths))
+        return F.cross_entropy(logits.double(), labels, reduction="none")
+
+    def log_change(blocks: nn.ModuleList) -> float:
+        generator = torch.Generator().manual_seed(config.seed)
+        disturbed = set(blocks.parameters())
+        changes = []
+        for _ in range(DRAWS):
+            weights = {
+                name: p * (1 + DISTURBANCE * torch.randn(p.shape, generator=generator))
+                for name, p in model.named_parameters()
+                if p in disturbed
+            }
+            changes.append((losses(weights) - undisturbed).abs().nan_to_num(nan=math.inf))
+        return math.log10(np.clip(float(torch.cat(changes).median()), LEAST, 1 / LEAST))
+
+    model.eval()
+    undisturbed = losses({})
+    logits = model(inputs, lengths).double()
+    probabilities = logits[logits.isfinite().all(-1)].softmax(-1)
+    entropy = float(torch.special.entr(probabilities).sum(-1).mean())
+    return entropy, log_change(model.blocks[-2:]) - log_change(model.blocks[:2])

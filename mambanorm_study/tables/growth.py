@@ -1,4 +1,4 @@
-"""The outputs' norms over depth: the data of Figure 9, and the law by which they grow."""
+"""Norms of the outputs over depth: the data of Figure 9, and the law of their growth."""
 
 from collections.abc import Mapping
 
@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from mambanorm.inside import blocks_of, preserve_state, token_norms
 from mambanorm_study.basics.settings import FLAT
+from mambanorm_study.runs.result import StoredRun
 
 EXPONENTIAL = "exponential (log y ~ l)"
-# Law → the function of depth that log y is fitted on.
+# Name of a law → the function of depth l on which log y depends linearly.
 GROWTH_LAWS = {
     "flat": np.zeros_like,
     EXPONENTIAL: np.asarray,
@@ -18,10 +19,8 @@ GROWTH_LAWS = {
     "faster (log y ~ l²)": np.square,
 }
 
-# Decades from 1 to the largest float32. A growth that overflowed was at least this large.
+# Decades from 1 to the largest float32. Outputs that overflow have grown by at least this much.
 FLOAT32_DECADES = 38.0
-
-MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers", "site")
 
 
 def norms_by_depth(
@@ -45,64 +44,47 @@ def norms_by_depth(
 
 
 def norm_quantiles(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Return ‖y‖₂ by depth of the tokens of one site: columns median, largest, and nonfinite (share
-    of tokens).
+    """Return the columns median, largest and nonfinite (share of tokens) of ‖y‖₂ at one site, one
+    row for each depth.
 
-    A token that is not finite, NaN included, counts as infinitely large: leaving it out would
-    describe only the finite ones.
+    A token that is not finite, NaN included, counts as infinite. Without these tokens the table
+    would describe only the finite ones.
     """
     l2 = tokens.l2.where(np.isfinite(tokens.l2), np.inf)
-    groups = l2.groupby(tokens.depth)
-    nonfinite = np.isinf(l2).groupby(tokens.depth).mean()
-    return pd.DataFrame(
-        {"median": groups.median(), "largest": groups.max(), "nonfinite": nonfinite}
-    )
+    blocks = l2.groupby(tokens.depth)
+    return blocks.agg(median="median", largest="max", nonfinite=lambda l2: np.isinf(l2).mean())
 
 
 def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
-    """Return least-squares fits of log y on nothing, l, log l and l² over depth l, compared by AIC.
+    """Return least-squares fits of log y over depth l by the laws in GROWTH_LAWS, compared by AIC.
 
-    One row a law, best first: law, slope, r2, aic, and delta_aic from the best. ValueError for
-    fewer than four depths.
+    One row for each law, the best first: law, slope, r2, aic, and delta_aic, the AIC minus that of
+    the best law. Four depths or more are needed to compare the laws.
     """
-    depth, log_y = np.asarray(depth, float), np.asarray(log_y, float)
-    if len(np.unique(depth)) < 4:
-        raise ValueError(
-            "a growth law needs at least 4 depths to be told from another, got "
-            f"{len(np.unique(depth))}"
-        )
     rows = []
     for law, transform in GROWTH_LAWS.items():
-        t = transform(depth)
-        columns = np.stack([np.ones_like(t), t], 1)[:, : 1 if law == "flat" else 2]
-        coefficients, *_ = np.linalg.lstsq(columns, log_y, rcond=None)
-        residual = max(float(np.sum((log_y - columns @ coefficients) ** 2)), 1e-300)
-        total = float(np.sum((log_y - log_y.mean()) ** 2))
-        aic = len(log_y) * np.log(residual / len(log_y)) + 2 * (columns.shape[1] + 1)
-        slope = 0.0 if law == "flat" else float(coefficients[1])
-        rows.append(
-            {
-                "law": law,
-                "slope": slope,
-                "r2": 1 - residual / total if total else np.nan,
-                "aic": aic,
-            }
-        )
-    fits = pd.DataFrame(rows).sort_values("aic", ignore_index=True)
-    return fits.assign(delta_aic=fits.aic - fits.aic.iloc[0])
+        t, degree = transform(np.asarray(depth, float)), int(law != "flat")
+        coefficients = np.polyfit(t, log_y, degree)
+        squares = np.sum((log_y - np.polyval(coefficients, t)) ** 2)
+        aic = len(t) * np.log(max(squares, 1e-300) / len(t)) + 2 * (degree + 2)
+        r2 = 1 - squares / np.sum((log_y - np.mean(log_y)) ** 2)
+        rows.append((law, coefficients[0] if degree else 0.0, r2, aic))
+    fits = pd.DataFrame(rows, columns=["law", "slope", "r2", "aic"])
+    fits = fits.sort_values("aic", ignore_index=True)
+    return fits.assign(delta_aic=fits.aic - fits.aic[0])
 
 
 def growth(y: pd.Series) -> dict[str, str | float]:
     """Return how a norm grows with depth, its index: law, r2, decades_per_8, margin.
 
-    law            the best by AIC (GROWTH_LAWS), r2 its fit. Otherwise no law is named, and r2 is
-                   NaN: "flat" where the slope is negligible (FLAT) and no block lies far off, "no
-                   trend" where one does or no law beats a constant, "explodes (non-finite from
-                   block k)", "vanishes (0 in block k)", "–" below four blocks
-    decades_per_8  slope of log₁₀ y on depth, times 8 blocks. Where a block is not finite: float32's
-                   whole range over the blocks, which is a lower bound
-    margin         AIC of the best other law minus that of the exponential: above 0 = exponential; 0
-                   = undecided
+    law            the law of GROWTH_LAWS with the smallest AIC, with its r2. In other cases r2 is
+                   NaN, and law is "flat" if the slope is negligible (FLAT) and no block is far off;
+                   "no trend" if a block is far off, or no law is better than a constant; "explodes
+                   (non-finite from block k)"; "vanishes (0 in block k)"; "–" below four blocks
+    decades_per_8  the slope of log₁₀ y over depth, times 8 blocks. If a block is not finite:
+                   float32's whole range divided by the number of blocks, times 8, a lower bound
+    margin         the smallest AIC of the other laws minus the AIC of the exponential law: positive
+                   if growth is exponential, 0 if undecided
     """
     finite = np.isfinite(y)
     if not finite.all():
@@ -126,30 +108,18 @@ def growth(y: pd.Series) -> dict[str, str | float]:
     return _growth(best.law, decades, margin, best.r2)
 
 
+def growth_facts(run: StoredRun) -> dict[str, float]:
+    """Return the columns `growth` and `law` of summaries.py: how the blocks' outputs grow with
+    depth in the run's last finite step; {} if its first step failed.
+    """
+    if "ring_step" not in run.diagnostics:
+        return {}
+    outputs = run.diagnostics["ring_outputs"][-1]  # (layers,)
+    law = growth(pd.Series(outputs, index=np.arange(len(outputs)) + 1))
+    return {"growth": law["decades_per_8"], "law": law["margin"]}
+
+
 def _growth(
     law: str, decades: float, margin: float = 0.0, r2: float = np.nan
 ) -> dict[str, str | float]:
     return {"law": law, "r2": r2, "decades_per_8": float(decades), "margin": float(margin)}
-
-
-def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a phase, arm, mode, n_layers and site (and task, if the frame has that column)
-    of `norms_by_depth`.
-
-    Columns: `growth` of the median token's norm (law, r2, decades_per_8), log₁₀ of the median's and
-    of the largest token's norm in the first and in the last block (inf where not finite), nonfinite
-    (share of all tokens).
-    """
-    keys = [key for key in MODEL_KEYS if key in frame]
-    rows = []
-    for key, tokens in frame.groupby(keys, sort=False):
-        norms = norm_quantiles(tokens)
-        row = dict(zip(keys, key, strict=True)) | growth(norms["median"])
-        del row["margin"]
-        with np.errstate(divide="ignore"):  # a norm of 0 is −inf decades
-            ends = np.log10(norms.iloc[[0, -1]])
-        for name in ("median", "largest"):
-            row[f"{name}_first"], row[f"{name}_last"] = ends[name]
-        row["nonfinite"] = 1 - np.isfinite(tokens.l2).mean()
-        rows.append(row)
-    return pd.DataFrame(rows)

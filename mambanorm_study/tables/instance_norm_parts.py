@@ -1,8 +1,9 @@
-"""IN in parts (notebook 03): why a norm along the sequence gains on one task and loses on another.
+"""The parts of IN (notebook 03): why a norm along the sequence gains on one task and loses on
+another.
 
-IN does two things to each channel of a row: it subtracts the mean over the sequence, and it divides
-by the spread. Each part can be switched off (options `centre` and `scale`), and each removes
-something that the row says.
+For each channel of a row, IN subtracts the mean over the sequence and divides by the standard
+deviation. Each part can be switched off (options `centre` and `scale`), and each removes
+information about the row.
 """
 
 import json
@@ -25,8 +26,8 @@ PARTS: dict[str, tuple[str, dict[str, bool]]] = {
     "over groups: GN": ("GN>SSM>GN", {}),
     "per token: RMSN": ("RMSN>SSM>RMSN", {}),
 }
-# A task on which IN gains at scale quick, and one in which only the mean matters; with the default
-# seeds of each at the study's scale.
+# A task on which IN gains at scale quick, and one whose classes differ only in the mean; and the
+# default seeds of each at the study's scale.
 PARTS_TASKS = ("digits", "level")
 SEEDS = {"digits": 3, "level": 1}
 
@@ -34,41 +35,38 @@ SEEDS = {"digits": 3, "level": 1}
 def parts_runs(
     scale: str | None = None, seeds: int | Iterable[int] | None = None
 ) -> list[RunConfig]:
-    """Return each part of IN, and the norms beside it, on both tasks.
+    """Return the runs of each part of IN, and of the norms it is compared with, on both tasks.
 
     At the study's scale, where no part is recorded, they are the small models of quick, by default
-    with the seeds of SEEDS.
+    with the seeds in SEEDS.
     """
     scale = study_scale(scale)
-    seeds_of_task = dict.fromkeys(PARTS_TASKS, seeds)
-    if scale == STUDY_SCALE:
-        scale = "quick"
-        if seeds is None:
-            seeds_of_task = SEEDS
+    is_small = scale == STUDY_SCALE
     configs = []
     for arm, options in PARTS.values():
         for task in PARTS_TASKS:
-            task_seeds = seeds_of_task[task]
-            configs += grid([arm], [task], scale=scale, seeds=task_seeds, norm_options=options)
+            configs += grid(
+                [arm],
+                [task],
+                scale="quick" if is_small else scale,
+                seeds=SEEDS[task] if is_small and seeds is None else seeds,
+                norm_options=options,
+            )
     return configs
 
 
 def with_parts(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of `parts_runs` with the column `part`, in the order of PARTS, without other
-    runs.
-    """
-    part_of = {(arm, json.dumps(options)): part for part, (arm, options) in PARTS.items()}
-    parts = [part_of.get(key) for key in zip(runs.arm, runs.norm_options, strict=True)]
-    order = list(PARTS).index
-    known = runs.assign(part=parts).dropna(subset="part")
-    return known.sort_values(
-        "part", key=lambda parts: parts.map(order), kind="stable", ignore_index=True
-    )
+    """Return the runs of the parts of IN, in the order of PARTS, with the column `part`."""
+    frames = []
+    for part, (arm, options) in PARTS.items():
+        is_part = (runs.arm == arm) & (runs.norm_options == json.dumps(options))
+        frames.append(runs[is_part].assign(part=part))
+    return pd.concat(frames, ignore_index=True)
 
 
 def accuracy_of_moments(task: str, scale: str, seed: int = 0) -> float:
-    """Return the test accuracy of nearest neighbours on the mean and the spread of each row, which
-    a norm along the sequence removes. For tasks with real-valued rows.
+    """Return the test accuracy of nearest neighbours that see only the mean and the standard
+    deviation of each row, which a norm along the sequence removes. The rows must have real values.
     """
     from sklearn.neighbors import KNeighborsClassifier  # imported here: it takes a second
 

@@ -1,29 +1,27 @@
-"""The registry of norms as tables, and the costs of norms and arms on this machine."""
+"""The registry of norms as tables, the costs of norms on this machine, the parameters of arms."""
 
 import re
-import time
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
+from timeit import timeit
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.block import MambaBlock
-from mambanorm.kernels.threads import exactly_threads
-from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms.registry import NORMS, create_norm
+from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
+from mambanorm_study.tasks import load_task
 
-# (B, L, D) at which the costs are measured.
+# Input shapes (B, L, D) on which the costs of one norm are measured.
 SIZES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
 
 
 def norm_table() -> pd.DataFrame:
-    """Return the registry as a table: norm, axes, causal, learnable, parameters and buffers for 64
-    channels, source.
+    """Return the registry as a table: the axes of the statistics, causal, what is learned,
+    parameters and buffers for 64 channels, and the source of each norm.
     """
     rows = []
     for name, entry in NORMS.items():
@@ -35,7 +33,7 @@ def norm_table() -> pd.DataFrame:
                 "statistics over": " · ".join(entry.axes) or "–",
                 "causal": entry.causal,
                 "learns": entry.learnable,
-                "parameters": sum(p.numel() for p in norm.parameters() if p.requires_grad),
+                "parameters": _count(norm),
                 "buffers": sum(b.numel() for b in norm.buffers() if b.is_floating_point()),
                 "source": f"{entry.source}{doubt}",
             }
@@ -44,19 +42,21 @@ def norm_table() -> pd.DataFrame:
 
 
 def taxonomy_table() -> pd.DataFrame:
-    """Return the registry in the terms of Table 3, one row a norm.
+    """Return the registry in the terms of the paper's Table 3, one row for each norm.
 
-    NAP: the partition of x (Π(X), S₁ × S₂: one statistic for each of S₁, taken over S₂ values).
-    NOP: the operation. NRR: what is learned to recover the representation. Symbols are Table 3's: m
-    rows, D channels, L positions, g_D groups of s_D channels. The row of a mixture of norms names
-    its members, because it has no partition and no operation.
+    NAP: the partition of x, Π(X) as S₁ × S₂: S₁ statistics, each over S₂ values. NOP: the
+    operation. NRR: what is learned to recover the representation. Symbols: m rows, D channels, L
+    positions, g_D groups of s_D channels. A mixture of norms has no partition, so its row names its
+    members.
     """
     rows = []
     for name, entry in NORMS.items():
         norm = create_norm(name, 8)
         members = getattr(norm, "members", ())
+        if "L" in entry.axes:  # in such a mixture "LN" stands for "LN-DL"
+            members = [f"{n}-DL" if f"{n}-DL" in NORMS else n for n in members]
         if members:
-            nap, nop = f"a mixture: {_member_names(members, entry.axes)}", "a mixture of both"
+            nap, nop = f"a mixture: {', '.join(members)}", "a mixture of both"
         else:
             nap, nop = partition(entry.axes), _operation(norm, entry)
         nrr = re.sub("^γ(, β)?", r"\g<0> ∈ ℝᴰ", entry.learnable)
@@ -64,18 +64,9 @@ def taxonomy_table() -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("norm")
 
 
-def _member_names(members: Sequence[str], axes: Sequence[str]) -> str:
-    """Return the registry's names of a mixture's members; in a mixture along L, those with
-    statistics over D·L.
-    """
-    if "L" not in axes:
-        return ", ".join(members)
-    return ", ".join(f"{n}-DL" if f"{n}-DL" in NORMS else n for n in members)
-
-
 def _operation(norm: nn.Module, entry) -> str:
-    """Return the operation of a norm: tried, because one that subtracts the mean gives the same for
-    x and x + 1.
+    """Return a norm's operation. Found by trial: a norm that subtracts the mean has the same output
+    for x and x + 1.
     """
     if not entry.axes:
         return "–" if entry.learnable == "nothing" else "a function of each value"
@@ -86,15 +77,18 @@ def _operation(norm: nn.Module, entry) -> str:
 
 
 def partition(axes: Sequence[str]) -> str:
-    """Return Π(X) of a norm with those axes: ("B", "L") → "D × m·L"; "–" without a statistic."""
+    """Return Π(X) of a norm with statistics over these axes: "D × m·L" for ("B", "L"); "–" for no
+    axes.
+    """
     if not axes:
         return "–"
-    channels = ("", "D") if "D" in axes else ("D", "")
-    if "D/G" in axes:
-        channels = ("g_D", "s_D")
-    apart = ("" if "B" in axes else "m", channels[0], "" if "L" in axes else "L")
-    within = ("m" if "B" in axes else "", channels[1], "L" if "L" in axes else "")
-    return " × ".join("·".join(filter(None, side)) or "1" for side in (apart, within))
+    apart = {"B": "m", "D": "g_D" if "D/G" in axes else "D", "L": "L"}
+    within = {"B": "m", "D": "D", "D/G": "s_D", "L": "L"}
+    sides = (
+        [symbol for axis, symbol in apart.items() if axis not in axes],
+        [symbol for axis, symbol in within.items() if axis in axes],
+    )
+    return " × ".join("·".join(side) or "1" for side in sides)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -102,67 +96,67 @@ def partition(axes: Sequence[str]) -> str:
 
 
 def norm_costs(
-    rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15
+    rows: int = 16,
+    length: int = 128,
+    channels: int = 64,
+    repeats: int = 15,
+    names: Iterable[str] = tuple(NORMS),
 ) -> pd.DataFrame:
-    """Return the cost of each norm on this machine, cheapest first; forward plus backward on (rows,
-    length, channels).
+    """Return the time of a forward and a backward pass of each norm on (rows, length, channels),
+    fastest first.
 
-    Columns: norm; ms (median) and its ratio to LN with the quartiles low and high; parameters and
-    buffers. All norms are timed in turn, `repeats` times, so that a busy moment slows all.
+    Columns: norm; ms (median); ratio, low and high (median and quartiles of the time divided by
+    LN's median); parameters and buffers for 64 channels. All norms are timed in turn, `repeats`
+    times, so that a busy moment slows all of them. names: the norms, LN among them.
     """
     x = torch.randn(rows, length, channels, requires_grad=True)
-    times = in_turn({name: create_norm(name, channels) for name in NORMS}, x, repeats)
+    weight = torch.randn_like(x)
+    norms = {name: create_norm(name, channels) for name in names}
+
+    def step(norm: nn.Module) -> None:
+        norm(x).backward(weight)
+
+    rounds = []
+    for _ in range(2 + repeats):
+        rounds.append({name: timeit(partial(step, norm), number=1) for name, norm in norms.items()})
+    times = pd.DataFrame(rounds)[2:]  # the first rounds may compile a kernel
     table = pd.DataFrame({"ms": 1e3 * times.median()})
     table[["ratio", "low", "high"]] = times.div(times["LN"].median()).quantile([0.5, 0.25, 0.75]).T
     table = table.join(norm_table()[["parameters", "buffers"]])
     return table.sort_values("ratio").rename_axis("norm").reset_index()
 
 
-def in_turn(modules: dict[str, nn.Module], x: Tensor, repeats: int) -> pd.DataFrame:
-    """Return the seconds of each module's forward and backward pass, one row a round. The first two
-    rounds are omitted.
-    """
-    weight = torch.randn_like(x)
-    rounds = []
-    for _ in range(repeats + 2):
-        seconds = {}
-        for name, module in modules.items():
-            start = time.perf_counter()
-            module(x).backward(weight)
-            seconds[name] = time.perf_counter() - start
-        rounds.append(seconds)
-    return pd.DataFrame(rounds)[2:]
+def costs_of(name: str) -> pd.DataFrame:
+    """Return the costs of one norm, one row for each shape in SIZES.
 
-
-def costs_of(name: str, repeats: int = 7) -> pd.DataFrame:
-    """Return the costs of one norm, one row a size of SIZES.
-
-    Columns: shape, ms (forward and backward, median), kept, the bytes kept for the gradient over
-    those of x, kept_rmsn, RMSN's, and how many times the time of RMSN and of LN. All are timed in
-    turn.
+    Columns: shape; ms, the median time of a forward and a backward pass; kept, the bytes that the
+    forward pass saves for the backward pass, divided by the bytes of x; kept_rmsn, the same ratio
+    of RMSN; over_rmsn and over_ln, the time divided by that of RMSN and of LN.
     """
     rows = []
     for shape in SIZES:
+        names = dict.fromkeys((name, "RMSN", "LN"))
+        ms = norm_costs(*shape, repeats=7, names=names).set_index("norm").ms
         x = torch.randn(shape, requires_grad=True)
-        norms = {n: create_norm(n, shape[-1]) for n in dict.fromkeys((name, "RMSN", "LN"))}
-        norms[name](x, None)  # the first pass may have compiled something
-        times = in_turn(norms, x, repeats).median()
+        saved = {n: saved_bytes(partial(create_norm(n, shape[-1]), x)) for n in names}
         rows.append(
             {
                 "shape": " × ".join(map(str, shape)),
-                "ms": 1e3 * times[name],
-                "kept": _kept(norms[name], x),
-                "kept_rmsn": _kept(norms["RMSN"], x),
-                "over_rmsn": times[name] / times["RMSN"],
-                "over_ln": times[name] / times["LN"],
+                "ms": ms[name],
+                "kept": saved[name] / x.nbytes,
+                "kept_rmsn": saved["RMSN"] / x.nbytes,
+                "over_rmsn": ms[name] / ms["RMSN"],
+                "over_ln": ms[name] / ms["LN"],
             }
         )
     return pd.DataFrame(rows)
 
 
-def _kept(norm: nn.Module, x: Tensor) -> float:
-    """Return the bytes that a forward pass keeps for the backward pass, each memory counted once,
-    over those of x.
+def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()) -> int:
+    """Return the bytes of the tensors that `forward()` saves for the backward pass.
+
+    A storage that several tensors share is counted once. The storages of `parameters` are not
+    counted.
     """
     bytes_of_storage: dict[int, int] = {}
 
@@ -172,89 +166,38 @@ def _kept(norm: nn.Module, x: Tensor) -> float:
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        norm(x, None)
-    return sum(bytes_of_storage.values()) / (x.numel() * x.element_size())
+        forward()
+    known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    return sum(n for address, n in bytes_of_storage.items() if address not in known)
 
 
 # --------------------------------------------------------------------------------------------------
-# the costs of arms
-
-# Child of a block → its place in `ArmFacts`.
-PLACES = {"n1": "N1", "n2": "N2", "more": "further"}
-
-
-class ArmFacts(NamedTuple):
-    """Parameters and times of a model with an arm.
-
-    parameters: place → number, all blocks together (stem, N1, mixers, N2, further if the arm has
-    norms at further sites, head). block_ms: median time of one block, forward and backward, on (16,
-    64, d_model); plain_ms: of one without norms.
-    """
-
-    arm: str
-    n_layers: int
-    d_model: int
-    parameters: dict[str, int]
-    block_ms: float
-    plain_ms: float
-
-    @property
-    def total(self) -> int:
-        """The number of parameters."""
-        return sum(self.parameters.values())
+# the parameters of arms
 
 
 @lru_cache(64)
-def arm_facts(arm: str, *, weightless: bool = False) -> ArmFacts:
-    """Return the facts of a classifier of the digits at scale quick with this arm.
+def arm_parameters(arm: str, *, weightless: bool = False) -> dict[str, int]:
+    """Return the number of parameters of each part of a digits classifier at scale quick with this
+    arm: stem, N1, mixers, N2, further (norms at further sites, if they have any) and head.
 
-    weightless: norms at further sites have no γ and β, as Falcon-Mamba's. The caller's random state
-    is left alone.
+    All blocks are counted together. weightless: the norms at further sites have no γ and β, as in
+    Falcon-Mamba.
     """
-    parsed = Arm.parse(arm)
-    config = base_config("digits", "quick", arm=str(parsed))
-    with torch.random.fork_rng(devices=[]):
-        model = SequenceClassifier(
-            10,
-            in_features=1,
-            arm=parsed,
-            norm_options=_further_options(parsed, weightless),
-            d_model=config.d_model,
-            n_layers=config.n_layers,
-            d_state=config.d_state,
-            expand=config.expand,
-            d_conv=config.d_conv,
-        )
-    further = ("further",) if parsed.more else ()
-    counts = dict.fromkeys(("stem", "N1", "mixers", "N2", *further, "head"), 0)
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            place, *inside = name.split(".")
-            if place == "blocks":  # `blocks.0.n1.weight` is at N1
-                place = PLACES.get(inside[1], "mixers")
-            counts[place] += parameter.numel()
-    return ArmFacts(
-        arm=str(parsed),
-        n_layers=config.n_layers,
-        d_model=config.d_model,
-        parameters=counts,
-        block_ms=block_ms(str(parsed), config.d_model, weightless),
-        plain_ms=block_ms("None>SSM>None", config.d_model),
-    )
+    options = {site: {"affine": False} for site, _ in Arm.parse(arm).more} if weightless else {}
+    config = base_config("digits", "quick", arm=arm, norm_options=options)
+    model = build_model(config, load_task("digits", "quick", 0))
+    parameters = {
+        "stem": _count(model.stem),
+        "N1": sum(_count(block.n1) for block in model.blocks),
+        "mixers": 0,
+        "N2": sum(_count(block.n2) for block in model.blocks),
+        "further": sum(_count(block.more) for block in model.blocks),
+        "head": _count(model.head),
+    }
+    parameters["mixers"] = _count(model) - sum(parameters.values())
+    return {part: n for part, n in parameters.items() if n or part != "further"}
 
 
-def _further_options(arm: Arm, weightless: bool) -> dict[str, dict[str, bool]]:
-    """Return the norm options of an arm whose further norms have weights or not."""
-    return {site: {"affine": False} for site, _ in arm.more} if weightless else {}
-
-
-@lru_cache(64)
-def block_ms(arm: str, d_model: int, weightless: bool = False) -> float:
-    """Return the milliseconds of one block, forward and backward: the median of seven, with one
-    thread.
-    """
-    parsed = Arm.parse(arm)
-    with torch.random.fork_rng(devices=[]), exactly_threads(1):
-        block = MambaBlock(d_model, *parsed, norm_options=_further_options(parsed, weightless))
-        x = torch.randn(16, 64, d_model, requires_grad=True)
-        return 1e3 * float(in_turn({arm: block}, x, 7)[arm].median())
+def _count(module: nn.Module) -> int:
+    """Return the number of parameters that are trained."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -1,25 +1,17 @@
-"""The notebooks in one table: the question, the tasks and the runs of each.
+"""The question, the tasks and the runs of each notebook, in one table.
 
-README.md and notebook 00 show the questions; a test compares them with NOTEBOOKS.
+README.md and notebook 00 repeat the questions; a test compares them with NOTEBOOKS.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 from mambanorm.arms import Arm
 from mambanorm_study.basics.presets import arms
 from mambanorm_study.basics.settings import STUDY_SCALE, study_scale
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import check_names, check_seeds, check_task, grid, unique
-from mambanorm_study.runs.presets import (
-    LANGUAGE_TASKS,
-    PAPER,
-    TABLES,
-    TEXTS,
-    VISION_TASKS,
-    kind_of_input,
-)
+from mambanorm_study.runs.presets import PAPER, TEXTS, kind_of_input
 from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr
 from mambanorm_study.tables.experiments import (
     AUTONORM_SEEDS,
@@ -38,157 +30,148 @@ from mambanorm_study.tables.experiments import (
     site_runs,
 )
 
-# The rows of Table 2.
+# The tasks of Table 2.
 VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
 
+# Kinds of sequences, as `kind_of_input` names them.
+SEQUENCES = ("values", "tokens")
 
-@dataclass(frozen=True)
-class Request:
-    """The tasks, seeds and source that a study asks its notebooks for. tasks: None = the scale's.
-    seeds: None = the scale's, or the recorded ones.
+# Scale and task on which the grid is not trained, because its 36 arms would double the time of a
+# study.
+WITHOUT_GRID = ("quick", "listops")
+
+
+@dataclass(frozen=True, eq=False)
+class NotebookRuns(Mapping):
+    """Notebook → its runs of the study, which are listed when they are first read.
+
+    tasks: None = the tasks of the scale. seeds: None = the seeds of the scale, or the recorded
+    ones.
     """
 
     scale: str
     tasks: list[str] | None
     seeds: list[int] | None
     source: str | None
+    _listed: dict[str, list[RunConfig]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> list[RunConfig]:
+        if name not in self._listed:
+            self._listed[name] = RUNS[name](self)
+        return self._listed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(RUNS)
+
+    def __len__(self) -> int:
+        return len(RUNS)
+
+    def runs_of(self, name: str) -> list[RunConfig]:
+        """Return the runs of a notebook, and print which of the given tasks it does not use.
+
+        Raises ValueError for an unknown task, and if the notebook uses none of the tasks.
+        """
+        check_taken(name, self.tasks, self.scale)
+        used_tasks = {config.task for config in self[name]}
+        unused_tasks = [task for task in self.tasks or () if task not in used_tasks]
+        if unused_tasks:
+            print(f"Not used in this notebook: {', '.join(unused_tasks)}")
+        return self[name]
 
     @property
     def small_scale(self) -> str:
-        """The scale of runs that are trained here: those that scale evening does not record, and
-        those whose weights are needed.
-        """
+        """The scale of runs that are trained on this machine even if STUDY_SCALE is requested."""
         return "quick" if self.scale == STUDY_SCALE else self.scale
 
     @property
     def recorded_tasks(self) -> tuple[str, ...]:
-        """The tasks of this scale of which all arms are recorded or trained."""
+        """The tasks of this scale with all arms recorded or trained."""
         return RECORDED_TASKS if self.scale == STUDY_SCALE else STUDY_TASKS
 
-    @cached_property
-    def asked_tasks(self) -> list[str]:
-        """The given tasks, else the scale's."""
-        return list(self.recorded_tasks) if self.tasks is None else self.tasks
+    def tasks_of(self, kinds: Sequence[str], *, small: bool = False) -> list[str]:
+        """Return the requested tasks of these kinds.
 
-    @property
-    def images(self) -> list[str]:
-        """The asked tasks of images."""
-        return [task for task in self.asked_tasks if task in VISION_TASKS]
+        small: by default take STUDY_TASKS, whose models train in seconds, instead of the recorded
+        tasks.
+        """
+        tasks = self.tasks
+        if tasks is None:
+            tasks = STUDY_TASKS if small else self.recorded_tasks
+        return [task for task in tasks if kind_of_input(task) in kinds]
 
-    @property
-    def sequences(self) -> list[str]:
-        """The asked tasks of sequences."""
-        others = {*VISION_TASKS, *TABLES, *LANGUAGE_TASKS}
-        return [task for task in self.asked_tasks if task not in others]
+    def grid_tasks(self, *, small: bool = False) -> list[str]:
+        """Return the requested sequence tasks on which the whole grid is trained."""
+        sequences = self.tasks_of(SEQUENCES, small=small)
+        return [task for task in sequences if (self.scale, task) != WITHOUT_GRID]
 
-    @property
-    def grid_sequences(self) -> list[str]:
-        """The asked tasks of sequences on which the whole grid is trained."""
-        return [task for task in self.sequences if not self.leaves_grid_out(task)]
-
-    @property
     def first_sequence(self) -> list[str]:
-        """The sequence task of a notebook that trains models on one task; [] without one."""
-        if self.scale == STUDY_SCALE and self.tasks is None:
-            return [STUDY_TASKS[0]]
-        return (self.grid_sequences or self.sequences)[:1]
-
-    @property
-    def transformer_tasks(self) -> list[str]:
-        """The tasks of S2's models: images that are small enough, and tables."""
-        small = STUDY_TASKS if self.tasks is None else self.asked_tasks
-        images = [task for task in small if task in VISION_TASKS]
-        return images + [task for task in self.asked_tasks if task in TABLES]
-
-    def leaves_grid_out(self, task: str) -> bool:
-        """Return True for ListOps at scale quick: its 36 arms would double the study's time."""
-        return (self.scale, task) == ("quick", "listops")
+        """Return the sequence task of a notebook that trains models on one task; [] for none."""
+        return (self.grid_tasks(small=True) or self.tasks_of(SEQUENCES, small=True))[:1]
 
     def runs(self, arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
         """Return the runs of these arms, each at its recorded learning rate if it has one."""
         configs = []
         for task in tasks:
             # few arms of other tasks are recorded
-            whole = task not in self.recorded_tasks or self.leaves_grid_out(task)
+            whole = task not in self.recorded_tasks or (self.scale, task) == WITHOUT_GRID
             configs += grid_at_recorded_lr(
                 arms, [task], self.scale, self.seeds, self.source, whole=whole
             )
         return configs
 
 
-def _start_here_runs(request: Request) -> list[RunConfig]:
-    tasks = [*request.first_sequence, *request.sequences]
-    values = [task for task in tasks if kind_of_input(task) == "values"]
+def _start_here_runs(study: NotebookRuns) -> list[RunConfig]:
+    tasks = study.tasks_of(["values"], small=True)[:1]
     two_arms = [Arm("RMSN", "None"), Arm("RMSN", "GN")]
-    return grid(two_arms, values[:1], scale=request.small_scale, seeds=1)
+    return grid(two_arms, tasks, scale=study.small_scale, seeds=1)
 
 
-def _type_runs(request: Request) -> list[RunConfig]:
-    return request.runs(TYPE_ARMS, request.sequences)
+def _normvary_runs(study: NotebookRuns) -> list[RunConfig]:
+    further_arms = [arm for arm in NORMVARY_ARMS if arm not in NORMVARY_CORE_ARMS]
+    core_runs = study.runs(NORMVARY_CORE_ARMS, study.tasks_of(SEQUENCES))
+    return unique(core_runs + study.runs(further_arms, study.grid_tasks()))
 
 
-def _position_runs(request: Request) -> list[RunConfig]:
-    return request.runs(POSITION_ARMS, request.sequences)
-
-
-def _combination_runs(request: Request) -> list[RunConfig]:
-    return request.runs(GRID_ARMS, request.grid_sequences or request.sequences)
-
-
-def _normvary_runs(request: Request) -> list[RunConfig]:
-    further = [arm for arm in NORMVARY_ARMS if arm not in NORMVARY_CORE_ARMS]
-    core_runs = request.runs(NORMVARY_CORE_ARMS, request.sequences)
-    return unique(core_runs + request.runs(further, request.grid_sequences))
-
-
-def _diagnostics_runs(request: Request) -> list[RunConfig]:
-    return grid(four_arms("BN"), scale=request.small_scale, seeds=1)
-
-
-def _validation_runs(request: Request) -> list[RunConfig]:
-    """Return the arms of each comparison by themselves: they share more recorded seeds than all
-    arms do.
+def _validation_runs(study: NotebookRuns) -> list[RunConfig]:
+    """Return the runs of each comparison, listed one after another, because the arms of one
+    comparison share more recorded seeds than all arms do.
     """
-    tasks = validation_tasks(request.scale, request.tasks)
+    tasks = validation_tasks(study.scale, study.tasks)
     core = [arm for arm in VALIDATION_ARMS if arm in NORMVARY_CORE_ARMS]
     comparisons = [core, arms("RMSN>SSM>None", "NormVary>SSM>LN"), arms("RMSN>SSM>LN")]
-    return unique(config for some in comparisons for config in request.runs(some, tasks))
+    return unique(config for compared in comparisons for config in study.runs(compared, tasks))
 
 
-def _vision_runs(request: Request) -> list[RunConfig]:
-    return request.runs([*GRID_ARMS, *NORMVARY_ARMS], request.images)
-
-
-def _autonorm_runs(request: Request) -> list[RunConfig]:
-    tasks = request.transformer_tasks
-    if not tasks:  # a Mamba's runs alone do not answer the notebook's question
+def _autonorm_runs(study: NotebookRuns) -> list[RunConfig]:
+    tasks = study.tasks_of(["vision", "table"], small=True)
+    if not tasks:  # the runs of Mamba alone do not answer the notebook's question
         return []
-    seeds = AUTONORM_SEEDS[request.scale] if request.seeds is None else request.seeds
-    scale = request.small_scale
-    crossing = grid(CROSSING_ARMS, request.first_sequence, scale=scale, seeds=seeds)
+    seeds = AUTONORM_SEEDS[study.scale] if study.seeds is None else study.seeds
+    scale = study.small_scale
+    crossing = grid(CROSSING_ARMS, study.first_sequence(), scale=scale, seeds=seeds)
     return autonorm_runs(tasks, scale, seeds) + crossing
 
 
-def _beyond_runs(request: Request) -> list[RunConfig]:
-    if request.scale != STUDY_SCALE:
-        return site_runs(request.scale, request.first_sequence, request.seeds)
-    tasks = request.grid_sequences[:1]
-    return request.runs(GATED_ARMS, [*tasks, *TEXTS] if tasks else [])
+def _beyond_runs(study: NotebookRuns) -> list[RunConfig]:
+    if study.scale != STUDY_SCALE:
+        return site_runs(study.scale, study.first_sequence(), study.seeds)
+    tasks = study.grid_tasks()[:1]
+    return study.runs(GATED_ARMS, [*tasks, *TEXTS] if tasks else [])
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """One notebook: its question, the kinds of tasks that it takes, and its runs of the study.
+    """One notebook: its question, the kinds of tasks that it can use, and its runs of the study.
 
-    takes: () if the study's tasks do not matter to it. runs: None if it has none.
+    takes: () if the notebook does not depend on the tasks of the study. runs: None if the notebook
+    has no runs.
     """
 
     question: str
     takes: tuple[str, ...] = ()
-    runs: Callable[[Request], list[RunConfig]] | None = None
+    runs: Callable[[NotebookRuns], list[RunConfig]] | None = None
 
 
-SEQUENCES = ("values", "tokens")
 NOTEBOOKS = {
     "00_start_here": Notebook(
         "what is this, what do I need, what does one run look like?", ("values",), _start_here_runs
@@ -197,17 +180,37 @@ NOTEBOOKS = {
         "what does each norm compute, over which axes, and what does it cost?"
     ),
     "02_mamba_block": Notebook("how does a Mamba block work, and where can a norm stand?"),
-    "03_type": Notebook("the same norm before and after: which type?", SEQUENCES, _type_runs),
-    "04_position": Notebook("before or after the SSM?", SEQUENCES, _position_runs),
-    "05_combination": Notebook("which pair?", SEQUENCES, _combination_runs),
+    "03_type": Notebook(
+        "the same norm before and after: which type?",
+        SEQUENCES,
+        lambda study: study.runs(TYPE_ARMS, study.tasks_of(SEQUENCES)),
+    ),
+    "04_position": Notebook(
+        "before or after the SSM?",
+        SEQUENCES,
+        lambda study: study.runs(POSITION_ARMS, study.tasks_of(SEQUENCES)),
+    ),
+    "05_combination": Notebook(
+        "which pair?",
+        SEQUENCES,
+        lambda study: study.runs(GRID_ARMS, study.grid_tasks() or study.tasks_of(SEQUENCES)),
+    ),
     "06_normvary": Notebook("can the norm be learned?", SEQUENCES, _normvary_runs),
-    "07_diagnostics": Notebook("why does it work?", SEQUENCES, _diagnostics_runs),
+    "07_diagnostics": Notebook(
+        "why does it work?",
+        SEQUENCES,
+        lambda study: grid(four_arms("BN"), scale=study.small_scale, seeds=1),
+    ),
     "08_validation": Notebook(
         "does the proposal beat the original, and which of its norms brings the gain?",
         SEQUENCES,
         _validation_runs,
     ),
-    "09_vision": Notebook("does it hold for images?", ("vision",), _vision_runs),
+    "09_vision": Notebook(
+        "does it hold for images?",
+        ("vision",),
+        lambda study: study.runs([*GRID_ARMS, *NORMVARY_ARMS], study.tasks_of(["vision"])),
+    ),
     "10_autonorm": Notebook(
         "can a network choose its norm token by token, in a Transformer and in Mamba?",
         ("vision", "table"),
@@ -229,38 +232,8 @@ NOTEBOOKS = {
 }
 
 
-class NotebookRuns(Mapping):
-    """Notebook → its runs, made when they are first read."""
-
-    def __init__(self, request: Request):
-        self.request = request
-        self._runs: dict[str, list[RunConfig]] = {}
-
-    def __getitem__(self, name: str) -> list[RunConfig]:
-        if name not in list(self):
-            raise KeyError(name)
-        if name not in self._runs:
-            self._runs[name] = NOTEBOOKS[name].runs(self.request)
-        return self._runs[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, notebook in NOTEBOOKS.items() if notebook.runs is not None)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def runs_of(self, name: str) -> list[RunConfig]:
-        """Return the runs of a notebook, and print which given tasks have none. ValueError as in
-        `check_taken`.
-        """
-        given_tasks = self.request.tasks
-        check_taken(name, given_tasks, self.request.scale)
-        runs = self[name]
-        used_tasks = {config.task for config in runs}
-        unused_tasks = [task for task in given_tasks or () if task not in used_tasks]
-        if unused_tasks:
-            print(f"Not used in this notebook: {', '.join(unused_tasks)}")
-        return runs
+# Notebook → function that lists its runs, for the notebooks that have runs.
+RUNS = {name: notebook.runs for name, notebook in NOTEBOOKS.items() if notebook.runs}
 
 
 def notebook_runs(
@@ -269,28 +242,27 @@ def notebook_runs(
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
 ) -> NotebookRuns:
-    """Return the runs of each notebook, by notebook; [] where it takes none of the given tasks.
+    """Return the runs of each notebook, by notebook; [] for one that uses none of the given tasks.
 
-    07 always has runs on digits, 13 those of a language model beside a sequence's; 05 takes a task
-    that is left out of the grid only if there is no other. seeds=None: the scale's, or the recorded
-    ones. ValueError for unknown tasks and wrong seeds.
+    Notebook 07 always has runs on digits, notebook 13 also runs of a language model. seeds: None =
+    the seeds of the scale, or the recorded ones. Raises ValueError for unknown tasks and for wrong
+    seeds.
     """
     scale = study_scale(scale)
     return NotebookRuns(
-        Request(
-            scale=scale,
-            tasks=None if tasks is None else check_names("tasks", tasks),
-            seeds=None if seeds is None else check_seeds(seeds, scale),
-            source=source,
-        )
+        scale=scale,
+        tasks=None if tasks is None else check_names("tasks", tasks),
+        seeds=None if seeds is None else check_seeds(seeds, scale),
+        source=source,
     )
 
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
-    """Return those of Table 2's tasks that are given, and at scale evening of the recorded ones.
+    """Return the tasks of notebook 08: those of `tasks` that are in Table 2, at scale evening also
+    the first two recorded ones.
 
-    None = all; at smoke and quick only ListOps, which needs no download, and at evening curves and
-    images.
+    tasks: None = all of Table 2; at smoke and quick only ListOps, which needs no download; at
+    evening only the recorded ones.
     """
     recorded = RECORDED_TASKS[:2] if scale == STUDY_SCALE else ()
     if tasks is not None:
@@ -302,15 +274,17 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
 
 
 def taken(notebook: str, tasks: Iterable[str], scale: str) -> list[str]:
-    """Return those of the tasks that a notebook takes at a scale."""
+    """Return the tasks among `tasks` that a notebook can use at a scale."""
     if notebook == "08_validation":
         return validation_tasks(scale, list(tasks))
     return [task for task in tasks if kind_of_input(task) in NOTEBOOKS[notebook].takes]
 
 
 def check_taken(notebook: str, tasks: Sequence[str] | None, scale: str) -> list[str] | None:
-    """Return the given tasks that a notebook takes, or None. ValueError if it takes none of them,
-    with those that it takes, and for an unknown task.
+    """Return the tasks among `tasks` that a notebook can use; None for None.
+
+    Raises ValueError for an unknown task, and if the notebook can use none of the tasks; the
+    message lists the tasks that it can use.
     """
     if tasks is None:
         return None

@@ -1,10 +1,11 @@
-"""The paper's procedure for a pair of norms (§4.4), by validation, and the cost of choosing.
+"""The paper's procedure to choose a pair of norms (§4.4), by validation, and the cost of choosing.
 
-Step 1 fixes the norm after the SSM: the N2 with the highest mean over the four other norms before
-it. Step 2 fixes the norm before: the N1 that is best with that N2 (a search), or NormVary, which is
-the paper's second step (§4.5).
+Step 1 chooses the norm after the SSM (N2): the one with the highest mean accuracy over the four
+other norms before it. Step 2 chooses the norm before the SSM (N1): the best one with that N2 (a
+search), or NormVary, which is the paper's second step (§4.5).
 
-Choices read validation alone; a diverged run counts as chance there. Accuracies are fractions.
+Only validation accuracies are used for choices, and a diverged run counts as chance. Accuracies are
+fractions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,58 +16,40 @@ from mambanorm.arms import Arm
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.recorded_lr import grid_at_recorded_lr, recorded_lr
 from mambanorm_study.tables.replication import to_replicate
-from mambanorm_study.tables.run_tables import check_frame, choose, paired, pairs_only, summarize
-
-
-def validation(runs: pd.DataFrame) -> pd.Series:
-    """Return the best validation accuracy of each run; chance where it diverged."""
-    check_frame(runs, ("best_val_accuracy", "status", "chance"))
-    return runs.best_val_accuracy.where(runs.status != "diverged", runs.chance)
+from mambanorm_study.tables.run_tables import (
+    choose,
+    paired_steps,
+    pairs_only,
+    summarize,
+)
 
 
 def partners(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a task and pair of two different norms: task, n2, arm, validation (mean of
-    seeds).
+    """Return the mean validation accuracy over seeds of each pair of two different norms on each
+    task: task, n2, arm, validation.
     """
-    scored = pairs_only(runs.assign(validation=validation(runs)))
+    validation = runs.best_val_accuracy.mask(runs.status == "diverged", runs.chance)
+    scored = pairs_only(runs.assign(validation=validation))
     mixed = scored[(scored.n1 != "None") & (scored.n2 != "None") & (scored.n1 != scored.n2)]
     return mixed.groupby(["task", "n2", "arm"], sort=False).validation.mean().reset_index()
 
 
-def worth_of_n2(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return step 1's table: mean, std and min of the validation accuracy over the partners of each
-    N2, indexed by task and n2.
-    """
-    return pairs.groupby(["task", "n2"]).validation.agg(["mean", "std", "min"])
-
-
-def best_n2(worth: pd.DataFrame, by: str = "mean") -> dict[str, str]:
-    """Return task → the N2 with the highest `by`: mean over the partners (the paper's), or min, the
-    worst partner.
-    """
-    return worth[by].unstack("task").idxmax().to_dict()
-
-
-def best_pair(pairs: pd.DataFrame, n2: Mapping[str, str]) -> dict[str, str]:
-    """Return step 2's search: task → the arm with the highest validation accuracy among those with
-    that N2.
-    """
-    candidates = pairs[pairs.n2 == pairs.task.map(n2)]
-    return candidates.set_index("arm").groupby("task").validation.idxmax().to_dict()
-
-
-def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
-    """Return task → the pair that step 1 (with criterion `by`) and the search choose."""
+def two_steps(runs: pd.DataFrame) -> dict[str, str]:
+    """Return for each task the pair that the two steps choose, with the search as step 2."""
     pairs = partners(runs)
-    return best_pair(pairs, best_n2(worth_of_n2(pairs), by))
+    mean_of_n2 = pairs.groupby(["task", "n2"]).validation.mean()
+    best_n2 = mean_of_n2.unstack("task").idxmax()
+    candidates = pairs[pairs.n2 == pairs.task.map(best_n2)]
+    return candidates.set_index("arm").groupby("task").validation.idxmax().to_dict()
 
 
 def normvary_runs(
     configs: Iterable[RunConfig], n2: Mapping[str, str], source: str | None = None
 ) -> list[RunConfig]:
-    """Return NormVary before the N2 chosen on each task, on the seeds of the grid's configs.
+    """Return the runs of NormVary before the N2 chosen on each task, on the seeds of `configs`.
 
-    Where the grid is recorded and this arm is not, it is trained here: on the first seed only.
+    If the configs are recorded and this arm is not, it has to be trained, so only the first seed is
+    returned.
     """
     is_recorded = bool(to_replicate(configs, source))
     runs: list[RunConfig] = []
@@ -81,12 +64,13 @@ def normvary_runs(
 
 
 def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
-    """Return the pair chosen on each task beside five others, with their test accuracy: one row a
-    task and way, with the columns of `summarize` and `rank` on test among all pairs but NormVary's.
+    """Return the pair chosen on each task and five other choices, one row for each task and way of
+    choosing.
 
-    Ways: `two steps` (the chosen pair), `NormVary` before the same N2, `same type` at both sites,
-    `original` (Mamba's RMSN→None), `one step` (best of all on validation), `cheating` (best of all
-    on test).
+    Columns: task, way, arm, those of `summarize`, and `rank` by test accuracy among all pairs
+    without NormVary. Ways: "two steps" (the chosen pair), "NormVary" (before the same N2), "same
+    type" (N2 on both sides), "original" (Mamba's RMSN→None), "one step" (best of all pairs on
+    validation), "cheating" (best of all pairs on test).
     """
     rows = []
     for task, arm in chosen.items():
@@ -103,39 +87,39 @@ def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
             "one step": choose(task_runs, task, fixed.index),
             "cheating": fixed.idxmax(),
         }
-        for way, arm_of in arm_of_way.items():
-            rows.append({"task": task, "way": way, "arm": arm_of, **table.loc[arm_of]})
+        for way, choice in arm_of_way.items():
+            rows.append({"task": task, "way": way, "arm": choice, **table.loc[choice]})
     return pd.DataFrame(rows).astype({"n": "Int64", "rank": "Int64"})
 
 
-def against_chosen(runs: pd.DataFrame, read: pd.DataFrame) -> pd.DataFrame:
-    """Return the chosen pair minus each other arm of `ways` (the frame `read`), over shared seeds:
-    rows of `paired` with the way. An arm of two ways has one row.
+def against_chosen(runs: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
+    """Return the chosen pair minus each other arm of `choices` over shared seeds: rows of
+    `paired_steps` with the column way.
+
+    choices: the frame that `ways` returns. An arm that two ways choose has one row.
     """
     rows = []
-    for task, table in read.groupby("task", sort=False):
+    for task, table in choices.groupby("task", sort=False):
         chosen = table.arm[table.way == "two steps"].iloc[0]
         rivals = table[table.arm != chosen].drop_duplicates("arm")
-        task_runs = runs[runs.task == task]
-        for rival in rivals.itertuples():
-            rows.append(paired(task_runs, chosen, rival.arm).assign(way=rival.way))
-    return pd.concat(rows, ignore_index=True)
+        steps = {rival.way: (chosen, rival.arm) for rival in rivals.itertuples()}
+        rows.append(paired_steps(runs[runs.task == task], steps))
+    return pd.concat(rows, ignore_index=True).rename(columns={"step": "way"})
 
 
 def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return how much accuracy the best arm of one seed's test loses on the other seeds, one row a
-    task and seed.
+    """Return how much test accuracy the best arm of one seed loses on the other seeds, one row for
+    each task and seed.
 
-    Columns: task, seed, winner; told, its accuracy at that seed; elsewhere, its mean over the
-    others (NaN with one seed); points_lost, told − elsewhere.
+    Columns: task, seed; winner, the best arm on this seed's test; accuracy, with this seed;
+    other_seeds, the mean accuracy with the other seeds (NaN if there are none); points_lost, the
+    difference in points.
     """
     rows = []
     for task, task_runs in runs.groupby("task", sort=False):
         table = task_runs.pivot(index="arm", columns="seed", values="test_accuracy")
-        for seed in table:
-            winner = table[seed].idxmax()
-            told = table.loc[winner, seed]
-            elsewhere = table.drop(columns=seed).loc[winner].mean()
-            rows.append((task, seed, winner, told, elsewhere, 100 * (told - elsewhere)))
-    columns = ["task", "seed", "winner", "told", "elsewhere", "points_lost"]
+        for seed, winner in table.idxmax().items():
+            accuracy, elsewhere = table.loc[winner, seed], table.loc[winner].drop(seed).mean()
+            rows.append((task, seed, winner, accuracy, elsewhere, 100 * (accuracy - elsewhere)))
+    columns = ["task", "seed", "winner", "accuracy", "other_seeds", "points_lost"]
     return pd.DataFrame(rows, columns=columns)

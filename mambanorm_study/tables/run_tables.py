@@ -1,8 +1,8 @@
-"""A run frame → small tables: means with intervals, paired differences, ours beside the paper's.
+"""Small tables from a run frame: means with intervals, paired differences, ours beside the paper's.
 
 Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals
-over seeds. A diverged run is a result: its test accuracy is chance, as in the run store, and the
-number of such runs is shown.
+over seeds. A diverged run counts with the accuracy of chance, as in the run store, and tables say
+how many runs diverged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,14 +13,14 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.errors import unknown
 from mambanorm_study.basics.checks import check_kind
-from mambanorm_study.runs.presets import VISION_TASKS
+from mambanorm_study.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.paper import MAIN_TASKS, paper_values
 
-# Fewer seeds than this are called a sketch: at 5, an exact sign flip cannot reach p < .05.
+# Fewer seeds than this are called a sketch: with 5, an exact sign-flip test cannot reach p < .05.
 SKETCH_BELOW = 6
 
-# Our tasks that are in the paper's Table 2 too; ours are smaller versions below scale paper.
+# Our name → the paper's name of the tasks of Table 2. Below scale paper ours are smaller.
 SAME_TASK = {
     "listops": "ListOps",
     "imdb": "IMDB",
@@ -28,7 +28,7 @@ SAME_TASK = {
     "pathfinder64": "Path-64",
 }
 
-# Columns of the run frame in which runs of one arm may differ, so that their mean has no meaning.
+# Columns in which runs of one arm may differ; a mean over such runs has no meaning.
 VARIANTS = ("norm_options", "model")
 
 # The columns of `beside_paper`.
@@ -37,33 +37,38 @@ BESIDE = [
     "printed", "note",
 ]  # fmt: skip
 
-# What is said of an interval that contains zero, and of an arm that may be as good as the chosen
-# one.
+# The columns of `paired_steps`.
+STEP_COLUMNS = [
+    "step", "task", "a", "b", "difference", "low", "high", "n", "per_seed", "scale",
+]  # fmt: skip
+
+# The verdict on an interval that contains zero, and on an arm that may be as good as the best.
 CANNOT_TELL = "we cannot tell"
 
 
 def label(arm: str | Arm) -> str:
-    """Return the arm as it is read: `RMSN>SSM>GN` → RMSN→GN."""
+    """Return the short name of an arm: "RMSN→GN" for `RMSN>SSM>GN`."""
     return Arm.parse(arm).label
 
 
 def percent(x: float, digits: int = 1) -> str:
-    """Return a fraction in per cent: 0.688 → "68.8 %"; "–" for a missing one."""
+    """Return a fraction as per cent, "68.8 %" for 0.688, and "–" for None or NaN."""
     return "–" if x is None or not np.isfinite(x) else f"{100 * x:.{digits}f} %"
 
 
 def mean_sd(row: pd.Series) -> str:
-    """Return a row of `summarize` as text: "68.8 ± 1.2 %"; of one seed "68.8 %"."""
-    if not np.isfinite(row.sd):
-        return percent(row["mean"])
-    return f"{100 * row['mean']:.1f} ± {percent(row.sd)}"
+    """Return mean and sd of a row of `summarize` as text: "68.8 ± 1.2 %", or "68.8 %" for one
+    seed.
+    """
+    mean, sd = percent(row["mean"]), percent(row.sd)
+    return mean if sd == "–" else f"{mean.removesuffix(' %')} ± {sd}"
 
 
 def check_frame(
     frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "seed", "test_accuracy")
 ) -> None:
-    """Raise ValueError for a frame without runs or without the columns, TypeError unless it is a
-    frame.
+    """Raise ValueError for a frame without rows or without these columns, TypeError for anything
+    else.
     """
     check_kind("frame", frame, pd.DataFrame, "load_runs")
     missing = [name for name in columns if name not in frame.columns]
@@ -78,65 +83,66 @@ def check_frame(
 
 
 def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.DataFrame:
-    """Return one row a group, in the order of the frame.
+    """Return one row for each group of runs, in the order of the frame.
 
-    Columns: mean, sd, n, low and high (95 % t-interval) of test_accuracy, diverged (number of
-    runs), chance, best_val (mean best validation accuracy). Failed runs are not in n. ValueError
-    where a mean would hide a difference: several norm options, models or further sites.
+    Columns: mean, sd and n of test_accuracy; diverged, the number of diverged runs; chance;
+    best_val, the mean best validation accuracy; low and high, the 95 % t-interval of the mean test
+    accuracy. Failed runs are not counted in n. Raises ValueError for a group whose runs differ in
+    norm options, model or further sites.
     """
     check_frame(frame, (*by, "test_accuracy", "status", "chance", "best_val_accuracy"))
     _check_alike(frame, by)
-    rows = []
-    for key, runs in frame.groupby(list(by), sort=False, dropna=False):
-        accuracy = runs.test_accuracy.dropna()
-        low, high = t_interval(accuracy)
-        rows.append(
-            {
-                **dict(zip(by, key, strict=True)),
-                "mean": accuracy.mean(),
-                "sd": accuracy.std(),
-                "n": len(accuracy),
-                "low": low,
-                "high": high,
-                "diverged": int((runs.status == "diverged").sum()),
-                "chance": runs.chance.mean(),
-                "best_val": runs.best_val_accuracy.mean(),
-            }
-        )
-    return pd.DataFrame(rows)
+    runs = frame.assign(diverged=frame.status == "diverged")
+    groups = runs.groupby(list(by), sort=False, dropna=False)
+    table = groups.agg(
+        mean=("test_accuracy", "mean"),
+        sd=("test_accuracy", "std"),
+        n=("test_accuracy", "count"),
+        diverged=("diverged", "sum"),
+        chance=("chance", "mean"),
+        best_val=("best_val_accuracy", "mean"),
+    )
+    table[["low", "high"]] = [t_interval(values.dropna()) for _, values in groups.test_accuracy]
+    return table.reset_index()
 
 
 def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
-    """Raise ValueError if a group named by its arm, or by N1 and N2, holds runs of several
-    variants.
+    """Raise ValueError if a group is named by its arm, or by N1 and N2, and its runs differ in a
+    further column.
     """
-    columns: tuple[str, ...] = ()
-    if "arm" in by:
-        columns = VARIANTS
-    elif {"n1", "n2"} <= set(by):
-        columns = ("arm", *VARIANTS)
+    if "arm" not in by and not {"n1", "n2"} <= set(by):
+        return
+    columns = [name for name in ("arm", *VARIANTS) if name in frame and name not in by]
     for column in columns:
-        if column not in frame or column in by:
-            continue
-        counts = frame.groupby(list(by), sort=False)[column].nunique()
-        mixed = counts[counts > 1]
-        if len(mixed):
+        is_mixed = frame.groupby(list(by), sort=False)[column].nunique() > 1
+        if is_mixed.any():
             raise ValueError(
-                f"the runs of {mixed.index[0]} differ in {column}, so that their mean would be of "
-                f"none: add {column!r} to `by`, or take run_tables.distinguish_arms(frame) or "
+                f"the runs of {is_mixed.idxmax()} differ in {column}, so their mean has no "
+                f"meaning: add {column!r} to `by`, or pass run_tables.distinguish_arms(frame) or "
                 "run_tables.pairs_only(frame)"
             )
 
 
+def with_value(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with the column `value`: test accuracy in per cent, for language models the
+    test loss in bits per character. The value of a diverged run is that of chance.
+    """
+    columns = ["test_loss", "chance_loss", "test_accuracy"]
+    numbers = runs.reindex(columns=columns).astype(float)  # test_accuracy is chance already
+    losses = numbers.test_loss.mask(runs.status == "diverged", numbers.chance_loss)
+    is_text = runs.task.isin(LANGUAGE_TASKS)
+    return runs.assign(value=(100 * numbers.test_accuracy).mask(is_text, losses / np.log(2)))
+
+
 def pairs_only(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of Mamba arms without further sites, which N1 and N2 name completely."""
+    """Return the runs of Mamba arms with norms at N1 and N2 only."""
     return frame[frame.arm == frame.n1 + ">SSM>" + frame.n2]
 
 
 def distinguish_arms(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with model and norm options behind the name of each arm that was run with
-    several: `RMSN>SSM>None+B:RMSN {"B": {"affine": false}}` (Jamba and Falcon-Mamba are one
-    arm).
+    """Return the frame with model and norm options added to the name of each arm that was run with
+    several: `RMSN>SSM>None+B:RMSN {"B": {"affine": false}}`. Jamba and Falcon-Mamba are one arm,
+    for example.
     """
     arm = frame.arm
     for column in [name for name in VARIANTS if name in frame]:
@@ -146,59 +152,63 @@ def distinguish_arms(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def paired(frame: pd.DataFrame, a: str, b: str, value: str = "test_accuracy") -> pd.DataFrame:
-    """Return the paired difference a − b over shared seeds, in percentage points, one row a task.
+    """Return the paired difference a − b over shared seeds in percentage points, one row per task.
 
     Columns: task, a, b, difference (mean), low, high (95 % t-interval), n, per_seed (list), scale.
-    Raises ValueError if an arm has no runs on a task, if the two share no seed, or if a seed was
-    run in more than one way.
+    Raises ValueError if an arm has no runs on a task or several runs of one seed, and if the two
+    arms share no seed.
     """
     check_frame(frame, ("task", "arm", "seed", value))
-    a, b = str(Arm.parse(a)), str(Arm.parse(b))
     tasks = frame.groupby("task", sort=False)
-    return pd.DataFrame([_paired_row(task, runs, a, b, value) for task, runs in tasks])
+    return pd.DataFrame([_paired_row(task, runs, (a, b), value) for task, runs in tasks])
 
 
-def _paired_row(task: str, runs: pd.DataFrame, a: str, b: str, value: str) -> dict:
-    fractions = by_seed(runs, task, a, value) - by_seed(runs, task, b, value)
-    points = 100 * fractions.dropna().sort_index()
-    if points.empty:
+def _paired_row(task: str, runs: pd.DataFrame, arms: Sequence[str], value: str) -> dict:
+    arms = [str(Arm.parse(arm)) for arm in arms]
+    signs = (1, -1, -1, 1)[: len(arms)]
+    fractions = sum(
+        sign * by_seed(runs, task, arm, value) for sign, arm in zip(signs, arms, strict=True)
+    )
+    per_seed = 100 * fractions.dropna().sort_index()
+    if per_seed.empty:
         raise ValueError(
-            f"{a} and {b} share no seed on task {task!r}: paired differences need the same seeds"
+            f"{' and '.join(arms)} share no seed on task {task!r}: paired differences need the "
+            "same seeds"
         )
-    low, high = t_interval(points)
+    low, high = t_interval(per_seed)
     return {
         "task": task,
-        "a": a,
-        "b": b,
-        "difference": points.mean(),
+        "a": arms[0],
+        "b": arms[1],
+        "difference": per_seed.mean(),
         "low": low,
         "high": high,
-        "n": len(points),
-        "per_seed": points.tolist(),
+        "n": len(per_seed),
+        "per_seed": per_seed.tolist(),
         "scale": ", ".join(runs.scale.unique()) if "scale" in runs else "",
     }
 
 
-def paired_steps(frame: pd.DataFrame, pairs: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
-    """Return `paired` for several named pairs (name → a, b), task by task, with the name in the
-    column `step`; no row where one of the two arms was not run.
+def paired_steps(frame: pd.DataFrame, steps: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Return `paired` for several named differences, task by task, with the name in the column
+    `step`.
+
+    steps: name → (a, b) for a − b, or (a, b, c, d) for (a − b) − (c − d). A task has no row of a
+    step of which it lacks an arm.
     """
     rows = []
     for task, runs in frame.groupby("task", sort=False):
-        run_arms = set(runs.arm)
-        for step, pair in pairs.items():
-            a, b = (str(Arm.parse(arm)) for arm in pair)
-            if a in run_arms and b in run_arms:
-                rows.append({"step": step, **_paired_row(task, runs, a, b, "test_accuracy")})
-    return pd.DataFrame(rows)
+        for step, arms in steps.items():
+            if {str(Arm.parse(arm)) for arm in arms} <= set(runs.arm):
+                rows.append({"step": step, **_paired_row(task, runs, arms, "test_accuracy")})
+    return pd.DataFrame(rows, columns=STEP_COLUMNS)
 
 
 def points(
     difference: float, low: float = float("nan"), high: float = float("nan"), unit: str = "pp"
 ) -> str:
-    """Return a difference as text: +2.3 points [−0.4, 5.0]; +2.3 points (one seed: no interval).
-
-    Other units than points have three decimals.
+    """Return a difference as text: "+2.3 points [−0.4, 5.0]", or "+2.3 points (one seed: no
+    interval)" if `low` is NaN. Units other than "pp" (points) are printed with three decimals.
     """
     digits, name = (1, "points") if unit == "pp" else (3, unit)
     interval = "(one seed: no interval)"
@@ -208,8 +218,8 @@ def points(
 
 
 def interval_says(low: float, high: float) -> str:
-    """Return the meaning of a difference's 95 % interval: clearly above zero, clearly below zero,
-    or we cannot tell.
+    """Return what a difference's 95 % interval means: "clearly above zero", "clearly below zero",
+    "we cannot tell", or for NaN "one seed cannot tell".
     """
     if not np.isfinite(low):
         return "one seed cannot tell"
@@ -218,20 +228,16 @@ def interval_says(low: float, high: float) -> str:
     return "clearly below zero" if high < 0 else CANNOT_TELL
 
 
-def markdown_rows(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows of cells, the head and the line of dashes included, as a Markdown table."""
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
-
-
 def markdown_table(frame: pd.DataFrame) -> str:
     """Return the frame with its index as a Markdown table, each cell as `str` writes it."""
     head = [frame.index.name or "", *frame.columns]
-    return markdown_rows([head, ["---"] * len(head), *frame.itertuples(name=None)])
+    rows = [head, ["---"] * len(head), *frame.itertuples(name=None)]
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
 
 
 def how_trained(runs: pd.DataFrame) -> str:
-    """Return depth, width, steps and learning rate of runs, with the arms that have them, as a
-    Markdown table.
+    """Return a Markdown table of depth, width, steps and learning rate of the runs, and of the arms
+    with these settings.
     """
     columns = {"n_layers": "blocks", "d_model": "width", "steps": "steps", "lr": "learning rate"}
     labelled = runs.assign(arm=runs.arm.map(label)).rename(columns=columns)
@@ -241,8 +247,9 @@ def how_trained(runs: pd.DataFrame) -> str:
 
 
 def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy") -> pd.Series:
-    """Return an arm's values on one task, by seed. ValueError for none, and for several of a
-    seed.
+    """Return an arm's values on one task, indexed by seed.
+
+    Raises ValueError if the arm has no run on the task, or several runs of one seed.
     """
     arm_runs = runs[(runs.task == task) & (runs.arm == arm)]
     if arm_runs.empty:
@@ -262,38 +269,37 @@ def choose(
     arms: Iterable[str] | None = None,
     value: str = "best_val_accuracy",
 ) -> str:
-    """Return the arm with the highest mean validation accuracy; a diverged run counts as chance.
+    """Return the arm with the highest mean of `value` on a task; a diverged run counts as chance.
 
-    ValueError for an unknown task, and if none of the arms was run.
+    arms: the arms to choose from; None = all. Raises ValueError for an unknown task, and if none of
+    the arms was run.
     """
     check_frame(frame, ("task", "arm", value, "status", "chance"))
-    if task not in set(frame.task):
+    runs = frame[frame.task == task]
+    if runs.empty:
         raise unknown("task of this frame", task, frame.task.unique())
-    candidates = set(frame.arm) if arms is None else {str(Arm.parse(arm)) for arm in arms}
-    runs = frame[(frame.task == task) & frame.arm.isin(candidates)]
+    if arms is not None:
+        runs = runs[runs.arm.isin([str(Arm.parse(arm)) for arm in arms])]
     validation = runs[value].where(runs.status != "diverged", runs.chance)
     means = validation.groupby(runs.arm, sort=False).mean().dropna()
     if means.empty:
-        raise ValueError(
-            f"none of {', '.join(sorted(candidates))} has been run on task {task!r}: nothing to "
-            "choose from"
-        )
+        raise ValueError(f"none of the arms has been run on task {task!r}: nothing to choose from")
     return str(means.idxmax())
 
 
 def paper_kind(frame: pd.DataFrame) -> str:
-    """Return which of the paper's experiments a frame is compared with: vision if all its tasks are
-    of images, else sequence.
+    """Return the kind of the paper's experiments that a frame is compared with: "vision" if all its
+    tasks are images, else "sequence".
     """
     return "vision" if set(frame.task) <= set(VISION_TASKS) else "sequence"
 
 
 def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return our means beside the paper's accuracies, one row a task of ours and printed value of
-    an arm that both have: the columns BESIDE.
+    """Return our means beside the paper's accuracies, with the columns BESIDE: one row for each of
+    our tasks and each number that the paper prints for an arm of ours.
 
-    The paper's tasks are others than ours, or larger. Table 2 is set beside the task of the same
-    name only.
+    The paper's main tasks differ from ours. Numbers of Table 2 are compared only with our task of
+    the same name.
     """
     kind = paper_kind(frame)
     names = {"task": "paper_task", "accuracy": "paper", "sd": "paper_sd"}
@@ -314,21 +320,18 @@ def seeds_text(counts: Iterable[int]) -> str:
 
 
 def sketch_note(counts: Iterable[int]) -> str:
-    """Return the remark "3 seeds, not corrected for several comparisons: a sketch. "; "" from
-    SKETCH_BELOW seeds on.
+    """Return the remark "3 seeds, not corrected for several comparisons: a sketch. "; "" for
+    SKETCH_BELOW seeds or more.
     """
-    counts = list(counts)
-    if min(counts) >= SKETCH_BELOW:
-        return ""
-    number = seeds_text(counts).removesuffix(": a sketch")
-    return f"{number}, not corrected for several comparisons: a sketch. "
+    seeds, colon, sketch = seeds_text(counts).partition(": ")
+    return f"{seeds}, not corrected for several comparisons: {sketch}. " if colon else ""
 
 
 def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
     """Return the caption of a figure: "quick scale · 3 seeds: a sketch · mean ± sd · digits,
     listops", and how many runs diverged or failed.
 
-    shows: what is drawn of several seeds.
+    shows: the statistic that is drawn if there are several seeds.
     """
     check_frame(frame, ("task", "arm", "seed", "scale", "status"))
     scales = list(frame.scale.unique())
@@ -338,9 +341,8 @@ def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
     if "model" in frame and "mamba2" in set(frame.model):
         parts.append(f"blocks of {' and '.join(frame.model.unique())}")
     parts += [shows if seeds.max() > 1 else "single runs", ", ".join(frame.task.unique())]
-    diverged, failed = (frame.status == "diverged").sum(), (frame.status == "failed").sum()
-    if diverged:
-        parts.append(f"{diverged} of {len(frame)} runs diverged (scored as chance)")
-    if failed:
-        parts.append(f"{failed} of {len(frame)} runs failed (left out)")
+    for status, treatment in (("diverged", "scored as chance"), ("failed", "left out")):
+        count = (frame.status == status).sum()
+        if count:
+            parts.append(f"{count} of {len(frame)} runs {status} ({treatment})")
     return " · ".join(parts)

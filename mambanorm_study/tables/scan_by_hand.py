@@ -1,4 +1,4 @@
-"""A scan by hand: one channel, a few states, and inputs to try (notebook 02 and its explorer)."""
+"""A scan by hand: one channel, a few states, ready-made inputs (notebook 02, its explorer)."""
 
 import math
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from mambanorm.operations import selective_scan
 
 LENGTH, STATES = 32, 4
 
-# Name → the numbers of a ready-made input.
+# Name → values of a ready-made input.
 INPUTS: dict[str, list[float]] = {
     "one impulse": [0.0] * 4 + [1.0] + [0.0] * 27,
     "two impulses": [0.0] * 4 + [1.0] + [0.0] * 11 + [-1.0] + [0.0] * 15,
@@ -39,8 +39,9 @@ def scan_by_hand(
     """Return the scan of one channel, B = C = 1: h_t = exp(−Δ_t·n·a)·h_(t−1) + Δ_t·u_t (Equation 2
     of Gu & Dao 2023). State n decays at the rate n·a, as in a new Mamba block (S4D-real).
 
-    `selective`: Δ_t = Δ·|u_t| / max|u| instead of Δ everywhere, so that the state keeps still where
-    the input is 0. It stands for the linear layer by which a Mamba block makes Δ from its input.
+    selective: use Δ_t = Δ·|u_t| / max|u| instead of a constant Δ, so that the state does not change
+    where the input is 0. This replaces the linear layer that computes Δ from the input of a Mamba
+    block.
     """
     x = torch.tensor(u, dtype=torch.float64)
     steps = torch.full_like(x, delta)  # (L,)

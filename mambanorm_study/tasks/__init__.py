@@ -4,11 +4,10 @@
 
 | file | contents |
 |---|---|
-| base.py, shape.py | Split and TaskData, the checked data of a task; Shape, their sizes |
-| registry.py | TASKS, register_task, load_task, prepare_task |
-| files.py | downloads that resume and are checked, Parquet files, cached arrays |
-| split_sizes.py | which rows of a data set a scale uses |
-| images.py | decoding of images; MNIST, SVHN and CIFAR |
+| base.py | Split and TaskData, the checked data of a task |
+| registry.py | TASKS, register_task, load_task; Shape and SplitSizes, the sizes of a task's data |
+| files.py | checked downloads, Parquet files, cached arrays |
+| images.py | decoding of images; SVHN and CIFAR |
 | digits.py, … | one task, or a family of tasks; importing the file registers it |
 
 Glossary: n rows of a split, B rows of a batch, L positions, F features of a position; H, W, C =
@@ -32,10 +31,9 @@ from mambanorm_study.tasks import (
 from mambanorm_study.tasks.base import BadData, LazyInputs, Split, TaskData
 from mambanorm_study.tasks.registry import (
     TASKS,
+    Shape,
     Task,
     check_task,
     load_task,
-    prepare_task,
     register_task,
 )
-from mambanorm_study.tasks.shape import Shape

@@ -1,4 +1,4 @@
-"""The data of a task: three splits of rows, and the sizes that a model needs.
+"""The data of a task: three splits and the sizes that a model needs, which are checked.
 
 Glossary: n rows of a split, B rows of a batch, L positions, F features of a position, T targets;
 H, W, C = rows, columns and channels of an image.
@@ -14,24 +14,24 @@ from torch import Tensor
 from mambanorm.checks import WHOLE, check_size
 from mambanorm.errors import shown
 
-# The label of a position without a label, if other positions of the row have one.
-# `torch.nn.functional.cross_entropy` ignores it by default.
-IGNORED = -100
-
 SPLITS = ("train", "val", "test")
-# Number of axes of the inputs, by the field of TaskData that describes them
-INPUT_DIMS = {"vocab_size": 2, "in_features": 3, "in_channels": 4}
+# Number of axes and types of the inputs, by the field of TaskData that gives their size
+INPUTS = {
+    "vocab_size": (2, WHOLE),
+    "in_features": (3, (torch.float32,)),
+    "in_channels": (4, (torch.float32, *WHOLE)),
+}
 
 
 class BadData(ValueError):
-    """Data that no model can learn from, or whose parts do not fit together."""
+    """Raised for data that no model can learn from, and for parts that do not fit together."""
 
 
 class LazyInputs:
-    """Inputs that stay bytes, a mapped file or image files until a batch needs some of their rows.
+    """Inputs of a Split whose rows are read or converted only when a batch needs them.
 
-    An object of this class replaces the tensor of a Split's inputs. `read(rows)` takes row indices
-    (B,) and returns a float32 tensor (B, …).
+    shape: (n, …), the shape of all inputs. read(rows) takes row indices (B,) and returns a float32
+    tensor (B, …).
     """
 
     dtype = torch.float32
@@ -49,17 +49,17 @@ class LazyInputs:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One split of a task, entirely in memory unless its inputs are lazy.
+    """One split of a task: n rows of inputs with their labels.
 
     inputs: token ids (n, L), stored as uint8, with 0 for padding; or float32 features (n, L, F); or
-    images (n, H, W, C) as float32, or as bytes 0…255 that `batch` converts to −1…1. LazyInputs
-    replace a tensor that would be too large.
-    labels: classes (n,) int64; or one label for each position of token ids, (n, L) int64, IGNORED
-    for a position without a label; or real-valued targets (n, T) float32.
-    lengths: (n,) int64, or None if all L positions of every row are valid, as for images.
+    images (n, H, W, C) as float32, or as bytes 0…255 that `batch` converts to −1…1. Use LazyInputs
+    for inputs that do not fit into memory.
+    labels: classes (n,) int64; or one label per position of token ids, (n, L) int64; or real-valued
+    targets (n, T) float32.
+    lengths: number of positions of each row without padding, (n,) int64; None if no row is padded.
 
-    Smaller integer types are converted to int64. Raises BadData if a part is not a tensor of a
-    supported type, or if the parts do not fit together.
+    Labels and lengths of smaller integer types are converted to int64. Raises BadData for a part of
+    another type, for parts whose shapes do not fit together, and for targets that are not finite.
     """
 
     inputs: Tensor | LazyInputs
@@ -68,56 +68,42 @@ class Split:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if name == "lengths" and value is None:
-                continue
-            if not isinstance(value, Tensor | LazyInputs):
+            is_optional = name == "lengths" and value is None
+            if not is_optional and not isinstance(value, Tensor | LazyInputs):
                 raise BadData(
                     f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)"
                 )
-        shape = tuple(self.inputs.shape)
-        if self.inputs.dtype not in (torch.float32, *WHOLE):
-            raise BadData(f"inputs are {self.inputs.dtype}: allowed are float32 and whole numbers")
-        if len(shape) not in INPUT_DIMS.values():
+        n = len(self.inputs)
+        if self.is_regression:
+            fits = self.labels.dim() == 2 and len(self.labels) == n
+        else:
+            fits = self.labels.dtype in WHOLE and (self.per_position or self.labels.shape == (n,))
+        if not fits:
             raise BadData(
-                f"inputs have shape {shape}: allowed are (n, L), (n, L, F) and (n, H, W, C)"
+                f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}: {n} rows of "
+                "inputs need classes (n,) or one label for each position (n, L) as whole numbers, "
+                "or targets (n, T) as float32"
             )
         if self.is_regression:
-            self._check_targets()
+            _check_finite("targets", self.labels)
         else:
-            self._convert_to_int64("labels", shape[:2] if self.per_position else shape[:1])
+            object.__setattr__(self, "labels", self.labels.long())
         if self.lengths is not None:
-            self._check_lengths(shape)
+            self._check_lengths(n)
+            object.__setattr__(self, "lengths", self.lengths.long())
 
-    def _convert_to_int64(self, name: str, shape: tuple[int, ...]) -> None:
-        tensor = getattr(self, name)
-        if tensor.shape != shape or tensor.dtype not in WHOLE:
-            raise BadData(
-                f"{name} are {tensor.dtype} of shape {tuple(tensor.shape)}: "
-                f"{shape[0]} rows of inputs need whole numbers {shape}"
-            )
-        object.__setattr__(self, name, tensor.long())
-
-    def _check_targets(self) -> None:
-        if self.labels.dim() != 2 or len(self.labels) != len(self.inputs):
-            raise BadData(
-                f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}: "
-                f"{len(self.inputs)} rows need classes (n,), int64, or real-valued targets (n, T)"
-            )
-        invalid = (~self.labels.isfinite()).nonzero().tolist()
-        if invalid:
-            row, column = invalid[0]
-            raise BadData(
-                f"target {column} of row {row} is {float(self.labels[row, column])}: fix the data"
-            )
-
-    def _check_lengths(self, shape: tuple[int, ...]) -> None:
+    def _check_lengths(self, n: int) -> None:
+        shape = tuple(self.inputs.shape)
         if len(shape) == 4 or self.per_position:
             raise BadData(
                 f"lengths are given for inputs {shape}, whose rows have no padding: give None"
             )
-        self._convert_to_int64("lengths", shape[:1])
-        if len(self):
-            check_range("lengths", self.lengths, 1, shape[1])
+        if self.lengths.shape != (n,) or self.lengths.dtype not in WHOLE:
+            raise BadData(
+                f"lengths are {self.lengths.dtype} of shape {tuple(self.lengths.shape)}: "
+                f"{n} rows of inputs need whole numbers ({n},)"
+            )
+        _check_range("lengths", self.lengths, 1, shape[1])
 
     @property
     def is_regression(self) -> bool:
@@ -133,24 +119,16 @@ class Split:
             and self.labels.shape == self.inputs.shape
         )
 
-    @property
-    def known_labels(self) -> Tensor:
-        """The labels without those that are IGNORED, as a flat tensor if positions have labels."""
-        return self.labels[self.labels != IGNORED] if self.per_position else self.labels
-
     def __len__(self) -> int:
         return len(self.labels)
 
     def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return inputs, lengths and labels of some rows, cut to the longest of these rows.
+        """Return inputs, lengths and labels of some rows; L is the length of the longest of them.
 
         inputs: (B, L) int64, (B, L, F) or (B, H, W, C); lengths: (B,) or None; labels: (B,), (B, L)
-        or (B, T). `rows` is a slice, or indices or a mask over the n rows (tensor, array or list).
-        Raises ValueError if it selects no row.
+        or (B, T). rows: a slice, or indices or a mask over the n rows (tensor, array or list).
+        Raises ValueError if no row is selected.
         """
-        if not isinstance(rows, slice):
-            # torch converts an empty list to a float tensor, which cannot be an index
-            rows = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
         labels = self.labels[rows]
         if len(labels) == 0:
             raise ValueError("rows selects no row: a batch needs at least one")
@@ -164,7 +142,7 @@ class Split:
 
 
 def consecutive_splits(inputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Split]:
-    """Return splits of these sizes: the first rows, the next rows, and so on."""
+    """Return splits of these sizes: the first rows, the rows after them, and so on."""
     return list(map(Split, inputs.split(sizes), labels.split(sizes)))
 
 
@@ -182,7 +160,7 @@ class Units(NamedTuple):
         return (targets - self.mean.to(targets)) / self.std.to(targets)
 
     def back(self, values: Tensor) -> Tensor:
-        """Return standardized values in the units of the targets, the inverse of `scaled`."""
+        """Return standardized values in the units of the targets. The inverse of `scaled`."""
         return values * self.std.to(values) + self.mean.to(values)
 
 
@@ -193,12 +171,12 @@ class TaskData:
     Exactly one of these is given: `vocab_size` for token ids, `in_features` for real-valued
     positions, `in_channels` for images. An image is cut into squares of `patch`² pixels.
 
-    `targets`: for a regression, the name of each target with its unit; n_classes is their number.
-    If every position has a label, it is the next token: a language model learns it, and n_classes
-    equals vocab_size.
+    targets: for a regression, the name of each target with its unit; n_classes is their number. If
+    every position has a label, the label is the next token, which a language model learns, and
+    n_classes equals vocab_size.
 
-    Raises BadData for labels outside 0…n_classes − 1, token ids outside 0…vocab_size − 1, inputs
-    of the wrong kind, and inputs that are not finite.
+    Raises BadData for labels outside 0…n_classes − 1, for token ids outside 0…vocab_size − 1, and
+    for inputs that are of another kind or not finite.
     """
 
     train: Split
@@ -212,11 +190,9 @@ class TaskData:
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        sizes = {
-            name: getattr(self, name) for name in INPUT_DIMS if getattr(self, name) is not None
-        }
+        sizes = {name: getattr(self, name) for name in INPUTS if getattr(self, name) is not None}
         if len(sizes) != 1:
-            raise BadData(f"got {sizes}: give exactly one of {', '.join(INPUT_DIMS)}")
+            raise BadData(f"got {sizes}: give exactly one of {', '.join(INPUTS)}")
         for name in ("n_classes", "patch", *sizes):
             check_size(name, getattr(self, name))
         if self.targets and self.n_classes != len(self.targets):
@@ -227,23 +203,20 @@ class TaskData:
         ((kind, size),) = sizes.items()
         for name in SPLITS:
             split = getattr(self, name)
-            if not isinstance(split, Split):
-                raise BadData(f"the {name} split is {shown(split)}: a Split is needed")
-            if len(split):  # load_task reports an empty split
-                self._check_labels(name, split)
-                _check_inputs(name, split.inputs, kind, size)
+            self._check_labels(name, split)
+            _check_inputs(name, split.inputs, kind, size)
 
     def _check_labels(self, name: str, split: Split) -> None:
         n_targets = split.labels.shape[1] if split.is_regression else 0
-        if split.is_regression != bool(self.targets) or n_targets != len(self.targets):
+        if n_targets != len(self.targets):
             raise BadData(
                 f"labels of the {name} split are {split.labels.dtype} of shape "
                 f"{tuple(split.labels.shape)}, and {len(self.targets)} targets are named: "
-                "targets=('load in kWh/m²', …) must name all real-valued ones, and only these"
+                "targets=('load in kWh/m²', …) must name each real-valued target, and no class"
             )
         if self.targets:
             return
-        check_range(f"labels of the {name} split", split.known_labels, 0, self.n_classes - 1)
+        _check_range(f"labels of the {name} split", split.labels, 0, self.n_classes - 1)
         sizes_differ = self.per_position and self.n_classes != self.vocab_size
         if split.per_position != self.per_position or sizes_differ:
             raise BadData(
@@ -274,55 +247,56 @@ class TaskData:
 
     @property
     def chance(self) -> float:
-        """Test accuracy (a fraction) of always guessing the most common class of training.
+        """Test accuracy, a fraction, of always guessing the most common class of the training rows.
 
-        The guess does not use the test labels, so this is the accuracy of a model that has learned
-        only the class counts. Among equally common classes the smallest label is guessed. For a
-        regression it is 0, the share of the variance that the training mean explains.
+        It is the accuracy of a model that has learned only the class counts. Of equally common
+        classes, the smallest label is guessed. For a regression it is 0, because predicting the
+        training mean explains no variance.
         """
         if self.targets:
             return 0.0
-        guess = torch.bincount(self.train.known_labels).argmax()
-        return float((self.test.known_labels == guess).double().mean())
+        guess = torch.bincount(self.train.labels.flatten()).argmax()
+        return float((self.test.labels == guess).double().mean())
 
     @property
     def chance_loss(self) -> float | None:
-        """Test loss, in nats a position, of predicting each label with its share in training.
+        """Test loss of predicting each label with its frequency in training, in nats per position.
 
-        It is to the loss what `chance` is to the accuracy; None unless each position has a label.
-        One is added to each count, so that no label has probability 0.
+        This is the counterpart of `chance` for the loss. It is None unless each position has a
+        label. One is added to each count, so that no label has probability 0.
         """
         if not self.per_position:
             return None
-        counts = torch.bincount(self.train.known_labels, minlength=self.n_classes).double() + 1
-        return float(-(counts / counts.sum()).log()[self.test.known_labels].mean())
+        counts = torch.bincount(self.train.labels.flatten(), minlength=self.n_classes).double() + 1
+        return float(-(counts / counts.sum()).log()[self.test.labels].mean())
 
 
 def _check_inputs(name: str, inputs: Tensor | LazyInputs, kind: str, size: int) -> None:
-    """Raise BadData unless the inputs are finite and of this kind, a key of INPUT_DIMS."""
-    fits = len(inputs.shape) == INPUT_DIMS[kind]
-    if kind != "vocab_size":
-        fits = fits and inputs.shape[-1] == size
-    if kind != "in_channels":  # images may be bytes
-        fits = fits and inputs.dtype.is_floating_point == (kind == "in_features")
-    if not fits:
+    """Raise BadData unless the inputs are finite and of this kind, a key of INPUTS."""
+    n_axes, dtypes = INPUTS[kind]
+    size_fits = kind == "vocab_size" or inputs.shape[-1] == size
+    if len(inputs.shape) != n_axes or not size_fits or inputs.dtype not in dtypes:
         raise BadData(
             f"inputs of the {name} split are {inputs.dtype} of shape {tuple(inputs.shape)}, "
-            f"which is not {kind}={size}"
+            f"which is not {kind}={size}: {n_axes} axes of {dtypes[0]} are needed"
         )
     if kind == "vocab_size":
-        check_range(f"token ids of the {name} split", inputs, 0, size - 1)
+        _check_range(f"token ids of the {name} split", inputs, 0, size - 1)
     elif isinstance(inputs, Tensor):
-        invalid = (~inputs.isfinite()).nonzero()
-        if len(invalid):
-            raise BadData(
-                f"inputs of the {name} split hold NaN or infinite values, first in row "
-                f"{int(invalid[0, 0])}: fix the data"
-            )
+        _check_finite(f"inputs of the {name} split", inputs)
 
 
-def check_range(what: str, values: Tensor, least: int, most: int) -> None:
+def _check_finite(what: str, values: Tensor) -> None:
+    invalid = (~values.isfinite()).nonzero()
+    if len(invalid):
+        raise BadData(
+            f"{what} hold NaN or infinite values, first in row {int(invalid[0, 0])}: fix the data"
+        )
+
+
+def _check_range(what: str, values: Tensor, least: int, most: int) -> None:
     """Raise BadData unless all values are in least…most."""
-    low, high = map(int, values.aminmax())
-    if low < least or high > most:
-        raise BadData(f"{what} run from {low} to {high}: allowed are {least} to {most}")
+    if values.numel():
+        low, high = map(int, values.aminmax())
+        if low < least or high > most:
+            raise BadData(f"{what} run from {low} to {high}: allowed are {least} to {most}")

@@ -1,32 +1,26 @@
-"""Breakfast: which of ten breakfasts is prepared in a video? From precomputed features per frame.
+"""Breakfast: which of ten activities does a video show? The inputs are features of its frames.
 
 Source: Kuehne et al. (2014), The language of actions. Features and splits in the layout of MS-TCN
 (Farha & Gall 2019, arXiv:1903.01945); numbers of the activities as in md-mohaiminul/ViS4mer.
 
-    data/breakfast/features/<video>.npy     (2048, T) float32, 15 frames a second
+    data/breakfast/features/<video>.npy     (2048, T) float32, 15 frames per second
     data/breakfast/splits/train.split1.bundle … test.split4.bundle     <video>.txt on each line
 
-Glossary: T = frames of a video; L = positions, the frames that are used; F = 2048 features.
+Glossary: T frames of a video; L positions, the frames that are used; F = 2048 features of a frame.
 """
 
-import math
 import random
-import shutil
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
-from mambanorm.errors import brief
 from mambanorm_study.basics.atomic import replacing
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import AGAIN, cache_file, data_folder, missing_data, read_text
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
-from mambanorm_study.tasks.split_sizes import FIXED_SEED, SMALL, check_complete
+from mambanorm_study.tasks.files import data_folder, missing_data, read_text
+from mambanorm_study.tasks.registry import FIXED_SEED, SMALL, Shape, check_complete, register_task
 
 ACTIVITIES = (
     "cereals",
@@ -41,11 +35,11 @@ ACTIVITIES = (
     "salat",
 )
 FEATURES = 2048
-HELD_OUT = 0.1  # share of train's people for validation, at least one person
+HELD_OUT = 0.1  # share of the people of train whose videos are for validation
 VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}  # train, test
-# Frames of a video, equally spaced. The paper names no length.
+# Number of frames that are used of a video. The paper does not state it.
 POSITIONS = {"smoke": 16, "quick": 64, "evening": 64, "lab": 256, "paper": 512}
-SMOKE_VIDEOS = (32, 16, 16)  # at most, of train, validation and test
+SMOKE_VIDEOS = (32, 16, 16)  # videos for train, validation and test, at most
 HOW = (
     "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put "
     "breakfast/features and splits there"
@@ -61,29 +55,25 @@ def activity(video: str) -> int:
 
 
 def person(video: str) -> str:
-    """Return the person in a video: P03_cam01_P03_cereals -> P03."""
+    """Return the name of the person in a video: P03_cam01_P03_cereals -> P03."""
     return video.partition("_")[0]
 
 
 def read_bundle(path: Path) -> list[str]:
-    """Return the videos that a bundle lists. Raises ValueError for a name without an activity."""
-    videos = [line.removesuffix(".txt") for line in read_text(path).split()]
-    for video in videos:
-        if video.rpartition("_")[2] not in ACTIVITIES:
-            raise ValueError(
-                f"{path}: {brief(video)} ends in none of {', '.join(ACTIVITIES)}: {AGAIN}"
-            )
-    return videos
+    """Return the names of the videos in a list of MS-TCN. Raise ValueError if there is no file."""
+    if not path.exists():
+        raise missing_data("breakfast", path, HOW)
+    return [line.removesuffix(".txt") for line in read_text(path).split()]
 
 
 # ----------------------------------------------------------------------------------------- features
 
 
-def frames(path: Path, positions: int) -> np.ndarray:
-    """Return equally spaced frames of a video, from the first to the last, (L, 2048) float32.
+def read_frames(path: Path, positions: int) -> np.ndarray:
+    """Return L equally spaced frames of a video, from the first to the last, (L, 2048) float32.
 
-    The file is mapped, not read whole. A video shorter than L repeats frames. Raises ValueError if
-    the file is damaged, is not (2048, T), or contains numbers that are not finite.
+    If the video has fewer than L frames, some are repeated. Raises OSError if there is no such
+    file, and ValueError if it is damaged, is not (2048, T), or has numbers that are not finite.
     """
     try:
         features = np.load(path, mmap_mode="r")
@@ -94,77 +84,53 @@ def frames(path: Path, positions: int) -> np.ndarray:
         if not np.isfinite(selected).all():
             raise ValueError("it holds numbers that are not finite")
     except (ValueError, EOFError, SyntaxError) as error:
-        raise ValueError(f"{path} cannot be used ({error}): {AGAIN}") from error
+        raise ValueError(f"{path} cannot be used ({error}): replace this file") from error
     return selected
 
 
-def _features(folder: Path, videos: list[str], positions: int) -> torch.Tensor:
-    """Return the frames of all videos, (n, L, 2048), from a mapped file that is made once."""
-    path = cache_file(folder, f"frames{positions}", videos, "npy")
-    shape = (len(videos), positions, FEATURES)
-    if not path.exists():
-        files = [folder / "features" / f"{video}.npy" for video in videos]
-        absent = [file for file in files if not file.exists()]
-        if absent:
-            raise missing_data(
-                "breakfast",
-                f"{absent[0]} ({len(absent):,} of {len(files):,} files are not there)",
-                HOW,
-            )
-        _check_space(path, 4 * math.prod(shape))
-        with replacing(path) as temporary:
-            array = open_memmap(temporary, "w+", np.float32, shape)
-            for i, file in enumerate(tqdm(files, desc="Breakfast", unit=" videos", delay=2)):
-                array[i] = frames(file, positions)
-            array.flush()
-            del array  # closes the file before it is renamed
-    return torch.from_numpy(np.load(path, mmap_mode="c"))
+def _cached_frames(videos: list[str], positions: int) -> list[Path]:
+    """Return the paths of files with the frames of each video; make the files that are missing.
 
-
-def _check_space(path: Path, size: int) -> None:
-    """Raise OSError if the disk has no room for a cache of so many bytes.
-
-    Writing to a mapped file on a full disk would end the process.
+    The features of a whole video take about 16 MB, so reading them for every batch would be slow.
     """
-    free = shutil.disk_usage(path.parent).free
-    if size > free:
-        raise OSError(
-            f"{path} needs {size / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB left: a smaller "
-            "scale keeps fewer frames, and MAMBANORM_DATA_DIR puts data and cache on another disk"
-        )
+    folder = data_folder("breakfast")
+    cache = [folder / f"frames{positions}" / f"{video}.npy" for video in videos]
+    for path in tqdm(cache, desc="Breakfast", unit=" videos", delay=2):
+        if not path.exists():
+            selected = read_frames(folder / "features" / path.name, positions)
+            with replacing(path) as temporary, open(temporary, "wb") as file:
+                np.save(file, selected)
+    return cache
+
+
+def _read(files: list[Path], rows: torch.Tensor) -> torch.Tensor:
+    """Return the frames of some of the videos, (B, L, 2048)."""
+    return torch.from_numpy(np.stack([np.load(files[row]) for row in rows.tolist()]))
 
 
 # ---------------------------------------------------------------------------------------- the tasks
 
 
 def held_out_people(videos: list[str], seed: int) -> set[str]:
-    """Return a tenth of the people, at least one.
+    """Return the people whose videos are for validation: a tenth, at least one person.
 
-    Validation needs other people, not only other videos: several cameras film one breakfast.
+    Different videos are not enough, because several cameras film the same breakfast.
     """
     people = sorted({person(video) for video in videos})
     return set(random.Random(seed).sample(people, max(1, round(HELD_OUT * len(people)))))
 
 
-def _read_bundles(split: int, scale: str) -> tuple[list[str], list[str]]:
-    """Return the videos of train and test. Raises ValueError if they are incomplete."""
-    folder = data_folder("breakfast") / "splits"
-    bundles = [folder / f"{part}.split{split}.bundle" for part in ("train", "test")]
-    for bundle in bundles:
-        if not bundle.exists():
-            raise missing_data("breakfast", bundle, HOW)
-    train, test = map(read_bundle, bundles)
-    check_complete(f"split {split} in {folder}", (len(train), len(test)), VIDEOS[split], scale)
-    return train, test
-
-
 def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     """Return features (n, L, 2048) float32 and 10 classes.
 
-    Test is the bundle's; validation is a tenth of train's people. The seed decides who is held out,
-    and at smoke which videos are used; at lab and paper it changes nothing.
+    The published split has train and test; validation is a tenth of the people in train. The seed
+    decides which people these are, and at smoke which videos are used; it has no effect at lab and
+    paper.
     """
-    train, test = _read_bundles(split, scale)
+    folder = data_folder("breakfast") / "splits"
+    train = read_bundle(folder / f"train.split{split}.bundle")
+    test = read_bundle(folder / f"test.split{split}.bundle")
+    check_complete(f"split {split} in {folder}", (len(train), len(test)), VIDEOS[split], scale)
     seed = seed if scale in SMALL else FIXED_SEED
     people = held_out_people(train, seed)
     parts = [
@@ -178,15 +144,11 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
             generator.sample(part, min(most, len(part)))
             for part, most in zip(parts, SMOKE_VIDEOS, strict=True)
         ]
-    videos = sorted(video for part in parts for video in part)  # one cache file for every seed
-    features = _features(data_folder("breakfast"), videos, POSITIONS[scale])
-    row_of = {video: i for i, video in enumerate(videos)}
     splits = []
-    for part in parts:
-        rows = torch.tensor([row_of[video] for video in part])
-        shape = (len(part), *features.shape[1:])
-        inputs = LazyInputs(shape, lambda indices, rows=rows: features[rows[indices]])
-        splits.append(Split(inputs, torch.tensor([activity(video) for video in part])))
+    for videos in parts:
+        files = _cached_frames(videos, POSITIONS[scale])
+        inputs = LazyInputs((len(videos), POSITIONS[scale], FEATURES), partial(_read, files))
+        splits.append(Split(inputs, torch.tensor([activity(video) for video in videos])))
     return TaskData(*splits, n_classes=len(ACTIVITIES), in_features=FEATURES)
 
 

@@ -1,7 +1,7 @@
 """Handwritten digits that come with scikit-learn, as sequences of pixels and as images.
 
-- `digits`: 1,797 images of 8×8 pixels, as sequences of L = 64 positions with F = 1 feature, row
-  after row: a small "sequential MNIST" of real data, without padding, with ten balanced classes.
+- `digits`: 1,797 images of 8×8 pixels as sequences of L = 64 positions with F = 1 feature: a small
+  version of sequential MNIST, without padding, with ten balanced classes.
 - `digits_images`: the same images in the same splits, as images of one channel.
 
 Source: Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning
@@ -17,10 +17,10 @@ from mambanorm_study.tasks.registry import register_task
 
 datasets, model_selection = Later("sklearn.datasets"), Later("sklearn.model_selection")
 
-SMOKE_ROWS = 200  # enough for 20 images a class over all splits
-HELD_OUT = 0.2  # share of validation, and of test
-WHITE = 16  # a pixel counts the dark points of a 4×4 cell: 0…16
-PATCH = 2  # edge of a patch in pixels: 4×4 positions
+SMOKE_ROWS = 200  # 20 images per class
+HELD_OUT = 0.2  # share of the rows for validation, and for test
+MAX_PIXEL = 16  # a pixel is the number of dark points in a cell of 4×4
+PATCH = 2  # edge of a patch in pixels, so an image has 4×4 positions
 SOURCE = "Alpaydin & Kaynak (1998), UCI, doi:10.24432/C50P49; scikit-learn load_digits"
 
 
@@ -43,13 +43,13 @@ def load_digits_images(scale: str, seed: int) -> TaskData:
 
 
 def _digit_splits(scale: str, seed: int, shape: tuple[int, ...]) -> list[Split]:
-    """Return train, validation and test, each image in this shape."""
+    """Return train, validation and test; `shape` is the shape of one image."""
     images, labels = datasets.load_digits(return_X_y=True)
     if scale == "smoke":
         images, _, labels, _ = model_selection.train_test_split(
             images, labels, train_size=SMOKE_ROWS, stratify=labels, random_state=seed
         )
-    x = torch.tensor(images / (WHITE / 2) - 1, dtype=torch.float32).view(-1, *shape)
+    x = torch.tensor(images / (MAX_PIXEL / 2) - 1, dtype=torch.float32).view(-1, *shape)
     y = torch.tensor(labels, dtype=torch.int64)
     return [Split(x[rows], y[rows]) for rows in stratified_splits(labels, seed)]
 

@@ -1,4 +1,4 @@
-"""ImageNet's photographs of 1,000 classes, and of 100 of them, decoded when a batch needs them.
+"""ImageNet with its 1,000 classes, and with 100 of them. Images are decoded batch by batch.
 
 Sources: Russakovsky et al. (2015), ImageNet large scale visual recognition challenge,
 arXiv:1409.0575. ImageNet-100: the class list of HobbitLong/CMC (Tian et al. 2020,
@@ -23,11 +23,9 @@ from torch import Tensor
 
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import data_folder, fetch, missing_data, read_text, verify
+from mambanorm_study.tasks.files import data_folder, downloaded_file, fetch, missing_data
 from mambanorm_study.tasks.images import open_image
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
-from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
+from mambanorm_study.tasks.registry import SCALE_SIZES, Shape, check_complete, register_task
 
 Image = Later("PIL.Image")
 
@@ -38,12 +36,13 @@ EDGE = {"smoke": 32, "quick": 64, "evening": 64, "lab": 112, "paper": 224}
 PATCH = {"smoke": 8, "quick": 8, "evening": 8, "lab": 8, "paper": 4}
 ENDINGS = (".jpeg", ".jpg", ".png")
 MARGIN = 256 / 224  # the shorter side is resized to edge · MARGIN before the centre is cut out
-HELD_OUT = 0.05  # validation's share of train: ImageNet's own val serves as test
-CLASS_LIST = (
-    "https://raw.githubusercontent.com/HobbitLong/CMC/"
-    "bc687a26de7ae350d98f671d25d164b65336b8c2/imagenet100.txt"
+HELD_OUT = 0.05  # share of train for validation; ImageNet's val is the test split
+LIST_ADDRESS = (
+    "https://raw.githubusercontent.com/HobbitLong/CMC/bc687a26de7ae350d98f671d25d164b65336b8c2"
 )
-LIST_DIGEST = "sha256:79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397"
+LIST_FILE = {
+    "imagenet100.txt": "sha256:79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397"
+}
 HOW = (
     "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort "
     "it into class folders"
@@ -53,43 +52,38 @@ HOW = (
 # -------------------------------------------------------------------------------------------- files
 
 
-def _classes(name: str, scale: str) -> tuple[Path, list[str]]:
+def _classes(name: str) -> tuple[Path, list[str]]:
     """Return the folder that contains train and val, and the classes to read from it."""
     folder = data_folder(name)
     if name == "imagenet1k":
         return folder, sorted(path.name for path in folder.glob("train/*/"))
-    class_list = folder / "imagenet100.txt"
-    if not class_list.exists():
-        raise missing_data(name, class_list, f"Run `mambanorm tasks --prepare {name}`. {HOW}")
-    if scale in ("lab", "paper"):  # the smaller scales accept any list
-        verify(class_list, LIST_DIGEST)
+    class_list = downloaded_file(name, "imagenet100.txt", LIST_FILE)
     if not (folder / "train").is_dir():
         folder = data_folder("imagenet1k")
-    return folder, sorted(read_text(class_list).split())
+    return folder, sorted(class_list.read_text().split())
 
 
 @lru_cache(maxsize=4)
 def _files(
     name: str, folder: Path, classes: tuple[str, ...], split: str
 ) -> tuple[list[Path], np.ndarray]:
-    """Return the images of a split, by class and name, and their labels.
+    """Return the paths of the images of a part, sorted by class and name, and their labels.
 
     Raises ValueError if a class has no image.
     """
     files, labels = [], []
     for label, wnid in enumerate(classes):
-        class_folder = folder / split / wnid
-        names = sorted(os.listdir(class_folder)) if class_folder.is_dir() else []
-        images = [class_folder / file for file in names if file.lower().endswith(ENDINGS)]
+        paths = sorted((folder / split / wnid).glob("*"))
+        images = [path for path in paths if path.suffix.lower() in ENDINGS]
         if not images:
-            raise missing_data(name, f"image in {class_folder}", HOW)
+            raise missing_data(name, f"image in {folder / split / wnid}", HOW)
         files += images
         labels += [label] * len(images)
     return files, np.array(labels, np.int64)
 
 
-def photograph(path: Path, edge: int) -> np.ndarray:
-    """Return the centre of an image, (edge, edge, 3) uint8, cut from its resized version.
+def read_photograph(path: Path, edge: int) -> np.ndarray:
+    """Return the centre of an image, (edge, edge, 3) uint8, after resizing.
 
     The shorter side is resized to edge · 256/224. Raises ValueError, with the file's name, if it is
     not an image.
@@ -103,9 +97,9 @@ def photograph(path: Path, edge: int) -> np.ndarray:
 
 
 def _read(files: list[Path], edge: int, rows: Tensor) -> Tensor:
-    """Return some of the images, (B, edge, edge, 3) float32 in [-1, 1], decoded in parallel."""
+    """Return the images of some rows, (B, edge, edge, 3) float32 in [-1, 1]."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        images = list(pool.map(lambda row: photograph(files[row], edge), rows.tolist()))
+        images = list(pool.map(lambda row: read_photograph(files[row], edge), rows.tolist()))
     return torch.from_numpy(np.stack(images)).float().div_(127.5).sub_(1)
 
 
@@ -115,20 +109,20 @@ def _read(files: list[Path], edge: int, rows: Tensor) -> Tensor:
 def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
     """Return colour photographs (n, edge, edge, 3), float32 in [-1, 1], read batch by batch.
 
-    Test is ImageNet's own val, validation a twentieth of train. The seed decides which photographs
-    are used; the scales "lab" and "paper" use all of them.
+    The test split is ImageNet's val; validation is a twentieth of train. The seed decides which
+    photographs are used, except at lab and paper, which use all of them.
     """
-    folder, classes = _classes(name, scale)
+    folder, classes = _classes(name)
     if not classes:
         raise missing_data(name, f"train/<wnid> in {folder}", HOW)
-    check_complete(folder, [len(classes)], [N_CLASSES[name]], scale, "classes")
     parts = {part: _files(name, folder, tuple(classes), part) for part in ("train", "val")}
     n = len(parts["train"][0]), len(parts["val"][0])
     if name == "imagenet1k":
         check_complete(folder, n, ROWS[name], scale)
     else:  # no exact count of its train part is published
         check_complete(folder / "val", n[1:], ROWS[name][1:], scale)
-    splits, edge = [], EDGE[scale]
+    edge = EDGE[scale]
+    splits = []
     row_numbers = SCALE_SIZES[scale].draw_splits(n, seed, name, HELD_OUT)
     for part, rows in zip(("train", "train", "val"), row_numbers, strict=True):
         files, labels = parts[part]
@@ -157,7 +151,7 @@ register_task(
     title="ImageNet-100: photographs of 100 classes",
     source=f"{SOURCE}; class list of HobbitLong/CMC",
     kind="image",
-    prepare=lambda: fetch(CLASS_LIST, LIST_DIGEST, data_folder("imagenet100")),
+    prepare=partial(fetch, "imagenet100", LIST_ADDRESS, LIST_FILE),
     shape=partial(_shape, "imagenet100"),
 )(partial(load_imagenet, "imagenet100"))
 register_task(

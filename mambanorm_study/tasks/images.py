@@ -1,24 +1,20 @@
-"""Decoding of images, and the classic sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
+"""Decode images, and load the image sets SVHN, CIFAR-10 and CIFAR-100.
 
-Each set is a task pixel by pixel; the CIFAR sets are also tasks of images. CIFAR as a sequence
-follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, with a tenth of train for
-validation (seed 42).
+Each set is a task whose rows are sequences of grey pixels; the CIFAR sets are also tasks of images.
+CIFAR as a sequence follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, with a
+tenth of train for validation (seed 42).
 
-Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747; Netzer et
-al. (2011), SVHN; Krizhevsky (2009), CIFAR.
+Sources: Netzer et al. (2011), SVHN; Krizhevsky (2009), CIFAR.
 
 Glossary: n images of H×W = edge×edge pixels; L = positions = (edge / averaging)².
 """
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,22 +23,13 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import (
-    AGAIN,
-    check_labels,
-    data_folder,
-    fetch_all,
-    read_columns,
-    verify,
-)
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
-from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
+from mambanorm_study.tasks.files import data_folder, fetch, read_part
+from mambanorm_study.tasks.registry import SCALE_SIZES, TASKS, Shape, check_complete, register_task
 
 Image, pa = Later("PIL.Image"), Later("pyarrow")
 
-# Edge of the blocks over which a sequence averages its image: 49 to 64 positions at smoke, 196 to
-# 256 at quick and evening.
+# The mean of a block of AVERAGED × AVERAGED pixels is one position of a sequence: 64 positions at
+# smoke, 256 at quick and evening, 1,024 at lab and paper
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
 # Edge of an image's patches in pixels: 16, 64 and 256 positions
 PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
@@ -54,11 +41,11 @@ PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
 def open_image(
     source, where: object, mode: str = "RGB", edge: int | None = None, min_side: int = 0
 ) -> Image.Image:
-    """Return the image in a path or a file, in mode "L" (grey as in ITU-R 601) or "RGB".
+    """Return the image in a path or a file object, in mode "L" (grey as in ITU-R 601) or "RGB".
 
-    Raises ValueError, with `where`, if it cannot be read, or if it is not edge×edge pixels. With
-    `min_side`, JPEG may decode at a half or a quarter of the size, as long as both sides have that
-    many pixels; this is several times faster.
+    With `min_side`, a JPEG is decoded at a half or a quarter of its size if both sides keep at
+    least that many pixels, which is several times faster. Raises ValueError, with `where`, if the
+    image cannot be read, or if it is not edge×edge pixels.
     """
     try:
         with Image.open(source) as image:
@@ -66,7 +53,7 @@ def open_image(
                 image.draft(mode, (min_side, min_side))
             size, converted = image.size, image.convert(mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{where} is not a readable image ({error}): {AGAIN}") from error
+        raise ValueError(f"{where} is not a readable image ({error}): replace this file") from error
     if edge and size != (edge, edge):
         raise ValueError(
             f"{where}: an image of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}"
@@ -79,44 +66,27 @@ def decode(
 ) -> np.ndarray:
     """Return some rows of a column of encoded images, (n, H, W) in mode "L", else (n, H, W, 3).
 
-    A row is bytes or a struct {bytes, path}. Raises ValueError as `open_image` does, with the row.
+    A row of the column is a struct {bytes, path}, as on Hugging Face. Raises ValueError as
+    `open_image` does, with the row.
     """
     shape = (edge, edge) if mode == "L" else (edge, edge, 3)
     images = np.zeros((len(rows), *shape), np.uint8)
     for i, row in enumerate(tqdm(rows, desc=f"decoding {where}", unit=" pictures", delay=2)):
-        content = encoded[row].as_py()
-        if isinstance(content, dict):
-            content = content["bytes"]
-        images[i] = open_image(io.BytesIO(content), f"{where}, row {row + 1}", mode, edge)
+        content = io.BytesIO(encoded[row].as_py()["bytes"])
+        images[i] = open_image(content, f"{where}, row {row + 1}", mode, edge)
     return images
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """Return the uint8 array of a gzipped idx file: labels (n,) or images (n, H, W).
-
-    Raises ValueError with the file's name if it is truncated, altered or in another format.
-    """
-    try:
-        content = gzip.decompress(path.read_bytes())
-        header = 4 + 4 * content[3]  # a magic number, then the size of each axis
-        shape = np.frombuffer(content[4:header], ">u4")
-        return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-    except (OSError, EOFError, zlib.error, IndexError, ValueError) as error:
-        raise ValueError(
-            f"{path} is not a complete idx file of bytes ({error}): {AGAIN}"
-        ) from error
 
 
 def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> LazyInputs:
     """Return grey images (n, H, W) as sequences (n, H·W, 1) of byte · scale + shift.
 
-    They stay bytes until they are read, which takes a quarter of the memory.
+    The images stay bytes until a batch needs them, so they take a quarter of the memory.
     """
     pixels = torch.tensor(images.reshape(len(images), -1, 1))
     return LazyInputs(pixels.shape, lambda rows: pixels[rows].float().mul_(scale).add_(shift))
 
 
-def block_mean(images: np.ndarray, factor: int) -> np.ndarray:
+def average_blocks(images: np.ndarray, factor: int) -> np.ndarray:
     """Return grey images (n, H, W) averaged over factor×factor blocks, rounded to bytes."""
     if factor == 1:
         return images
@@ -127,22 +97,20 @@ def block_mean(images: np.ndarray, factor: int) -> np.ndarray:
 # ----------------------------------------------------------------------------------------- the sets
 
 
-PLUS_MINUS = (2 / 255, -1.0)  # byte · scale + shift: −1…1, as the digits
+EDGE = 32  # height and width of an image in pixels
+PLUS_MINUS = (2 / 255, -1.0)  # byte · scale + shift is −1…1, as in `digits`
 S4_GREY = (1 / 61, -122.6 / 61)  # s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
 HUB = "https://huggingface.co/datasets"
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
-IDX = {
-    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
-    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
-}
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """A published set of images.
 
-    rows: of its train and its test part. address: of the folder with the files. files: name ->
-    digest. columns: of the Parquet files. grey: scale and shift of a sequence's bytes.
+    rows: number of rows of its train and its test part. address: of the folder with the files.
+    files: name -> digest. columns: names of the columns with images and with labels. grey: a
+    position of a sequence is byte · grey[0] + grey[1].
     """
 
     title: str
@@ -150,44 +118,19 @@ class ImageSet:
     rows: tuple[int, int]
     address: str
     files: dict[str, str]
-    edge: int = 32
     n_classes: int = 10
     columns: tuple[str, str] = ("image", "label")
     grey: tuple[float, float] = PLUS_MINUS
 
 
-def _idx_files(*md5: str) -> dict[str, str]:
-    names = (*IDX["train"], *IDX["test"])
-    return {name: f"md5:{digest}" for name, digest in zip(names, md5, strict=True)}
-
-
 SETS: dict[str, ImageSet] = {
-    "mnist": ImageSet(
-        "MNIST: handwritten digits, 28×28",
-        "LeCun et al. (1998), Gradient-based learning applied to document recognition",
-        edge=28,
-        rows=(60_000, 10_000),
-        address="https://ossci-datasets.s3.amazonaws.com/mnist",
-        files=_idx_files("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
-                   "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
-    ),
-    "fashion_mnist": ImageSet(
-        "Fashion-MNIST: pieces of clothing, 28×28",
-        "Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747",
-        edge=28,
-        rows=(60_000, 10_000),
-        address="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
-        "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
-        files=_idx_files("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
-                   "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
-    ),
     "svhn": ImageSet(
         "SVHN: house numbers, 32×32",
         "Netzer et al. (2011), Reading digits in natural images with unsupervised feature learning",
         rows=(73_257, 26_032),
         address=f"{HUB}/ufldl-stanford/svhn/resolve/f9e1717d73324ebbc1ece84267ccd80d0aca0690/"
         "cropped_digits",
-        files={TRAIN: "", TEST: ""},  # the Hub states the digests
+        files={TRAIN: "", TEST: ""},  # no digests are published
     ),
     "cifar10": ImageSet(
         "CIFAR-10: ten kinds of things, 32×32",
@@ -217,53 +160,19 @@ SETS: dict[str, ImageSet] = {
 }  # fmt: skip
 
 
-def _prepare(name: str) -> None:
-    fetch_all(name, SETS[name].address, SETS[name].files)
-
-
-def _idx_pair(name: str, split: str) -> list[Path]:
-    """Return a split's idx files of images and labels, [] unless both are there."""
-    digests = SETS[name].files
-    pair = [data_folder(name) / file for file in IDX[split] if file in digests]
-    if not all(file.exists() for file in pair):
-        return []
-    for file in pair:
-        verify(file, digests[file.name])
-    return pair
-
-
-def _read(name: str, split: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
-    """Return a split's images, decoded (n, H, W) or as an encoded column, and its labels (n,)."""
-    image_set = SETS[name]
-    pair = _idx_pair(name, split)
-    if pair:
-        images, labels = map(read_idx, pair)
-        if images.shape != (*labels.shape, image_set.edge, image_set.edge):
-            raise ValueError(
-                f"{pair[0]} holds {images.shape}, {pair[1].name} {labels.shape}: needed is one "
-                f"label for each image of {image_set.edge}×{image_set.edge} pixels"
-            )
-    else:
-        images, labels = read_columns(
-            name, split, image_set.columns, image_set.address, image_set.files
-        )
-    return images, check_labels(np.asarray(labels), image_set.n_classes, f"{name}'s {split}")
-
-
 def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """Return images and labels of train, validation and test; decode no others."""
-    parts = {split: _read(name, split) for split in ("train", "test")}
+    """Return the images and labels of train, validation and test: the rows that the scale uses."""
+    image_set = SETS[name]
+    source = image_set.columns, image_set.n_classes, image_set.address, image_set.files
+    parts = {part: read_part(name, part, *source) for part in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())
-    check_complete(data_folder(name), counts, SETS[name].rows, scale)
+    check_complete(data_folder(name), counts, image_set.rows, scale)
     loaded = []
     row_numbers = SCALE_SIZES[scale].draw_splits(counts, seed, name)
-    for split, rows in zip(("train", "train", "test"), map(np.asarray, row_numbers), strict=True):
-        images, labels = parts[split]
-        if isinstance(images, np.ndarray):
-            images = images[rows]
-        else:
-            images = decode(images, rows.tolist(), SETS[name].edge, mode, f"{name}'s {split}")
-        loaded.append((images, torch.from_numpy(labels[rows])))
+    for part, rows in zip(("train", "train", "test"), row_numbers, strict=True):
+        images, labels = parts[part]
+        pixels = decode(images, rows.tolist(), EDGE, mode, f"{name}'s {part}")
+        loaded.append((pixels, torch.from_numpy(labels)[rows]))
     return loaded
 
 
@@ -273,14 +182,14 @@ def load_sequences(name: str, scale: str, seed: int) -> TaskData:
     The seed decides which images are used, except at lab and paper.
     """
     splits = [
-        Split(as_sequences(block_mean(images, AVERAGED[scale]), *SETS[name].grey), labels)
+        Split(as_sequences(average_blocks(images, AVERAGED[scale]), *SETS[name].grey), labels)
         for images, labels in _load(name, "L", scale, seed)
     ]
     return TaskData(*splits, n_classes=SETS[name].n_classes, in_features=1)
 
 
 def load_images(name: str, scale: str, seed: int) -> TaskData:
-    """Return colour images (n, 32, 32, 3) as bytes, of which a batch makes −1…1.
+    """Return colour images (n, 32, 32, 3) as bytes, which `Split.batch` converts to −1…1.
 
     The seed decides which images are used, except at lab and paper.
     """
@@ -296,7 +205,7 @@ def _shape(name: str, colour: bool, scale: str) -> Shape:
     side = PATCH[scale] if colour else AVERAGED[scale]
     return Shape(
         image_set.n_classes,
-        (image_set.edge // side) ** 2,
+        (EDGE // side) ** 2,
         in_features=None if colour else 1,
         in_channels=3 if colour else None,
         patch=side if colour else 1,
@@ -310,7 +219,7 @@ for _name, _set in SETS.items():
         _name,
         title=f"{_set.title}, pixel by pixel",
         source=_set.source,
-        prepare=partial(_prepare, _name),
+        prepare=partial(fetch, _name, _set.address, _set.files),
         shape=partial(_shape, _name, False),
     )(partial(load_sequences, _name))
 for _name in ("cifar10", "cifar100"):
@@ -319,6 +228,6 @@ for _name in ("cifar10", "cifar100"):
         title=f"{SETS[_name].title}, in colour",
         source=SETS[_name].source,
         kind="image",
-        prepare=partial(_prepare, _name),
+        prepare=TASKS[_name].prepare,
         shape=partial(_shape, _name, True),
     )(partial(load_images, _name))

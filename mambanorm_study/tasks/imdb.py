@@ -2,8 +2,8 @@
 
 Source: Maas et al. (2011), Learning word vectors for sentiment analysis. Preprocessing as in
 state-spaces/s4: characters as they are, at most l_max − 1, then `<eos>`; the vocabulary contains
-the characters that occur at least 15 times in train; test serves as validation. This last rule
-holds at paper only: the smaller scales hold out a tenth of train.
+the characters that occur at least 15 times in train. At paper the test part also serves as
+validation, as in s4; the smaller scales hold out a tenth of train instead.
 
 Glossary: n reviews, L = characters of the longest, `<eos>` included; ids as in ListOps: 0 =
 padding, 1 = unknown, 2 = `<eos>`.
@@ -14,14 +14,12 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 
-import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.files import check_labels, data_folder, fetch_all, read_columns
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
-from mambanorm_study.tasks.split_sizes import SCALE_SIZES, check_complete
+from mambanorm_study.tasks.files import data_folder, fetch, read_part
+from mambanorm_study.tasks.registry import SCALE_SIZES, Shape, check_complete, register_task
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")
 UNK, EOS = 1, 2
@@ -40,15 +38,18 @@ FILES = {
         "sha256:b52e26e2f872d282ffac460bf9770b25ac6f102cda0e6ca7158df98c94e8b3da"
     ),
 }
-# Positions of a row with its `<eos>`; longer reviews are cut
+# Positions of a row, including `<eos>`; longer reviews are cut
 L_MAX = {"smoke": 64, "quick": 256, "evening": 256, "lab": 1_024, "paper": 4_096}
-# Validation's share of train. At paper test serves as validation, as in s4: selecting by it is
-# then selecting on test, so results are slightly too good, as those of s4 are.
+# Share of train for validation. At paper the test rows serve as validation too, as in s4, so the
+# results are slightly too good.
 HELD_OUT = {"smoke": 0.1, "quick": 0.1, "evening": 0.1, "lab": 0.1, "paper": 0.0}
 
 
-def vocabulary(texts: Iterable[str]) -> dict[str, int]:
-    """Return character -> id: special tokens, then characters by count and code point."""
+def build_vocabulary(texts: Iterable[str]) -> dict[str, int]:
+    """Return character -> id: the special tokens, then the frequent characters.
+
+    The most frequent character is first; equally frequent ones are in the order of code points.
+    """
     counts = Counter(chain.from_iterable(texts))
     frequent = [char for char, count in counts.items() if count >= MIN_COUNT]
     frequent.sort(key=lambda char: (-counts[char], char))
@@ -57,33 +58,12 @@ def vocabulary(texts: Iterable[str]) -> dict[str, int]:
 
 def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ids (n, L) with `<eos>` and 0 for padding, and lengths (n,)."""
-    id_of = np.full(0x110000, UNK, np.uint8 if len(ids) <= 256 else np.int32)  # by code point
-    for char, i in ids.items():
-        if char not in SPECIALS:
-            id_of[ord(char)] = i
-    lengths = np.array([min(len(text), l_max - 1) + 1 for text in texts], np.int64)
-    inputs = np.zeros((len(texts), lengths.max(initial=1)), id_of.dtype)
-    for i, text in enumerate(texts):
-        codes = np.frombuffer(text[: l_max - 1].encode("utf-32-le", "surrogatepass"), "<u4")
-        inputs[i, : len(codes)] = id_of[codes]
-        inputs[i, len(codes)] = EOS
-    return torch.from_numpy(inputs), torch.from_numpy(lengths)
-
-
-def _read(split: str) -> tuple[list[str], np.ndarray]:
-    """Return texts and labels of a split's files.
-
-    Raises ValueError, with the row, for a review without text or label.
-    """
-    texts, labels = read_columns("imdb", split, ("text", "label"), ADDRESS, FILES)
-    texts = texts.to_pylist()
-    for row, text in enumerate(texts, 1):
-        if not text:
-            raise ValueError(
-                f"imdb's {split}, row {row}: {text!r} is not a review: "
-                "at least one character is needed"
-            )
-    return texts, check_labels(np.asarray(labels), 2, f"imdb's {split}")
+    dtype = torch.uint8 if len(ids) <= 256 else torch.int32
+    rows = []
+    for text in texts:
+        row = [ids.get(char, UNK) for char in text[: l_max - 1]]
+        rows.append(torch.tensor([*row, EOS], dtype=dtype))
+    return pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
 
 
 def _shape(scale: str) -> Shape:
@@ -103,25 +83,28 @@ def _shape(scale: str) -> Shape:
     "imdb",
     title="IMDB: is a film review positive? Character by character",
     source="Maas et al. (2011), Learning word vectors for sentiment analysis",
-    prepare=partial(fetch_all, "imdb", ADDRESS, FILES),
+    prepare=partial(fetch, "imdb", ADDRESS, FILES),
     shape=_shape,
 )
 def load_imdb(scale: str, seed: int) -> TaskData:
     """Return character ids (n, L), about 135 tokens at paper, and classes: 1 = positive.
 
-    The vocabulary is that of the whole train part, cut to the scale's length, whatever rows the
-    seed selects.
+    The vocabulary comes from all reviews of the train part, cut to the scale's length, so it does
+    not depend on the seed.
     """
-    parts = {split: _read(split) for split in ("train", "test")}
+    parts = {
+        part: read_part("imdb", part, ("text", "label"), 2, ADDRESS, FILES)
+        for part in ("train", "test")
+    }
     n = len(parts["train"][0]), len(parts["test"][0])
     check_complete(data_folder("imdb"), n, ROWS, scale)
     l_max = L_MAX[scale]
-    ids = vocabulary(text[: l_max - 1] for text in parts["train"][0])
+    ids = build_vocabulary(text[: l_max - 1] for text in parts["train"][0].to_pylist())
     splits = []
     row_numbers = SCALE_SIZES[scale].draw_splits(n, seed, "imdb", HELD_OUT[scale])
     for part, rows in zip(("train", "train", "test"), row_numbers, strict=True):
-        texts, labels = parts[part]
-        inputs, lengths = encode([texts[row] for row in rows.tolist()], ids, l_max)
-        splits.append(Split(inputs, torch.from_numpy(labels[rows.numpy()]), lengths))
-    train, val, test = splits
-    return TaskData(train, val if len(val) else test, test, n_classes=2, vocab_size=len(ids))
+        if len(rows):  # at paper, validation has no rows, and splits[1] is test
+            texts, labels = parts[part]
+            inputs, lengths = encode(texts.take(rows.numpy()).to_pylist(), ids, l_max)
+            splits.append(Split(inputs, torch.from_numpy(labels)[rows], lengths))
+    return TaskData(splits[0], splits[1], splits[-1], n_classes=2, vocab_size=len(ids))

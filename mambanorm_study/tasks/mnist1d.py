@@ -1,16 +1,17 @@
-"""MNIST-1D: ten digit-like curves of 40 points, moved, stretched, tilted and noisy.
+"""MNIST-1D: curves of 40 points that look like the ten digits, moved, stretched, tilted and noisy.
 
-The curves separate architectures: a linear model reaches 32 %, an MLP 68, a GRU 91, a CNN 94,
-people 96 (Greydanus & Kobak 2024, Figure 2).
+Accuracy differs between architectures: a linear model reaches 32 %, an MLP 68 %, a GRU 91 %, a CNN
+94 %, people 96 % (Greydanus & Kobak 2024, Figure 2).
 
-- `mnist1d`: each seed draws 5,000 new curves. No two seeds share a row, so differences between
-  seeds are those of the whole experiment.
-- `curves`: as `mnist1d`, with more rows for validation and test, so that the noise of the test rows
-  is small compared to that of training.
-- `mnist1d_published`: the 5,000 curves of the published data set (seed 42), for every seed.
+- `mnist1d`: each seed draws 5,000 new curves. No two seeds share a row, so results of several
+  seeds vary as repeated experiments with new data would.
+- `curves`: as `mnist1d`, with more rows for validation and test, so that the choice of test rows
+  adds little to the variation between seeds.
 
-The generator is the authors' (PyPI `mnist1d`). It standardizes all curves at once, test rows
-included, by two numbers.
+Seed 42 of `mnist1d` draws the curves of the published data set.
+
+The authors' generator draws the curves (PyPI `mnist1d`). It standardizes all of them, including the
+test rows, by one mean and one standard deviation.
 
 Source: Greydanus & Kobak (2024), Scaling Down Deep Learning with MNIST-1D, ICML, arXiv:2011.14439.
 """
@@ -24,52 +25,37 @@ import torch
 
 from mambanorm_study.tasks.base import TaskData, consecutive_splits
 from mambanorm_study.tasks.files import cached_arrays, data_folder
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 
 LENGTH, N_CLASSES = 40, 10
-PUBLISHED_SEED = 42
 SMOKE_SIZES = (140, 20, 40)
 SIZES = {
     "mnist1d": (3_500, 500, 1_000),
     "curves": (3_500, 2_000, 4_000),
-    "mnist1d_published": (3_500, 500, 1_000),
 }
-GENERATOR_LOCK = threading.Lock()  # the generator uses the global random numbers of the process
+GENERATOR_LOCK = threading.Lock()  # the generator uses NumPy's and Python's global random state
 
 
 def load_curves(name: str, scale: str, seed: int) -> TaskData:
-    """Return the curves of a seed, or of the published seed, as float32 (n, 40, 1).
-
-    The last rows are the authors' test rows.
-    """
-    sizes = _sizes(name, scale)
-    if name == "mnist1d_published":
-        seed = PUBLISHED_SEED
-    x, y = curves(sum(sizes), seed)
-    x = torch.tensor(x, dtype=torch.float32)[..., None]
-    splits = consecutive_splits(x, torch.tensor(y, dtype=torch.int64), sizes)
+    """Return the curves of a seed, (n, 40, 1) float32. The last rows are the authors' test rows."""
+    sizes = _shape(name, scale).sizes
+    cache = data_folder("mnist1d") / f"{sum(sizes)}-seed{seed}.npz"
+    # 5,000 curves take four seconds to draw
+    x, y = cached_arrays(cache, lambda: draw_curves(sum(sizes), seed))
+    splits = consecutive_splits(torch.from_numpy(x)[..., None], torch.from_numpy(y), sizes)
     return TaskData(*splits, n_classes=N_CLASSES, in_features=1)
 
 
-def _sizes(name: str, scale: str) -> tuple[int, int, int]:
-    return SMOKE_SIZES if scale == "smoke" else SIZES[name]
-
-
 def _shape(name: str, scale: str) -> Shape:
-    fresh = name != "mnist1d_published"
-    sizes = _sizes(name, scale)
-    return Shape(N_CLASSES, LENGTH, in_features=1, sizes=sizes, reshuffled=fresh, fresh=fresh)
-
-
-def curves(n: int, seed: int) -> list[np.ndarray]:
-    """Return n curves (n, 40) and labels (n,), cached: 5,000 curves take four seconds to draw."""
-    path = data_folder("mnist1d") / f"{n}-seed{seed}.npz"
-    return cached_arrays(path, lambda: draw_curves(n, seed))
+    sizes = SMOKE_SIZES if scale == "smoke" else SIZES[name]
+    return Shape(N_CLASSES, LENGTH, in_features=1, sizes=sizes, reshuffled=True, new_rows=True)
 
 
 def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the curves with the authors' generator and restore the process's random numbers."""
+    """Return n curves (n, 40) float32 and labels (n,) int64, drawn by the authors' generator.
+
+    The global random state of NumPy and Python is restored afterwards.
+    """
     from mnist1d.data import get_dataset_args, make_dataset  # it imports requests and pyplot
 
     args = get_dataset_args()
@@ -88,7 +74,6 @@ def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 for _name, _title in {
     "mnist1d": "new ones for each seed",
     "curves": "new ones for each seed, 4,000 to test",
-    "mnist1d_published": "the published ones",
 }.items():
     register_task(
         _name,

@@ -16,60 +16,50 @@ import torch
 from tqdm.auto import tqdm
 
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.files import AGAIN, check_labels, data_folder, missing_data, read_text
-from mambanorm_study.tasks.images import as_sequences, block_mean, open_image
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
-from mambanorm_study.tasks.split_sizes import SplitSizes, draw_rows
+from mambanorm_study.tasks.files import check_labels, data_folder, missing_data
+from mambanorm_study.tasks.images import as_sequences, average_blocks, open_image
+from mambanorm_study.tasks.registry import Shape, SplitSizes, draw_rows, register_task
 
 WINDOWS = (32, 64, 128)
-LRA = "curv_contour_length_14"  # the one of LRA's three folders that s4 reads
+LRA = "curv_contour_length_14"  # LRA has three such folders; s4 reads this one
 HOW = "Download lra_release.gz (LRA's repository has its address) and put this folder there"
 MIN_IMAGES = 198_000  # of LRA's 200,000: its release may lack a few
 
 SETTINGS: dict[str, SplitSizes] = {
-    "smoke": SplitSizes(64, 32, 32, reshuffle=True),
-    "quick": SplitSizes(8_000, 1_000, 2_000, reshuffle=True),
-    "evening": SplitSizes(8_000, 1_000, 2_000, reshuffle=True),
-    "lab": SplitSizes(32_000, 4_000, 4_000, reshuffle=False),
+    "smoke": SplitSizes((64, 32, 32), reshuffle=True),
+    "quick": SplitSizes((8_000, 1_000, 2_000), reshuffle=True),
+    "evening": SplitSizes((8_000, 1_000, 2_000), reshuffle=True),
+    "lab": SplitSizes((32_000, 4_000, 4_000), reshuffle=False),
     # LRA exactly: 200,000 images, 80 % train, 10 % validation, 10 % test.
-    "paper": SplitSizes(160_000, 20_000, 20_000, reshuffle=False),
+    "paper": SplitSizes((160_000, 20_000, 20_000), reshuffle=False),
 }
-EDGES = {"smoke": 16}  # edge to which a scale averages the images; the others use them unchanged
+EDGES = {"smoke": 16}  # a scale in this table averages the images to this edge
 
 
 @lru_cache(maxsize=2)
 def read_labels(root: Path) -> dict[Path, int]:
-    """Return image path -> label from `<root>/<LRA>/metadata/<batch>.npy`, batch by batch.
+    """Return image path -> label from all `<root>/<LRA>/metadata/<batch>.npy`.
 
-    The files are plain text in spite of their name. A row has subpath, file name, number, label and
-    parameters of the generator. Raises ValueError, with the file's name, for other content, and if
-    there is no file.
+    These files are plain text in spite of their names. A line has a folder, a file name, a number,
+    the label and parameters of the generator. Raises ValueError, with the name of the file, for any
+    other content, and if there is no file.
     """
     labels: dict[Path, int] = {}
-    for file in sorted((root / LRA / "metadata").glob("*.npy"), key=_batch_number):
+    metadata = root / LRA / "metadata"
+    for file in sorted(metadata.glob("[0-9]*.npy"), key=lambda file: int(file.stem)):
         try:
-            rows = [line.split() for line in read_text(file).splitlines()]
+            rows = [line.split() for line in file.read_text("utf-8").splitlines()]
             values = check_labels(np.array([int(row[3]) for row in rows]), 2, "its metadata")
         except (ValueError, IndexError) as error:
             raise ValueError(
                 f"{file} cannot be read ({error}), needed are rows of subpath, file name, number "
-                f"and label, as text: {AGAIN}"
+                "and label, as text: replace this file"
             ) from error
         for row, label in zip(rows, values, strict=True):
             labels[root / LRA / row[0] / row[1]] = int(label)
     if not labels:
         raise missing_data(root.name, root / LRA, HOW)
     return labels
-
-
-def _batch_number(file: Path) -> int:
-    """Return the number of a metadata file; combined.npy of the generator has none."""
-    if not file.stem.isdecimal():
-        raise ValueError(
-            f"{file} is not the metadata of one batch, <number>.npy: move it out of {file.parent}"
-        )
-    return int(file.stem)
 
 
 def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
@@ -80,7 +70,7 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     """
     name, settings = f"pathfinder{window}", SETTINGS[scale]
     labels = read_labels(data_folder(name))
-    n, sizes = len(labels), (settings.train, settings.val, settings.test)
+    n, sizes = len(labels), settings.sizes
     if scale == "paper":  # split by s4's fractions, because the release may lack a few images
         if n < MIN_IMAGES:
             raise ValueError(
@@ -100,7 +90,7 @@ def _read_split(labels: dict[Path, int], rows: list[int], window: int, edge: int
     for i, row in enumerate(tqdm(rows, desc="Pathfinder", unit=" pictures", delay=2)):
         images[i] = open_image(paths[row], paths[row], "L", window)
     targets = torch.tensor([labels[paths[row]] for row in rows])
-    return Split(as_sequences(block_mean(images, window // edge)), targets)
+    return Split(as_sequences(average_blocks(images, window // edge)), targets)
 
 
 def _shape(window: int, scale: str) -> Shape:
@@ -109,7 +99,7 @@ def _shape(window: int, scale: str) -> Shape:
         2,
         EDGES.get(scale, window) ** 2,
         in_features=1,
-        sizes=(settings.train, settings.val, settings.test),
+        sizes=settings.sizes,
         reshuffled=settings.reshuffle,
     )
 

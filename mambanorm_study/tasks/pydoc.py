@@ -1,19 +1,18 @@
-"""Python's own documentation as text to predict character by character, without a download.
+"""`pydoc`: predict the next character of Python's documentation, which needs no download.
 
-The text is the help topics of the language reference (`help("for")`, `help("with")`, …), near half
-a million characters of prose and code.
+The text is the help topics of the language reference (`help("for")`, `help("with")`, …), almost
+half a million characters of prose and code. The rows are windows of the text, and the label of a
+position is the next character.
 
-- `pydoc`: the rows are windows of the text; the label of a position is the next character. A
-  language model learns it in the study's training loop. Long topics repeat short ones: a fifth of
-  the text is a repetition, and 8 % of its end also occurs at its beginning. So the task contains
-  each paragraph once. The first 80 % train, the next 10 % are validation, the last 10 % test, for
-  every seed.
+Long topics repeat short ones: a fifth of the text is repeated, and 8 % of its end also occurs at
+its beginning. So the task contains each paragraph once. For every seed, the first 80 % of the text
+are training rows, the next 10 % validation rows and the last 10 % test rows.
 
 Source: `pydoc_data.topics` of the Python that runs this (Python Software Foundation, PSF licence).
 The text changes slightly with each version of Python, and so do the results; the alphabet stays the
 same.
 
-Glossary: B = windows in a batch, L = positions to predict in a window of L + 1 characters.
+Glossary: B windows of a batch, L positions of a window, which has L + 1 characters.
 """
 
 from functools import cache
@@ -23,8 +22,7 @@ from torch import Tensor
 
 from mambanorm.errors import unknown
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.registry import Shape, register_task
 
 # The line feed and the printable characters of ASCII; the id of a character is its index
 ALPHABET = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
@@ -33,24 +31,19 @@ TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–
 HELD_OUT = 0.1  # share of the text for validation, and for test
 
 LENGTHS = {"smoke": 16, "quick": 128, "evening": 128, "lab": 256, "paper": 256}  # positions
-SMOKE_CHARACTERS = 4_000  # 200 rows to train on
+SMOKE_CHARACTERS = 4_000  # gives 200 training rows
 
 
 def load_text() -> str:
-    """Return the help topics in alphabetical order, with `?` for a character not in ALPHABET."""
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise ValueError(
-            "this Python comes without its help topics (pydoc_data): install your system's full "
-            "Python, or encode a text of your own"
-        ) from None
+    """Return the help topics in alphabetical order. Characters not in ALPHABET are `?`."""
+    from pydoc_data.topics import topics  # half a million characters
+
     text = "\n\n".join(topics[name].strip() for name in sorted(topics))
     return text.translate(TYPOGRAPHY).expandtabs().encode("ascii", "replace").decode()
 
 
-def distinct(text: str) -> str:
-    """Return the text with each paragraph once, in its first place; white space is ignored."""
+def drop_repeats(text: str) -> str:
+    """Return the text without repeated paragraphs, even if they differ in white space."""
     first: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         first.setdefault(" ".join(paragraph.split()), paragraph)
@@ -60,10 +53,10 @@ def distinct(text: str) -> str:
 def encode(text: str) -> Tensor:
     """Return the ids (n,) int64 of a text. Raises ValueError for a character not in ALPHABET."""
     ids = {character: i for i, character in enumerate(ALPHABET)}
-    for character in text:
-        if character not in ids:
-            valid = ["the line feed", "ASCII's printable characters, space to ~"]
-            raise unknown("character", character, valid)
+    invalid = sorted(set(text) - ids.keys())
+    if invalid:
+        valid = ["the line feed", "ASCII's printable characters, space to ~"]
+        raise unknown("character", invalid[0], valid)
     return torch.tensor([ids[character] for character in text], dtype=torch.int64)
 
 
@@ -72,17 +65,17 @@ def decode(ids: Tensor) -> str:
     return "".join(ALPHABET[i] for i in ids.tolist())
 
 
-def three_parts(ids: Tensor) -> tuple[Tensor, ...]:
+def split_text(ids: Tensor) -> tuple[Tensor, ...]:
     """Return train, the first 80 % of the text, then validation and test, 10 % each."""
     cuts = [round(len(ids) * (1 - share)) for share in (2 * HELD_OUT, HELD_OUT)]
     return torch.tensor_split(ids, cuts)
 
 
-def windows(ids: Tensor, length: int) -> Tensor:
-    """Return windows (n, L + 1) of the text in which each position is a target exactly once.
+def cut_windows(ids: Tensor, length: int) -> Tensor:
+    """Return windows (n, L + 1) of a text, which overlap by one character.
 
-    The characters after the last full window are left out. Raises ValueError if the text is too
-    short for one window.
+    So each character is predicted once. The characters after the last full window are left out.
+    Raises ValueError if the text is too short for one window.
     """
     if length < 1 or len(ids) < length + 1:
         raise ValueError(
@@ -93,9 +86,9 @@ def windows(ids: Tensor, length: int) -> Tensor:
 
 
 def unigram_entropy(ids: Tensor) -> float:
-    """Return H = −Σ_c p_c · log₂ p_c in bits a character, with p_c the share of c in the text.
+    """Return H = −Σ_c p_c · log₂ p_c in bits per character; p_c is the frequency of character c.
 
-    A useful model has a loss below it.
+    It is the loss of a model that knows only these frequencies.
     """
     counts = torch.bincount(ids).double()
     p = counts[counts > 0] / counts.sum()
@@ -107,11 +100,11 @@ def unigram_entropy(ids: Tensor) -> float:
 
 @cache
 def _splits(scale: str) -> list[Split]:
-    """Return the windows of each part: ids (n, L) and the ids one character further on."""
-    ids = encode(distinct(load_text()))
+    """Return the windows of train, val and test: ids (n, L), and the next ids as labels (n, L)."""
+    ids = encode(drop_repeats(load_text()))
     if scale == "smoke":
         ids = ids[:SMOKE_CHARACTERS]
-    rows = [windows(part, LENGTHS[scale]) for part in three_parts(ids)]
+    rows = [cut_windows(part, LENGTHS[scale]) for part in split_text(ids)]
     return [Split(part[:, :-1].to(torch.uint8), part[:, 1:]) for part in rows]
 
 

@@ -1,29 +1,80 @@
-"""The registry of tasks: how a task is registered, also one of your own, and how it is loaded."""
+"""Register tasks, load their data, and decide which rows of a data set a scale uses.
 
-from collections.abc import Callable
+Glossary: n rows of a split, L positions, F features of a position, T targets.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from numbers import Integral
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from mambanorm.errors import NotRegistered, check_word, shown, unknown
 from mambanorm_study.basics.extensions import load_imports
 from mambanorm_study.basics.settings import check_scale
 from mambanorm_study.basics.torch_defaults import plain_torch
+from mambanorm_study.config import check_seed
 from mambanorm_study.tasks.base import SPLITS, BadData, TaskData
-from mambanorm_study.tasks.shape import Shape
 
 Load = Callable[[str, int], TaskData]
 KINDS = ("sequence", "image")
 
 
 @dataclass(frozen=True)
+class Shape:
+    """Sizes of a task's data, from which `mambanorm plan` estimates the cost of a run.
+
+    length: positions of a row, including padding. tokens: mean number of positions without padding;
+    0 if there is no padding. sizes: rows of train, validation and test; 0 if unknown. reshuffled:
+    the run's seed decides which rows these are. new_rows: each seed draws new rows. per_position:
+    each position has a label. The other fields are those of TaskData.
+    """
+
+    n_classes: int
+    length: int
+    vocab_size: int | None = None
+    in_features: int | None = None
+    in_channels: int | None = None
+    patch: int = 1
+    tokens: int = 0
+    sizes: tuple[int, int, int] = (0, 0, 0)
+    reshuffled: bool = False
+    new_rows: bool = False
+    per_position: bool = False
+    targets: tuple[str, ...] = ()
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The number of positions, (L,), or of patches of an image, (H, W)."""
+        return (self.length,) if self.in_channels is None else (math.isqrt(self.length),) * 2
+
+    def batch(self, rows: int) -> Tensor:
+        """Return random inputs: ids (rows, L), features (rows, L, F) or images (rows, H, W, C)."""
+        if self.vocab_size is not None:
+            return torch.randint(0, self.vocab_size, (rows, self.length))
+        if self.in_features is not None:
+            return torch.randn(rows, self.length, self.in_features)
+        side = math.isqrt(self.length) * self.patch
+        return torch.randn(rows, side, side, self.in_channels)
+
+    def labels(self, rows: int) -> Tensor:
+        """Return random labels: classes (rows,) or (rows, L), or targets (rows, T)."""
+        if self.targets:
+            return torch.randn(rows, len(self.targets))
+        size = (rows, self.length) if self.per_position else (rows,)
+        return torch.randint(0, self.n_classes, size)
+
+
+@dataclass(frozen=True)
 class Task:
     """A registered task.
 
-    `load(scale, seed)` returns the TaskData. `kind` is the model family that the task needs.
-    `prepare()` downloads what `load` cannot make itself. `shape(scale)` returns the Shape of
-    the data without loading them.
+    title, source: texts that `mambanorm tasks` prints. load(scale, seed) returns the data. kind:
+    "sequence" or "image", the kind of model that the task needs. prepare() downloads the files that
+    `load` reads. shape(scale) returns the Shape of the data without loading them.
     """
 
     name: str
@@ -64,9 +115,7 @@ def register_task(name: str, *, title: str, source: str, **options: Any) -> Call
 
 
 def check_task(name: str) -> str:
-    """Return the name if a task has it, else raise ValueError (NotRegistered)."""
-    if not isinstance(name, str):
-        raise unknown("task", name, TASKS)
+    """Return the name of a task. Raise NotRegistered, a ValueError, if there is no such task."""
     if name not in TASKS:
         load_imports()  # a file of --import may register it
     if name not in TASKS:
@@ -74,33 +123,18 @@ def check_task(name: str) -> str:
     return name
 
 
-def prepare_task(name: str, scale: str) -> TaskData:
-    """Download or make what a task needs at a scale, and load it with seed 0.
-
-    Raises ValueError as `load_task` does, and OSError if a download fails; the same call then
-    continues the download.
-    """
-    check_task(name)
-    check_scale(scale)
-    if TASKS[name].prepare is not None:
-        TASKS[name].prepare()
-    return load_task(name, scale, 0)
-
-
 def load_task(name: str, scale: str, seed: int) -> TaskData:
-    """Return the data of a task; the same arguments give the same data on any machine.
+    """Return the data of a task. The same arguments give the same data on any machine.
 
-    Raises ValueError for an unknown task or scale, a seed that is not a whole number ≥ 0, an empty
-    split, and data that are missing or damaged.
+    Raises ValueError for an unknown task or scale, for a seed that is not a whole number ≥ 0, for
+    an empty split, and for data that are missing or damaged.
     """
     check_task(name)
     check_scale(scale)
-    if not isinstance(seed, Integral) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"seed {seed!r}: allowed are whole numbers from 0 up")
-    return _load(TASKS[name], scale, int(seed))
+    return _load(TASKS[name], scale, check_seed(seed))
 
 
-@lru_cache(maxsize=8)  # keyed by the entry, not its name: a task may be replaced under its name
+@lru_cache(maxsize=8)  # the key is the Task, not its name, which may be registered anew
 @plain_torch()  # cached data must not depend on the torch settings of the first caller
 def _load(task: Task, scale: str, seed: int) -> TaskData:
     where = f"task {task.name!r} at scale {scale!r}"
@@ -114,3 +148,87 @@ def _load(task: Task, scale: str, seed: int) -> TaskData:
         if len(getattr(data, name)) == 0:
             raise BadData(f"{where}: the {name} split is empty; every split needs rows")
     return data
+
+
+# --------------------------------------------------------------------------------------------------
+# which rows a scale uses
+#
+# A data set is published in two parts, train and test, with n = (rows of train, rows of test).
+# Validation rows are taken from the train part.
+
+FIXED_SEED = 42  # decides the split if the run's seed does not; as in state-spaces/s4
+
+
+@dataclass(frozen=True)
+class SplitSizes:
+    """Number of rows that a scale uses for train, validation and test, or None for all rows.
+
+    If `reshuffle` is True, the run's seed decides which rows are used. Otherwise they are the same
+    for every seed.
+    """
+
+    sizes: tuple[int, int, int] | None
+    reshuffle: bool
+
+    def seed(self, run_seed: int) -> int:
+        """Return the seed that decides which rows are used."""
+        return run_seed if self.reshuffle else FIXED_SEED
+
+    def counts(self, n: tuple[int, int], held_out: float = 0.1) -> tuple[int, int, int]:
+        """Return the number of rows of train, validation and test.
+
+        held_out: share of the train part for validation if all rows are used.
+        """
+        if self.sizes is not None:
+            return self.sizes
+        train = int(n[0] * (1 - held_out))
+        return train, n[0] - train, n[1]
+
+    def draw_splits(
+        self, n: tuple[int, int], seed: int, name: str, held_out: float = 0.1
+    ) -> list[Tensor]:
+        """Return the row numbers of train, validation and test of the data set `name`.
+
+        Train and validation are rows of the train part, test is rows of the test part. If all rows
+        are used, this is s4's split of CIFAR: validation is the last tenth of a permutation.
+        """
+        train, val, test = self.counts(n, held_out)
+        seed = self.seed(seed)
+        return [
+            *draw_rows(n[0], (train, val), seed, f"{name}'s train"),
+            *draw_rows(n[1], (test,), seed, f"{name}'s test"),
+        ]
+
+
+SMALL = {
+    "smoke": SplitSizes((64, 32, 32), reshuffle=True),
+    **dict.fromkeys(("quick", "evening"), SplitSizes((4_000, 1_000, 2_000), reshuffle=True)),
+}
+# Sizes of most tasks: a random draw at smoke, quick and evening, all rows at lab and paper
+SCALE_SIZES = {**SMALL, **dict.fromkeys(("lab", "paper"), SplitSizes(None, reshuffle=False))}
+
+
+def draw_rows(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
+    """Return random row numbers from 0…n − 1: disjoint draws of these sizes.
+
+    Raises ValueError, with the name `what`, if there are too few rows.
+    """
+    if n < sum(sizes):
+        needed = " + ".join(f"{size:,}" for size in sizes)
+        raise ValueError(
+            f"{what} has {n:,} rows, needed are {needed}: provide all of it or use a smaller scale"
+        )
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return list(order[: sum(sizes)].split(list(sizes)))
+
+
+def check_complete(
+    where: object, counts: Sequence[int], published: Sequence[int], scale: str
+) -> None:
+    """Raise ValueError at lab and paper unless the data in `where` have all published rows."""
+    if scale in ("lab", "paper") and tuple(counts) != tuple(published):
+        have = " + ".join(f"{count:,}" for count in counts)
+        needed = " + ".join(f"{count:,}" for count in published)
+        raise ValueError(
+            f"{where} holds {have} rows, {scale} needs {needed}: provide all or use a smaller scale"
+        )

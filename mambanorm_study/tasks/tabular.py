@@ -1,57 +1,60 @@
-"""Tables with real-valued targets: the regressions of S2, and one that needs no download.
+"""Regressions on tables: two of source S2, and one that needs no download.
 
 - `energy`: UCI Energy Efficiency, 768 simulated buildings, 8 features, heating and cooling load
   (kWh/m²).
 - `california_housing`: 20,640 districts of 1990, 9 columns, the median value of a house (dollars).
 - `diabetes`: 442 patients, 10 features, progression after a year; it comes with scikit-learn.
 
-A feature is a position, L of them in the order of the file. Position j holds the value x_j and an
-indicator of its feature in separate slots: inputs (n, L, 32), x_j at j and 1 at 16 + j. A linear
-stem makes x_j·w_j + b_j of it, the tokenizer of the FT-Transformer (Gorishniy et al. 2021). All
-tables have these 32 slots, so a model of one can start from a model of another. Features are
-standardized by the training rows.
+Each feature is a position, in the order of the file. Inputs are (n, L, 32): position j has the
+value x_j in slot j, and a 1 in slot 16 + j to identify the feature. From these a linear stem
+computes x_j·w_j + b_j, as the tokenizer of the FT-Transformer does (Gorishniy et al. 2021). All
+tables have these 32 slots, so a model can be trained on one table and fine-tuned on another.
+Features are standardized by the mean and the standard deviation of the training rows.
 
 Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), in the edition of
 Géron (2019), with its 207 missing bedrooms and its column ocean_proximity; Efron et al. (2004).
 """
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
+from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.files import data_folder, fetch, missing_data, verify
-from mambanorm_study.tasks.registry import register_task
-from mambanorm_study.tasks.shape import Shape
+from mambanorm_study.tasks.files import downloaded_file, fetch
+from mambanorm_study.tasks.registry import Shape, register_task
+
+datasets = Later("sklearn.datasets")
 
 SLOTS = 16
 MAX_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}
-HELD_OUT = 0.2  # share of validation, and of test
+HELD_OUT = 0.2  # share of the rows for validation, and for test
 
-FILES = {
-    "energy": (
-        "https://raw.githubusercontent.com/sradicwebster/counterfactuals/"
-        "81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef/ENB2012_data.xlsx",
-        "sha256:be1176575d2622b3647e2b336e3b6d06a6e3033ea911d18d72658d3ef53c40bd",
-    ),
-    "california_housing": (
-        "https://raw.githubusercontent.com/ageron/handson-ml2/"
-        "aa555aa16b9d0af6c84e67c7757f3317d05acb12/datasets/housing/housing.csv",
-        "sha256:8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e",
-    ),
-}  # address and digest
+GITHUB = "https://raw.githubusercontent.com"
+# The address of a folder, and file name -> digest
+ENERGY_FILE = (
+    f"{GITHUB}/sradicwebster/counterfactuals/81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef",
+    {
+        "ENB2012_data.xlsx": "sha256:"
+        "be1176575d2622b3647e2b336e3b6d06a6e3033ea911d18d72658d3ef53c40bd"
+    },
+)
+HOUSING_FILE = (
+    f"{GITHUB}/ageron/handson-ml2/aa555aa16b9d0af6c84e67c7757f3317d05acb12/datasets/housing",
+    {"housing.csv": "sha256:8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e"},
+)
 LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
 HOUSE_VALUE = ("median house value, $",)
 PROGRESSION = ("progression, points",)
 PROXIMITY = ("<1H OCEAN", "INLAND", "ISLAND", "NEAR BAY", "NEAR OCEAN")
-COUNTS = ("total_rooms", "total_bedrooms", "population", "households")  # log, for their long tails
+# The logarithm of these columns is used, because they have long tails
+COUNTS = ("total_rooms", "total_bedrooms", "population", "households")
 
 
 def _sizes(rows: int, scale: str) -> tuple[int, int, int]:
-    """Return the rows of train, validation and test of a table with so many rows."""
+    """Return the number of rows of train, validation and test, of all rows of a table."""
     rows = min(rows, MAX_ROWS.get(scale, rows))
     held_out = round(HELD_OUT * rows)
     return rows - 2 * held_out, held_out, held_out
@@ -68,26 +71,17 @@ def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Sh
     )
 
 
-def _file(task: str) -> Path:
-    """Return the task's file in `data/<task>` after a check of its digest."""
-    url, digest = FILES[task]
-    path = data_folder(task) / url.rpartition("/")[2]
-    if not path.exists():
-        raise missing_data(task, path, f"Run `mambanorm tasks --prepare {task}`")
-    verify(path, digest)
-    return path
-
-
 @register_task(
     "energy",
     title="Energy Efficiency: heating and cooling load of buildings",
     source="Tsanas & Xifara (2012), UCI, doi:10.24432/C51307",
-    prepare=lambda: fetch(*FILES["energy"], data_folder("energy")),
+    prepare=partial(fetch, "energy", *ENERGY_FILE),
     shape=partial(_shape, 768, 8, LOADS),
 )
 def load_energy(scale: str, seed: int) -> TaskData:
-    """Return the 768 buildings (smoke: 200) without the blank last rows of the file."""
-    table = pd.read_excel(_file("energy")).dropna(how="all").dropna(axis=1, how="all")
+    """Return the 768 buildings (smoke: 200). The file also has blank rows, which are dropped."""
+    table = pd.read_excel(downloaded_file("energy", "ENB2012_data.xlsx", ENERGY_FILE[1]))
+    table = table.dropna(how="all").dropna(axis=1, how="all")
     return table_splits(table.iloc[:, :8], table.iloc[:, 8:], LOADS, scale, seed)
 
 
@@ -95,16 +89,16 @@ def load_energy(scale: str, seed: int) -> TaskData:
     "california_housing",
     title="California Housing: the median value of a district's houses",
     source="Pace & Barry (1997), in the edition of Géron (2019)",
-    prepare=lambda: fetch(*FILES["california_housing"], data_folder("california_housing")),
+    prepare=partial(fetch, "california_housing", *HOUSING_FILE),
     shape=partial(_shape, 20_640, 14, HOUSE_VALUE),
 )
 def load_california_housing(scale: str, seed: int) -> TaskData:
     """Return the 20,640 districts (smoke: 200, quick: 6,000).
 
-    207 of them lack the number of bedrooms: `table_splits` fills in a median, and a feature marks
-    them. ocean_proximity becomes five features, one for each value.
+    207 districts lack the number of bedrooms: the feature no_bedrooms marks them, and the median
+    replaces the number. ocean_proximity becomes five features, one per value.
     """
-    table = pd.read_csv(_file("california_housing"))
+    table = pd.read_csv(downloaded_file("california_housing", "housing.csv", HOUSING_FILE[1]))
     features = table.drop(columns=["median_house_value", "ocean_proximity"])
     features[[*COUNTS]] = np.log1p(features[[*COUNTS]])
     features["no_bedrooms"] = features.total_bedrooms.isna().astype(float)
@@ -119,20 +113,18 @@ def load_california_housing(scale: str, seed: int) -> TaskData:
     source="Efron et al. (2004); scikit-learn load_diabetes",
     shape=partial(_shape, 442, 10, PROGRESSION),
 )
-def load_diabetes_task(scale: str, seed: int) -> TaskData:
+def load_diabetes(scale: str, seed: int) -> TaskData:
     """Return the 442 patients (smoke: 200), 10 features, one target."""
-    from sklearn.datasets import load_diabetes
-
-    features, target = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    features, target = datasets.load_diabetes(return_X_y=True, as_frame=True, scaled=False)
     return table_splits(features, target.to_frame(), PROGRESSION, scale, seed)
 
 
 def table_splits(
     features: pd.DataFrame, targets: pd.DataFrame, names: tuple[str, ...], scale: str, seed: int
 ) -> TaskData:
-    """Return a table as a task: 60 % of the rows to train, 20 % each to validate and test.
+    """Return the data of a table: 60 % of the rows are train, 20 % validation and 20 % test.
 
-    The seed decides the order of the rows. A missing feature becomes the median of the training
+    The seed decides which rows these are. A missing value is replaced by the median of the training
     rows. Raises BadData for a target that is not finite.
     """
     x, y = features.to_numpy(float), targets.to_numpy(float, copy=True)
@@ -147,7 +139,5 @@ def table_splits(
     inputs[:, feature, feature] = torch.as_tensor(x, dtype=torch.float32)
     inputs[:, feature, SLOTS + feature] = 1.0
     labels = torch.as_tensor(y, dtype=torch.float32)
-    splits = [
-        Split(inputs[rows], labels[rows]) for rows in map(torch.as_tensor, (train, val, test))
-    ]
+    splits = [Split(inputs[rows], labels[rows]) for rows in (train, val, test)]
     return TaskData(*splits, n_classes=len(names), in_features=2 * SLOTS, targets=names)

@@ -26,7 +26,7 @@ from mambanorm_study.lessons.invariance import CHANGES, output_change, prepared_
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import RECORDED_TASKS
-from mambanorm_study.tables.norm_catalog import arm_facts
+from mambanorm_study.tables.norm_catalog import arm_parameters
 from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
 from mambanorm_study.widgets.explorer import Explorer, buttons, log_slider, menu, slider
 
@@ -79,7 +79,8 @@ def _draw_arm(n1: str, n2: str, weights: bool, **more: str) -> StudyFigure:
     arm = str(Arm(n1, n2, more))
     results = recorded_arm(arm)
     return fig_arm_view(
-        arm_facts(arm, weightless=not weights),
+        arm,
+        arm_parameters(arm, weightless=not weights),
         results if weights else results.iloc[:0],
         note=ABSENT,
     )

@@ -2,6 +2,7 @@
 arm its mixer's outputs; any other checkpoint is refused by its name.
 """
 
+import math
 import os
 import warnings
 
@@ -194,14 +195,14 @@ def test_without_a_config_what_no_tensor_shows_is_asked_for_or_warned_of():
     mamba, mamba2 = (
         model_of(family, **CONFIGS[family][0]).state_dict() for family in ("mamba", "mamba2")
     )
-    with pytest.warns(UserWarning, match="taken for Mamba-1: a Falcon-Mamba has the same tensors"):
+    with pytest.warns(UserWarning, match="loaded as a Mamba-1. If it is a Falcon-Mamba"):
         clinic.load_mamba_checkpoint(mamba)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         clinic.load_mamba_checkpoint(mamba, arm="RMSN>SSM>None")
         with pytest.raises(
             ValueError,
-            match=r"n_groups · d_state = 5, not how many groups.*hf_config= or n_groups=",
+            match=r"n_groups · d_state = 5: give hf_config= or n_groups=",
         ):
             clinic.load_mamba_checkpoint(mamba2)
 
@@ -219,17 +220,17 @@ def changed(config=None, state=None):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (dict(hidden_act="gelu"), "hidden_act='gelu' in hf_config is not carried, only 'silu'"),
-        (dict(time_step_limit=[0.01, {"__float__": "Infinity"}]), "time_step_limit="),
+        (dict(hidden_act="gelu"), "hidden_act='gelu' in hf_config is not supported, only 'silu'"),
+        (dict(time_step_limit=[0.01, math.inf]), "time_step_limit="),
         (
             dict(model_type="jamba"),
-            "model_type 'jamba', which is not carried: carried are .*Mamba-2",
+            "model_type 'jamba'; supported are .*Mamba-2",
         ),
-        (dict(model_type="mamba"), "hf_config is of Mamba-1, but the tensors are of Mamba-2"),
+        (dict(model_type="mamba"), r"A_log of shape \(E, N\), got \(6,\)"),
         (dict(n_groups=2), r"size mismatch for .*in_proj\.weight"),
     ],
 )
-def test_a_config_that_is_not_carried_or_another_checkpoints_is_refused(config, message):
+def test_a_config_that_is_not_supported_or_another_checkpoints_is_refused(config, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         changed(config=config)
 
@@ -239,7 +240,7 @@ def test_a_config_that_is_not_carried_or_another_checkpoints_is_refused(config, 
     [
         ({"norm.weight": torch.ones(47)}, r"size mismatch for .*gated\.weight.*\[47\].*\[48\]"),
         ({"norm.weight": None}, r"Unexpected key.*backbone\.layers\.1\.more\.gated\.weight"),
-        ({"A_log": torch.ones(48, 16)}, r"A_log has shape \(48, 16\), expected \(H,\)"),
+        ({"A_log": torch.ones(48, 16)}, r"A_log of shape \(H,\), got \(48, 16\)"),
     ],
 )
 def test_a_mamba_2_that_does_not_fit_says_what_was_expected(state, message):
@@ -252,7 +253,6 @@ def test_what_is_no_config_is_refused(tmp_path):
     state = model_of("mamba", hidden_size=8).state_dict()
     for config, message in (
         (tmp_path, "is no config"),
-        (3, "must be a config.*got 3"),
         ({}, "model_type None"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -264,7 +264,7 @@ def test_what_is_no_config_is_refused(tmp_path):
 def test_another_architecture_is_refused_by_the_names_of_its_tensors():
     name = "transformer.h.0.attn.c_attn.weight"
     with pytest.raises(
-        ValueError, match=rf"missing: .*given: {name}.*whole language model of Mamba-1"
+        ValueError, match=rf"the first tensors are {name}.*whole language model of Mamba-1"
     ):
         clinic.load_mamba_checkpoint({name: torch.ones(1)}, arm="RMSN>SSM>None")
 
@@ -286,11 +286,12 @@ def test_a_lost_head_a_head_that_contradicts_its_config_and_quantized_weights_ar
         headless, hf_config=config | {"tie_word_embeddings": True}
     ).tie
     with pytest.raises(
-        ValueError, match="missing: lm_head.weight, which hf_config says is not tied"
+        ValueError, match="lm_head.weight is missing, although hf_config says that it is not tied"
     ):
         clinic.load_mamba_checkpoint(headless, hf_config=config | {"tie_word_embeddings": False})
     narrow = state | {"lm_head.weight": (100 * state["lm_head.weight"]).to(torch.int8)}
     with pytest.raises(
-        ValueError, match="lm_head.weight is torch.int8: quantized weights are not carried"
+        ValueError,
+        match="lm_head.weight: not a tensor of float32.*quantized weights are not supported",
     ):
         clinic.load_mamba_checkpoint(narrow, hf_config=config)

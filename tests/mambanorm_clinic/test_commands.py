@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 import mambanorm as mn
 import mambanorm_clinic as clinic
 import mambanorm_study as study
-from mambanorm_clinic.checkpoints import metadata_of
 from mambanorm_clinic.commands import ids_of
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.cli.main import main
@@ -65,8 +64,9 @@ def test_a_sound_checkpoint_has_no_finding_and_its_page_is_written(tmp_path, cap
     assert "<title>" in page.read_text()
     assert "every weight" in page.read_text()
     code, _, err = call(capsys, path, "--text", text, "--html", str(path))
-    kept = b"<title>" not in Path(path).read_bytes()
-    assert (code, "give a name that ends in .html, got" in err, kept) == (2, True, True)
+    assert code == 2
+    assert "--html must end in .html, so that no other file is overwritten; got" in err
+    assert b"<title>" not in Path(path).read_bytes()
 
 
 def test_the_config_beside_a_checkpoint_tells_a_falcon_mamba_from_a_mamba(tmp_path, capsys):
@@ -78,7 +78,7 @@ def test_the_config_beside_a_checkpoint_tells_a_falcon_mamba_from_a_mamba(tmp_pa
             (tmp_path / "config.json").unlink()
         code, said[kind], err = call(capsys, path, "--text", text, "--length", "16", "--rows", "2")
         assert code == 0
-        assert ("taken for Mamba-1" in err) == (not kind)
+        assert ("loaded as a Mamba-1" in err) == (not kind)
     assert said[""] == said["mamba"] != said["falcon_mamba"]
 
 
@@ -196,8 +196,7 @@ def test_diagnose_runs_a_language_model_that_watch_wrote_and_names_another_model
         code, out, err = call(capsys, str(path), "--text", text, "--length", "16")
         assert code == (2 if said else 0)
         assert (
-            f"step-000001.safetensors holds a {said}, which cannot be run on a text: in Python"
-            in err
+            f"step-000001.safetensors holds a {said}, which cannot read a text: in Python" in err
             or not said
         )
         assert out.startswith("LanguageModel: ") or said
@@ -214,7 +213,7 @@ def test_a_norm_inserted_in_every_block_is_read_again_and_another_change_is_name
     path = written_by_watch(model, IDS, tmp_path / "changed")
     with pytest.raises(
         ValueError,
-        match=r"000001\.safetensors holds a 'LanguageModel' that was changed after it was",
+        match=r"000001\.safetensors holds a LanguageModel that was changed after it was",
     ):
         clinic.load_model(path)
     model.load_state_dict(clinic.read_checkpoint(path))
@@ -222,20 +221,14 @@ def test_a_norm_inserted_in_every_block_is_read_again_and_another_change_is_name
 
 def test_the_file_of_another_model_and_tensors_without_a_word_of_their_norms_are_refused(tmp_path):
     path = written_by_watch(torch.nn.Linear(9, 2), torch.ones(2, 9), tmp_path)
-    with pytest.raises(ValueError, match=r"missing: backbone\.embedding\.weight"):
+    with pytest.raises(ValueError, match=r"needed is backbone\.embedding\.weight"):
         clinic.load_model(path)
     save_file(mn.LanguageModel(96, tie=False, **SIZES).state_dict(), tmp_path / "mine.safetensors")
     with pytest.raises(
         ValueError,
-        match="tensors of this kit's LanguageModel, which do not show its norms: make the",
+        match="tensors of this kit's LanguageModel, which do not show its norms: create the",
     ):
         clinic.load_model(tmp_path / "mine.safetensors")
-    metadata = metadata_of(mn.LanguageModel(vocab_size=9, d_model=4, n_layers=1))
-    save_file({"a": torch.ones(1)}, path, metadata)
-    with pytest.raises(
-        ValueError, match=r"000001\.safetensors does not fit the model that it names: Missing key"
-    ):
-        clinic.load_model(path)
 
 
 @pytest.mark.parametrize("task", ["pydoc", "digits"])
@@ -259,7 +252,7 @@ def test_text_is_read_by_tokenizer_characters_or_bytes(tmp_path):
     none = tmp_path / "tokenizer.json"
     assert torch.equal(ids_of(TEXT, len(ALPHABET), none), encode(TEXT))
     assert ids_of("aé", 256, none).tolist() == [97, 0xC3, 0xA9]
-    with pytest.raises(ValueError, match=r"knows 50,280 tokens.*tokenizer.json"):
+    with pytest.raises(ValueError, match=r"has 50,280 tokens.*tokenizer.json"):
         ids_of(TEXT, 50280, none)
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers comes with transformers")
     made = tokenizers.Tokenizer(

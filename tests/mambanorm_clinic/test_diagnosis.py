@@ -146,7 +146,7 @@ def test_the_first_site_is_that_of_a_search_over_all_modules(tmp_path):
     module = first_by_search(model, labelled(text()))
     assert found.first.where == module
     assert error.report.first == found.first
-    assert not error.report.backward
+    assert not error.report.first.in_gradient
     (symptom,) = [
         finding for finding in found.findings if "first non-finite value" in finding.message
     ]
@@ -169,13 +169,10 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     assert error.report.first == found.first
     assert found.first.where.endswith("mixer.out_proj")
     assert (found.first.site, found.first.before_site) == ("", "gated")
-    assert sites.LARGEST["float16"] < found.first.before_max < math.inf
+    assert sites.FLOAT16_MAX < found.first.before_max < math.inf
     assert found.first.half
     assert "bfloat16 or float32 there" in found.findings[0].advice
-    assert (
-        "clinic.insert_norm(model, 'C', 'RMSN', batch), keep the values as they are"
-        in found.findings[0].advice
-    )
+    assert "clinic.insert_norm(model, 'C', 'RMSN', batch)" in found.findings[0].advice
     with torch.autocast("cpu", torch.bfloat16):
         assert list(clinic.diagnose(model, labelled(ids)).findings) == []
 
@@ -190,7 +187,7 @@ def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_read
 
     def advice(*norm_sites):
         record = PassRecord(
-            pd.DataFrame(columns=sites.COLUMNS),
+            pd.DataFrame(columns=diagnosis.COLUMNS),
             pd.DataFrame(columns=diagnosis.WEIGHT_COLUMNS),
             first,
             loss=math.nan,
@@ -201,7 +198,7 @@ def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_read
     text = advice("n1", "delta", "B", "C", "gated")
     for inside in ("delta", "B", "C"):
         assert f"clinic.insert_norm(model, {inside!r}, 'RMSN', batch)" in text
-    assert "they do not cure this" in text
+    assert "do not cure this" in text
     assert "'B'" not in advice("n1", "delta", "gated")  # Mamba-2 of transformers
     assert "insert_norm" not in advice("gated"), "it would stand behind the scan, too late"
     for site, front in (("delta", "conv"), ("step_size", "delta")):
@@ -217,7 +214,7 @@ def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_pat
     found = clinic.diagnose(model, labelled(text()))
     assert found.first is None
     assert found.first_gradient == error.report.first
-    assert error.report.backward
+    assert error.report.first.in_gradient
     gradients = []  # brute force: keep the gradient of every module's output
     for name, module in model.named_modules():
         module.register_forward_hook(
@@ -264,7 +261,6 @@ def test_a_tensor_is_described_by_its_finite_values():
     row = clinic.diagnose(nn.Identity(), x[:, 1:].requires_grad_()).table.iloc[0]
     largest = float(x[:, 1:].abs().max())
     assert row.room_float16 == pytest.approx(np.log2(65504 / largest))
-    assert row.room_bfloat16 == pytest.approx(np.log2(torch.finfo(torch.bfloat16).max / largest))
 
 
 def test_gradients_are_those_of_backward_and_weights_are_described():
@@ -321,10 +317,11 @@ def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_
     model = theirs(family).train(family in ("Mamba", "Jamba"))
     found = clinic.diagnose(model, labelled(text()))
     assert tuple(dict.fromkeys(found.table.site)) == FAMILIES[family]
-    assert found.table.depth.max() == len(layers_of(model)) == (3 if family == "Jamba" else 4)
+    assert found.table.depth.max() == (3 if family == "Jamba" else 4)
+    assert len(layers_of(model)) == 4  # of Jamba's one is attention
     assert found.table[~found.table.site.isin(MADE)].grad_rms.gt(0).all()
     assert [finding.message[:31] for finding in found.findings] == [
-        "Δ from its bias is 0.693 in every"[:31]
+        "Δ from its bias lies in 0.693…0.693"[:31]
     ] * (
         family == "Jamba"  # which transformers makes with a bias of 0
     )
@@ -366,7 +363,7 @@ def image() -> study.ImageClassifier:
 def test_the_decay_of_this_kits_blocks_is_that_of_the_state_that_forgets_most_slowly(make):
     model = make()
     x = torch.randn(2, 4, 4, 1) if make is image else text()
-    table, blocks = clinic.diagnose(model, x).table, [block for _, block in layers_of(model)]
+    table, blocks = clinic.diagnose(model, x).table, layers_of(model)
     with torch.no_grad(), record_sites(model, "step_size") as seen:
         model(x)
     for depth, (block, delta) in enumerate(zip(blocks, seen.tensors("step_size"), strict=True), 1):
@@ -474,7 +471,8 @@ def symptoms_in(frame: dict, weights=()) -> list:
     )
     table = pd.DataFrame(columns | frame)
     weights = pd.DataFrame(weights, columns=diagnosis.WEIGHT_COLUMNS).fillna({"nonfinite": 0.0})
-    return list(find_symptoms(PassRecord(table, weights)))
+    largest = {f"{i}": value for i, value in enumerate(table.max_abs)}
+    return list(find_symptoms(PassRecord(table, weights, largest=largest)))
 
 
 EIGHT = np.arange(1, 9)
@@ -492,14 +490,13 @@ def test_growth_over_depth_is_told_and_a_sum_of_branches_is_not():
     )  # not between its ends
 
 
-def test_magnitudes_beyond_float16_outliers_and_vanishing_gradients_are_told():
+def test_magnitudes_beyond_float16_and_vanishing_gradients_are_told():
     assert symptoms_in(dict(max_abs=[4.0, 6e4], rms=[1.0, 3e4])) == []
     for frame, said in (
         (
             dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]),
-            "reaches 7e+04, the first of 1 place beyond float16's 65,504",
+            "reaches 7e+04, the first of 1 tensor beyond float16's 65,504",
         ),
-        (dict(max_abs=[4.0, 400.0]), "400 times its RMS"),
     ):
         (finding,) = symptoms_in(frame)
         assert said in finding.message
@@ -510,7 +507,7 @@ def test_magnitudes_beyond_float16_outliers_and_vanishing_gradients_are_told():
     (finding,) = symptoms_in({"depth": [1]}, weights)
     assert (
         finding.where,
-        "gradients explode: the first layers' (RMS 2.8e-01)" in finding.message,
+        "gradients explode: the RMS of the first layers' gradients, 2.8e-01" in finding.message,
     ) == ("0.weight", True)
     assert (
         symptoms_in({"depth": [1]}, [*weights, dict(weight="head.weight", shape=(8, 3), rms=0.0)])
@@ -548,7 +545,7 @@ def test_a_step_size_that_leaves_no_state_is_named_with_its_layer_and_nothing_be
     assert "a dead state, in 1 layer" in finding.message
     assert ("exp(ΔA) is" if bias > 0 else "nothing enters") in finding.message
     assert "Δ's bias" in finding.advice
-    assert f"from layer {depth} on" in found.skipped[-1]
+    assert "the faults found may have changed them" in found.skipped[-1]
 
 
 def test_what_a_fused_kernel_hides_is_said():
@@ -641,18 +638,7 @@ def test_a_compiled_model_is_looked_at_as_it_is_written():
     )
 
 
-def test_a_dataclass_is_looked_into_and_a_bare_block_names_its_sites_plainly():
-    from dataclasses import dataclass
-
-    @dataclass
-    class Output:
-        hidden: torch.Tensor
-
-    class Wrapped(nn.Linear):
-        def forward(self, x):
-            return Output(math.inf * super().forward(x))
-
-    assert clinic.diagnose(Wrapped(8, 8), X).first.where == ""
+def test_a_bare_block_names_its_sites_plainly():
     table = clinic.diagnose(mn.MambaBlock(8, scan_backend="reference"), X).table
     assert table["where"].iloc[0] == "x"
 
@@ -754,21 +740,19 @@ def test_a_buffer_of_a_mask_or_of_a_lowest_value_that_no_pass_has_set_is_no_find
 
 
 def test_bad_input_is_refused_in_words():
-    with pytest.raises(TypeError, match="torch.nn.Module, got 'mamba'"):
-        clinic.diagnose("mamba", labelled(text()))
     for given, options, words in [
+        (("mamba", X), {}, "torch.nn.Module, got 'mamba'"),
         (
             (theirs(), X),
             dict(sites={"scan": "layers.*.scan"}),
-            r"no module.*'layers.\*.scan'.*layers.\*",
+            r"unknown module for site 'scan' 'layers.\*.scan'.*did you mean",
         ),
         (
             (theirs(), X),
             dict(sites={"a": "ixer"}),
-            "no module",
+            "unknown module",
         ),  # it matches the end of a path, part by part
         ((theirs(), X), dict(sites={"scan": "out_proj:in"}), r"side.*'in'.*input"),
-        ((theirs(), X), dict(sites={"a": 3}), r"pattern of site 'a' must be text .*, got 3"),
         (
             (theirs(), X),
             {},

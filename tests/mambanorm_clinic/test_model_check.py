@@ -16,7 +16,6 @@ from torch.nn import functional as F
 import mambanorm as mn
 import mambanorm_clinic as clinic
 import mambanorm_study as study
-from mambanorm_clinic.calling import preserve_random_state
 from mambanorm_clinic.model_check import ModuleRun, mixes_rows, norm_kind
 from mambanorm_study.advice import blocks
 
@@ -202,7 +201,7 @@ SICK = {  # name → make, input, options, check, severity, words
         EVAL,
         "check 7, mistake 3",
         "serious",
-        "other rows in its batch (its second half replaced by copies of its first row)",
+        "other rows in the batch (its second half replaced by copies of its first row)",
     ),
     "dropout left on": (
         lambda: mlp(nn.Dropout()),
@@ -218,7 +217,7 @@ SICK = {  # name → make, input, options, check, severity, words
         EVAL,
         "check 7, mistake 3",
         "serious",
-        "this part is not",
+        "this part acts as in training",
     ),
     "no running statistics": (
         lambda: mlp(nn.BatchNorm1d(8, track_running_stats=False)).eval(),
@@ -226,7 +225,7 @@ SICK = {  # name → make, input, options, check, severity, words
         EVAL,
         "check 7, mistake 3",
         "serious",
-        "without running statistics: with other rows",
+        "this part acts as in training: the output for a row changes",
     ),
     "vanishing gradients": (
         lambda: nn.Sequential(
@@ -266,17 +265,9 @@ SICK = {  # name → make, input, options, check, severity, words
         lambda: one_value(nn.GroupNorm(8, 8), 8),
         ROWS,
         {},
-        "GroupNorm",
+        "measured here",
         "serious",
-        "1 value:",
-    ),
-    "two values a group": (
-        lambda: one_value(nn.GroupNorm(4, 8), 8),
-        ROWS,
-        {},
-        "GroupNorm",
-        "serious",
-        "2 values:",
+        "the same output for every input",
     ),
 }
 ALSO = {"check 7, mistake 3": {"check 6"}}
@@ -364,9 +355,6 @@ def test_the_model_and_every_random_state_are_left_as_they_were():
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert (np.random.get_state()[1] == states[2]).all()
-    with pytest.raises(RuntimeError), preserve_random_state():  # even after an error
-        torch.rand(3) @ torch.rand(4)
-    assert torch.equal(torch.get_rng_state(), states[0])
 
 
 # --------------------------------------------------------------------------------------------------
@@ -388,12 +376,14 @@ def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():
     assert {path: norm_kind(m) for path, m in block.named_modules() if norm_kind(m)} == {
         "n2": "SwitchNorm"
     }
-    assert mixes_rows(ModuleRun("n2", block.n2, [torch.randn(4, 6, 16)], None))
-    assert not mixes_rows(ModuleRun("n2", block.n2, [torch.randn(4, 6, 16)], None), training=False)
+    run = ModuleRun("n2", block.n2, [torch.randn(4, 6, 16)], None)
+    assert mixes_rows(run)
+    block.eval()
+    assert not mixes_rows(run)
 
 
 def test_bad_input_is_answered_in_one_clear_line():
-    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module"):
+    with pytest.raises(ValueError, match=r"a torch\.nn\.Module"):
         clinic.check_model("model", ROWS)
     with pytest.raises(
         ValueError, match=r"Sequential refuses this batch \(torch.float32 \(16, 1, 8, 8\)"

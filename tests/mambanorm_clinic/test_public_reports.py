@@ -20,7 +20,7 @@ import mambanorm_study as study
 from mambanorm.block import init_dt_bias, initial_A_log
 from mambanorm_clinic.mixers import mixers_of, step_size
 from tests.mambanorm_clinic.test_diagnosis import image, labelled, next_id, ours, text, theirs
-from tests.mambanorm_clinic.test_model_check import IMAGES, ROWS, STEPS, with_source
+from tests.mambanorm_clinic.test_model_check import IMAGES, ROWS, with_source
 from tests.mambanorm_clinic.test_surgery import logits, state
 from tests.mambanorm_clinic.test_watching import X, net
 
@@ -157,7 +157,7 @@ def test_a_site_of_which_no_module_is_called_is_an_error_and_one_of_which_some_a
             return 1.0 * x
 
     found = clinic.diagnose(Experts([0, 2]), X, sites={"expert": "experts.*"}).findings
-    assert found.skipped == ("site expert: 1 of 3 modules were not called (experts.1)",)
+    assert "sites expert (1 module: experts.1)" in found.skipped[0]
     with pytest.raises(
         ValueError, match=r"site 'expert': none of its modules was called.*experts\.0, experts\.1"
     ):
@@ -181,14 +181,14 @@ def test_a_norm_is_not_fitted_to_values_that_are_not_finite(family):
     nan %".
     """
     model = with_infinity(theirs(family).eval())
-    before, rows = state(model), int((text() == text()[2, 3]).any(1).sum())
-    with pytest.raises(ValueError, match=rf"gated at .*out_proj is not finite in {rows} of 4 rows"):
+    before = state(model)
+    with pytest.raises(ValueError, match=r"gated at .*out_proj is not finite on this batch"):
         clinic.insert_norm(model, "gated", "LN", IDS)
     assert state(model).keys() == before.keys()
     assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
     kit, x = mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=2), X.detach().clone()
     x[1, 0, 0] = math.inf
-    with pytest.raises(ValueError, match=r"n2 at blocks\.0 is not finite in 1 of 4 rows"):
+    with pytest.raises(ValueError, match=r"n2 at blocks\.0 is not finite on this batch"):
         clinic.insert_norm(kit, "n2", "LN", x)
     assert str(kit.arm) == "RMSN>SSM>None"
 
@@ -215,17 +215,7 @@ def about(findings, word: str) -> list:
 
 
 @pytest.mark.parametrize("name", MIXERS)
-@pytest.mark.parametrize(
-    ("value", "severity", "words"),
-    [
-        (-40.0, "serious", "never forgets"),
-        (-6.0, "warning", "hardly any state"),
-        (0.0, "warning", "the same in all"),
-    ],
-)
-def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(
-    name, value, severity, words
-):
+def test_rates_at_which_no_state_forgets_are_found_and_the_advice_mends_them(name):
     """state-spaces/mamba#996 and #72: A drifts to 0, the state becomes a sum, and training ends in
     NaN.
     """
@@ -233,15 +223,14 @@ def test_rates_at_which_nothing_or_everything_forgets_alike_are_told_and_mended(
     model = make()
     with torch.no_grad():
         for A_log in weights_named(model, "A_log", "A_logs"):
-            A_log.fill_(value)
-    found = about(clinic.diagnose(model, batch).findings, words)
-    heads = A_log.dim() == 1  # one state a head: alike is what Mamba-2 is
-    assert [one.severity for one in found] == ([] if heads and value == 0 else [severity])
+            A_log.fill_(-40.0)
+    (found,) = about(clinic.diagnose(model, batch).findings, "never forgets")
+    assert found.severity == "serious"
     with torch.no_grad():
         for A_log in weights_named(model, "A_log", "A_logs"):  # as the advice says
             A_log.copy_(
                 torch.empty_like(A_log).uniform_(1, 16).log()
-                if heads
+                if A_log.dim() == 1
                 else initial_A_log(*A_log.shape)
             )
     assert not about(clinic.diagnose(model, batch).findings, "A")
@@ -262,7 +251,7 @@ def test_a_step_size_that_an_outer_initialization_has_set_is_told_and_mended(nam
         spoil(bias)
     (found,) = about(clinic.diagnose(model, batch).findings, "Δ from its bias")
     assert f"in {len(biases)} layers" in found.message
-    assert ("0.693 in every channel" in found.message) == (spoil is nn.init.zeros_)
+    assert ("lies in 0.693…0.693" in found.message) == (spoil is nn.init.zeros_)
     for bias in biases:
         init_dt_bias(bias)
     assert not about(clinic.diagnose(model, batch).findings, "Δ")
@@ -280,7 +269,7 @@ def test_a_trained_model_is_silent_and_adapters_hide_no_parameters():
     model = lora(theirs(), "in_proj", "dt_proj")
     for bias in weights_named(model, "dt_proj.base_layer.bias"):
         nn.init.zeros_(bias)
-    assert about(clinic.diagnose(model, labelled(ids)).findings, "0.693 in every channel")
+    assert about(clinic.diagnose(model, labelled(ids)).findings, "lies in 0.693…0.693")
 
 
 # ----------------------------------------------------------------------------------- what sees what
@@ -322,7 +311,7 @@ def test_a_language_model_whose_earlier_logits_see_the_last_id_is_told():
         (Tiny(nn.GroupNorm(1, 8)), "warning"),
         (sick, "serious"),
     ):
-        (found,) = about(clinic.check_model(model, text()), "when the last id changes")
+        (found,) = about(clinic.check_model(model, text()), "if the last id is changed")
         assert (found.severity, "masked model" in found.message) == (
             severity,
             severity == "warning",
@@ -334,7 +323,7 @@ def test_a_language_model_whose_earlier_logits_see_the_last_id_is_told():
         (theirs(), labelled(text())),
         (TinyCausalLM(nn.Dropout()), IDS),
     ):
-        assert not about(clinic.check_model(model, batch), "when the last id changes")
+        assert not about(clinic.check_model(model, batch), "if the last id is changed")
 
 
 # --------------------------------------------------------------------------------------- optimizers
@@ -349,12 +338,12 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
     model = ours()
     with (
         pytest.warns(UserWarning, match=r"weight decay \(0.01\) acts on 2. parameters") as told,
-        clinic.watch(model, torch.optim.AdamW(model.parameters()), folder=tmp_path) as seen,
+        clinic.watch(model, torch.optim.AdamW(model.parameters()), folder=tmp_path),
     ):
-        (found,) = seen.findings
-    assert len(told) == 1
+        pass
+    (warning,) = told
     names = dict(model=model, torch=torch)
-    exec(found.advice, names)  # as the reader would
+    exec(str(warning.message).partition("instead: ")[2], names)  # as the reader would
     spared = {
         n
         for n, p in model.named_parameters()
@@ -362,9 +351,10 @@ def test_weight_decay_on_rates_norms_and_biases_is_told_once_and_the_line_of_cod
     }
     assert names["spared"] == spared
     for optimizer in (names["optimizer"], torch.optim.AdamW(model.parameters(), weight_decay=0)):
-        with warnings.catch_warnings(), clinic.watch(model, optimizer, folder=tmp_path) as seen:
+        with warnings.catch_warnings():
             warnings.simplefilter("error")
-        assert list(seen.findings) == []
+            with clinic.watch(model, optimizer, folder=tmp_path):
+                pass
 
 
 def accelerated(model, optimizer):
@@ -441,11 +431,9 @@ def test_a_watched_closure_trains_to_the_same_bit_and_a_foreign_optimizer_is_ref
             optimizer.step(closure)
         weights.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
-    for other in (Lightning(Lightning(optimizer)), object()):
-        with pytest.raises(
-            TypeError, match=r"or have one as \.optimizer, got .*: give the optimizer that it wraps"
-        ):
-            clinic.watch(model, other, folder=tmp_path)
+    clinic.watch(model, Lightning(Lightning(optimizer)), folder=tmp_path)
+    with pytest.raises(TypeError, match="have one as its attribute `optimizer`, got a object"):
+        clinic.watch(model, object(), folder=tmp_path)
 
 
 # --------------------------------------------------------------------------- norms, by what they do
@@ -504,7 +492,7 @@ def test_subclasses_of_batch_norm_have_the_findings_of_batch_norm(norm):
     (forgotten,) = with_source(
         clinic.check_model(with_norm(norm(8)), IMAGES, evaluating=True), "check 7"
     )
-    assert "the same row's output changes by" in forgotten.message
+    assert "the output for a row changes by" in forgotten.message
 
 
 CONSTANT = {
@@ -520,86 +508,14 @@ CONSTANT = {
 def test_a_norm_whose_output_is_the_same_whatever_comes_in_is_serious(name):
     """pytorch/pytorch#19250 and #45687: InstanceNorm of one element is silently 0."""
     make, x = CONSTANT[name]
-    (found,) = about(clinic.check_model(make(), x), "the same whatever comes in")
+    (found,) = about(clinic.check_model(make(), x), "the same output for every input")
     assert found.severity == "serious"
     for sound in (nn.LayerNorm(8), nn.RMSNorm(8), nn.LayerNorm(2)):
         width = sound.normalized_shape[0]
         model = nn.Sequential(nn.Linear(8, width), sound, nn.Linear(width, 3))
-        assert not about(clinic.check_model(model, ROWS), "whatever comes in")
+        assert not about(clinic.check_model(model, ROWS), "for every input")
         nn.init.zeros_(sound.weight)  # a residual branch that begins at 0
-        assert not about(clinic.check_model(model, ROWS), "whatever comes in")
-
-
-# ------------------------------------------------------------------- the five mistakes of the guide
-
-
-class BadLSTM(nn.Module):
-    """The guide's own."""
-
-    def __init__(self, kind=nn.LSTM, norm=nn.BatchNorm1d):
-        super().__init__()
-        self.lstm, self.bn, self.head = kind(8, 16, batch_first=True), norm(16), nn.Linear(16, 3)
-
-    def forward(self, x):
-        output, _ = self.lstm(x)
-        return self.head(self.bn(output.permute(0, 2, 1)).mean(2))
-
-
-def post_norm(layers: int, norm_first: bool = False) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
-    return nn.Sequential(
-        nn.TransformerEncoder(layer, layers, nn.LayerNorm(8), enable_nested_tensor=False),
-        nn.Linear(8, 3),
-    )
-
-
-class Generator(nn.Sequential):
-    """From image to image."""
-
-    def __init__(self, norm=nn.BatchNorm2d):
-        super().__init__(
-            nn.Conv2d(1, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1)
-        )
-
-
-StyleGenerator = type("StyleGenerator", (Generator,), {})
-
-
-@pytest.mark.parametrize(
-    ("make", "x", "mistake", "severity"),
-    [
-        (BadLSTM, STEPS, 2, "warning"),
-        (lambda: BadLSTM(nn.GRU), STEPS, 2, "warning"),
-        (lambda: study.advice.blocks.SequenceNet(8, 3, norm="BN"), STEPS, 2, "warning"),
-        (lambda: post_norm(24), STEPS, 4, "warning"),
-        (
-            lambda: study.TransformerClassifier(3, in_features=8, d_model=16, n_layers=24),
-            STEPS,
-            4,
-            "warning",
-        ),
-        (StyleGenerator, IMAGES, 5, "warning"),
-        (Generator, IMAGES, 5, "note"),
-    ],
-)
-def test_the_guides_mistakes_2_4_and_5_are_found(make, x, mistake, severity):
-    """Found by our audit: check_model found two of the five."""
-    found = [one for one in clinic.check_model(make(), x) if f"mistake {mistake}" in one.source]
-    assert found
-    assert {one.severity for one in found} == {severity}
-
-
-def test_what_only_looks_like_one_of_these_mistakes_is_none():
-    """Found by our audit: false alarms that the rules must not give."""
-    for make, x in (
-        (lambda: BadLSTM(norm=nn.InstanceNorm1d), STEPS),
-        (lambda: post_norm(24, norm_first=True), STEPS),
-        (lambda: post_norm(6), STEPS),
-        (lambda: post_norm(24).eval(), STEPS),
-        (lambda: Generator(nn.InstanceNorm2d), IMAGES),
-        (lambda: Generator(FrozenBatchNorm), IMAGES),
-    ):
-        assert not [one for one in clinic.check_model(make(), x) if "mistake" in one.source]
+        assert not about(clinic.check_model(model, ROWS), "for every input")
 
 
 def test_a_fresh_model_of_images_has_no_vanishing_gradients():
@@ -612,8 +528,8 @@ def test_a_fresh_model_of_images_has_no_vanishing_gradients():
         assert "vanish" not in repr(clinic.diagnose(model, torch.randn(1, 4, 4, 1)).findings)
 
 
-def test_weights_of_a_wrapped_model_are_refused_by_name(tmp_path):
+def test_weights_of_a_wrapped_model_are_refused(tmp_path):
     path = tmp_path / "step.safetensors"
     path.write_bytes(safetensors.torch.save({"base_model.model.blocks.0.A_log": torch.ones(2, 2)}))
-    with pytest.raises(ValueError, match="of a wrapped model"):
+    with pytest.raises(ValueError, match="without the prefixes of a wrapper"):
         clinic.load_model(path)

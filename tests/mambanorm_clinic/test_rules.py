@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -43,7 +42,7 @@ def classifier(n_layers: int = 8, arm: str = "RMSN>SSM>None") -> mn.SequenceClas
 
 @torch.no_grad()
 def scaled(model: nn.Module, factors, part: str = "out_proj") -> nn.Module:
-    for (_, block), factor in zip(layers_of(model), factors):
+    for block, factor in zip(layers_of(model), factors):
         block.get_submodule(part).weight.mul_(factor)
     return model
 
@@ -55,7 +54,7 @@ def large_scan() -> nn.Module:
     """A scan beyond float16: its C is large."""
     model = classifier(2)
     with torch.no_grad():
-        for _, block in layers_of(model):
+        for block in layers_of(model):
             block.x_proj.weight[-block.d_state :] *= 1e9
     return model
 
@@ -107,10 +106,7 @@ def failed(tmp_path, rate: float) -> tuple:
 
 def test_after_a_value_that_is_not_finite_an_earlier_checkpoint_and_a_lower_rate_help(tmp_path):
     report, written, earlier = failed(tmp_path, 100.0)
-    words = (
-        "an earlier checkpoint (clinic.watch writes the weights with which this happens) and a "
-        "lower rate"
-    )
+    words = "go back to an earlier checkpoint and lower the learning rate"
     assert words in report.findings[0].advice
     assert symptoms_with(written, "first non-finite value", labelled(IDS))
     assert trained(earlier, torch.optim.SGD(earlier.parameters(), lr=0.1))
@@ -120,8 +116,8 @@ def test_after_a_value_that_is_not_finite_an_earlier_checkpoint_and_a_lower_rate
 def test_after_a_gradient_that_is_not_finite_clipping_helps_only_before_it(tmp_path):
     """pytorch/pytorch#46849: clip_grad_norm_ turns an infinite gradient into NaN."""
     report, _, earlier = failed(tmp_path, 1e4)
-    assert report.backward
-    assert "mends no gradient that is not finite already" in report.findings[0].advice
+    assert report.first.in_gradient
+    assert "repairs no gradient that is already non-finite" in report.findings[0].advice
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.tensor([math.inf, 1.0])
     nn.utils.clip_grad_norm_([weight], 1.0)
@@ -142,7 +138,7 @@ def test_a_norm_whose_backward_pass_divides_by_0_is_mended_by_a_larger_eps():
     x = X.clone()
     x[0, 0] = 0
     (found,) = symptoms_with(Length(0.0), "of the backward pass", x)
-    assert "a larger eps in the norm, root or division" in found.advice
+    assert "use a larger eps in the norm, root or division" in found.advice
     assert list(clinic.diagnose(Length(1e-6), x).findings) == []
 
 
@@ -157,7 +153,7 @@ def test_a_norm_on_what_the_scan_reads_cures_nothing_at_once_and_bounds_it_later
 
     def grow(model) -> None:
         with torch.no_grad():
-            layers_of(model)[0][1].x_proj.weight.mul_(1e4)
+            layers_of(model)[0].x_proj.weight.mul_(1e4)
 
     model, plain = classifier(2), classifier(2)
     before = largest(model)
@@ -214,7 +210,7 @@ def test_lost_weights_are_mended_by_a_checkpoint_and_lost_statistics_by_batches(
 @pytest.mark.parametrize("make", [ours, lambda: ours(model="mamba2", head_dim=8)])
 def test_a_dead_state_is_mended_by_a_sound_bias_or_smaller_weights_and_by_no_norm(make):
     model = make()
-    block = layers_of(model)[1][1]
+    block = layers_of(model)[1]
     bias = block.dt_bias if hasattr(block, "dt_bias") else block.dt_proj.bias
     with torch.no_grad():
         bias.add_(-60.0)
@@ -229,7 +225,7 @@ def test_a_dead_state_is_mended_by_a_sound_bias_or_smaller_weights_and_by_no_nor
 
 def test_a_dead_state_of_large_weights_is_mended_by_smaller_ones():
     model = ours()
-    block = layers_of(model)[1][1]
+    block = layers_of(model)[1]
     block.x_proj.register_forward_hook(lambda _m, _args, y: y.abs())
     nn.init.constant_(block.dt_proj.weight, -1e9)
     (found,) = symptoms_with(model, "dead state", IDS)
@@ -267,10 +263,10 @@ class Bidirectional(nn.Module):
 def test_growth_of_a_sum_of_two_directions_is_mended_by_half_the_sum_and_by_no_norm(lists):
     model = Bidirectional(1.0, lists)
     (found,) = symptoms_with(model, "decades")
-    assert "between the blocks" in found.message
     assert "halve the sum" in found.advice
     clinic.insert_norm(model, "n2", "RMSN", X)
-    assert symptoms_with(model, "decades"), "no norm inside the blocks cures this"
+    assert "no norm inside the blocks cures that" in found.advice
+    assert symptoms_with(model, "decades")
     assert not symptoms_with(Bidirectional(0.5, lists), "decades")
 
 
@@ -290,7 +286,7 @@ def test_growth_within_the_blocks_is_mended_by_a_norm_of_each_branch_with_unit_g
         ):
             layer.weight.mul_(40.0 ** (1 + depth))
     (found,) = symptoms_with(model, "decades", batch)
-    assert "since as it is put in it keeps the growth" in found.advice
+    assert "because the fitted weights would keep the growth" in found.advice
     norms = clinic.insert_norm(model, "branch", "RMSN", batch).norms
     assert symptoms_with(model, "decades", batch)
     for norm in norms:
@@ -302,7 +298,7 @@ def test_growth_where_no_norm_can_be_put_is_mended_by_smaller_last_matrices():
     torch.manual_seed(0)
     options = dict(norm_position="before", final_norm="LN")
     model = study.TransformerClassifier(3, in_features=8, d_model=16, n_layers=8, **options)
-    last = [(block.attention.out_proj, block.feed_forward[2]) for _, block in layers_of(model)]
+    last = [(block.attention.out_proj, block.feed_forward[2]) for block in layers_of(model)]
     with torch.no_grad():
         for depth, pair in enumerate(last):
             for layer in pair:
@@ -355,21 +351,6 @@ def test_vanishing_gradients_are_mended_by_norms_residual_paths_or_he(sick, mend
     (found,) = symptoms_with(chain(**sick), "gradients vanish")
     assert "a norm in each layer" in found.advice
     assert not symptoms_with(chain(**mended), "gradients")
-
-
-def test_outliers_are_rounding_errors_in_8_bits_and_none_in_16():
-    class Spike(nn.Module):
-        def forward(self, x):
-            return x + 1e4 * (torch.arange(x.numel()) == 7).view(x.shape)
-
-    model = nn.Sequential(nn.Linear(8, 4000), Spike(), nn.LayerNorm(4000))
-    (found,) = symptoms_with(model, "holds outliers")
-    assert "when you quantize, else all other values are rounded to 0" in found.advice
-    with torch.no_grad():
-        values = model[:2](X).flatten().numpy()
-    step = np.abs(values).max() / 127
-    assert (np.delete(np.round(values / step), 7) == 0).all()
-    assert np.abs(np.delete(values - values.astype(np.float16), 7)).max() < 1e-2
 
 
 def test_what_mends_the_language_model_is_told_in_its_own_words():

@@ -144,7 +144,7 @@ SURGERIES = [
     ("None>SSM>GN", "n1", "LN>SSM>GN"),
     *(
         ("RMSN>SSM>None+B:RMSN", site, str(mn.Arm.parse(f"RMSN>SSM>None+B:RMSN+{site}:LN")))
-        for site in surgery.OWN_SITES
+        for site in surgery.KIT_SITES
         if site not in ("n1", "n2", "B")
     ),
 ]
@@ -213,30 +213,29 @@ REFUSED = [
         "gate",
         "RMSN",
         IDS,
-        r"unknown site for a norm in MambaForCausalLM 'gate'.*did you mean 'gated'",
+        r"unknown site without a norm in MambaForCausalLM 'gate'.*did you mean 'gated'",
     ),
     (
         lambda: theirs("Mamba2"),
         "B",
         "RMSN",
         IDS,
-        r"unknown site for a norm in Mamba2ForCausalLM 'B'",
+        r"unknown site without a norm in Mamba2ForCausalLM 'B'",
     ),
     (theirs, "gated", "RMS", IDS, r"unknown norm 'RMS'.*did you mean 'RMSN'"),
-    (theirs, "gated", None, IDS, "'None' is no norm to insert"),
     (
         lambda: nn.Sequential(nn.Linear(8, 8)),
         "gated",
         "RMSN",
         X,
-        "Sequential is of no family that surgery knows",
+        "norms cannot be inserted into Sequential, only",
     ),
     (theirs, "gated", "IN", IDS, "norm 'IN' sees the future"),
     (ours, "n2", "BN", text(), "norm 'BN' sees the future"),
     (lambda: nn.Sequential(ours()), "n2", "IN", text(), "norm 'IN' sees the future"),
     (theirs, "gated", "RMSN", {"ids": text()}, "refuses this batch"),
-    (classifier, "n1", "LN", X, r"n1 of blocks.0 has a norm already, RMSN"),
-    (classifier, "scan", "LN", X, r"unknown site for a norm in this kit's blocks 'scan'"),
+    (classifier, "n1", "LN", X, r"unknown site without a norm in SequenceClassifier 'n1'"),
+    (classifier, "scan", "LN", X, r"unknown site without a norm in SequenceClassifier 'scan'"),
 ]
 
 
@@ -252,7 +251,9 @@ def test_bad_input_is_refused_in_words_and_leaves_the_model_as_it_was():
     with pytest.raises(TypeError, match="unknown option of norm RMSN 'epsilon'"):
         clinic.insert_norm(model, "gated", "RMSN", IDS, epsilon=1e-6)
     clinic.insert_norm(model, "gated", "RMSN", IDS, eps=1e-6)
-    with pytest.raises(ValueError, match=r"gated has a norm already"):
+    with pytest.raises(
+        ValueError, match=r"unknown site without a norm in MambaForCausalLM 'gated'"
+    ):
         clinic.insert_norm(model, "gated", "LN", IDS)
 
 

@@ -88,7 +88,10 @@ def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_flo
     assert loaded.tie
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     assert torch.equal(loaded.lm_head.weight, state["backbone.embedding.weight"].float())
-    for none, said in (("model.safetensors", "use read_checkpoint"), ({}, "given: nothing")):
+    for none, said in (
+        ("model.safetensors", "use read_checkpoint"),
+        ({}, "the first tensors are none"),
+    ):
         with pytest.raises(ValueError, match=said):
             clinic.load_mamba_checkpoint(none)
 
@@ -97,20 +100,19 @@ def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_flo
     ("name", "tensor", "config", "message"),
     [
         ("backbone.layers.1.mixer.D", None, {}, r"Missing key.*backbone\.layers\.1\.D.*Mamba-1"),
-        ("backbone.layers.0.mixer.A_log", None, {}, r"missing: .*mixer\.A_log \(E, N\).*Mamba-1"),
+        (
+            "backbone.layers.0.mixer.A_log",
+            None,
+            {},
+            r"needed is .*mixer\.A_log of shape \(E, N\), got none.*Mamba-1",
+        ),
         (
             "backbone.norm_f.weight",
             torch.ones(14),
             {},
             r"size mismatch for .*norm_f\.weight.*\[14\].*\[15\]",
         ),
-        (
-            "lm_head.weight",
-            torch.ones(V, D),
-            {"tie": True},
-            r"lm_head\.weight differs.*leave tie out",
-        ),
-        ("step", 3, {}, r"other things are under \['step'\]"),
+        ("step", 3, {}, r"step: not a tensor of float32"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_says_what_was_expected(name, tensor, config, message):
@@ -137,9 +139,7 @@ def test_a_file_gives_what_was_saved_and_a_damaged_one_is_refused_by_name(name, 
     assert read.keys() == state.keys()
     assert all(torch.equal(read[key], state[key]) for key in state)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(
-        ValueError, match=rf"{name} is (truncated, altered or no checkpoint|.*no checkpoint at all)"
-    ):
+    with pytest.raises(ValueError, match=f"{name} is truncated, altered or no checkpoint"):
         clinic.read_checkpoint(path)
     path.unlink()
     with pytest.raises(FileNotFoundError):
@@ -154,7 +154,7 @@ class Bomb:
 def test_a_file_that_would_run_code_is_refused_unread(tmp_path, monkeypatch):
     monkeypatch.setenv("MAMBANORM_TEST_BOMB", str(tmp_path / "exploded"))
     torch.save({"backbone.embedding.weight": Bomb()}, tmp_path / "model.bin")
-    with pytest.raises(ValueError, match=r"model\.bin is no state dict.*safetensors"):
+    with pytest.raises(ValueError, match=r"model\.bin .*holds other objects.*safetensors"):
         clinic.read_checkpoint(tmp_path / "model.bin")
     assert not (tmp_path / "exploded").exists()
     pickle.loads(pickle.dumps(Bomb()))
@@ -269,6 +269,9 @@ def test_what_is_outside_the_alphabet_or_fills_no_window_is_refused():
     for character in "é\t":
         with pytest.raises(ValueError, match="unknown character"):
             pydoc.encode(f"a{character}")
-    assert pydoc.windows(torch.arange(12), 5).tolist() == [[0, 1, 2, 3, 4, 5], [5, 6, 7, 8, 9, 10]]
+    assert pydoc.cut_windows(torch.arange(12), 5).tolist() == [
+        [0, 1, 2, 3, 4, 5],
+        [5, 6, 7, 8, 9, 10],
+    ]
     with pytest.raises(ValueError, match="from 1 to 49 for 50 characters"):
-        pydoc.windows(torch.arange(50), 50)
+        pydoc.cut_windows(torch.arange(50), 50)

@@ -671,7 +671,7 @@ def test_a_norm_derived_from_token_norm_computes_its_own_equation_in_float32():
         def __init__(self, d):
             super().__init__(d, eps=1e-5, affine=True)
 
-        def readable(self, x):
+        def reference(self, x):
             return self.scaled(x / x.abs().amax(-1, keepdim=True))
 
     x = torch.randn(2, 5, 8)

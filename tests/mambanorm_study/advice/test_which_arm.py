@@ -57,7 +57,7 @@ def test_the_answer_is_said_in_words(made_up, lead, sd, said):
     assert row.low < row.effect < row.high
     assert (
         row.said
-        == f"{row.brief}; the seeds share one pool of rows: the interval is valid for it only"
+        == f"{row.brief}; the seeds share one pool of rows, so the interval is valid for it only"
     )
     assert (
         ("new seeds would tell" in row.brief)
@@ -166,7 +166,7 @@ def test_the_command_trains_the_missing_runs_and_prints_a_line_a_task(tmp_path, 
         (ARM, ["--tasks", "pydoc"], "norm 'GN' sees the future"),
         (ARM, ["--tasks", "diabetes"], "diabetes is a regression"),
         (ARM, ["--tasks", "digits", "--seeds", "3,60"], "test seeds are 52 to 99"),
-        ("LN>MHA>LN", [], "compare one kind"),
+        ("LN>MHA>LN", [], "compare arms of one model"),
         ("Nix>SSM>GN", [], "unknown norm 'Nix'"),
     ],
 )

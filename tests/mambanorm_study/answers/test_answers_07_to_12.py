@@ -78,26 +78,12 @@ FLAT, RISES = (1.0, 1.1, 1.2, 1.3), (1.0, 4.0, 1.2, 6.0)
 ENDLESS = (1.0, np.inf, 1.2, np.inf)
 
 
-def test_the_guesses_on_growth_follow_the_tables():
-    calm, loud = (
-        grown(None_None=FLAT),
-        grown(None_None=ENDLESS, None_BN=RISES, BN_None=FLAT, BN_BN=FLAT),
-    )
-    first, second, third = answers.guesses_on_growth(
-        calm, grown(None_None=RISES), loud
-    ).splitlines()
-    assert "median token × 1.26, largest × 1.26" in first
-    assert "median token × 1,000" in second
-    assert "With larger weights: explodes (non-finite)." in second
-    assert "a norm only before: BN→None median token × 1.26, largest × 1.26; a norm only" in third
-    assert "a norm only after: None→BN median token × 1,000" in third
-    assert "BN→BN" not in third
-
-
-def test_models_are_called_trained_only_if_every_one_of_them_beats_chance():
-    scores = pd.DataFrame(dict(arm=["None→None", "BN→BN"], beats_chance=[True, False]))
-    assert diagnostics.training_word(scores) == "barely trained"
-    assert diagnostics.training_word(scores[:1]) == "trained"
+def test_growth_factors_are_those_from_the_first_block_to_the_last():
+    table = answers.growth_factors(grown(None_None=ENDLESS, None_BN=RISES, BN_None=FLAT))
+    factors = table.set_index("arm")[["median token ×", "largest token ×"]]
+    assert factors.loc["None→None"].tolist() == ["inf", "inf"]
+    assert factors.loc["None→BN"].tolist() == ["1,000", "63,100"]
+    assert factors.loc["BN→None"].tolist() == ["1.26", "1.26"]
 
 
 def test_a_run_that_is_watched_is_the_same_run_with_its_spectra_at_every_step():
@@ -141,10 +127,10 @@ def test_failures_are_counted_arm_by_arm_with_their_steps():
         "in 8 blocks, at the last finite step: None→None 2.0 ± 1.0, RMSN→RMSN 0.5 ± 0.0.\n" in text
     )
     assert (
-        "At lr 0.01 ended non-finite: None→None 2 of 3, RMSN→RMSN 0 of 3. One of those without "
-        "norms" in text
+        "Runs that ended non-finite at lr 0.01: None→None 2 of 3, RMSN→RMSN 0 of 3. One of the "
+        "runs without norms" in text
     )
-    assert "trained here once more, went on. It moved.\n" in text
+    assert "trained here again, went on. It moved.\n" in text
 
 
 # notebook 09
@@ -216,12 +202,12 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
     runs = pd.DataFrame(
         [dict(task="digits_images", arm="AutoNorm", seed=0, scale="quick", status="ok")]
     )
-    how = dict(weights=CHOSEN, held=held, ratios={"diabetes": 1.5})
+    how = dict(weights=CHOSEN, corrupted=held, ratios={"diabetes": 1.5})
     _, _, *lines = answers.is_choice_better(
         runs, blends[:0], blends, blends[:0], **how
     ).splitlines()
     assert (
-        "ended at 0.21 (blocks.0.n1) and 0.71 (blocks.0.n2): not the same in every layer"
+        "started at 0.5 and ended at 0.21 (blocks.0.n1) and 0.71 (blocks.0.n2) (one run)."
         in lines[0]
     )
     assert (
@@ -229,13 +215,13 @@ def test_the_answer_on_the_choice_reads_the_weights_the_blends_corrupted_rows_an
         == "- **learned − random** on digits_images: +8.0 points [5.0, 11.0], clearly above zero"
     )
     assert lines[2].startswith("- **Under noise**, FrozenDyT against FrozenLN: −12.0")
-    assert "what noise changes: +3.0" in lines[2]
+    assert "difference in what noise costs: +3.0" in lines[2]
     assert lines[3:] == [
-        "- **diabetes**: the best on validation has 1.50 × the RMSE of boosted trees"
+        "- **diabetes**: the best model on validation has 1.50 times the RMSE of boosted trees"
     ]
-    nothing = dict(weights=CHOSEN[:0], held=held[:0], ratios={})
+    nothing = dict(weights=CHOSEN[:0], corrupted=held[:0], ratios={})
     empty = answers.is_choice_better(runs, blends[:0], blends[:0], blends[:0], **nothing)
-    assert empty.endswith("- **What is chosen**: No selector was watched.")
+    assert empty.endswith("- **What is chosen**: No selector was recorded.")
 
 
 def test_selectors_of_a_trained_model_are_drawn_by_class():
@@ -271,18 +257,19 @@ def test_the_answer_on_cures_names_the_start_and_counts_failed_finite_and_idle_t
     text = answers.what_cures(ENDS, "quick", 4.5, "`a.out_proj`")
     assert text.startswith("**Answer** (quick scale, 2 seeds: a sketch; ")
     assert "- First not finite: `a.out_proj`.\n" in text
-    assert "- **as it is**: 2 of 2 fail, the first after 9 steps.\n" in text
-    assert "- **norm**: 0 of 2 fail, 3.10 bits ± 0.14.\n" in text
     assert (
-        "- **clipped**: 1 of 2 fail, the first after 20 steps; the others reach 4.00 bits.\n"
-        in text
+        "- Runs failed: as it is (2 of 2, the first after 9 steps) and clipped (1 of 2, the first "
+        "after 20 steps).\n" in text
     )
-    assert "- Finite in every seed: norm and slow. Of these norm learned most." in text
+    assert (
+        "- Finite in every seed, the lowest loss first: norm (3.10 bits ± 0.14) and slow (4.70 "
+        "bits ± 0.14).\n" in text
+    )
     assert text.endswith(
         "Staying finite is not learning: slow ended no lower than the 4.50 bits of a model that "
         "knows only how common each character is."
     )
-    assert answers.what_cures(ENDS, "quick", 5.0, "").endswith("norm learned most.")
+    assert "Staying finite" not in answers.what_cures(ENDS, "quick", 5.0, "")
     assert answers.what_cures(ENDS[ENDS.failed], "quick", 5.0, "").endswith(
-        "Finite in every seed: none."
+        "the lowest loss first: none."
     )

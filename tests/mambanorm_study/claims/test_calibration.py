@@ -59,14 +59,14 @@ def test_the_recorded_text_keeps_what_the_protocol_promises():
             limit = 3.0 if name.startswith(("plain", "t3", "unequal")) else 5.0
             assert all(float(share) <= limit for cell in cells for share in cell.split(" / ")), row
     assert f"{UNSEEN}, 12" in unseen
-    assert "functions of the rule, 5,000 a cell" in text
+    assert "functions of the rule, 5,000 per cell" in text
 
 
 def test_the_command_prints_the_table(capsys):
     assert main(["calibrate", "--studies", "3"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("# How often the verdicts are wrong")
-    assert "3 a cell" in out
+    assert "3 per cell" in out
     frame = calibrate(studies=2)
     assert set(frame.scenario) == set(calibration.SCENARIOS)
     assert "What no rule sees" in calibration_text(frame)

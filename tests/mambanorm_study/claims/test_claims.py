@@ -37,7 +37,7 @@ PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 ACCURACY = [
     name
     for name, claim in CLAIMS.items()
-    if claim.runs == "tuned" and not claim.measured and claim.comparisons[0].column == "score"
+    if claim.runs == "tuned" and not claim.why_no_word and claim.comparisons[0].column == "score"
 ]
 
 
@@ -522,11 +522,13 @@ def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
     ]
     assert list(CLAIMS) == [*asked, "H13s", "H14s", "H15v", "H16s", "H1l", "H3l", "H8l"]
     for claim in (CLAIMS | BEYOND).values():
-        assert all((claim.words, claim.quote, claim.where, claim.quantity, claim.paper, claim.asks))
-        assert claim.asks.startswith("no word: ") == bool(claim.measured)
+        assert all(
+            (claim.words, claim.quote, claim.where, claim.quantity, claim.paper, claim.condition)
+        )
+        assert claim.condition.startswith("no word: ") == bool(claim.why_no_word)
         names = [comparison.name for comparison in claim.comparisons]
         assert len(names) == len(set(names))
-        assert bool(claim.deciding) != bool(claim.measured)
+        assert bool(claim.deciding) != bool(claim.why_no_word)
         assert all(claim.smallest_of(comparison) >= 0 for comparison in claim.comparisons)
         sums = {round(sum(comparison.weights.values()), 9) for comparison in claim.comparisons}
         differences = claim.runs in ("tuned", "failing", "ladder") and claim.id[:-1] != "H7"

@@ -83,7 +83,7 @@ def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame)
 def test_the_runs_of_one_setting_say_nothing_of_another():
     narrow = made_up(5.0, d_model=16)
     assert study.judge("H8s", narrow).n == 0
-    assert study.judge("H8s", narrow, changes=dict(d_model=16)).word == "supported"
+    assert study.judge("H8s", Evidence(narrow, changes=dict(d_model=16))).word == "supported"
 
 
 # which runs a claim needs
@@ -130,17 +130,17 @@ def test_the_parts_are_recorded_in_the_order_of_the_protocol():
     more = "the arms of H4 and H8 once more"
     assert [name for name in names if not name.startswith("mnist1d")] == [
         "curves, every arm",
-        "images of letters and digits, every arm",
-        "text, every arm",
+        "glyphs_images, every arm",
+        "pydoc, every arm",
         "curves, 8 blocks",
         f"curves, {more}",
-        f"images of letters and digits, {more}",
-        f"text, {more}",
-        "ListOps",
+        f"glyphs_images, {more}",
+        f"pydoc, {more}",
+        "listops",
         "curves, 300 steps",
         "curves, 1,200 steps",
         "curves, 2,400 steps",
-        "letters and digits as sequences",
+        "glyphs",
     ]
     fixed = {name.removeprefix("mnist1d, ") for name in names if name.startswith("mnist1d")}
     assert fixed == {name for name, claim in (CLAIMS | BEYOND).items() if claim.runs != "tuned"}
@@ -156,8 +156,8 @@ def test_the_parts_have_the_arms_and_seeds_of_the_protocol():
             assert {config.run_id for config in configs} <= set(known.run_id)
     named = (
         ("curves", 44, ("H4s", "H8s")),
-        ("images of letters and digits", 43, ("H4v", "H8v")),
-        ("text", 16, ("H8l",)),
+        ("glyphs_images", 43, ("H4v", "H8v")),
+        ("pydoc", 16, ("H8l",)),
     )
     for name, number, often in named:
         assert len(arms[f"{name}, every arm"]) == number
@@ -166,8 +166,8 @@ def test_the_parts_have_the_arms_and_seeds_of_the_protocol():
             a for claim in often for a in CLAIMS[claim].arms
         }
         assert seeds[f"{name}, the arms of H4 and H8 once more"] == list(FURTHER_TEST_SEEDS)
-    assert arms["ListOps"] == set(CLAIMS["H8s"].arms)
-    assert len(arms["letters and digits as sequences"]) == 6
+    assert arms["listops"] == set(CLAIMS["H8s"].arms)
+    assert len(arms["glyphs"]) == 6
     assert arms["curves, 300 steps"] == set(map(str, POSITION_ARMS))
     assert seeds["curves, 300 steps"] == list(range(52, 58))
 
@@ -203,9 +203,9 @@ def test_other_seeds_tasks_and_scales_have_parts_too():
         (52, 53, 54),
         (55, 56, 57),
     }
-    assert {part.name for part in recording.parts(SCALE, tasks=TEXT)} == {
-        "text, every arm",
-        "text, the arms of H4 and H8 once more",
+    assert {part.name for part in recording.parts(SCALE, tasks=[TEXT])} == {
+        "pydoc, every arm",
+        "pydoc, the arms of H4 and H8 once more",
     }
     found = recording.parts("quick", tasks=["digits"])
     assert [part.name for part in found] == ["verdicts, digits", "the notebooks"]

@@ -103,7 +103,7 @@ def test_head_room_is_that_of_the_largest_output_of_the_scan(tmp_path):
         study.sweep([config], runs_dir=tmp_path, workers=0, progress=False), tmp_path
     )
     model, data = (
-        robustness.trained_model(config, tmp_path),
+        robustness.stored_model(study.find_run(config, tmp_path)),
         study.load_task("digits", SCALE, config.seed),
     )
     inputs, lengths, _ = data.test.batch(slice(0, summaries.ROWS))

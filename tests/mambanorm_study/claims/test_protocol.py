@@ -38,7 +38,7 @@ def test_the_document_is_short_and_its_tables_are_those_of_the_code(frame):
     assert len(document.splitlines()) <= 250
     assert document.startswith(f"# The protocol of the verdicts, version {VERSION}\n")
     for claim in (CLAIMS | BEYOND).values():
-        assert f"| {claim.id} | {claim.words} | {claim.asks} |" in document
+        assert f"| {claim.id} | {claim.words} | {claim.condition} |" in document
     for file in re.findall(r"\]\(([\w.]+/?)\)", document):
         assert (PROTOCOL.parent / file).exists(), file
 
@@ -137,7 +137,7 @@ def protocol_at(commit: str) -> str:
     return subprocess.run(show, capture_output=True, text=True, cwd=PROTOCOL.parent).stdout
 
 
-def test_the_commit_in_force_is_told_and_so_is_an_edit(tmp_path, monkeypatch):
-    assert re.fullmatch(r"[0-9a-f]{7,40}(, changed since)?|unknown", recording.commit_in_force())
+def test_the_protocol_commit_is_told_and_so_is_an_edit(tmp_path, monkeypatch):
+    assert re.fullmatch(r"[0-9a-f]{7,40}(, changed since)?|unknown", recording.protocol_commit())
     monkeypatch.setattr(recording, "PROTOCOL", tmp_path / "PROTOCOL.md")
-    assert recording.commit_in_force() == "unknown"
+    assert recording.protocol_commit() == "unknown"

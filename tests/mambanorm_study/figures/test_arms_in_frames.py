@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from mambanorm.arms import MORE_SITES, PAPER_NORMS
 from mambanorm_study import answers, claims
-from mambanorm_study.answers.vision import by_n2, place_counts
+from mambanorm_study.answers.vision import by_n2, site_counts
 from mambanorm_study.cli.printing import print_arms
 from mambanorm_study.figures.accuracy import best_combination
 from mambanorm_study.figures.colours import arm_styles
@@ -72,7 +72,6 @@ def chosen(runs):
 
 OF_PAIRS = {
     "the partners of each N2": procedure.partners,
-    "the worth of each N2": lambda runs: procedure.worth_of_n2(procedure.partners(runs)),
     "the two steps": procedure.two_steps,
     "the six ways to choose": lambda runs: procedure.ways(runs, chosen(runs)),
     "the chosen pair against the others": lambda runs: procedure.against_chosen(
@@ -80,12 +79,10 @@ OF_PAIRS = {
     ),
     "the guesses of notebook 05": lambda runs: answers.guesses_on_pairs(runs),
     "the N2 on images": by_n2,
-    "how often after is ahead": place_counts,
+    "how often after is ahead": site_counts,
     "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
-    "the interaction": lambda runs: contrasts.difference_of_differences(
-        runs, contrasts.interaction()
-    ),
-    "the place against others": lambda runs: contrasts.difference_of_differences(
+    "the interaction": lambda runs: run_tables.paired_steps(runs, contrasts.INTERACTION),
+    "the place against others": lambda runs: run_tables.paired_steps(
         runs, contrasts.place_against("GN", ["LN", "IN"])
     ),
     "a pair of arms": lambda runs: run_tables.paired(runs, "RMSN>SSM>None", "None>SSM>None"),

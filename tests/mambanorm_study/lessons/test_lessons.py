@@ -101,9 +101,6 @@ def test_the_three_questions_are_answered_as_the_axes_say():
         n for n, e in mn.NORMS.items() if e.causal and n != "Constant"
     }
     assert list(table.index[~table["one position"].astype(bool)]) == ["IN"]
-    said = answers.guesses(table)
-    assert "leaves nothing of the input with IN:" in said
-    assert "It changes BN, NormVary, NormVary-fixed and SwitchNorm" in said
 
 
 # the small training loop and what is trained with it
@@ -120,7 +117,7 @@ def test_a_run_that_diverges_is_scored_as_a_guess():
     assert list(fit(model, separable(), optimizer, epochs=3, batch_size=16))[-1] == 0.5
 
 
-def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off(tmp_path, monkeypatch):
+def test_the_small_vgg_is_trained_on_paired_seeds(tmp_path, monkeypatch):
     monkeypatch.setattr(trained, "LEARNING_RATES", (0.02,))
     frame = trained.with_and_without("smoke", 2, runs_dir=tmp_path / "one")
     assert len(frame) == 2 * 3
@@ -132,13 +129,6 @@ def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off(tmp_
     assert frame.equals(trained.with_and_without("smoke", 2, runs_dir=tmp_path / "one"))
     with pytest.raises(TypeError):
         trained.with_and_without("smoke", 3, runs_dir=tmp_path / "one")
-    assert "fails" in answers.batch_norm(frame.assign(train_accuracy=0.5))
-    ahead = frame.assign(
-        train_accuracy=frame.arm.map({"none": 0.1, "none, He start": 0.8, "BN": 0.9})
-    )
-    said = answers.batch_norm(ahead)
-    assert "**The claim holds here**" in said
-    assert "The start alone accounts for +70.0 points of the difference of +80.0 points" in said
 
 
 def test_what_is_measured_is_kept_until_a_setting_a_line_or_a_file_changes(tmp_path):
@@ -191,18 +181,10 @@ def test_a_block_without_nothing_is_the_block_and_without_a_part_it_does_not_use
     assert not gate_rows.any()  # the last one is the block without a gate
 
 
-def test_the_parts_are_trained_on_both_tasks_and_told_seed_by_seed():
+def test_the_parts_are_trained_on_both_tasks():
     frame = trained.parts_of_a_block("smoke", 1)
     assert len(frame) == 2 * 3
     assert set(frame.chance) == {0.5, 0.1}
-    planted = frame.assign(
-        test_accuracy=frame.without.map({"nothing": 0.9, "conv": 0.6, "gate": 0.95})
-    )
-    two = pd.concat([planted, planted.assign(seed=1, test_accuracy=0.5)])
-    assert (
-        "(chance 50.0 %): the whole block 90 and 50 %; without the conv 60 and 50 %;"
-        in answers.parts(two)
-    )
 
 
 # the state space
@@ -246,11 +228,10 @@ def two_runs(before, after):
 def test_the_first_answers_say_what_the_two_runs_reached():
     said = answers.start_here(two_runs(0.565, 0.7))
     assert (
-        "The original Mamba passes 50 %, the norm after the SSM adds +13.5 points: "
-        "RMSN→None 56.5 %; RMSN→GN" in said
+        "The original Mamba reaches 56.5 %, and with a norm after the SSM 70.0 %: +13.5 points. "
+        "Chance is 10.0 %. A run takes 5 s on 1 thread(s)." in said
     )
-    assert "RMSN→GN 70.0 %; chance is 10.0 %; 5 s a run on 1 thread(s)." in said
-    assert "does not pass 50 %, the norm after the SSM adds −5.0 points" in answers.start_here(
+    assert "with a norm after the SSM 30.0 %: −5.0 points" in answers.start_here(
         two_runs(0.35, 0.3)
     )
 
@@ -261,7 +242,7 @@ def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():
     table = pd.DataFrame({"norm": list(ratio), "ratio": list(ratio.values())}).sort_values("ratio")
     said = answers.costs(table)
     assert "The cheapest norm is RMSN. By the median RMSN is 20 % faster than LN" in said
-    assert "take 2.0 times LN's time, per token (RMSN, LN, GN-token) 1.0 times" in said
+    assert "take 2.0 times LN's time, norms per token (RMSN, LN, GN-token) 1.0 times" in said
     gain = table.assign(ratio=table.ratio.mask(table.norm == "Scale", 0.2)).sort_values("ratio")
     assert "RMSN was the cheapest and" in answers.normalization(gain)  # a gain is no norm
 

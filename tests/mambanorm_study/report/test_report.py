@@ -8,8 +8,11 @@ import io
 import os
 import re
 import shutil
-import threading
+import signal
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from urllib.parse import unquote
 
 import nbformat
@@ -21,13 +24,14 @@ from PIL import Image
 import mambanorm_study as study
 from mambanorm_study import base_config
 from mambanorm_study.advice.first_page import findings
+from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.report import execute as report, study as whole_study
-from mambanorm_study.report.execute import Kernels, run_notebook
+from mambanorm_study.report.execute import run_notebook
 from mambanorm_study.report.notebook_page import render_markdown, to_html
-from mambanorm_study.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
+from mambanorm_study.report.notebooks import find_notebooks, read_outcome
 from mambanorm_study.report.page import key_lines, markdown
 from mambanorm_study.report.plan import plan_study
-from mambanorm_study.report.study import exit_code, run_study, write_index
+from mambanorm_study.report.study import run_study, write_report
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PARAMETERS = """\
@@ -47,6 +51,14 @@ def png(width=1600, height=800) -> str:
 
 def code(source: str, *tags: str):
     return new_code_cell(source, metadata={"tags": list(tags)})
+
+
+def answer(expressions: str):
+    """Return a cell that displays expressions as the answer."""
+    return code(
+        f"import os\nfrom IPython.display import Markdown\nMarkdown(' '.join(map(str, [{expressions}])))",
+        "answer",
+    )
 
 
 @pytest.fixture
@@ -71,20 +83,19 @@ def notebooks(tmp_path, monkeypatch):
     return write
 
 
-def test_parameters_arrive_and_the_kernel_works_beside_its_notebook(notebooks, tmp_path):
-    path = notebooks(
-        "01_a", code("import os\nprint(scale, seeds, tasks, runs_dir, os.getcwd())", "answer")
-    )
+def test_parameters_are_injected_and_the_kernel_runs_in_the_notebooks_folder(notebooks, tmp_path):
+    path = notebooks("01_a", answer("scale, seeds, tasks, runs_dir, os.getcwd()"))
     outcome = run_notebook(
         path,
         out := tmp_path / "new" / "{out}",
         {"scale": "smoke", "seeds": [0, 3], "tasks": ["digits"]},
     )
-    assert outcome.ok, outcome.problem
+    assert not outcome.problem
     assert outcome.answer == f"smoke [0, 3] ['digits'] None {path.parent}"
     assert (outcome.title, outcome.question) == ("Title of 01_a", "Does 01_a\nwork?")
     assert outcome.wall_s > 0
-    assert sorted(os.listdir(out)) == ["01_a.html", "01_a.ipynb"]
+    assert outcome.executed
+    assert os.listdir(out) == ["01_a.ipynb"]
     assert "new" not in outcome.notebook.read_text()  # the file does not name its folder
 
 
@@ -92,50 +103,54 @@ def test_notebooks_are_found_by_their_beginning_and_an_unknown_one_names_the_nea
     for name in ("00_start_here", "03_type", "04_position"):
         notebooks(name)
     assert [path.stem for path in find_notebooks()] == ["00_start_here", "03_type", "04_position"]
-    assert [path.stem for path in find_notebooks("04_position, 03")] == ["03_type", "04_position"]
+    assert [path.stem for path in find_notebooks(["04_position", "03"])] == [
+        "03_type",
+        "04_position",
+    ]
     with pytest.raises(ValueError, match=r"'03_tipe'.*did you mean '03_type'"):
         find_notebooks(["03_tipe"])
 
 
 def test_a_failing_notebook_is_reported_and_does_not_stop_the_others(notebooks, tmp_path):
-    first = notebooks(
-        "01_fails",
-        code("before = 1"),
-        code("# the culprit\n1 / 0"),
-        code("print('late')", "answer"),
-    )
+    first = notebooks("01_fails", code("before = 1"), code("# the culprit\n1 / 0"), answer("1"))
     second = notebooks("02_dies", code("import os\nos._exit(3)"), code("late = 1"))
-    ask = "import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['NUMBA_NUM_THREADS'])"
-    third = notebooks("03_fine", code(ask, "answer"))
+    variables = "os.environ['OMP_NUM_THREADS'], os.environ['NUMBA_NUM_THREADS']"
+    third = notebooks("03_fine", answer(variables))
     fourth = notebooks("04_damaged")
     fourth.write_text("{")
     paths = [first, second, third, fourth]
-    failed, dead, fine, damaged = report.execute(paths, tmp_path / "out", {})
-    assert exit_code([failed, dead, fine, damaged]) == 1
-    assert exit_code([fine]) == 0
+    failed, dead, fine, damaged = report.execute(paths, tmp_path, {})
     assert failed.error == "cell [3]: ZeroDivisionError: division by zero"
-    assert dead.error.startswith("cell [2]: DeadKernelError")
+    assert (failed.title, failed.answer) == ("Title of 01_fails", "")
+    assert dead.error.startswith("DeadKernelError")
     assert "NotJSONError" in damaged.error
-    assert failed.html.is_file()
-    assert "ZeroDivisionError" in failed.html.read_text()
+    assert "ZeroDivisionError" in to_html(failed)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     share = max(1, cores // min(2, cores))  # at most two kernels at a time
     assert (fine.error, fine.answer) == ("", f"{share} {share}")
 
 
-def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
-    path = notebooks("01_slow", code("import time\ntime.sleep(60)"))
-    kernels = Kernels()
-    thread = threading.Thread(target=report._run_safely, args=(path, tmp_path / "out", {}, kernels))
-    thread.start()
-    while not kernels.running:
+SLOW = """
+import sys
+from pathlib import Path
+from mambanorm_study.report.execute import execute
+execute([Path(sys.argv[1])], Path(sys.argv[2]), {})
+"""
+
+
+def test_an_interrupt_leaves_no_kernel_and_no_file_behind(notebooks, tmp_path):
+    path = notebooks("01_slow", code("import time\nopen('started', 'w')\ntime.sleep(60)"))
+    command = [sys.executable, "-c", SLOW, str(path), str(tmp_path / "out")]
+    process = psutil.Popen(command, stderr=subprocess.PIPE, cwd=ROOT)
+    while not path.with_name("started").exists():
+        assert process.poll() is None
         time.sleep(0.05)
-    pid = next(iter(kernels.running)).provisioner.pid
-    kernels.stop()
-    thread.join(timeout=20)
-    assert not thread.is_alive()
-    assert os.listdir(tmp_path / "out") == []  # a file of an earlier study would have stayed
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    kernels = process.children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    assert b"KeyboardInterrupt" in process.communicate(timeout=20)[1]
+    assert kernels
+    assert not any(kernel.is_running() for kernel in kernels)
+    assert not (tmp_path / "out").exists()
 
 
 # the whole study
@@ -151,10 +166,9 @@ def small_study(notebooks, store, monkeypatch):
     """Make a study of two notebooks and two runs."""
     runs = [base_config("digits", "smoke", arm=arm) for arm in ("RMSN>SSM>None", "RMSN>SSM>GN")]
     replace_runs(monkeypatch, lambda *_: {"01_a": runs, "02_b": runs[:1]})
-    notebooks("01_a", code("print(scale, seeds, tasks, runs_dir, scheduler)", "answer"))
+    notebooks("01_a", answer("scale, seeds, tasks, runs_dir, scheduler"))
     notebooks(
-        "02_b",
-        code("import mambanorm_study\nprint(len(mambanorm_study.load_runs(runs_dir)))", "answer"),
+        "02_b", code("import mambanorm_study"), answer("len(mambanorm_study.load_runs(runs_dir))")
     )
 
 
@@ -177,7 +191,7 @@ def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkey
     assert [outcome.name for outcome in second] == ["02_b"]
     page = (out / "index.html").read_text()
     assert "Title of 01_a" in page  # from the first time
-    assert "executed earlier" in page
+    assert re.search(r", executed 20\d\d-\d\d-\d\d \d\d:\d\d UTC", page)
 
 
 def test_a_plan_refuses_unknown_names(small_study):
@@ -196,14 +210,14 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
     monkeypatch.setattr(
         whole_study,
         "execute",
-        lambda paths, *_: [NotebookOutcome(path.stem) for path in paths],
+        lambda paths, out, _: [executed(out, path.stem) for path in paths],
     )
     impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
     replace_runs(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
     options = dict(out_dir=tmp_path / "out", workers=0)
     with pytest.warns(UserWarning, match="groups"):
         outcomes = run_study(plan_study("smoke"), **options)
-    assert [outcome.ok for outcome in outcomes] == [False, True]
+    assert [bool(outcome.problem) for outcome in outcomes] == [True, False]
     assert "1 of its runs could not be trained" in (tmp_path / "out" / "index.html").read_text()
     replace_runs(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
     outcomes = run_study(plan_study("smoke", ["digits"]), **options)
@@ -214,8 +228,9 @@ def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_
 # the page
 
 
-def executed(folder, name, *cells):
+def executed(folder, name, *cells, error=""):
     """Return the outcome of an executed notebook; cells are Markdown or (tag, output)."""
+    folder.mkdir(exist_ok=True)
     opening = f"# Title of {name}\n\n**Question.** Does {name}\nwork?"
     made = [new_markdown_cell(opening)]
     for cell in cells:
@@ -224,9 +239,8 @@ def executed(folder, name, *cells):
         made.append(
             new_markdown_cell(cell) if plain else new_code_cell(SOURCE, outputs=[cell[1]], **tags)
         )
-    nb = new_notebook(cells=made)
+    nb = new_notebook(cells=made, metadata={"papermill": {"error": error}})
     nbformat.write(nb, folder / f"{name}.ipynb")
-    (folder / f"{name}.html").write_text(to_html(nb, name))
     return read_outcome(folder / f"{name}.ipynb")
 
 
@@ -237,21 +251,16 @@ def shows(mime, content):
     return new_output("display_data", {mime: content})
 
 
-def test_cells_tagged_first_stand_above_all_cards_the_later_ones_folded_under_their_heading(
-    tmp_path,
-):
+def test_cells_tagged_first_stand_above_all_cards(tmp_path):
     table = ("first", shows("text/html", "<b>the table</b>"))
-    more = ("first", shows("image/png", png(20, 10)))
-    outcomes = [
-        executed(tmp_path, "01_a"),
-        executed(tmp_path, "12_b", table, "## Fast < good?\n\nWords.", more),
-    ]
-    top, _, cards = write_index(outcomes, tmp_path).read_text().partition('<section class="cards">')
-    shown, folded = top.split("<details><summary>Fast &lt; good?</summary>")
-    assert shown.endswith("<b>the table</b>")
+    picture = ("first", shows("image/png", png(20, 10)))
+    outcomes = [executed(tmp_path, "01_a"), executed(tmp_path, "12_b", table, "Words.", picture)]
+    page = write_report(outcomes, tmp_path, {"Scale": "smoke"}).read_text()
+    top, _, cards = page.partition('<section class="cards">')
+    assert "<b>the table</b>" in top
     assert 'href="12_b.html"' in top
-    assert re.match(
-        r'<label class="figure"><input [^>]*><img alt="" src="data:image/png;base64,\w+', folded
+    assert re.search(
+        r'<label class="figure"><input [^>]*><img alt="" src="data:image/png;base64,\w+', top
     )
     assert "the table" not in cards
 
@@ -261,13 +270,9 @@ def committed(tmp_path_factory):
     """Return the folder of the report on the committed notebooks."""
     folder = tmp_path_factory.mktemp("committed")
     for path in find_notebooks():
-        (folder / f"{path.stem}.html").write_text(
-            to_html(nbformat.read(path, 4), path.stem), "utf-8"
-        )
         shutil.copy(path, folder)
-    write_index(
-        [read_outcome(folder / path.name) for path in find_notebooks()], folder, {"Scale": "quick"}
-    )
+    outcomes = [read_outcome(folder / path.name) for path in find_notebooks()]
+    write_report(outcomes, folder, {"Scale": "quick"})
     return folder
 
 
@@ -359,16 +364,17 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
         (tag, shows("image/png", png(*size)))
         for tag, size in (("x", (20, 10)), ("thumbnail", (1600, 800)))
     ]
-    error = new_output(
-        "error", ename="NameError", evalue="name 'nothing' is not defined", traceback=[]
-    )
+    error = "cell [1]: NameError: name 'nothing' is not defined"
     good = executed(tmp_path, "01_a", *pictures, ("answer", said))
-    outcomes = [good, executed(tmp_path, "02_b", ("x", error)), NotebookOutcome("x", error="no")]
-    page = write_index(
+    outcomes = [good, executed(tmp_path, "02_b", error=error), executed(tmp_path, "x", error="no")]
+    page = write_report(
         outcomes, tmp_path, {"Scale": "smoke", "Machine": "a <small> one"}
     ).read_text()
     assert '<li><code>01</code> <a href="#01_a">Title of 01_a</a></li>' in page
-    assert '<li><code>x</code> <a href="#x"></a> <span class="bad">failed</span></li>' in page
+    assert (
+        '<li><code>x</code> <a href="#x">Title of x</a> <span class="bad">failed</span></li>'
+        in page
+    )
     assert 'id="found"' not in page  # nothing was
     assert "<strong>RMSN</strong> wins, <em>clearly</em>: <code>84 %</code>" in page
     assert '<a href="03_type.html">this</a>' in page
@@ -385,24 +391,31 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
     assert "a &lt;small&gt; one" in page
     assert "http" not in page
     assert "prefers-color-scheme: dark" in page
-    assert "1 of 1 notebooks ran through" in write_index([good], tmp_path).read_text()
-    lines = executed(tmp_path, "03_c", ("answer", new_output("stream", text="one\ntwo\n")))
-    assert markdown(lines.answer) == "<p>one<br />\ntwo</p>\n"
+    alone = write_report([good], tmp_path, {"Scale": "smoke"}).read_text()
+    assert "1 of 1 notebooks ran through" in alone
 
 
 def test_answers_cannot_bring_html_or_scripts(tmp_path):
     evil = "**bold** [x](javascript:alert(1)) <img src=x onerror=alert(1)>"
     evil += "\n\n<script>alert(1)</script>"
-    outcome = NotebookOutcome("01_a", title="<i>T</i>", question=evil, answer=evil, error=evil)
-    page = write_index([outcome], tmp_path).read_text()
+    texts = dict(title="<i>T</i>", question=evil, answer=evil, error=evil)
+    outcome = replace(executed(tmp_path, "01_a"), **texts)
+    page = write_report([outcome], tmp_path, {"Scale": "smoke"}).read_text()
     for forbidden in ("<script", "<img src=x", 'href="javascript', "<i>"):
         assert forbidden not in page
     assert "&lt;script&gt;" in page
     assert "<strong>bold</strong>" in page
 
 
-def as_page(*cells, **metadata) -> str:
-    return to_html(new_notebook(cells=list(cells), metadata=metadata), "Title")
+@pytest.fixture
+def as_page(tmp_path):
+    """Return a function that returns the page of a notebook of these cells."""
+
+    def make(*cells) -> str:
+        nbformat.write(new_notebook(cells=list(cells)), tmp_path / "one.ipynb")
+        return to_html(read_outcome(tmp_path / "one.ipynb"))
+
+    return make
 
 
 def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
@@ -437,7 +450,9 @@ def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
     assert ".figure :checked + img { width: max(130%, 950px); max-width: none;" in page
 
 
-def test_of_a_text_html_is_obeyed_of_an_answer_shown_and_a_file_of_the_checkout_becomes_its_name():
+def test_html_is_rendered_in_texts_and_escaped_in_answers_and_links_to_files_become_names(
+    as_page,
+):
     """What a store says stands in answers; a notebook's own text may hold HTML."""
     answer = shows("text/markdown", "**LN** <img src=x onerror=alert(1)>")
     links = "see [the protocol](../mambanorm_study/claims/PROTOCOL.md#rule), [next](01_a.ipynb), [it](https://arxiv.org/abs/2)"
@@ -452,7 +467,7 @@ def test_of_a_text_html_is_obeyed_of_an_answer_shown_and_a_file_of_the_checkout_
     assert 'href="https://arxiv.org/abs/2"' in page  # a link is followed only by who clicks on it
 
 
-def test_formulas_are_drawn_when_the_page_is_made():
+def test_formulas_are_drawn_when_the_page_is_made(as_page):
     page = as_page(
         new_markdown_cell(r"Inline $\sigma^2_{BN}$ and" + "\n\n" + r"$$y = \frac{a}{\sqrt{b}}$$")
     )
@@ -467,7 +482,7 @@ def test_formulas_are_drawn_when_the_page_is_made():
 @pytest.mark.parametrize(
     "tex", [r"\text{<script>alert(1)</script>}", r"\href{javascript:alert(1)}{x}", r"\style{x}{y}"]
 )
-def test_a_formula_brings_nothing_to_life(tex):
+def test_a_formula_adds_no_script_and_no_style(tex):
     for page in (
         markdown(f"${tex}$"),
         markdown(f"$${tex}$$"),
@@ -478,25 +493,17 @@ def test_a_formula_brings_nothing_to_life(tex):
     assert "<mo>&lt;</mo>" in markdown("$a < b$")
 
 
-def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
-    outcomes = [NotebookOutcome("00_x", title="not run", error="x")]
-    for name in ("01_a", "02_b", "03_c"):
-        page = tmp_path / f"{name}.html"
-        page.write_text(to_html(nbformat.read(notebooks(name), 4), name))
-        outcomes.append(NotebookOutcome(name, title=f"Title {name}", html=page))
-    for shown, after in (
-        (outcomes, ["03_c.html"] * 2),
-        (outcomes[:-1], []),
-    ):  # a second time with fewer
-        write_index(shown, tmp_path)
-        first, second = ((tmp_path / f"{name}.html").read_text() for name in ("01_a", "02_b"))
-        assert (
-            re.findall('rel="(....)" href="(.*?)"', first) == [("next", "02_b.html")] * 2
-        )  # above and below
-        assert re.findall('rel="prev" href="(.*?)"', second) == ["01_a.html"] * 2
-        assert re.findall('rel="next" href="(.*?)"', second) == after
-        assert second.count('<a href="index.html">All notebooks</a>') == 2
-        assert "← Title 01_a" in second
+def test_pages_lead_to_the_one_before_and_the_one_after(tmp_path):
+    outcomes = [executed(tmp_path, name) for name in ("01_a", "02_b", "03_c")]
+    write_report(outcomes, tmp_path, {"Scale": "smoke"})
+    first, second, third = ((tmp_path / f"{o.name}.html").read_text() for o in outcomes)
+    following = [("next", "02_b.html")] * 2  # above and below
+    assert re.findall('rel="(....)" href="(.*?)"', first) == following
+    assert re.findall('rel="prev" href="(.*?)"', second) == ["01_a.html"] * 2
+    assert re.findall('rel="next" href="(.*?)"', second) == ["03_c.html"] * 2
+    assert re.findall('rel="next" href="(.*?)"', third) == []
+    assert second.count('<a href="index.html">All notebooks</a>') == 2
+    assert "← Title of 01_a" in second
 
 
 ANSWERS = {
@@ -528,7 +535,7 @@ def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):
     """Execute 03_type with papermill, at smoke, with one seed, one task and a new run store."""
     given = dict(scale="smoke", seeds=1, tasks=["digits"], runs_dir=str(tmp_path / "runs"))
     outcome = run_notebook(find_notebooks("03")[0], tmp_path / "out", given)
-    assert outcome.ok, outcome.problem
+    assert not outcome.problem
     assert "digits" in outcome.answer
     assert "listops" not in outcome.answer
     stored = {path.name for path in (tmp_path / "runs").iterdir()}

@@ -66,7 +66,7 @@ def test_a_deck_has_the_question_the_figures_the_answer_and_the_exercises_in_ord
     assert "&lt;the&gt;" in slides[1].section()
     assert 'alt="A &quot;figure&quot;"' in slides[1].body
     assert slides[3].body.endswith(f'src="data:image/png;base64,{PNG}">')
-    assert "<em>3 seeds: a sketch</em>" in slides[4].body
+    assert '<p class="basis">3 seeds: a sketch</p>' in slides[4].body
     assert "Answer" not in slides[4].body
 
 

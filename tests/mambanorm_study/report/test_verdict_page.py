@@ -201,7 +201,7 @@ def test_the_table_reads_without_its_style(verdicts):
 def test_the_papers_sentence_is_quoted_beside_what_must_hold(verdicts):
     claim, page = CLAIMS["H1s"], verdict_html([verdicts["no word"]])
     assert f"<strong>The paper.</strong> “{escape(claim.quote)}” ({claim.where})." in page
-    assert f"<strong>Must lie above 0.</strong> {escape(claim.asks)}" in page
+    assert f"<strong>Must lie above 0.</strong> {escape(claim.condition)}" in page
 
 
 # trained models
@@ -219,7 +219,7 @@ def test_on_trained_models_the_command_of_a_claim_names_its_task():
 
 def test_the_runs_that_are_judged_are_the_recorded_ones_of_the_scale_that_is_asked_for(tmp_path):
     judged = runs_to_judge(runs_dir=tmp_path)
-    assert (judged.scale, len(judged.mine)) == (study_scale(), 0)
+    assert (judged.scale, len(judged.stored)) == (study_scale(), 0)
     assert runs_to_judge("quick", "trained", runs_dir=tmp_path).frame.empty
     quick = runs_to_judge("quick", runs_dir=tmp_path)
     assert (quick.source, set(quick.frame.scale)) == ("recorded", {"quick"})

@@ -35,7 +35,7 @@ from mambanorm_study.runs.training_state import optimizer_of
 from mambanorm_study.runs.weight_log import WeightLog
 from mambanorm_study.tables.experiments import (
     CROSSING_ARMS,
-    EDGE_LRS,
+    FAILURES,
     GATED_ARMS,
     RECORDED_TASKS,
     deep_runs,
@@ -216,9 +216,9 @@ def test_models_that_fail_have_controls_at_the_same_settings_and_deep_ones_eight
         (whole.task, whole.steps, whole.train_rows)
     }
     assert {(c.n_layers, c.lr) for c in runs} == {
-        (n, lr) for n, rates in EDGE_LRS.items() for lr in rates
+        (n, lr) for n, rates in FAILURES["evening"].items() for lr in rates
     }
-    assert {c.lr for c in deep_runs("evening", [3])} == {EDGE_LRS[8][0]}
+    assert {c.lr for c in deep_runs("evening", [3])} == {FAILURES["evening"][8][0]}
 
 
 # the loop

@@ -33,7 +33,6 @@ from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import LEASE, find_run, load_runs, missing_runs, save_run
 from mambanorm_study.runs.sweep import sweep
 from mambanorm_study.runs.worker import Outcome, lease, run_one, train_and_store
-from mambanorm_study.tables import estimate
 
 sweeping = import_module("mambanorm_study.runs.sweep")  # study.sweep is the function
 
@@ -178,14 +177,19 @@ def test_as_many_workers_as_the_cores_hold_of_the_widest_run(monkeypatch):
 def test_a_run_is_timed_with_its_own_threads(store, monkeypatch):
     plan = import_module("mambanorm_study.tables.plan")
     seen = []
-    monkeypatch.setattr(plan, "_median_s", lambda *_: seen.append(torch.get_num_threads()) or 1.0)
+    saved_bytes = plan.saved_bytes
+    monkeypatch.setattr(
+        plan,
+        "saved_bytes",
+        lambda *work: seen.append(torch.get_num_threads()) or saved_bytes(*work),
+    )
     before = torch.get_num_threads()
     assert cli.main(["plan", "--task", "digits", "--scale", "smoke"]) == 0
-    estimate.estimate([smoke(steps=2)], 1)
+    plan.training_seconds([smoke(steps=2)])
     assert set(seen) == {1}
     with pytest.raises(ValueError, match="NUMBA_NUM_THREADS=4096"):
         study.plan(smoke(threads=4096))
-    estimate.estimate([smoke(threads=4096)], 1)  # with as many as there are: it is an estimate
+    plan.training_seconds([smoke(threads=4096)])  # timed with all threads of this process
     assert torch.get_num_threads() == before
 
 

@@ -11,7 +11,7 @@ from mambanorm_study import figures
 from mambanorm_study.tables import instance_norm_parts
 from mambanorm_study.tasks import synthetic
 
-ALL_ROWS, LENGTH = synthetic.SIZES["level"], synthetic.LEVEL_LENGTH
+ALL_ROWS, LENGTH = synthetic.SIZES, synthetic.LENGTH
 
 
 def rows(dtype=torch.float64):

@@ -19,10 +19,10 @@ from mambanorm_study.runs.build import build_model
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.store import find_run, save_run
 from mambanorm_study.runs.sweep import sweep
-from mambanorm_study.tables import experiments, summaries
+from mambanorm_study.tables import diagnostics, experiments, summaries
 from mambanorm_study.tables.experiments import deep_runs, failing_runs, growth_runs
-from mambanorm_study.tables.growth import growth
-from mambanorm_study.tables.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
+from mambanorm_study.tables.growth import growth, growth_facts
+from mambanorm_study.tables.summaries import sigma_facts, weight_facts, with_summaries
 
 SCALE, NONE = "smoke", "None>SSM>None"
 
@@ -46,8 +46,7 @@ def spectra(status: str, sigma: object) -> SimpleNamespace:
 @pytest.fixture
 def failing_lr(monkeypatch):
     """At smoke, models of four blocks and a learning rate that none survives without norms."""
-    monkeypatch.setattr(experiments, "FAILURE_DEPTHS", {SCALE: (2, 4)})
-    monkeypatch.setattr(experiments, "FAILURE_LRS", (1e-2, 30.0))
+    monkeypatch.setattr(experiments, "FAILURES", {SCALE: dict.fromkeys((2, 4), (1e-2, 30.0))})
 
 
 def test_every_number_is_read_of_the_runs_that_its_claim_looks_at_and_of_no_other(
@@ -80,7 +79,7 @@ def test_every_number_is_read_of_the_runs_that_its_claim_looks_at_and_of_no_othe
         assert set(found.index[found[column].notna()]) == {c.run_id for c in configs}, column
 
     monkeypatch.setattr(
-        summaries, "failing_facts", lambda *_: dict.fromkeys(summaries.NEAR_FAILURE, 1.0)
+        diagnostics, "failing_facts", lambda *_: dict.fromkeys(summaries.NEAR_FAILURE, 1.0)
     )
     again = with_summaries(frame, again=True).set_index("run_id").fragility
     assert set(again.index[again.notna()]) == {
@@ -220,40 +219,40 @@ def test_near_a_failure_the_entropy_and_the_weight_of_the_deep_blocks_are_what_t
     data = study.load_task("digits", SCALE, 0)
     model = build_model(config, data)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    entropy, _ = summaries.near_failure(model, config)
+    entropy, _ = diagnostics.near_failure(model, config)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     with torch.no_grad():
         logits = model(data.val.inputs[: summaries.ROWS]).double().numpy()
     shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert entropy == pytest.approx(-(shares * np.log(shares)).sum(1).mean())
-    monkeypatch.setattr(summaries, "DISTURBANCE", 2.0)
+    monkeypatch.setattr(diagnostics, "DISTURBANCE", 2.0)
     for block in model.blocks[:2]:  # what they add is nothing, however they are disturbed
         block.out_proj.weight.data.zero_()
-    assert summaries.near_failure(model, config)[1] > 3
-    monkeypatch.setattr(summaries, "DISTURBANCE", 0.0)
-    assert summaries.near_failure(model, config)[1] == 0
+    assert diagnostics.near_failure(model, config)[1] > 3
+    monkeypatch.setattr(diagnostics, "DISTURBANCE", 0.0)
+    assert diagnostics.near_failure(model, config)[1] == 0
 
 
 def test_a_run_is_held_beside_the_failing_one_at_its_steps(monkeypatch):
     config = base_config("digits", SCALE, arm="RMSN>SSM>RMSN", n_layers=4)
     stored = SimpleNamespace(config=config, path=Path("runs/one"))
     failing = SimpleNamespace(facts=dict(status="diverged", steps=4))
-    at, measured = [], summaries.near_failure
+    at, measured = [], diagnostics.near_failure
 
     def seen(model, config):
         at.append(measured(model, config))
         return at[-1]
 
-    monkeypatch.setattr(summaries, "near_failure", seen)
-    found = summaries.failing_facts(stored, failing)
+    monkeypatch.setattr(diagnostics, "near_failure", seen)
+    found = diagnostics.failing_facts(stored, failing)
     assert found == pytest.approx(
         dict(sharpening=at[0][0] - at[1][0], fragility=at[1][1] - at[0][1])
     )
     assert len(at) == 2  # after steps 1 and 3, and no step more
     for none in (None, SimpleNamespace(facts=dict(status="ok", steps=4))):
-        assert summaries.failing_facts(stored, none) == {}
+        assert diagnostics.failing_facts(stored, none) == {}
     assert (
-        summaries.failing_facts(stored, SimpleNamespace(facts=dict(status="diverged", steps=2)))
+        diagnostics.failing_facts(stored, SimpleNamespace(facts=dict(status="diverged", steps=2)))
         == {}
     )
 

@@ -61,7 +61,7 @@ def test_rows_are_windows_whose_labels_are_the_next_characters(scale):
 
 def test_the_splits_are_consecutive_parts_of_the_text_and_the_same_for_every_seed():
     data, other = (study.load_task("pydoc", "evening", seed) for seed in (0, 7))
-    whole = pydoc.distinct(pydoc.load_text())
+    whole = pydoc.drop_repeats(pydoc.load_text())
     places = [whole.index(text_of(split)) for split in (data.train, data.val, data.test)]
     assert places == [0, round(0.8 * len(whole)), round(0.9 * len(whole))]
     assert len(text_of(data.train)) < places[1]
@@ -71,17 +71,17 @@ def test_the_splits_are_consecutive_parts_of_the_text_and_the_same_for_every_see
 
 def test_no_paragraph_stands_in_two_splits():
     """Without `distinct`, 8 % of the end of the text also occurs at its beginning."""
-    assert pydoc.distinct("a b\n\nc\n\n  a\nb\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
+    assert pydoc.drop_repeats("a b\n\nc\n\n  a\nb\n\n\n\nd\n\nc") == "a b\n\nc\n\nd"
     text = pydoc.load_text()
-    ids = pydoc.encode(pydoc.distinct(text))
+    ids = pydoc.encode(pydoc.drop_repeats(text))
     train, val, test = (
-        set(pydoc.decode(part).split("\n\n")[1:-1]) for part in pydoc.three_parts(ids)
+        set(pydoc.decode(part).split("\n\n")[1:-1]) for part in pydoc.split_text(ids)
     )
     assert not train & val
     assert not (train | val) & test
     assert 0.7 < len(ids) / len(text) < 0.9
     train, val, test = (
-        set(pydoc.decode(part).split("\n\n")) for part in pydoc.three_parts(pydoc.encode(text))
+        set(pydoc.decode(part).split("\n\n")) for part in pydoc.split_text(pydoc.encode(text))
     )
     assert train & test
 
@@ -89,9 +89,8 @@ def test_no_paragraph_stands_in_two_splits():
 def test_its_shape_is_told_and_planned_as_it_is():
     told, real = TASKS["pydoc"].shape("smoke"), study.load_task("pydoc", "smoke", 0)
     found = shape_of_data(real)
-    for name in ("n_classes", "length", "vocab_size", "held_out", "per_position"):
+    for name in ("n_classes", "length", "vocab_size", "sizes", "per_position"):
         assert getattr(told, name) == getattr(found, name), name
-    assert told.train_rows == len(real.train)
     assert told.labels(3).shape == told.batch(3).shape == (3, told.length)
     config = base_config("pydoc", "smoke")
     cost = plan(config, measured=False)
@@ -131,7 +130,7 @@ def test_rows_with_a_label_at_each_position_have_no_padding():
     with pytest.raises(
         BadData,
         match=r"labels are torch.int64 of shape \(2, 3\): "
-        r"2 rows of inputs need whole numbers \(2,\)",
+        r"2 rows of inputs need classes \(n,\) or one label for each position",
     ):
         Split(ids, ids[:, :3])
 
@@ -222,7 +221,7 @@ def test_a_run_is_a_language_model_in_the_studys_loop_and_store(store, capsys):
     assert accuracy(run.predictions) == run.facts["test_accuracy"]
     assert (run.path / "predictions.npz").stat().st_size < 2_000
     print_run(run)
-    assert f"{result.test_loss / math.log(2):.3f} bits a token" in capsys.readouterr().out
+    assert f"{result.test_loss / math.log(2):.3f} bits per token" in capsys.readouterr().out
 
 
 def test_a_run_that_diverged_counts_as_guessing_by_frequency():
@@ -314,9 +313,7 @@ def made_up(bits, *, sd=0.003, diverged=(), tests=12, seed=0):
 
 def test_language_models_are_a_kind_of_task_of_their_own():
     assert (
-        {name for name in TASKS if kind_of(name) == "language"}
-        == set(LANGUAGE_TASKS)
-        == {"pydoc", "mqar"}
+        {name for name in TASKS if kind_of(name) == "language"} == set(LANGUAGE_TASKS) == {"pydoc"}
     )
     for name in CLAIMS:
         asked = tasks_of(CLAIMS[name], ["digits", "pydoc", "digits_images"], "quick")
@@ -355,7 +352,7 @@ def test_fewer_bits_are_better():
         assert verdict.said == "supported, by more than 0.01 bits a character", name
         assert verdict.turns_on.effect == pytest.approx(0.2, abs=0.01)
         assert sum(row.decides for row in verdict.rows) == arms
-        assert verdict.basis.endswith("pydoc, a kind of task that the paper has not")
+        assert verdict.basis.endswith("pydoc, a kind of task that the paper does not have")
         assert np.isnan(verdict.turns_on.paper)
         assert "bits a character" in verdict.brief
         assert describe(verdict)
@@ -419,8 +416,8 @@ def test_which_arm_to_take_is_told_in_bits():
 def test_language_models_are_recorded_as_parts_of_the_plan():
     parts = recording.parts("evening", tasks=["pydoc"])
     assert list(dict.fromkeys(part.name for part in parts)) == [
-        "text, every arm",
-        "text, the arms of H4 and H8 once more",
+        "pydoc, every arm",
+        "pydoc, the arms of H4 and H8 once more",
     ]
     assert [seed for part in parts for seed in part.seeds] == [*TEST_SEEDS, *FURTHER_TEST_SEEDS]
     configs = [config for part in parts[:1] for config in part.ask(pd.DataFrame())]

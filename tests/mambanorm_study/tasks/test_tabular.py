@@ -142,7 +142,9 @@ def test_a_regression_is_trained_stored_and_read_as_any_other_run(tmp_path, arm)
 def test_a_target_that_is_missing_is_named():
     x, y = made()
     y.iloc[7, 1] = np.nan
-    with pytest.raises(BadData, match=r"target 1 of row \d+ is nan: fix the data"):
+    with pytest.raises(
+        BadData, match=r"targets hold NaN or infinite values, first in row \d+: fix the data"
+    ):
         table_splits(x, y, TARGETS, "quick", 0)
 
 
