@@ -13,7 +13,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mambanorm_study.advice.experiments import REACHED
-from mambanorm_study.answers.phrases import difference_text, mean_difference, numbered_list
+from mambanorm_study.answers.phrases import (
+    difference_text,
+    judged_difference,
+    mean_difference,
+    numbered_list,
+)
 from mambanorm_study.tables.run_tables import interval_says, seeds_text
 
 Measured = Mapping[str, pd.DataFrame]
@@ -174,10 +179,7 @@ def in_words(mistakes: pd.DataFrame, measured: Measured) -> str:
         for row in mistakes.itertuples()
     ]
     gaps = batch_gaps(measured["batch_size"])
-    ends = [
-        f"{difference_text(gaps[n])} at batch {n}, {interval_says(gaps[n].low, gaps[n].high)}"
-        for n in (min(gaps), max(gaps))
-    ]
+    ends = [f"at batch {n} {judged_difference(gaps[n])}" for n in (min(gaps), max(gaps))]
     return "\n".join([*lines, f"- **BN − GN in a small CNN**: {'; '.join(ends)}."])
 
 
