@@ -16,7 +16,6 @@ from mambanorm_study.figures.style import (
     new_figure,
     styled,
     write_above,
-    write_centred,
 )
 
 LINEAR_FROM = 512  # from this length on, a fixed cost no longer shows in the cost per token
@@ -108,7 +107,7 @@ def fig_scaling(frame: pd.DataFrame, caption: str = "") -> Figure:
     for ax, (column, axis_label) in zip(axes[0], panels.items(), strict=True):
         ax.set_ylabel(axis_label)
         if rows[column].isna().all():
-            write_centred(ax, "not measured")
+            ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center")
             continue
         for i, (group, line) in enumerate(rows.groupby("group", sort=False)):
             line = line.dropna(subset=column).sort_values("length")

@@ -152,7 +152,7 @@ def test_in_an_empty_folder_study_sheet_and_verdicts_work(machine):
     assert {"index.html", "00_start_here.html"} <= machine.names("reports/smoke")
     assert "commit unknown" in (machine.folder / "reports/smoke/index.html").read_text()
     machine.call("mambanorm", "sheet", "--norms", "RMSN,GN")
-    assert machine.names("reports/teaching") == {"norms.pdf", "norms.svg"}
+    assert machine.names("reports/teaching") == {"norms.pdf"}
     assert machine.written() == machine.before
 
 

@@ -69,10 +69,10 @@ def explore(options: argparse.Namespace) -> int:
     examples=("", "--out /tmp/handout", "--norms BN,LN,RMSN,GN"),
 )
 def sheet(options: argparse.Namespace) -> int:
-    """Write an overview of the norms on one A4 page, as PDF and SVG, to print and hand out."""
+    """Write an overview of the norms on one A4 page, as PDF, to print and hand out."""
     from mambanorm_study.figures import save_sheet
 
-    print(*save_sheet(options.out or TEACHING, options.norms), sep="\n")
+    print(save_sheet(options.out or TEACHING, options.norms))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Figures: data in, a matplotlib Figure out, one function a figure.
+"""Figures: data in, a matplotlib Figure out, one function per figure.
 
     accuracy.py       Figures 1 and 5 to 8, Table 2, the halves of IN, latency
     panels.py         the panels of test accuracy that these share
@@ -9,7 +9,6 @@
     diagrams.py       Figures 2, 3 and 4, the cross-scan
     sheet.py          the norms on one A4 page
     verdicts.py       claims with their verdicts
-    explorers.py      the pictures of the explorers (mambanorm_study/widgets/)
     colours.py        all colours, markers and dashes
     style.py          sizes, captions, how a figure shows itself
 

@@ -25,12 +25,6 @@ from mambanorm_study.figures.diagrams import (
     fig_block as fig_block,
     fig_cross_scan as fig_cross_scan,
 )
-from mambanorm_study.figures.explorers import (
-    fig_arm_view as fig_arm_view,
-    fig_cell_view as fig_cell_view,
-    fig_norm_view as fig_norm_view,
-    fig_scan_view as fig_scan_view,
-)
 from mambanorm_study.figures.inside import (
     fig_mixture as fig_mixture,
     fig_outputs as fig_outputs,

@@ -47,7 +47,7 @@ NO_NORM, SINGLE, COMBINATION = "#C8443C", "#946500", "#2F6DB5"
 BEST = "#C2188F"
 
 WHITE, INK, GREY, PALE = "#FFFFFF", "#2B2B2B", "#767676", "#E9E9E9"
-AXIS_GREY, BOX_GREY, BAR_GREY, BUTTON_GREY = "#9A9A9A", "#8A8A8A", "#B9B9B9", "#CCCCCC"
+AXIS_GREY, BOX_GREY, BAR_GREY = "#9A9A9A", "#8A8A8A", "#B9B9B9"
 DARK_GREY, SSM_GREY, CELL_GREY = "#505050", "#3B3F46", "#F6F6F4"
 
 # The word of a verdict → its colour, which is readable on white and under white text.

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
+from matplotlib.patches import FancyBboxPatch, Polygon
 
 from mambanorm.arms import SYMBOLS, Arm
 from mambanorm.norms import NORMS, create_norm
@@ -29,18 +28,18 @@ from mambanorm_study.figures.colours import (
     ink_on,
     norm_colour,
 )
-from mambanorm_study.figures.style import finish, panel_grid, sns, styled
+from mambanorm_study.figures.style import StudyFigure, finish, jitter, panel_grid, sns, styled
 from mambanorm_study.models.vision import DIRECTIONS, cross_scan
 
 SHAPE, GROUPS = (3, 5, 4), 2  # B, L, D of the drawn box, and its groups of channels
 
 
 def moving_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> np.ndarray:
-    """Return a boolean mask (B, L, D) of the cells that one output value depends on.
+    """Return a boolean mask (B, L, D) of the input cells that one output value depends on.
 
-    The output value is that of the last channel at the last position of the first row. Its gradient
-    finds the cells. The mask is all False if the cell depends on itself alone. For a mixture such
-    as NormVary it is the union of its members' cells. training: the norm's mode.
+    The output value is at the last channel of the last position of the first row; the cells are
+    those where its gradient is not zero. The mask is all False if the value depends on its own cell
+    only. training: the norm's mode.
     """
     norm = create_norm(name, SHAPE[2], groups=groups).double().train(training)
     draw = torch.Generator().manual_seed(0)
@@ -51,7 +50,7 @@ def moving_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> n
 
 
 @styled
-def fig_axes() -> Figure:
+def fig_axes() -> StudyFigure:
     """Return Figure 2: for each norm, the cells of (B, L, D) that share one statistic."""
     fig, axes = panel_grid(len(NORMS), 7, row=1.8, more=0.7)
     for ax, name in zip(axes, NORMS, strict=True):
@@ -79,31 +78,31 @@ def axes_text(name: str) -> str:
 
 
 def draw_cells(ax: Axes, cells: np.ndarray, colour: str, hatch: str = "") -> None:
-    """Draw a box of cells with its front (L×D), top (L×B) and right (B×D) face.
+    """Draw a box of cells (B, L, D): its front (L×D), top (L×B) and right (D×B) face.
 
-    Shared cells are coloured. hatch: of the shared cells too, for print without colour.
+    Cells that share the statistic have the colour. hatch: their hatching, for print without colour.
     """
     ax.set_axis_off()
     B, L, D = cells.shape
     right, up, back = np.array([1, 0]), np.array([0, 1]), np.array([0.45, 0.34])
-    faces = []  # corner, the two edges from it, shared or not, how dark
-    for pos, d in itertools.product(range(L), range(D)):
-        faces.append((pos * right + d * up, right, up, cells[0, pos, d], 0.0))
-    for b in range(B):
-        top, side = D * up + b * back, L * right + b * back
-        faces += [(top + pos * right, right, back, cells[b, pos, D - 1], 0.22) for pos in range(L)]
-        faces += [(side + d * up, back, up, cells[b, L - 1, d], 0.38) for d in range(D)]
-    for o, u, v, shared, shade in faces:
-        ground = np.array(to_rgb(colour if shared else CELL_GREY))
-        ax.add_patch(
-            Polygon(
-                [o, o + u, o + u + v, o + v],
-                facecolor=ground * (1 - (shade if shared else shade / 6)),
-                edgecolor=INK if hatch and shared else BAR_GREY,
-                hatch=hatch if shared else "",
-                linewidth=0.6,
+    faces = (  # corner, the two edges of a cell, which cells are shared, how dark they are
+        (0 * up, right, up, cells[0], 0.0),
+        (D * up, right, back, cells[:, :, -1].T, 0.22),
+        (L * right, up, back, cells[:, -1, :].T, 0.38),
+    )
+    for corner, u, v, mask, shade in faces:
+        for (i, j), shared in np.ndenumerate(mask):
+            o = corner + i * u + j * v
+            light = 1 - (shade if shared else shade / 6)
+            ax.add_patch(
+                Polygon(
+                    [o, o + u, o + u + v, o + v],
+                    facecolor=light * np.array(to_rgb(colour if shared else CELL_GREY)),
+                    edgecolor=INK if hatch and shared else BAR_GREY,
+                    hatch=hatch if shared else "",
+                    linewidth=0.6,
+                )
             )
-        )
     ax.set(xlim=(-1.1, L + 0.45 * B + 0.3), ylim=(-0.9, D + 0.34 * B + 0.15), aspect="equal")
 
 
@@ -114,29 +113,34 @@ MAIN, GATE, TOP, BELOW = 0.0, -1.25, 0.95, -0.62
 class Box(NamedTuple):
     """One box of the flow diagram with its centre at x, y.
 
-    Its text is ⊗ or ⊕ for a round sign, and – for a dashed box where no norm stands.
+    Its text is a norm, an operation, ⊗ or ⊕ for a round sign, or – for a dashed box without a norm.
     """
 
     text: str
     x: float
     y: float = MAIN
-    colour: str = WHITE
 
     @property
-    def half(self) -> float:
-        """The distance from its centre to the end of an arrow."""
-        return 0.2 if self.text in "⊗⊕" else 0.39
+    def colour(self) -> str:
+        """The colour of its ground."""
+        norm = self.text.rpartition(": ")[2]
+        ground = SSM_GREY if self.text == "SSM" else WHITE
+        return norm_colour(norm) if norm in NORMS else ground
 
 
-# The main branch: key, text ("" = a norm), place. A further site stands one STEP behind its place
-# and shifts what follows.
+# The main branch: key, text ("" = a norm), x. A box with + is drawn if the arm has a norm at this
+# further site, and moves the boxes after it to the right.
 LINE = (
     ("N1", "", 1.25), ("lin", "Lin", 2.75), ("conv", "Conv", 3.8), ("silu", "SiLU", 4.85),
     ("+conv", "", 4.85), ("ssm", "SSM", 5.9), ("N2", "", 7.05), ("times", "⊗", 8.15),
     ("+gated", "", 8.15), ("out", "Lin", 9.15), ("+branch", "", 9.15), ("plus", "⊕", 10.1),
     ("+residual", "", 10.1),
 )  # fmt: skip
-STEP = 1.05
+BRANCHES = (
+    ("residual", 5.25, TOP + 0.16),
+    ("gate", 6.4, GATE + 0.16),
+    ("main branch", 3.8, MAIN + 0.42),
+)
 INSIDE = ("B", "C", "delta", "delta_after")  # sites of the SSM's inputs
 
 
@@ -147,30 +151,21 @@ def diagram_boxes(arm: str | Arm) -> dict[str, Box]:
     """
     arm = Arm.parse(arm)
     norms = {"N1": arm.n1, "N2": arm.n2, **{f"+{site}": norm for site, norm in arm.more}}
+    norms = {key: "–" if norm == "None" else norm for key, norm in norms.items()}
     boxes, shift = {}, 0.0
     for key, text, x in LINE:
-        if key.startswith("+") and key not in norms:
-            continue
-        if key.startswith("+"):
-            shift += STEP
-        if key in norms:
-            boxes[key] = _norm_station(norms[key], x + shift)
-        else:
-            boxes[key] = Box(text, x + shift, colour=SSM_GREY if key == "ssm" else WHITE)
+        if key in norms or text:
+            shift += 1.05 * key.startswith("+")
+            boxes[key] = Box(norms.get(key, text), x + shift)
     boxes["gate_lin"] = Box("Lin", 2.75, GATE)
     boxes["gate_silu"] = Box("SiLU", 4.85, GATE)
     if "+z" in norms:
-        boxes["+z"] = _norm_station(norms["+z"], 3.8, GATE)
+        boxes["+z"] = Box(norms["+z"], 3.8, GATE)
     inside = [site for site in INSIDE if f"+{site}" in norms]
-    for i, site in enumerate(inside):
-        x, norm = boxes["ssm"].x + 0.98 * (i - (len(inside) - 1) / 2), norms[f"+{site}"]
-        text = f"{SYMBOLS.get(site, site)}: {norm}"
-        boxes[f"+{site}"] = Box(text, x, BELOW, norm_colour(norm))
+    for site, offset in zip(inside, jitter(len(inside), 0.98 * (len(inside) - 1)), strict=True):
+        text = f"{SYMBOLS.get(site, site)}: {norms[f'+{site}']}"
+        boxes[f"+{site}"] = Box(text, boxes["ssm"].x + offset, BELOW)
     return boxes
-
-
-def _norm_station(name: str, x: float, y: float = MAIN) -> Box:
-    return Box("–", x, y) if name == "None" else Box(name, x, y, norm_colour(name))
 
 
 def draw_block(ax: Axes, arm: str | Arm, *, fontsize: float = 9) -> None:
@@ -180,14 +175,15 @@ def draw_block(ax: Axes, arm: str | Arm, *, fontsize: float = 9) -> None:
     ax.set_axis_off()
     ax.set(xlim=(-0.35, end + 1.25), ylim=(GATE - 0.6, TOP + 0.3), aspect="equal")
     for key, box in boxes.items():
-        _draw_station(ax, key, box, fontsize)
+        _draw_box(ax, key, box, fontsize)
     _draw_flow(ax, boxes)
     _write(ax, -0.1, MAIN, "$x$", fontsize + 1.5)
     _write(ax, end + 1.0, MAIN, "$y$", fontsize + 1.5)
 
 
-def _draw_station(ax: Axes, key: str, box: Box, fontsize: float) -> None:
-    text, x, y, colour = box
+def _draw_box(ax: Axes, key: str, box: Box, fontsize: float) -> None:
+    """Draw a box with its text, and the name of its site above it."""
+    text, x, y = box
     if text in "⊗⊕":
         _write(ax, x, y, text, fontsize * 1.9)
         return
@@ -199,23 +195,22 @@ def _draw_station(ax: Axes, key: str, box: Box, fontsize: float) -> None:
             width,
             height,
             boxstyle="round,pad=0,rounding_size=0.1",
-            facecolor=colour,
+            facecolor=box.colour,
             edgecolor=BOX_GREY,
             linestyle="--" if is_empty else "-",
             zorder=3,
         )
     )
-    text = text.replace("NormVary-fixed", "NormVary\nfixed")
     _write(
         ax,
         x,
         y,
-        text,
-        fontsize * 0.68 if is_small or len(text) > 5 else fontsize,
-        GREY if is_empty else ink_on(colour),
+        text.replace("NormVary-fixed", "NormVary\nfixed"),
+        fontsize * (0.68 if is_small or len(text) > 5 else 1),
+        GREY if is_empty else ink_on(box.colour),
     )
     if key in ("N1", "N2"):
-        _write(ax, x, MAIN + 0.42, f"{key[0]}$_{key[1]}$", fontsize)
+        _write(ax, x, y + 0.42, f"{key[0]}$_{key[1]}$", fontsize)
     elif key.startswith("+") and not is_small:
         _write(ax, x, y + 0.42, key[1:], 0.8 * fontsize)
 
@@ -225,56 +220,49 @@ def _write(ax: Axes, x: float, y: float, text: str, size: float, colour: str = I
 
 
 def _draw_flow(ax: Axes, boxes: dict[str, Box]) -> None:
+    """Draw the arrows between the boxes."""
     line = [box for box in boxes.values() if box.y == MAIN]
-    gate = [boxes[key] for key in ("gate_lin", "+z", "gate_silu") if key in boxes]
+    gate = sorted([box for box in boxes.values() if box.y == GATE], key=lambda box: box.x)
     for a, b in (*itertools.pairwise(line), *itertools.pairwise(gate)):
-        arrow(ax, (a.x + a.half, a.y), (b.x - b.half, b.y))
+        _arrow(ax, (a.x + _half(a), a.y), (b.x - _half(b), b.y))
     first, last, ssm = line[0], line[-1], boxes["ssm"].x
-    arrow(ax, (0.1, MAIN), (first.x - first.half, MAIN))
-    arrow(ax, (last.x + last.half, MAIN), (last.x + 0.85, MAIN))
+    _arrow(ax, (0.1, MAIN), (first.x - _half(first), MAIN))
+    _arrow(ax, (last.x + _half(last), MAIN), (last.x + 0.85, MAIN))
     for x in [box.x for box in boxes.values() if box.y == BELOW]:
-        arrow(ax, (x, BELOW + 0.15), (ssm + 0.2 * (x - ssm), MAIN - 0.25))
+        _arrow(ax, (x, BELOW + 0.15), (ssm + 0.2 * (x - ssm), MAIN - 0.25))
     fork, times, plus = 1.98, boxes["times"].x, boxes["plus"].x
-    arrow(ax, (fork, MAIN), (fork, GATE), (gate[0].x - 0.39, GATE))
-    arrow(ax, (gate[-1].x + 0.39, GATE), (times, GATE), (times, MAIN - 0.22))
-    arrow(ax, (0.4, MAIN), (0.4, TOP), (plus, TOP), (plus, MAIN + 0.22))
+    _arrow(ax, (fork, MAIN), (fork, GATE), (gate[0].x - 0.39, GATE))
+    _arrow(ax, (gate[-1].x + 0.39, GATE), (times, GATE), (times, MAIN - 0.22))
+    _arrow(ax, (0.4, MAIN), (0.4, TOP), (plus, TOP), (plus, MAIN + 0.22))
 
 
-def arrow(ax: Axes, *points: tuple[float, float]) -> None:
+def _half(box: Box) -> float:
+    """Return the distance from the centre of a box to the end of an arrow."""
+    return 0.2 if box.text in "⊗⊕" else 0.39
+
+
+def _arrow(ax: Axes, *points: tuple[float, float]) -> None:
     """Draw a line through the points with an arrow head at its end."""
-    *line, start, end = points
-    if line:
-        x, y = zip(*line, start, strict=True)
-        ax.plot(x, y, color=GREY, linewidth=1.0, solid_joinstyle="round", zorder=2)
-    ax.add_patch(
-        FancyArrowPatch(
-            start,
-            end,
-            color=GREY,
-            linewidth=1.0,
-            arrowstyle="-|>",
-            mutation_scale=8,
-            shrinkA=0,
-            shrinkB=0,
-        )
+    x, y = zip(*points[:-1], strict=True)
+    ax.plot(x, y, color=GREY, linewidth=1.0, solid_joinstyle="round", zorder=2)
+    ax.annotate(
+        "",
+        points[-1],
+        points[-2],
+        arrowprops=dict(arrowstyle="-|>", color=GREY, mutation_scale=8, shrinkA=0, shrinkB=0),
     )
 
 
 @styled
-def fig_block(*arms: str | Arm) -> Figure:
+def fig_block(*arms: str | Arm) -> StudyFigure:
     """Return Figures 3 and 4: the Mamba block with the norms of each arm, one panel an arm."""
     alone = len(arms) == 1
     fig, axes = panel_grid(len(arms), 2, row=2.9 if alone else 1.6, more=0.0 if alone else 0.4)
     for ax, arm in zip(axes, arms, strict=True):
         draw_block(ax, arm, fontsize=11 if alone else 7)
         ax.set_title("" if alone else Arm.parse(arm).label)
-    branches = (
-        (5.25, TOP + 0.16, "residual"),
-        (6.4, GATE + 0.16, "gate"),
-        (3.8, MAIN + 0.42, "main branch"),
-    )
-    for x, y, text in branches:
-        _write(axes[0], x, y, text, 8 if alone else 6, GREY)
+    for branch, x, y in BRANCHES:
+        _write(axes[0], x, y, branch, 8 if alone else 6, GREY)
     return finish(
         fig,
         f"The block of arm {Arm.parse(arms[0])}" if alone else "Where a norm can stand",
@@ -285,8 +273,8 @@ def fig_block(*arms: str | Arm) -> Figure:
 
 
 @styled
-def fig_cross_scan() -> Figure:
-    """Return the order in which each direction of `cross_scan` meets the positions of an image."""
+def fig_cross_scan() -> StudyFigure:
+    """Return the order in which each direction of `cross_scan` reads the positions of an image."""
     side = 4
     numbers = torch.arange(side**2).view(1, 1, side, side)
     fig, axes = panel_grid(len(DIRECTIONS), 4, row=2.9)
@@ -305,10 +293,9 @@ def fig_cross_scan() -> Figure:
             yticklabels=False,
         )
         ax.set_title(name)
-        ax.grid(False)
     return finish(
         fig,
         "Four ways through an image",
-        f"an image of {side}×{side} positions; numbers: the order in which the scan meets them",
+        f"an image of {side}×{side} positions; numbers: the order in which the scan reads them",
         "the four outputs are put back in place and summed",
     )

@@ -1,14 +1,11 @@
 """What happens inside a model: the paper's Figures 9 and 10, Appendix B, and NormVary's mixture.
 
-`caption` gives scale and seeds (`tables.describe_frame`) where the data do not hold them. Norms and
-singular values have no unit: their axes are in arbitrary units (a.u.).
+`caption` says scale and seeds (`run_tables.describe_frame`). Norms and singular values have no
+unit, so their axes are in arbitrary units (a.u.).
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mambanorm.errors import unknown
 from mambanorm.norms.normvary import NormVary
@@ -25,7 +22,7 @@ from mambanorm_study.figures.colours import (
 )
 from mambanorm_study.figures.lines import line_panels
 from mambanorm_study.figures.style import (
-    ONE_RUN,
+    StudyFigure,
     finish,
     log_axis,
     seeds_note,
@@ -53,12 +50,13 @@ MEMBERS = [f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary
 
 
 @styled
-def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained", caption: str = "") -> Figure:
+def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigure:
     """Return Figure 9: log₁₀ ‖y‖₂ of the median and the largest token after each block.
 
-    The norms are those of the residual stream in train mode; each arm has a panel. A line ends at a
-    cross where a block holds tokens that are not finite. frame: `look.norms_by_depth` of one task
-    and one number of layers. Raises ValueError for several of them, and for an unknown phase.
+    y is the residual stream in train mode; each arm has a panel. A line ends at a cross where a
+    block has tokens that are not finite. frame: `growth.norms_by_depth` of one task and one number
+    of layers; it may have the columns scale and seed. Raises ValueError for several tasks or
+    numbers of layers, and for an unknown phase.
     """
     check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2"))
     if phase not in frame.phase.unique():
@@ -90,7 +88,7 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained", caption: str
     return finish(
         fig,
         f"The median and the largest token{task}",
-        caption or seeds_note(frame),
+        seeds_note(frame),
         f"{phase}, {frame.n_layers.iloc[0]} blocks",
         "residual stream, train mode",
         "cross: tokens not finite",
@@ -99,28 +97,26 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained", caption: str
 
 @styled
 def fig_outputs(
-    frame: pd.DataFrame, inside: Mapping[str, Mapping[str, np.ndarray]], caption: str = ""
-) -> Figure:
+    frame: pd.DataFrame, inside: dict[str, dict[str, np.ndarray]], caption: str
+) -> StudyFigure:
     """Return Figure 9 at the end of training: log₁₀ ‖y‖₂ of the largest token after each block.
 
-    The norms are those of a run's last finite step in train mode. Each arm has a panel and each run
-    a line, which is red and dashed if the run ended non-finite. frame: rows of a run frame. inside:
-    run_id → `ring_outputs` (R, layers).
+    y is the residual stream at the last finite step of a run, in train mode. Each arm has a panel
+    and each run a line, which is red and dashed if the run ended non-finite. frame: rows of a run
+    frame. inside: run_id → `ring_outputs` (steps, layers). Other runs are left out.
     """
-    frame = frame[[("ring_outputs" in inside.get(run_id, ())) for run_id in frame.run_id]]
     label = "largest token,\nlog₁₀ ‖y‖₂ (a.u.)"
-    failed = frame.status == "diverged"
-    long = frame.assign(
-        **{label: [np.log10(inside[run_id]["ring_outputs"][-1]) for run_id in frame.run_id]}
-    )
-    finite_end, failed_end = ENDED
-    long["ended"] = np.where(failed, failed_end, finite_end)
-    counts = failed.groupby(frame.arm).agg(lambda lost: f"{lost.sum()} of {len(lost)} failed")
-    long["panel"] = frame.arm.map(short) + ": " + frame.arm.map(counts)
-    long = long.explode(label, ignore_index=True).astype({label: float})
-    long["block"] = long.groupby("run_id").cumcount() + 1
+    runs = frame[frame.run_id.isin(inside)]
+    endings = runs.status.map({"diverged": "ended non-finite"}).fillna("ran to its end")
+    failed = (runs.status == "diverged").groupby(runs.arm)
+    panels = {arm: f"{short(arm)}: {lost.sum()} of {len(lost)} failed" for arm, lost in failed}
+    rows = [
+        {"panel": panels[arm], "run_id": run_id, "ended": ended, "block": block, label: norm}
+        for run_id, arm, ended in zip(runs.run_id, runs.arm, endings, strict=True)
+        for block, norm in enumerate(np.log10(inside[run_id]["ring_outputs"][-1]), start=1)
+    ]
     fig, _ = line_panels(
-        long,
+        pd.DataFrame(rows),
         "block",
         label,
         "ended",
@@ -133,26 +129,26 @@ def fig_outputs(
     return finish(
         fig,
         "How outputs grow with depth, in models that train",
-        caption or seeds_note(frame),
+        caption,
         "residual stream, train mode, last finite step",
-        "a line a run",
+        "one line per run",
     )
 
 
 @styled
 def fig_singular_values(
     phases: dict[str, np.ndarray],
-    control: np.ndarray | None = None,
-    mp: tuple[float, float] | None = None,
-    caption: str = "",
-) -> Figure:
-    """Return Figure 10: sorted singular values of out_proj, one panel a layer (at most six).
+    control: np.ndarray,
+    edges: tuple[float, float],
+    caption: str,
+) -> StudyFigure:
+    """Return Figure 10: sorted singular values of out_proj, one panel per layer (at most six).
 
-    A phase of the run has a line, unless a weight is not finite. phases: early, normal, failing (or
-    last) → (layers, k). control: a normalized run at the failing step, same shape. mp: the
-    Marchenko–Pastur edges at initialisation (`look.marchenko_pastur`).
+    Each phase of the run has a line, unless a weight is not finite. phases: early, normal, failing
+    (or last) → singular values (layers, k). control: those of a normalized run at the failing step.
+    edges: the Marchenko–Pastur edges at initialisation (`diagnostics.out_proj_edges`).
     """
-    every = phases if control is None else {**phases, "control, normalized": control}
+    every = {**phases, "control, normalized": control}
     layers, label = len(next(iter(phases.values()))), "singular value of out_proj (a.u.)"
     rows = [
         {"block": f"block {layer + 1}", "phase": phase, "index": i, label: value}
@@ -170,26 +166,26 @@ def fig_singular_values(
         row=3.6,
     )
     for ax in axes:
-        for edge in mp or ():
+        for edge in edges:
             ax.axhline(edge, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
     log_axis(axes[0])
     is_finite = np.isfinite(list(every.values())).all()
     return finish(
         fig,
         "Singular values",
-        caption or ONE_RUN,
+        caption,
         f"{len(axes)} of {layers} blocks",
-        "dotted: Marchenko–Pastur edges at initialisation" if mp else "",
+        "dotted: Marchenko–Pastur edges at initialisation",
         "" if is_finite else "no line: not finite",
     )
 
 
 @styled
-def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
-    """Return Appendix B: growth of the L2 norms of a block's parts, by depth, one panel an arm.
+def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str) -> StudyFigure:
+    """Return Appendix B: growth of the L2 norms of a block's parts, by depth, one panel per arm.
 
-    The growth is the last snapshot over the first. arrays_by_arm: arm → `step` (T,) and
-    `part_norms` (T, layers, 4) of in_proj, conv1d, SSM and out_proj.
+    Growth is the norm in the last snapshot divided by that in the first. arrays_by_arm: arm →
+    `step` (T,) and `part_norms` (T, layers, 4) of in_proj, conv1d, SSM and out_proj.
     """
     label = "L2 norm, last ÷ first"
     rows = [
@@ -208,28 +204,31 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
     return finish(
         fig,
         "How the weights have grown, by depth",
-        caption or ONE_RUN,
+        caption,
         f"last snapshot over step {next(iter(arrays_by_arm.values()))['step'][0]}, 1: unchanged",
     )
 
 
 @styled
-def fig_mixture(arrays: dict[str, np.ndarray], caption: str = "") -> Figure:
-    """Return NormVary's learned weights over training, one column a norm by depth (at most six).
+def fig_mixture(arrays: dict[str, np.ndarray], caption: str) -> StudyFigure:
+    """Return the learned weights of NormVary's members over training.
 
-    The rows are means and variances. arrays: `step` (T,) and `mixture` (T, norms, 2, 5). Raises
-    ValueError if the run has no learned mixture.
+    Each NormVary of the model (at most six) has a column of panels: above, the weights of the
+    means; below, of the variances. arrays: `step` (T,) and `mixture` (T, norms, 2, 5), in the order
+    of depth. Raises ValueError if the run has no learned mixture.
     """
     if "mixture" not in arrays:
         raise ValueError("the run holds no mixture: only NormVary has one")
     norms = arrays["mixture"].shape[1]
-    per_block = max(norms // arrays["part_norms"].shape[1], 1) if "part_norms" in arrays else 1
+    per_block = norms // arrays["part_norms"].shape[1]  # 2 if both N1 and N2 are NormVary
     shown = some_of(norms, 6)
+    site = ", N{}" if per_block > 1 else ""
+    names = [f"block {i // per_block + 1}{site.format(i % per_block + 1)}" for i in range(norms)]
     rows = [
-        dict(panel=(part, norm), step=step, member=member, weight=weight)
-        for part in range(2)
+        dict(panel=f"{symbol}, {names[norm]}", step=step, member=member, weight=weight)
+        for i, symbol in enumerate(("μ", "σ²"))
         for norm in shown
-        for step, weights in zip(arrays["step"], arrays["mixture"][:, norm, part], strict=True)
+        for step, weights in zip(arrays["step"], arrays["mixture"][:, norm, i], strict=True)
         for member, weight in zip(MEMBERS, weights, strict=True)
     ]
     looks = {
@@ -238,20 +237,24 @@ def fig_mixture(arrays: dict[str, np.ndarray], caption: str = "") -> Figure:
     }
     # RMSN-DL's line, drawn later, covers it where the mean over the channels is near zero
     looks["LN-DL"]["linewidth"] = 4.0
-    how = dict(panel="panel", across=len(shown), row=2.3, legend="outside right center")
-    fig, axes = line_panels(pd.DataFrame(rows), "step", "weight", "member", looks, **how)
+    fig, axes = line_panels(
+        pd.DataFrame(rows),
+        "step",
+        "weight",
+        "member",
+        looks,
+        panel="panel",
+        across=len(shown),
+        row=2.3,
+        legend="outside right center",
+    )
     for ax in axes:
-        ax.set_title("")
         ax.axhline(0.2, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
-    for ax, norm in zip(axes, shown, strict=False):
-        site = f", N{norm % per_block + 1}" if per_block > 1 else ""  # both sites of a block mix
-        ax.set_title(f"block {norm // per_block + 1}{site}")
-    axes[0].set_ylabel("weight of the mean")
-    axes[len(shown)].set_ylabel("weight of the variance")
     return finish(
         fig,
         "What NormVary mixes",
-        caption or ONE_RUN,
+        caption,
+        "above: weights of the means μ, below: of the variances σ²",
         "dotted: uniform, 0.2",
         "wide: LN-DL, on which RMSN-DL may lie",
         "RMSN-DL has no mean: its weight there is that of a mean of zero",

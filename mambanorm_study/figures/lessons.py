@@ -9,32 +9,26 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from mambanorm.norms import create_norm
 from mambanorm_study.figures.colours import (
-    BAR_GREY,
     DARK_GREY,
     GREY,
     INK,
     NO_NORM,
     PALE,
-    PALETTE,
     WHITE,
     norm_colour,
 )
-from mambanorm_study.figures.style import finish, new_figure, seeds_note, sns, styled
+from mambanorm_study.figures.panels import arm_panels
+from mambanorm_study.figures.style import StudyFigure, finish, new_figure, seeds_note, sns, styled
 from mambanorm_study.lessons.invariance import CHANGE_LIMIT
-from mambanorm_study.tables.run_tables import check_frame
 from mambanorm_study.tasks.base import Split
-
-# The norm's place in an encoder layer → the part of the layer that it belongs to.
-BRANCHES = {"n1": "attention", "n2": "feed-forward"}
 
 
 @styled
-def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
+def fig_descent(bowls: Mapping[str, object], caption: str = "") -> StudyFigure:
     """Return the loss over two weights as contours, with the path of gradient descent.
 
     bowls: way of scaling → `Bowl`.
@@ -58,12 +52,12 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
         fig,
         "Gradient descent on features of different scale",
         caption,
-        "lines of equal loss · red: one dot a step, from the square until 99 % of the way down",
+        "lines of equal loss · red: one dot per step, from the square until 99 % of the way down",
     )
 
 
 @styled
-def fig_invariances(table: pd.DataFrame) -> Figure:
+def fig_invariances(table: pd.DataFrame) -> StudyFigure:
     """Return a heat map of `invariances`: norms × changes of the input.
 
     "–" marks an output that changes by less than CHANGE_LIMIT.
@@ -95,18 +89,22 @@ def fig_invariances(table: pd.DataFrame) -> Figure:
 
 
 @styled
-def fig_memory(delta: Tensor, A: Tensor) -> Figure:
+def fig_memory(delta: Tensor, A: Tensor) -> StudyFigure:
     """Return the half-life of every state in steps: log 2 / (Δ·|A|).
 
     delta: (channels,). A: (channels, N).
     """
     half = (np.log(2) / (delta[:, None] * A.abs())).detach().numpy()  # (channels, N)
     fig, ((ax,),) = new_figure(height=3.0)
-    shown = np.log10(half[np.argsort(half[:, 0])].T)
-    image = ax.imshow(shown, aspect="auto", cmap="viridis", interpolation="nearest")
-    fig.colorbar(image, ax=ax, pad=0.01, label="log10 of steps to half")
+    sns.heatmap(
+        np.log10(half[np.argsort(half[:, 0])].T),
+        cmap="viridis",
+        cbar_kws=dict(pad=0.01, label="log10 of steps to half"),
+        xticklabels=10,
+        yticklabels=5,
+        ax=ax,
+    )
     ax.set(xlabel="channel, by its Δ", ylabel="state n (0 is the slowest)")
-    ax.grid(False)
     return finish(
         fig,
         "What the SSM remembers at the start",
@@ -115,44 +113,35 @@ def fig_memory(delta: Tensor, A: Tensor) -> Figure:
 
 
 @styled
-def fig_parts(frame: pd.DataFrame) -> Figure:
-    """Return the test accuracy of one-block models that lack one part, one panel a task.
+def fig_parts(frame: pd.DataFrame) -> StudyFigure:
+    """Return the test accuracy of one-block models that lack one part, one panel per task.
 
-    A bar is the mean, a dot a seed, the dotted line chance.
+    A bar is the mean ± one standard deviation, a dot is a seed, the dotted line is chance.
     """
-    panels = list(frame.groupby("task", sort=False))
-    fig, axes = new_figure(1, len(panels), height=3.2)
-    for ax, (task, runs) in zip(axes[0], panels, strict=True):
-        runs = runs.assign(test_accuracy=100 * runs.test_accuracy)
-        how = dict(x="without", y="test_accuracy", ax=ax)
-        sns.barplot(runs, color=BAR_GREY, width=0.6, errorbar=None, **how)
-        sns.swarmplot(runs, color=INK, size=3, warn_thresh=1, **how)
-        ax.axhline(100 * runs.chance.iloc[0], color=GREY, linestyle=":")
-        labels = [
-            "the whole block" if part == "nothing" else f"no {part}"
-            for part in runs.without.unique()
-        ]
-        ax.set_xticks(range(len(labels)), labels)
-        ax.set(
-            title=task,
-            ylim=(0, 104),
-            xlabel=f"model, after {runs.epochs.iloc[0]} epochs",
-            ylabel="test accuracy (%)",
-        )
+    runs = frame.assign(
+        percent=100 * frame.test_accuracy,
+        arm=frame.without,
+        tick=("no " + frame.without).replace("no nothing", "the whole block"),
+        group="models",
+        norm="None",
+    )
+    ticks, epochs = list(runs.tick.unique()), " and ".join(map(str, frame.epochs.unique()))
+    label = f"model, after {epochs} epochs"
+    fig, _ = arm_panels(runs, None, ticks, {"models": {"alpha": 0.5}}, label, bar=True, apart=0)
     return finish(
         fig,
         "A block without one of its parts",
         seeds_note(frame),
-        "bar: mean, dots: seeds, dotted: chance",
+        "bar: mean ± sd, dots: seeds, dotted: chance",
     )
 
 
 @styled
-def fig_effect(x: Tensor, names: Sequence[str]) -> Figure:
-    """Return one row of x (B, L, D) before and after each norm, as pictures of L × D.
+def fig_effect(x: Tensor, names: Sequence[str]) -> StudyFigure:
+    """Return one row of x (B, L, D) before and after each norm, as images of L × D.
 
-    The norms see the whole batch. Norms change the range of values, so each panel has its own
-    colours, ± its largest value, which is written below it.
+    The norms are applied to the whole batch. Norms change the range of the values, so the colours
+    of each panel end at ± its largest value, which is written below it.
     """
     outputs = {"input": x, **{name: create_norm(name, x.shape[-1])(x) for name in names}}
     fig, axes = new_figure(1, len(outputs), height=3.1)
@@ -171,7 +160,9 @@ def fig_effect(x: Tensor, names: Sequence[str]) -> Figure:
 
 
 def draw_row(ax: Axes, row: Tensor) -> float:
-    """Draw one row (L, D) as channels × positions, and return the value ± at which colours end."""
+    """Draw one row (L, D) as channels × positions. Return the largest magnitude, at which the
+    colours end.
+    """
     limit = max(float(row.abs().max()), 1e-9)
     ax.imshow(
         row.numpy().T,
@@ -182,7 +173,6 @@ def draw_row(ax: Axes, row: Tensor) -> float:
         vmax=limit,
     )
     ax.set(xticks=[], yticks=[])
-    ax.grid(False)
     return limit
 
 
@@ -192,55 +182,53 @@ def mean_sd(values: Tensor) -> str:
 
 
 @styled
-def fig_rows(split: Split, caption: str = "") -> Figure:
+def fig_rows(split: Split, caption: str = "") -> StudyFigure:
     """Return the first eight sequences of a split with their labels.
 
-    Values whose number is a square are drawn as a square image. Other values and token ids are
-    drawn as one line.
+    Sequences of n² features are drawn as square images, all others as one line.
     """
     fig, axes = new_figure(1, 8, height=1.9)
     for ax, sequence, label in zip(axes[0], split.inputs[:8], split.labels[:8], strict=True):
         side = math.isqrt(sequence.numel())
         is_square = sequence.is_floating_point() and side**2 == sequence.numel()
-        picture = sequence.reshape((side, side) if is_square else (1, -1)).numpy()
-        ax.imshow(picture, cmap="gray_r", aspect="auto")
-        ax.set_title(f"class {int(label)}", fontsize=9)
-        ax.set_xlabel(f"step 0…{side - 1} of a row" if is_square else "step", fontsize=7)
-        ax.set(xticks=[], yticks=[])
-        ax.grid(False)
+        shape, steps = ((side, side), f"{side} steps per row") if is_square else ((1, -1), "step")
+        ax.imshow(sequence.reshape(shape), cmap="gray_r", aspect="auto")
+        ax.set(title=f"class {int(label)}", xlabel=steps, xticks=[], yticks=[])
     return finish(fig, "The first sequences of the training set", caption)
 
 
 @styled
-def fig_costs(table: pd.DataFrame, caption: str = "") -> Figure:
+def fig_costs(table: pd.DataFrame, caption: str = "") -> StudyFigure:
     """Return the time of each norm, forward plus backward, as a multiple of LN's.
 
     table: columns norm, ratio, low, high.
     """
     fig, ((ax,),) = new_figure(height=3.0)
-    places = np.arange(len(table))
-    ax.bar(places, table.ratio, color=[PALETTE.get(name, GREY) for name in table.norm])
-    ax.vlines(places, table.low, table.high, color=INK, linewidth=1)
+    ax.bar(
+        table.norm,
+        table.ratio,
+        color=table.norm.map(norm_colour),
+        yerr=[table.ratio - table.low, table.high - table.ratio],
+        ecolor=INK,
+    )
     ax.axhline(1, color=GREY, linestyle=":")
-    ax.set_xticks(places, table.norm, rotation=30, ha="right", rotation_mode="anchor")
+    ax.set_xticks(range(len(table)), table.norm, rotation=30, ha="right", rotation_mode="anchor")
     ax.set(xlabel="norm", ylabel="time, LN = 1")
     return finish(fig, "What a norm costs", caption)
 
 
 @styled
-def fig_selector(log: pd.DataFrame, caption: str = "one run") -> Figure:
+def fig_selector(log: pd.DataFrame, caption: str = "one run") -> StudyFigure:
     """Return w₀, the weight of DyT, of every selector by class; 1 − w₀ is the weight of LN.
 
-    log: `look.selector_weights`.
+    log: `weight_log.selector_weights`, with the columns block, depth, label, and w0.
     """
-    check_frame(log, ("block", "depth", "label", "w0"))
-    depths = log.groupby("block", sort=False).depth.first()
-    names = []
-    for block, depth in depths.items():  # `blocks.0.n1` is the norm of block 1 before attention
-        place = block.rsplit(".", 1)[-1]
-        names.append(f"block {depth}, {BRANCHES.get(place, place)}")
-    table = log.pivot(index="block", columns="label", values="w0").loc[depths.index]
-    fig, ((ax,),) = new_figure(height=0.9 + 0.42 * max(len(depths), 6))
+    names = {"n1": "attention", "n2": "feed-forward"}  # norm of a layer → its branch
+    branch = log.block.str.rpartition(".")[2].replace(names)
+    rows = "block " + log.depth.astype(str) + ", " + branch
+    table = log.assign(row=rows).pivot(index="row", columns="label", values="w0")
+    table = table.loc[rows.unique()]
+    fig, ((ax,),) = new_figure(height=0.9 + 0.42 * max(len(table), 6))
     sns.heatmap(
         table,
         annot=table.map(lambda w0: f"{w0:.2f}".removeprefix("0")),
@@ -253,7 +241,7 @@ def fig_selector(log: pd.DataFrame, caption: str = "one run") -> Figure:
         vmax=1,
         cbar_kws=dict(label="w₀: 0 = LN, 1 = DyT", pad=0.02),
         xticklabels=1,
-        yticklabels=names,
+        yticklabels=1,
         ax=ax,
     )
     ax.set(title="by class", xlabel="class", ylabel="")

@@ -1,15 +1,12 @@
 """Line plots over steps, learning rates, batch sizes, severities and depth.
 
-`caption` gives scale and seeds (`tables.describe_frame`) where the data do not hold them.
+`caption` says scale and seeds (`run_tables.describe_frame`) where the data do not.
 """
 
 import textwrap
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mambanorm_study.figures.colours import (
@@ -20,7 +17,7 @@ from mambanorm_study.figures.colours import (
     arm_styles,
 )
 from mambanorm_study.figures.style import (
-    ONE_RUN,
+    StudyFigure,
     finish,
     log_axis,
     new_figure,
@@ -55,7 +52,7 @@ def line_panels(
     x: str,
     y: str,
     by: str,
-    looks: Mapping[str, dict] | None = None,
+    looks: dict[str, dict] | None = None,
     *,
     panel: str = "",
     across: int = 9,
@@ -67,18 +64,19 @@ def line_panels(
 ):
     """Return a figure and its axes, one panel for each value of the column `panel`.
 
-    A panel has one line for each value of `by`. looks: value of `by` → line style; None = styles of
-    arms. dots: draw a small dot for each row. Keywords go to `seaborn.lineplot`.
+    A panel has one line for each value of `by`. looks: value of `by` → line style; None = the
+    styles of arms. across: panels in a row. row: its height in inches. dots: draw a small dot for
+    each row of the frame. Keywords go to `seaborn.lineplot`.
     """
-    panels = dict(list(frame.groupby(panel, sort=False))) if panel else {"": frame}
-    looks = looks or arm_styles(list(dict.fromkeys(frame[by])))
+    panels = list(frame.groupby(panel, sort=False)) if panel else [("", frame)]
     base = dict(markersize=4.5, linewidth=1.5)
     lines = {
-        name: {**base, "markeredgecolor": look["color"], **look} for name, look in looks.items()
+        value: {**base, "markeredgecolor": look["color"], **look}
+        for value, look in (looks or arm_styles(list(frame[by].unique()))).items()
     }
     how = {"legend": False, "markevery": max(1, frame[x].nunique() // 6), **how}
     fig, axes = panel_grid(len(panels), across, row=row, sharex=sharex, sharey=True)
-    for ax, (name, rows) in zip(axes, panels.items(), strict=True):
+    for ax, (name, rows) in zip(axes, panels, strict=True):
         ax.tick_params(labelbottom=True)  # seaborn hides the label of an axis without tick labels
         for value, look in lines.items():
             of_line = rows[rows[by] == value].dropna(subset=y)
@@ -90,10 +88,9 @@ def line_panels(
         ax.set(title=title, xlabel=x, ylabel=y if ax.get_subplotspec().is_first_col() else "")
         if frame[x].dtype == int:
             whole_ticks(ax)
-    labels = ["no norm" if value == "None" else short(value) for value in lines]
     handles = [
-        Line2D([], [], label=label, **look)
-        for label, look in zip(labels, lines.values(), strict=True)
+        Line2D([], [], label="no norm" if value == "None" else short(value), **look)
+        for value, look in lines.items()
     ]
     fig.legend(handles=handles, loc=legend, ncols=1 if "center" in legend else len(handles))
     return fig, axes
@@ -111,19 +108,29 @@ def fig_over(
     band: str = "",
     x_label: str = "",
     caption: str = "",
-) -> Figure:
-    """Return a value over x: one line through the means for each value of `by`, one dot a seed.
+) -> StudyFigure:
+    """Return lines of the column `value` over the column `x`, and a dot for each seed.
 
-    panel: a column; each of its values has a panel. band: a key of BANDS, drawn around the lines.
-    Batch sizes and learning rates have a logarithmic axis. A column `chance`, in per cent, is a
-    dotted line.
+    Each value of the column `by` has a line through its means. panel: a column; each of its values
+    has a panel. band: a key of BANDS, drawn around the lines.
+    x_label: "" = the name of the column in NAMES. Batch sizes and learning rates have a
+    logarithmic axis. A column `chance`, in per cent, is drawn as a dotted line.
     """
     check_frame(frame, (x, by, value))
     seeds = frame.seed.nunique() if "seed" in frame else 0
     is_log, ticks = x in ("batch", "lr"), sorted(frame[x].unique())
-    bands = dict(errorbar=BANDS[band] if seeds > 1 else None, err_kws=dict(alpha=0.15, linewidth=0))
-    how = dict(panel=panel, sharex=False, dots=seeds > 1, legend="outside right center", **bands)
-    fig, axes = line_panels(frame, x, value, by, **how)
+    fig, axes = line_panels(
+        frame,
+        x,
+        value,
+        by,
+        panel=panel,
+        sharex=False,
+        dots=seeds > 1,
+        legend="outside right center",
+        errorbar=BANDS[band] if seeds > 1 else None,
+        err_kws=dict(alpha=0.15, linewidth=0),
+    )
     for ax, name in zip(axes, frame[panel].unique() if panel else [x], strict=True):
         if is_log:
             ax.set_xscale("log")
@@ -132,8 +139,7 @@ def fig_over(
             ax.minorticks_off()
         if "chance" in frame:
             ax.axhline(frame.chance.mean(), color=GREY, linestyle=":", linewidth=1)
-        label = NAMES.get(name, NAMES.get(x, x)) + " (log scale)" * is_log
-        ax.set_xlabel(x_label or label)
+        ax.set_xlabel(x_label or NAMES.get(name, NAMES.get(x, x)) + " (log scale)" * is_log)
     axes[0].set_ylabel(NAMES.get(value, value))
     return finish(
         fig,
@@ -147,26 +153,26 @@ def fig_over(
 
 
 @styled
-def fig_curves(curves: dict[str, pd.DataFrame], caption: str = "") -> Figure:
-    """Return training loss and validation accuracy over the steps, one line a label.
+def fig_curves(curves: dict[str, pd.DataFrame], caption: str) -> StudyFigure:
+    """Return training loss and validation accuracy over the steps, one line per label.
 
-    curves: label (usually an arm) → StoredRun.curves. A cross marks the end of a run that became
-    non-finite. Losses are cut at 1.5 times the highest first loss.
+    curves: label (usually an arm) → `StoredRun.curves`. A cross marks the end of a run whose loss
+    or gradient became non-finite. Losses are cut at 1.5 times the highest first loss.
     """
     fig, ((left, right),) = new_figure(1, 2, height=3.8)
     ceiling = 1.5 * np.nanmax([curve.train_loss.iloc[0] for curve in curves.values()])
-    for label, style in arm_styles(list(curves)).items():
-        curve, look = curves[label], {"linewidth": 1.4, "markersize": 4, **style}
+    for label, look in arm_styles(list(curves)).items():
+        curve = curves[label]
         finite = curve[np.isfinite(curve.train_loss)]
         loss = finite.train_loss.clip(upper=ceiling).rolling(10, min_periods=1).mean()
         left.plot(finite.step, loss, markevery=max(1, len(loss) // 6), label=short(label), **look)
         last = curve.iloc[-1]
-        if len(finite) and not np.isfinite([last.train_loss, last.get("grad_norm", 0.0)]).all():
+        if not np.isfinite([last.train_loss, last.get("grad_norm", 0.0)]).all():
             left.plot(
-                finite.step.iloc[-1],
-                loss.iloc[-1],
+                finite.step[-1:],
+                loss[-1:],
                 "X",
-                color=style["color"],
+                color=look["color"],
                 markersize=8,
                 markeredgecolor=INK,
                 zorder=5,
@@ -179,47 +185,39 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     for ax in (left, right):
         whole_ticks(ax)
     fig.legend(*left.get_legend_handles_labels(), loc="outside right center")
-    is_cut = any((curve.train_loss > ceiling).any() for curve in curves.values())
-    notes = "loss: running mean over 10 steps", f"loss cut at {ceiling:.1f}" if is_cut else ""
-    return finish(fig, "Learning curves", caption or ONE_RUN, *notes)
+    loss = f"loss: running mean over 10 steps, cut at {ceiling:.1f}"
+    return finish(fig, "Learning curves", caption, loss)
+
+
+# `twin` of a run of `advice.mistake_runs` → the style of its line.
+TWINS = {"wrong": dict(color=NO_NORM, linestyle="--"), "right": dict(color=COMBINATION)}
 
 
 @styled
 def fig_mistakes(
-    runs: Mapping[int, pd.DataFrame], titles: Mapping[int, str], units: Mapping[int, str]
-) -> Figure:
-    """Return the training loss of the wrong and the right twin, one panel a mistake.
+    runs: dict[int, pd.DataFrame], titles: dict[int, str], units: dict[int, str]
+) -> StudyFigure:
+    """Return the training loss with a mistake and without it, one panel per mistake.
 
-    The legends give the final measurements. runs: number → the frame of `advice.mistake_runs`.
-    units: number → the unit of `measured`.
+    The lines below a panel give the mean test result of both. runs: number of the mistake → the
+    frame of `advice.mistake_runs`. titles, units: number → title, unit of the column `measured`.
     """
     fig, axes = new_figure(1, len(runs), height=3.6)
     for ax, (number, frame) in zip(axes[0], runs.items(), strict=True):
-        for twin, colour, line in (("wrong", NO_NORM, "--"), ("right", COMBINATION, "-")):
-            _draw_twin(ax, frame[frame.twin == twin], color=colour, linestyle=line)
-        ax.set_title(textwrap.fill(f"{number}. {titles[number]}", 26), fontsize=8.5)
-        ax.set_xlabel("training step")
+        for run in frame.itertuples():
+            loss = pd.Series(run.losses, dtype=float).rolling(WINDOW, min_periods=1).mean()
+            ax.plot(loss.index + 1, loss, linewidth=1, alpha=0.8, **TWINS[run.twin])
         log_axis(ax)
-        ax.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.22),
-            fontsize=7.5,
-            title=units[number],
-            title_fontsize=7.5,
-        )
+        means = frame.groupby("label", sort=False).measured.mean()
+        lines = [textwrap.fill(f"{label}: {mean:.3g}", 36) for label, mean in means.items()]
+        ax.set_xlabel("\n".join(["training step", "", units[number], *lines]), fontsize=7.5)
+        ax.set_title(textwrap.fill(f"{number}. {titles[number]}", 26), fontsize=8.5)
     axes[0, 0].set_ylabel(f"training loss, mean of {WINDOW} steps (log)")
     every = pd.concat(runs.values())
     return finish(
         fig,
-        "Mistakes (dashed) beside their mended twins",
+        "Training with a mistake (red, dashed) and without it (blue)",
         seeds_note(every),
-        "one line a seed" if every.seed.nunique() > 1 else "single runs",
-        "below: means of the tests",
+        "one line per seed" if every.seed.nunique() > 1 else "single runs",
+        "below each panel: mean test results",
     )
-
-
-def _draw_twin(ax: Axes, runs: pd.DataFrame, **line) -> None:
-    losses = pd.DataFrame(runs.losses.tolist(), dtype=float).T
-    losses = losses.rolling(WINDOW, min_periods=1).mean()
-    ax.plot(losses.index + 1, losses, linewidth=1, alpha=0.8, **line)
-    ax.plot([], [], label=f"{runs.label.iloc[0]}: {runs.measured.mean():.3g}", **line)

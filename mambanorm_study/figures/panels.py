@@ -1,4 +1,7 @@
-"""Panels of test accuracy, one a task, with the mean, the seeds and the fresh runs of each arm."""
+"""Panels of test accuracy, one per task, with the mean and the seeds of each arm.
+
+`fresh` is a run frame of the reader's own runs (`mambanorm.replicate`), drawn as white diamonds.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,9 +27,9 @@ AFTER_SSM = "N₂, the norm after the SSM"
 
 
 def scored(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the runs of the arms that a figure draws, with the test accuracy as `percent`.
+    """Return the runs of `arms` (None = all arms), with the test accuracy in per cent as `percent`.
 
-    arms: None = all. Raises ValueError if there are no runs, or several of one seed.
+    Raises ValueError if none of the arms was run, or if an arm has two runs of one seed on a task.
     """
     check_frame(frame)
     runs = frame if arms is None else frame[frame.arm.isin(arms)]
@@ -40,14 +43,17 @@ def scored(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFra
 
 
 def scored_fresh(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the reader's fresh runs as `scored` does, or no row where there are none."""
+    """Return `fresh` with the column `percent`, or no rows if there are no fresh runs."""
     if fresh is None or fresh.empty:
         return runs.iloc[:0]
     return fresh.assign(percent=100 * fresh.test_accuracy)
 
 
 def task_panels(runs: pd.DataFrame, *, chance: bool = True, height: float = 4.0):
-    """Return a figure with one titled panel a task, and task → axes. chance: draw it dotted."""
+    """Return a figure with one panel per task, and its axes by task.
+
+    chance: draw a dotted line at the accuracy of chance.
+    """
     tasks = runs.task.unique()
     fig, axes = panel_grid(len(tasks), 3, row=height)
     panels = dict(zip(tasks, axes, strict=True))
@@ -60,7 +66,7 @@ def task_panels(runs: pd.DataFrame, *, chance: bool = True, height: float = 4.0)
 
 
 def norm_ticks(ax: Axes, names: Sequence[str], label: str) -> None:
-    """Name the places 0, 1, … of the x axis after norms."""
+    """Write the names of norms at 0, 1, … of the x axis, and the label of the axis."""
     ax.set_xticks(range(len(names)), ["none" if name == "None" else name for name in names])
     ax.set(xlabel=label, xlim=(-0.6, len(names) - 0.4))
     ax.tick_params(axis="x", length=0)
@@ -69,7 +75,7 @@ def norm_ticks(ax: Axes, names: Sequence[str], label: str) -> None:
 def arm_panels(
     runs: pd.DataFrame,
     fresh: pd.DataFrame | None,
-    places: Sequence[str],
+    ticks: Sequence[str],
     groups: Mapping[str, dict],
     label: str,
     *,
@@ -79,69 +85,53 @@ def arm_panels(
 ):
     """Return a figure and its axes by task: the mean of each arm, its seeds and its fresh runs.
 
-    Columns of `runs`: `place` (on the x axis, named by `label`), `group` and `norm` (the colour).
-    groups: group → the style of its means. apart: their distance on the x axis. bar: draw means
-    as bars with their sd, otherwise as large dots. join: a column; lines connect the means with the
-    same value in it. Fresh runs are those that the reader's machine trained.
+    runs: from `scored`, with the columns `tick` (one of `ticks` on the x axis, which is named
+    `label`), `group`, and `norm`, which gives the colour. groups: group → style of its means.
+    apart: distance between the groups at one tick. bar: draw a mean as a bar with its standard
+    deviation instead of a large dot. join: a column; lines connect the means of rows with the same
+    value in this column.
     """
     fig, panels = task_panels(runs, chance=bar)
     offsets = dict(zip(groups, jitter(len(groups), apart), strict=True))
-    x = runs.place.map(list(places).index) + runs.group.map(offsets)
+    x = runs.tick.map(list(ticks).index) + runs.group.map(offsets)
     runs = runs.assign(x=x, colour=runs.norm.map(norm_colour)).dropna(subset="percent")
     fresh = scored_fresh(fresh, runs)
     for (task, arm), rows in runs.groupby(["task", "arm"], sort=False):
-        ax, first, mean = panels[task], rows.iloc[0], rows.percent.mean()
+        ax, first = panels[task], rows.iloc[0]
+        _draw_arm(ax, rows, groups[first.group], bar_width=(apart or 0.62) if bar else 0)
         diamonds = fresh.percent[(fresh.task == task) & (fresh.arm == arm)]
         beside = np.full(len(diamonds), first.x + np.copysign(0.14, offsets[first.group]))
-        _draw_arm(ax, rows, mean, groups[first.group], bar_width=(apart or 0.62) if bar else 0)
         ax.plot(beside, diamonds, **fresh_marker(INK if bar else first.colour))
     for (task, _), rows in runs.groupby(["task", join]) if join else ():
         means = rows.groupby("x").percent.mean()
         panels[task].plot(means.index, means, color=rows.colour.iloc[0], linewidth=1.4)
     for ax in panels.values():
-        norm_ticks(ax, places, label)
+        norm_ticks(ax, ticks, label)
         if bar:  # from zero, with room above the highest
             ax.set_ylim(0, max(ax.dataLim.ymax, 1) * 1.12)
     if len(groups) > 1:
-        fig.legend(
-            handles=[_handle(group, look, bar) for group, look in groups.items()],
-            loc="outside upper right",
-            ncols=len(groups),
-        )
+        handles = [_handle(group, look, bar) for group, look in groups.items()]
+        fig.legend(handles=handles, loc="outside upper right", ncols=len(groups))
     return fig, panels
 
 
-def _draw_arm(ax: Axes, rows: pd.DataFrame, mean: float, look: dict, bar_width: float) -> None:
+def _draw_arm(ax: Axes, rows: pd.DataFrame, look: dict, bar_width: float) -> None:
+    """Draw the mean of one arm, as a bar unless `bar_width` is 0, and a dot for each seed."""
     x, colour, norm = rows[["x", "colour", "norm"]].iloc[0]
+    mean, dots = rows.percent.mean(), dict(color=colour, alpha=0.6)
     if bar_width:
-        ax.bar(
-            x,
-            mean,
-            bar_width,
-            color=colour,
-            edgecolor="white",
-            yerr=rows.percent.std(),
-            ecolor=INK,
-            **look,
-        )
+        bar = dict(color=colour, edgecolor="white", yerr=rows.percent.std(), ecolor=INK)
+        ax.bar(x, mean, bar_width, **bar, **look)
         dots = dict(color=INK, markeredgecolor="white", markeredgewidth=0.5)
     else:
         ax.plot(x, mean, norm_marker(norm), markersize=8, color=colour, zorder=5, **look)
-        dots = dict(color=colour, alpha=0.6)
     seeds = rows.percent[rows.seed.notna()]
     ax.plot(x + jitter(len(seeds)), seeds, "o", markersize=3.2, **dots)
 
 
 def _handle(group: str, look: dict, bar: bool) -> Patch | Line2D:
+    """Return the legend entry of a group."""
     if bar:
         return Patch(label=group, color=GREY, **look)
-    return Line2D(
-        [],
-        [],
-        label=group,
-        linestyle="",
-        color=PALETTE.get(group, GREY),
-        marker=norm_marker(group),
-        markersize=8,
-        **look,
-    )
+    style = dict(color=PALETTE.get(group, GREY), marker=norm_marker(group), markersize=8)
+    return Line2D([], [], label=group, linestyle="", **style, **look)

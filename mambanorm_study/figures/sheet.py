@@ -8,9 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from mambanorm.norms import NORMS, norm_name
@@ -19,14 +17,13 @@ from mambanorm_study.figures.colours import AXIS_GREY, GREY, INK, norm_colour
 from mambanorm_study.figures.diagrams import axes_text, draw_cells, moving_cells
 from mambanorm_study.figures.style import StudyFigure, styled
 
-A4 = (8.27, 11.69)  # inches
-COLUMNS, ROWS = 2, 8  # with fewer norms a card keeps its size, with more it is less high
+COLUMNS, ROWS = 2, 8  # cards; a sheet of more norms has lower cards
 WIDEST = 52  # characters of a line of a card
 INTRODUCTION = (
     r"An activation has $B$ rows (of a batch), $L$ positions (of a sequence) and $D$ channels; "
     "$n$, $l$ and $c$ count them.",
     r"A norm takes statistics $\mu$, $\sigma^2$ over some of the activation's cells and divides by "
-    r"$\sigma$; $\gamma$ and $\beta$ are learned, one a channel.",
+    r"$\sigma$; $\gamma$ and $\beta$ are learned, one per channel.",
     "Dark and hatched: the cells on which the output of the front cell, top right, depends in "
     "training.",
     "A norm that looks along $L$ sees the future: fine where a whole sequence is read, cheating in "
@@ -35,75 +32,46 @@ INTRODUCTION = (
 
 
 @styled
-def fig_sheet(names: Sequence[str] | None = None) -> Figure:
+def fig_sheet(names: Sequence[str] | None = None) -> StudyFigure:
     """Return one A4 page with a card for each norm.
 
-    names: None = every norm of the registry but Constant, which sees no input. Raises ValueError
+    names: None = every registered norm except Constant, which ignores its input. Raises ValueError
     for an unknown name.
     """
     if names is None:
         names = [name for name in NORMS if name != "Constant"]
     names = [norm_name(name) for name in names]
     rows = max(-(-len(names) // COLUMNS), ROWS)
-    fig = StudyFigure(figsize=A4, dpi=150)
+    fig = StudyFigure(figsize=(8.27, 11.69), dpi=150)  # A4 in inches
     fig.text(0.05, 0.965, "The norms on one page", fontsize=17, weight="bold", color=INK)
-    for i, line in enumerate(INTRODUCTION):
-        fig.text(0.05, 0.95 - 0.0122 * i, line, fontsize=7.8, color=INK)
-    grid = fig.add_gridspec(
-        rows, COLUMNS, left=0.05, right=0.95, top=0.9, bottom=0.035, hspace=0.08, wspace=0.03
-    )
-    for i, name in enumerate(names):
-        ax = fig.add_subplot(grid[i // COLUMNS, i % COLUMNS])
+    fig.text(0.05, 0.96, "\n".join(INTRODUCTION), fontsize=7.8, color=INK, va="top")
+    margins = dict(left=0.05, right=0.95, top=0.9, bottom=0.035, hspace=0.08, wspace=0.03)
+    axes = fig.subplots(rows, COLUMNS, gridspec_kw=margins).ravel()
+    for ax in axes:
         ax.set_axis_off()
-        ax.set(xlim=(0, 1), ylim=(0, 1))
-        ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor=AXIS_GREY, linewidth=0.7))
+    for ax, name in zip(axes, names, strict=False):
         _draw_card(ax, NORMS[name])
-    fig.text(
-        0.05,
-        0.02,
-        "mambanorm: made from its registry of norms by the command mambanorm sheet",
-        fontsize=6.5,
-        color=GREY,
-    )
+    made_by = "mambanorm: made from its registry of norms by the command mambanorm sheet"
+    fig.text(0.05, 0.02, made_by, fontsize=6.5, color=GREY)
     fig.set_label("The norms on one page: " + ", ".join(names))
     return fig
 
 
 def _draw_card(ax: Axes, entry: NormEntry) -> None:
+    """Draw the card of one norm: its cells on the left, its facts on the right."""
+    ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor=AXIS_GREY, linewidth=0.7))
     box = ax.inset_axes((0.0, 0.06, 0.27, 0.86))
     draw_cells(box, moving_cells(entry.name), norm_colour(entry.name), hatch="//////")
-
-    def write(x: float, y: float, text: str, size: float, va: str = "center", **look) -> None:
-        ax.text(x, y, text, fontsize=size, va=va, **{"color": INK, **look})
-
-    write(0.29, 0.91, entry.name, 11, "top", weight="bold")
-    if entry.causal:
-        write(0.975, 0.9, "causal", 7, "top", ha="right")
-    else:
-        write(
-            0.975,
-            0.9,
-            "sees the future",
-            7,
-            "top",
-            ha="right",
-            color="white",
-            bbox=dict(facecolor=INK, edgecolor=INK, pad=1.6),
-        )
-    write(0.98, 0.755, axes_text(entry.name), 7, "top", ha="right")
+    ax.text(0.29, 0.91, entry.name, fontsize=11, weight="bold", va="top", color=INK)
     main, *conditions = equation(entry)
-    write(0.29, 0.58, main, 9 if r"\sum" in main else 8)
-    write(0.98, 0.56, "  ".join(conditions), 6.4, ha="right")
-    facts = " · ".join(filter(None, [f"learns {entry.learnable}", entry.use]))
-    for i, line in enumerate(textwrap.wrap(facts, WIDEST)[:2]):
-        write(0.29, 0.34 - 0.115 * i, line, 6.8)
-    write(
-        0.29,
-        0.11,
-        textwrap.shorten(entry.source.replace("`", ""), WIDEST + 6, placeholder=" …"),
-        6.1,
-        color=GREY,
-    )
+    sight, weight = ("causal", "normal") if entry.causal else ("sees the future", "bold")
+    small = dict(fontsize=7, va="top", ha="right", color=INK)
+    ax.text(0.98, 0.9, sight, weight=weight, **small)
+    ax.text(0.98, 0.76, "\n".join([axes_text(entry.name), *conditions]), **small)
+    ax.text(0.29, 0.58, main, fontsize=8, va="center", color=INK)
+    facts = textwrap.wrap(f"learns {entry.learnable} · {entry.use}", WIDEST)
+    source = textwrap.shorten(entry.source.replace("`", ""), WIDEST, placeholder=" …")
+    ax.text(0.29, 0.06, "\n".join([*facts, source]), fontsize=6.6, va="bottom", color=INK)
 
 
 def equation(entry: NormEntry) -> list[str]:
@@ -113,20 +81,16 @@ def equation(entry: NormEntry) -> list[str]:
     """
     if "$" in entry.equation:
         return [entry.equation]
-    if r"\sum" in entry.equation:  # the index behind the sum, as a card has no room below it
-        text = entry.equation.replace(r"\sum", r"{\sum}")
-    else:
-        text = entry.equation.replace(r"\frac", r"\dfrac")
+    # a card has no room for a large fraction of sums, nor for an index below a sum
+    fraction = r"\frac" if r"\sum" in entry.equation else r"\dfrac"
+    text = entry.equation.replace(r"\sum", r"{\sum}").replace(r"\frac", fraction)
     return [f"${part.strip()}$" for part in re.split(r",\s*\\quad", text)]
 
 
-def save_sheet(folder: str | Path, names: Sequence[str] | None = None) -> list[Path]:
-    """Write the sheet to `norms.pdf` and `norms.svg` in the folder; return their paths."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    fig = fig_sheet(names)
-    pdf, svg = folder / "norms.pdf", folder / "norms.svg"
-    fig.savefig(pdf, metadata={"Title": "The norms on one page", "CreationDate": None})
-    with matplotlib.rc_context({"svg.hashsalt": "mambanorm"}):  # the same sheet gives the same file
-        fig.savefig(svg, metadata={"Date": None})
-    return [pdf, svg]
+def save_sheet(folder: str | Path, names: Sequence[str] | None = None) -> Path:
+    """Write the sheet to `norms.pdf` in the folder; return its path."""
+    path = Path(folder) / "norms.pdf"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Title": "The norms on one page", "CreationDate": None}
+    fig_sheet(names).savefig(path, metadata=metadata)
+    return path

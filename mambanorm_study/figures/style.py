@@ -6,10 +6,9 @@ has a white ground. A dark page of the report inverts light and dark and keeps t
 (`templates/look.css` of the report), so a caption must not say what is dark or light.
 """
 
-import functools
 import io
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
@@ -31,7 +30,7 @@ RC = {
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.titlecolor": INK,
-    "axes.titley": 1.0,  # fixed, because finding the place takes a seventh of the drawing time
+    "axes.titley": 1.0,  # fixed, because computing it takes a seventh of the drawing time
     "axes.labelsize": 9,
     "axes.edgecolor": AXIS_GREY,
     "axes.labelcolor": INK,
@@ -52,10 +51,7 @@ RC = {
     "legend.fontsize": 8.5,
     "hatch.linewidth": 0.6,
 }
-WIDTH, DPI = 9.5, 100  # inches, pixels an inch
-SHARP = 1.5  # pixels of a notebook's PNG for each pixel shown; 2 would need more than 500 kB
-ONE_RUN = seeds_text([1])  # the caption of data without scale and seeds
-TICKS = 5  # at most this many steps between the ticks of an explorer, as a tick takes 1 ms
+WIDTH, DPI = 9.5, 100  # inches, pixels per inch
 
 
 class StudyFigure(Figure):
@@ -64,11 +60,12 @@ class StudyFigure(Figure):
     Title and caption are its alternative text.
     """
 
-    def _repr_png_(self, scale: float = SHARP) -> bytes:
-        """Return the picture as a PNG of at most 256 colours, a third of the bytes.
+    def _repr_png_(self, scale: float = 1.5) -> bytes:
+        """Return the picture as a PNG of at most 256 colours, which takes a third of the bytes.
 
-        Pixels that agree in 25 levels of red, green and blue get their mean colour. So flat areas
-        keep their colour, greys have no tint, and a colour bar has no bands.
+        scale: pixels of the PNG for each pixel shown; with 2, notebooks would exceed 500 kB. Pixels
+        that agree in 25 levels of red, green and blue get their mean colour. So flat areas keep
+        their colour, greys have no tint, and a colour bar has no bands.
         """
         drawn, small = io.BytesIO(), io.BytesIO()
         self.savefig(drawn, format="png", dpi=scale * self.dpi)
@@ -90,15 +87,8 @@ class StudyFigure(Figure):
         return {"image/png": self._repr_png_()}, {"image/png": metadata}
 
 
-def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Decorate a function to draw with the settings of RC and restore the user's afterwards."""
-
-    @functools.wraps(draw)
-    def in_style(*args, **kwargs) -> Figure:
-        with matplotlib.rc_context(RC):
-            return draw(*args, **kwargs)
-
-    return in_style
+# Decorator: draw with the settings of RC and restore the user's afterwards.
+styled = matplotlib.rc_context(RC)
 
 
 def new_figure(
@@ -138,33 +128,27 @@ def quick_figure(
     fig.subplots_adjust(**margins)
     axes = fig.subplot_mosaic(layout, **mosaic)
     for ax in axes.values():
-        ax.locator_params(nbins=TICKS)
+        ax.locator_params(nbins=5)  # drawing a tick takes 1 ms
     return fig, axes
 
 
 def finish(fig: Figure, title: str, *caption: str) -> Figure:
     """Add the title and, small and grey at the bottom, the caption; return the figure.
 
-    The parts of the caption are joined by " · ". Empty parts are left out.
+    The parts of the caption are joined by " · ". Empty parts are left out. Lines are broken between
+    parts where that is possible.
     """
-    parts = [part for part in caption if part]
-    fig.set_label(" · ".join([title, *parts]))
+    text = " · ".join(filter(None, caption))
+    fig.set_label(f"{title} · {text}")
     fig.suptitle(title, x=0.008, ha="left", fontsize=11.5, color=INK)
-    text = _wrapped(" · ".join(parts), width=int(16 * fig.get_figwidth()))
-    fig.supxlabel(text, x=0.008, ha="left", fontsize=7.8, color=GREY)
-    return fig
-
-
-def _wrapped(caption: str, width: int) -> str:
-    """Return lines of at most `width` characters, broken between parts where that is possible."""
-    lines = [""]
-    for part in caption.split(" · "):
-        joined = f"{lines[-1]} · {part}" if lines[-1] else part
-        if len(joined) <= width:
-            lines[-1] = joined
+    lines, width = [], int(16 * fig.get_figwidth())
+    for part in text.split(" · "):
+        if lines and len(f"{lines[-1]} · {part}") <= width:
+            lines[-1] += f" · {part}"
         else:
             lines += textwrap.wrap(part, width)
-    return "\n".join(lines).strip()
+    fig.supxlabel("\n".join(lines), x=0.008, ha="left", fontsize=7.8, color=GREY)
+    return fig
 
 
 def short(label: str) -> str:
@@ -189,10 +173,13 @@ def fresh_note(fresh: pd.DataFrame | None) -> str:
 
 
 def seeds_note(frame: pd.DataFrame) -> str:
-    """Return scale and seeds, for the caption of a frame that may lack these columns."""
+    """Return scale and seeds of a frame for its caption, such as "quick scale · 3 seeds: a sketch".
+
+    A frame without the column seed is of one run.
+    """
     scale = f"{', '.join(frame['scale'].unique())} scale · " if "scale" in frame else ""
     if "seed" not in frame:
-        return scale + ONE_RUN
+        return scale + seeds_text([1])
     counts = frame.groupby("arm").seed.nunique() if "arm" in frame else [frame.seed.nunique()]
     return scale + seeds_text(counts)
 
@@ -239,13 +226,6 @@ def write_above(
         va="bottom",
         fontsize=size,
         color=colour,
-    )
-
-
-def write_centred(ax: Axes, text: str) -> None:
-    """Write text in the middle of a panel that has no data."""
-    ax.text(
-        0.5, 0.5, text, color=GREY, fontsize=8.5, transform=ax.transAxes, ha="center", va="center"
     )
 
 

@@ -1,17 +1,15 @@
 """Explorers for the notebooks and for `mambanorm explore`: a few controls above one picture.
 
-explorer.py    Explorer: controls, the picture that follows them, and a PNG for static pages
-explorers.py   explore_norms: what a norm does, over which cells, and its invariances
+explorers.py   Explorer: controls, the picture that follows them, and a PNG for static pages
+               explore_norms: what a norm does, over which cells, and its invariances
                explore_block: norms at every site, their parameters and recorded accuracy
                explore_scan: what the states keep
-               explore_grid: the 6×6 grid of recorded results, with details on a click
 page.py        all of them on one page, served to this machine
 """
 
-from mambanorm_study.widgets.explorer import Explorer
 from mambanorm_study.widgets.explorers import (
+    Explorer,
     explore_block,
-    explore_grid,
     explore_norms,
     explore_scan,
 )
@@ -21,7 +19,6 @@ EXPLORERS = {
     "What a norm does": explore_norms,
     "A norm at every site": explore_block,
     "What a scan keeps": explore_scan,
-    "Every pair of norms": explore_grid,
 }
 
 __all__ = ["EXPLORERS", "Explorer", *(make.__name__ for make in EXPLORERS.values())]

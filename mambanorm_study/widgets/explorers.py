@@ -1,73 +1,176 @@
-"""The explorers: a norm, the block and its scan, and the 6×6 grid of recorded results."""
+"""The explorers: controls above one picture that follows them.
 
+JupyterLab and voila show the widget. GitHub, the report and an untrusted notebook show the picture
+alone, as a PNG. Each explorer is two functions: one draws the picture of the controls' values, one
+makes the controls. Pictures must be drawn quickly, so they are `quick_figure`s.
+"""
+
+import gc
+from collections.abc import Callable
 from functools import lru_cache, partial
+from html import escape
 
 import ipywidgets as w
 import matplotlib
 import numpy as np
 import pandas as pd
-import torch
 from ipywidgets.widgets.widget_description import DescriptionStyle
-from matplotlib.colors import to_hex
+from traitlets import Unicode
 
-from mambanorm.arms import MORE_SITES, PAPER_NORMS, PRESETS, SYMBOLS, Arm
+from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
 from mambanorm.norms import NORMS
 from mambanorm_study.claims.evidence import Evidence
-from mambanorm_study.figures.colours import BEST, BUTTON_GREY, INK, WHITE
-from mambanorm_study.figures.explorers import (
-    fig_arm_view,
-    fig_cell_view,
-    fig_norm_view,
-    fig_scan_view,
-)
-from mambanorm_study.figures.lessons import example_batch
-from mambanorm_study.figures.style import StudyFigure
-from mambanorm_study.lessons.invariance import CHANGES, output_change, prepared_norm
-from mambanorm_study.runs.grid import base_config
+from mambanorm_study.figures.colours import COMBINATION, GREY, INDIGO, INK, norm_colour
+from mambanorm_study.figures.diagrams import draw_block, draw_cells, moving_cells
+from mambanorm_study.figures.lessons import draw_row, example_batch, mean_sd
+from mambanorm_study.figures.style import StudyFigure, finish, jitter, quick_figure, styled
+from mambanorm_study.lessons.invariance import CHANGE_LIMIT, CHANGES, output_change, prepared_norm
 from mambanorm_study.runs.recorded_results import recorded
 from mambanorm_study.tables.experiments import RECORDED_TASKS
 from mambanorm_study.tables.norm_catalog import arm_parameters
 from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
-from mambanorm_study.widgets.explorer import Explorer, buttons, log_slider, menu, slider
-
-# a norm
-
-GROUPS = (1, 2, 4, 8, 16)
 
 
-def _offer_groups(controls: dict[str, w.Widget]) -> None:
-    has_groups = "groups" in NORMS[controls["norm"].value].factory_options
-    controls["groups"].layout.display = "flex" if has_groups else "none"
+class Picture(w.Image):
+    """An image whose `tooltip` is its alternative text.
+
+    Image lacks a description, and ipywidgets shows tooltips only of widgets that have one.
+    """
+
+    description = Unicode("").tag(sync=True)
 
 
-def _draw_norm(norm: str, training: bool, groups: int, offset: float, spread: float) -> StudyFigure:
-    x, how = example_batch(offset=offset, spread=spread), dict(groups=groups, training=training)
-    prepared = prepared_norm(norm, x, **how)
-    with torch.no_grad():
-        y = prepared(x)
-    return fig_norm_view(
-        norm, x, y, {name: output_change(prepared, name, x) for name in CHANGES}, **how
+class Explorer(w.VBox):
+    """Controls above the figure that `draw` makes of their values.
+
+    draw: called with the value of each control by name. If it raises ValueError, its message is
+    shown and the last picture stays.
+    """
+
+    def __init__(self, draw: Callable[..., StudyFigure], **controls: w.Widget):
+        self.controls, self._draw = controls, draw
+        self.picture = Picture(format="png", layout=w.Layout(max_width="100%"))
+        self.picture.add_class("mambanorm-picture")
+        self.message = w.HTML()
+        for control in controls.values():
+            control.observe(self._redraw, "value")
+        # controls wrap to a second row, because sliders in one row would lose their tracks
+        row = w.HBox(list(controls.values()), layout=w.Layout(flex_flow="row wrap"))
+        super().__init__([row, self.message, self.picture])
+        self.add_class("mambanorm-explorer")
+        gc.freeze()  # drawing triggers the garbage collector, which would visit all of torch
+        self._redraw()
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The value of each control, by name."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def _redraw(self, *_) -> None:
+        """Show the picture of the current values."""
+        try:
+            self.figure = self._draw(**self.values)
+        except ValueError as error:
+            self.message.value = f"<p>{escape(str(error))}</p>"
+            return
+        self.message.value = ""
+        png, words = self.figure._repr_png_(1.0), self.figure.get_label()
+        with self.picture.hold_sync():
+            self.picture.value, self.picture.tooltip = png, words
+
+    def _repr_mimebundle_(self, **options):
+        png, metadata = self.figure._repr_mimebundle_()
+        return {**super()._repr_mimebundle_(**options), **png}, metadata
+
+
+# Options of every slider: its name and its number take half of the width.
+SLIDER = dict(continuous_update=False, layout=dict(width="380px", max_width="100%"))
+
+
+@styled
+def draw_norm(norm: str, training: bool, offset: float, spread: float) -> StudyFigure:
+    """Return the cells that share a statistic, and one row of a batch before and after the norm."""
+    x = example_batch(offset=offset, spread=spread)
+    prepared = prepared_norm(norm, x, training=training)
+    changes = {change: output_change(prepared, change, x) for change in CHANGES}
+    trials = [
+        (change, f"moves by {size:.0%}" if size >= CHANGE_LIMIT else "unmoved")
+        for change, size in changes.items()
+    ]
+    margins = dict(left=0.02, right=0.985, top=0.85, bottom=0.2, hspace=0.3, wspace=0.24)
+    layout = [["cube", "before", "after"], ["trials", "before", "after"]]
+    fig, axes = quick_figure(layout, height=4.2, margins=margins, width_ratios=(0.95, 1, 1))
+    cells = moving_cells(norm, training=training)
+    draw_cells(axes["cube"], cells, norm_colour(norm))
+    axes["cube"].set_title("shares a statistic" if cells.any() else "shares nothing", loc="center")
+    axes["trials"].set_axis_off()
+    axes["trials"].set_title("what moves the output of row 1?")
+    axes["trials"].table(
+        trials, cellLoc="left", colWidths=(0.68, 0.42), edges="open", bbox=(-0.05, 0, 1.1, 1)
+    )
+    for key, values in (("before", x), ("after", prepared(x).detach())):
+        limit = draw_row(axes[key], values[0])
+        axes[key].set(
+            title=f"{key}: row 1, colours ±{limit:.1f}",
+            xlabel=f"position\nall values: {mean_sd(values)}",
+            ylabel="channel",
+        )
+    rows, length, channels = x.shape
+    return finish(
+        fig,
+        f"{norm}, {'train' if training else 'eval'} mode",
+        f"a made-up batch of {rows} rows, {length} positions, {channels} channels (seed 0)",
+        "cube: the cells on which the front cell, top right, depends",
+        "tried on this batch: the change of row 1's first half over its size; "
+        f"unmoved: less than {CHANGE_LIMIT:.0%}",
     )
 
 
 def explore_norms() -> Explorer:
-    """Pick a norm and its mode, move the channels' means and spreads: the cube of the cells that
-    share a statistic, a row before and after, and what leaves the output unmoved.
+    """Choose a norm and its mode, and the means and spreads of the channels. The picture shows
+    which cells share a statistic, one row of the batch before and after the norm, and which changes
+    of the input change the output.
     """
     return Explorer(
-        _draw_norm,
-        arrange=_offer_groups,
-        norm=menu("LN", list(NORMS), "norm"),
-        training=buttons(True, {"train": True, "eval": False}, "mode"),
-        groups=menu(4, GROUPS, "groups"),
-        offset=slider(2, 0, 10, "means"),
-        spread=slider(3, 0, 6, "spreads"),
+        draw_norm,
+        norm=w.Dropdown(value="LN", options=list(NORMS), description="norm"),
+        training=w.Dropdown(options={"train": True, "eval": False}, description="mode"),
+        offset=w.FloatSlider(2, min=0, max=10, step=0.5, description="means", **SLIDER),
+        spread=w.FloatSlider(3, min=0, max=6, step=0.5, description="spreads", **SLIDER),
     )
 
 
-# the block
+# (scale, task): recorded tasks whose score is an accuracy and that a Mamba block learns.
+TASKS = (
+    ("evening", RECORDED_TASKS[0]),
+    ("quick", "digits"),
+    ("quick", "listops"),
+    ("quick", "digits_images"),
+)
+COLUMNS = ["score", "chance", "diverged", "run_id"]
 
-ABSENT = "this arm is not recorded:\nmambanorm sweep --arms trains it"
+
+@lru_cache(4)
+def evidence(scale: str) -> Evidence:
+    """Return the recorded results of a scale."""
+    return Evidence(recorded(scale), scale)
+
+
+def recorded_arm(arm: str) -> pd.DataFrame:
+    """Return the recorded runs of an arm at its best learning rate, one row per task and seed.
+
+    Columns: scale, task and COLUMNS. score: test accuracy in per cent; that of a diverged run is
+    `chance`. The frame is empty if the arm is not recorded.
+    """
+    tasks = []
+    for scale, task in TASKS:
+        runs = evidence(scale).of_arms([arm], task)
+        if not runs.missing:
+            values = {name: runs.columns[name][0] for name in COLUMNS}
+            tasks.append(pd.DataFrame(values).assign(scale=scale, task=task))
+    return pd.concat(tasks) if tasks else pd.DataFrame(columns=["scale", "task", *COLUMNS])
+
+
 CUSTOM = "your own"
 # Mamba's original arm, the paper's proposals, and published models with norms at further sites.
 NAMED = {
@@ -75,208 +178,112 @@ NAMED = {
 }
 
 
-def _draw_arm(n1: str, n2: str, weights: bool, **more: str) -> StudyFigure:
-    arm = str(Arm(n1, n2, more))
-    results = recorded_arm(arm)
-    return fig_arm_view(
-        arm,
-        arm_parameters(arm, weightless=not weights),
-        results if weights else results.iloc[:0],
-        note=ABSENT,
+@styled
+def draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
+    """Return the block of an arm, and its recorded test accuracy; the caption has the parameters.
+
+    preset: a name in NAMED, which replaces the arm of the other arguments; or CUSTOM.
+    """
+    published = NAMED.get(preset)
+    arm = published.arm if published else Arm(n1, n2, more)
+    weightless = bool(published and published.options)
+    results = recorded_arm(str(arm))
+    if weightless:  # only norms with weights are recorded
+        results = results.iloc[:0]
+    margins = dict(left=0.13, right=0.985, top=0.93, bottom=0.24, hspace=0.2)
+    fig, axes = quick_figure([["block"], ["results"]], height=5.4, margins=margins)
+    draw_block(axes["block"], arm, fontsize=9)
+    ax, tasks = axes["results"], list(results.groupby(["scale", "task"], sort=False))
+    for y, (_, runs) in enumerate(tasks):
+        runs = runs.assign(y=y + jitter(len(runs), 0.5))
+        for diverged, dots in runs.groupby("diverged"):
+            marker = "X" if diverged else "o"
+            ax.plot(dots.score, dots.y, marker, color=INK, alpha=0.6, markersize=4)
+        ax.vlines(runs.score.mean(), y - 0.35, y + 0.35, color=COMBINATION, linewidth=2.2)
+        ax.vlines(runs.chance.mean(), y - 0.2, y + 0.2, color=GREY, linewidth=1)
+    ax.grid(visible=True, axis="x")
+    ax.grid(visible=False, axis="y")
+    ax.set_yticks(range(len(tasks)), [f"{task}\n({scale})" for (scale, task), _ in tasks])
+    ax.set(xlim=(0, 100), ylim=(max(len(tasks), 1) - 0.4, -0.6), ylabel="task (scale)")
+    ax.set(title="recorded test accuracy", xlabel="test accuracy (%)")
+    if not tasks:
+        absent = "this arm is not recorded:\nmambanorm sweep --arms trains it"
+        ax.text(0.5, 0.5, absent, color=GREY, transform=ax.transAxes, ha="center", va="center")
+    parameters = arm_parameters(str(arm), weightless=weightless)
+    total = sum(parameters.values())
+    norms = total - sum(parameters[part] for part in ("stem", "mixers", "head"))
+    return finish(
+        fig,
+        f"The model of arm {arm.label if arm.more else arm}",
+        "model of the digits at scale quick",
+        f"{norms:,} of {total:,} parameters are norms' ({100 * norms / total:.2g} %)",
+        *(f"{part}: {count:,}" for part, count in parameters.items()),
+        "results: recorded, one dot per seed, line: mean, tick: chance, × diverged",
     )
 
 
-class BlockExplorer(Explorer):
-    """A menu for each site, and a menu of named arms that sets all others."""
-
-    def __init__(self):
-        self.preset = menu(CUSTOM, [CUSTOM, *NAMED], "start from")
-        # all menus share one layout and one style, because a notebook stores the state of each
-        layout = w.Layout(width="180px")
-        style = DescriptionStyle(description_width="64px")
-        site_menu = partial(w.Dropdown, options=list(NORMS), layout=layout, style=style)
-        more = {
-            site: site_menu(description=SYMBOLS.get(site, site), tooltip=tip)
-            for site, tip in MORE_SITES.items()
-        }
-        super().__init__(
-            _draw_arm,
-            beside=(self.preset,),
-            n1=site_menu(value="RMSN", description="N1"),
-            n2=site_menu(value="GN", description="N2"),
-            **more,
-            weights=w.Checkbox(value=True, description="with weights", indent=False, layout=layout),
-        )
-        self.preset.observe(self._use_preset, "value")
-
-    def _use_preset(self, *_) -> None:
-        if self.preset.value != CUSTOM:
-            preset = NAMED[self.preset.value]
-            norms = {**dict.fromkeys(MORE_SITES, "None"), **preset.arm.sites}
-            self.set_values(**norms, weights=not preset.options)
-
-
-def explore_block() -> BlockExplorer:
-    """Pick N1, N2 and the norms at further sites, or start from a published model: the diagram, the
-    parameters of every place, the time of a block, and the recorded accuracy of the arm.
+def explore_block() -> Explorer:
+    """Choose N1, N2 and the norms at further sites, or a published model. The picture shows the
+    block and the recorded accuracy of its arm; the caption gives the parameters of every part and
+    the time of one block.
     """
-    return BlockExplorer()
+    # all menus share one layout and one style, because a notebook stores the state of each
+    layout, style = w.Layout(width="180px"), DescriptionStyle(description_width="64px")
+    menu = partial(w.Dropdown, layout=layout, style=style)
+    sites = {
+        site: menu(options=list(NORMS), description=SYMBOLS.get(site, site), tooltip=tip)
+        for site, tip in MORE_SITES.items()
+    }
+    return Explorer(
+        draw_arm,
+        n1=menu(value="RMSN", options=list(NORMS), description="N1"),
+        n2=menu(value="GN", options=list(NORMS), description="N2"),
+        **sites,
+        preset=menu(options=[CUSTOM, *NAMED], description="model"),
+    )
 
 
-# the scan
-
-
-def _draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFigure:
-    return fig_scan_view(
-        scan_by_hand(INPUTS[source], delta, a, selective=selective), delta=delta, a=a
+@styled
+def draw_scan(source: str, delta: float, a: float, selective: bool) -> StudyFigure:
+    """Return input u, step size Δ, states h and output y of `scan_by_hand`, by position."""
+    scan = scan_by_hand(INPUTS[source], delta, a, selective=selective)
+    margins = dict(left=0.07, right=0.985, top=0.87, bottom=0.19, hspace=0.5, wspace=0.2)
+    fig, axes = quick_figure([["u", "Δ"], ["h", "y"]], height=4.8, margins=margins, sharex=True)
+    position = np.arange(1, len(scan.u) + 1)
+    for key, values, colour in (("u", scan.u, GREY), ("Δ", scan.delta, INDIGO)):
+        stems = axes[key].stem(position, values, linefmt=colour, basefmt=GREY)
+        stems.markerline.set_markersize(3)
+    states = [f"state {n}, rate {n * a:.2g}" for n in range(1, len(scan.states) + 1)]
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(states)))
+    axes["h"].set_prop_cycle(color=colours)
+    axes["h"].plot(position, scan.states.T, label=states)
+    axes["h"].legend(loc="upper right", fontsize=7.5)
+    axes["y"].plot(position, scan.y, color=INK, linewidth=1.8)
+    titles = "input u", "step size Δ", "states h", "output y, the mean of the states"
+    for (key, ax), title in zip(axes.items(), titles, strict=True):
+        ax.set(title=title, xlabel="position", ylabel=f"{key} (a.u.)")
+    slow, fast = float(scan.half_life[0]), float(scan.half_life[-1])
+    return finish(
+        fig,
+        "A scan by hand",
+        f"h ← exp(−Δ·rate)·h + Δ·u, with Δ = {delta:.3g} at most",
+        "each position keeps exp(−Δ·rate) of a state: "
+        f"half is gone after {slow:.3g} steps (state 1) to {fast:.3g}",
+        "no seed",
     )
 
 
 def explore_scan() -> Explorer:
-    """Move Δ and the decay rate, choose an input, let Δ follow the input: what the states keep and
-    forget.
+    """Choose an input, Δ and the decay rate, and whether Δ follows the input. The picture shows
+    what the states keep of the input and what they forget.
     """
+    log_slider = partial(w.FloatLogSlider, max=1, step=0.05, readout_format=".3g", **SLIDER)
     return Explorer(
-        _draw_scan,
-        source=menu("two impulses", list(INPUTS), "input"),
-        delta=log_slider(0.2, 0.01, 10, "Δ"),
-        a=log_slider(1.0, 0.1, 10, "rate |A|"),
-        selective=buttons(True, {"the same everywhere": False, "follows the input": True}, "Δ is"),
+        draw_scan,
+        source=w.Dropdown(value="two impulses", options=list(INPUTS), description="input"),
+        delta=log_slider(0.2, min=-2, description="Δ"),
+        a=log_slider(1.0, min=-1, description="rate |A|"),
+        selective=w.Dropdown(
+            options={"follows the input": True, "the same everywhere": False}, description="Δ is"
+        ),
     )
-
-
-# the grid
-
-# Scale → recorded tasks whose score is an accuracy and that a Mamba block learns.
-TASKS = {"evening": RECORDED_TASKS[:1], "quick": ("digits", "listops", "digits_images")}
-SETTINGS = {f"{task} ({scale})": (scale, task) for scale, tasks in TASKS.items() for task in tasks}
-COLUMNS = ["scale", "task", "arm", "seed", "accuracy", "chance", "diverged", "lr", "run_id"]
-
-
-read_recorded = lru_cache(4)(recorded)
-
-
-@lru_cache(4)
-def evidence(scale: str) -> Evidence:
-    """Return the recorded results of a scale."""
-    return Evidence(read_recorded(scale), scale)
-
-
-@lru_cache(512)
-def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
-    """Return the recorded runs of one arm at its learning rate, one row a seed (COLUMNS).
-
-    Accuracy and chance are fractions. A diverged run has the accuracy of chance. The frame is empty
-    if the arm is not recorded.
-    """
-    arm = str(Arm.parse(arm))
-    runs = evidence(scale).of_arms([arm], task)
-    if runs.missing:
-        return pd.DataFrame(columns=COLUMNS)
-    columns = {name: values[0] for name, values in runs.columns.items()}
-    return pd.DataFrame(
-        dict(
-            scale=scale,
-            task=task,
-            arm=arm,
-            seed=runs.seeds,
-            accuracy=columns["score"] / 100,
-            chance=columns["chance"] / 100,
-            diverged=columns["diverged"] > 0,
-            lr=runs.lrs[0],
-            run_id=columns["run_id"],
-        )
-    )
-
-
-def recorded_arm(arm: str) -> pd.DataFrame:
-    """Return `recorded_cell` of every task of TASKS."""
-    cells = [recorded_cell(scale, task, arm) for scale, task in SETTINGS.values()]
-    return pd.concat([cell for cell in cells if len(cell)] or cells[:1], ignore_index=True)
-
-
-def runs_by_rate(scale: str, task: str, arm: str) -> pd.DataFrame:
-    """Return every recorded run of an arm at the scale's settings: lr, seed, accuracy, diverged."""
-    frame, config = read_recorded(scale), base_config(task, scale)
-    runs = frame[(frame.task == task) & (frame.arm == arm) & (frame.role == "test")]
-    run_ids = [
-        config.but(arm=arm, seed=int(run.seed), lr=run.lr).run_id for run in runs.itertuples()
-    ]
-    runs = runs[runs.run_id == run_ids]
-    runs = runs.assign(accuracy=runs.test_accuracy, diverged=runs.status == "diverged")
-    return runs[["lr", "seed", "accuracy", "diverged"]].reset_index(drop=True)
-
-
-@lru_cache(8)
-def grid_means(scale: str, task: str) -> dict[str, float]:
-    """Return pair of the paper's norms → mean recorded accuracy; NaN if it is not recorded."""
-    arms = [f"{n1}>SSM>{n2}" for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
-    return {arm: float(recorded_cell(scale, task, arm).accuracy.mean()) for arm in arms}
-
-
-def _draw_cell(setting: str, n1: str, n2: str) -> StudyFigure:
-    (scale, task), arm = SETTINGS[setting], f"{n1}>SSM>{n2}"
-    cell, runs = recorded_cell(scale, task, arm), runs_by_rate(scale, task, arm)
-    return fig_cell_view(arm, task, scale, cell, runs, grid_means(scale, task))
-
-
-class GridExplorer(Explorer):
-    """A heat map of 36 buttons between the menus and the picture; a click chooses that pair."""
-
-    def __init__(self):
-        # the buttons share two layouts, because a notebook stores the state of each
-        size = dict(width="72px", height="30px", margin="1px")
-        self._plain = w.Layout(border=f"1px solid {BUTTON_GREY}", **size)
-        self._framed = w.Layout(border=f"2px solid {BEST}", **size)
-        self.cells = {(n1, n2): self._cell(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS}
-        super().__init__(
-            _draw_cell,
-            setting=menu("digits (quick)", list(SETTINGS), "task"),
-            n1=menu("RMSN", list(PAPER_NORMS), "N1"),
-            n2=menu("GN", list(PAPER_NORMS), "N2"),
-        )
-        controls, *others = self.children
-        self.children = [controls, self._table(), *others]
-        self.update_controls()
-
-    def _cell(self, n1: str, n2: str) -> w.Button:
-        cell = w.Button(layout=self._plain, tooltip=f"{n1} before, {n2} after")
-        cell.on_click(lambda _: self.set_values(n1=n1, n2=n2))
-        return cell
-
-    def _table(self) -> w.GridBox:
-        name = partial(w.HTML, layout=w.Layout())
-        widgets = [name("N1 ↓ N2 →"), *(name(f"<b>{n2}</b>") for n2 in PAPER_NORMS)]
-        for n1 in PAPER_NORMS:
-            widgets += [name(f"<b>{n1}</b>"), *(self.cells[n1, n2] for n2 in PAPER_NORMS)]
-        return w.GridBox(
-            widgets,
-            layout=w.Layout(
-                margin="6px 0 6px 12px",
-                grid_template_columns="80px repeat(6, 76px)",
-                overflow="auto",
-            ),
-        )
-
-    def update_controls(self) -> None:
-        """Colour each button by its mean accuracy, write the number on it, and frame the choice."""
-        means, ramp = grid_means(*SETTINGS[self.values["setting"]]), matplotlib.colormaps["YlGnBu"]
-        known = [mean for mean in means.values() if np.isfinite(mean)] or [0.0]
-        span = max(max(known) - min(known), 1e-9)
-        for (n1, n2), cell in self.cells.items():
-            mean = means[f"{n1}>SSM>{n2}"]
-            is_known = np.isfinite(mean)
-            share = 0.9 * (mean - min(known)) / span
-            is_chosen = (n1, n2) == (self.values["n1"], self.values["n2"])
-            with cell.hold_sync(), cell.style.hold_sync():  # one message each, for a quick browser
-                cell.description = f"{100 * mean:.1f}" if is_known else "–"
-                cell.style.button_color = to_hex(ramp(share)) if is_known else WHITE
-                cell.style.text_color = WHITE if share > 0.55 else INK
-                cell.layout = self._framed if is_chosen else self._plain
-
-
-def explore_grid() -> GridExplorer:
-    """Click a cell of the grid, N1 by N2: its seeds among all arms, its learning rates, how often
-    it diverged.
-    """
-    return GridExplorer()

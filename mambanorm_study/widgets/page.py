@@ -1,6 +1,5 @@
 """The page of all explorers: its notebook, and the server that shows it (voila)."""
 
-import re
 import tempfile
 import webbrowser
 from collections.abc import Callable
@@ -18,27 +17,22 @@ pictures = ".mambanorm-picture { align-self: flex-start }"
 HTML(f"<style>{cells} {pictures}</style>")"""
 INTRO = """# mambanorm: explorers
 
-Move a control, and the picture below it follows. What is recorded or made up is said under each
-picture. Nothing leaves this machine."""
-# The browser may load from this server only: voila's template asks another one for unused icons.
+Move a control, and the picture below it follows. The text under each picture says which data it
+shows. Nothing leaves this machine."""
+# The browser may load from this server only, because voila's template requests unused icons from
+# another one.
 POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; "
     "connect-src 'self' ws://127.0.0.1:*; frame-ancestors 'self'"
-)
-MISSING = (
-    "the page of explorers needs voila, which is not installed here: pip install voila, or make "
-    "setup"
 )
 
 
 def explorers_notebook() -> nbformat.NotebookNode:
     """Return the notebook of the page: one cell for each of EXPLORERS, under its title."""
-    links = "\n".join(f"- [{title}](#{_anchor(title)})" for title in EXPLORERS)
-    cells = [new_code_cell(STYLE), new_markdown_cell(f"{INTRO}\n\n{links}")]
+    cells = [new_code_cell(STYLE), new_markdown_cell(INTRO)]
     for title, make in EXPLORERS.items():
         name, text = make.__name__, " ".join(make.__doc__.split())
-        heading = f'<h2 id="{_anchor(title)}">{title}</h2>'
-        cells.append(new_markdown_cell(f"{heading}\n\n{text}"))
+        cells.append(new_markdown_cell(f"<h2>{title}</h2>\n\n{text}"))
         cells.append(new_code_cell(f"from mambanorm_study.widgets import {name}\n\n{name}()"))
     return new_notebook(
         cells=cells,
@@ -49,23 +43,22 @@ def explorers_notebook() -> nbformat.NotebookNode:
     )
 
 
-def _anchor(title: str) -> str:
-    return re.sub(r"\W+", "-", title.lower()).strip("-")
-
-
 def serve(
     port: int | None = None, *, open_browser: bool = True, tell: Callable[[str], None] = print
 ) -> None:
-    """Serve the page at 127.0.0.1 until it is interrupted.
+    """Serve the page at 127.0.0.1 until the process is interrupted; each browser tab has a kernel.
 
-    port: None = 8866, or one near it if that is taken. tell: called with the address, which holds
-    the token. Each browser tab has a kernel. Raises ValueError if voila is not installed, and
-    SystemExit if the given port is taken.
+    port: None = 8866, or one near it if 8866 is taken. tell: called with the address, which
+    includes the token. Raises ValueError if voila is not installed, and SystemExit if the given
+    port is taken.
     """
     try:
         from voila.app import Voila
     except ModuleNotFoundError as error:
-        raise ValueError(MISSING) from error
+        raise ValueError(
+            "the page of explorers needs voila, which is not installed here: pip install voila, or "
+            "make setup"
+        ) from error
 
     class Server(Voila):
         """Voila that opens an address with the token and blocks other servers."""
@@ -85,7 +78,7 @@ def serve(
 
 
 def _options(path: Path, port: int | None) -> list[str]:
-    """Return voila's arguments: this machine only, with a token, and without visitors' settings."""
+    """Return voila's arguments: this machine only, with a token, and no themes from the address."""
     return [
         str(path),
         "--Voila.ip=127.0.0.1",

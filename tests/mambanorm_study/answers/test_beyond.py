@@ -79,7 +79,7 @@ def test_the_figures_say_what_they_rest_on():
     assert len(fig.axes[0].get_yticklabels()) == len(MORE_SITES)
     fresh = frame(seeds=1, norms=["RMSN"]).assign(seed=10_007)
     gains = site_gains(frame())
-    fig = figures.fig_site_gains(gains[gains.site == "B"], fresh=fresh)
+    fig = figures.fig_site_gains(gains[gains.site == "B"], "quick scale", fresh=fresh)
     (diamond,) = [
         line
         for line in fig.axes[0].get_lines()

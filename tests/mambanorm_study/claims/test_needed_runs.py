@@ -77,7 +77,7 @@ def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame)
     assert "the smallest effect of interest" in drawn.get_label()
     assert "over the training budget" in drawn.get_suptitle()
     with pytest.raises(ValueError, match="none of these claims has been run over the budget"):
-        figures.fig_budget(table.iloc[:0])
+        figures.fig_budget(table.iloc[:0], "protocol 12")
 
 
 def test_the_runs_of_one_setting_say_nothing_of_another():

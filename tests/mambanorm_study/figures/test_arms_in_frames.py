@@ -12,7 +12,6 @@ from mambanorm.arms import MORE_SITES, PAPER_NORMS
 from mambanorm_study import answers, claims
 from mambanorm_study.answers.vision import by_n2, site_counts
 from mambanorm_study.cli.printing import print_arms
-from mambanorm_study.figures.accuracy import best_combination
 from mambanorm_study.figures.colours import arm_styles
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.recorded_results import recorded
@@ -89,7 +88,6 @@ OF_PAIRS = {
     "named pairs of arms": lambda runs: run_tables.paired_steps(
         runs, {"a": ("RMSN>SSM>GN", "RMSN>SSM>None")}
     ),
-    "the best combination": lambda runs: best_combination(runs, "digits", "GN"),
     "the paper's numbers": run_tables.beside_paper,
     "a choice among some": lambda runs: run_tables.choose(
         runs, "digits", ["LN>SSM>GN", "GN>SSM>GN"]

@@ -13,7 +13,6 @@ from mambanorm import NORMS, Arm
 from mambanorm.arms import PAPER_NORMS
 from mambanorm_clinic.figures import fig_cures
 from mambanorm_study import figures
-from mambanorm_study.figures.accuracy import best_combination
 from mambanorm_study.figures.colours import BEST
 from mambanorm_study.figures.diagrams import SHAPE, diagram_boxes, moving_cells
 from mambanorm_study.tables.experiments import GRID_ARMS
@@ -124,14 +123,15 @@ DRAW_FRAME = {
     "single_vs_best": figures.fig_single_vs_best,
     "n2_box": figures.fig_n2_box,
     "grid": lambda frame: figures.fig_grid(frame, "digits"),
-    "pairs": lambda frame: figures.fig_pairs(paired(frame, "None>SSM>GN", "GN>SSM>None")),
+    "pairs": lambda frame: figures.fig_pairs(
+        paired(frame, "None>SSM>GN", "GN>SSM>None"), describe_frame(frame)
+    ),
 }
 DRAW_ARRAYS = {
     "curves": lambda text: figures.fig_curves(
         {"RMSN>SSM>GN": curve(), "a": curve(60, fail=True)}, text
     ),
     "mixture": lambda text: figures.fig_mixture(LOG, text),
-    "token_norms": lambda text: figures.fig_token_norms(token_frame(), caption=text),
     "singular_values": lambda text: figures.fig_singular_values(
         {"early": SIGMA, "failing": FAILING}, SIGMA, (0.1, 0.9), text
     ),
@@ -173,7 +173,6 @@ def test_a_figure_of_arrays_is_labelled_and_carries_its_caption(name):
     fig = DRAW_ARRAYS[name]("smoke scale · 2 seeds: a sketch")
     assert_labelled(fig)
     assert fig.get_supxlabel().startswith("smoke scale · 2 seeds: a sketch")
-    assert "1 seed: a sketch" in DRAW_ARRAYS[name]("").get_supxlabel()
 
 
 def test_a_figure_is_shown_once_as_a_small_png_that_keeps_greys_and_nearly_all_colours(frame):
@@ -228,7 +227,7 @@ def test_a_curve_that_ends_non_finite_has_a_cross_and_does_not_flatten_the_other
     exploding = curve(60).assign(grad_norm=1.0)
     exploding.loc[59, "grad_norm"] = np.inf
     exploding.loc[50:, "train_loss"] = 1e9
-    fig = figures.fig_curves({"None>SSM>None": exploding, "RMSN>SSM>None": curve()})
+    fig = figures.fig_curves({"None>SSM>None": exploding, "RMSN>SSM>None": curve()}, "one run")
     crosses = [line for line in fig.axes[0].lines if line.get_marker() == "X"]
     assert [line.get_xdata()[0] for line in crosses] == [60]
     assert fig.axes[0].get_ylim()[1] < 5
@@ -241,8 +240,8 @@ def test_the_best_combination_is_chosen_on_validation_not_on_test():
     frame.loc[frame.n1 == "LN", "best_val_accuracy"] = 0.9
     frame.loc[frame.n1 == "BN", "test_accuracy"] = 0.9
     frame.loc[frame.n1.isin(["None", "GN"]), "best_val_accuracy"] = 1.0  # neither is a combination
-    assert best_combination(frame, "digits", "GN") == "LN>SSM>GN"
-    assert best_combination(frame, "digits", "BN") is None
+    texts = figures.fig_single_vs_best(frame).axes[0].texts
+    assert [text.get_text() for text in texts] == ["LN"]
 
 
 def test_position_and_type_show_the_paper_in_a_panel_of_its_own_and_name_another_section(frame):
@@ -319,7 +318,7 @@ def test_an_interval_that_holds_zero_has_an_open_dot():
     )
     bounds = [(1.0, 3.0), (-3.0, -1.0), (-108.0, 112.0)]
     table = pd.DataFrame([facts | dict(difference=sum(b) / 2, low=b[0], high=b[1]) for b in bounds])
-    fig = figures.fig_pairs(table)
+    fig = figures.fig_pairs(table, "3 seeds")
     (ax,) = fig.axes
     assert ax.get_xlim() == (-6, 6)  # and not ±112
     assert "their intervals, cut at the edge" in fig.get_supxlabel()
@@ -349,7 +348,10 @@ def test_figure_9_shows_the_largest_token_beside_the_median_in_train_mode():
 
 
 def test_lost_tokens_end_the_line_and_leave_a_cross():
-    ax = figures.fig_token_norms(token_frame()).axes[0]
+    fig = figures.fig_token_norms(token_frame())
+    assert_labelled(fig)
+    assert "quick scale · 1 seed: a sketch" in fig.get_supxlabel()
+    ax = fig.axes[0]
     crosses = [line.get_xdata().round().tolist() for line in ax.lines if line.get_marker() == "X"]
     assert crosses == [[5]]
     assert [line.get_xdata().tolist() for line in ax.lines if line.get_marker() != "X"] == [
@@ -405,7 +407,7 @@ def test_of_the_cures_only_a_run_that_fails_ends_in_a_cross_at_its_last_finite_s
 
 def test_weights_by_depth_are_shown_against_step_0():
     grown = LOG | {"part_norms": LOG["part_norms"] * [[[2]], [[3]], [[5]]]}
-    for ax in figures.fig_part_norms({"None>SSM>None": grown, "BN>SSM>None": grown}).axes:
+    for ax in figures.fig_part_norms({"None>SSM>None": grown, "BN>SSM>None": grown}, "").axes:
         assert [line.get_ydata().tolist() for line in ax.lines] == [[2.5] * 8] * 4
 
 

@@ -1,7 +1,6 @@
 """Tests of the sheet of the norms: one A4 page with the facts of the registry."""
 
 import re
-import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
@@ -34,9 +33,9 @@ def test_the_sheet_has_a_card_for_every_norm_with_what_the_registry_says(sheet):
         entry = NORMS[name]
         assert ("sees the future" in words) == (not entry.causal)
         assert (" · ".join(entry.axes) or "no statistic") in words
-        assert f"learns {entry.learnable}" in words
+        assert f"learns {entry.learnable}" in " ".join(words.split())
         assert entry.use
-        assert " ".join(entry.use.split()[-2:]) in words.replace("  ", " ")
+        assert " ".join(entry.use.split()[-2:]) in " ".join(words.split())
         assert all(part in words for part in equation(entry))
 
 
@@ -67,13 +66,11 @@ def test_shared_cells_are_hatched_for_printers_without_colour(sheet):
         assert bool(hatched) == bool(moving_cells(name).any())
 
 
-def test_the_command_writes_one_a4_page_as_pdf_and_svg(tmp_path, capsys):
+def test_the_command_writes_one_a4_page(tmp_path, capsys):
     assert main(["sheet", "--norms", "LN,BN,GN", "--out", str(tmp_path / "new")]) == 0
-    pdf, svg = tmp_path / "new" / "norms.pdf", tmp_path / "new" / "norms.svg"
-    assert capsys.readouterr().out.split() == [str(pdf), str(svg)]
+    pdf = tmp_path / "new" / "norms.pdf"
+    assert capsys.readouterr().out.split() == [str(pdf)]
     raw = pdf.read_bytes()
     assert len(re.findall(rb"/Type /Page\b", raw)) == 1
     (width, height) = map(float, re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", raw).groups())
     assert np.allclose([width, height], [595, 842], atol=1)  # 210 × 297 mm in points
-    assert ET.parse(svg).getroot().get("width") == "595.44pt"
-    assert not re.search(r"""(href|src)=["']http""", svg.read_text())

@@ -408,7 +408,7 @@ def test_which_arm_to_take_is_told_in_bits():
     pairs = advice.against_chosen(table, "pydoc")
     assert set(pairs.b) == {ORIGINAL}
     assert (
-        figures.fig_pairs(pairs).axes[0].get_xlabel()
+        figures.fig_pairs(pairs, "smoke scale").axes[0].get_xlabel()
         == "by how much the test loss is lower (bits a character)"
     )
 

@@ -8,13 +8,13 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from ipywidgets import Dropdown
 from PIL import Image
 
-from mambanorm.arms import MORE_SITES, PRESETS
+from mambanorm.arms import PRESETS
 from mambanorm.block import MambaBlock
 from mambanorm_study import widgets
 from mambanorm_study.cli.main import main
-from mambanorm_study.figures.colours import BEST
 from mambanorm_study.figures.diagrams import moving_cells
 from mambanorm_study.figures.lessons import example_batch
 from mambanorm_study.figures.style import StudyFigure
@@ -23,13 +23,11 @@ from mambanorm_study.runs.grid import base_config
 from mambanorm_study.tables.norm_catalog import arm_parameters
 from mambanorm_study.tables.scan_by_hand import INPUTS, scan_by_hand
 from mambanorm_study.widgets import page
-from mambanorm_study.widgets.explorer import Explorer, menu
 from mambanorm_study.widgets.explorers import (
-    COLUMNS,
     CUSTOM,
     NAMED,
+    Explorer,
     recorded_arm,
-    recorded_cell,
 )
 from tests.mambanorm_study.figures.test_figures import assert_labelled
 
@@ -51,7 +49,7 @@ def test_a_control_changes_the_picture_in_place_and_an_error_is_shown_as_a_messa
         figure.set_label(f"a figure of size {size}")
         return figure
 
-    explorer = Explorer(draw, size=menu(1, [1, 2, 3], "size"))
+    explorer = Explorer(draw, size=Dropdown(options=[1, 2, 3]))
     image, before = explorer.picture, explorer.picture.value
     explorer.controls["size"].value = 2
     assert explorer.picture is image
@@ -84,7 +82,7 @@ def test_every_explorer_is_one_labelled_picture_with_an_alternative_text(make, m
     assert len(metadata["image/png"]["alt"]) > 40
     assert "seed" in metadata["image/png"]["alt"]
     assert len([child for child in explorer.children if child is explorer.picture]) == 1
-    assert_labelled(explorer.first)
+    assert_labelled(explorer.figure)
 
 
 # norms
@@ -97,18 +95,6 @@ def test_in_eval_mode_batch_norm_depends_on_nobody_else_and_follows_the_scale():
     assert output_change(norm, "all × 3", x) > CHANGE_LIMIT
     assert not moving_cells("BN", training=False).any()
     assert moving_cells("BN").any()
-
-
-def test_groups_are_offered_only_where_they_mean_something():
-    explorer = widgets.explore_norms()
-    controls = explorer.controls
-    assert controls["groups"].layout.display == "none"  # LN has none
-    controls["norm"].value = "GN"
-    assert "GN, train" in explorer.picture.tooltip
-    assert controls["groups"].layout.display == "flex"
-    before = explorer.picture.value
-    controls["groups"].value = 1
-    assert explorer.picture.value != before
 
 
 # the block
@@ -129,11 +115,11 @@ def test_the_parameters_of_every_place_add_up_to_the_model():
 def test_recorded_accuracies_are_those_of_the_recorded_rows():
     from mambanorm_study.runs.recorded_results import recorded
 
-    cell = recorded_cell("quick", "digits", "RMSN>SSM>GN")
+    cell = recorded_arm("RMSN>SSM>GN").query("scale == 'quick' and task == 'digits'")
     rows = recorded("quick").set_index("run_id").loc[cell.run_id]
     assert len(cell) == rows.seed.nunique() == len(rows)
-    assert np.allclose(cell.accuracy, rows.test_accuracy)
-    assert np.allclose(cell.lr, rows.lr)
+    assert np.allclose(cell.score, 100 * rows.test_accuracy)
+    assert rows.lr.nunique() == 1
     assert set(rows.arm) == {"RMSN>SSM>GN"}
 
 
@@ -141,7 +127,6 @@ def test_an_arm_that_is_not_recorded_says_so():
     explorer = widgets.explore_block()
     absent = recorded_arm("Derf>SSM>DyT")
     assert absent.empty
-    assert list(absent.columns) == COLUMNS
     assert "this arm is not recorded" in texts(
         explorer._draw(**explorer.values | {"n1": "Derf", "n2": "DyT"})
     )
@@ -171,19 +156,15 @@ def test_a_norm_at_a_further_site_is_drawn_and_counted():
     )
 
 
-def test_a_preset_of_the_explorer_is_the_published_arm(monkeypatch):
-    explorer, drawn = widgets.explore_block(), []
-    monkeypatch.setattr(explorer, "_draw", lambda **values: drawn.append(values) or explorer.first)
-    assert explorer.preset.value == CUSTOM
+def test_a_preset_of_the_explorer_is_the_published_arm():
+    explorer = widgets.explore_block()
+    assert explorer.values["preset"] == CUSTOM
     assert {name for name, preset in PRESETS.items() if preset.arm.more} < set(NAMED)
-    for name in NAMED:
-        explorer.preset.value = name
-        sites = {site: drawn[-1][site] for site in ("n1", "n2", *MORE_SITES)}
-        assert sites == dict.fromkeys(MORE_SITES, "None") | PRESETS[name].arm.sites
-        assert drawn[-1]["weights"] == (name != "Falcon-Mamba")
-    assert len(drawn) == len(NAMED)  # each once
-    explorer.preset.value = CUSTOM
-    assert explorer.values["B"] == drawn[-1]["B"]  # the custom entry changes nothing
+    for name in ("Jamba", "Falcon-Mamba"):
+        explorer.controls["preset"].value = name
+        assert f"The model of arm {PRESETS[name].arm.label}" in explorer.picture.tooltip
+    explorer.controls["preset"].value = CUSTOM
+    assert "The model of arm RMSN>SSM>GN" in explorer.picture.tooltip
 
 
 # the scan
@@ -209,24 +190,6 @@ def test_where_delta_follows_the_input_a_state_holds_still_while_nothing_comes_i
     assert len(set(scan.states[0, 1:5].tolist())) == 1
 
 
-# the grid
-
-
-def test_a_click_on_a_cell_shows_that_pair_and_frames_it():
-    explorer = widgets.explore_grid()
-    explorer.cells["IN", "LN"].click()
-    assert (explorer.values["n1"], explorer.values["n2"]) == ("IN", "LN")
-    assert "IN→LN on digits" in explorer.picture.tooltip
-    framed = [
-        pair
-        for pair, cell in explorer.cells.items()
-        if BEST.lower() in cell.layout.border_top.lower()
-    ]
-    assert framed == [("IN", "LN")]
-    mean = recorded_cell("quick", "digits", "IN>SSM>LN").accuracy.mean()
-    assert explorer.cells["IN", "LN"].description == f"{100 * mean:.1f}"
-
-
 # the page
 
 
@@ -238,7 +201,7 @@ def test_the_page_has_every_explorer_under_its_title_with_a_sentence():
     for (title, make), cell in zip(
         widgets.EXPLORERS.items(), code[-len(widgets.EXPLORERS) :], strict=True
     ):
-        assert f">{title}</h2>" in words
+        assert f"<h2>{title}</h2>" in words
         assert f"{make.__name__}()" in cell
         assert " ".join(make.__doc__.partition("\n\n")[0].split()) in words
 
