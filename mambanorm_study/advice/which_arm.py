@@ -268,7 +268,7 @@ def answer(
     notes = [] if row.fresh else [NOT_FRESH]
     shared = shared_rows(row.task, scale) if row.n else ""
     if shared:
-        notes.append(f"the seeds share {shared}: the interval is valid for it only")
+        notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return dict(
         task=row.task,
         said="; ".join([brief, *notes]),

@@ -57,7 +57,7 @@ def test_the_answer_is_said_in_words(made_up, lead, sd, said):
     assert row.low < row.effect < row.high
     assert (
         row.said
-        == f"{row.brief}; the seeds share one pool of rows: the interval is valid for it only"
+        == f"{row.brief}; the seeds share one pool of rows, so the interval is valid for it only"
     )
     assert (
         ("new seeds would tell" in row.brief)
