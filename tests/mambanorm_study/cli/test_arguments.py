@@ -61,7 +61,7 @@ COMMANDS = [  # one or two a rule
     ),
     (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
     (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
-    (["runs", "--import", "nowhere.py"], "nowhere.py: No such file"),
+    (["runs", "--import", "nowhere.py"], "nowhere.py: FileNotFoundError"),
     # fields of a config
     (setting("n_layer=3"), "did you mean 'n_layers'"),
     (setting("lr"), "lr=VALUE"),
