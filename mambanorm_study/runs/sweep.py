@@ -95,14 +95,14 @@ def _train_missing(
         return {}
     store = check_store(runs_dir)
     errors: dict[str, str] = {}
-    progress_bar = tqdm(
-        total=sum(map(relative_cost, todo)),
-        desc="training",
-        bar_format="{desc} |{bar}| {elapsed}, {remaining} left{postfix}",
-        smoothing=0,
-        disable=not progress,
-    )
-    with open_client(client, scheduler, workers, todo) as engine, progress_bar as bar:
+    options = {
+        "total": sum(map(relative_cost, todo)),
+        "desc": "training",
+        "bar_format": "{desc} |{bar}| {elapsed}, {remaining} left{postfix}",
+        "smoothing": 0,
+        "disable": not progress,
+    }
+    with open_client(client, scheduler, workers, todo) as engine, tqdm(**options) as bar:
         for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
             if outcome.full:
                 raise OSError(

@@ -235,8 +235,12 @@ def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.Data
         is_token = torch.arange(w0.shape[1]) < n_tokens[:, None]
         row, _ = is_token.nonzero(as_tuple=True)
         tokens = pd.DataFrame({"label": labels[row].numpy(), "w0": w0[is_token].numpy()})
-        by_label = tokens.groupby("label").w0.agg(w0="mean", sd="std").reset_index()
-        tables.append(by_label.assign(block=name, depth=depth))
+        tables.append(
+            tokens.groupby("label")
+            .w0.agg(w0="mean", sd="std")
+            .reset_index()
+            .assign(block=name, depth=depth)
+        )
     return pd.concat(tables, ignore_index=True)[["block", "depth", "label", "w0", "sd"]]
 
 

@@ -55,7 +55,7 @@ COMMANDS = [  # one or two a rule
         "EMPTY has none of these notebooks: name a folder such as reports/evening",
     ),
     (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
-    (["runs", "--import", "nowhere.py"], "nowhere.py: No such file"),
+    (["runs", "--import", "nowhere.py"], "nowhere.py: FileNotFoundError"),
     # fields of a config
     (setting("n_layer=3"), "did you mean 'n_layers'"),
     (setting("lr"), "lr=VALUE"),
