@@ -181,7 +181,10 @@ PAPER: dict[str, dict[str, Any]] = {
         warmup_steps=20 * 1_251, micro_batch=128,
     ),
 
-    # ours: not in the paper; C.5's recipe. 73,257 / 50 = 1,465 × 40 = 58,600
+    # ours: not in the paper; C.5's recipe. 60,000 / 50 = 1,200 × 40 = 48,000; 73,257 / 50 = 1,465 ×
+    # 40 = 58,600
+    "mnist": CIFAR | epochs(40, rows=60_000, batch=50),
+    "fashion_mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "svhn": CIFAR | epochs(40, rows=73_257, batch=50),
     # 1,200 / 50 = 24 × 40 = 960; a shorter warm-up
     "level": CIFAR | epochs(40, rows=1_200, batch=50) | dict(warmup_steps=96),
@@ -215,7 +218,7 @@ LAB: dict[str, dict[str, Any]] = {
         d_model=64, n_layers=8, lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100,
     ),
     "listops": HOURS | dict(steps=20_000),
-    **dict.fromkeys(("imdb", "cifar10", "cifar100", "svhn"), HOURS),
+    **dict.fromkeys(("imdb", "cifar10", "cifar100", "mnist", "fashion_mnist", "svhn"), HOURS),
     **dict.fromkeys(("cifar10_images", "cifar100_images"), HOURS | VISION),
     "pathfinder32": HOURS | dict(n_layers=6),
     "pathfinder64": HOURS | dict(n_layers=6),
@@ -248,7 +251,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "digits_images": VISION | dict(lr=1e-2, steps=40, batch_size=32, eval_every=10),
     "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
     **dict.fromkeys(("imdb", "cifar10", "cifar100", "pathfinder32"), MINUTES),
-    "svhn": MINUTES,
+    **dict.fromkeys(("mnist", "fashion_mnist", "svhn"), MINUTES),
     **dict.fromkeys(("cifar10_images", "cifar100_images"), IMAGES),
     # small enough to try the code, too small to learn the task
     "pathfinder64": MINUTES | dict(batch_size=8, steps=60, eval_every=30),

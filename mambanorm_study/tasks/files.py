@@ -18,7 +18,7 @@ from torch.hub import download_url_to_file
 from mambanorm_study.basics.atomic import replacing
 from mambanorm_study.basics.settings import KIT, WORK, Later
 
-pa, pq = Later("pyarrow"), Later("pyarrow.parquet")
+pa, pq, requests = Later("pyarrow"), Later("pyarrow.parquet"), Later("requests")
 
 
 def data_folder(task: str) -> Path:
@@ -49,21 +49,30 @@ def read_text(path: Path) -> str:
 def fetch(task: str, address: str, digests: dict[str, str]) -> None:
     """Download the files of a task into `data/<task>` unless they are there, and check them.
 
-    digests: file name -> digest. Raises OSError if a download fails, and ValueError if a checksum
-    is wrong. A download that breaks off leaves no file.
+    digests: file name -> digest, "" for the one that Hugging Face states. Raises OSError if a
+    download fails, and ValueError if a checksum is wrong.
     """
     folder = data_folder(task)
     folder.mkdir(parents=True, exist_ok=True)
     for name, digest in digests.items():
         if not (folder / name).exists():
             try:
+                digest = digest or _stated_digest(f"{address}/{name}")
                 download_url_to_file(f"{address}/{name}", str(folder / name))
-            except OSError as error:
+            except OSError as error:  # the base class of the errors of requests
                 raise OSError(
                     f"{address}/{name} could not be downloaded ({error}): run the same command "
                     f"again, or put the file into {folder} yourself"
                 ) from error
         verify(folder / name, digest)
+
+
+def _stated_digest(url: str) -> str:
+    """Return the SHA-256 that a Hugging Face repository states for a large file."""
+    answer = requests.head(url, timeout=30)
+    if "X-Linked-ETag" not in answer.headers:
+        raise OSError(f"{answer.status_code} {answer.reason}: no checksum is stated")
+    return "sha256:" + answer.headers["X-Linked-ETag"].strip('"')
 
 
 def verify(path: Path, digest: str) -> None:

@@ -1,16 +1,18 @@
-"""Decode images, and load the image sets SVHN, CIFAR-10 and CIFAR-100.
+"""Decode images, and load the image sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
 
 Each set is a task whose rows are sequences of grey pixels; the CIFAR sets are also tasks of images.
 CIFAR as a sequence follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, with a
 tenth of train for validation (seed 42).
 
-Sources: Netzer et al. (2011), SVHN; Krizhevsky (2009), CIFAR.
+Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017), Fashion-MNIST; Netzer et al. (2011), SVHN;
+Krizhevsky (2009), CIFAR.
 
 Glossary: n images of H×W = edge×edge pixels; L = positions = (edge / averaging)².
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +25,19 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import data_folder, fetch, read_part
+from mambanorm_study.tasks.files import (
+    check_labels,
+    data_folder,
+    downloaded_file,
+    fetch,
+    read_part,
+)
 from mambanorm_study.tasks.registry import SCALE_SIZES, TASKS, Shape, check_complete, register_task
 
 Image, pa = Later("PIL.Image"), Later("pyarrow")
 
-# The mean of a block of AVERAGED × AVERAGED pixels is one position of a sequence: 64 positions at
-# smoke, 256 at quick and evening, 1,024 at lab and paper
+# The mean of a block of AVERAGED × AVERAGED pixels is one position of a sequence. A CIFAR image has
+# 64 positions at smoke, 256 at quick and evening, 1,024 at lab and paper.
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
 # Edge of an image's patches in pixels: 16, 64 and 256 positions
 PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
@@ -77,6 +85,15 @@ def decode(
     return images
 
 
+def read_idx(task: str, name: str) -> np.ndarray:
+    """Return the bytes of a gzipped idx file, MNIST's format, in `data/<task>`."""
+    content = gzip.decompress(downloaded_file(task, name, SETS[task].files).read_bytes())
+    header = 4 + 4 * content[3]  # a magic number, whose last byte counts the axes, and their sizes
+    return np.frombuffer(content, np.uint8, offset=header).reshape(
+        np.frombuffer(content[4:header], ">u4")
+    )
+
+
 def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> LazyInputs:
     """Return grey images (n, H, W) as sequences (n, H·W, 1) of byte · scale + shift.
 
@@ -97,11 +114,13 @@ def average_blocks(images: np.ndarray, factor: int) -> np.ndarray:
 # ----------------------------------------------------------------------------------------- the sets
 
 
-EDGE = 32  # height and width of an image in pixels
 PLUS_MINUS = (2 / 255, -1.0)  # byte · scale + shift is −1…1, as in `digits`
 S4_GREY = (1 / 61, -122.6 / 61)  # s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
 HUB = "https://huggingface.co/datasets"
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
+# The names of MNIST's files. {} is "images-idx3" or "labels-idx1".
+IDX = {"train": "train-{}-ubyte.gz", "test": "t10k-{}-ubyte.gz"}
+IMAGES, LABELS = "images-idx3", "labels-idx1"
 
 
 @dataclass(frozen=True)
@@ -109,8 +128,9 @@ class ImageSet:
     """A published set of images.
 
     rows: number of rows of its train and its test part. address: of the folder with the files.
-    files: name -> digest. columns: names of the columns with images and with labels. grey: a
-    position of a sequence is byte · grey[0] + grey[1].
+    files: name -> digest. edge: height and width of an image in pixels. columns: names of the
+    columns with images and with labels, () for idx files. grey: a position of a sequence is byte ·
+    grey[0] + grey[1].
     """
 
     title: str
@@ -118,19 +138,49 @@ class ImageSet:
     rows: tuple[int, int]
     address: str
     files: dict[str, str]
+    edge: int = 32
     n_classes: int = 10
-    columns: tuple[str, str] = ("image", "label")
+    columns: tuple[str, ...] = ("image", "label")
     grey: tuple[float, float] = PLUS_MINUS
 
 
 SETS: dict[str, ImageSet] = {
+    "mnist": ImageSet(
+        "MNIST: handwritten digits, 28×28",
+        "LeCun et al. (1998), Gradient-based learning applied to document recognition",
+        edge=28,
+        rows=(60_000, 10_000),
+        address="https://ossci-datasets.s3.amazonaws.com/mnist",
+        files={
+            IDX["train"].format(IMAGES): "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            IDX["train"].format(LABELS): "md5:d53e105ee54ea40749a09fcbcd1e9432",
+            IDX["test"].format(IMAGES): "md5:9fb629c4189551a2d022fa330f9573f3",
+            IDX["test"].format(LABELS): "md5:ec29112dd5afa0611ce80d1b7f02629c",
+        },
+        columns=(),
+    ),
+    "fashion_mnist": ImageSet(
+        "Fashion-MNIST: pieces of clothing, 28×28",
+        "Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747",
+        edge=28,
+        rows=(60_000, 10_000),
+        address="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
+        "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
+        files={
+            IDX["train"].format(IMAGES): "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            IDX["train"].format(LABELS): "md5:25c81989df183df01b3e8a0aad5dffbe",
+            IDX["test"].format(IMAGES): "md5:bef4ecab320f06d8554ea6380940ec79",
+            IDX["test"].format(LABELS): "md5:bb300cfdad3c16e7a12a480ee83cd310",
+        },
+        columns=(),
+    ),
     "svhn": ImageSet(
         "SVHN: house numbers, 32×32",
         "Netzer et al. (2011), Reading digits in natural images with unsupervised feature learning",
         rows=(73_257, 26_032),
         address=f"{HUB}/ufldl-stanford/svhn/resolve/f9e1717d73324ebbc1ece84267ccd80d0aca0690/"
         "cropped_digits",
-        files={TRAIN: "", TEST: ""},  # no digests are published
+        files={TRAIN: "", TEST: ""},  # the repository states the digests
     ),
     "cifar10": ImageSet(
         "CIFAR-10: ten kinds of things, 32×32",
@@ -160,18 +210,30 @@ SETS: dict[str, ImageSet] = {
 }  # fmt: skip
 
 
+def _read(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
+    """Return the images of a part, "train" or "test", as (n, H, W) or encoded, and its labels."""
+    image_set = SETS[name]
+    if image_set.columns:
+        source = image_set.n_classes, image_set.address, image_set.files
+        return read_part(name, part, image_set.columns, *source)
+    images, labels = (read_idx(name, IDX[part].format(kind)) for kind in (IMAGES, LABELS))
+    return images, check_labels(labels, image_set.n_classes, f"{name}'s {part}")
+
+
 def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
     """Return the images and labels of train, validation and test: the rows that the scale uses."""
     image_set = SETS[name]
-    source = image_set.columns, image_set.n_classes, image_set.address, image_set.files
-    parts = {part: read_part(name, part, *source) for part in ("train", "test")}
+    parts = {part: _read(name, part) for part in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())
     check_complete(data_folder(name), counts, image_set.rows, scale)
     loaded = []
     row_numbers = SCALE_SIZES[scale].draw_splits(counts, seed, name)
     for part, rows in zip(("train", "train", "test"), row_numbers, strict=True):
         images, labels = parts[part]
-        pixels = decode(images, rows.tolist(), EDGE, mode, f"{name}'s {part}")
+        if isinstance(images, np.ndarray):
+            pixels = images[rows]
+        else:
+            pixels = decode(images, rows.tolist(), image_set.edge, mode, f"{name}'s {part}")
         loaded.append((pixels, torch.from_numpy(labels)[rows]))
     return loaded
 
@@ -205,7 +267,7 @@ def _shape(name: str, colour: bool, scale: str) -> Shape:
     side = PATCH[scale] if colour else AVERAGED[scale]
     return Shape(
         image_set.n_classes,
-        (EDGE // side) ** 2,
+        (image_set.edge // side) ** 2,
         in_features=None if colour else 1,
         in_channels=3 if colour else None,
         patch=side if colour else 1,

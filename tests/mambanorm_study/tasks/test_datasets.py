@@ -7,6 +7,7 @@ identical layout.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -100,7 +101,7 @@ def png(rng, edge, mode="RGB"):
 # ----------------------------------------------------------------------------------------- registry
 
 
-TO_BRING = ["imdb", "svhn", "cifar100_images", "breakfast", "imagenet100", "imagenet1k"]
+TO_BRING = ["imdb", "mnist", "svhn", "cifar100_images", "breakfast", "imagenet100", "imagenet1k"]
 
 
 @pytest.mark.parametrize("name", TO_BRING)
@@ -132,6 +133,13 @@ class Server(BaseHTTPRequestHandler):
     """Server of `content` that sends only a part of it if `breaks`."""
 
     content, breaks, requests = CONTENT, False, 0
+
+    def do_HEAD(self):
+        is_there = "nothing" not in self.path
+        self.send_response(200 if is_there else 404)
+        if is_there:
+            self.send_header("X-Linked-ETag", f'"{GOOD[7:]}"')
+        self.end_headers()
 
     def do_GET(self):
         type(self).requests += 1
@@ -180,6 +188,15 @@ def test_a_download_that_breaks_off_or_was_altered_is_refused_with_both_checksum
     with pytest.raises(OSError, match=f"404.*put the file into {data / 'set'} yourself"):
         fetch("set", address, {"nothing": GOOD})
     assert [path.name for path in (data / "set").iterdir()] == ["a"]
+
+
+def test_a_checksum_that_is_not_written_down_is_the_one_that_the_hub_states(data, server):
+    address, handler = server
+    with pytest.raises(OSError, match=r"404 Not Found: no checksum is stated.*put the file into"):
+        fetch("set", address, {"nothing": ""})
+    with pytest.raises(ValueError, match=f"{GOOD[7:]} and is "):
+        handler.content = CONTENT[:-1] + b"!"
+        fetch("set", address, {"a.parquet": ""})
 
 
 def test_prepare_downloads_what_a_task_then_reads(data, server, monkeypatch, capsys):
@@ -316,6 +333,61 @@ def encoded_rows(rng, n, picture, label, edge, mode="RGB", n_classes=10):
     return buffer.getvalue()
 
 
+def put_idx(data, name, part, pictures, labels):
+    """Write a pair of gzipped idx files, and accept their checksums."""
+    (data / name).mkdir(exist_ok=True)
+    for kind, array in ((images.IMAGES, pictures), (images.LABELS, labels)):
+        sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+        content = bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+        (data / name / images.IDX[part].format(kind)).write_bytes(gzip.compress(content, 1))
+
+
+@pytest.fixture
+def any_checksum(monkeypatch):
+    """Accept idx files of the test's own under the published names."""
+    for name in ("mnist", "fashion_mnist"):
+        one = images.SETS[name]
+        monkeypatch.setitem(images.SETS, name, replace(one, files=dict.fromkeys(one.files, "")))
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_idx_files_give_back_their_images_and_train(data, any_checksum, name):
+    pictures = np.random.default_rng(0).integers(0, 256, (200, 28, 28), np.uint8)
+    put_idx(data, name, "train", pictures, np.arange(200) % 10)
+    put_idx(data, name, "test", pictures[:80], np.arange(80) % 10)
+    stored = images.read_idx(name, images.IDX["train"].format(images.IMAGES))
+    assert np.array_equal(stored, pictures)
+    assert load_task(name, "smoke", 0).train.inputs.shape == (64, 49, 1)
+    trains(name)
+    put_idx(data, name, "test", pictures[:80], np.full(80, 10))
+    forget()
+    refused(name, "row 1: label 10, allowed are 0 to 9")
+
+
+def test_an_altered_idx_file_is_refused(data):
+    pictures = np.zeros((9, 28, 28), np.uint8)
+    put_idx(data, "mnist", "train", pictures, np.zeros(9))
+    refused("mnist", r"train-images-idx3-ubyte\.gz .* truncated or altered: its md5 ")
+
+
+def test_real_mnist_files_are_read_and_train(data, any_checksum):
+    (data / "mnist").mkdir()
+    kinds = (images.IMAGES, images.LABELS)
+    names = [images.IDX["test"].format(kind) for kind in kinds]
+    for name in names:
+        (data / "mnist" / name).symlink_to(real(f"mnist/{name}"))
+    pictures, labels = (images.read_idx("mnist", name) for name in names)
+    assert (pictures.shape, np.bincount(labels).tolist()) == (
+        (10_000, 28, 28),
+        [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+    )
+    put_idx(data, "mnist", "train", pictures[:6_000], labels[:6_000])
+    loaded = load_task("mnist", "quick", 0)
+    assert loaded.train.inputs.shape == (4_000, 196, 1)
+    assert (float(loaded.test.batch(slice(50))[0].min()), loaded.n_classes) == (-1, 10)
+    trains("mnist")
+
+
 def put_parquet(data, name, split, n, seed=0, file=None):
     """Write a split's Parquet file and return its path."""
     one = images.SETS[name]
@@ -326,7 +398,7 @@ def put_parquet(data, name, split, n, seed=0, file=None):
     return path
 
 
-@pytest.mark.parametrize("name", list(images.SETS))
+@pytest.mark.parametrize("name", [name for name in images.SETS if images.SETS[name].columns])
 def test_parquet_files_of_a_repository_are_read_without_a_network(data, name, monkeypatch):
     monkeypatch.setattr(files, "download_url_to_file", None)
     put_parquet(data, name, "train", 100)
