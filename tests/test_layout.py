@@ -28,8 +28,8 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 STATEMENTS = {
     "mambanorm": 1_900,  # without kernels
     "mambanorm/kernels": 1_750,
-    "mambanorm_study": 12_400,
-    "mambanorm_clinic": 2_920,
+    "mambanorm_study": 10_000,
+    "mambanorm_clinic": 2_200,
 }
 
 ROOMS = """

@@ -24,14 +24,9 @@ from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.plan import VERDICT_SEEDS, arm_runs, check_test_seeds
 from mambanorm_study.claims.verdict import Row, compare_arms
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.grid import check_names
-from mambanorm_study.runs.needed_runs import train_needed
-from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.runs.recorded_results import recorded_lr
-from mambanorm_study.tables.experiments import model_of
-from mambanorm_study.tables.intervals import shared_rows
+from mambanorm_study.runs import grid, needed_runs, presets, recorded_results
+from mambanorm_study.tables import experiments, intervals, scores
 from mambanorm_study.tables.run_tables import CANNOT_TELL, label
-from mambanorm_study.tables.scores import SMALLEST_BITS, of_test_seeds
 
 ORIGINAL, PAPERS, LATER = "the original", "the paper's", "the later claim's"
 
@@ -47,7 +42,7 @@ NAMED = {
 }
 
 # Kind of task → the recorded task by which `what_to_do` and `recommend` choose an arm.
-ADVISED_ON = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
+ADVISED_ON = {presets.kind_of(task): task for task in reversed(TRAINED_TASKS)}
 
 # Standings of an arm in a ranking, relative to the chosen arm; the fifth is CANNOT_TELL.
 CHOSEN, BEHIND, AHEAD, SAME = "chosen", "behind", "ahead", "about the same"
@@ -70,7 +65,11 @@ def compared_on(task: str) -> tuple[str, float]:
     """Return the column in which arms are compared on a task, and the smallest effect of interest
     in that column.
     """
-    return ("bits", SMALLEST_BITS) if kind_of(task) == "language" else ("score", SMALLEST_EFFECT)
+    return (
+        ("bits", scores.SMALLEST_BITS)
+        if presets.kind_of(task) == "language"
+        else ("score", SMALLEST_EFFECT)
+    )
 
 
 def ranking(
@@ -92,7 +91,7 @@ def ranking(
     arms: the arms to choose from (None = `tuned_arms`). Arms without a tuned learning rate are left
     out. Raises ValueError if no arm is left, or if the arms share fewer than two seeds.
     """
-    evidence, kind = Evidence(frame, scale), kind_of(task)
+    evidence, kind = Evidence(frame, scale), presets.kind_of(task)
     tuned = [arm for arm in tuned_arms(kind) if evidence.lr(arm, task) is not None]
     if arms is not None:
         tuned = [arm for arm in tuned if arm in set(arms)]
@@ -183,13 +182,13 @@ def check_pair(arm: str, against: str, task: str) -> tuple[str, str]:
     arm, against = map(str, arms)
     if arm == against:
         raise ValueError(f"{arm} against itself: give two arms")
-    model_of([arm, against])
-    if kind_of(task) == "table":
+    experiments.model_of([arm, against])
+    if presets.kind_of(task) == "table":
         raise ValueError(
             f"{task} is a regression, whose arms the rule of the verdicts does not compare: "
             "see `sweep`"
         )
-    if kind_of(task) == "language":
+    if presets.kind_of(task) == "language":
         from mambanorm.norms import check_causal  # other tasks need no torch here
 
         check_causal([*arms[0].norms, *arms[1].norms], "which a language model predicts")
@@ -205,7 +204,7 @@ def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] |
     """
     number = VERDICT_SEEDS if seeds is None else seeds
     test_seeds = list(check_test_seeds(number))
-    known = recorded_lr(task, str(Arm.parse(against)), scale)
+    known = recorded_results.recorded_lr(task, str(Arm.parse(against)), scale)
     if isinstance(number, int) and known and len(known.seeds) >= number:
         return list(known.seeds[:number])
     return test_seeds
@@ -244,15 +243,15 @@ def compare(
     """
     scale = default_scale() if scale is None else check_scale(scale)
     rows = []
-    for task in check_names("tasks", tasks):
+    for task in grid.check_names("tasks", tasks):
         test_seeds = duel_seeds(against, task, scale, seeds)
         needed = partial(duel_runs, arm, against, task, test_seeds, scale)
-        known, failed, _ = train_needed(needed, scale, runs_dir, **engine)
+        known, failed, _ = needed_runs.train_needed(needed, scale, runs_dir, **engine)
         if len(failed):
             number, first = plural(len(failed), "run"), failed.run_id.iloc[0]
             raise RuntimeError(f"{number} could not be trained, the first: {first}")
         if isinstance(seeds, Iterable):
-            known = of_test_seeds(known, test_seeds)
+            known = scores.of_test_seeds(known, test_seeds)
         rows.append(answer(arm, against, task, known, scale))
     return pd.DataFrame(rows)
 
@@ -266,7 +265,7 @@ def answer(
     failed = row.failed or {arm: (0, 0), against: (0, 0)}
     brief = _brief(row, arm, against)
     notes = [] if row.fresh else [NOT_FRESH]
-    shared = shared_rows(row.task, scale) if row.n else ""
+    shared = intervals.shared_rows(row.task, scale) if row.n else ""
     if shared:
         notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return dict(

@@ -65,17 +65,15 @@ class Comparison:
     """A weighted sum of arms that is above zero if the claim is right, such as
     `{"None>SSM>GN": 1.0, "GN>SSM>None": -1.0}`.
 
-    column: the column of `scores` (tables/scores.py) that is compared. offset: a number added to
-    the sum. smallest: the smallest effect of interest (None = the claim's). group: of the
-    comparisons with the same group, only the best one by validation is judged. decides: False for a
-    comparison that is reported but does not affect the word of the claim. without: the norm that a
-    mean over norms leaves out.
+    column: the column of `scores` (tables/scores.py) that is compared. smallest: the smallest
+    effect of interest (None = the claim's). group: of the comparisons with the same group, only the
+    best one by validation is judged. decides: False for a comparison that is reported but does not
+    affect the word of the claim. without: the norm that a mean over norms leaves out.
     """
 
     name: str
     weights: Mapping[str, float]
     column: str = "score"
-    offset: float = 0.0
     smallest: float | None = None
     group: str = ""
     decides: bool = True

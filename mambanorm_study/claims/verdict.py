@@ -18,10 +18,8 @@ from mambanorm_study.claims.hypotheses import find_claim
 from mambanorm_study.claims.plan import planned_tasks
 from mambanorm_study.runs.grid import is_test_seed
 from mambanorm_study.runs.presets import kind_of
-from mambanorm_study.tables.experiments import failure_runs
-from mambanorm_study.tables.intervals import clopper_pearson, k_of_n, shared_rows
+from mambanorm_study.tables import experiments, intervals, scores
 from mambanorm_study.tables.run_tables import label, points
-from mambanorm_study.tables.scores import SMALLEST_BITS
 
 NOT_FRESH = "not fresh: earlier versions of the rule have judged these runs"
 # A footnote names an arm if more than this share of its runs still improved in the last tenth of
@@ -140,7 +138,7 @@ class Verdict:
         "" where failures were not counted, and for more than four arms.
         """
         failed = self.turns_on.failed or {}
-        shares = [f"{label(arm)} {k_of_n(k, n)}" for arm, (k, n) in failed.items()]
+        shares = [f"{label(arm)} {intervals.k_of_n(k, n)}" for arm, (k, n) in failed.items()]
         return f"failed: {', '.join(shares)}" if 0 < len(shares) <= 4 else ""
 
     @property
@@ -330,7 +328,7 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
     if len(differences) > 1:
         amount = points(differences.mean(), *rule.interval(differences), comparison.unit)
         notes.append(f"at the second-best learning rates, tuning seeds: {amount}")
-    shared = shared_rows(task, evidence.scale)
+    shared = intervals.shared_rows(task, evidence.scale)
     if shared:
         notes.append(f"the seeds share {shared}, so the interval is valid for it only")
     return notes
@@ -341,7 +339,7 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     about the same, cannot tell, or no word.
     """
     is_text = kind_of(task) == "language"
-    column, smallest = ("bits", SMALLEST_BITS) if is_text else ("score", SMALLEST_EFFECT)
+    column, smallest = ("bits", scores.SMALLEST_BITS) if is_text else ("score", SMALLEST_EFFECT)
     comparison = minus(arm, against, column=column)
     # `printed_on` is empty for an id that starts with E: there are no numbers of the paper
     claim = Claim("E", "", "", "", "", (comparison,), smallest=smallest)
@@ -361,7 +359,7 @@ def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     with its exact interval.
     """
     cells: dict[str, list[str]] = {}
-    for config in failure_runs(evidence.scale, evidence.seeds(task) or (0,)):
+    for config in experiments.failure_runs(evidence.scale, evidence.seeds(task) or (0,)):
         name = f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}"
         cells.setdefault(name, []).append(config.run_id)
     runs = evidence.runs[evidence.runs.task == task]
@@ -383,7 +381,7 @@ def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
     if not n:
         return replace(row, why="not run")
     k, k_control = diverged.sum().astype(int).tolist()
-    low, high = clopper_pearson(k, n)
+    low, high = intervals.clopper_pearson(k, n)
     word = failure_word(k, k_control, n, rule.levels(cells, one_suffices=True)[0])
     return replace(
         row,
@@ -409,9 +407,9 @@ def failure_word(k: int, control: int, n: int, lower: float = rule.ONE_SIDED) ->
     Supported: more than half of the runs without norms fail, and less than half of the control's
     runs. Opposite: fewer runs fail than of the control. No gain: less than half fail.
     """
-    low, _ = clopper_pearson(k, n, 1 - 2 * lower)
-    _, high = clopper_pearson(k, n)
-    control_low, control_high = clopper_pearson(control, n)
+    low, _ = intervals.clopper_pearson(k, n, 1 - 2 * lower)
+    _, high = intervals.clopper_pearson(k, n)
+    control_low, control_high = intervals.clopper_pearson(control, n)
     if n < rule.FEWEST:
         return rule.NO_WORD
     if low > 0.5 and control_high < 0.5:

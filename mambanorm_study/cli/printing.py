@@ -46,15 +46,14 @@ def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
 
     Otherwise return True, and print the duration if it is more than an hour.
     """
-    from mambanorm_study.runs.grid import relative_cost
-    from mambanorm_study.runs.store import missing_runs
+    from mambanorm_study.runs import grid, store
     from mambanorm_study.tables.plan import dry_run, how_long
 
     if options.dry_run:
         print(dry_run(configs, **sweep_options(options)))
         return False
-    missing = missing_runs(configs, options.runs_dir)
-    if sum(map(relative_cost, missing)) > SHORT:
+    missing = store.missing_runs(configs, options.runs_dir)
+    if sum(map(grid.relative_cost, missing)) > SHORT:
         seconds, sentence = how_long(missing, workers=options.workers, scheduler=options.scheduler)
         if seconds > HOUR_S:
             say(

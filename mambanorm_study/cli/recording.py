@@ -33,9 +33,7 @@ from mambanorm_study.runs import recorded_results
 from mambanorm_study.runs.grid import grid, unique
 from mambanorm_study.runs.needed_runs import FindNeeded, train_needed
 from mambanorm_study.runs.store import find_run, load_runs
-from mambanorm_study.tables import experiments
-from mambanorm_study.tables.notebook_runs import notebook_runs
-from mambanorm_study.tables.summaries import with_summaries
+from mambanorm_study.tables import experiments, notebook_runs, summaries
 
 DEEP_ARMS = tuple(
     pair(*norms.split())
@@ -173,7 +171,7 @@ def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) 
         if claims:
             ask = partial(verdict_runs, claims, seeds=seeds, tasks=[task], scale=scale)
             all_parts.append(Part(f"verdicts, {task}", seeds, ask))
-    by_notebook = notebook_runs(scale, tasks, source="trained")
+    by_notebook = notebook_runs.notebook_runs(scale, tasks, source="trained")
     runs = unique(config for configs in by_notebook.values() for config in configs)
     return [*all_parts, Part("the notebooks", seeds, lambda known: runs)]
 
@@ -193,8 +191,14 @@ def manifest(
     rows = []
     for part in parts(scale, seeds, tasks):
         ids = {config.run_id for config in part.ask(frame)}
-        seeds_text = f"{part.seeds[0]}–{part.seeds[-1]}"
-        rows.append((part.name, seeds_text, len(ids), len(ids & recorded_ids)))
+        rows.append(
+            (
+                part.name,
+                f"{part.seeds[0]}–{part.seeds[-1]}",
+                len(ids),
+                len(ids & recorded_ids),
+            )
+        )
     return pd.DataFrame(rows, columns=["part", "seeds", "needed", "recorded"])
 
 
@@ -285,7 +289,7 @@ def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Pa
     configs = [config for config in configs if config.run_id not in recorded_ids]
     if not configs:
         return
-    rows = with_summaries(load_runs(runs_dir, configs=configs), runs_dir, again=True)
+    rows = summaries.with_summaries(load_runs(runs_dir, configs=configs), runs_dir, again=True)
     rows = rows.assign(protocol=VERSION, protocol_commit=commit)
     if frame is not None:
         rows = pd.concat([frame, rows], ignore_index=True)

@@ -30,20 +30,19 @@ COLUMNS = [
 )
 def runs(options: argparse.Namespace) -> int:
     """List the stored runs."""
-    from mambanorm_study.runs.grid import check_seeds
-    from mambanorm_study.runs.store import load_runs, runs_dir
+    from mambanorm_study.runs import grid, store
 
     filters = {
         "scale": options.scale and [options.scale],
         "task": options.tasks,
-        "seed": options.seeds and check_seeds(options.seeds, "smoke"),
+        "seed": options.seeds and grid.check_seeds(options.seeds, "smoke"),
     }
-    store = runs_dir(options.runs_dir)
-    frame = load_runs(store)
+    folder = store.runs_dir(options.runs_dir)
+    frame = store.load_runs(folder)
     for column, values in filters.items():
         if values is not None:
             frame = frame[frame[column].isin(values)]
-    print(f"{plural(len(frame), 'run')} in {store}")
+    print(f"{plural(len(frame), 'run')} in {folder}")
     if len(frame):
         print(
             frame[COLUMNS].to_string(index=False, max_rows=MAX_ROWS, float_format="{:.4g}".format)

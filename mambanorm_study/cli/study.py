@@ -100,8 +100,7 @@ def study(options: argparse.Namespace) -> int:
 def verdicts(options: argparse.Namespace) -> int:
     """Train the missing runs of the claims and print a verdict for each claim."""
     from mambanorm_study import claims
-    from mambanorm_study.claims import pages
-    from mambanorm_study.claims.plan import PROTOCOL, check_test_seeds
+    from mambanorm_study.claims import pages, plan
     from mambanorm_study.runs.needed_runs import known_runs
     from mambanorm_study.tables.scores import of_test_seeds
 
@@ -116,8 +115,8 @@ def verdicts(options: argparse.Namespace) -> int:
     trained = claims.train_verdicts(ids, **which, **arg.sweep_options(options))
     frame = trained.known
     if options.seeds is not None:
-        frame = of_test_seeds(frame, check_test_seeds(options.seeds))
-    print(f"Protocol {claims.VERSION}, scale {scale}; the rule in words: {PROTOCOL}\n")
+        frame = of_test_seeds(frame, plan.check_test_seeds(options.seeds))
+    print(f"Protocol {claims.VERSION}, scale {scale}; the rule in words: {plan.PROTOCOL}\n")
     for verdict in claims.verdicts(frame, ids, scale=scale, tasks=options.tasks):
         print(pages.describe(verdict))
     return report_failed(trained.failed)
@@ -136,27 +135,21 @@ def verdicts(options: argparse.Namespace) -> int:
 def record(options: argparse.Namespace) -> int:
     """Train all runs that the study and the verdicts need, and record them in one file."""
     from mambanorm_study.cli import recording
-    from mambanorm_study.runs.grid import unique
-    from mambanorm_study.runs.needed_runs import known_runs
-    from mambanorm_study.runs.recorded_results import (
-        describe_recorded,
-        read_results,
-        recorded_path,
-    )
+    from mambanorm_study.runs import grid, needed_runs, recorded_results
 
     scale = options.scale or default_scale()
     which = dict(seeds=options.seeds, tasks=options.tasks)
-    path = Path(options.out or recorded_path(scale)).resolve()
-    known = known_runs(scale, options.runs_dir, recording.recorded_frame(scale, path))
+    path = Path(options.out or recorded_results.recorded_path(scale)).resolve()
+    known = needed_runs.known_runs(scale, options.runs_dir, recording.recorded_frame(scale, path))
     parts = recording.parts(scale, **which)
-    needed = unique(config for part in parts for config in part.ask(known))
+    needed = grid.unique(config for part in parts for config in part.ask(known))
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if options.dry_run:
         print(recording.manifest(known, scale, **which).to_string(index=False))
     if not may_train(missing, options):
         return 0
     recording.record_results(scale, **which, path=path, **arg.sweep_options(options))
-    print(f"{path}: {describe_recorded(read_results(path))}")
+    print(f"{path}: {recorded_results.describe_recorded(recorded_results.read_results(path))}")
     return 0
 
 

@@ -44,22 +44,21 @@ if TYPE_CHECKING:
 )
 def train(options: argparse.Namespace) -> int:
     """Train one run, or print its results if it is stored already."""
-    from mambanorm_study.runs.grid import base_config, check_task
-    from mambanorm_study.runs.store import find_run
+    from mambanorm_study.runs import grid, store
 
     changes = arg.parse_changes(options.set)
-    check_task(options.task)
+    grid.check_task(options.task)
     if options.seed is not None:
         changes["seed"] = options.seed
-    config = base_config(options.task, options.scale, arm=options.arm, **changes)
+    config = grid.base_config(options.task, options.scale, arm=options.arm, **changes)
     if not may_train([config], options):
         return 0
-    stored = find_run(config, options.runs_dir)
+    stored = store.find_run(config, options.runs_dir)
     if stored is not None:
         print("Already stored, nothing to train:")
     elif _train(config, options):
         return 1
-    print_run(stored or find_run(config, options.runs_dir))
+    print_run(stored or store.find_run(config, options.runs_dir))
     return 0
 
 
@@ -71,12 +70,10 @@ def _train(config: RunConfig, options: argparse.Namespace) -> int:
     """
     from tqdm.auto import tqdm
 
-    from mambanorm_study.runs.store import check_store
-    from mambanorm_study.runs.sweep import sweep
-    from mambanorm_study.runs.worker import train_and_store
+    from mambanorm_study.runs import store, sweep, worker
 
     if options.scheduler:
-        return report_failed(sweep([config], **arg.sweep_options(options)))
+        return report_failed(sweep.sweep([config], **arg.sweep_options(options)))
     title = f"{config.arm} on {config.task}, seed {config.seed}"
     # the delay hides the bar of a run that takes no time
     with tqdm(total=config.steps, desc=title, unit="step", delay=0.1) as bar:
@@ -85,7 +82,7 @@ def _train(config: RunConfig, options: argparse.Namespace) -> int:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
             bar.update(step - bar.n)  # a resumed run does not begin at step 1
 
-        train_and_store(config, check_store(options.runs_dir), on_step=show)
+        worker.train_and_store(config, store.check_store(options.runs_dir), on_step=show)
     return 0
 
 

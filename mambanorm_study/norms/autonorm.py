@@ -74,7 +74,7 @@ class DyT(Norm):
     learnable="γ, β, α, s",
     use="as DyT, with erf and a shift",
 )
-class Derf(Norm):
+class Derf(DyT):
     """DyT with the error function instead of tanh, and a learned shift s of its argument.
 
     α starts at 0.5, s at 0.
@@ -82,11 +82,11 @@ class Derf(Norm):
 
     def __init__(self, d: int, *, affine: bool = True):
         super().__init__(d, affine=affine)
-        self.alpha = nn.Parameter(torch.tensor([0.5]))
         self.shift = nn.Parameter(torch.tensor([0.0]))
 
-    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return self.scaled(torch.erf(self.alpha * blank_padding(x, lengths) + self.shift))
+    def transform(self, x: Tensor) -> Tensor:
+        """Return γ ⊙ erf(α·x + s) + β of an x without padding."""
+        return self.scaled(torch.erf(self.alpha * x + self.shift))
 
 
 @register_norm(

@@ -88,10 +88,12 @@ def head_only(model: nn.Module) -> Iterator[None]:
     body = [child for name, child in model.named_children() if name != "head"]
     for child in body:
         child.eval()
-    with model.head.register_forward_pre_hook(lambda head, inputs: (inputs[0].detach(),)):
-        yield
-    for child in body:
-        child.train()
+    try:
+        with model.head.register_forward_pre_hook(lambda head, inputs: (inputs[0].detach(),)):
+            yield
+    finally:
+        for child in body:
+            child.train()
 
 
 # --------------------------------------------------------------------------------------------------

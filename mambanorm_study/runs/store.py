@@ -10,9 +10,9 @@
 
 A run is written to a temporary folder, which is renamed after its content has reached the disk.
 Reading checks the files: `load_runs` checks config, result and the size of every file, `StoredRun`
-checks each other file when it is loaded, `check_runs` checks everything. A damaged folder is
-skipped with a warning that names it. It is never deleted: when its run is trained again, the folder
-is renamed to `<run_id>.damaged-…`.
+checks each other file when it is loaded. A damaged folder is skipped with a warning that names it.
+It is never deleted: when its run is trained again, the folder is renamed to
+`<run_id>.damaged-…`.
 """
 
 import json
@@ -26,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 
 from mambanorm.errors import NotRegistered
 from mambanorm_study.basics.atomic import make_folder, sha256, to_disk, writable_folder
@@ -34,7 +33,6 @@ from mambanorm_study.basics.settings import WORK, Later
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.result import (
-    ARRAYS,
     MANIFEST,
     WRITTEN,
     DamagedRun,
@@ -112,7 +110,9 @@ def load_runs(
     Raises TypeError for an item of `configs` that is not a RunConfig.
     """
     store = runs_dir(directory)
-    run_ids = _run_ids(store) if configs is None else [c.run_id for c in unique(configs)]
+    # unfinished and damaged folders have a dot in the name
+    stored = sorted(path.name for path in store.glob("*") if "." not in path.name and path.is_dir())
+    run_ids = stored if configs is None else [config.run_id for config in unique(configs)]
     runs = _read_runs(store, run_ids, skip=(DamagedRun, PermissionError))
     rows = [{**config_row(run.config), **run.facts, "checked": True} for run in runs.values()]
     frame = pd.DataFrame(rows).reindex(columns=COLUMNS)
@@ -144,26 +144,6 @@ def _read_runs(
         except (NotRegistered, *skip) as error:
             warnings.warn(f"skipped: {error}", stacklevel=3)
     return runs
-
-
-def _run_ids(store: Path) -> list[str]:
-    """Return the sorted ids of all runs. Unfinished and damaged folders have a dot in the name."""
-    return sorted(path.name for path in store.glob("*") if "." not in path.name and path.is_dir())
-
-
-def check_runs(directory: str | Path | None = None) -> dict[str, str]:
-    """Read every file of every run. Return run_id → error message, "" if the run is intact."""
-    store = runs_dir(directory)
-    problems = {}
-    for run_id in tqdm(_run_ids(store), desc="checking", unit=" runs", delay=2, leave=False):
-        try:
-            run = read_run(store / run_id)
-            for name in ARRAYS:
-                getattr(run, name)
-            problems[run_id] = ""
-        except (DamagedRun, NotRegistered, OSError) as error:
-            problems[run_id] = str(error)
-    return problems
 
 
 # --------------------------------------------------------------------------------------------------

@@ -25,10 +25,7 @@ from mambanorm_study.basics.extensions import load_imports
 from mambanorm_study.basics.settings import check_source
 from mambanorm_study.basics.text import plural
 from mambanorm_study.config import RunConfig
-from mambanorm_study.runs.cluster import open_client
-from mambanorm_study.runs.grid import relative_cost, unique
-from mambanorm_study.runs.recorded_results import describe_recorded, recorded_ids, recorded_runs
-from mambanorm_study.runs.result import config_row
+from mambanorm_study.runs import cluster, grid, recorded_results, result
 from mambanorm_study.runs.store import COLUMNS, check_store, load_runs, missing_runs, tidy
 from mambanorm_study.runs.worker import Outcome, run_one
 from mambanorm_study.tasks import check_task
@@ -59,19 +56,23 @@ def sweep(
     scheduler that does not answer. During training, raises ConnectionError if the scheduler is lost
     and OSError if the disk is full. Stored runs stay, and the same sweep continues from there.
     """
-    configs = unique(configs)
+    configs = grid.unique(configs)
     if not configs:
         raise ValueError("configs is empty, there is nothing to train: grid makes a list of them")
     for config in configs:
         check_task(config.task)
     source = check_source(source)
-    recorded = set() if source == "trained" else recorded_ids(config.scale for config in configs)
+    recorded = (
+        set()
+        if source == "trained"
+        else recorded_results.recorded_ids(config.scale for config in configs)
+    )
     to_read = [c for c in configs if source == "recorded" or c.run_id in recorded]
     to_train = [c for c in configs if source != "recorded" and c.run_id not in recorded]
     frames = []
     if to_read:
-        frames.append(recorded_runs(to_read))
-        print(describe_recorded(frames[0]))
+        frames.append(recorded_results.recorded_runs(to_read))
+        print(recorded_results.describe_recorded(frames[0]))
     if to_train:
         errors = _train_missing(to_train, client, scheduler, workers, runs_dir, progress)
         tidy(runs_dir)
@@ -90,19 +91,19 @@ def _train_missing(
 ) -> dict[str, str]:
     """Train the runs that the store lacks. Return run_id → error of those that failed."""
     # the longest first, so that none of them runs alone at the end
-    todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
+    todo = sorted(missing_runs(configs, runs_dir), key=grid.relative_cost, reverse=True)
     if not todo:
         return {}
     store = check_store(runs_dir)
     errors: dict[str, str] = {}
     options = {
-        "total": sum(map(relative_cost, todo)),
+        "total": sum(map(grid.relative_cost, todo)),
         "desc": "training",
         "bar_format": "{desc} |{bar}| {elapsed}, {remaining} left{postfix}",
         "smoothing": 0,
         "disable": not progress,
     }
-    with open_client(client, scheduler, workers, todo) as engine, tqdm(**options) as bar:
+    with cluster.open_client(client, scheduler, workers, todo) as engine, tqdm(**options) as bar:
         for n, (config, outcome) in enumerate(_run_waves(todo, engine, store), 1):
             if outcome.full:
                 raise OSError(
@@ -113,7 +114,7 @@ def _train_missing(
             if outcome.error:
                 errors[config.run_id] = outcome.error
             bar.set_postfix_str(f"{n}/{len(todo)} runs", refresh=False)
-            bar.update(relative_cost(config))
+            bar.update(grid.relative_cost(config))
     return errors
 
 
@@ -132,7 +133,7 @@ def _frame_with_failures(
             error = errors.get(
                 config.run_id, "it is not in the store after its training: do all see one store?"
             )
-            failed.append({**config_row(config), "status": "failed", "error": error})
+            failed.append({**result.config_row(config), "status": "failed", "error": error})
             warnings.warn(
                 f"{config.arm} on {config.task}, seed {config.seed}: {error}", stacklevel=3
             )

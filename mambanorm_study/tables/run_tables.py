@@ -320,14 +320,6 @@ def seeds_text(counts: Iterable[int]) -> str:
     return f"{number} seed{'s' if high > 1 else ''}" + (": a sketch" if low < SKETCH_BELOW else "")
 
 
-def sketch_note(counts: Iterable[int]) -> str:
-    """Return the remark "3 seeds, not corrected for several comparisons: a sketch. "; "" for
-    SKETCH_BELOW seeds or more.
-    """
-    seeds, colon, sketch = seeds_text(counts).partition(": ")
-    return f"{seeds}, not corrected for several comparisons: {sketch}. " if colon else ""
-
-
 def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
     """Return the caption of a figure: "quick scale · 3 seeds: a sketch · mean ± sd · digits,
     listops", and how many runs diverged or failed.

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from mambanorm_study.runs.result import read_run
-from mambanorm_study.runs.store import check_runs
 from tests.chaos.monkey import RUNS, Cluster, schedule, unleash
+from tests.run_store import check_runs
 
 SEEDS = int(os.environ.get("MAMBANORM_CHAOS_SEEDS", "1"))
 MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb", "git_commit")

@@ -22,8 +22,9 @@ from mambanorm_study.basics import atomic
 from mambanorm_study.basics.atomic import to_disk
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.run import train
-from mambanorm_study.runs.store import check_runs, resume_dir, save_run
+from mambanorm_study.runs.store import resume_dir, save_run
 from mambanorm_study.runs.training_state import CHECKPOINT, Checkpoint
+from tests.run_store import check_runs
 
 fcntl = pytest.importorskip("fcntl", reason="Windows has no such disk")
 CALLS = (

@@ -18,8 +18,9 @@ from mambanorm_study.runs.grid import base_config, grid
 from mambanorm_study.runs.presets import PAPER
 from mambanorm_study.runs.result import MANIFEST, config_row, read_run
 from mambanorm_study.runs.run import train
-from mambanorm_study.runs.store import COLUMNS, check_runs, load_runs, missing_runs, save_run
+from mambanorm_study.runs.store import COLUMNS, load_runs, missing_runs, save_run
 from mambanorm_study.tasks import TASKS
+from tests.run_store import check_runs
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,7 @@ def test_a_file_that_is_gone_is_noticed_and_one_that_was_altered_when_it_is_read
     folder = any_run(runs)
     assert folder.name in set(load_runs().run_id)
     _flip(folder / name)
-    assert "is damaged" in check_runs()[folder.name]
+    assert "is damaged" in check_runs(folder.parent)[folder.name]
     (folder / name).unlink()
     with pytest.warns(UserWarning, match=f"{folder.name} is damaged: {name} is missing"):
         assert folder.name not in set(load_runs().run_id)

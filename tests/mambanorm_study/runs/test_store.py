@@ -20,7 +20,6 @@ from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.result import MANIFEST, WRITTEN
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import (
-    check_runs,
     check_store,
     find_run,
     load_runs,
@@ -28,6 +27,7 @@ from mambanorm_study.runs.store import (
     save_run,
 )
 from mambanorm_study.runs.training_state import CHECKPOINT
+from tests.run_store import check_runs
 
 FLIPS = 12  # bits a file, spread over it
 

@@ -194,8 +194,8 @@ def test_a_checksum_that_is_not_written_down_is_the_one_that_the_hub_states(data
     address, handler = server
     with pytest.raises(OSError, match=r"404 Not Found: no checksum is stated.*put the file into"):
         fetch("set", address, {"nothing": ""})
+    handler.content = CONTENT[:-1] + b"!"
     with pytest.raises(ValueError, match=f"{GOOD[7:]} and is "):
-        handler.content = CONTENT[:-1] + b"!"
         fetch("set", address, {"a.parquet": ""})
 
 
