@@ -65,7 +65,7 @@ class RunConfig:
     d_conv: int = count(4, most=1_024)  # App. C
     # groups, eps, statistics, …; options of one site under its name
     norm_options: Mapping[str, Any] = checked(
-        {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, dict), options
+        {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, Mapping), options
     )
     stem_norm: str = norm_field()  # off, so that the arm names every norm (I6)
     final_norm: str = norm_field()

@@ -321,7 +321,7 @@ def model_cases():
     yield (
         "language, half a cache",
         lambda: language(n_layers=2).step(IDS[:, 0], cache),
-        "cache is of 1 blocks, this",
+        "cache has 1 blocks, this model 2",
     )
     yield (
         "language, other rows",

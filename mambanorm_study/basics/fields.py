@@ -18,7 +18,7 @@ registries need the same functions.
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, field, fields
 from math import inf
 from typing import Any
@@ -152,6 +152,6 @@ class Frozen(dict):
         return Frozen, (dict(self),)
 
 
-def options(value: dict[str, Any]) -> Frozen:
+def options(value: Mapping[str, Any]) -> Frozen:
     """Return a frozen copy of a dict of options, as JSON would give it back."""
-    return json.loads(json.dumps(value), object_hook=Frozen)
+    return json.loads(json.dumps(dict(value)), object_hook=Frozen)

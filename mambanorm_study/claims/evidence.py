@@ -99,7 +99,7 @@ class Evidence:
             self.changes = tuple(sorted(changes.items()))
 
     def _read(self, frame: pd.DataFrame | None, scale: str | None) -> None:
-        if frame is None or not len(frame):
+        if frame is None or getattr(frame, "empty", False):
             frame = pd.DataFrame(columns=SCORED)
         else:
             check_frame(frame, SCORED)

@@ -117,7 +117,10 @@ SPAN = r"[0-9]{1,15}(-[0-9]{1,15})?"  # a seed, or the first and the last seed o
 def seeds(text: str) -> int | list[int]:
     """Return a number of seeds for `8`, and a list of seeds for `0,3,8-15`."""
     text = text.replace(" ", "")
-    if not re.fullmatch(f"{SPAN}(,{SPAN})*,?", text):
+    spans = [part.split("-") for part in text.removesuffix(",").split(",")]
+    if not re.fullmatch(f"{SPAN}(,{SPAN})*,?", text) or any(
+        int(span[0]) > int(span[-1]) for span in spans
+    ):
         raise ValueError(
             f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
         )
@@ -125,7 +128,6 @@ def seeds(text: str) -> int | list[int]:
 
     if text.isdigit():
         return len(check_seeds(int(text), "smoke"))
-    spans = [part.split("-") for part in text.removesuffix(",").split(",")]
     ranges = (range(int(span[0]), int(span[-1]) + 1) for span in spans)
     return check_seeds(chain.from_iterable(ranges), "smoke")
 

@@ -118,7 +118,7 @@ class Constant(Norm):
     axes=("D",),
     causal=True,
     learnable="γ, β, 3 + 3 mixture logits",
-    use="a learned mixture for models that must not read later positions",
+    use="a learned mixture for language models",
 )
 class NormVaryToken(Norm):
     """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D).

@@ -73,7 +73,9 @@ def machine() -> str:
 
 def memory() -> int:
     """Return the machine's memory in bytes."""
-    return psutil.virtual_memory().total
+    if not hasattr(os, "sysconf"):  # Windows
+        return psutil.virtual_memory().total
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def cores() -> int:

@@ -37,8 +37,8 @@ ENVIRONMENT = {
     "NUMBA_NUM_THREADS": "1",
 }
 SENTENCES = {
-    "scheduler": r"mambanorm: the Dask scheduler at \S+ is gone\. \d+ of \d+ runs? are in the store \(.*\) and stay "
-    r"there: start scheduler and workers anew, and the same sweep goes on from there",
+    "scheduler": r"mambanorm: the Dask scheduler at \S+ is gone: start scheduler and workers anew, "
+    r"and the same sweep trains the runs that are missing",
     "no scheduler": r"mambanorm: no Dask scheduler answers at \S+: is it running, .*\?",
 }
 """The only words with which a sweep may end before its time."""

@@ -17,6 +17,7 @@ from mambanorm_study.answers import first_steps as answers
 from mambanorm_study.lessons import invariance, preprocessing, state_space, trained
 from mambanorm_study.lessons.trained import fit
 from mambanorm_study.report.notebook_page import to_html
+from mambanorm_study.report.notebooks import read_outcome
 from mambanorm_study.runs.measurements import digest_of, load_or_measure
 from mambanorm_study.tasks.base import Split
 
@@ -243,7 +244,7 @@ def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():
     assert "RMSN was the cheapest and" in answers.normalization(gain)  # a gain is no norm
 
 
-def test_a_solution_is_folded_in_the_report_and_nothing_else_is():
+def test_a_solution_is_folded_in_the_report_and_nothing_else_is(tmp_path):
     cells = [
         nbformat.v4.new_markdown_cell(
             "# T\n\n<details><summary>In words</summary>\n\nBecause **x**.\n\n</details>"
@@ -251,7 +252,9 @@ def test_a_solution_is_folded_in_the_report_and_nothing_else_is():
         nbformat.v4.new_code_cell("1 + 1", metadata=dict(tags=["solution"])),
         nbformat.v4.new_code_cell("2 + 2"),
     ]
-    page = to_html(nbformat.v4.new_notebook(cells=cells), "T")
+    path = tmp_path / "01_t.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    page = to_html(read_outcome(path))
     inside = page.split('<details class="solution">')
     assert len(inside) == 2
     folded, after = inside[1].split("</details>")

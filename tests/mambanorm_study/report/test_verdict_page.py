@@ -299,7 +299,7 @@ def test_the_command_tunes_and_tests_what_a_claim_lacks_and_judges_added_seeds_a
     assert main([*command, "8-9"]) == 2
     assert "test seeds are 52 to 99, got 8, 9" in capsys.readouterr().err
     assert main(["verdicts", "--help"]) == 0
-    assert "judged alone" in " ".join(capsys.readouterr().out.split())
+    assert "give new seeds" in " ".join(capsys.readouterr().out.split())
 
 
 # the notebook

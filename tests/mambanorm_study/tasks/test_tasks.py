@@ -430,7 +430,7 @@ def test_an_unknown_task_or_scale_names_the_valid_ones_and_the_nearest():
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "0", None, True])
 def test_a_seed_that_is_no_whole_number_is_refused(seed):
-    with pytest.raises(ValueError, match="a seed is a whole number from 0"):
+    with pytest.raises(ValueError, match="a seed must be a whole number from 0"):
         load_task("digits", "smoke", seed)
     assert load_task("digits", "smoke", 2) is load_task(
         "digits", "smoke", np.int64(2)
