@@ -50,10 +50,10 @@ CELL_TEMPLATE = """{%- extends "basic/index.html.j2" -%}
 {{- super() -}}
 </details>
 {%- else %}{{ super() }}{% endif %}{% endblock %}
-{% block data_markdown scoped %}<div class="rendered_html">
+{% block data_markdown scoped %}<div class="output_subarea rendered_html">
 {{- output.data["text/markdown"] | escaped_markdown -}}
 </div>{% endblock %}
-{% block data_latex scoped %}<div class="rendered_html">
+{% block data_latex scoped %}<div class="output_subarea rendered_html">
 {{- output.data["text/latex"] | escaped_markdown -}}
 </div>{% endblock %}"""
 

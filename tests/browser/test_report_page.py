@@ -66,7 +66,7 @@ def test_the_first_card_is_within_the_first_screens_and_a_claim_has_one_line(pag
     page.locator(".verdicts tbody summary").first.click()
     assert page.locator(".verdicts tbody pre").first.is_visible()
     assert page.evaluate(OVERFLOW) <= 0
-    page.locator(".first > details > summary").first.click()  # the legend folded below the table
+    page.locator(".verdicts > details > summary").first.click()  # the legend below the table
     assert page.evaluate(OVERFLOW) <= 0
 
 
