@@ -77,8 +77,8 @@ ROOMS = {
             "tests/mambanorm_study/claims/test_claims.py",
         ),
     ),
-    "rows": (
-        "mambanorm_study/claims/rows.py",
+    "verdict": (
+        "mambanorm_study/claims/verdict.py",
         (
             "tests/mambanorm_study/claims/test_claims.py",
             "tests/mambanorm_study/claims/test_evidence.py",
