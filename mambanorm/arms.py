@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Self
 
 from mambanorm.errors import nearest, unknown
-from mambanorm.norms import NORMS, norm_name
+from mambanorm.norms import NORMS, registered_name
 from mambanorm.published import PUBLISHED
 
 # The six choices of the paper's grid, in the order of its Table 1.
@@ -74,7 +74,7 @@ class Arm(_Fields):
 
     def __new__(cls, n1: str | None, n2: str | None, more: MoreNorms = ()) -> Self:
         """Return an arm; names are checked and normalized."""
-        return super().__new__(cls, norm_name(n1), norm_name(n2), further_norms(more))
+        return super().__new__(cls, registered_name(n1), registered_name(n2), further_norms(more))
 
     @classmethod
     def parse(cls, text: str | Arm) -> Arm:
@@ -167,7 +167,7 @@ def further_norms(more: MoreNorms) -> tuple[tuple[str, str], ...]:
             raise ValueError(
                 f"site {site!r} stands there twice, with {norms[site]} and {norm}: name it once"
             )
-        norms[site] = norm_name(norm)
+        norms[site] = registered_name(norm)
     return tuple((site, norms[site]) for site in MORE_SITES if norms.get(site, "None") != "None")
 
 
