@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.checks import (
-    check_beside,
     check_flag,
     check_lengths,
+    check_like_weight,
     check_real,
     check_shapes,
     check_size,
@@ -84,7 +84,7 @@ class Norm(nn.Module):
         if member is None and (self._parameters or self._buffers or self._modules):
             member = next(chain(self.parameters(), self.buffers()), None)
         if member is not None:
-            check_beside("x", x, member, type(self).__name__)
+            check_like_weight("x", x, member, type(self).__name__)
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
         """Return γ and β, each None if the norm has none."""

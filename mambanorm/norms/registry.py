@@ -214,7 +214,7 @@ def check_causal(names: Sequence[str | None], reason: str) -> None:
         if not NORMS[name].causal:
             causal = ", ".join(entry.name for entry in NORMS.values() if entry.causal)
             raise ValueError(
-                f"norm {name!r} sees the future: in training at least, its statistics over "
-                f"{' · '.join(NORMS[name].axes)} hold later positions, {reason}; "
+                f"norm {name!r} sees the future: at least in training, its statistics over "
+                f"{' · '.join(NORMS[name].axes)} contain later positions, {reason}; "
                 f"choose a causal norm: {causal}"
             )
