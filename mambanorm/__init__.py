@@ -1,16 +1,16 @@
 """mambanorm: the Mamba block, normalization layers and a training loop, to be read and changed.
 
-    block.py        MambaBlock: the forward pass with its sites for norms
-    norms/          BN, IN, LN, RMSN, GN, NormVary, and the registry for norms of yours
+    block.py        MambaBlock: the forward pass, with sites at which a norm can be placed
+    norms/          BN, IN, LN, RMSN, GN, NormVary, and the registry, which takes norms of yours
     loop.py         the training loop
     models/         SequenceClassifier and LanguageModel
-    inside.py       record sites, L2 norms and singular values
+    inside.py       record the values at the sites, L2 norms and singular values
     arms.py         the notation N1>SSM>N2
-    operations/     scan, convolution and gate, and their readable twins
-    kernels/        the fused loops behind the operations (Numba, Triton)
+    operations/     scan, convolution and gate, each also in readable plain torch
+    kernels/        the fused loops that the operations call (Numba, Triton)
 
-Needs torch and numpy. With numba installed the CPU is fast. The study that was made with these
-parts is the package mambanorm_study; tools for a model of yours are in mambanorm_clinic.
+Needs torch and numpy; numba makes the CPU fast. The study built with these parts is the package
+mambanorm_study; tools for models of yours are in mambanorm_clinic.
 """
 
 from mambanorm.lazy import attach

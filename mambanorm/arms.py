@@ -1,12 +1,13 @@
-"""The arm notation: which norm stands where in a Mamba block, written `N1>SSM>N2`.
+"""The arm: the norms of a Mamba block and their sites, written `N1>SSM>N2`.
 
-`"RMSN>SSM>GN"` is the value in a config, the label of a row and the entry of a legend. It is parsed
-here and nowhere else. `→` is accepted for `>`.
+Configs, row labels and legends all use this notation, such as `"RMSN>SSM>GN"`. Only this module
+parses it. `→` may be written for `>`.
 
 Norms at further sites (MORE_SITES) follow with `+`: `"RMSN>SSM>None+B:RMSN+gated:RMSN"`.
-`"preset:VMamba"` names a published variant; PRESETS lists the paper's survey (§2.3, §3.2).
+`"preset:VMamba"` names a published variant; PRESETS lists the variants of the paper's survey
+(§2.3, §3.2) and of later models.
 
-Other packages can add blocks with another mixer in the place of SSM, see MIXERS and NAMED_ARMS.
+Other packages can add blocks with another mixer instead of SSM, see MIXERS and NAMED_ARMS.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Self
 
 from mambanorm.errors import nearest, unknown
-from mambanorm.norms import NORMS, norm_name
+from mambanorm.norms import NORMS, registered_name
 from mambanorm.published import PUBLISHED
 
-# The six choices of the paper's grid, in the order of its Table 1.
+# The six norms of the paper's experiments, in the order of its Table 1.
 PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 
 
 class Site(NamedTuple):
-    """A site of a block. `width`: the size of its last axis; "" if no norm can stand there."""
+    """A site of a block. `width`: the symbol of its last axis's size; "" if it can have no norm."""
 
     width: str
-    what: str
+    description: str
 
 
-# The sites of a block, in the order of computation. An observer sees the value at a site after the
-# norm there. Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank.
+# The sites of a block, in the order of computation. An observer gets the value at a site after the
+# site's norm has been applied. Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank.
 SITES = {
     "x": Site("", "the block's input"),
     "n1": Site("D", "the input of both branches"),
@@ -41,17 +42,20 @@ SITES = {
     "delta_after": Site("E", "Δ after the projection, before bias and softplus"),
     "step_size": Site("", "Δ itself, after bias and softplus"),
     "scan": Site("", "the scan's output, D·u included"),
-    "n2": Site("E", "the input of the gate's product"),
+    "n2": Site("E", "the main branch, before it is multiplied by the gate"),
     "z": Site("E", "the gate, before its SiLU"),
     "gated": Site("E", "the scan's output after the gate"),
     "branch": Site("D", "the block's output, before the residual is added"),
     "residual": Site("D", "the residual stream, after the sum"),
 }
 
-# Where a norm can stand besides N1 and N2.
+# Sites other than n1 and n2 at which a norm can be placed → description of the value.
 MORE_SITES = {
-    name: site.what for name, site in SITES.items() if site.width and name not in ("n1", "n2")
+    name: site.description
+    for name, site in SITES.items()
+    if site.width and name not in ("n1", "n2")
 }
+# Sites that figures denote by a symbol instead of the name.
 SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
 
 MoreNorms = Mapping[str, str] | Iterable[tuple[str, str]]
@@ -64,24 +68,25 @@ class _Fields(NamedTuple):
 
 
 class Arm(_Fields):
-    """Which norm stands where in a block: n1 before the SSM, n2 after it, `more` at further sites.
+    """The norms of a block: n1 before the SSM, n2 after the SSM, `more` at further sites.
 
-    n1 feeds both branches (Eq. 1), n2 stands before the gate. more: (site, norm) pairs or a dict;
-    kept in the order of MORE_SITES, without "None". Raises ValueError for an unknown norm or site.
+    The output of n1 feeds both branches (Eq. 1); n2 is applied before the gate. more: (site, norm)
+    pairs or a dict; it is stored in the order of MORE_SITES, without norms "None". Raises
+    ValueError for an unknown norm or site.
     """
 
     mixer = "SSM"
 
     def __new__(cls, n1: str | None, n2: str | None, more: MoreNorms = ()) -> Self:
-        """Return an arm; names are checked and normalized."""
-        return super().__new__(cls, norm_name(n1), norm_name(n2), further_norms(more))
+        """Return an arm. Names of norms and sites are checked; None becomes "None"."""
+        return super().__new__(cls, registered_name(n1), registered_name(n2), further_norms(more))
 
     @classmethod
     def parse(cls, text: str | Arm) -> Arm:
-        """Return the arm that a text names.
+        """Return the arm that a text denotes; an Arm is returned as it is.
 
-        `"RMSN>SSM>GN"`, `"RMSN→SSM→GN"`, `"RMSN>SSM>None+B:RMSN"`, `"preset:VMamba"`, or a name in
-        NAMED_ARMS. Raises ValueError for any other text, and for a site that is named twice.
+        Examples: `"RMSN>SSM>GN"`, `"RMSN→SSM→GN"`, `"RMSN>SSM>None+B:RMSN"`, `"preset:VMamba"` and
+        the names in NAMED_ARMS. Raises ValueError for any other text and for a repeated site.
         """
         if isinstance(text, Arm):
             return text
@@ -102,17 +107,17 @@ class Arm(_Fields):
 
     @property
     def sites(self) -> dict[str, str]:
-        """The norm at each site: "n1", "n2", and the further ones."""
+        """Site → norm for "n1", "n2" and the further sites that have a norm."""
         return {"n1": self.n1, "n2": self.n2, **dict(self.more)}
 
     @property
     def norms(self) -> tuple[str, ...]:
-        """The names of all norms of the arm."""
+        """The norm at each of the arm's sites, in the order of `sites`."""
         return tuple(self.sites.values())
 
     @property
     def label(self) -> str:
-        """The arm as figures show it: `RMSN→GN`, `RMSN→None + RMSN at B, C`."""
+        """The arm as figures label it: `RMSN→GN`, `RMSN→None + RMSN at B, C`."""
         by_norm: dict[str, list[str]] = {}
         for site, norm in self.more:
             by_norm.setdefault(norm, []).append(SYMBOLS.get(site, site))
@@ -121,13 +126,13 @@ class Arm(_Fields):
 
     @property
     def further(self) -> str:
-        """The further sites in the arm's notation: `+B:RMSN+gated:LN`, or ""."""
+        """The norms at further sites in the arm's notation, `+B:RMSN+gated:LN`, or ""."""
         return "".join(f"+{site}:{norm}" for site, norm in self.more)
 
 
-# Mixer between N1 and N2 in the notation, such as SSM → class of its arms.
+# Name of a mixer, as written between N1 and N2 → class of the arms with this mixer.
 MIXERS: dict[str, type[Arm]] = {"SSM": Arm}
-# Arms with a name instead of the notation.
+# Name → arm, for arms that are not written in the notation.
 NAMED_ARMS: dict[str, Arm] = {}
 
 
@@ -138,7 +143,8 @@ def _unknown_arm(text: str) -> ValueError:
     named = f", or one of {', '.join(NAMED_ARMS)}" if NAMED_ARMS else ""
     return ValueError(
         f"unknown arm {text!r}: an arm is written {notations} with N1 and N2 among "
-        f"{', '.join(NORMS)}, further sites follow as +SITE:NORM; or preset:NAME{named}{hint}"
+        f"{', '.join(NORMS)}, norms at further sites follow as +SITE:NORM; or preset:NAME{named}"
+        f"{hint}"
     )
 
 
@@ -159,19 +165,20 @@ def further_norms(more: MoreNorms) -> tuple[tuple[str, str], ...]:
     for site, norm in more.items() if isinstance(more, Mapping) else more:
         if site in ("n1", "n2", "x", "scan"):
             raise ValueError(
-                f"{site!r} is no further site: an arm names what stands around the SSM as N1>SSM>N2"
+                f"{site!r} is no further site: +SITE:NORM adds norms to N1 and N2 of N1>SSM>N2, "
+                f"at one of {', '.join(MORE_SITES)}"
             )
         if site not in MORE_SITES:
             raise unknown("site", site, MORE_SITES)
         if site in norms:
             raise ValueError(
-                f"site {site!r} stands there twice, with {norms[site]} and {norm}: name it once"
+                f"site {site!r} is named twice, with {norms[site]} and {norm}: name it once"
             )
-        norms[site] = norm_name(norm)
+        norms[site] = registered_name(norm)
     return tuple((site, norms[site]) for site in MORE_SITES if norms.get(site, "None") != "None")
 
 
-# Published variants by name; `arm` is an Arm.
+# Name → published variant, as PUBLISHED, but with parsed arms.
 PRESETS = {name: row._replace(arm=Arm.parse(row.arm)) for name, row in PUBLISHED.items()}
 
 

@@ -1,19 +1,20 @@
-"""The Mamba block with sites for norms (Eq. 1–3), after Gu & Dao 2023 and state-spaces/mamba.
+"""The Mamba block with sites for norms (Eq. 1–3), based on Gu & Dao 2023 and state-spaces/mamba.
 
     f = N2(SSM(SiLU(Conv(Lin(N1(x))))))        (1)   main branch
     p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
     y = Lin(f ⊗ p) ⊕ x                         (3)
 
-`Block.forward` is the only forward pass: training, evaluation, recording and generation run it on
-every device and in every dtype. Fused code is called inside the named operations (operations/), so
-a change to a line below takes effect everywhere.
+`Block.forward` is the only forward pass: training, evaluation, recording and generation use it on
+every device and in every dtype. Fused code is called only inside the operations that `forward`
+names (operations/), so a change to a line of `forward` takes effect everywhere.
 
-MambaBlock is below. Mamba2Block and VSSBlock (mambanorm_study) share `Block.forward` and differ in
-what they project, convolve and scan.
+This file defines MambaBlock. Mamba2Block and VSSBlock (mambanorm_study) share `Block.forward` but
+have their own projection, convolution and scan.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank,
-K = d_conv, `delta` Δ, `A_log` log(−A). N2's input includes D·u, as mamba-ssm's scan returns it.
-Parameter names and initial values are mamba-ssm's. arms.py lists the sites and their widths.
+K = d_conv; `delta` is Δ, `A_log` is log(−A). As in mamba-ssm, the scan's output, which N2 gets,
+includes D·u (this D is the SSM's skip parameter). Parameter names and initial values are those of
+mamba-ssm. arms.py lists the sites and their widths.
 """
 
 import math
@@ -26,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import MORE_SITES, SITES, Arm
-from mambanorm.checks import check_beside, check_shapes, check_size, check_tensor
+from mambanorm.checks import check_like_weight, check_shapes, check_size, check_tensor
 from mambanorm.errors import shown, unknown
 from mambanorm.norm_options import check_arm_options, site_options
 from mambanorm.norms import check_causal, create_norm
@@ -34,22 +35,22 @@ from mambanorm.operations import BACKENDS, gated, low_rank_scan, selective_scan
 from mambanorm.operations.layers import causal_conv_silu, is_plain, split_linear
 from mambanorm.operations.scan import project_delta
 
-# at(site, value) applies the norm at a site, calls the observer, and returns the result.
+# at(site, value) returns the value after the site's norm, and passes this result to the observer.
 At = Callable[[str, Tensor], Tensor]
 
-NEEDS_CAUSAL = "which a block that goes step by step does not have yet"
-DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ
-# Prefixes of the parameters that get mamba-ssm's mark `_no_weight_decay`.
+NEEDS_CAUSAL = "which do not exist yet when a block generates step by step"
+DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ, and its floor
+# Parameters whose names start with these get mamba-ssm's attribute `_no_weight_decay = True`.
 NOT_DECAYED = ("A_log", "D", "dt_bias", "dt_projs_bias")
 
 
 @dataclass
 class BlockCache:
-    """The state that a block keeps between positions. Its size is constant.
+    """The state of a block between two positions. Its size does not grow with the positions.
 
-    conv (B, K − 1, E): the last inputs of the convolution, zero before the first position.
-    state (B, E, N): the scan's h. A step replaces both tensors and never writes into them, so to
-    continue one prompt in two ways, a shallow copy of the cache is enough.
+    conv (B, K − 1, E): the last K − 1 inputs of the convolution, zero before the first position.
+    state (B, E, N): the scan's h. A step replaces both tensors and never changes them in place, so
+    a shallow copy of the cache is enough to continue a prompt in two ways.
     """
 
     conv: Tensor
@@ -57,9 +58,9 @@ class BlockCache:
 
 
 class ObservedBlock(nn.Module):
-    """Base of all blocks: calls `observer(site, value)` at each of its `sites` unless it is None.
+    """Base of all blocks. A block calls `observer(site, value)` at each of its `sites`.
 
-    The observer reads the values and does not change them (inside.py).
+    An observer of None is not called. Observers must not change the values (see inside.py).
     """
 
     observer: Callable[[str, Tensor], None] | None = None
@@ -67,15 +68,15 @@ class ObservedBlock(nn.Module):
 
 
 class Block(ObservedBlock):
-    """The forward pass that all Mamba blocks share, and their norms.
+    """The forward pass and the norms that all Mamba blocks share.
 
-    `n1` and `n2` stand before and after the SSM, `more` maps further sites to their norms. A
-    subclass creates the layers below, defines `project`, `convolve`, `select` and `ssm`, and calls
-    `_make_norms` at the end of its constructor.
+    `n1` is the norm before the SSM, `n2` the norm after it; `more` maps further sites to norms. A
+    subclass creates the layers declared below, defines `convolve`, `select` and `ssm` (and
+    `project` if it differs), and calls `_make_norms` at the end of its constructor.
     """
 
     sites = tuple(SITES)
-    # Sites at which this kind of block can have no norm.
+    # Sites of SITES at which this type of block cannot have a norm.
     missing_sites: Sequence[str] = ()
 
     arm: Arm
@@ -90,12 +91,12 @@ class Block(ObservedBlock):
     d_state: int
     scan_backend: str
 
-    # convolve(u, context): SiLU(Conv(u)), (B, L, E)
+    # convolve(u, context) returns SiLU(Conv(u)), (B, L, E)
     convolve: Callable[[Tensor, Any], Tensor]
-    # select(u, dt, at, context): u (B, L, E), dt (B, L, R), B and C (B, L, N)
+    # select(u, dt, at, context) returns u (B, L, E), dt (B, L, R), B and C (B, L, N)
     select: Callable[[Tensor, Tensor | None, At, Any], tuple[Tensor, Tensor, Tensor, Tensor]]
-    # ssm(): Δ's weight (E, R) and bias (E,), log(−A) (E, N) and D (E,); the first two are None if
-    # dt_proj must be called (operations/layers.py)
+    # ssm() returns dt_proj's weight (E, R) and bias (E,), log(−A) (E, N) and D (E,); weight and
+    # bias are None if dt_proj must be called (operations/layers.py)
     ssm: Callable[[], tuple[Tensor | None, Tensor | None, Tensor, Tensor]]
 
     def forward(
@@ -106,33 +107,34 @@ class Block(ObservedBlock):
     ) -> Tensor:
         """Return y (B, L, D) for x (B, L, D).
 
-        lengths (B,): number of valid positions of each row, None = all are valid. Norms leave
-        padding out; the scan is causal, so padding at the end of a row changes nothing before it.
-        context: the cache of earlier positions, or the size (H, W) of an image.
+        lengths (B,): number of valid positions of each row; None means that all are valid. Norms
+        ignore padding. The scan is causal, so padding at the end of a row does not change earlier
+        outputs. context: the cache of earlier positions, the size (H, W) of an image, or None.
         """
         at = self._sites(lengths)
         h = at("n1", at("x", x))  # one N1(x) for both branches
         u, z, dt = self.project(h)  # Lin
         u = self.convolve(u, context)  # SiLU(Conv(·))
-        u, dt, B, C = self.select(u, dt, at, context)  # what the SSM reads at each position
+        u, dt, B, C = self.select(u, dt, at, context)  # the SSM's inputs at each position
         y = at("scan", self.scan(u, dt, B, C, at, context))  # SSM
         f = at("n2", y)  # Eq. 1
         f = at("gated", gated(f, at("z", z)))  # Eq. 2, p = SiLU(z), and f ⊗ p
         return at("residual", x + at("branch", self.out_proj(f)))  # Eq. 3
 
     def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the convolution's input and the gate z, (B, L, E) each, and dt.
+        """Return the convolution's input u and the gate z, (B, L, E) each, and dt or None.
 
-        dt is None if the block computes it later from u, as MambaBlock does.
+        A block that computes dt later from u, as MambaBlock, returns None.
         """
         u, z = split_linear(self.in_proj, h, [self.d_inner, self.d_inner])
         return u, z, None
 
     def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: At, context: Any) -> Tensor:
-        """Return the SSM's output (B, L, E); the arguments are those that `select` returns.
+        """Return the SSM's output (B, L, E); u, dt, B and C are those that `select` returns.
 
-        The fused scan projects Δ and never stores it, unless Δ is needed before the scan: for a
-        norm at delta_after, or because dt_proj must be called (operations/layers.py).
+        The fused scan computes Δ from dt itself and never stores it. If there is a norm at
+        delta_after, or if dt_proj must be called (operations/layers.py), Δ is computed first and
+        passed to `selective_scan`.
         """
         weight, bias, A_log, D = self.ssm()
         delta, visible_bias = self._visible_delta(dt, weight, bias, at)
@@ -158,9 +160,10 @@ class Block(ObservedBlock):
     def _visible_delta(
         self, dt: Tensor, weight: Tensor | None, bias: Tensor | None, at: At
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return Δ before bias and softplus, (B, L, E), and the bias.
+        """Return Δ before softplus, (B, L, E), and the bias that must be added to it, or None.
 
-        Δ is None if the fused scan can project it: nothing reads it, and dt_proj is a plain layer.
+        Δ is None if only the scan needs it and dt_proj is a plain layer: then the fused scan
+        computes Δ.
         """
         is_read = self.observer is not None or "delta_after" in self.more
         if weight is not None:
@@ -171,8 +174,8 @@ class Block(ObservedBlock):
             delta = self.dt_proj(dt)
             if not is_read:
                 return delta, None
-            # The layer adds its bias itself; its output for an input of 0 is that bias. If only the
-            # observer needs the bias, hooks are skipped: they would see an input that is not data.
+            # dt_proj adds its bias itself, so its output for an input of 0 is the bias. If only the
+            # observer needs the bias, hooks are not called: this input of 0 is not data.
             layer = self.dt_proj if "delta_after" in self.more else self.dt_proj.forward
             bias = layer(dt.new_zeros(1, 1, dt.shape[-1]))[0, 0]
             delta = delta - bias
@@ -180,10 +183,10 @@ class Block(ObservedBlock):
         at("step_size", F.softplus(delta if bias is None else delta + bias))
         return delta, bias
 
-    # ------------------------------------------------------------------------------------ its norms
+    # ---------------------------------------------------------------------------------------- norms
 
     def _sites(self, lengths: Tensor | None) -> At:
-        """Return the function at(site, value) of one forward pass: see `At`."""
+        """Return the function at(site, value), see `At`, for one forward pass with `lengths`."""
         norms = {"n1": self.n1, "n2": self.n2, **self.more._modules}
         observer = self.observer
 
@@ -198,9 +201,9 @@ class Block(ObservedBlock):
         return at
 
     def _make_norms(self, arm: Arm, norm_options: Mapping[str, Any] | None, **widths: int) -> None:
-        """Create the norms of an arm. `widths`: the sizes of the axes of SITES, such as D=64.
+        """Create the norms of an arm. `widths`: sizes of the axes D, E, N and R of SITES.
 
-        Raises ValueError for a site that this block does not have.
+        Raises ValueError for a norm at a site that cannot have a norm in this block.
         """
         self.site_widths = {
             name: widths[site.width]
@@ -213,7 +216,7 @@ class Block(ObservedBlock):
                 raise unknown(f"site of {type(self).__name__}", site, valid)
         check_arm_options(arm, norm_options)
         self.arm = arm
-        with torch.random.fork_rng(devices=[]):  # norms must not change the other initial weights
+        with torch.random.fork_rng(devices=[]):  # so that all arms share the other initial weights
             norms = {
                 site: self.new_norm(site, name, site_options(site, name, norm_options))
                 for site, name in arm.sites.items()
@@ -221,22 +224,25 @@ class Block(ObservedBlock):
         self.n1, self.n2 = norms.pop("n1"), norms.pop("n2")
         self.more = nn.ModuleDict(norms)
         for name, parameter in self._parameters.items():
-            if name.startswith(NOT_DECAYED):  # only these: some optimizers test hasattr
+            if name.startswith(NOT_DECAYED):  # no False elsewhere: some optimizers test hasattr
                 parameter._no_weight_decay = True  # type: ignore[union-attr]
 
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
-        """Return a norm for a site of this block."""
+        """Return the norm `name` with the width of a site of this block."""
         return create_norm(name, self.site_widths[site], **options)
 
 
 class CausalBlock(Block):
-    """Base of blocks with a causal convolution, which can generate step by step."""
+    """Base of blocks with a causal convolution; such blocks can generate step by step."""
 
     conv1d: nn.Module
     A_log: nn.Parameter
 
     def convolve(self, u: Tensor, context: BlockCache | None) -> Tensor:
-        """Return SiLU of a causal depthwise convolution, u (B, L, E) → (B, L, E)."""
+        """Return SiLU of the causal depthwise convolution, (B, L, E) → (B, L, E).
+
+        `context` holds the earlier inputs of the convolution and is updated.
+        """
         if context is None:
             return causal_conv_silu(self.conv1d, u)
         window = torch.cat([context.conv, u], dim=1)  # (B, K − 1 + L, E)
@@ -244,21 +250,23 @@ class CausalBlock(Block):
         return causal_conv_silu(self.conv1d, window)[:, window.shape[1] - u.shape[1] :]
 
     def new_cache(self, rows: int, device: torch.device | None = None) -> BlockCache:
-        """Return the cache before the first position.
+        """Return a cache of zeros for `rows` rows, as before the first position.
 
-        device: None for the device of the weights. Pass the input's device if weights are
-        offloaded.
+        device: None means the device of the weights. If weights are offloaded, pass the input's
+        device.
         """
         like: Tensor = getattr(self.conv1d, "weight", self.A_log)
-        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32  # the scan's
+        # the dtype of the scan
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         conv = like.new_zeros(rows, self.conv_reach, self.convolved, device=device)
         state = like.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype, device=device)
         return BlockCache(conv, state)
 
     @property
     def conv_reach(self) -> int:
-        """The number of earlier positions that the convolution reads."""
-        taps: int = getattr(self.conv1d, "kernel_size", (self._taps,))[0]  # LoRA may wrap conv1d
+        """Number of earlier positions that the convolution reads."""
+        # a wrapper of conv1d, such as LoRA, may lack these attributes
+        taps: int = getattr(self.conv1d, "kernel_size", (self._taps,))[0]
         dilation: int = getattr(self.conv1d, "dilation", (1,))[0]
         return (taps - 1) * dilation
 
@@ -269,9 +277,9 @@ class CausalBlock(Block):
 
     @torch.no_grad()
     def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
-        """Return `forward(x)` (B, L, D) of a prompt and the cache for `step`, without gradient.
+        """Return `forward(x)` of a prompt x (B, L, D), and the cache after it for `step`.
 
-        Raises ValueError if a norm is not causal.
+        Computes no gradients. Raises ValueError if a norm is not causal.
         """
         check_causal(self.arm.norms, NEEDS_CAUSAL)
         cache = self.new_cache(len(x), x.device)
@@ -279,15 +287,15 @@ class CausalBlock(Block):
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: BlockCache) -> Tensor:
-        """Return the output at the next position, x (B, D) → (B, D), and update the cache.
+        """Return the output (B, D) at the next position, whose input is x (B, D).
 
-        Without gradient. Raises ValueError if a norm is not causal, and if x does not fit the
-        cache.
+        Updates the cache and computes no gradients. Raises ValueError if a norm is not causal, or
+        if x or the cache does not fit this block or each other.
         """
         check_causal(self.arm.norms, NEEDS_CAUSAL)
         if not isinstance(cache, BlockCache):
             raise ValueError(
-                f"a step needs the BlockCache of prefill or new_cache, got {shown(cache)}"
+                f"a step needs the BlockCache from prefill or new_cache, got {shown(cache)}"
             )
         check_tensor("x", x, f"(B, {self.d_model})")
         expected = (len(cache.state), self.d_model)
@@ -300,19 +308,20 @@ class CausalBlock(Block):
             value, like = getattr(cache, name), getattr(empty, name)
             shape = (len(x), *like.shape[1:])
             check_shapes("this cache is of another block", [name], [value], [shape])
-            check_beside(f"the cache's {name}", value, like, "what this block keeps")
+            check_like_weight(f"the cache's {name}", value, like, "this block's own cache")
         return self(x[:, None], context=cache)[:, 0]
 
 
 class MambaBlock(CausalBlock):
     """The Mamba block, residual included: x (B, L, d_model) → (B, L, d_model).
 
-    n1, n2: names of norms (NORMS), before the SSM and between SSM and gate. more: (site, norm)
-    pairs, or a dict, for further sites (MORE_SITES). norm_options: each norm gets the options that
-    it knows; options under the name of a site, {"B": {"affine": False}}, go to the norm there.
+    n1, n2: names of the norm before the SSM and of the norm between SSM and gate (see NORMS). more:
+    (site, norm) pairs, or a dict, for further sites (MORE_SITES). norm_options: each norm gets the
+    options that it accepts; options under a site's name, as {"B": {"affine": False}}, are only for
+    the norm at this site.
 
-    Raises ValueError for an unknown norm, site or size, and TypeError for an option that no norm
-    has.
+    Raises ValueError for an unknown norm or site and for an invalid size, and TypeError for an
+    option that no norm of the block accepts.
     """
 
     def __init__(
@@ -353,14 +362,14 @@ class MambaBlock(CausalBlock):
     def select(
         self, u: Tensor, dt: Tensor | None, at: At, context: Any
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return u (B, L, E) and, computed from u, dt (B, L, R), B and C (B, L, N)."""
+        """Return u (B, L, E), and dt (B, L, R), B and C (B, L, N), which are computed from u."""
         u = at("conv", u)
         dt, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
         B, C, dt = at("B", B), at("C", C), at("delta", dt)
         return u, dt, B, C
 
     def ssm(self) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
-        """Return Δ's weight and bias, or None for both if dt_proj must be called; log(−A); D."""
+        """Return dt_proj's weight and bias (None, None if it must be called), log(−A), and D."""
         layer = self.dt_proj
         if is_plain(layer, nn.Linear) and layer.bias is not None:
             return layer.weight, layer.bias, self.A_log, self.D
@@ -368,9 +377,9 @@ class MambaBlock(CausalBlock):
 
 
 def init_dt(weight: Tensor, bias: Tensor) -> None:
-    """Initialize Δ's projection as mamba-ssm does, weight (…, E, R) and bias (…, E).
+    """Initialize weight (…, E, R) and bias (…, E) of Δ's projection in place, as mamba-ssm does.
 
-    Weights are uniform in ±R^−½. For the bias see `init_dt_bias`.
+    The weights are uniform in [−R^−½, R^−½]; for the bias see `init_dt_bias`.
     """
     bound = weight.shape[-1] ** -0.5
     nn.init.uniform_(weight, -bound, bound)
@@ -378,7 +387,7 @@ def init_dt(weight: Tensor, bias: Tensor) -> None:
 
 
 def init_dt_bias(bias: Tensor) -> None:
-    """Initialize Δ's bias, of any shape: softplus(bias) is log-uniform on DT_MIN…DT_MAX."""
+    """Initialize Δ's bias of any shape in place: softplus(bias) is log-uniform in DT_MIN…DT_MAX."""
     low, high = math.log(DT_MIN), math.log(DT_MAX)
     dt = torch.exp(torch.rand(bias.shape) * (high - low) + low).clamp(min=DT_FLOOR)
     with torch.no_grad():
@@ -386,14 +395,14 @@ def init_dt_bias(bias: Tensor) -> None:
 
 
 def initial_A_log(channels: int, d_state: int) -> Tensor:
-    """Return log(−A) of S4D-real, (channels, N): every channel decays at the rates 1…N."""
+    """Return log(−A) of S4D-real, (channels, d_state): −A is 1, 2, …, d_state in every channel."""
     return torch.log(torch.arange(1.0, d_state + 1)).repeat(channels, 1)
 
 
 def check_sizes(scan_backend: str, dt_rank: int | None, **sizes: object) -> None:
     """Raise ValueError for an unknown back end, and for a size that is not a positive integer.
 
-    dt_rank may be None.
+    A dt_rank of None is not checked.
     """
     if scan_backend not in BACKENDS:
         raise unknown("scan_backend", scan_backend, BACKENDS)
@@ -406,7 +415,10 @@ def check_sizes(scan_backend: str, dt_rank: int | None, **sizes: object) -> None
 def _rename_from_mamba_ssm(
     block: MambaBlock, state: dict[str, Tensor], prefix: str, *_: object
 ) -> None:
-    """Rename mamba-ssm's `mixer.*` and `norm.*` (its N1), so that its weights load as they are."""
+    """Rename mamba-ssm's `mixer.*` and `norm.*` (N1) in a state dict that is about to be loaded.
+
+    So mamba-ssm's state dicts load without conversion.
+    """
     for key in list(state):
         for theirs, ours in (("mixer.", ""), ("norm.", "n1.")):
             if key.startswith(prefix + theirs):

@@ -1,8 +1,9 @@
-"""Checks of arguments at public functions, before anything is computed.
+"""Checks of the arguments of public functions, before any computation.
 
-The fused loops read plain memory: with a wrong shape, dtype or layout they would read past its end.
-So every public function that ends in such a loop checks its arguments here. Norms and blocks check
-in `forward`. Code between these functions and the loops does not check again.
+The fused loops read raw memory: with a wrong shape, dtype or layout they would read past the end of
+a tensor. So each public function that calls such a loop, directly or through other functions, first
+checks its arguments with the functions below. Norms and blocks do so in `forward`. The functions in
+between do not check the arguments again.
 """
 
 import re
@@ -15,9 +16,10 @@ from torch.autograd import forward_ad
 
 from mambanorm.errors import shown
 
+# The floating-point dtypes that operations accept, the 16-bit dtypes of REAL, and the dtypes of
+# whole numbers: lengths may have any dtype of WHOLE, token ids one of its first two.
 REAL = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 HALF = (torch.bfloat16, torch.float16)
-# REAL: dtypes to compute with. HALF: the 16-bit ones. WHOLE: dtypes of whole numbers.
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -28,13 +30,16 @@ def check_size(name: str, size: object) -> None:
 
 
 def check_flag(name: str, flag: object) -> None:
-    """Raise ValueError unless a flag is True or False: a text such as "no" would count as True."""
+    """Raise ValueError unless `flag` is a bool, because a text such as "no" would count as True."""
     if not isinstance(flag, bool):
         raise ValueError(f"{name} must be True or False, got {shown(flag)}")
 
 
 def check_tensor(name: str, value: object, form: str = "") -> Tensor:
-    """Return the value. Raise ValueError unless it is a tensor; `form` goes into the message."""
+    """Return the value. Raise ValueError unless it is a tensor.
+
+    `form` describes the needed tensor in the error's message, such as "(B, L)".
+    """
     if not isinstance(value, Tensor):
         is_array = isinstance(value, list | tuple | np.ndarray)
         hint = f": use torch.as_tensor({name})" if is_array else ""
@@ -44,7 +49,10 @@ def check_tensor(name: str, value: object, form: str = "") -> Tensor:
 
 
 def check_real(name: str, value: object, form: str = "") -> Tensor:
-    """Return the value. Raise ValueError unless it is a dense floating-point tensor with memory."""
+    """Return the value. Raise ValueError unless it is a dense tensor with a dtype of REAL.
+
+    An ordinary CPU tensor must also have storage. `form` is as in `check_tensor`.
+    """
     x = check_tensor(name, value, form)
     if x.dtype not in REAL:
         raise ValueError(
@@ -57,39 +65,39 @@ def check_real(name: str, value: object, form: str = "") -> Tensor:
         )
     if not is_ordinary(x):
         return x
-    if x.is_neg():  # a view that differs from its memory by the sign
+    if x.is_neg():  # the values in memory have the opposite sign
         raise ValueError(
             f"{name} is a negated view; an ordinary tensor is needed: use {name}.resolve_neg()"
         )
     if x.is_cpu and x.numel() and not x.data_ptr():
-        raise ValueError(f"{name} has no memory behind it: its storage was freed")
+        raise ValueError(f"{name} has no storage: it was freed or never allocated")
     return x
 
 
-def check_together(**named: object) -> None:
-    """Check each with `check_real`. Raise ValueError unless all are on one device."""
-    tensors = {name: check_real(name, value) for name, value in named.items()}
+def check_all_real(**values: object) -> None:
+    """Check each value with `check_real`. Raise ValueError unless all are on one device."""
+    tensors = {name: check_real(name, value) for name, value in values.items()}
     first, reference = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         if tensor.device != reference.device:
             raise ValueError(
                 f"{name} is on {tensor.device} and {first} on {reference.device}; "
-                "all must be on one device"
+                "all tensors must be on one device"
             )
 
 
 def is_ordinary(*tensors: Tensor | None) -> bool:
-    """Return True if a kernel can read the tensors and no operation on them must be seen.
+    """Return True if kernels may compute with these tensors instead of torch operations.
 
-    False for subclasses (FakeTensor, DTensor), and while torch.compile, torch.export, torch.func,
-    jit.trace, forward-mode differentiation or a dispatch mode observes the operations. None counts
-    as ordinary.
+    That is False for tensor subclasses (FakeTensor, DTensor), and while torch.compile,
+    torch.export, torch.func, jit.trace, forward-mode differentiation or a dispatch mode must see
+    every torch operation. None counts as an ordinary tensor.
     """
     if _compiling() or _dispatch_modes() or _tracing():
         return False
     if _transforms() is not None or forward_ad._current_level >= 0:
         return False
-    return all([type(tensor) in _ORDINARY for tensor in tensors])  # a list: twice as fast
+    return all([type(tensor) in _ORDINARY for tensor in tensors])  # faster than a generator
 
 
 _compiling, _dispatch_modes = torch.compiler.is_compiling, torch._C._len_torch_dispatch_stack
@@ -97,15 +105,16 @@ _tracing, _transforms = torch._C._is_tracing, torch._C._functorch.peek_interpret
 _ORDINARY = (Tensor, torch.nn.Parameter, type(None))
 
 
-def check_beside(name: str, x: Tensor, weight: Tensor, owner: str) -> None:
-    """Raise ValueError unless x has the weight's device and dtype.
+def check_like_weight(name: str, x: Tensor, weight: Tensor, owner: str) -> None:
+    """Raise ValueError unless x has the weight's device and, if x is floating-point, its dtype.
 
-    Under autocast the dtype may differ. The device of a weight on meta is not compared:
-    offloading loads it when its layer is called.
+    Under autocast the dtypes may differ. The device of a weight on meta is not compared, because
+    such a weight may be offloaded and loaded only when its layer is called. `name` (of x) and
+    `owner` (of the weight) appear in the message.
     """
     if x.device != weight.device and not weight.is_meta:
         raise ValueError(
-            f"{name} is on {x.device} and {owner} on {weight.device}: move one to the other"
+            f"{name} is on {x.device} and {owner} on {weight.device}: move both to one device"
         )
     is_other = x.dtype != weight.dtype and x.is_floating_point()
     if is_other and not torch.is_autocast_enabled(x.device.type):
@@ -120,18 +129,22 @@ def check_shapes(
     tensors: Sequence[Tensor | None],
     shapes: Sequence[tuple[int, ...]],
 ) -> None:
-    """Raise ValueError for the first tensor whose shape is not the given one. None is skipped."""
+    """Raise ValueError for the first tensor that does not have the shape of the same index.
+
+    A tensor that is None is skipped. `owner` and `names` appear in the message.
+    """
     for name, tensor, shape in zip(names, tensors, shapes, strict=True):
         if tensor is not None and tensor.shape != shape:
             raise ValueError(
-                f"{owner}: {name} has shape {tuple(tensor.shape)}, needed is {tuple(shape)}"
+                f"{owner}: {name} has shape {tuple(tensor.shape)}, {tuple(shape)} is needed"
             )
 
 
 def check_ids(ids: object, n: int, axes: str = "(B, L)") -> None:
-    """Raise ValueError unless ids are whole numbers in 0…n−1 along (B, L) or (B,).
+    """Raise ValueError unless ids are int64 or int32 token ids in 0…n−1 of the shape `axes`.
 
-    The range is checked on the CPU only, because on CUDA the check would wait for the device.
+    `axes` is "(B, L)" or "(B,)". The range is checked on the CPU only, because a check on CUDA
+    would wait for the device.
     """
     if not isinstance(ids, Tensor):
         hint = "text must be encoded first" if isinstance(ids, str) else "use torch.as_tensor(…)"
@@ -149,7 +162,7 @@ def check_ids(ids: object, n: int, axes: str = "(B, L)") -> None:
 
 
 def check_lengths(lengths: object, x: Tensor) -> None:
-    """Raise ValueError unless lengths is None or has a whole number in 1…L for each row of x.
+    """Raise ValueError unless lengths is None or a tensor (B,) of whole numbers in 1…L.
 
     x: (B, L, …). The range is checked on the CPU only, and not in compiled code.
     """

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# The environment variable that names files to import, which register norms or tasks of yours.
+# This environment variable lists Python files to import; they register norms or tasks of yours.
 VARIABLE = "MAMBANORM_IMPORT"
-# A name that can stand in an arm, a file name, a table, a page and a terminal.
+# Pattern of names that can be used in arms, file names, tables, pages and terminals.
 WORD = r"\w[\w.-]{0,63}"
 
 
@@ -20,7 +20,7 @@ def nearest(given: object, valid: Iterable[str]) -> str | None:
 def unknown(
     kind: str, given: object, valid: Iterable[str], error: type[Exception] = ValueError
 ) -> Exception:
-    """Return the exception to raise for an unknown name. `kind`: "task", "norm", …"""
+    """Return the exception to raise for an unknown name. `kind` is the noun: "task", "norm", …"""
     names = [str(name) for name in valid]
     text = f"unknown {kind} {brief(given)}: valid are {', '.join(names)}"
     guess = nearest(given, names)
@@ -34,14 +34,14 @@ def brief(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return `brief(value)` for a number, a text or None, and the name of the type for the rest."""
+    """Return `brief(value)` for a number, text or None, and "a TYPE" for any other value."""
     if value is None or isinstance(value, bool | int | float | str):
         return brief(value)
     return f"a {type(value).__name__}"
 
 
 def check_word(what: str, value: object) -> None:
-    """Raise ValueError unless a name is a word (WORD)."""
+    """Raise ValueError unless the value is a text that matches WORD; the message names `what`."""
     if not isinstance(value, str) or not re.fullmatch(WORD, value):
         raise ValueError(
             f"{what} must be a word of at most 64 letters, digits and _ . -, got {shown(value)}"
@@ -49,12 +49,12 @@ def check_word(what: str, value: object) -> None:
 
 
 class NotRegistered(ValueError):
-    """A norm, a task or another name is not registered in this process.
+    """The name of a norm, task or other item is not registered in this process.
 
-    A stored run that names it is intact.
+    A stored run that contains this name is still valid.
     """
 
     def __init__(self, kind: str, given: object, valid: Iterable[str]):
-        how = f"one of your own needs --import FILE, or {VARIABLE}=FILE"
-        super().__init__(f"{unknown(kind, given, valid)}; {how}")
+        hint = f"one of your own needs --import FILE, or {VARIABLE}=FILE"
+        super().__init__(f"{unknown(kind, given, valid)}; {hint}")
         self.kind, self.given = kind, given

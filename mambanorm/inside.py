@@ -1,11 +1,11 @@
-"""The inside of a running model: values at the sites of its blocks, L2 norms, singular values.
+"""Record the inside of a running model: values at the sites of its blocks, and derived numbers.
 
-    record_sites       the values at each site of each block, while a `with` block is open
+    record_sites       values at each site of each block, while a `with` block is open
     token_norms        ‖y‖₂ of each token after each block: the data of the paper's Figure 9
-    singular_values    of a matrix, such as a block's out_proj: the data of Figure 10
+    singular_values    singular values of a matrix, such as a block's out_proj: those of Figure 10
 
-Nothing here changes what a model computes. Values are (B, L, …); an image has L = H·W positions.
-The sites of a Mamba block are listed in SITES (arms.py).
+Recording does not change a model's results. The values at a site are (B, L, …); an image has
+L = H·W positions. SITES (arms.py) lists the sites of a Mamba block.
 """
 
 import math
@@ -23,15 +23,15 @@ from mambanorm.checks import check_lengths, check_tensor
 from mambanorm.errors import shown, unknown
 from mambanorm.models.language import LanguageModel
 
-# The sites of Figure 9: what a block adds to the residual stream (a Transformer block adds twice),
-# and the sum.
+# The sites of Figure 9: what a block adds to the residual stream ("branch", or "attention" and
+# "feed_forward" in a Transformer block), and the sum ("residual").
 OUTPUTS = ("branch", "attention", "feed_forward", "residual")
 
 
 def blocks_of(model: nn.Module) -> list[tuple[str, ObservedBlock]]:
-    """Return the name and the module of each block, in order of depth.
+    """Return a list of (name, module), one pair per block of the model, in order of depth.
 
-    Raises ValueError if `model` is no torch module.
+    Raises ValueError if `model` is not a torch module.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"a model is a torch.nn.Module, got {shown(model)}")
@@ -42,14 +42,14 @@ def blocks_of(model: nn.Module) -> list[tuple[str, ObservedBlock]]:
 def observe_sites(
     model: nn.Module, on_site: Callable[[str, int, str, Tensor], None]
 ) -> Iterator[None]:
-    """Call `on_site(block name, depth, site, value)` at every site of every block, while open.
+    """Call `on_site(block name, depth, site, value)` at every site, while the `with` block is open.
 
-    Depth counts blocks from 1. Restores earlier observers when it closes.
+    Depth counts blocks from 1. The previous observers are restored when the `with` block ends.
     """
     previous = []
     for depth, (name, block) in enumerate(blocks_of(model), start=1):
         for path, part in block.named_modules(prefix=name):
-            if hasattr(part, "observer"):  # the block, and a norm inside it that has sites
+            if hasattr(part, "observer"):  # the block itself or a norm with sites of its own
                 previous.append((part, part.observer))
                 part.observer = partial(on_site, path, depth)
     try:
@@ -60,7 +60,7 @@ def observe_sites(
 
 
 class SiteValue(NamedTuple):
-    """The value at one site of one block."""
+    """A recorded value, with its block's name and depth, and its site."""
 
     block: str
     depth: int
@@ -73,30 +73,30 @@ class Recorder:
 
     def __init__(self, sites: Iterable[str]):
         self.sites = frozenset(sites)
-        self.seen: list[SiteValue] = []
+        self.values: list[SiteValue] = []
 
     def add(self, block: str, depth: int, site: str, value: Tensor) -> None:
-        """Append the value if its site is to be recorded."""
+        """Append the value to `values` if `sites` contains its site."""
         if site in self.sites:
-            self.seen.append(SiteValue(block, depth, site, value.detach()))
+            self.values.append(SiteValue(block, depth, site, value.detach()))
 
     def tensors(self, site: str) -> list[Tensor]:
         """Return the values at a site, one tensor per block, in order of depth."""
-        return [entry.value for entry in self.seen if entry.site == site]
+        return [entry.value for entry in self.values if entry.site == site]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per block and site: block, depth, site and `describe(value)`.
+        """Return one dict per block and site: block, depth, site and the items of `describe`.
 
-        `pandas.DataFrame(recorder.rows())` makes a table of them.
+        `pandas.DataFrame(recorder.rows())` makes a table of these rows.
         """
         return [
             {"block": entry.block, "depth": entry.depth, "site": entry.site} | describe(entry.value)
-            for entry in self.seen
+            for entry in self.values
         ]
 
     def first_nonfinite(self) -> str | None:
-        """Return the first site that holds a non-finite value, as `blocks.3.scan`, or None."""
-        for entry in self.seen:
+        """Return the first site with a non-finite value, such as `blocks.3.scan`, or None."""
+        for entry in self.values:
             if not entry.value.isfinite().all():
                 return f"{entry.block}.{entry.site}"
         return None
@@ -104,10 +104,11 @@ class Recorder:
 
 @contextmanager
 def record_sites(model: nn.Module, sites: str | Iterable[str] | None = None) -> Iterator[Recorder]:
-    """Record the values at the named sites of every block while open; None records all sites.
+    """Record the values at the given sites of every block, while the `with` block is open.
 
-    Works with every model of this kit and with models of yours that are made of its blocks.
-    Raises ValueError if the model has no such block, and for a site that none of its blocks has.
+    `sites` is one site, several sites, or None for all sites. The model must contain blocks of this
+    kit, as all models of this kit do. Raises ValueError for a model without such blocks, and for a
+    site that none of the model's blocks has.
     """
     blocks = blocks_of(model)
     if not blocks:
@@ -128,10 +129,10 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] | None = None) -> 
 
 
 def describe(value: Tensor) -> dict[str, float]:
-    """Return statistics of a tensor's finite values, in float64.
+    """Return statistics of a tensor's finite values, computed in float64.
 
-    rms, max_abs, p999 (the 99.9 % quantile of the magnitude), kurtosis (3 for normal values); and
-    nonfinite, the fraction of values that are not finite.
+    rms; max_abs; p999, the 99.9 % quantile of the magnitude; kurtosis, which is 3 for a normal
+    distribution; and nonfinite, the fraction of the tensor's values that are not finite.
     """
     flat = value.detach().flatten()
     finite = flat[flat.isfinite()].double()
@@ -161,7 +162,7 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
         for module, mode in training.items():
             module.training = mode
         for name, value in model.named_buffers():
-            if name in buffers:  # a norm inserted meanwhile has new buffers, which stay
+            if name in buffers:  # the buffers of a norm inserted meanwhile keep their values
                 value.copy_(buffers[name])
 
 
@@ -169,23 +170,23 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
 def token_norms(
     model: nn.Module, x: Tensor, lengths: Tensor | None = None
 ) -> dict[str, np.ndarray]:
-    """Return ‖y‖₂ of each valid token by depth (Figure 9): columns depth, site and l2.
+    """Return ‖y‖₂ of each valid token after each block (Figure 9): columns depth, site and l2.
 
-    x: the model's input, ids or values (B, L, …) or images (B, H, W, C). Sites: the members
-    of OUTPUTS that the blocks have. Call `.train()` or `.eval()` before, because BN differs between
-    the two. The model's buffers are restored. A LanguageModel is called without `lengths`, because
-    its norms are causal; padding is left out of the result in any case.
+    x: the model's input, ids or values (B, L, …) or images (B, H, W, C). The sites are those of
+    OUTPUTS that the blocks have. Choose the mode with `model.train()` or `model.eval()` before the
+    call, because BN's output depends on the mode. The model's buffers are restored. A LanguageModel
+    is called without `lengths`, because its norms are causal; the result never contains padding.
 
-    Raises ValueError for a model without blocks and for lengths that do not fit x.
+    Raises ValueError for a model without blocks of this kit and for lengths that do not fit x.
     """
     blocks = blocks_of(model)
-    wanted = [site for site in OUTPUTS if any(site in block.sites for _, block in blocks)]
-    with record_sites(model, wanted or None) as recorder, preserve_state(model):
-        check_tensor("x", x, "of the model's inputs")
+    output_sites = [site for site in OUTPUTS if any(site in block.sites for _, block in blocks)]
+    with record_sites(model, output_sites or None) as recorder, preserve_state(model):
+        check_tensor("x", x, "with the model's inputs")
         check_lengths(lengths, x)
         model(x) if lengths is None or isinstance(model, LanguageModel) else model(x, lengths)
     columns: dict[str, list[np.ndarray]] = {"depth": [], "site": [], "l2": []}
-    for entry in recorder.seen:
+    for entry in recorder.values:
         l2 = entry.value.double().norm(dim=-1)
         if lengths is None:
             l2 = l2.flatten()
@@ -198,7 +199,7 @@ def token_norms(
 
 
 def singular_values(weight: Tensor) -> np.ndarray:
-    """Return the singular values of a matrix, largest first; NaN if the weight is not finite."""
+    """Return the singular values of a matrix, largest first; all NaN if an entry is not finite."""
     weight = weight.detach().double().cpu()
     if not weight.isfinite().all():
         return np.full(min(weight.shape), np.nan)

@@ -4,8 +4,8 @@ A package lists its names in the stub beside it, `__init__.pyi`:
 
     from mambanorm.block import MambaBlock as MambaBlock
 
-Type checkers and editors read the same stub (Scientific Python's SPEC 1). So one list serves both,
-and `import mambanorm` costs nothing until a name is used.
+Type checkers and editors read the same stub (Scientific Python's SPEC 1), so the names are listed
+once. `import mambanorm` imports no module of the package until a name is used.
 """
 
 import ast
@@ -19,7 +19,10 @@ from typing import Any
 def attach(
     package: str, init_file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package, from its stub file."""
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, made from its stub file.
+
+    init_file: path of the package's `__init__.py`; the stub has the same path with suffix .pyi.
+    """
     stub = Path(init_file).with_suffix(".pyi").read_text(encoding="utf-8")
     modules = {
         alias.name: str(node.module)
@@ -32,7 +35,7 @@ def attach(
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(modules[name]), name)
-        setattr(sys.modules[package], name, value)  # the next access finds it without this function
+        setattr(sys.modules[package], name, value)  # a second access does not call this function
         return value
 
     return get_attribute, lambda: sorted(modules), sorted(modules)

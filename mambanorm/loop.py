@@ -4,10 +4,10 @@
                         optimizer step, callbacks
     batch_order         the rows of each step's batch
     build_optimizer     AdamW without weight decay on vectors, scalars and A_log
-    learning_rate       warm-up, then a schedule
+    learning_rate       linear warm-up, then a schedule
 
-The batch order follows from the seed alone, so two arms with the same seed see the same batches
-(a paired comparison).
+On the same data, the batch order depends only on the seed, so two arms with the same seed see the
+same batches and can be compared in pairs.
 """
 
 import math
@@ -37,18 +37,21 @@ def fit(
     Divergence is a result: training ends at the first loss or gradient that is not finite, before
     the optimizer uses it.
 
-    loss_of(model, batch, step): yields one loss per micro-batch; the batch's mean loss is the sum.
-    lr_of(step): the learning rate. Steps count from 1, or go on from the last row of `curve`.
-    curve: list that gets one row per step: step, train_loss, grad_norm (L2, before clipping), lr.
+    loss_of(model, batch, step): yields one loss per micro-batch; their sum is the batch's mean
+        loss.
+    lr_of(step): returns the learning rate. Steps count from len(curve) + 1, which is 1 for an empty
+        curve.
+    curve: list to which each step appends a row: step, train_loss, grad_norm (L2, before clipping)
+        and lr.
     callbacks: called with the step number after each step; a true return value ends training.
     clip: a gradient with a larger L2 norm is scaled down to this norm.
     """
-    parameters = list(model.parameters())  # once: this walks through all modules
+    parameters = list(model.parameters())  # outside the loop, because it visits all modules
     for step, batch in enumerate(batches, start=len(curve) + 1):
         lr = lr_of(step)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        if not model.training:  # at the start, and after an evaluation
+        if not model.training:  # as before the first step or after an evaluation
             model.train()
         optimizer.zero_grad()
         parts = []
@@ -59,14 +62,14 @@ def fit(
         total_norm = nn.utils.get_total_norm(gradients)
         loss, grad_norm = sum(part.item() for part in parts), float(total_norm)
         curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": lr})
-        # the norm of large finite gradients may overflow: then look at each
+        # large finite gradients can have an infinite norm, so check each gradient in that case
         are_finite = math.isfinite(grad_norm) or all(bool(g.isfinite().all()) for g in gradients)
         if not (math.isfinite(loss) and are_finite):
             return batch
         if clip < math.inf:
             nn.utils.clip_grads_with_norm_(parameters, clip, total_norm)
         optimizer.step()
-        stop = [callback(step) for callback in callbacks]  # a list: every callback is called
+        stop = [callback(step) for callback in callbacks]  # a list, so that all are called
         if any(stop):
             break
     return None
@@ -76,10 +79,10 @@ def fit(
 
 
 def batch_order(seed: int, rows: int, batch_size: int, steps: int) -> Iterator[Tensor]:
-    """Yield the row indices of `steps` batches.
+    """Yield the row indices of each of `steps` batches, drawn from `rows` rows.
 
-    The seed shuffles each epoch; the incomplete last batch of an epoch is dropped. With a batch
-    size above the number of rows, every batch contains all rows.
+    The rows are shuffled anew for each epoch, with random numbers from the seed. The incomplete
+    last batch of an epoch is dropped. If batch_size exceeds `rows`, every batch contains all rows.
     """
     generator = torch.Generator().manual_seed(seed)
     size, step = min(batch_size, rows), 0
@@ -95,7 +98,8 @@ def batch_order(seed: int, rows: int, batch_size: int, steps: int) -> Iterator[T
 # --------------------------------------------------------------------- optimizer and learning rate
 
 
-# Name → function of parameter groups, learning rate and betas. Add another optimizer here.
+# Name → function that makes an optimizer from parameter groups, `lr` and `betas`. Add another
+# optimizer here.
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": partial(torch.optim.AdamW, fused=True)  # Loshchilov & Hutter 2019
 }
@@ -111,8 +115,9 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Return an optimizer for the model; `name` is a key of OPTIMIZERS.
 
-    Weight decay applies to matrices only: not to vectors and scalars (biases, γ and β of norms, D),
-    and not to A_log, which mamba-ssm excludes as well.
+    Weight decay applies only to parameters with two or more axes, so not to vectors and scalars
+    (biases, γ and β of norms, D). The names in NOT_DECAYED are excluded, too: A_log, as in
+    mamba-ssm, and biases that form a matrix.
     """
     decayed: list[nn.Parameter] = []
     not_decayed: list[nn.Parameter] = []
@@ -127,11 +132,12 @@ def build_optimizer(
     return OPTIMIZERS[name](groups, lr=lr, betas=betas)
 
 
-# Matrices whose names end like this get no weight decay. The biases of a VSSBlock form a matrix.
+# Parameters whose names end in one of these get no weight decay, whatever their shape: a VSSBlock's
+# biases form a matrix.
 NOT_DECAYED = ("A_log", "A_logs", "bias")
 
-# Name → function from progress (0 after the warm-up, 1 at the end) to the factor on the learning
-# rate. Add another schedule here.
+# Name → function that maps progress (0 after the warm-up, 1 at the last step) to a factor of the
+# learning rate. Add another schedule here.
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant_warmup": lambda progress: 1.0,
     "cosine_warmup": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
@@ -141,7 +147,10 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 def learning_rate(
     step: int, *, lr: float, steps: int, warmup_steps: int = 0, schedule: str = "cosine_warmup"
 ) -> float:
-    """Return the learning rate of step 1…steps: a linear warm-up, then one of SCHEDULES."""
+    """Return the learning rate of one step, counted from 1 to `steps`.
+
+    It grows linearly to `lr` in `warmup_steps` steps, then follows a schedule of SCHEDULES.
+    """
     if step <= warmup_steps:
         return lr * (step / warmup_steps)
     progress = (step - warmup_steps) / max(steps - warmup_steps, 1)

@@ -1,8 +1,9 @@
 """`norm_options` of blocks and models: options for every norm, and options for single sites.
 
-    {"eps": 1e-6, "B": {"affine": False}}      every norm that knows eps gets it; affine is for B's
+    {"eps": 1e-6, "B": {"affine": False}}      eps for all norms; affine for the norm at site B only
 
-An option goes to each norm that knows it, so that two norms can share one dict.
+An option for every norm is passed to each norm that accepts it, so that different norms can share
+one dict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,20 +18,26 @@ SITES_WITH_OPTIONS = ("n1", "n2", *MORE_SITES)
 
 
 def common_options(norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options for every norm. Raise ValueError if norm_options is not a dict."""
+    """Return the options for every norm, without those for single sites.
+
+    Raises ValueError if norm_options is neither a dict nor None.
+    """
     known_options((), norm_options)  # checks the type
     return {k: v for k, v in (norm_options or {}).items() if k not in SITES_WITH_OPTIONS}
 
 
 def site_options(site: str, name: str, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options of the norm `name` at a site; those of the site come last."""
+    """Return the options of the norm `name` at a site; the site's options override the common ones.
+
+    Common options that this norm does not accept are left out.
+    """
     options = known_options([name], common_options(norm_options))
     options.update((norm_options or {}).get(site, {}))
     return options
 
 
 def options_of_blocks(arm: Arm, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the part of a model's norm_options that its blocks use."""
+    """Return the part of a model's norm_options that applies to the norms of its blocks."""
     options = known_options(arm.norms, common_options(norm_options))
     for site in SITES_WITH_OPTIONS:
         if site in (norm_options or {}):
@@ -39,14 +46,15 @@ def options_of_blocks(arm: Arm, norm_options: Mapping[str, Any] | None) -> dict[
 
 
 def check_arm_options(
-    arm: Arm, norm_options: Mapping[str, Any] | None, outside: Sequence[str | None] = ()
+    arm: Arm, norm_options: Mapping[str, Any] | None, norms_outside: Sequence[str | None] = ()
 ) -> None:
-    """Check the options of an arm's norms and of norms `outside` the blocks.
+    """Check the options of an arm's norms and of the model's norms outside its blocks.
 
-    Raises TypeError for an option that no norm knows and for a site without a norm, ValueError if
-    the options of a site are not a dict.
+    norms_outside: names of the norms outside the blocks. Raises TypeError for an option that none
+    of all these norms accepts and for options of a site without a norm, and ValueError if the
+    options of a site are not a dict.
     """
-    check_options((*outside, *arm.norms), common_options(norm_options))
+    check_options((*norms_outside, *arm.norms), common_options(norm_options))
     for site, options in (norm_options or {}).items():
         if site not in SITES_WITH_OPTIONS:
             continue

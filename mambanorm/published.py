@@ -1,6 +1,6 @@
 """Published variants of Mamba and their norms: the paper's survey (§2.3, §3.2), and later models.
 
-A table of names; arms.py makes arms of it.
+PUBLISHED maps the name of each variant to its arm as text; arms.py parses these texts for PRESETS.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 class Published(NamedTuple):
     """A published variant.
 
-    arm: its notation here; in `arms.PRESETS` the parsed Arm. domain: "sequence" or "vision".
-    section: where the paper names it ("" = nowhere). options: the norm options that belong to it,
-    by site (`norm_options` of the models).
+    arm: the arm as text in PUBLISHED, as a parsed Arm in `arms.PRESETS`. domain: "sequence" or
+    "vision". section: the sections of the paper that name the variant; "" means none. options: the
+    variant's norm options by site, as in the argument `norm_options` of models.
     """
 
     arm: Any
@@ -28,10 +28,10 @@ def _rows(arm: str, domain: str, section: str, *names: str) -> dict[str, Publish
 
 
 PUBLISHED: dict[str, Published] = {
-    # the two defaults that the paper calls "original" (§4.5)
+    # the two variants that the paper calls "original" (§4.5)
     "Mamba": Published("RMSN>SSM>None", "sequence", "4.5", "the paper's original for sequences"),
     "VMamba": Published("LN>SSM>LN", "vision", "4.5", "the paper's original for vision"),
-    # §2.3, before the SSM
+    # §2.3: a norm before the SSM
     **_rows("LN>SSM>None", "sequence", "2.3", "FMamba", "MLSA4Rec", "Zamba"),
     **_rows("RMSN>SSM>None", "sequence", "2.3, 3.2", "DiMSUM", "Quamba", "bi-CrossMamba"),
     **_rows("RMSN>SSM>None", "sequence", "2.3, 3.2", "Mamba-PTQ", "CMAMBA"),
@@ -41,30 +41,30 @@ PUBLISHED: dict[str, Published] = {
     "MC-SEMamba": Published("IN>SSM>None", "sequence", "2.3"),
     **_rows("LN>SSM>None", "vision", "2.3", "RetinexMamba", "CU-Mamba", "RSMamba"),
     "FST-Mamba": Published("RMSN>SSM>None", "vision", "2.3, 3.2"),
-    # §2.3, after the SSM
+    # §2.3: a norm after the SSM
     "DIFFIMP": Published("None>SSM>RMSN", "sequence", "2.3, 3.2"),
     "Bi-Mamba-IN": Published(
-        "None>SSM>IN", "sequence", "2.3", "Tang et al. 2024 as §2.3 has it (I4f)"
+        "None>SSM>IN", "sequence", "2.3", "Tang et al. 2024 according to §2.3 (I4f)"
     ),
     "Mamba2": Published("None>SSM>GN", "sequence", "2.3", "cited there as Bai et al. 2024a"),
     "IRSRMamba": Published("None>SSM>LN", "vision", "2.3"),
     "MambaHSI": Published("None>SSM>GN", "vision", "2.3"),
-    # §3.2, the same norm on both sides
+    # §3.2: the same norm before and after the SSM
     "MambaDC": Published("LN>SSM>LN", "sequence", "3.2"),
     "Bi-Mamba": Published(
-        "LN>SSM>LN", "sequence", "3.2", "Zhou et al. 2024 as §3.2 has it; §2.3 says IN (I4f)"
+        "LN>SSM>LN", "sequence", "3.2", "Zhou et al. 2024 according to §3.2; §2.3 says IN (I4f)"
     ),
     "TiM4Rec": Published("LN>SSM>LN", "sequence", "3.2"),
     **_rows("LN>SSM>LN", "vision", "3.2", "ChangeMamba", "MiM-ISTD", "Fusion-Mamba"),
     "BMAMBA2": Published("GN>SSM>GN", "sequence", "3.2"),
-    # what the paper proposes (§4.5)
+    # the paper's proposals (§4.5)
     "proposed-sequence": Published(
         "NormVary>SSM>GN", "sequence", "4.5", "the paper's proposal for sequences"
     ),
     "proposed-vision": Published(
         "NormVary>SSM>LN", "vision", "4.5", "the paper's proposal for vision"
     ),
-    # beyond the paper: what today's models do
+    # later models, which the paper does not name
     "Mamba-2-norms": Published(
         "RMSN>SSM>None+gated:RMSN", "sequence", "", "Dao & Gu 2024: a norm after the gate"
     ),

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.norms import NORMS, norm_name
+from mambanorm.norms import NORMS, registered_name
 from mambanorm_clinic.card_checks import behaviour_of, checks_of, error_text, twin
 from mambanorm_clinic.card_page import NormCard
 from mambanorm_clinic.card_tables import comparison_rows, score_table, training_table
@@ -101,7 +101,7 @@ def find_norm(norm: str) -> str:
     one norm.
     """
     if not norm.endswith(".py"):
-        return norm_name(norm)
+        return registered_name(norm)
     path, registered_before = Path(norm).resolve(), set(NORMS)
     set_imports([norm])
     names = [

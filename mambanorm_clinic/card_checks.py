@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.block import MambaBlock
-from mambanorm.norms import NORMS, create_norm, norm_name
+from mambanorm.norms import NORMS, create_norm, registered_name
 from mambanorm.norms.behaviour import (
     CHANNELS,
     LENGTHS,
     MAX_GRADIENT_ERROR,
     Behaviour,
+    dtype_name,
     measure,
-    name_of,
 )
 from mambanorm_study.lessons.invariance import (
     CHANGE_LIMIT,
@@ -61,7 +61,7 @@ def behaviour_of(name: str) -> Behaviour:
     """Return the measured behaviour of a registered norm. Raises whatever the norm raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return measure(partial(create_norm, norm_name(name), CHANNELS))
+        return measure(partial(create_norm, registered_name(name), CHANNELS))
 
 
 def error_text(error: Exception) -> str:
@@ -74,7 +74,7 @@ def checks_of(name: str, behaviour: Behaviour | None = None) -> pd.DataFrame:
 
     behaviour: the result of `behaviour_of`; None = measure it now.
     """
-    name = norm_name(name)
+    name = registered_name(name)
     known = _answers_from(behaviour or behaviour_of(name), name)
     rows = [("what it looks at", question, *answer) for question, answer in known.items()]
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -210,7 +210,7 @@ def _precision(name: str, *, x: Tensor, dtype: torch.dtype) -> Answer:
         exact = _output_of_copy(copy.deepcopy(norm).double(), x.double())
         y = _output_of_copy(norm.to(dtype), x)
     if y.dtype != dtype:
-        return Answer(f"returns {name_of(y.dtype)} for {name_of(dtype)}", BAD)
+        return Answer(f"returns {dtype_name(y.dtype)} for {dtype_name(dtype)}", BAD)
     error = _gap(y.double(), exact)
     text = f"relative error {error:.1e}"
     return _good_or_bad(error <= LARGEST_ERROR, text, text)

@@ -20,7 +20,7 @@ from mambanorm.block import Block, MambaBlock
 from mambanorm.errors import unknown
 from mambanorm.inside import preserve_state
 from mambanorm.models.language import LanguageModel
-from mambanorm.norms import check_causal, create_norm, norm_name
+from mambanorm.norms import check_causal, create_norm, registered_name
 from mambanorm_clinic.calling import call_model, first_tensor
 from mambanorm_clinic.mixers import Place, join, mixers_of, places_in, version_of
 from mambanorm_study.basics.text import plural
@@ -91,7 +91,7 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     would drop the norm. If PEFT wraps a module with a norm later, its adapter bypasses the norm:
     leave such modules (see `Surgery.layers`) out of `target_modules`.
     """
-    name = norm_name(norm)
+    name = registered_name(norm)
     site = "delta" if site == "dt" else site  # tables of `diagnose` call it dt
     blocks = _kit_blocks(model)
     mixers = mixers_of(model)

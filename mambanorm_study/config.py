@@ -16,7 +16,7 @@ from mambanorm.arms import Arm
 from mambanorm.errors import WORD, brief, unknown
 from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.models.parts import POSITIONAL
-from mambanorm.norms import norm_name
+from mambanorm.norms import registered_name
 from mambanorm_study.basics.checks import check_whole
 from mambanorm_study.basics.fields import (
     checked,
@@ -44,7 +44,7 @@ def check_seed(seed: Any) -> int:
 
 
 # Fields for the name of a norm, and for the run_id of a stored run ("" for none).
-norm_field = partial(checked, "None", keep=norm_name)
+norm_field = partial(checked, "None", keep=registered_name)
 run_id_field = partial(text, "", "the run_id of a stored run, 16 digits of 0…f", "([0-9a-f]{16})?")
 
 

@@ -34,7 +34,7 @@ def numbers(*shape, **options):
 
 # -------------------------------------------------------------------------- norms, their x and gate
 GATES = {
-    "too short": (numbers(B, L - 1, D), "z must be as y"),
+    "too short": (numbers(B, L - 1, D), "z must have the shape and device of y"),
     "an array": (numbers(B, L, D).numpy(), "z is a ndarray; a tensor (2, 5, 8) is needed"),
 }
 INPUTS = {
@@ -52,7 +52,7 @@ INPUTS = {
     "empty": (torch.ones(B, 0, D), "nothing to normalize"),
     "float64": (torch.ones(B, L, D, dtype=torch.float64), "use x.to(torch.float32)"),
     "on meta": (torch.ones(B, L, D, device="meta"), "x is on meta and"),
-    "without memory": (torch._efficientzerotensor((B, L, D)), "x has no memory behind it"),
+    "without memory": (torch._efficientzerotensor((B, L, D)), "x has no storage"),
 }
 LENGTHS = {
     "a list": ([1, 2], "lengths must be a tensor of 2 whole numbers, got a list"),
@@ -90,8 +90,8 @@ def norm_cases():
             message,
         )
     for name, how, needed in (
-        ("LN", dict(weight=3), "needed is (8,)"),
-        ("NormVary", dict(mean_logits=3), "NormVary: mean_logits has shape (3,), needed is (5,)"),
+        ("LN", dict(weight=3), "(8,) is needed"),
+        ("NormVary", dict(mean_logits=3), "NormVary: mean_logits has shape (3,), (5,) is needed"),
     ):
         yield (
             f"{name} with {how}",
@@ -114,7 +114,11 @@ OPTIONS = [
         {"groups": 3},
         "8 channels do not divide into 3 groups: groups may be one of [1, 2, 4, 8]",
     ),
-    ("BN", {"momentum": math.nan}, "momentum is the weight of the new statistic, 0..1, got nan"),
+    (
+        "BN",
+        {"momentum": math.nan},
+        "momentum is the weight of the new statistic and must lie in 0..1, got nan",
+    ),
     ("Lp", {"p": 0.5}, "p of the Lp norm must be a number from 1 to infinity"),
     ("NormSelector", {"mode": "disabled"}, "did you mean 'disable'"),
     ("NormVary", {"statistics": "totl"}, "did you mean 'total'"),
@@ -234,7 +238,7 @@ IDS = torch.ones(B, L, dtype=torch.int64)
 
 def block_cases():
     x = numbers(B, L, D)
-    short = "low_rank_scan: D has shape (3,), needed is (16,)"
+    short = "low_rank_scan: D has shape (3,), (16,) is needed"
     yield "MambaBlock, D of 3", lambda: block_with("D", torch.ones(3))(x), short
     yield (
         "MambaBlock, no dt_rank",
@@ -259,7 +263,7 @@ def block_cases():
     yield (
         "step with another block's cache",
         lambda: mn.MambaBlock(D).step(x[:, 0], mn.MambaBlock(D, d_state=3).new_cache(B)),
-        "this cache is of another block: state has shape (2, 16, 3), needed is (2, 16, 16)",
+        "this cache is of another block: state has shape (2, 16, 3), (2, 16, 16) is needed",
     )
     yield (
         "VSSBlock, a sequence",
@@ -321,7 +325,7 @@ def model_cases():
     yield (
         "language, half a cache",
         lambda: language(n_layers=2).step(IDS[:, 0], cache),
-        "cache has 1 blocks, this model 2",
+        "the cache has 1 blocks, this model has 2",
     )
     yield (
         "language, other rows",
@@ -352,12 +356,12 @@ def model_cases():
     yield (
         "positions without need",
         lambda: words(positions=(9,)),
-        "are of positional='learned' only",
+        "are for positional='learned' only",
     )
     yield (
         "too many positions",
         lambda: words(positional="learned", positions=(4,))(IDS),
-        "5 positions, the table of the model 4",
+        "5 positions, but the model's table has 4",
     )
 
 

@@ -2,6 +2,6 @@
 
 classifier.py   SequenceClassifier
 language.py     LanguageModel
-parts.py        blocks, stem, head, positional encoding, stochastic depth
-padding.py      from an attention mask to rows whose padding is at their end
+parts.py        parts that models share: blocks, stem, head, positional encoding, stochastic depth
+padding.py      moves padding to the end of rows, as given by an attention mask
 """

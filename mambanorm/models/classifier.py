@@ -1,6 +1,7 @@
 """SequenceClassifier: stem → Mamba blocks → mean over positions → head.
 
-Norms outside the blocks are off by default (I6). parts.py has the parts that all classifiers share.
+By default there are no norms outside the blocks (I6). The parts that all classifiers share are in
+parts.py.
 """
 
 from typing import Any
@@ -27,16 +28,21 @@ class SequenceClassifier(Classifier):
 
     Args:
         n_classes: number of classes.
-        vocab_size, in_features: give exactly one, for token ids (B, L) or real values
-            (B, L, in_features).
-        arm: the norms of the blocks. stem_norm and final_norm are "None" by default, so that the
-            arm names all norms.
-        model: kind of blocks, "mamba" or another name in BLOCKS.
-        positional, positions: "learned" adds a table for positions=(L,) after the stem.
-        drop_path: probability of dropping the deepest block in training (stochastic depth).
-        block_options: options of the block, such as d_conv, expand, dt_rank or scan_backend.
+        vocab_size, in_features: give exactly one of them: vocab_size for token ids (B, L),
+            in_features for real values (B, L, in_features).
+        arm: the norms of the blocks.
+        stem_norm, final_norm: norms after the stem and before the mean. Both are "None" by default,
+            so that the arm alone determines the norms.
+        model: type of the blocks, "mamba" or another name in BLOCKS.
+        norm_options: each norm gets the options that it accepts, see norm_options.py.
+        positional, positions: positional="learned" adds a learned vector per position after the
+            stem; positions=(L,) gives the largest number of positions.
+        drop_path: probability of dropping the last block's branch in training (stochastic depth);
+            the probability grows linearly from 0 at the first block.
+        block_options: options of the blocks, such as d_conv, expand, dt_rank or scan_backend.
 
-    Raises ValueError for an unknown norm or arm, and in `forward` for inputs of another kind.
+    Raises ValueError for an unknown norm or arm, and in `forward` for inputs that do not fit the
+    stem.
     """
 
     blocks: Any  # nn.ModuleList
@@ -72,15 +78,16 @@ class SequenceClassifier(Classifier):
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         norms, options = (stem_norm, final_norm), common_options(norm_options)
         self._make_ends(n_classes, (d_model, d_model), norms, options, positional, positions)
-        # As in mamba-ssm. Stem and head, which mamba-ssm does not have, keep PyTorch's biases: with
-        # a bias of zero, a norm over the channels would reduce a one-feature input to its sign.
+        # Initial values as in mamba-ssm. mamba-ssm has no linear stem and no classifier's head:
+        # they keep PyTorch's random biases, because with a bias of zero a norm over the channels
+        # would reduce an input with one feature to its sign.
         if isinstance(self.stem, nn.Embedding):
             nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
         scale_out_proj(self.blocks)
 
     @property
     def arm(self) -> Arm:
-        """The norms that are in the blocks now; `insert_norm` changes them."""
+        """The arm of the blocks; it includes norms that the clinic's `insert_norm` has added."""
         return self.blocks[0].arm
 
     def forward(
@@ -88,14 +95,15 @@ class SequenceClassifier(Classifier):
     ) -> Tensor:
         """Return logits (B, n_classes).
 
-        lengths (B,): number of valid positions of each row, the rest is padding. attention_mask
-        (B, L) instead: 1 at valid positions, 0 at padding on either side of them.
+        lengths (B,): number of valid positions of each row; the positions after them are padding.
+        Instead of lengths, attention_mask (B, L) may be given: 1 at valid positions, 0 at padding,
+        which may be before or after the valid positions.
         """
         if attention_mask is not None:
             if lengths is not None:
                 raise ValueError(
                     "lengths and attention_mask are both given: "
-                    "one of them says where the padding is"
+                    "give only one of them, as either says where the padding is"
                 )
             x, lengths, _ = move_padding_to_end(x, attention_mask)
         self._check(x, lengths)

@@ -1,8 +1,9 @@
-"""A language model of Mamba blocks. Names and nesting are mamba-ssm's, so its checkpoints load.
+"""A language model of Mamba blocks, with mamba-ssm's parameter names, so its checkpoints load.
 
     embedding → block × n_layers → final norm → head, tied to the embedding
 
-Every norm must be causal: statistics along L would see the future, which is to be predicted (I3).
+Every norm must be causal: statistics along L would contain the later tokens, which the model is to
+predict (I3).
 
 `forward` is for training; `prefill`, `step` and `generate` produce text, with a cache of constant
 size. The clinic loads checkpoints of mamba-ssm and transformers.
@@ -10,7 +11,7 @@ size. The clinic loads checkpoints of mamba-ssm and transformers.
 Glossary: B rows, L positions, D = d_model, V = vocab_size; E, K, N, R as in block.py.
 Source: state-spaces/mamba `models/mixer_seq_simple.py` (names, initial values);
 huggingface/transformers `models/mamba/modeling_mamba.py` (names). Deviation: mamba-ssm pads V to a
-multiple of 8, which nothing here needs.
+multiple of 8; this model does not.
 """
 
 from numbers import Real
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import BlockCache
-from mambanorm.checks import check_beside, check_flag, check_ids, check_size
+from mambanorm.checks import check_flag, check_ids, check_like_weight, check_size
 from mambanorm.errors import shown
 from mambanorm.models.padding import move_padding_to_end, restore_order
 from mambanorm.models.parts import (
@@ -42,11 +43,12 @@ class LanguageModel(nn.Module):
 
     Args:
         vocab_size: V.
-        arm: the norms of the blocks; final_norm is RMSN by default, as in mamba-ssm.
-        tie: the head's weight is the embedding's.
-        model: kind of blocks, "mamba" or another name in BLOCKS.
-        norm_options: each norm gets the options that it knows.
-        block_options: options of the block, such as d_conv, expand, dt_rank or scan_backend.
+        arm: the norms of the blocks.
+        final_norm: norm after the last block, RMSN by default as in mamba-ssm.
+        tie: True if head and embedding share one weight.
+        model: type of the blocks, "mamba" or another name in BLOCKS.
+        norm_options: each norm gets the options that it accepts, see norm_options.py.
+        block_options: options of the blocks, such as d_conv, expand, dt_rank or scan_backend.
 
     Raises ValueError for an unknown arm, size or norm, and for a norm that is not causal.
     """
@@ -97,7 +99,7 @@ class LanguageModel(nn.Module):
 
     @property
     def arm(self) -> Arm:
-        """The norms that are in the blocks now; `insert_norm` changes them."""
+        """The arm of the blocks; it includes norms that the clinic's `insert_norm` has added."""
         return self.blocks[0].arm
 
     def forward(
@@ -105,9 +107,10 @@ class LanguageModel(nn.Module):
     ) -> Tensor:
         """Return logits (B, L, V).
 
-        attention_mask (B, L): 1 at valid ids, 0 at padding on either side of them. Logits at
-        padding mean nothing. Raises ValueError for a mask with a gap, and for lengths: the model is
-        causal, so padding at the end of a row changes nothing before it.
+        attention_mask (B, L): 1 at valid ids, 0 at padding, which may be before or after the valid
+        ids of a row. Logits at padding are meaningless. Raises ValueError for a mask with padding
+        between valid ids, and for any `lengths`: the model is causal, so padding at the end of a
+        row does not change earlier logits.
         """
         if lengths is not None:
             raise ValueError(
@@ -127,9 +130,10 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def prefill(self, ids: Tensor) -> tuple[Tensor, list[BlockCache]]:
-        """Read a prompt (B, L) in one scan.
+        """Process a prompt (B, L) in one scan.
 
-        Returns logits (B, V) of the next id and the cache for `step`.
+        Returns logits (B, V) of the id after the prompt, and the cache for `step`. Computes no
+        gradients.
         """
         self._check(ids)
         x, cache = self.backbone["embedding"](ids), []
@@ -139,21 +143,25 @@ class LanguageModel(nn.Module):
         return self._logits(x[:, -1:])[:, 0], cache
 
     def new_cache(self, rows: int) -> list[BlockCache]:
-        """Return the cache of each block before the first position, for this number of rows."""
+        """Return a cache of zeros for `rows` rows: one BlockCache per block."""
         return [block.new_cache(rows) for block in self.blocks]
 
     @torch.no_grad()
     def step(self, ids: Tensor, cache: list[BlockCache]) -> Tensor:
-        """Read the next id of each row, (B,), and return logits (B, V) of the id after it.
+        """Process the next id of each row, `ids` (B,), and return logits (B, V) of the id after it.
 
-        Without gradient; the cache is updated. Raises ValueError for ids that `forward` would not
-        take, and for the cache of another model.
+        Updates the cache and computes no gradients. Raises ValueError for invalid ids, as `forward`
+        does, and for the cache of another model.
         """
         self._check(ids, "(B,)")
         if not isinstance(cache, list | tuple):
-            raise ValueError(f"a step needs the cache of prefill or new_cache, got {shown(cache)}")
+            raise ValueError(
+                f"a step needs the cache from prefill or new_cache, got {shown(cache)}"
+            )
         if len(cache) != len(self.blocks):
-            raise ValueError(f"the cache has {len(cache)} blocks, this model {len(self.blocks)}")
+            raise ValueError(
+                f"the cache has {len(cache)} blocks, this model has {len(self.blocks)}"
+            )
         x = self.backbone["embedding"](ids)  # (B, D)
         for block, block_cache in zip(self.blocks, cache):
             x = block.step(x, block_cache)
@@ -168,12 +176,13 @@ class LanguageModel(nn.Module):
         seed: int | None = None,
         attention_mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the prompt (B, L) with n more ids, (B, L + n).
+        """Return the prompt (B, L) followed by n generated ids, (B, L + n).
 
-        At temperature 0 the likeliest id is taken; above it ids are drawn with probability
-        softmax(logits / temperature), by the seed or by torch's random state. Raises ValueError for
-        an empty prompt, n < 1, a temperature below 0, an attention_mask with padding (prompts of
-        several lengths do not share a cache), and for logits that are not finite.
+        At temperature 0, the most likely id is chosen; at a higher temperature, ids are drawn with
+        probabilities softmax(logits / temperature). The random numbers come from `seed`, or from
+        torch's random state if it is None. Raises ValueError for an empty prompt, n < 1, a
+        temperature below 0, an attention_mask with padding (one cache cannot hold prompts of
+        different lengths), and for logits that are not finite.
         """
         if attention_mask is not None and not bool(attention_mask.all()):
             raise ValueError(
@@ -183,33 +192,34 @@ class LanguageModel(nn.Module):
         is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
         if not is_number or not temperature >= 0:
             raise ValueError(
-                f"temperature must be 0 (always the likeliest) or above, got {shown(temperature)}"
+                f"temperature must be 0 (always the most likely id) or above, "
+                f"got {shown(temperature)}"
             )
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise ValueError(f"seed must be a whole number or None, got {shown(seed)}")
         logits, cache = self.prefill(prompt)
         generator = None if seed is None else torch.Generator(prompt.device).manual_seed(seed)
-        ids = [prompt, choose(logits, temperature, generator)]
+        ids = [prompt, choose_ids(logits, temperature, generator)]
         for _ in range(n - 1):
             logits = self.step(ids[-1][:, 0], cache)
-            ids.append(choose(logits, temperature, generator))
+            ids.append(choose_ids(logits, temperature, generator))
         return torch.cat(ids, dim=1)
 
     def _check(self, ids: Tensor, axes: str = "(B, L)") -> None:
         check_ids(ids, self.vocab_size, axes)
-        check_beside("ids", ids, weight_of(self.lm_head, self), "this model")
+        check_like_weight("ids", ids, weight_of(self.lm_head, self), "this model")
 
 
-def choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """Return the next ids (B, 1) from logits (B, V): the likeliest at temperature 0, else drawn.
+def choose_ids(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+    """Return the next ids (B, 1) for logits (B, V): the most likely at temperature 0, else drawn.
 
-    Raises ValueError unless each row's largest logit is finite.
+    Raises ValueError unless the largest logit of every row is finite.
     """
     largest = logits.amax(-1, keepdim=True)
     if not bool(largest.isfinite().all()):
         raise ValueError(
-            "the model's logits are not finite: its weights or the prompt's states are not "
-            "(clinic.diagnose)"
+            "the model's logits are not finite: the weights, or values computed from the prompt, "
+            "are not finite; clinic.diagnose finds the first such value"
         )
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""From an attention mask, as tokenizers make it, to rows whose padding is at their end."""
+"""Move padding, as given by a tokenizer's attention mask, to the end of the rows."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,10 @@ from mambanorm.checks import check_tensor, is_ordinary
 def move_padding_to_end(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return x (B, L, …) with padding at the end of rows, the lengths (B,), and the order (B, L).
 
-    `restore_order` needs the order. attention_mask (B, L): 1 or True at valid positions, which are
-    contiguous; padding may be on either side of them. Raises ValueError for a mask of another
-    shape, with other values, with a row of padding alone, or with a gap.
+    The order is the argument of `restore_order`. attention_mask (B, L): 1 or True at valid
+    positions, 0 or False at padding, which may be before or after the valid positions. Raises
+    ValueError for a mask with a wrong shape or device; on the CPU also for other values, for a row
+    without a valid position, and for padding between valid positions.
     """
     check_tensor("attention_mask", attention_mask, "(B, L)")
     check_tensor("x", x, "(B, L, …)")
@@ -28,7 +29,7 @@ def move_padding_to_end(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tens
 
 
 def restore_order(y: Tensor, order: Tensor) -> Tensor:
-    """Return y (B, L, …) with its positions where they were before `move_padding_to_end`."""
+    """Return y (B, L, …) with its positions in the order before `move_padding_to_end`."""
     return y.gather(1, _expand(order.argsort(1), y))
 
 
@@ -39,11 +40,12 @@ def _expand(order: Tensor, x: Tensor) -> Tensor:
 def _check_mask(mask: Tensor, valid: Tensor) -> None:
     if not torch.equal(mask, valid.to(mask.dtype)):
         raise ValueError(
-            "attention_mask must hold 0 (padding) and 1 alone: additive masks are for attention"
+            "attention_mask must hold only 0 (padding) and 1: masks that are added to attention "
+            "scores are not accepted"
         )
     empty = (~valid.any(1)).nonzero()
     if len(empty):
-        raise ValueError(f"row {int(empty[0])} of attention_mask is padding alone")
+        raise ValueError(f"row {int(empty[0])} of attention_mask has no valid position")
     starts = valid[:, 0].long() + (valid[:, 1:] & ~valid[:, :-1]).sum(1)
     split = (starts > 1).nonzero()
     if len(split):

@@ -1,14 +1,15 @@
 """The parts of models besides norms: blocks, stem, head, positional encoding, stochastic depth.
 
-Positional encoding (§2.1) is off by default, because a Mamba scans in order:
+Positional encoding (§2.1) is off by default, because Mamba's scan already depends on the order:
 
-    x ← x + P        after the stem, before its norm; x (B, L, D) or (B, H, W, D)
+    x ← x + P        after the stem, before the stem's norm; x (B, L, D) or (B, H, W, D)
 
-The paper names this step but not its kind. Here P is learned: one vector for each position,
-N(0, .02) at the start. Positions count from the start of a row, or from the upper left pixel, so
-neither padding nor the size of an image changes them.
+The paper does not say which encoding it uses. Here P is learned: one vector per position,
+initially drawn from a normal distribution with standard deviation 0.02. Positions count from the
+start of a row, or from the upper left pixel, so neither padding nor the size of an image changes
+the vector of a position.
 
-Stochastic depth leaves out a residual branch at random, row by row.
+Stochastic depth drops a residual branch at random, independently for each row.
 
 Glossary: B rows, L positions, H and W rows and columns of an image, D channels.
 Source: Devlin et al. 2019 and Dosovitskiy et al. 2021 (positions); Huang et al. 2016 (stochastic
@@ -28,24 +29,24 @@ from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
 from mambanorm.checks import (
     REAL,
-    check_beside,
     check_ids,
     check_lengths,
+    check_like_weight,
     check_size,
     check_tensor,
 )
 from mambanorm.errors import shown, unknown
 from mambanorm.norms import create_norm, known_options
 
-# Argument `model` of SequenceClassifier and LanguageModel → class of the blocks. Other packages may
-# add entries.
+# Value of the argument `model` of SequenceClassifier and LanguageModel → class of the blocks. Other
+# packages may add entries.
 BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock}
 
 
 def stores_arguments(init: Callable[..., None]) -> Callable[..., None]:
     """Decorate a model's __init__ to store its arguments as `model.arguments`.
 
-    A checkpoint saves them, so that the model can be built again.
+    A checkpoint saves these arguments, so that the model can be built again.
     """
 
     @wraps(init)
@@ -58,9 +59,10 @@ def stores_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def make_blocks(model: str, n: int, d_model: int, arm: Arm, **options: Any) -> nn.ModuleList:
-    """Return n blocks of a model. An option that is None keeps the block's default.
+    """Return n blocks of the type that BLOCKS lists for `model`.
 
-    Raises ValueError for an unknown model, TypeError for an option that its block does not have.
+    An option that is None keeps the block's default. Raises ValueError for an unknown model, and
+    TypeError for an option that the block does not have.
     """
     if model not in BLOCKS:
         raise unknown("model", model, BLOCKS)
@@ -70,13 +72,16 @@ def make_blocks(model: str, n: int, d_model: int, arm: Arm, **options: Any) -> n
 
 @torch.no_grad()
 def scale_out_proj(blocks: nn.ModuleList) -> None:
-    """Divide each block's out_proj by √n_layers, as mamba-ssm does."""
+    """Divide the weight of each block's out_proj by √(number of blocks), as mamba-ssm does."""
     for block in blocks:
         block.get_parameter("out_proj.weight").div_(math.sqrt(len(blocks)))
 
 
 def check_values_of(x: object, axes: str, last: int) -> None:
-    """Raise ValueError unless x holds real numbers, at least one, of axes such as "B, L" + last."""
+    """Raise ValueError unless x is a non-empty tensor of real numbers of shape (axes, last).
+
+    `axes` is text, such as "B, L"; `last` is the required size of the last axis.
+    """
     form = f"({axes}, {last})"
     values = check_tensor("x", x, f"of real values {form}")
     is_shaped = values.dim() == axes.count(",") + 2 and values.shape[-1] == last
@@ -87,7 +92,10 @@ def check_values_of(x: object, axes: str, last: int) -> None:
 
 
 def weight_of(layer: nn.Module, model: nn.Module) -> Tensor:
-    """Return the layer's weight, or another floating-point parameter if a wrapper hides it."""
+    """Return the layer's weight, or the model's first floating-point parameter if it has none.
+
+    A wrapper may hide the layer's weight. The result serves to check an input's device and dtype.
+    """
     weight = getattr(layer, "weight", None)
     if isinstance(weight, Tensor):
         return weight
@@ -95,9 +103,9 @@ def weight_of(layer: nn.Module, model: nn.Module) -> Tensor:
 
 
 class Classifier(nn.Module):
-    """Base of all classifiers: the stem with its norm and positions, the head with its norm.
+    """Base of all classifiers: stem, positional encoding, the norms outside the blocks, and head.
 
-    A subclass calls `_make_stem`, makes `blocks` and calls `_make_ends`. Its stem reads one of
+    A subclass calls `_make_stem`, makes `blocks` and calls `_make_ends`. The stem takes one of
     three kinds of input: token ids (vocab_size), real values (in_features) or images (in_channels).
     """
 
@@ -105,13 +113,15 @@ class Classifier(nn.Module):
     in_features: int | None = None
     in_channels: int | None = None
     stem: nn.Module
-    _image_stem: Callable[[int, int], nn.Module]  # models of images have these two
+    # Models of images define these two methods.
+    _image_stem: Callable[[int, int], nn.Module]
     _check_images: Callable[[Tensor], None]
 
     def _make_stem(self, d_model: int, inputs: dict[str, int | None], **sizes: int) -> None:
-        """Make the stem. `inputs`: sizes by kind of input; exactly one is not None.
+        """Make the stem. `inputs` maps vocab_size, in_features, … to a size or None.
 
-        Raises ValueError unless exactly one is given, and for a size that is not positive.
+        Raises ValueError unless exactly one of these sizes is given, and for a size that is not
+        positive. `sizes` are further sizes to check.
         """
         given = {kind: size for kind, size in inputs.items() if size is not None}
         if len(given) != 1:
@@ -137,7 +147,10 @@ class Classifier(nn.Module):
         positional: str,
         positions: tuple[int, ...] | None,
     ) -> None:
-        """Make the head and the norms. widths and norms: after the stem and after the blocks."""
+        """Make the head, the norms outside the blocks and the positional encoding.
+
+        widths and norms: the number of channels and the norm after the stem, and after the blocks.
+        """
         self.head = nn.Linear(widths[1], n_classes)
         with torch.random.fork_rng(devices=[]):
             self.stem_norm, self.final_norm = (
@@ -148,41 +161,43 @@ class Classifier(nn.Module):
         self.positional = positional_encoding(positional, widths[0], axes, positions)
 
     def _check(self, x: Tensor, lengths: Tensor | None) -> None:
-        """Raise ValueError for an input that the stem cannot read and for wrong lengths."""
+        """Raise ValueError for an input that does not fit the stem, and for invalid lengths."""
         if self.vocab_size is not None:
             check_ids(x, self.vocab_size)
         elif self.in_features is not None:
             check_values_of(x, "B, L", self.in_features)
         elif lengths is not None:
-            raise ValueError("lengths are given: images have no padding, leave them out")
+            raise ValueError("images have no padding: leave out lengths")
         else:
             self._check_images(x)
-        check_beside("x", x, weight_of(self.stem, self), "this model")
+        check_like_weight("x", x, weight_of(self.stem, self), "this model")
         check_lengths(lengths, x)
 
 
 # ------------------------------------------------------------------------------ positional encoding
 
 POSITIONAL = ("none", "learned")
-EMBEDDING_STD = 0.02  # of token embeddings, as in mamba-ssm, and of learned positions
+# Initial standard deviation of token embeddings, as in mamba-ssm, and of learned positions.
+EMBEDDING_STD = 0.02
 
 
 def positional_encoding(
     kind: str, d: int, axes: int, positions: tuple[int, ...] | None = None
 ) -> nn.Module:
-    """Return a module that adds the encoding; the identity for "none".
+    """Return a module that adds the positional encoding to its input; the identity for "none".
 
-    Its input is (B, L, d) for axes = 1, (B, H, W, d) for axes = 2. positions: the size of a learned
-    table, (L,) or (H, W), else None. The caller's random state is left alone. Raises ValueError for
-    an unknown kind, and for positions that are missing, of another form or not needed.
+    The module's input is (B, L, d) for axes = 1, (B, H, W, d) for axes = 2. positions: the size of
+    a learned table, (L,) or (H, W); None for "none". torch's random state does not change. Raises
+    ValueError for an unknown kind, and for positions that are missing, not needed, or not `axes`
+    positive numbers.
     """
     if kind not in POSITIONAL:
         raise unknown("positional", kind, POSITIONAL)
     if kind == "none":
         if positions is not None:
             raise ValueError(
-                f"positions={positions!r} are of positional='learned' only, got {kind!r}: "
-                "leave them out"
+                f"positions={positions!r} are for positional='learned' only, got {kind!r}: "
+                "leave out positions"
             )
         return nn.Identity()
     if not isinstance(positions, tuple | list) or len(positions) != axes:
@@ -190,12 +205,15 @@ def positional_encoding(
         raise ValueError(f"positional='learned' needs positions={form}, got {shown(positions)}")
     for size in positions:
         check_size("each of the positions", size)
-    with torch.random.fork_rng(devices=[]):  # all other weights start as they do without it
+    with torch.random.fork_rng(devices=[]):  # so that all other initial weights stay the same
         return LearnedPositions(d, tuple(positions))
 
 
 class LearnedPositions(nn.Module):
-    """Adds a learned table (…, d) to x (B, …, d). Raises ValueError if x has more positions."""
+    """Adds a learned table (…, d) to x (B, …, d).
+
+    Raises ValueError if x has more positions than the table.
+    """
 
     def __init__(self, d: int, positions: tuple[int, ...]):
         super().__init__()
@@ -204,11 +222,11 @@ class LearnedPositions(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x plus the first rows (and columns) of the table."""
-        given, known = tuple(x.shape[1:-1]), tuple(self.weight.shape[:-1])
-        if any(n > most for n, most in zip(given, known, strict=True)):
-            n_given, n_known = ("×".join(map(str, sizes)) for sizes in (given, known))
+        given, largest = tuple(x.shape[1:-1]), tuple(self.weight.shape[:-1])
+        if any(n > most for n, most in zip(given, largest, strict=True)):
+            n_given, n_largest = ("×".join(map(str, sizes)) for sizes in (given, largest))
             raise ValueError(
-                f"the input has {n_given} positions, the table of the model {n_known}: "
+                f"the input has {n_given} positions, but the model's table has {n_largest}: "
                 "make the model with more positions"
             )
         return x + self.weight[tuple(slice(n) for n in given)].to(x.dtype)
@@ -218,21 +236,25 @@ class LearnedPositions(nn.Module):
 
 
 def check_drop_path(rate: object) -> None:
-    """Raise ValueError unless it is a rate from 0 to below 1."""
+    """Raise ValueError unless the rate is a number from 0 to below 1."""
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise ValueError(f"drop_path must be a number from 0 to below 1, got {rate!r}")
 
 
 def drop_rates(rate: float, n_layers: int) -> list[float]:
-    """Return each block's rate, from 0 at the first to `rate` at the last. One block has `rate`."""
+    """Return one rate per block, growing linearly from 0 at the first to `rate` at the last block.
+
+    A single block gets `rate`.
+    """
     check_drop_path(rate)
     return [rate * (i / (n_layers - 1) if n_layers > 1 else 1.0) for i in range(n_layers)]
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: in training a branch (B, …) is zero for a fraction `rate` of the rows.
+    """Stochastic depth: training sets each row of a branch (B, …) to 0 with probability `rate`.
 
-    The other rows are multiplied by 1/(1 − rate), so the expected value is the branch.
+    The other rows are multiplied by 1/(1 − rate), so the expected value of the result is the branch
+    itself.
     """
 
     def __init__(self, rate: float = 0.0):
@@ -241,12 +263,12 @@ class DropPath(nn.Module):
         self.rate = float(rate)
 
     def forward(self, branch: Tensor) -> Tensor:
-        """Return the branch, with rows dropped in training."""
+        """Return the branch; in training mode, rows are dropped at random."""
         if not self.training or self.rate == 0.0:
             return branch
         mask = branch.new_empty(len(branch), *[1] * (branch.dim() - 1)).bernoulli_(1 - self.rate)
         return branch * (mask / (1 - self.rate))
 
     def around(self, y: Tensor, x: Tensor) -> Tensor:
-        """Return x + drop(y − x), for a block that adds its residual itself, y = x + branch."""
+        """Return x + forward(y − x), for the output y = x + branch of a block with input x."""
         return x + self(y - x) if self.training and self.rate else y

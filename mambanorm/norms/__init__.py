@@ -1,16 +1,16 @@
 """Normalization layers on (B, L, D) and their registry.
 
     registry.py         NORMS, create_norm, register_norm: name, equation, axes, causality, source
-    base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
-    classic.py          None, BN, IN, LN, RMSN, GN, and the other scopes LN-DL, RMSN-DL, GN-token
+    base.py             base classes TokenNorm and SequenceNorm: checks, γ, β and ε
+    classic.py          None, BN, IN, LN, RMSN, GN, and LN-DL, RMSN-DL, GN-token (over other axes)
     normvary.py         NormVary (Appendix D)
     masked_moments.py   moments of each channel along L, without padding, and their pooling
-    behaviour.py        measures what a norm does, to check what it declares
+    behaviour.py        measures what a norm does, to check its declaration
 
-A norm is called as `norm(x, lengths)`. kernels/norm.py has the same norms as fused CPU loops.
+A norm is called as `norm(x, lengths)`. kernels/norm.py has fused CPU loops for these norms.
 
-Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`,
-1 − α `momentum`.
+Glossary: B rows, L positions, D channels, G groups; `weight` or `gamma` is γ, `bias` or `beta` is
+β, `eps` is ε, and `momentum` is 1 − α.
 """
 
 from mambanorm.norms.normvary import NormVary
@@ -21,8 +21,8 @@ from mambanorm.norms.registry import (
     check_options,
     create_norm,
     known_options,
-    norm_name,
     register_norm,
+    registered_name,
 )
 
 __all__ = [
@@ -33,6 +33,6 @@ __all__ = [
     "check_options",
     "create_norm",
     "known_options",
-    "norm_name",
     "register_norm",
+    "registered_name",
 ]

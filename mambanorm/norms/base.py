@@ -1,9 +1,9 @@
 """The base classes of the norms: checks of the input, scale γ, shift β and ε.
 
-- `TokenNorm`: statistics over the channels of one position (LN, RMSN, GN-token). Causal, and
-  padding cannot matter.
+- `TokenNorm`: statistics over the channels of one position (LN, RMSN, GN-token). Such a norm is
+  causal, and padding changes no other position.
 - `SequenceNorm`: statistics along the sequence (BN, IN, GN, LN-DL, RMSN-DL, NormVary). Padding is
-  left out.
+  left out of the statistics.
 """
 
 import math
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.checks import (
-    check_beside,
     check_flag,
     check_lengths,
+    check_like_weight,
     check_real,
     check_shapes,
     check_size,
@@ -30,10 +30,10 @@ Statistics = tuple[Tensor, Tensor | None, Tensor]
 
 
 class Norm(nn.Module):
-    """Base of all norms: d channels, γ as `weight`, β as `bias` (None if a norm has none).
+    """Base of all norms of d channels; `weight` is γ and `bias` is β, None in a norm without them.
 
-    A subclass computes its norm in `normalize`. `eps=None` for a norm without ε. Raises ValueError
-    for a value that no norm can use.
+    A subclass computes its norm in `normalize`. `eps=None` means a norm without ε. Raises
+    ValueError for an option's value that no norm can use.
     """
 
     def __init__(self, d: int, *, eps: float | None = None, affine: bool, bias: bool = True):
@@ -49,23 +49,23 @@ class Norm(nn.Module):
         """Return N(x), (B, L, d) → (B, L, d), in x's dtype.
 
         lengths (B,): number of valid positions of each row; padding is left out of all statistics.
-        Under autocast a norm may return float32, as torch's norms do. Raises ValueError for x or
-        lengths that do not fit, see `check`.
+        Under autocast a norm may return float32, as torch's norms do. Raises ValueError for an
+        x or lengths that `check` refuses.
         """
         self.check(x, lengths)
-        y = self.normalize(x, lengths)  # statistics of 16-bit numbers are computed in float32
+        y = self.normalize(x, lengths)  # y may be float32, as the statistics of a 16-bit x are
         return (
             y if y.dtype == x.dtype or torch.is_autocast_enabled(x.device.type) else y.to(x.dtype)
         )
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """Return N(x). The arguments are checked already."""
+        """Return N(x). `forward` has already checked the arguments."""
         raise NotImplementedError
 
     def check(self, x: Tensor, lengths: Tensor | None) -> None:
         """Raise ValueError unless x is a non-empty (B, L, d) of the norm's dtype and device.
 
-        lengths, if given, must be whole numbers (B,). Any strides are allowed.
+        lengths must be None or B whole numbers from 1 to L. Any strides are allowed.
         """
         check_real("x", x, f"(B, L, {self.d})")
         if x.dim() != 3 or x.shape[-1] != self.d:
@@ -80,17 +80,17 @@ class Norm(nn.Module):
         check_lengths(lengths, x)
         gamma, beta = self.scale_and_shift()
         check_shapes(type(self).__name__, ("γ", "β"), (gamma, beta), ((self.d,), (self.d,)))
-        member = gamma  # one is enough: all parameters and buffers share a device and dtype
+        member = gamma  # one tensor is enough: all parameters and buffers share device and dtype
         if member is None and (self._parameters or self._buffers or self._modules):
             member = next(chain(self.parameters(), self.buffers()), None)
         if member is not None:
-            check_beside("x", x, member, type(self).__name__)
+            check_like_weight("x", x, member, type(self).__name__)
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return γ and β."""
+        """Return γ and β, each None if the norm has none."""
         return self.weight, self.bias
 
-    def scaled(self, y: Tensor) -> Tensor:
+    def apply_affine(self, y: Tensor) -> Tensor:
         """Return γ·y + β; γ or β is left out if the norm has none."""
         if self.weight is not None:
             y = y * self.weight
@@ -106,8 +106,8 @@ class Norm(nn.Module):
 class TokenNorm(Norm):
     """Base of norms of single tokens: μ and σ² over the channels of each of `groups` groups.
 
-    `centred = False` for μ = 0. `fused = True` only for a norm that kernels/norm.py computes: γ, β
-    and these statistics, and nothing else.
+    `centred = False` means that no mean is subtracted (μ = 0). `fused = True` means that the fused
+    loop of kernels/norm.py may compute the norm: the norm uses μ, σ², γ, β and nothing else.
     """
 
     eps: float
@@ -116,7 +116,7 @@ class TokenNorm(Norm):
     groups = 1
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """Return N(x), by the fused loop if it can take x."""
+        """Return N(x), computed with the fused loop if that loop can take x."""
         if self.fused and fused_on_cpu(x, self.weight, self.bias):
             from mambanorm.kernels.norm import token_norm  # importing Numba takes a moment
 
@@ -129,22 +129,28 @@ class TokenNorm(Norm):
 
 
 class SequenceNorm(Norm):
-    """Base of norms whose statistics are pooled from moments along L, in `pooled`."""
+    """Base of norms whose statistics are pooled from the moments of each channel along L.
+
+    A subclass defines `pool_statistics`.
+    """
 
     eps: float
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """Return N(x) = γ·(x − μ)/√(σ² + ε) + β."""
-        x, mean, var = self.pooled(blank_padding(x, lengths), lengths)
+        x, mean, var = self.pool_statistics(blank_padding(x, lengths), lengths)
         return standardize(x, mean, var, self.eps, *self.scale_and_shift())
 
-    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
-        """Return x as `channel_moments` returned it, μ and σ²; the two broadcast to (B, 1, D)."""
+    def pool_statistics(self, x: Tensor, lengths: Tensor | None) -> Statistics:
+        """Return the x of `channel_moments(x, lengths)`, and μ and σ² broadcastable to (B, 1, D).
+
+        μ is None if the norm subtracts no mean. The padding of the argument x is zero.
+        """
         raise NotImplementedError
 
 
 def check_values(**options: Any) -> None:
-    """Raise ValueError for a d, eps, momentum, number of groups or flag that no norm can use."""
+    """Raise ValueError for a value of d, eps, momentum, groups or a flag that no norm can use."""
     for name, value in options.items():
         if name in ("d", "groups"):
             check_size(name, value)
@@ -160,12 +166,13 @@ def check_values(**options: Any) -> None:
         raise ValueError(f"eps must be above 0, got {options['eps']!r}")
     if not 0 <= options.get("momentum", 0) <= 1:
         raise ValueError(
-            f"momentum is the weight of the new statistic, 0..1, got {options['momentum']!r}"
+            "momentum is the weight of the new statistic and must lie in 0..1, "
+            f"got {options['momentum']!r}"
         )
 
 
 def check_groups(d: int, groups: int) -> None:
-    """Raise ValueError unless the groups divide the channels."""
+    """Raise ValueError unless d is a multiple of the number of groups."""
     check_values(d=d, groups=groups)
     if d % groups:
         divisors = [g for g in range(1, d + 1) if d % g == 0]

@@ -1,9 +1,9 @@
 """Measure what a norm does: change one input value at a time and see which outputs change.
 
-`register_norm` measures every norm of yours and compares the result with what it declares. It takes
-a few hundredths of a second. Everything is done in float64 on a (B, L, D) = (3, 6, 8) with ragged
-rows, in training mode, because a norm learns from what it sees there. Only the dtype of the output
-is checked in all four dtypes.
+`register_norm` measures every norm of yours and compares its behaviour with its declaration. A
+measurement takes a few hundredths of a second. The norm runs in float64 on an x with (B, L, D) =
+(3, 6, 8), with and without padding, and in training mode, because a model learns from the outputs
+of that mode. Only the check of the output's dtype runs in all four dtypes of REAL.
 """
 
 import copy
@@ -20,29 +20,31 @@ from mambanorm.checks import REAL
 
 ROWS, POSITIONS, CHANNELS = 3, 6, 8
 LENGTHS = torch.tensor([POSITIONS, POSITIONS - 2, POSITIONS - 3])
-# Added to a value. One direction is not enough: a maximum ignores a smaller value.
+# Added to an input value, one after the other. Both signs are needed: a norm by the maximum does
+# not react to a smaller value.
 SHIFTS = (-3.0, 4.0)
-# Outputs are of order 1. A difference above this counts as a change.
+# An output (of order 1) whose difference exceeds this value counts as changed.
 CHANGED = 1e-9
-# Steps of finite differences; the longer one is for norms that compute in float32.
+# Step sizes of finite differences; the larger step is for norms that compute in float32.
 STEPS = (1e-6, 1e-3)
-# A gradient with a larger error, relative to its size, is wrong.
+# A gradient whose relative error exceeds this value is wrong.
 MAX_GRADIENT_ERROR = 1e-3
-# Measuring takes a hundred forward passes. A norm that takes longer for one is refused.
+# A measurement needs about a hundred forward passes. A norm whose single pass takes longer than
+# this is refused.
 MAX_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a norm was seen to do.
+    """The measured behaviour of a norm.
 
-    axes: those of "B", "L", "D/G", "D" over which an output depends on other values.
-    looks_ahead: (later position, earlier position that depends on it), or None.
-    padding: (row, valid position that changed) when only padding was changed, or None.
-    random: two passes of one input differ.
-    hidden: it keeps state between batches that is not in its state dict.
-    gradient: `gradient_error` without and with lengths.
-    dtypes: "float32 for float16" if an output has another dtype than its input.
+    axes: the axes, of "B", "L", "D/G" and "D", along which an output depends on other inputs.
+    looks_ahead: (later position, earlier position whose output depends on the later one), or None.
+    padding: (row, valid position) of an output that depends on padding, or None.
+    random: True if two passes on the same input differ.
+    hidden: True if the norm keeps state between batches that is not in its state dict.
+    gradient: `gradient_error` without lengths and with lengths.
+    dtypes: texts such as "float32 for float16", for each input dtype that the output does not have.
     """
 
     axes: tuple[str, ...]
@@ -55,22 +57,23 @@ class Behaviour:
 
 
 def measure(make: Callable[[], nn.Module]) -> Behaviour:
-    """Return the behaviour of the norm that `make` returns, which has CHANNELS channels.
+    """Return the behaviour of the norm that `make` returns; `make` builds it for CHANNELS channels.
 
-    Raises whatever the norm raises, and ValueError if it is too slow or if its output is not
-    finite or has another shape than the input.
+    Raises every exception of the norm, and ValueError if the norm is too slow, or if its output is
+    not finite or differs from the input in shape.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         norm, x = prepare(make)
         y = _output(norm, x)
         _check_output(x, y)
-        start = time.perf_counter()  # not the first pass, which may compile something
+        start = time.perf_counter()  # time the second pass: the first may compile something
         is_random = not torch.equal(y, _output(norm, x, draw=1))
         seconds = time.perf_counter() - start
         if seconds > MAX_SECONDS:
             raise ValueError(
-                f"a pass of {x.numel()} numbers takes {seconds:.1f} s: too slow to be tried"
+                f"a pass of {x.numel()} numbers takes {seconds:.1f} s: too slow to be tried "
+                f"(the limit is {MAX_SECONDS} s)"
             )
         rows, positions, channels = _dependencies(norm, x, y)
         ahead = [
@@ -80,7 +83,7 @@ def measure(make: Callable[[], nn.Module]) -> Behaviour:
             if positions[late, early]
         ]
         return Behaviour(
-            axes=_axes(rows, positions, channels),
+            axes=_dependent_axes(rows, positions, channels),
             looks_ahead=ahead[0] if ahead else None,
             padding=_reads_padding(norm, x),
             random=is_random,
@@ -91,10 +94,10 @@ def measure(make: Callable[[], nn.Module]) -> Behaviour:
 
 
 def prepare(make: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
-    """Return the norm that `make` returns, in float64, and a batch for it.
+    """Return the norm that `make` returns, in float64 and training mode, and a batch x for it.
 
-    Its parameters are moved from their initial values: a gain of zero would hide what it
-    multiplies.
+    The parameters are changed at random: an initial gain of zero would hide the values that are
+    multiplied by it.
     """
     norm = make().double().train()
     with torch.no_grad():
@@ -104,9 +107,10 @@ def prepare(make: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
 
 
 def _output(norm: nn.Module, x: Tensor, lengths: Tensor | None = None, *, draw: int = 0) -> Tensor:
-    """Return the output of a copy of the norm, so that its state stays as it is.
+    """Return the output of a copy of the norm, so that the norm's own state does not change.
 
-    A norm that draws random numbers gets the same ones each time; another `draw` gives others.
+    `draw` is the seed of the random numbers that the norm draws: by default, they are the same in
+    each call.
     """
     torch.default_generator.manual_seed(draw)  # torch.manual_seed would also seed other devices
     with torch.no_grad():
@@ -118,16 +122,18 @@ def _check_output(x: Tensor, y: object) -> None:
         return
     result = str(type(y))
     if isinstance(y, Tensor):
-        result = f"{tuple(y.shape)}, {int((~y.isfinite()).sum())} not finite"
+        result = f"shape {tuple(y.shape)} with {int((~y.isfinite()).sum())} non-finite values"
     raise ValueError(
-        f"of {tuple(x.shape)} finite numbers it makes {result}: a norm keeps shape and finiteness"
+        f"for a finite x of shape {tuple(x.shape)} it returns {result}: "
+        "a norm must keep the shape and return finite values"
     )
 
 
 def _dependencies(norm: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which outputs change when one value does, as [changed value, output].
+    """Return three masks [i, j], True if a change of input i changes output j.
 
-    Rows (B, B); positions of the same row (L, L); channels of the same position (D, D).
+    i and j count rows in the first mask (B, B), positions of one row in the second mask (L, L), and
+    channels of one position in the third mask (D, D). y is the output for x.
     """
     rows, positions, channels = (torch.zeros(n, n, dtype=torch.bool) for n in x.shape)
     cases = product(range(POSITIONS), range(CHANNELS), SHIFTS)
@@ -141,14 +147,15 @@ def _dependencies(norm: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor
     return rows, positions, channels
 
 
-def _axes(rows: Tensor, positions: Tensor, channels: Tensor) -> tuple[str, ...]:
+def _dependent_axes(rows: Tensor, positions: Tensor, channels: Tensor) -> tuple[str, ...]:
     axes = []
     if rows.fill_diagonal_(False).any():
         axes.append("B")
     if positions.fill_diagonal_(False).any():
         axes.append("L")
     joined = channels.fill_diagonal_(True).float()
-    # A median depends on some channels only: join channels that influence the same output.
+    # An output may depend on some channels of its group only, as with a median. So put two channels
+    # into one group if they influence the same output.
     for _ in range(3):
         joined = (joined @ (joined + joined.T)).sign()
     if (joined.sum(1) > 1).any():
@@ -157,16 +164,19 @@ def _axes(rows: Tensor, positions: Tensor, channels: Tensor) -> tuple[str, ...]:
 
 
 def _reads_padding(norm: nn.Module, x: Tensor) -> tuple[int, int] | None:
-    """Return (row, position) of a valid output that changes with the padding, or None."""
+    """Return (row, position) of a valid output that changes if the padding does, or None."""
     valid = torch.arange(POSITIONS) < LENGTHS[:, None]
     shifted = torch.where(valid[..., None], x, 50.0 + x)
     changed = (_output(norm, x, LENGTHS) - _output(norm, shifted, LENGTHS)).abs() > CHANGED
-    places = (changed.any(-1) & valid).nonzero()
-    return (int(places[0, 0]), int(places[0, 1])) if len(places) else None
+    indices = (changed.any(-1) & valid).nonzero()
+    return (int(indices[0, 0]), int(indices[0, 1])) if len(indices) else None
 
 
 def _has_hidden_state(norm: nn.Module, make: Callable[[], nn.Module], x: Tensor) -> bool:
-    """Return True if a norm that saw batches differs from a new one with its state dict."""
+    """Return True if a used norm and a new norm with the same state dict give other outputs.
+
+    "Used" means that the norm has processed two batches in training mode.
+    """
     used, new = copy.deepcopy(norm), make().double()
     with torch.no_grad():
         for shift in (1.0, -2.0):
@@ -178,19 +188,19 @@ def _has_hidden_state(norm: nn.Module, make: Callable[[], nn.Module], x: Tensor)
     return False
 
 
-def _learned(norm: nn.Module) -> list[nn.Parameter]:
+def _learned_parameters(norm: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in norm.parameters() if parameter.requires_grad]
 
 
 def gradient_error(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) -> float:
     """Return the relative error of autograd's gradient against central finite differences.
 
-    Both are taken along one random direction of x and of all learned parameters, for a random sum
-    of the valid outputs.
+    The gradient is that of a randomly weighted sum of the valid outputs. It is compared along one
+    random direction in the space of x and all learned parameters.
     """
-    torch.default_generator.manual_seed(1)  # registration and card use the same direction
+    torch.default_generator.manual_seed(1)  # so registration and norm cards use one direction
     valid = slice(None) if lengths is None else torch.arange(POSITIONS) < lengths[:, None]
-    weights, *directions = (torch.randn_like(value) for value in (x, x, *_learned(norm)))
+    weights, *directions = (torch.randn_like(value) for value in (x, x, *_learned_parameters(norm)))
 
     def total(norm: nn.Module, x: Tensor) -> Tensor:
         torch.default_generator.manual_seed(0)
@@ -199,66 +209,72 @@ def gradient_error(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) ->
     def total_at(step: float) -> float:
         moved = copy.deepcopy(norm)
         with torch.no_grad():
-            for parameter, direction in zip(_learned(moved), directions[1:], strict=True):
+            for parameter, direction in zip(
+                _learned_parameters(moved), directions[1:], strict=True
+            ):
                 parameter.add_(step * direction)
             return float(total(moved, x + step * directions[0]))
 
     slopes = [(total_at(step) - total_at(-step)) / (2 * step) for step in STEPS]
     with torch.enable_grad():
         copied = copy.deepcopy(norm)
-        inputs = [x.clone().requires_grad_(), *_learned(copied)]
-        # 0·x: an output without a graph has a gradient of zero
+        inputs = [x.clone().requires_grad_(), *_learned_parameters(copied)]
+        # + 0·x: autograd would fail at an output that does not depend on x or a parameter
         value = total(copied, inputs[0]) + 0 * inputs[0].sum()
         gradients = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
     slope = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
     size = math.hypot(*(float(gradient.norm()) for gradient in gradients))
-    return min(abs(other - slope) / max(size, abs(other), 1e-12) for other in slopes)
+    return min(abs(finite - slope) / max(size, abs(finite), 1e-12) for finite in slopes)
 
 
 def _other_dtypes(make: Callable[[], nn.Module], x: Tensor) -> tuple[str, ...]:
-    """Return "float32 for float16" for each dtype whose output has another dtype.
+    """Return a text such as "float32 for float16" for each dtype of x that the output changes.
 
-    The norm need not work in every dtype but float32.
+    The norm must work in float32; another dtype in which it fails is skipped.
     """
     changes = []
     for dtype in REAL:
         try:
             y = _output(make().to(dtype).train(), x.to(dtype))
-        except RuntimeError:  # an operation that torch does not have for float16, say
+        except RuntimeError:  # for example, torch lacks an operation in float16
             if dtype == torch.float32:
                 raise
             continue
         if y.dtype != dtype:
-            changes.append(f"{name_of(y.dtype)} for {name_of(dtype)}")
+            changes.append(f"{dtype_name(y.dtype)} for {dtype_name(dtype)}")
     return tuple(changes)
 
 
-def name_of(dtype: torch.dtype) -> str:
-    """Return a dtype's name, such as float16."""
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return a dtype's name without "torch.", such as float16."""
     return str(dtype).removeprefix("torch.")
 
 
 def contradiction(behaviour: Behaviour, axes: Sequence[str], causal: bool) -> str:
-    """Return the first contradiction between behaviour and declaration as text, or ""."""
+    """Return as text how the behaviour first contradicts the declared axes and causality, or "".
+
+    Wrong gradients, dtypes, uses of padding and hidden state contradict every declaration.
+    """
     if causal and behaviour.looks_ahead:
         late, early = behaviour.looks_ahead
         return (
             f"it is declared causal, but position {early} sees position {late}: "
-            "declare causal=False, or mend it"
+            "declare causal=False, or correct the norm"
         )
     if behaviour.padding:
         row, position = behaviour.padding
         return (
-            f"it takes padding into its statistics: disturbed behind the end of row {row}, "
-            f"position {position} of it moves; leave out positions from lengths[row] on"
+            f"it takes padding into its statistics: a change of row {row}'s padding changes the "
+            f"output at position {position}; leave out positions from lengths[row] on"
         )
     if behaviour.hidden:
         return (
-            "it keeps something from batch to batch that is not in its state dict: make it a buffer"
+            "it keeps a value from one batch to the next that is not in its state dict: "
+            "make this value a buffer"
         )
     if behaviour.dtypes:
         return (
-            f"its output has another dtype than x, {', '.join(behaviour.dtypes)}: "
+            f"its output does not have x's dtype ({', '.join(behaviour.dtypes)}): "
             "return y.to(x.dtype), and keep tensors as parameters or buffers"
         )
     for error, case in zip(behaviour.gradient, ("", " where lengths are given"), strict=True):
@@ -271,6 +287,6 @@ def contradiction(behaviour: Behaviour, axes: Sequence[str], causal: bool) -> st
         declared, measured = (" · ".join(one) or "no axis" for one in (axes, behaviour.axes))
         return (
             f"it is declared to take its statistics over {declared}, "
-            f"but its outputs look over {measured}"
+            f"but its outputs depend on inputs along {measured}"
         )
     return ""

@@ -1,10 +1,11 @@
-"""The norms of the paper's Table 3 and their other scopes.
+"""The norms of the paper's Table 3, and LN, RMSN and GN over other axes.
 
-None, BN, IN, LN, RMSN, GN; LN-DL, RMSN-DL and GN-token. base.py has the two families, by the axes
-of a statistic (Fig. 2): `TokenNorm` and `SequenceNorm`.
+The norms are None, BN, IN, LN, RMSN and GN, then LN-DL, RMSN-DL and GN-token. base.py has their
+base classes `TokenNorm` and `SequenceNorm`, which differ in the axes of a statistic (Fig. 2).
 
-LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints Π(X) over D·L instead:
-those are LN-DL and RMSN-DL here (I14). GN reduces over L as torch's does; GN-token is Mamba-2's.
+LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints statistics Π(X) over D·L
+instead: these norms are LN-DL and RMSN-DL here (I14). GN takes its statistics over L as well, as
+torch's GroupNorm does; GN-token does not, as the norm of Mamba-2.
 """
 
 import torch
@@ -42,7 +43,7 @@ TABLE_3 = "Table 3"
     use="the control: what does a norm change at all?",
 )
 class NoNorm(Norm):
-    """The identity, y = x, with the same call and the same checks as a norm."""
+    """The identity, y = x, with the signature and the checks of all other norms."""
 
     def __init__(self, d: int):
         super().__init__(d, affine=False)
@@ -63,12 +64,12 @@ class NoNorm(Norm):
 class BatchNorm(SequenceNorm):
     """Batch norm over B and L, as torch.nn.BatchNorm1d.
 
-    It normalizes with the biased variance and stores the unbiased one. `momentum` is the weight of
-    the new statistic. In eval mode the running statistics are used.
+    Training mode normalizes with the biased variance and adds the unbiased variance to the running
+    statistics with weight `momentum`. Eval mode normalizes with the running statistics.
 
-    It is not a subclass of torch's, which has another layout and no lengths. So torch's update_bn
-    and convert_sync_batchnorm ignore it: use the clinic's `update_statistics`. Statistics are local
-    to a process.
+    This class is not a subclass of torch's BatchNorm1d, which expects (B, D, L) and takes no
+    lengths. So torch's update_bn and convert_sync_batchnorm ignore this class: use the clinic's
+    `update_statistics` instead. Processes do not share statistics.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
@@ -78,7 +79,7 @@ class BatchNorm(SequenceNorm):
         self.running_var = nn.Buffer(torch.ones(d))
         self.num_batches_tracked = nn.Buffer(torch.tensor(0))
 
-    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
+    def pool_statistics(self, x: Tensor, lengths: Tensor | None) -> Statistics:
         if not self.training:
             return x, self.running_mean, self.running_var
         moments = channel_moments(x, lengths)
@@ -93,9 +94,10 @@ class BatchNorm(SequenceNorm):
 
 
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
-    """Return the number of values of a batch statistic.
+    """Return the number of values per channel in a batch statistic: the valid positions of x.
 
-    Raises ValueError for a single value, whose variance is 0.
+    `name` is the norm's name in the message. Raises ValueError for a single value, whose variance
+    is 0. Lengths on a GPU or in compiled code are not checked.
     """
     count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
     is_readable = not isinstance(count, Tensor) or (count.is_cpu and is_ordinary(count))
@@ -118,10 +120,10 @@ def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     use="style of images, sequences read as a whole; takes each row's level and scale away",
 )
 class InstanceNorm(SequenceNorm):
-    """Instance norm: each channel of each row over L.
+    """Instance norm: statistics of each channel of each row over L.
 
-    It has no running statistics, so train and eval are the same. `centre=False` does not subtract μ
-    and `scale=False` does not divide by σ, to tell the effects of the two apart.
+    The norm has no running statistics, so training and eval mode are the same. `centre=False` does
+    not subtract μ and `scale=False` does not divide by σ, to separate the two effects.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class InstanceNorm(SequenceNorm):
         super().__init__(d, eps=eps, affine=affine)
         self.centre, self.scale = centre, scale
 
-    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
+    def pool_statistics(self, x: Tensor, lengths: Tensor | None) -> Statistics:
         x, mean, var, _ = channel_moments(x, lengths)
         return x, mean if self.centre else None, var if self.scale else torch.ones_like(var)
 
@@ -152,7 +154,7 @@ class InstanceNorm(SequenceNorm):
     use="Transformers, recurrent nets, language models, any batch size",
 )
 class LayerNorm(TokenNorm):
-    """Layer norm over the channels of one token, as torch.nn.LayerNorm(d)."""
+    """Layer norm over the channels of one token; equal to torch.nn.LayerNorm(d)."""
 
     fused = True
 
@@ -175,7 +177,7 @@ class LayerNorm(TokenNorm):
 class RMSNorm(TokenNorm):
     """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5).
 
-    It has no β, as in Mamba code; `bias=True` adds one.
+    The norm has no β, as in Mamba code; `bias=True` adds a β.
     """
 
     centred = False
@@ -187,7 +189,7 @@ class RMSNorm(TokenNorm):
 
     def reference(self, x: Tensor) -> Tensor:
         if self.weight is not None:
-            x = x.to(self.weight.dtype)  # under autocast mixed dtypes are slow on CUDA
+            x = x.to(self.weight.dtype)  # autocast mixes dtypes, which is slow on CUDA
         y = F.rms_norm(x, (self.d,), self.weight, self.eps)
         return y if self.bias is None else y + self.bias
 
@@ -203,9 +205,9 @@ class RMSNorm(TokenNorm):
     use="images in small batches, sequences read as a whole",
 )
 class GroupNorm(SequenceNorm):
-    """Group norm: groups of channels of one row, over L and D/G, as torch.nn.GroupNorm (Eq. 9).
+    """Group norm: statistics of each channel group of each row over L and D/G (Eq. 9).
 
-    Raises ValueError unless G divides D.
+    As torch.nn.GroupNorm. Raises ValueError unless G divides D.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
@@ -213,7 +215,7 @@ class GroupNorm(SequenceNorm):
         super().__init__(d, eps=eps, affine=affine)
         self.groups = groups
 
-    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
+    def pool_statistics(self, x: Tensor, lengths: Tensor | None) -> Statistics:
         moments = channel_moments(x, lengths)
         return moments.x, *pool_channels(moments, self.groups)
 
@@ -249,7 +251,7 @@ class RMSNormDL(SequenceNorm):
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine, bias=False)
 
-    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
+    def pool_statistics(self, x: Tensor, lengths: Tensor | None) -> Statistics:
         x, m, v, _ = channel_moments(x, lengths)
         return x, None, (v + m.square()).mean(-1, keepdim=True)
 
@@ -278,6 +280,6 @@ class GroupNormToken(TokenNorm):
         self.groups = groups
 
     def reference(self, x: Tensor) -> Tensor:
-        # F.group_norm computes x·s + (β − μ·s), which loses digits with few channels per group
+        # not F.group_norm: its x·s + (β − μ·s) loses digits if a group has few channels
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
-        return self.scaled(y.flatten(-2))
+        return self.apply_affine(y.flatten(-2))

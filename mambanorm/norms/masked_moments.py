@@ -1,14 +1,14 @@
 """Moments of each channel along the sequence, without padding, and their pooling.
 
-Every norm of this kit that uses statistics along L (BN, IN, GN, LN-DL, RMSN-DL, NormVary) *pools*
-the same two numbers of each row and channel:
+Every norm of this kit with statistics along L (BN, IN, GN, LN-DL, RMSN-DL, NormVary) computes these
+statistics by *pooling* (averaging over rows or channels) two moments of each row and channel:
 
     m  (B, 1, D)  mean over the valid positions                            (Eq. 10, left)
     v  (B, 1, D)  centred second moment over the valid positions, biased   (Eq. 10, right)
 
-Pooling follows the law of total variance: var = mean(v) + mean((m − mean(m))²). Variances are
-computed from centred values, so a mean far above the spread loses no precision. (In float32,
-E[x²] − μ² is wrong by 100 % at mean 3,000.)
+The pooled variance follows the law of total variance: var = mean(v) + mean((m − mean(m))²).
+Variances are computed from centred values, so they stay precise where the mean is far larger than
+the standard deviation. (In float32, E[x²] − μ² is wrong by 100 % at mean 3,000.)
 """
 
 from typing import NamedTuple
@@ -23,8 +23,8 @@ from mambanorm.kernels.backends import fused_on_cpu
 class Moments(NamedTuple):
     """Mean `m` and centred second moment `v`, (B, 1, D), over `n` positions, (B, 1, 1) or int.
 
-    `x` is the input again. Use this x afterwards, not the original: its two gradients are then
-    added in one pass.
+    `x` is the input again. Normalize this x, not the original one: the gradient through
+    the moments and the direct gradient are then added in one pass.
     """
 
     x: Tensor
@@ -41,7 +41,7 @@ def valid_positions(lengths: Tensor, L: int) -> Tensor:
 def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Return x (B, L, D) with zeros at the padding.
 
-    So not even a NaN in the padding can reach a statistic or a gradient.
+    After this, not even a NaN in the padding of x can reach a statistic or a gradient.
     """
     return x if lengths is None else x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0)
 
@@ -49,7 +49,7 @@ def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
 def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
     """Return the moments of x (B, L, D) over the valid positions of each row.
 
-    x must be zero at the padding (`blank_padding`). Statistics of 16-bit numbers are float32.
+    x must be zero at the padding (`blank_padding`). The moments of a 16-bit x are float32.
     """
     B, L, _ = x.shape
     if x.dtype in HALF:
@@ -78,8 +78,9 @@ def standardize(
 ) -> Tensor:
     """Return γ·(x − μ)/√(σ² + ε) + β (Eq. 14).
 
-    Centres before it scales, so no digits are lost. x (B, L, D); mean and var broadcast to
-    (B, 1, D), mean None = only scale; gamma and beta (D,), None = 1 and 0.
+    The mean is subtracted before x is scaled, so no digits are lost. x (B, L, D); mean and var
+    broadcast to (B, 1, D), and a mean of None is not subtracted; gamma and beta (D,) default to 1
+    and 0 if they are None.
     """
     scale = torch.rsqrt(var + eps)
     if gamma is not None:
@@ -93,9 +94,9 @@ def standardize(
 
 
 def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
-    """Return mean and total variance of each channel over all rows, (1, 1, D).
+    """Return mean and total variance of each channel over all rows, (1, 1, D) each.
 
-    Each valid position counts once.
+    Every valid position has the same weight.
     """
     _, m, v, count = moments
     weights = 1 / m.shape[0] if isinstance(count, int) else count / count.sum()
@@ -104,9 +105,9 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
 
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
-    """Return mean and total variance of each row's channel groups, repeated to (B, 1, D) (Eq. 9).
+    """Return mean and total variance of each channel group of each row (Eq. 9), (B, 1, D) each.
 
-    With one group this is the paper's Π_LN (Eq. 11).
+    All channels of a group get the group's values. One group is the paper's Π_LN (Eq. 11).
     """
     _, m, v, _ = moments
     B, _, D = m.shape
@@ -122,9 +123,9 @@ def update_running(running: Tensor, new: Tensor, momentum: float) -> None:
 
 
 def is_recomputed() -> bool:
-    """Return True if activation checkpointing repeats the forward pass inside a backward pass.
+    """Return True if activation checkpointing is repeating the forward pass in a backward pass.
 
-    The running statistics contain this batch already. torch's own norms count it twice
-    (pytorch/pytorch#96136).
+    If so, the first forward pass has already added the batch to the running statistics. (torch's
+    own norms add the batch twice, pytorch/pytorch#96136.)
     """
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

@@ -3,17 +3,17 @@
     μ  = Σ_i w^μ_i μ_i,   σ² = Σ_i w^σ_i σ²_i,   w = softmax(z)            (Eq. 13)
     y  = γ·(x − μ)/√(σ² + ε) + β                                           (Eq. 14)
 
-The statistics of all members are pooled from one set of per-channel moments. No member normalizes
-x itself.
+The members of the mixture (BN, GN, IN, LN, RMSN) share one set of per-channel moments, from which
+the statistics of each member are pooled. Only the mixture normalizes x, not each member.
 
-What the paper leaves open, and what is done here:
-- Eq. 13 writes one w_i. The means and the variances have separate softmaxes.
-- Eq. 8 and 11 leave out the variance of the means (I2). `statistics="total"`, the default, adds it
-  by the law of total variance; `"literal"` computes what is printed.
-- z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval the BN member uses its running statistics.
+Choices of this implementation where the paper is open or inconsistent:
+- Eq. 13 writes one w_i for μ and σ²; here the means and the variances have separate softmaxes.
+- Eq. 8 and 11 leave out the variance of the means (I2). `statistics="total"`, the default, adds
+  this variance by the law of total variance; `"literal"` computes the printed equations.
+- z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval mode BN uses its running statistics.
 
-NormVary's statistics see later positions. For language models there is NormVary-token in
-mambanorm_study, which also has SwitchNorm, NormVary's predecessor.
+NormVary's statistics contain later positions, so it is not causal. mambanorm_study has a causal
+version for language models, NormVary-token, and SwitchNorm, NormVary's predecessor.
 """
 
 import torch
@@ -34,14 +34,15 @@ from mambanorm.norms.masked_moments import (
 from mambanorm.norms.registry import register_norm
 
 STATISTICS = ("total", "literal")
-# Means (None for a member without a mean) and variances, each broadcastable to (B, 1, D).
+# One mean (None for a member without a mean) and one variance per member, each broadcastable to
+# (B, 1, D).
 MemberStatistics = tuple[list[Tensor | None], list[Tensor]]
 
 
 class StatisticsMixture(SequenceNorm):
     """Base of NormVary and SwitchNorm: the parameters and the mixture weights.
 
-    A subclass names its `members` and returns their statistics in `member_statistics`.
+    A subclass lists the names of its `members` and defines `member_statistics`.
     """
 
     members: tuple[str, ...]
@@ -63,16 +64,16 @@ class StatisticsMixture(SequenceNorm):
         self.running_var = nn.Buffer(torch.ones(d))
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """Return the weights of the means and of the variances, one per member (Eq. 13)."""
-        dtype = torch.promote_types(self.mean_logits.dtype, torch.float32)  # as the statistics
+        """Return the members' weights for the means and for the variances (Eq. 13)."""
+        dtype = torch.promote_types(self.mean_logits.dtype, torch.float32)  # the statistics' dtype
         return self.mean_logits.softmax(0, dtype), self.var_logits.softmax(0, dtype)
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return γ and β."""
+        """Return γ and β, each None if the norm has none."""
         return self.gamma, self.beta
 
-    def pooled(self, x: Tensor, lengths: Tensor | None) -> Statistics:
-        """Return x and the mixed statistics, by the fused loop if it can take x."""
+    def pool_statistics(self, x: Tensor, lengths: Tensor | None) -> Statistics:
+        """Return x, μ and σ² of Eq. 13; the fused loop mixes the members if it can take x."""
         moments = channel_moments(x, lengths)
         if self.training:
             batch_count(x, lengths, type(self).__name__)
@@ -85,13 +86,13 @@ class StatisticsMixture(SequenceNorm):
         return moments.x, mean, var
 
     def member_statistics(self, moments: Moments) -> MemberStatistics:
-        """Return the means and variances of the members, in their order."""
+        """Return the means and the variances of all members, in the order of `members`."""
         raise NotImplementedError
 
     def batch_statistics(self, moments: Moments) -> tuple[Tensor, Tensor]:
-        """Return the BN member's statistics: the batch's in training (Eq. 8), else running ones.
+        """Return BN's mean and variance: of the batch in training (Eq. 8), else the running ones.
 
-        In training the running statistics are updated (Eq. 15–16).
+        Training mode also updates the running statistics (Eq. 15–16).
         """
         if not self.training:
             return self.running_mean, self.running_var
@@ -104,7 +105,10 @@ class StatisticsMixture(SequenceNorm):
 
     @torch.no_grad()
     def track(self, mean: Tensor, var: Tensor) -> None:
-        """Update the running statistics with those of a batch, once (Eq. 15–16)."""
+        """Update the running statistics with a batch's mean and variance (Eq. 15–16).
+
+        A forward pass that activation checkpointing repeats does not update them again.
+        """
         if not is_recomputed():
             update_running(self.running_mean, mean, self.momentum)
             update_running(self.running_var, var, self.momentum)
@@ -123,10 +127,10 @@ class StatisticsMixture(SequenceNorm):
 class NormVary(StatisticsMixture):
     """Learned mixture of BN, GN, IN, LN-DL and RMSN-DL, x (B, L, D) → (B, L, D).
 
-    Parameters `mean_logits`, `var_logits` (5 each, zero at start), `gamma`, `beta`; buffers
-    `running_mean`, `running_var` of the BN member (Eq. 15–16; the biased variance, as printed).
-    `learn_weights=False` keeps the weights at 1/5. Raises ValueError for unknown statistics, groups
-    that do not divide d, and in training for B·L = 1.
+    Parameters: `mean_logits` and `var_logits` (5 values each, initially zero), `gamma` and `beta`.
+    Buffers: BN's `running_mean` and `running_var` (Eq. 15–16; the biased variance, as printed).
+    `learn_weights=False` keeps all weights at 1/5. Raises ValueError for unknown `statistics`, for
+    groups that do not divide d, and in training mode for B·L = 1.
     """
 
     members = ("BN", "GN", "IN", "LN", "RMSN")
@@ -149,7 +153,7 @@ class NormVary(StatisticsMixture):
         self.groups, self.statistics = groups, statistics
 
     def member_statistics(self, moments: Moments) -> MemberStatistics:
-        """Return means and variances of the five members; RMSN has no mean (Eq. 12)."""
+        """Return the means and the variances of the five members; RMSN has no mean (Eq. 12)."""
         _, m, v, _ = moments
         bn_mean, bn_var = self.batch_statistics(moments)
         gn_mean, gn_var = pool_channels(moments, self.groups)
@@ -187,7 +191,7 @@ def fixed_normvary(
     momentum: float = 0.1,
     statistics: str = "total",
 ) -> NormVary:
-    """Return a NormVary whose mixture stays uniform, to separate mixing from learning to mix."""
+    """Return a NormVary with constant weights 1/5, the control for learned weights."""
     return NormVary(
         d,
         eps=eps,

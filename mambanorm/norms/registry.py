@@ -1,8 +1,8 @@
-"""The registry of norms: one entry each, from which tables, tests and figures are made.
+"""The registry of norms, NORMS: name → entry.
 
-A norm is one class, or function, under one decorator: `@register_norm`. `NORMS` maps a name to its
-entry. The table of docs/norms.md, the tables in notebooks, the cube of axes, the tests and the
-legends of figures are made from it.
+A norm is one class or function, decorated with `@register_norm`. The table of docs/norms.md, the
+tables in notebooks, the figure of the axes, the tests and the legends of figures are made from
+NORMS.
 """
 
 import inspect
@@ -29,11 +29,11 @@ COMMON_OPTIONS: dict[str, Any] = {"eps": 1e-5, "affine": True, "groups": 4, "mom
 
 @dataclass(frozen=True)
 class NormEntry:
-    """What the registry knows about one norm."""
+    """A norm's entry in the registry: its factory and its declared properties."""
 
     name: str
     factory: Factory
-    # LaTeX, with x at row n, position l, channel c.
+    # In LaTeX; x is the value at row n, position l and channel c.
     equation: str
     source: str
     # Axes of (B, L, D) over which one statistic is taken; "D/G" is a group of channels.
@@ -41,19 +41,19 @@ class NormEntry:
     # True if no output depends on a later position (I3), as language models and `step` need.
     causal: bool
     learnable: str
-    # When to choose it, in a few words.
+    # When to choose this norm, in a few words.
     use: str = ""
-    # How it contradicts its declaration, if it was registered with check=False; else "".
+    # How the norm contradicts its declaration, if it was registered with check=False; else "".
     doubt: str = ""
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Names of the options that `create_norm` accepts for this norm."""
+        """Names of all options that `create_norm` accepts for this norm."""
         return tuple(dict.fromkeys([*COMMON_OPTIONS, *self.factory_options]))
 
     @property
     def factory_options(self) -> tuple[str, ...]:
-        """Names of the options that its factory takes, after the number of channels."""
+        """Names of the factory's arguments after the number of channels."""
         return tuple(inspect.signature(self.factory).parameters)[1:]
 
     @property
@@ -68,13 +68,17 @@ NORMS: dict[str, NormEntry] = {}
 
 @cache
 def load_plugins() -> None:
-    """Import what installed packages list under the entry point `mambanorm.norms`, once."""
+    """Import the modules that installed packages list under the entry point `mambanorm.norms`.
+
+    Later calls do nothing.
+    """
     for plugin in entry_points(group="mambanorm.norms"):
-        with suppress(ImportError):  # its dependencies are not installed
+        with suppress(ImportError):  # the plugin's dependencies may not be installed
             plugin.load()
 
 
-# Functions that import modules which may register norms; called before a name is refused.
+# Functions that import modules which may register norms. They are called when a name is unknown,
+# before an error is raised.
 LATE_REGISTRATION: list[Callable[[], object]] = [load_plugins]
 
 
@@ -89,16 +93,16 @@ def register_norm(
     use: str = "",
     check: bool = True,
 ) -> Callable[[AnyFactory], AnyFactory]:
-    """Decorate a factory `(d, **options) -> nn.Module` to enter it into NORMS.
+    """Decorate a factory `(d, **options) -> nn.Module` to enter its norm into NORMS.
 
-    A norm of yours is measured first (behaviour.py). Raises ValueError, with what was seen, if it
-    is declared causal and looks ahead, uses other axes than declared, lets padding into its
-    statistics, has a wrong gradient, returns another dtype, keeps state outside its state dict, or
-    fails on (3, 6, 8) in float64. `check=False` registers it all the same; pages that name it then
-    show what was seen.
+    A norm of yours is measured first (behaviour.py). Raises ValueError, with the observation, if
+    the norm looks ahead although it is declared causal, its axes are not the declared ones, padding
+    enters its statistics, its gradient is wrong, its output does not have x's dtype, it keeps state
+    outside its state dict, or it fails on an x of shape (3, 6, 8) in float64. `check=False`
+    registers such a norm anyway; pages that name the norm then show the observation.
 
-    Raises ValueError, too, if the name is taken or cannot be written in an arm, and if `causal` is
-    not a bool.
+    Also raises ValueError if the name is registered already or cannot be written in an arm, and if
+    `causal` is not a bool.
     """
     check_word("a norm's name", name)
     check_flag(f"causal of norm {name!r}", causal)
@@ -112,12 +116,12 @@ def register_norm(
         if not callable(factory) or not inspect.signature(factory).parameters:
             raise ValueError(f"norm {name!r} needs a class or function of d, got {shown(factory)}")
         entry = NormEntry(name, factory, equation, source, tuple(axes), causal, learnable, use)
-        if not entry.built_in:  # the tests measure those
-            entry = replace(entry, doubt=_doubt(entry))
+        if not entry.built_in:  # built-in norms are measured by the tests
+            entry = replace(entry, doubt=_measured_contradiction(entry))
         if entry.doubt and check:
             raise ValueError(
-                f"norm {name!r} is not registered: {entry.doubt}. (check=False registers it all "
-                "the same, and says so wherever it is named)"
+                f"norm {name!r} is not registered: {entry.doubt}. (check=False registers it "
+                "anyway; pages that name it then show this text)"
             )
         NORMS[name] = entry
         return factory
@@ -125,17 +129,17 @@ def register_norm(
     return register
 
 
-def _doubt(entry: NormEntry) -> str:
-    """Measure a norm. Return how it contradicts its declaration, or ""."""
+def _measured_contradiction(entry: NormEntry) -> str:
+    """Measure a norm. Return how it contradicts its declaration, or "" if it does not."""
     try:
-        behaviour = measure(lambda: _make(entry, CHANNELS))
+        behaviour = measure(lambda: _build_norm(entry, CHANNELS))
     except Exception as error:  # a norm of yours may raise anything
         return f"trying it ended in {type(error).__name__}: {str(error)[:120]}"
     return contradiction(behaviour, entry.axes, entry.causal)
 
 
-def norm_name(name: str | None) -> str:
-    """Return the registered name; Python's None means "None".
+def registered_name(name: str | None) -> str:
+    """Return the name if a norm is registered under it; return "None" for Python's None.
 
     Raises NotRegistered, a ValueError, for an unknown name.
     """
@@ -143,32 +147,33 @@ def norm_name(name: str | None) -> str:
     if not isinstance(name, str):
         raise unknown("norm", name, NORMS)
     if name not in NORMS:
-        for import_more in LATE_REGISTRATION:
-            import_more()
+        for register_more in LATE_REGISTRATION:
+            register_more()
     if name not in NORMS:
         raise NotRegistered("norm", name, NORMS)
     return name
 
 
 def create_norm(name: str | None, d: int, **options: Any) -> nn.Module:
-    """Return a norm for d channels; its `forward(x, lengths=None)` maps (B, L, D) to (B, L, D).
+    """Return a norm for d channels; its `forward(x, lengths=None)` maps (B, L, d) to (B, L, d).
 
-    Options: eps=1e-5, affine=True, groups=4, momentum=0.1 (weight of the new statistic, 1 − α of
-    Eq. 15–16), and those of the norm. Raises ValueError for an unknown name or a bad value, and
-    TypeError for an unknown option.
+    Every norm accepts the options eps=1e-5, affine=True, groups=4 and momentum=0.1 (weight of the
+    new statistic, 1 − α of Eq. 15–16), and ignores those that it does not use; a norm may have
+    further options. Raises ValueError for an unknown name or an invalid value, and TypeError for an
+    unknown option.
     """
-    entry = NORMS[norm_name(name)]
+    entry = NORMS[registered_name(name)]
     for option in options:
         if option not in entry.options:
             raise unknown(f"option of norm {entry.name}", option, entry.options, TypeError)
-    return _make(entry, d, **options)
+    return _build_norm(entry, d, **options)
 
 
-def _make(entry: NormEntry, d: int, **options: Any) -> nn.Module:
+def _build_norm(entry: NormEntry, d: int, **options: Any) -> nn.Module:
     merged = {**COMMON_OPTIONS, **options}
     check_values(d=d, **{option: merged[option] for option in COMMON_OPTIONS})
-    known = {option: v for option, v in merged.items() if option in entry.factory_options}
-    norm = entry.factory(d, **known)
+    used = {option: v for option, v in merged.items() if option in entry.factory_options}
+    norm = entry.factory(d, **used)
     if not isinstance(norm, nn.Module):
         raise ValueError(
             f"the factory of norm {entry.name!r} must return an nn.Module, got {shown(norm)}"
@@ -177,24 +182,24 @@ def _make(entry: NormEntry, d: int, **options: Any) -> nn.Module:
 
 
 def known_options(names: Sequence[str | None], options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options that at least one of the norms knows.
+    """Return the part of `options` that at least one of the named norms accepts.
 
-    Raises ValueError if `options` is not a dict.
+    Raises ValueError if `options` is neither a dict nor None.
     """
     if options is not None and not isinstance(options, dict):
         raise ValueError(
             f"norm_options must be a dict such as {{'groups': 8}}, got {shown(options)}"
         )
-    known = {option for name in names for option in NORMS[norm_name(name)].options}
+    known = {option for name in names for option in NORMS[registered_name(name)].options}
     return {option: value for option, value in (options or {}).items() if option in known}
 
 
 def check_options(names: Sequence[str | None], options: Mapping[str, Any] | None) -> None:
-    """Raise TypeError for an option that none of the norms knows."""
+    """Raise TypeError for an option that none of the named norms accepts."""
     known = known_options(names, options)
     for option in options or {}:
         if option not in known:
-            valid = [option for name in names for option in NORMS[norm_name(name)].options]
+            valid = [option for name in names for option in NORMS[registered_name(name)].options]
             norms = ", ".join(map(str, names))
             raise unknown(f"option of {norms}", option, dict.fromkeys(valid), TypeError)
 
@@ -202,14 +207,14 @@ def check_options(names: Sequence[str | None], options: Mapping[str, Any] | None
 def check_causal(names: Sequence[str | None], reason: str) -> None:
     """Raise ValueError for a norm whose output depends on later positions (I3).
 
-    `reason` ends the sentence: "which …". BN is refused in eval mode, too: its running statistics
-    do not look ahead, but they were trained with statistics that did.
+    `reason` is the end of the message's sentence, such as "which …". BN is refused even for eval
+    mode: its running statistics do not look ahead, but training used batch statistics, which do.
     """
-    for name in map(norm_name, names):
+    for name in map(registered_name, names):
         if not NORMS[name].causal:
             causal = ", ".join(entry.name for entry in NORMS.values() if entry.causal)
             raise ValueError(
-                f"norm {name!r} sees the future: in training at least, its statistics over "
-                f"{' · '.join(NORMS[name].axes)} hold later positions, {reason}; "
+                f"norm {name!r} sees the future: at least in training, its statistics over "
+                f"{' · '.join(NORMS[name].axes)} contain later positions, {reason}; "
                 f"choose a causal norm: {causal}"
             )

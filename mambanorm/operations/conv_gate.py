@@ -1,4 +1,4 @@
-"""Two operations of a block that contain a SiLU: `conv_silu`, SiLU(Conv(u)); `gated`, y·SiLU(z)."""
+"""The two operations of a block with a SiLU: `conv_silu`, SiLU(Conv(u)), and `gated`, y·SiLU(z)."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -8,10 +8,10 @@ from mambanorm.operations.checks import check_conv_silu, check_gated
 
 
 def gated(y: Tensor, z: Tensor) -> Tensor:
-    """Return y·SiLU(z), the gate of Eq. 2 and 3.
+    """Return y·SiLU(z), the product with the gate (Eq. 2 and 3).
 
-    y and z have one shape and are on one device. Under autocast their dtypes may differ. Raises
-    ValueError for others.
+    Raises ValueError unless y and z have the same shape and device. Their dtypes may differ, as
+    under autocast.
     """
     check_gated(y, z)
     if fused_on_cpu(y, z):
@@ -24,9 +24,9 @@ def gated(y: Tensor, z: Tensor) -> Tensor:
 def conv_silu(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return SiLU of a depthwise convolution: causal for a sequence, centred for images.
 
-    u (B, L, E) with weight (E, 1, K), or u (B, H, W, E) with weight (E, 1, K, K) and K odd; bias
-    (E,). The result has u's shape. Raises ValueError for other shapes, dtypes that are not real,
-    and tensors on several devices.
+    u is a sequence (B, L, E) with weight (E, 1, K), or images (B, H, W, E) with weight (E, 1, K, K)
+    and odd K; bias (E,). The result has u's shape. Raises ValueError for other shapes, for dtypes
+    that are not real, and for tensors on different devices.
     """
     check_conv_silu(u, weight, bias)
     if fused_on_cpu(u, weight, bias):
@@ -42,14 +42,14 @@ def conv_silu(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def causal_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a depthwise convolution that looks back: y_l = bias + Σ_k weight_k · u_(l−K+1+k)."""
+    """Return the causal depthwise convolution y_l = bias + Σ_k weight_k · u_(l−K+1+k)."""
     taps, length = weight.shape[-1], u.shape[1]
     padded = F.pad(u, (0, 0, taps - 1, 0))
     return bias + sum(padded[:, k : k + length] * weight[:, 0, k] for k in range(taps))
 
 
 def centred_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a zero-padded depthwise convolution of images (B, H, W, E)."""
+    """Return the zero-padded depthwise convolution of images, (B, H, W, E) → (B, H, W, E)."""
     padding, channels = weight.shape[-1] // 2, len(weight)
     y = F.conv2d(u.permute(0, 3, 1, 2), weight, bias, padding=padding, groups=channels)
     return y.permute(0, 2, 3, 1)

@@ -1,8 +1,8 @@
-"""The layers of a block: fused if they are plain torch layers, called if they are anything else.
+"""The layers of a block: a plain torch layer is fused, any other layer is called.
 
-A fused operation takes a layer's weights and never calls the layer. That is right only for a plain
+A fused operation uses a layer's weights and never calls the layer. That is right only for a plain
 layer: LoRA, quantization, FSDP, parametrizations and hooks replace, wrap or observe a layer, and
-work only if it is called.
+have an effect only if the layer is called.
 """
 
 from typing import TypeGuard, TypeVar
@@ -19,10 +19,10 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def is_plain(layer: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
-    """Return True if calling the layer is the same as using its weights.
+    """Return True if using the layer's weights is equivalent to calling the layer.
 
-    That is, its type is exactly `kind` (no subclass), it has no hooks, the instance does not
-    override `forward`, and its weight is an ordinary tensor.
+    That is the case if the layer's type is exactly `kind` (no subclass), it has no hooks, `forward`
+    is overridden neither in the class nor in the instance, and its weight is an ordinary tensor.
     """
     if type(layer) is not kind or kind.forward is not FORWARD[kind]:  # type: ignore[index]
         return False
@@ -34,10 +34,10 @@ def is_plain(layer: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
 
 
 def split_linear(layer: nn.Module, x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-    """Return the output of a linear layer in parts of these sizes along the last axis.
+    """Return the output of a linear layer, split into parts of the given sizes along the last axis.
 
-    A plain layer computes one product for each part: slices of a single product would not be
-    contiguous.
+    For a plain layer without bias, each part is a matrix product of its own, because slices of one
+    product would not be contiguous.
     """
     if is_plain(layer, nn.Linear) and layer.bias is None:
         return tuple(F.linear(x, weight) for weight in layer.weight.split(sizes))
@@ -47,8 +47,8 @@ def split_linear(layer: nn.Module, x: Tensor, sizes: list[int]) -> tuple[Tensor,
 def causal_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
     """Return SiLU of a causal depthwise convolution, u (B, L, E) → (B, L, E).
 
-    A layer that is not plain is padded on both sides, as mamba-ssm's: its first L outputs are the
-    causal ones.
+    A layer that must be called pads u on both sides, as mamba-ssm's conv1d does; its first L
+    outputs are the causal convolution.
     """
     if is_plain(layer, nn.Conv1d) and _is_depthwise(layer):
         return conv_silu(u, layer.weight, layer.bias)  # type: ignore[arg-type]
@@ -63,7 +63,10 @@ def image_conv_silu(layer: nn.Module, u: Tensor) -> Tensor:
 
 
 def _is_depthwise(conv: nn.Conv1d | nn.Conv2d) -> bool:
-    """Return True for a depthwise convolution without stride or dilation, as `conv_silu` needs."""
+    """Return True if `conv_silu` can compute the convolution.
+
+    The convolution must be depthwise, with a bias, zero padding, stride 1 and dilation 1.
+    """
     if conv.bias is None or conv.padding_mode != "zeros":
         return False
     is_grouped = conv.groups == conv.in_channels == conv.out_channels

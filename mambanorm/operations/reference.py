@@ -1,14 +1,14 @@
 """The selective scan as a loop over time: slow, readable, differentiable on every device.
 
-Equations (per channel d and state index n; Gu & Dao 2023, "Mamba", equation 2 with the
-discretisation of the code):
+Equations (for each channel d and state index n; Gu & Dao 2023, "Mamba", equation 2 with the
+discretization of the authors' code):
 
-(1)  Δ_t = delta_t + delta_bias, then softplus if asked for
-(2)  h_t = exp(Δ_t·A) · h_(t-1) + Δ_t·B_t·u_t,   h_0 = 0 or given
+(1)  Δ_t = delta_t + delta_bias, then softplus if delta_softplus is True
+(2)  h_t = exp(Δ_t·A) · h_(t-1) + Δ_t·B_t·u_t,   h_0 = 0 or the given state
 (3)  y_t = Σ_n C_t·h_t
 (4)  out_t = y_t + D·u_t
 
-(2) is a zero-order hold for the state and Euler's rule for the input. Glossary:
+(2) discretizes the state by zero-order hold and the input by Euler's rule. Glossary:
 operations/__init__.py. Source: state-spaces/mamba `ops/selective_scan_interface.py` (order of the
 operations, softplus threshold 20).
 """
@@ -19,9 +19,9 @@ from torch import Tensor
 
 
 def _at_step(m: Tensor, t: int, channels: int) -> Tensor:
-    """Return B_t or C_t for every channel, broadcastable to (B, D, N).
+    """Return B_t or C_t at position t, broadcastable to (B, D, N).
 
-    m: constant (D, N), (B, N, L) or (B, G, N, L).
+    m: all of B or C, as (D, N) if it is constant along the sequence, (B, N, L) or (B, G, N, L).
     """
     if m.dim() == 2:
         return m
@@ -42,11 +42,12 @@ def scan_reference(
     want_last: bool = True,
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the scan, equation by equation, from `state` (None = zero).
+    """Compute the scan, equation by equation.
 
-    The arguments are those of `selective_scan`, checked by it. Computes in float64 if u is float64,
-    else in float32. Returns out (B, D, L) in u's dtype and last_state (B, D, N) in the dtype of the
-    computation, without gradient.
+    The arguments are those of `selective_scan`, which has already checked them; `state` is h_0,
+    None means zero. Computes in float64 if u is float64, otherwise in float32. Returns out
+    (B, D, L) in u's dtype and the last state (B, D, N) in the dtype of the computation, without
+    gradient (None unless want_last).
     """
     batch, channels, length = u.shape
     dtype = torch.float64 if u.dtype == torch.float64 else torch.float32

@@ -1,6 +1,7 @@
-"""The selective scan: mamba-ssm's `selective_scan`, and `low_rank_scan`, which projects Δ itself.
+"""The selective scan with given delta, `selective_scan`, or with delta from dt, `low_rank_scan`.
 
-A Mamba block uses `low_rank_scan`. Glossary: see mambanorm/operations/__init__.py.
+`selective_scan` has the arguments of mamba-ssm's function; Mamba blocks use `low_rank_scan`.
+Glossary: see mambanorm/operations/__init__.py.
 """
 
 from typing import Any
@@ -33,32 +34,33 @@ def selective_scan(
     """Compute the selective scan, as mamba-ssm's `selective_scan_fn` does.
 
     Δ = softplus(delta + delta_bias),  h_t = exp(Δ_t·A)·h_(t-1) + Δ_t·B_t·u_t,
-    out_t = (Σ_n C_t·h_t + D·u_t)·SiLU(z_t); bias, softplus, D·u and gate only if given.
+    out_t = (Σ_n C_t·h_t + D·u_t)·SiLU(z_t); delta_bias, softplus, D·u and SiLU(z) are optional.
 
     Args:
-        u: input, (B, D, L). On the CPU, transposed views of (B, L, D) tensors are read without a
-            copy, and results and gradients come back in that layout.
+        u: input, (B, D, L). On the CPU, transposed views of (B, L, D) tensors are used without a
+            copy, and results and gradients have the same memory layout.
         delta: step sizes, (B, D, L).
         A: decay rates, (D, N), real.
-        B: constant (D, N), or (B, N, L), or (B, G, N, L) where G divides D.
-        C: as B; the two may differ in form.
-        D: (D,).
+        B: (D, N) if constant along the sequence, or (B, N, L), or (B, G, N, L) where G divides D.
+        C: one of the shapes allowed for B, not necessarily that of B.
+        D: factor of the skip connection, (D,).
         z: gate, (B, D, L).
         delta_bias: (D,).
         delta_softplus: apply softplus to delta + delta_bias.
         return_last_state: also return the last state.
-        backend: one of BACKENDS. The reference computes constant B or C (no Mamba has them) and, on
-            the CPU, scans whose state may grow: an A above 0, or a Δ below 0.
-        initial_state: (B, D, N), h before the first step, for generation; without gradient. If it
-            is not zero the reference computes the scan.
+        backend: one of BACKENDS. "cpu" leaves a scan whose state may grow (an A above 0 or a Δ
+            below 0) to the reference. "cpu" and "triton" do not take a constant B or C (which no
+            Mamba has), so "auto" then chooses another back end.
+        initial_state: (B, D, N), h before the first step, for generation; gets no gradient. The
+            reference computes every scan with an initial state that is not zero.
 
-    Returns out (B, D, L) in u's dtype; with `return_last_state` (out, last_state), where last_state
-    (B, D, N) is h after the last step, in the dtype of the computation (float64 for float64 u in
-    the reference, else float32) and without gradient, as in mamba-ssm.
+    Returns out (B, D, L) in u's dtype; with `return_last_state`, the pair (out, last_state), where
+    last_state (B, D, N) is h after the last step, in the dtype of the computation (float64 if the
+    reference gets a float64 u, otherwise float32) and, as in mamba-ssm, without gradient.
 
     Raises ValueError for wrong shapes, devices or dtypes, and for an unknown or unsuitable back
-    end. Source: state-spaces/mamba `ops/selective_scan_interface.py`. Deviation: complex A is
-    refused.
+    end. Source: state-spaces/mamba `ops/selective_scan_interface.py`. Deviation: a complex A raises
+    ValueError.
     """
     check_selective_scan(u, delta, A, B, C, D, z, delta_bias)
     inputs = u, delta, A, B, C, D, delta_bias, delta_softplus
@@ -88,7 +90,8 @@ def low_rank_scan(
 ) -> Any:
     """Compute the scan of a Mamba block, Δ = softplus(dt·dt_weightᵀ + dt_bias), A = −exp(A_log).
 
-    As `selective_scan`, but Δ is never stored for float32 on the CPU and with Triton.
+    As `selective_scan`, except that Δ is computed in the kernel and never stored if the scan runs
+    on the CPU in float32, or with Triton.
 
     Args:
         u: (B, L, E).
@@ -102,8 +105,8 @@ def low_rank_scan(
         state: h before the first step (B, E, N), or None.
         backend: one of BACKENDS.
 
-    Returns y (B, L, E); if `state` is given, (y, h after the last step without gradient).
-    Raises ValueError as `selective_scan`.
+    Returns y (B, L, E); if `state` is given, the pair (y, h after the last step), where h has no
+    gradient. Raises ValueError as `selective_scan` does.
     """
     check_low_rank_scan(u, dt, B, C, dt_weight, dt_bias, A_log, D)
     dt, B, C = (m if m.dim() == 4 else m.unsqueeze(2) for m in (dt, B, C))  # (B, L, G, ·)
@@ -122,17 +125,19 @@ def low_rank_scan(
 
 
 def _continues(state: Tensor | None, length: int) -> bool:
-    """Return True if a scan starts from a state that may not be zero: kernels start from zero.
+    """Return True if the reference must compute a scan that starts from `state`.
 
-    A single step always goes to the reference, which is faster there.
+    That is so if the state is not zero, because kernels start from zero, and for a scan of a single
+    step from any state, because the reference is faster there.
     """
     return state is not None and (length == 1 or bool(state.any()))
 
 
 def _may_grow(delta: Tensor, A: Tensor, delta_bias: Tensor | None, delta_softplus: bool) -> bool:
-    """Return True if a state could grow, exp(Δ·A) > 1, or become NaN: the CPU loops need decay.
+    """Return True if a state may grow (exp(Δ·A) > 1) or become NaN, which the CPU loops exclude.
 
-    Compiled code cannot branch on values: there, such a scan raises RuntimeError when it runs.
+    Compiled code cannot branch on values: the result is False, and such a scan raises RuntimeError
+    when it runs.
     """
     if torch.compiler.is_compiling() and (delta_softplus or delta_bias is None):
         decays = (A <= 0).all()
@@ -140,7 +145,7 @@ def _may_grow(delta: Tensor, A: Tensor, delta_bias: Tensor | None, delta_softplu
             decays = decays & (delta >= 0).all()
         torch._assert_async(
             decays,
-            "in compiled code a scan needs A ≤ 0 and Δ ≥ 0: compute this one without compiling",
+            "in compiled code a scan needs A ≤ 0 and Δ ≥ 0: compute this scan without compiling",
         )
         return False
     is_positive = delta_softplus or (delta_bias is None and bool((delta >= 0).all()))

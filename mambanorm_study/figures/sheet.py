@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from mambanorm.norms import NORMS, norm_name
+from mambanorm.norms import NORMS, registered_name
 from mambanorm.norms.registry import NormEntry
 from mambanorm_study.figures.colours import AXIS_GREY, GREY, INK, norm_colour
 from mambanorm_study.figures.diagrams import axes_text, draw_cells, moving_cells
@@ -40,7 +40,7 @@ def fig_sheet(names: Sequence[str] | None = None) -> StudyFigure:
     """
     if names is None:
         names = [name for name in NORMS if name != "Constant"]
-    names = [norm_name(name) for name in names]
+    names = [registered_name(name) for name in names]
     rows = max(-(-len(names) // COLUMNS), ROWS)
     fig = StudyFigure(figsize=(8.27, 11.69), dpi=150)  # A4 in inches
     fig.text(0.05, 0.965, "The norms on one page", fontsize=17, weight="bold", color=INK)

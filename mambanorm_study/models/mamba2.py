@@ -69,7 +69,7 @@ class GroupedRMSNorm(RMSNorm):
         y = nn.functional.rms_norm(
             x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps
         )
-        return self.scaled(y.flatten(-2))
+        return self.apply_affine(y.flatten(-2))
 
 
 class Mamba2Block(CausalBlock):

@@ -62,7 +62,7 @@ class DyT(Norm):
 
     def transform(self, x: Tensor) -> Tensor:
         """Return γ ⊙ tanh(α·x) + β, or x ⊙ α, of an x without padding."""
-        return self.scaled(x * self.alpha if self.linear else torch.tanh(self.alpha * x))
+        return self.apply_affine(x * self.alpha if self.linear else torch.tanh(self.alpha * x))
 
 
 @register_norm(
@@ -86,7 +86,7 @@ class Derf(DyT):
 
     def transform(self, x: Tensor) -> Tensor:
         """Return γ ⊙ erf(α·x + s) + β of an x without padding."""
-        return self.scaled(torch.erf(self.alpha * x + self.shift))
+        return self.apply_affine(torch.erf(self.alpha * x + self.shift))
 
 
 @register_norm(

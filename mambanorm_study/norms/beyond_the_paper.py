@@ -47,7 +47,7 @@ class LpNorm(Norm):
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         x = blank_padding(x, lengths)
-        return self.scaled(x / torch.hypot(self.size(x), x.new_full((), math.sqrt(self.eps))))
+        return self.apply_affine(x / torch.hypot(self.size(x), x.new_full((), math.sqrt(self.eps))))
 
     def size(self, x: Tensor) -> Tensor:
         """Return (mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
@@ -148,7 +148,7 @@ class NormVaryToken(Norm):
         means = [gn_mean, ln_mean, None]
         variances = [gn_var, ln_var, ln_var + ln_mean.square()]
         mean, var = mix(*self.mixture(), means, variances)
-        return self.scaled(((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2))
+        return self.apply_affine(((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2))
 
 
 @register_norm(

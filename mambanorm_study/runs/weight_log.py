@@ -229,7 +229,7 @@ def selector_weights(model: nn.Module, split: Split, rows: int = 256) -> pd.Data
         model.eval()
         model(inputs.to(device), None if lengths is None else lengths.to(device))
     tables = []
-    for name, depth, _, weights in seen.seen:
+    for name, depth, _, weights in seen.values:
         w0 = weights[..., 0].double().cpu()  # (B, L)
         n_tokens = torch.full_like(labels, w0.shape[1]) if lengths is None else lengths
         is_token = torch.arange(w0.shape[1]) < n_tokens[:, None]

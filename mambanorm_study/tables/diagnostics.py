@@ -298,7 +298,7 @@ def headroom_facts(run: StoredRun) -> dict[str, float]:
     inputs, lengths, _ = data.test.batch(slice(0, SUMMARY_ROWS))
     with record_sites(model, "scan") as sites:
         model(inputs, lengths)
-    largest = max(float(value.abs().amax()) for *_, value in sites.seen)
+    largest = max(float(value.abs().amax()) for *_, value in sites.values)
     largest = max(largest, torch.finfo(torch.float32).tiny)
     return {"headroom": math.log10(torch.finfo(torch.float16).max) - math.log10(largest)}
 

@@ -105,7 +105,7 @@ def test_further_sites_in_words():
         ("RMSN>GN", r"N1>SSM>N2.*did you mean 'RMSN>SSM>GN'"),
         (3, "an arm is text"),
         ("RMSN>SSM>None+gate:LN", r"unknown site 'gate'.*gated"),
-        ("RMSN>SSM>None+B:RMSN+B:LN", "stands there twice, with RMSN and LN"),
+        ("RMSN>SSM>None+B:RMSN+B:LN", "is named twice, with RMSN and LN"),
         ("RMSN>SSM>None+B", "SITE:NORM"),
         ("RMSN>SSM>None+B:RMS", r"unknown norm 'RMS'.*RMSN"),
         ("LN>MHA>LN+B:RMSN", "no further sites"),

@@ -136,7 +136,7 @@ def test_recording_shows_every_site_of_every_model_and_leaves_its_output(name):
         if name in ("images", "halved images")
         else ()
     )
-    for _, _, site, value in seen.seen:
+    for _, _, site, value in seen.values:
         assert value.dim() == 3
         assert len(value) == (8 if site in by_direction else 2), site
 
@@ -164,7 +164,7 @@ def test_what_the_diagnostics_cannot_take_is_refused_in_words():
         ),
         (
             lambda: mn.token_norms(language, IDS.tolist()),
-            "x is .*; a tensor of the model's inputs is needed",
+            "x is .*; a tensor with the model's inputs is needed",
         ),
         (
             lambda: mn.token_norms(torch.nn.Linear(8, 8), x),
@@ -184,4 +184,4 @@ def test_what_the_diagnostics_cannot_take_is_refused_in_words():
             call()
     with mn.record_sites(blocks, "scan") as seen:
         blocks(x)
-    assert {site for _, _, site, _ in seen.seen} == {"scan"}
+    assert {site for _, _, site, _ in seen.values} == {"scan"}

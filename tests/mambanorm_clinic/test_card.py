@@ -444,7 +444,7 @@ def test_a_norm_that_fails_at_once_is_neither_measured_nor_trained(register, cls
         out=tmp_path / "out",
     )
     (reason,) = made.untrained
-    assert "because it failed: ValueError: of (3, 6, 8) finite" in reason
+    assert "because it failed: ValueError: for a finite x of shape (3, 6, 8)" in reason
     assert reason in made.words
     assert (tmp_path / "out" / f"{cls.__name__}.html").is_file()
     assert not (tmp_path / "runs").exists()

@@ -236,7 +236,7 @@ def test_drawn_text_is_decided_by_the_seed_and_follows_the_probabilities():
 @pytest.mark.parametrize("norm", FUTURE)
 def test_a_norm_that_sees_the_future_is_refused_wherever_it_stands(norm):
     axes = " · ".join(mn.NORMS[norm].axes)
-    why = rf"'{norm}' sees the future.*over {axes} hold later positions.*choose a causal norm: .*LN, RMSN.*GN-token"
+    why = rf"'{norm}' sees the future.*over {axes} contain later positions.*choose a causal norm: .*LN, RMSN.*GN-token"
     arms = [
         f"{norm}>SSM>None",
         f"RMSN>SSM>{norm}",

@@ -184,13 +184,17 @@ def test_an_honest_norm_is_registered(register, cls, axes):
         (
             Padded,
             dict(axes=("L",), causal=False),
-            "takes padding into its statistics: disturbed behind the end of row 1",
+            "takes padding into its statistics: a change of row 1's padding",
         ),
-        (Remembers, {}, "keeps something from batch to batch that is not in its state dict"),
-        (Channel, {}, "over D, but its outputs look over no axis"),
-        (Spread, dict(axes=("L", "D"), causal=False), "over L · D, but its outputs look over D"),
-        (Cut, {}, r"it makes \(3, 5, 8\), 0 not finite"),
-        (Blank, {}, r"it makes \(3, 6, 8\), 144 not finite"),
+        (Remembers, {}, "keeps a value from one batch to the next that is not in its state dict"),
+        (Channel, {}, "over D, but its outputs depend on inputs along no axis"),
+        (
+            Spread,
+            dict(axes=("L", "D"), causal=False),
+            "over L · D, but its outputs depend on inputs along D",
+        ),
+        (Cut, {}, r"it returns shape \(3, 5, 8\) with 0 non-finite"),
+        (Blank, {}, r"it returns shape \(3, 6, 8\) with 144 non-finite"),
         (
             WrongBackward,
             {},
@@ -210,12 +214,12 @@ def test_an_honest_norm_is_registered(register, cls, axes):
         (
             Returns32,
             {},
-            r"another dtype than x, float32 for float64, float32 for bfloat16, float32 for float16: return",
+            r"x's dtype \(float32 for float64, float32 for bfloat16, float32 for float16\): return",
         ),
         (
             Widens,
             {},
-            r"another dtype than x, float32 for bfloat16, float32 for float16: return y\.to\(x\.dtype\)",
+            r"x's dtype \(float32 for bfloat16, float32 for float16\): return y\.to\(x\.dtype\)",
         ),
     ],
 )

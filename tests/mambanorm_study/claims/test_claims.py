@@ -574,6 +574,6 @@ def test_constant_delta_b_and_c_take_the_selection_out_of_a_block():
         for factor in (1.0, 2.0):
             with record_sites(blind, ("B", "C", "step_size")) as found:
                 blind(factor * torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)))
-            seen[factor] = [value for *_, value in found.seen]
+            seen[factor] = [value for *_, value in found.values]
     for one, other in zip(*seen.values(), strict=True):
         assert torch.equal(one, other)

@@ -154,10 +154,10 @@ def test_recording_changes_no_output_and_shows_every_site(more):
     with mn.record_sites(block) as seen:
         observed = block(x)
     assert torch.equal(observed, plain)
-    assert [site for _, _, site, _ in seen.seen] == [
+    assert [site for _, _, site, _ in seen.values] == [
         site for site in SITES if site != "delta_after"
     ]
-    shapes = {site: tuple(value.shape[2:]) for _, _, site, value in seen.seen}
+    shapes = {site: tuple(value.shape[2:]) for _, _, site, value in seen.values}
     assert shapes["B"] == shapes["C"] == (5,)
     assert shapes["delta"] == shapes["step_size"] == (6,)
     assert shapes["conv"] == shapes["scan"] == shapes["gated"] == (2 * D,)
@@ -218,7 +218,7 @@ def test_a_block_that_cannot_be_is_refused(options, message):
         Mamba2Block(D, **{"head_dim": 8} | options)
     block = block_of()
     block.A_log = torch.nn.Parameter(torch.zeros(1))  # it would be widened to one head
-    with pytest.raises(ValueError, match=r"A_log has shape \(1,\), needed is \(6,\)"):
+    with pytest.raises(ValueError, match=r"A_log has shape \(1,\), \(6,\) is needed"):
         block(sample(B, L, D))
 
 
