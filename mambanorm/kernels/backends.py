@@ -37,8 +37,8 @@ _MAMBA_SSM_MAX_N = 256  # largest N that mamba-ssm's kernel takes
 def scan_backend(tensor):
     """Return the name of the back end that "auto" takes for this tensor's device and dtype.
 
-    The name is "cpu", "mamba_ssm", "triton" or "reference". If it is "mamba_ssm" but N > 256,
-    `selective_scan` takes "triton" if it can run here, else "reference".
+    The name is "cpu", "mamba_ssm", "triton" or "reference". If the name is "mamba_ssm" but N > 256,
+    `selective_scan` takes "triton" if Triton can run here, else "reference".
     """
     if not (hasattr(tensor, "dtype") and hasattr(tensor, "device")):
         check_tensor("tensor", tensor)
@@ -73,7 +73,7 @@ def scan_kernel(backend):
 
 
 def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
-    """Return the function that computes the scan and its Δ = softplus(dt·Wᵀ + bias) in one kernel.
+    """Return the function that computes Δ = softplus(dt·Wᵀ + bias) and the scan in one kernel.
 
     Returns None if no kernel can do both: the caller must then compute Δ before the scan. `backend`
     and errors are those of `choose_backend`.
@@ -157,7 +157,7 @@ def triton_obstacle(device_type):
     """
     try:
         interpreted = importlib.import_module("mambanorm.kernels.scan_triton_loops").INTERPRETED
-    except Exception as error:  # Triton for another Python may raise any error
+    except Exception as error:  # a Triton built for another Python may raise any error
         return (
             f"needs the package triton, which cannot be imported ({error}): "
             "pip install triton, on Linux"

@@ -35,13 +35,13 @@ from mambanorm.kernels.runtime import (
 )
 from mambanorm.kernels.threads import kernel_threads
 
-# Elements of the gate per worker: with fewer, starting another worker costs more than it saves.
+# Least number of gate elements per worker: with fewer, starting a worker costs more than it saves.
 MIN_PER_WORKER = 16_384
 
 
 @jit()
 def _load_taps(w, bias, taps, channels, d0, width, params):
-    """Copy a block's bias to row 0 of `params`, and its tap k to row 1 + k."""
+    """Copy a block's bias to row 0 of `params`, and the block's tap k to row 1 + k."""
     params[:] = ZERO
     load(params, 0, 0, bias, d0, width)
     for k in range(taps):
@@ -52,7 +52,7 @@ def _load_taps(w, bias, taps, channels, d0, width, params):
 def _add_sums(taps, channels, worker, d0, width, block_sums, worker_sums):
     """Add a block's sums to the sums of its worker, (taps + 1, E).
 
-    Row 0 of both holds the gradient of the bias, row 1 + k that of tap k.
+    Row 0 of both sums holds the gradient of the bias; row 1 + k holds the gradient of tap k.
     """
     for k in range(taps + 1):
         for d in range(width):
@@ -67,16 +67,17 @@ def _apply_silu(row):
 
 
 @jit(inline="always")
-def _silu_backward(row, one, bias_sum):
+def _silu_backward(row, ones, bias_sum):
     """Multiply the gradient in a row by SiLU's slope, and add the product to the bias's gradient.
 
     The first half of the row holds the convolution before SiLU, the second half the gradient.
+    `ones` is a vector of LANES ones.
     """
     for d in range(LANES):
         a = row[0, d]
         s = sigmoid(a)
         row[0, LANES + d] *= s * (ONE + a * (ONE - s))
-    add_product(bias_sum, 0, row, LANES, one, 0)
+    add_product(bias_sum, 0, row, LANES, ones, 0)
 
 
 @jit(inline="always")
@@ -164,7 +165,7 @@ def _conv_backward(worker, workers, integers, buffers):
         np.empty((taps + 1, LANES), np.float32),
         np.empty((taps + 1, LANES), np.float32),
     )
-    row, one = np.zeros((1, 2 * LANES), np.float32), np.ones(LANES, np.float32)
+    row, ones = np.zeros((1, 2 * LANES), np.float32), np.ones(LANES, np.float32)
     for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
         b, d0 = item // blocks, item % blocks * LANES
         lanes = min(LANES, channels - d0)
@@ -178,7 +179,7 @@ def _conv_backward(worker, workers, integers, buffers):
                 corner = y * pitch + x
                 _convolve(corner, pitch, taps_down, taps_across, params, image, row)
                 load(row, 0, LANES, grad, ((b * height + y) * width + x) * channels + d0, lanes)
-                _silu_backward(row, one, block_sums)
+                _silu_backward(row, ones, block_sums)
                 for i in range(taps_down):
                     for j in range(taps_across):
                         tap, pixel = 1 + i * taps_across + j, corner + i * pitch + j

@@ -5,10 +5,10 @@
 Each program computes one batch row and one block of channels: the forward kernel one tile of steps,
 the backward kernel a span of several tiles. The forward kernel reads x once from memory; the K − 1
 shifted reads of x come from the cache. The gradient of x_t depends on da_t … da_(t+K−1). The
-backward kernel recomputes each da where it is needed. This takes K times the arithmetic, but memory
-limits the kernel's speed, and no tensor da is written and read. Each program writes its sums for
-weight and bias once, and these sums are added in a fixed order, so the same inputs give the same
-bits.
+backward kernel recomputes these K numbers for each t. This takes K times the arithmetic, but memory
+limits the kernel's speed, and no tensor da is written or read. Each program of the backward kernel
+writes its partial sums of dweight and dbias once, and these partial sums are added in a fixed
+order, so the same inputs give the same bits.
 
 On the CPU, conv_gate.py computes the same operation. The readable twin is `causal_conv` in
 operations/conv_gate.py.

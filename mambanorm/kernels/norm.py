@@ -408,8 +408,8 @@ def _pool_members(share, training, m, v, use_total, batch_stats, group_stats, la
 
     Results: batch_stats (2, D), mean and variance of BN; group_stats (B, 2·G), mean and variance of
     each group of GN; layer_stats (B, 3), mean and variance of LN, and mean square of RMSN. Outside
-    training batch_stats is not changed, because it holds the running statistics. `use_total` adds
-    the variance of the means to the variances of BN and LN.
+    training batch_stats is not changed, because it holds the running statistics. With `use_total`,
+    the variances of BN and LN include the variance of the means.
     """
     B, D = m.shape
     groups = group_stats.shape[1] // 2

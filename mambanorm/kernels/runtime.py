@@ -38,9 +38,10 @@ NUMBA_OPTIONS = {"error_model": "numpy", "nogil": True}
 def jit(*flags, **options):
     """Return a decorator that compiles, with `numba.njit`, a function that only kernels call.
 
-    `flags` are fastmath flags; do not pass those that assume that no number is inf or NaN.
-    `options` are options of `numba.njit`. Python cannot call the compiled function: it has no
-    Python wrapper and no machine code of its own, which saves a third of the compile time.
+    `flags` are further fastmath flags. The flags that assume that no number is inf or NaN are not
+    set. `options` are options of `numba.njit`. Python cannot call the compiled function, because
+    the function has no Python wrapper and no machine code of its own, which saves a third of the
+    compile time.
     """
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **NUMBA_OPTIONS, **options}
     return numba.njit(fastmath={"contract", *flags}, **options)
@@ -193,9 +194,9 @@ def flat(buffers, k):
     """Return the float32 tensor k of a kernel as a flat array.
 
     `buffers` (tensors, 2) holds an address and a size for each tensor. If Python passed arrays
-    instead, Numba would take a microsecond to unpack each of them and would count references in
-    loops. The array's `.size` is the number of elements. A strided tensor has elements beyond it,
-    so use `.size` only to compare it with 0, which marks a missing tensor.
+    instead, Numba would take a microsecond to unpack each array and would count references in
+    loops. `.size` of the array is the tensor's number of elements. The memory of a strided tensor
+    extends beyond `.size`, so only compare `.size` with 0, which marks a missing tensor.
     """
     return numba.carray(_float_pointer(buffers[k, 0]), buffers[k, 1])
 
@@ -230,7 +231,7 @@ def load(rows, t, slot, x, start, width):
 
 @jit(inline="always")
 def store(rows, t, slot, x, start, width):
-    """Copy `width` numbers of row t of `rows`, from column `slot` on, to x[start:]."""
+    """Copy row t of `rows`, from column `slot` on, to x[start : start + width]."""
     if width == LANES:
         _copy_lanes(x, start, rows, t * rows.shape[1] + slot)
     else:
@@ -245,7 +246,7 @@ empty, zeros = (functools.partial(create, **_FLOATS) for create in (torch.empty,
 
 @functools.lru_cache(maxsize=256)
 def constant(size, number):
-    """Return a vector of `size` times `number`. It is cached, so callers must not change it."""
+    """Return a vector of length `size` filled with `number`; it is cached: do not change it."""
     # The first call may be under inference mode, but later calls may save the vector for backward.
     with torch.inference_mode(False), _disable_current_modes():
         return torch.full((size,), number, **_FLOATS)

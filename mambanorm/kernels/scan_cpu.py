@@ -40,7 +40,7 @@ def _int_rows(integers):
 
 
 class Plan(NamedTuple):
-    """The division of one scan into workers and blocks of channels, and its buffers' sizes."""
+    """How one scan is divided among workers and into blocks, and the sizes of the buffers."""
 
     # Number of workers; each computes some rows of the batch.
     workers: int
@@ -118,10 +118,10 @@ class KernelInputs(NamedTuple):
 def _kernel_inputs(u, delta, A, B, C, dt_weight, D, bias):
     """Return the `KernelInputs` of a scan.
 
-    u is (B, L, D), A (D, N), B and C (B, G, N, L), D and bias (D,). All tensors are float32, and
-    those with a channel axis have contiguous channels. If dt_weight is None, delta is (B, L, D).
-    Otherwise dt_weight is (R, D) and delta (B, G, R, L): the kernel multiplies the two to get Δ,
-    and each group of B and C has its own R numbers.
+    All tensors are float32: u (B, L, D), A (D, N), B and C (B, G, N, L), D and bias (D,). If
+    dt_weight is None, delta is (B, L, D). Otherwise dt_weight is (R, D) and delta (B, G, R, L): the
+    kernel computes Δ from their product, and each group of B and C has its own R numbers per step.
+    Channels must be contiguous in u, and in delta if it is (B, L, D).
     """
     rank, state_size = 0 if dt_weight is None else len(dt_weight), A.shape[1]
     plan = make_plan(*u.shape, state_size, B.shape[1], rank, kernel_threads())

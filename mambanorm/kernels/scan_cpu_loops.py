@@ -218,7 +218,10 @@ def _add_scalars(t0, steps, state_size, values, total, start, strides):
 # -------------------------------------------------------------------------- kernels and their parts
 @jit()
 def _load_block(a, dt_weight, skip, bias, state_size, rank, channels, d0, width, cells, params):
-    """Load a block's A·log2(e) into `cells`, with h = 0, and bias, D, dt_weight into `params`."""
+    """Load a block's parameters: A·log2(e) into `cells`; bias, D and dt_weight into `params`.
+
+    The other slots of `cells`, h included, become 0.
+    """
     cells[:] = ZERO
     params[:] = ZERO
     for n in range(state_size):

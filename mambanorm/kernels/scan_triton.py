@@ -22,9 +22,9 @@ about 500 programs (B·D/16) already fill a GPU.
 Three choices save time. Loads and softplus are computed for a whole tile, once per step and channel
 instead of once per cell. The sum over N stays within a thread except for its last additions. And
 the next tile is loaded while the current tile is computed, if a tile has at least four bytes per
-thread. At N = 64 in bfloat16 a tile has two steps, which are fewer bytes, so each tile waits for
-its loads. No register is spilled. To tune on a GPU, change FORWARD_CELLS, BACKWARD_CELLS, STAGES
-and the constants after them.
+thread. At N = 64 in bfloat16 a tile has only two steps and fewer bytes, so each tile waits for its
+loads. No register is spilled. To tune on a GPU, change FORWARD_CELLS, BACKWARD_CELLS, STAGES and
+the constants after them.
 
 Δ from two factors. With dt_weight (D, R), the kernels compute Δ = dt_weight·dt in registers from R
 numbers per step, and never store Δ. This takes R products per step and channel, while the scan
@@ -154,8 +154,8 @@ class Plan:
     def warps(self, max_cells):
         """Return the number of warps per program.
 
-        Within MAX_WARPS, a thread has at most `max_cells` cells of a tile, and at most STATE_CELLS
-        cells of one step.
+        There are at most MAX_WARPS. Up to this limit, a thread has at most `max_cells` cells of a
+        tile, and at most STATE_CELLS cells of one step.
         """
         state = self.block * max(self.padded_n, self.padded_rank)
         return min(
