@@ -1,18 +1,18 @@
-"""The kernels: the fused loops of norms, block and scan, and the code that starts them.
+"""The fused kernels of norms, block and scan, and the code that chooses and starts them.
 
-    backends.py            chooses the back end of an operation, and calls mamba-ssm's scan
-    runtime.py             helper functions of the CPU kernels, and what launches them
-    threads.py             the number of threads
-    warm.py                compiles the CPU kernels, on two cores
-    scan_cpu.py            the selective scan on the CPU; its loops are in scan_cpu_loops.py
-    scan_triton.py         the same on a GPU, in Triton; its loops are in scan_triton_loops.py
+    backends.py            chooses the back end of an operation; calls the scan of mamba-ssm
+    runtime.py             starts CPU kernels; helper functions that all CPU kernels share
+    threads.py             sets and returns the number of threads
+    warm.py                compiles all CPU kernels before they are needed
+    scan_cpu.py            selective scan on the CPU; its loops are in scan_cpu_loops.py
+    scan_triton.py         selective scan on a GPU, in Triton; its loops: scan_triton_loops.py
     conv_gate.py           convolution with SiLU, and the gate y·SiLU(z), on the CPU
-    conv_triton.py         the causal convolution with SiLU on a GPU, in Triton
-    norm.py                norms of one position, norms along the sequence, and mixtures of
-                           statistics (NormVary), on the CPU
+    conv_triton.py         causal convolution with SiLU on a GPU, in Triton
+    norm.py                on the CPU: norms of single positions, norms along the sequence, and
+                           mixtures of statistics (NormVary)
 
-Each kernel has a slow, readable twin, which its docstring names. Tests compare outputs and
-gradients of the two.
+Each kernel computes the same as slow, readable code in plain torch. The module docstring of the
+kernel names this readable twin. Tests compare outputs and gradients of kernel and twin.
 """
 
 import functools
@@ -21,18 +21,19 @@ import torch
 
 
 def backward_once(backward):
-    """Return a backward pass that raises RuntimeError if a second derivative is asked for.
+    """Return `backward` with a check: RuntimeError is raised if a second derivative is requested.
 
-    No kernel has a second derivative. torch's `once_differentiable` raises only if the incoming
-    gradient has a graph. A loss that is linear in the result has none, and its second derivative
-    would silently omit the kernel.
+    The kernels have no second derivative. torch's `once_differentiable` is not enough: it raises
+    only if the incoming gradient has a graph. If a loss is linear in a kernel's result, the
+    incoming gradient has no graph, and the second derivative would silently lack the kernel's part.
     """
 
     @functools.wraps(backward)
     def checked(ctx, *grads):
-        if torch.is_grad_enabled():  # only with create_graph=True
+        if torch.is_grad_enabled():  # True only with create_graph=True
             raise RuntimeError(
-                "the fused kernels have no second derivative: compute it in float64, without them"
+                "the fused kernels have no second derivative: use float64 tensors, "
+                "which plain torch computes"
             )
         return backward(ctx, *grads)
 

@@ -1,14 +1,15 @@
-"""The choice of the back end that computes an operation.
+"""Choose the back end that computes an operation.
 
-    back end     file                       where it works
-    reference    operations/reference.py    every device; float64 or float32; a loop to read
-    cpu          kernels/scan_cpu.py        CPU; float32, and 16-bit types in float32
-    mamba_ssm    this file                  CUDA with the package mamba-ssm; N up to 256
-    triton       kernels/scan_triton.py     CUDA with the package triton; the state in float32
+    back end     file                       requirements and precision
+    reference    operations/reference.py    any device; a readable loop in float64 or float32
+    cpu          kernels/scan_cpu.py        CPU; computes float32 and 16-bit inputs in float32
+    mamba_ssm    this file                  CUDA and the package mamba-ssm; N up to 256
+    triton       kernels/scan_triton.py     CUDA and the package triton; keeps the state in float32
 
-"auto" takes the first that works: `cpu` on the CPU; `mamba_ssm`, then `triton` on CUDA; else
-`reference`. `cpu` and `triton` need B and C that vary along the sequence, as those of a Mamba do.
-Kernels are imported on first use, because Numba, Triton and mamba-ssm take seconds to import.
+"auto" takes the first back end that can compute the scan: on the CPU `cpu`; on CUDA `mamba_ssm`,
+then `triton`; otherwise `reference`. `cpu` and `triton` require that B and C vary along the
+sequence, as in every Mamba block. Kernels are imported at their first use, because importing Numba,
+Triton or mamba-ssm takes seconds.
 """
 
 import functools
@@ -24,20 +25,20 @@ from mambanorm.errors import unknown
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
 if not HAS_NUMBA:
     warnings.warn(
-        "numba cannot be imported: the CPU computes in slow plain torch. pip install numba",
+        "numba cannot be imported, so the CPU computes in slow plain torch: pip install numba",
         stacklevel=2,
     )
 BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
 _FASTEST = {"cpu": ("cpu",), "cuda": ("mamba_ssm", "triton")}
 _KERNEL_DTYPES = torch.float32, torch.bfloat16, torch.float16
-_MAMBA_SSM_STATES = 256  # the largest N of its kernel
+_MAMBA_SSM_MAX_N = 256  # largest N that mamba-ssm's kernel takes
 
 
 def scan_backend(tensor):
-    """Return the back end that "auto" takes for this tensor's device and dtype.
+    """Return the name of the back end that "auto" takes for this tensor's device and dtype.
 
-    It is "cpu", "mamba_ssm", "triton" or "reference". "mamba_ssm" is limited to N ≤ 256; for larger
-    N `selective_scan` takes the next one.
+    The name is "cpu", "mamba_ssm", "triton" or "reference". If the name is "mamba_ssm" but N > 256,
+    `selective_scan` takes "triton" if Triton can run here, else "reference".
     """
     if not (hasattr(tensor, "dtype") and hasattr(tensor, "device")):
         check_tensor("tensor", tensor)
@@ -45,25 +46,26 @@ def scan_backend(tensor):
 
 
 def fused_on_cpu(*tensors):
-    """Return True if the fused loops can take these tensors.
+    """Return True if the fused CPU loops can take all of these tensors.
 
-    They take ordinary float32 tensors on the CPU. None is skipped.
+    Each must be an ordinary float32 tensor on the CPU (see `is_ordinary`) or None, and Numba must
+    be importable.
     """
-    # all() of a list is several times as fast as of a generator
+    # all() of a list is several times as fast as all() of a generator
     fits = all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])
     return fits and is_ordinary(*tensors) and HAS_NUMBA
 
 
 def runs_triton(u):
-    """Return True if Triton's kernels run on CUDA and can take u."""
+    """Return True if Triton kernels can run on CUDA here and can take u."""
     return u.dtype in _KERNEL_DTYPES and triton_obstacle("cuda") is None and _fits_kernels(u)
 
 
-def scan_kernel(name):
-    """Return the scan function of a back end other than the reference."""
-    if name == "cpu":
+def scan_kernel(backend):
+    """Return the function that computes the scan in a back end other than "reference"."""
+    if backend == "cpu":
         from mambanorm.kernels.scan_cpu import scan_cpu as scan
-    elif name == "mamba_ssm":
+    elif backend == "mamba_ssm":
         scan = scan_mamba_ssm
     else:
         from mambanorm.kernels.scan_triton import scan_triton as scan
@@ -71,9 +73,10 @@ def scan_kernel(name):
 
 
 def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
-    """Return the kernel of a scan that projects Δ itself, or None if there is none.
+    """Return the function that computes Δ = softplus(dt·Wᵀ + bias) and the scan in one kernel.
 
-    Then Δ must be projected before the scan. `backend` is as in `choose_backend`.
+    Returns None if no kernel can do both: the caller must then compute Δ before the scan. `backend`
+    and errors are those of `choose_backend`.
     """
     name = choose_backend(backend, u, A_log.shape[1])
     tensors = u, dt, B, C, dt_weight, dt_bias, A_log, D
@@ -88,20 +91,21 @@ def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
     return None
 
 
-def choose_backend(backend, u, state=1, *, vary=True):
-    """Return the back end for u with N = `state`.
+def choose_backend(backend, u, state_size=1, *, vary=True):
+    """Return the name of the back end that computes the scan of u with N = `state_size`.
 
-    `vary` says if both B and C vary along the sequence. Raises ValueError if `backend` is unknown
-    or cannot take u.
+    `backend` is the requested one of BACKENDS. `vary` is True if both B and C vary along the
+    sequence. Raises ValueError if the requested back end is unknown or cannot compute this scan.
     """
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
     if backend == "auto":
-        fastest = _FASTEST.get(u.device.type, ())
+        candidates = _FASTEST.get(u.device.type, ())
         return next(
-            (name for name in fastest if _obstacle(name, u, state, vary) is None), "reference"
+            (name for name in candidates if _obstacle(name, u, state_size, vary) is None),
+            "reference",
         )
-    obstacle = None if backend == "reference" else _obstacle(backend, u, state, vary)
+    obstacle = None if backend == "reference" else _obstacle(backend, u, state_size, vary)
     if obstacle is not None:
         raise ValueError(
             f"backend {backend!r} {obstacle}, given {u.dtype} on {u.device}: use 'auto'"
@@ -109,16 +113,17 @@ def choose_backend(backend, u, state=1, *, vary=True):
     return backend
 
 
-def _obstacle(backend, u, state, vary):
-    """Return why a back end cannot take u, or None if it can.
+def _obstacle(backend, u, state_size, vary):
+    """Return why a back end cannot compute the scan of u, or None if it can.
 
-    The text continues a sentence that starts with the back end's name.
+    The returned text continues a sentence that starts with the back end's name.
     """
     if u.dtype not in _KERNEL_DTYPES:
         return "takes float32, bfloat16 or float16"
     if not _fits_kernels(u):
         return (
-            "is not known to torch.func, jit.trace, forward-mode differentiation and dispatch modes"
+            "does not support torch.func, jit.trace, forward-mode differentiation, "
+            "dispatch modes and tensor subclasses"
         )
     if not vary and backend != "mamba_ssm":
         return "takes B and C that vary along the sequence"
@@ -126,33 +131,33 @@ def _obstacle(backend, u, state, vary):
         return triton_obstacle(u.device.type)
     if backend == "cpu":
         if u.device.type != "cpu":
-            return "runs on the CPU"
+            return "runs only on the CPU"
         return None if HAS_NUMBA else "needs the package numba, which cannot be imported"
     if u.device.type != "cuda":
-        return "runs on CUDA"
-    if state > _MAMBA_SSM_STATES:
-        return f"takes N up to {_MAMBA_SSM_STATES}, not N = {state}"
+        return "runs only on CUDA"
+    if state_size > _MAMBA_SSM_MAX_N:
+        return f"takes N up to {_MAMBA_SSM_MAX_N}, not N = {state_size}"
     return "needs the package mamba-ssm, which cannot be imported" if mamba_ssm() is None else None
 
 
 def _fits_kernels(u):
-    """Return True if a kernel may compute the scan of u.
+    """Return True if a kernel can compute the scan of u.
 
-    u must be an ordinary tensor. Under torch.compile every u will do, because the scan is an
-    operator there.
+    A kernel needs an ordinary tensor (see `is_ordinary`). Under torch.compile the scan is an
+    operator, which takes every u.
     """
     return torch.compiler.is_compiling() or not isinstance(u, torch.Tensor) or is_ordinary(u)
 
 
 @functools.cache
 def triton_obstacle(device_type):
-    """Return why Triton kernels cannot run on a type of device, or None if they can (tried once).
+    """Return why Triton kernels cannot run on a type of device, or None if they can.
 
-    The text continues a sentence that starts with "backend 'triton'".
+    The text continues a sentence that starts with "backend 'triton'". The result is cached.
     """
     try:
         interpreted = importlib.import_module("mambanorm.kernels.scan_triton_loops").INTERPRETED
-    except Exception as error:  # a build for another Python may raise anything
+    except Exception as error:  # a Triton built for another Python may raise any error
         return (
             f"needs the package triton, which cannot be imported ({error}): "
             "pip install triton, on Linux"
@@ -161,7 +166,7 @@ def triton_obstacle(device_type):
         return None
     if device_type != "cuda":
         return (
-            "runs on CUDA; on the CPU only in Triton's slow interpreter: "
+            "runs on CUDA; on the CPU it needs Triton's slow interpreter: "
             "set TRITON_INTERPRET=1 before Python starts"
         )
     try:
@@ -169,16 +174,17 @@ def triton_obstacle(device_type):
     except Exception as error:
         return (
             f"cannot start here ({error}): "
-            "Triton builds its launcher with a C compiler, gcc or clang"
+            "Triton needs a C compiler, gcc or clang, to build its launcher"
         )
     return None
 
 
 @functools.cache
 def mamba_ssm():
-    """Return mamba-ssm's `selective_scan_fn`, or None if it cannot be imported (tried once).
+    """Return mamba-ssm's `selective_scan_fn`, or None if it cannot be imported.
 
-    Every error counts, because a build for another torch fails at import.
+    Any exception gives None, because a mamba-ssm that was built for another torch fails at import.
+    The result is cached.
     """
     try:
         return importlib.import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
@@ -191,14 +197,14 @@ def scan_mamba_ssm(
 ):
     """Compute the scan with mamba-ssm's CUDA kernel.
 
-    The arguments are those of `selective_scan`, already checked. The kernel needs A, D, delta_bias
-    and a constant B or C in float32; delta, and a varying B or C, in u's dtype; and the same number
-    of groups for B and C. Returns out (B, D, L) and last_state (B, D, N), the latter without
-    gradient.
+    The arguments are those of `selective_scan`, already checked. They are converted to what the
+    kernel needs: A, D, delta_bias, and B or C if constant, in float32; delta, and B or C if they
+    vary, in u's dtype; the same number of groups in B and C. Returns out (B, D, L), and last_state
+    (B, D, N) without gradient, or None unless `want_last`.
     """
     groups = math.lcm(*(1 if m.dim() < 4 else m.shape[1] for m in (B, C)))
 
-    def grouped(m):  # → (D, N) or (B, G, N, L)
+    def with_groups(m):  # → (D, N) or (B, G, N, L)
         if m.dim() == 2:
             return m.float()
         m = m.unsqueeze(1) if m.dim() == 3 else m
@@ -209,8 +215,8 @@ def scan_mamba_ssm(
         u,
         delta.to(u.dtype),
         A.float(),
-        grouped(B),
-        grouped(C),
+        with_groups(B),
+        with_groups(C),
         D,
         None,
         bias,

@@ -1,24 +1,27 @@
-"""The norms as fused CPU loops: norms of one position, norms along the sequence, and mixtures.
+"""Norms as fused CPU loops: norms of one token, norms along the sequence, mixtures of statistics.
 
-    token_norm(x, …)                       γ·(x − μ)/√(σ² + ε) + β of one token: LN, RMSN (μ = 0),
-                                           GN-token
-    moments(x, lengths)                    m, v (B, 1, D), as in norms/masked_moments.py, and x
+    token_norm(x, …)                       γ·(x − μ)/√(σ² + ε) + β, where μ and σ² belong to one
+                                           token: LN, RMSN (μ = 0), GN-token
+    moments(x, lengths)                    m and v (B, 1, D) of norms/masked_moments.py, and x again
     centre_scale(x, mean, scale, shift)    (x − mean)·scale + shift
-    mixed_statistics(norm, moments)        μ and σ² of NormVary and SwitchNorm from the moments
+    mixed_statistics(norm, moments)        μ and σ² of NormVary or SwitchNorm, from the moments
 
 Plain torch creates a temporary tensor for every operation, forward and backward. Here each function
-is one loop that stays in the cache. Every norm along L consists of `moments` and `centre_scale`.
-Between them the (B, 1, D) numbers are pooled into the norm's statistics, which torch does. Only the
-mixture is a kernel: torch would need about a hundred tiny operations, each of which takes longer to
-launch than to run. `moments` also returns x. If the next operation uses this x, both gradients of x
-are added in one loop, which saves a pass.
+is one loop, whose data stay in the cache.
 
-Readable twins compute the same for other dtypes and devices, and tests compare the two: `reference`
-of each norm in norms/classic.py, the plain lines of `channel_moments` and `standardize` in
-norms/masked_moments.py, and `member_statistics` with `mix` in norms/normvary.py.
+Every norm along L calls `moments`, pools m and v into its own statistics, and calls `centre_scale`.
+Plain torch does the pooling, except for mixtures: there torch would need about a hundred tiny
+operations, each of which takes longer to launch than to run. So the mixture is a kernel. `moments`
+also returns x. If the next operation uses the returned x, the two gradients of x are added inside
+one loop, which saves a pass over memory.
 
-Arrays are flat memory and indices are unsigned. For an index that could be negative the compiler
-would gather instead of load, and a slice would cost Numba two atomic updates of a reference count.
+Readable twins compute the same for other dtypes and devices, and tests compare kernels and twins:
+`reference` of each norm in norms/classic.py, the plain lines of `channel_moments` and `standardize`
+in norms/masked_moments.py, and `member_statistics` with `mix` in norms/normvary.py.
+
+Kernels index flat memory, with unsigned indices. If an index could be negative, the compiler would
+gather single numbers instead of loading neighbours together. A slice would cost Numba two atomic
+updates of a reference count.
 """
 
 import numpy as np
@@ -36,24 +39,25 @@ from mambanorm.kernels.runtime import (
     empty,
     entry,
     flat,
-    ints,
+    int_table,
     jit,
     run,
     sum_workers,
     table,
     zeros,
 )
-from mambanorm.kernels.threads import scan_threads
+from mambanorm.kernels.threads import kernel_threads
 
 _f, _u = np.float32, np.uintp
 
-# ---------------------------------------------------------------------------- norms of one position
+# ------------------------------------------------------------------------------- norms of one token
 
 
 def token_norm(x, weight, bias, eps, centred=True, groups=1):
-    """Return the norm of each token's channel groups, for float32 on the CPU.
+    """Normalize each channel group of each token, for float32 tensors on the CPU.
 
-    x (B, L, D) → (B, L, D); weight and bias (D,), None = 1 and 0. Differentiable once.
+    x (B, L, D) → (B, L, D). weight and bias are (D,); None means a weight of 1 and a bias of 0.
+    Without `centred` the mean is not subtracted. Differentiable once.
     """
     D = x.shape[-1]
     weight = constant(D, 1.0) if weight is None else weight
@@ -62,10 +66,10 @@ def token_norm(x, weight, bias, eps, centred=True, groups=1):
 
 
 @jit("reassoc")
-def _sums(x, start, width, centre):
-    """Return Σ (x − centre) and Σ (x − centre)².
+def _centred_sums(x, start, width, centre):
+    """Return Σ (x − centre) and Σ (x − centre)² over `width` numbers from index `start`.
 
-    Only here and in `_dots` may the compiler reorder a sum.
+    Only in this function and in `_gradient_sums` may the compiler reorder the additions of a sum.
     """
     total, squares = ZERO, ZERO
     for d in range(width):
@@ -76,8 +80,8 @@ def _sums(x, start, width, centre):
 
 
 @jit("reassoc")
-def _dots(g, x, start, width, mean, scale):
-    """Return Σ g and Σ g·x̂."""
+def _gradient_sums(g, x, start, width, mean, scale):
+    """Return Σ g and Σ g·x̂ over one channel group, where x̂ = (x − mean)·scale."""
     total, weighted = ZERO, ZERO
     for d in range(width):
         total += g[d]
@@ -86,15 +90,16 @@ def _dots(g, x, start, width, mean, scale):
 
 
 @jit()
-def _statistics(x, start, width, eps, centred):
-    """Return the mean (0 if it is not subtracted) and 1/√(variance + ε).
+def _token_statistics(x, start, width, eps, centred):
+    """Return the mean of one channel group and 1/√(variance + ε).
 
-    A second pass computes the variance from centred values, so no digits are lost.
+    Without `centred` the mean is 0 and the variance is the mean square. A second pass over x
+    computes the variance from x − mean, so a large mean costs no digits.
     """
     n, mean = _f(width), ZERO
     if centred:
-        mean = _sums(x, start, width, ZERO)[0] / n
-    residual, squares = _sums(x, start, width, mean)
+        mean = _centred_sums(x, start, width, ZERO)[0] / n
+    residual, squares = _centred_sums(x, start, width, mean)
     var = squares / n
     if centred:
         mean += residual / n
@@ -104,10 +109,10 @@ def _statistics(x, start, width, eps, centred):
 
 @entry
 def _token_forward(worker, workers, integers, buffers):
-    """Normalize the tokens of one worker.
+    """Normalize one worker's share of the tokens.
 
-    integers: tokens, groups, channels of a group, centred. buffers: x, γ, β, ε; results y and the
-    statistics (tokens, groups, 2).
+    integers: numbers of tokens, of groups and of channels per group; centred. buffers: x, γ, β, ε;
+    results: y, and the mean and 1/√(variance + ε) of every group (tokens, groups, 2).
     """
     tokens, groups, width, centred = integers
     x, gamma, beta, eps = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)[0]
@@ -116,7 +121,7 @@ def _token_forward(worker, workers, integers, buffers):
         for k in range(groups):
             first, start = _u(k * width), _u((t * groups + k) * width)
             stat = _u(2 * (t * groups + k))
-            mean, scale = _statistics(x, start, width, eps, centred)
+            mean, scale = _token_statistics(x, start, width, eps, centred)
             stats[stat], stats[stat + _u(1)] = mean, scale
             for d in range(width):
                 x_hat = (x[start + _u(d)] - mean) * scale
@@ -125,10 +130,10 @@ def _token_forward(worker, workers, integers, buffers):
 
 @entry
 def _token_backward(worker, workers, integers, buffers):
-    """Compute the gradients of the tokens of one worker.
+    """Compute the gradients of `_token_forward` for one worker's share of the tokens.
 
-    integers: as in `_token_forward`. buffers: x, γ, the statistics, grad; results dx and, for each
-    worker, the sums dγ and dβ.
+    integers: as in `_token_forward`. buffers: x, γ, the (tokens, groups, 2) result of
+    `_token_forward`, and grad, the gradient of y; results: dx, and for each worker its sums dγ, dβ.
     """
     tokens, groups, width, centred = integers
     x, gamma, stats, grad = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)
@@ -146,7 +151,7 @@ def _token_backward(worker, workers, integers, buffers):
                 sums[dbeta + first + _u(d)] += g[d]
                 sums[dgamma + first + _u(d)] += g[d] * ((x[start + _u(d)] - mean) * scale)
                 g[d] *= gamma[first + _u(d)]
-            total, weighted = _dots(g, x, start, width, mean, scale)
+            total, weighted = _gradient_sums(g, x, start, width, mean, scale)
             total, weighted = (total / _f(width) if centred else ZERO), weighted / _f(width)
             for d in range(width):
                 dx[start + _u(d)] = scale * (
@@ -159,7 +164,7 @@ class _TokenNorm(torch.autograd.Function):
     def forward(ctx, x, weight, bias, eps, centred, groups):
         x, weight, bias = (t.contiguous() for t in (x, weight, bias))
         tokens = x.shape[0] * x.shape[1]
-        ctx.workers = min(scan_threads(), tokens)
+        ctx.workers = min(kernel_threads(), tokens)
         ctx.integers = tokens, groups, x.shape[2] // groups, centred
         y, stats = empty(x.shape), empty(tokens, groups, 2)
         run(
@@ -184,7 +189,8 @@ class _TokenNorm(torch.autograd.Function):
 def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean m and the centred second moment v of each row and channel, and x again.
 
-    m and v are (B, 1, D), over the valid positions. Use the returned x: it adds up its gradients.
+    m and v (B, 1, D) are computed over the valid positions. Use the returned x from then on, not
+    the original: the two gradients of x are then added in one loop.
     """
     return _Moments.apply(x, lengths)
 
@@ -192,22 +198,28 @@ def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
 def centre_scale(x: Tensor, mean: Tensor | None, scale: Tensor, shift: Tensor | None) -> Tensor:
     """Return (x − mean)·scale + shift, (B, L, D).
 
-    mean and scale broadcast to (B, 1, D); shift (D,). None = 0 for mean and shift.
+    mean and scale must broadcast to (B, 1, D); shift is (D,). For mean and shift, None means 0.
     """
     return _CentreScale.apply(x, mean, scale, shift)
 
 
-# In the four kernels below, `row` is the first index of a row in (B, D) and `token` that of a
-# position in (B, L, D). integers: B, L, D. `lengths` holds the number of valid positions of each
-# row; its size is 0 if all positions are valid.
+# Each of the next four kernels computes one worker's rows of the batch. `row` is the index of a
+# row's first number in a (B, D) tensor; `token` is the index of a position's first number in a
+# (B, L, D) tensor. integers: B, L, D. `lengths` holds the number of valid positions of each row;
+# it is empty if all positions are valid.
 @entry
 def _moments_forward(worker, workers, integers, buffers):
-    """Compute the moments of one worker's rows.
+    """Compute the mean m and the centred second moment v of each row and channel.
 
-    buffers: lengths, x; results m and v.
+    buffers: lengths, x; results: m, v.
     """
     batch, length, channels = integers
-    lengths, x, m, v = ints(buffers, 0, 1), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)
+    lengths, x, m, v = (
+        int_table(buffers, 0, 1),
+        flat(buffers, 1),
+        flat(buffers, 2),
+        flat(buffers, 3),
+    )
     mean, residual = np.empty(channels, np.float32), np.empty(channels, np.float32)
     square = np.empty(channels, np.float32)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
@@ -221,14 +233,14 @@ def _moments_forward(worker, workers, integers, buffers):
                 mean[d] += x[token + _u(d)]
         for d in range(channels):
             mean[d] /= _f(n)
-        # The second pass is centred, so a mean far above the spread costs no digits.
+        # The second pass sums x − mean, so a mean far above the spread costs no digits.
         for t in range(n):
             token = _u((b * length + t) * channels)
             for d in range(channels):
                 c = x[token + _u(d)] - mean[d]
                 residual[d] += c
                 square[d] += c * c
-        for d in range(channels):  # correct the rounding of the first pass's mean
+        for d in range(channels):  # correct the first mean's rounding error
             c = residual[d] / _f(n)
             m[row + _u(d)] = mean[d] + c
             v[row + _u(d)] = square[d] / _f(n) - c * c
@@ -236,13 +248,18 @@ def _moments_forward(worker, workers, integers, buffers):
 
 @entry
 def _moments_backward(worker, workers, integers, buffers):
-    """Compute dx = grad_x + (dm + 2·dv·(x − m)) / n, and dx = grad_x at the padding.
+    """Compute dx = grad_x + (dm + 2·dv·(x − m)) / n at valid positions, dx = grad_x at padding.
 
-    buffers: lengths, x, m, dm, dv, grad_x (the gradient of the x that `moments` returned); result
-    dx.
+    buffers: lengths, x, m, dm, dv, and grad_x, the gradient of the x that `moments` returned;
+    result: dx.
     """
     batch, length, channels = integers
-    lengths, x, m, dm = ints(buffers, 0, 1), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)
+    lengths, x, m, dm = (
+        int_table(buffers, 0, 1),
+        flat(buffers, 1),
+        flat(buffers, 2),
+        flat(buffers, 3),
+    )
     dv, grad_x, dx = flat(buffers, 4), flat(buffers, 5), flat(buffers, 6)
     shift, slope = np.empty(channels, np.float32), np.empty(channels, np.float32)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
@@ -263,10 +280,10 @@ def _moments_backward(worker, workers, integers, buffers):
 
 
 @entry
-def _apply_forward(worker, workers, integers, buffers):
-    """Compute y = (x − mean)·scale + shift for one worker's rows.
+def _centre_scale_forward(worker, workers, integers, buffers):
+    """Compute y = (x − mean)·scale + shift.
 
-    buffers: x, mean, scale, shift; result y.
+    buffers: x, mean, scale, shift; result: y.
     """
     batch, length, channels = integers
     x, mean, scale = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2)
@@ -281,11 +298,11 @@ def _apply_forward(worker, workers, integers, buffers):
 
 
 @entry
-def _apply_backward(worker, workers, integers, buffers):
-    """Compute the gradients of `_apply_forward` from that of y, g.
+def _centre_scale_backward(worker, workers, integers, buffers):
+    """Compute the gradients of `_centre_scale_forward` from g = dL/dy.
 
-    buffers: x, mean, scale, g; results dx = g·scale and, for each row and channel, Σ_l g and Σ_l
-    g·(x − mean).
+    buffers: x, mean, scale, g; results: dx = g·scale, and for each row and channel the sums Σ_l g
+    and Σ_l g·(x − mean).
     """
     batch, length, channels = integers
     x, mean, scale, grad = flat(buffers, 0), flat(buffers, 1), flat(buffers, 2), flat(buffers, 3)
@@ -308,21 +325,21 @@ def _apply_backward(worker, workers, integers, buffers):
 
 
 def _run_rows(kernel, shape, tensors: list[Tensor]) -> None:
-    """Run a kernel over the rows of the batch.
+    """Run a kernel whose workers share the rows of the batch.
 
-    One worker computes a whole row, so results do not depend on the number of threads.
+    A row is never divided between workers, so results do not depend on the number of threads.
     """
-    run(kernel, min(scan_threads(), shape[0]), shape, tensors)
+    run(kernel, min(kernel_threads(), shape[0]), shape, tensors)
 
 
 class _Moments(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, lengths):
-        rows, (B, _, D) = x.contiguous(), x.shape
+        contiguous_x, (B, _, D) = x.contiguous(), x.shape
         ctx.lengths = EMPTY if lengths is None else lengths.long().contiguous()
         m, v = empty(B, 1, D), empty(B, 1, D)
-        _run_rows(_moments_forward, x.shape, [ctx.lengths, rows, m, v])
-        ctx.save_for_backward(rows, m)
+        _run_rows(_moments_forward, x.shape, [ctx.lengths, contiguous_x, m, v])
+        ctx.save_for_backward(contiguous_x, m)
         return m, v, x.view_as(x)
 
     @staticmethod
@@ -338,13 +355,13 @@ class _Moments(torch.autograd.Function):
 class _CentreScale(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, mean, scale, shift):
-        rows, (B, _, D) = x.contiguous(), x.shape
+        contiguous_x, (B, _, D) = x.contiguous(), x.shape
         mu, beta = (constant(D, 0.0) if t is None else t for t in (mean, shift))
         mu, s = (t.expand(B, 1, D).contiguous() for t in (mu, scale))
         beta = beta.contiguous()
-        y = torch.empty_like(rows)
-        _run_rows(_apply_forward, x.shape, [rows, mu, s, beta, y])
-        ctx.save_for_backward(rows, mu, s)
+        y = torch.empty_like(contiguous_x)
+        _run_rows(_centre_scale_forward, x.shape, [contiguous_x, mu, s, beta, y])
+        ctx.save_for_backward(contiguous_x, mu, s)
         ctx.shapes = [None if t is None else t.shape for t in (mean, scale, shift)]
         return y
 
@@ -353,8 +370,8 @@ class _CentreScale(torch.autograd.Function):
     def backward(ctx, grad):
         x, mu, s = ctx.saved_tensors
         dx, sum_g, sum_gx = torch.empty_like(x), torch.empty_like(mu), torch.empty_like(mu)
-        _run_rows(_apply_backward, x.shape, [x, mu, s, grad.contiguous(), dx, sum_g, sum_gx])
-        # The arguments were broadcast to (B, 1, D), so the gradients are summed to their shapes.
+        _run_rows(_centre_scale_backward, x.shape, [x, mu, s, grad.contiguous(), dx, sum_g, sum_gx])
+        # mean, scale and shift were broadcast, so their gradients are summed to their shapes.
         mean_shape, scale_shape, shift_shape = ctx.shapes
         dmean = None if mean_shape is None else (-sum_g * s).sum_to_size(mean_shape)
         dshift = None if shift_shape is None else sum_g.sum_to_size(shift_shape)
@@ -362,15 +379,15 @@ class _CentreScale(torch.autograd.Function):
 
 
 # --------------------------------------------------------------------------- mixtures of statistics
-# NormVary's members, in the order of the weights in the loops. SwitchNorm uses three of them; its
-# other weights are 0.
+# NormVary's members, in the order of the weights in the kernels. SwitchNorm has only three of
+# these members; the weights of the other two are 0.
 MEMBERS = "BN", "GN", "IN", "LN", "RMSN"
 
 
 def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
-    """Return μ and σ² of Eq. 13, (B, 1, D) each, for float32 on the CPU.
+    """Return the mixed μ and σ² of Eq. 13, (B, 1, D) each, for float32 tensors on the CPU.
 
-    Updates the running statistics of `norm` in training.
+    In training, also update the running statistics of `norm`.
     """
     count, (rows, _, D) = moments.n, moments.m.shape
     names, n = ("mean_logits", "var_logits", "running_mean", "running_var"), len(norm.members)
@@ -386,24 +403,26 @@ def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
 
 
 @jit()
-def _pool(share, training, m, v, total, batch, group, whole):
-    """Compute the statistics of the members from the moments m, v (B, D).
+def _pool_members(share, training, m, v, use_total, batch_stats, group_stats, layer_stats):
+    """Compute the statistics of the members BN, GN, LN and RMSN from the moments m and v (B, D).
 
-    Results: batch (2, D), group (B, 2·G), and whole (B, 3) with LN's mean and variance and RMSN's
-    mean square.
+    Results: batch_stats (2, D), mean and variance of BN; group_stats (B, 2·G), mean and variance of
+    each group of GN; layer_stats (B, 3), mean and variance of LN, and mean square of RMSN. Outside
+    training batch_stats is not changed, because it holds the running statistics. With `use_total`,
+    the variances of BN and LN include the variance of the means.
     """
     B, D = m.shape
-    groups = group.shape[1] // 2
+    groups = group_stats.shape[1] // 2
     width = D // groups
     if training:
-        batch[:] = ZERO
+        batch_stats[:] = ZERO
         for b in range(B):
             for d in range(D):
-                batch[0, d] += share[b] * m[b, d]
+                batch_stats[0, d] += share[b] * m[b, d]
         for b in range(B):
             for d in range(D):
-                c = m[b, d] - batch[0, d] if total else ZERO
-                batch[1, d] += share[b] * (v[b, d] + c * c)
+                c = m[b, d] - batch_stats[0, d] if use_total else ZERO
+                batch_stats[1, d] += share[b] * (v[b, d] + c * c)
     for b in range(B):
         for k in range(groups):
             mean, var = ZERO, ZERO
@@ -413,28 +432,28 @@ def _pool(share, training, m, v, total, batch, group, whole):
             for d in range(k * width, (k + 1) * width):
                 c = m[b, d] - mean
                 var += v[b, d] + c * c
-            group[b, 2 * k], group[b, 2 * k + 1] = mean, var / _f(width)
+            group_stats[b, 2 * k], group_stats[b, 2 * k + 1] = mean, var / _f(width)
         mean, var, square = ZERO, ZERO, ZERO
         for d in range(D):
             mean += m[b, d]
         mean /= _f(D)
         for d in range(D):
-            c = m[b, d] - mean if total else ZERO
+            c = m[b, d] - mean if use_total else ZERO
             var += v[b, d] + c * c
             square += v[b, d] + m[b, d] * m[b, d]
-        whole[b, 0], whole[b, 1], whole[b, 2] = mean, var / _f(D), square / _f(D)
+        layer_stats[b, 0], layer_stats[b, 1], layer_stats[b, 2] = mean, var / _f(D), square / _f(D)
 
 
-# Both kernels below have one worker. integers: D, G, training, total. buffers: m, v (B, D), the
-# weights of the means and of the variances (5,), share (B,), batch, group and whole of `_pool`,
-# then the tensors that the kernel's docstring names.
+# The next two kernels run with one worker. integers: D, G, training, use_total. buffers: m and v
+# (B, D), the weights of the means (5,) and of the variances (5,), share (B,), the three results of
+# `_pool_members`, then the tensors that the kernel's docstring names.
 @entry
 def _mix_forward(worker, workers, integers, buffers):
-    """Mix the statistics of the members (Eq. 13).
+    """Compute the statistics of the members and mix them (Eq. 13).
 
     Results: mean and var (B, D).
     """
-    D, groups, training, total = integers
+    D, groups, training, use_total = integers
     m, v, mean, var = (
         table(buffers, 0, D),
         table(buffers, 1, D),
@@ -442,16 +461,24 @@ def _mix_forward(worker, workers, integers, buffers):
         table(buffers, 9, D),
     )
     w_mean, w_var, share = flat(buffers, 2), flat(buffers, 3), flat(buffers, 4)
-    batch, group, whole = table(buffers, 5, D), table(buffers, 6, 2 * groups), table(buffers, 7, 3)
-    _pool(share, training, m, v, total, batch, group, whole)
+    batch_stats, group_stats, layer_stats = (
+        table(buffers, 5, D),
+        table(buffers, 6, 2 * groups),
+        table(buffers, 7, 3),
+    )
+    _pool_members(share, training, m, v, use_total, batch_stats, group_stats, layer_stats)
     width = D // groups
     for b in range(len(m)):
-        ln, ln_var, rms = whole[b, 0], whole[b, 1], whole[b, 2]
+        ln, ln_var, rms = layer_stats[b, 0], layer_stats[b, 1], layer_stats[b, 2]
         for d in range(D):
             k = d // width
-            mu = w_mean[0] * batch[0, d] + w_mean[1] * group[b, 2 * k]
+            mu = w_mean[0] * batch_stats[0, d] + w_mean[1] * group_stats[b, 2 * k]
             mean[b, d] = mu + w_mean[2] * m[b, d] + w_mean[3] * ln
-            s = w_var[0] * batch[1, d] + w_var[1] * group[b, 2 * k + 1] + w_var[2] * v[b, d]
+            s = (
+                w_var[0] * batch_stats[1, d]
+                + w_var[1] * group_stats[b, 2 * k + 1]
+                + w_var[2] * v[b, d]
+            )
             var[b, d] = s + w_var[3] * ln_var + w_var[4] * rms
 
 
@@ -459,15 +486,18 @@ def _mix_forward(worker, workers, integers, buffers):
 def _mix_backward(worker, workers, integers, buffers):
     """Compute the gradients of the mixture from p = dL/dμ and q = dL/dσ².
 
-    Pᵢ pools member i: it averages over a set of numbers and gives the average to each of them.
+    Pᵢ is the pooling of member i: it replaces the numbers of a set by the average of the set.
 
         dL/dm = Σ_i w^μ_i Pᵢᵀp + Σ_i 2·w^σ_i (m − μ_i)·Pᵢᵀq,   dL/dv = Σ_i w^σ_i Pᵢᵀq
 
-    RMSN subtracts no mean, so it has m instead of m − μ_i. With `literal` statistics (not `total`)
-    BN and LN omit the variance of the means, and the second term with it. Results: dm, dv (B, D);
-    dw (2, 5), the gradients of the weights of means and variances; sums (2, D), Σ_b p and Σ_b q.
+    RMSN subtracts no mean, so its second term has m instead of m − μ_i. Without `use_total` (the
+    `literal` statistics) the variances of BN and LN omit the variance of the means, so BN and LN
+    have no second term.
+
+    Further buffers: p and q (B, D); results: dm and dv (B, D); dw (2, 5), the gradients of the
+    weights of the means and of the variances; sums (2, D), Σ_b p and Σ_b q.
     """
-    D, groups, training, total = integers
+    D, groups, training, use_total = integers
     m, v, p, q = (
         table(buffers, 0, D),
         table(buffers, 1, D),
@@ -475,7 +505,11 @@ def _mix_backward(worker, workers, integers, buffers):
         table(buffers, 9, D),
     )
     w_mean, w_var, share = flat(buffers, 2), flat(buffers, 3), flat(buffers, 4)
-    batch, group, whole = table(buffers, 5, D), table(buffers, 6, 2 * groups), table(buffers, 7, 3)
+    batch_stats, group_stats, layer_stats = (
+        table(buffers, 5, D),
+        table(buffers, 6, 2 * groups),
+        table(buffers, 7, 3),
+    )
     dm, dv, dw, sums = (
         table(buffers, 10, D),
         table(buffers, 11, D),
@@ -492,17 +526,17 @@ def _mix_backward(worker, workers, integers, buffers):
         for d in range(D):
             p_row += p[b, d]
             q_row += q[b, d]
-        dw[0, 3] += p_row * whole[b, 0]
-        dw[1, 3] += q_row * whole[b, 1]
-        dw[1, 4] += q_row * whole[b, 2]
+        dw[0, 3] += p_row * layer_stats[b, 0]
+        dw[1, 3] += q_row * layer_stats[b, 1]
+        dw[1, 4] += q_row * layer_stats[b, 2]
         p_row, q_row = p_row / _f(D), q_row / _f(D)
         for k in range(groups):
             p_group, q_group = ZERO, ZERO
             for d in range(k * width, (k + 1) * width):
                 p_group += p[b, d]
                 q_group += q[b, d]
-            dw[0, 1] += p_group * group[b, 2 * k]
-            dw[1, 1] += q_group * group[b, 2 * k + 1]
+            dw[0, 1] += p_group * group_stats[b, 2 * k]
+            dw[1, 1] += q_group * group_stats[b, 2 * k + 1]
             p_group, q_group = p_group / _f(width), q_group / _f(width)
             for d in range(k * width, (k + 1) * width):
                 x = m[b, d]
@@ -514,11 +548,11 @@ def _mix_backward(worker, workers, integers, buffers):
                     + w_mean[2] * p[b, d]
                     + w_mean[3] * p_row
                 )
-                spread = w_var[1] * (x - group[b, 2 * k]) * q_group + w_var[4] * x * q_row
-                if total:
+                spread = w_var[1] * (x - group_stats[b, 2 * k]) * q_group + w_var[4] * x * q_row
+                if use_total:
                     spread += (
-                        w_var[0] * (x - batch[0, d]) * q_batch
-                        + w_var[3] * (x - whole[b, 0]) * q_row
+                        w_var[0] * (x - batch_stats[0, d]) * q_batch
+                        + w_var[3] * (x - layer_stats[b, 0]) * q_row
                     )
                 dm[b, d] = g + TWO * spread
                 s = w_var[0] * q_batch + w_var[1] * q_group + w_var[2] * q[b, d]
@@ -526,14 +560,15 @@ def _mix_backward(worker, workers, integers, buffers):
                 dw[0, 2] += p[b, d] * x
                 dw[1, 2] += q[b, d] * v[b, d]
     for d in range(D):
-        dw[0, 0] += sums[0, d] * batch[0, d]
-        dw[1, 0] += sums[1, d] * batch[1, d]
+        dw[0, 0] += sums[0, d] * batch_stats[0, d]
+        dw[1, 0] += sums[1, d] * batch_stats[1, d]
 
 
 class _Mix(torch.autograd.Function):
-    """Mixture of statistics: m and v (B, 1, D) → mean and variance (B, 1, D).
+    """Mix the statistics of the members: m and v (B, 1, D) → mean and variance (B, 1, D).
 
-    w_mean and w_var are the members' weights, share (B,) each row's share of the batch.
+    w_mean and w_var hold the weights of the members of `norm`; share (B,) holds the weight of each
+    row in BN's statistics.
     """
 
     @staticmethod
@@ -541,14 +576,19 @@ class _Mix(torch.autograd.Function):
         ctx.members = [MEMBERS.index(name) for name in norm.members]
         weights = [_all_weights(weight.detach(), ctx.members) for weight in (w_mean, w_var)]
         inputs = [t.detach().contiguous() for t in (m[:, 0], v[:, 0], *weights, share)]
-        batch = torch.stack([norm.running_mean, norm.running_var])
-        group, whole = empty(len(m), norm.groups, 2), empty(len(m), 3)
+        batch_stats = torch.stack([norm.running_mean, norm.running_var])
+        group_stats, layer_stats = empty(len(m), norm.groups, 2), empty(len(m), 3)
         mean, var = torch.empty_like(inputs[0]), torch.empty_like(inputs[0])
         ctx.integers = m.shape[2], norm.groups, norm.training, norm.statistics == "total"
-        run(_mix_forward, 1, ctx.integers, [*inputs, batch, group, whole, mean, var])
+        run(
+            _mix_forward,
+            1,
+            ctx.integers,
+            [*inputs, batch_stats, group_stats, layer_stats, mean, var],
+        )
         if norm.training:
-            norm.track(*batch)
-        ctx.save_for_backward(*inputs, batch, group, whole)
+            norm.track(*batch_stats)
+        ctx.save_for_backward(*inputs, batch_stats, group_stats, layer_stats)
         return mean[:, None], var[:, None]
 
     @staticmethod
@@ -564,7 +604,7 @@ class _Mix(torch.autograd.Function):
 
 
 def _all_weights(weight: Tensor, members: list[int]) -> Tensor:
-    """Return weights (5,) of all MEMBERS: those given at the indices `members`, else 0."""
+    """Return the weights (5,) of all MEMBERS: `weight` at the indices `members`, 0 elsewhere."""
     weights = zeros(len(MEMBERS))
     weights.numpy()[members] = weight.numpy()
     return weights

@@ -1,4 +1,4 @@
-"""Helpers of the CPU kernels: Numba's `jit`, blocks of LANES numbers, and the start of a kernel."""
+"""Code that all CPU kernels share: decorators, exp and sigmoid, memory access, and `run`."""
 
 import functools
 import hashlib
@@ -17,12 +17,12 @@ from numba.extending import intrinsic
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-# Channels per block: four AVX-512 or eight AVX2 registers. Also the length of the inner loops.
+# Channels per block, and length of the inner loops: four AVX-512 or eight AVX2 registers.
 LANES = 64
 
 
 def fingerprint(folder):
-    """Return a checksum of the files in `folder`'s subfolders that use `@entry` or `@jit`."""
+    """Return a checksum of the Python files folder/*/*.py that use `@entry` or `@jit`."""
     digest = hashlib.sha256()
     for source in sorted(folder.glob("*/*.py")):
         text = source.read_bytes()
@@ -32,31 +32,34 @@ def fingerprint(folder):
 
 
 FINGERPRINT = fingerprint(Path(__file__).resolve().parents[1])
-OPTIONS = {"error_model": "numpy", "nogil": True}
+NUMBA_OPTIONS = {"error_model": "numpy", "nogil": True}
 
 
 def jit(*flags, **options):
-    """Return `numba.njit` for the functions that kernels call.
+    """Return a decorator that compiles, with `numba.njit`, a function that only kernels call.
 
-    It omits the fastmath flags that assume no inf or NaN. Python cannot call such a function: it
-    has no Python wrapper and no machine code of its own, which saves a third of the compile time.
+    `flags` are further fastmath flags. The flags that assume that no number is inf or NaN are not
+    set. `options` are options of `numba.njit`. Python cannot call the compiled function, because
+    the function has no Python wrapper and no machine code of its own, which saves a third of the
+    compile time.
     """
-    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **OPTIONS, **options}
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **NUMBA_OPTIONS, **options}
     return numba.njit(fastmath={"contract", *flags}, **options)
 
 
 def entry(function, **options):
-    """Compile a kernel that `run` starts, with Numba's disk cache where a folder is writable.
+    """Decorate a kernel that `run` starts: compile it with Numba, cached on disk if possible.
 
-    The disk cache notices a change in the file that defines a kernel, but not in another file whose
-    functions the kernel calls. Cache files are named after the function's qualified name. That name
-    contains the fingerprint of all kernels, so a change in any of them compiles all of them again.
+    Numba notices a change in the file that defines a kernel, but not in other files whose functions
+    the kernel calls. Numba names its cache files after the function's qualified name. Therefore the
+    fingerprint of all kernel files is added to that name: a change in any of these files then
+    compiles every kernel again.
     """
     function.__qualname__ += f"_{FINGERPRINT}"
-    options = {"fastmath": {"contract"}, "no_cfunc_wrapper": True, **OPTIONS, **options}
+    options = {"fastmath": {"contract"}, "no_cfunc_wrapper": True, **NUMBA_OPTIONS, **options}
     try:
         return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # Numba can write neither beside the package nor in the user's cache
+    except RuntimeError:  # neither the package's folder nor the user's cache is writable
         return numba.njit(**options)(function)
 
 
@@ -77,10 +80,10 @@ def _bits_to_float(typingctx, x):
 
 _f = np.float32
 ZERO, ONE, TWO = _f(0), _f(1), _f(2)
-# Adding it rounds x to the integer k and leaves k + 126 in the lowest bits.
+# x + _ROUND rounds x to the integer k and has k + 126 in its lowest bits.
 _ROUND = _f(1.5 * 2**23 + 126)
-# 2^(q+1) on |q| <= 1/2: minimax, relative error 1.1e-7. Value and slope at 0 are exact, so a slow
-# decay is exact too.
+# Coefficients of a minimax polynomial for 2^(q+1) on |q| <= 1/2, with a relative error of 1.1e-7.
+# The value and slope at 0 are exact, so a slow decay (an exponent near 0) is exact too.
 _E1, _E2, _E3 = _f(1.3862943649291992), _f(0.48044565320014954), _f(0.11101117730140686)
 _E4, _E5 = _f(0.019339319318532944), _f(0.0026600733399391174)
 LOG2E, LN2 = _f(1 / math.log(2)), _f(math.log(2))
@@ -90,12 +93,12 @@ LOG2E, LN2 = _f(1 / math.log(2)), _f(math.log(2))
 def exp2(x):
     """Return 2^x in float32 for x <= 127.5.
 
-    Results below 2^-125 are flushed to 0, from x < -125.5 on. NaN stays NaN.
+    For x < -125.5 the result is 0. NaN stays NaN.
 
-    x = k + q with k the nearest integer; 2^x = 2^(q+1) · 2^(k-1). The 1 is moved to the polynomial
-    so that 2^(k-1) is finite for every finite result.
+    With the nearest integer k and x = k + q, 2^x = 2^(q+1) · 2^(k-1). The polynomial computes
+    2^(q+1), not 2^q, so that 2^(k-1) is finite whenever the result is finite.
     """
-    x = _f(-126) if x < _f(-126) else x  # in this form NaN stays NaN
+    x = _f(-126) if x < _f(-126) else x  # NaN < -126 is False, so NaN stays NaN
     r = x + _ROUND
     q = x - (r - _ROUND)
     p = ((((_E5 * q + _E4) * q + _E3) * q + _E2) * q + _E1) * q + TWO
@@ -106,7 +109,7 @@ def exp2(x):
 def sigmoid(x):
     """Return 1 / (1 + exp(-x)).
 
-    The argument of exp is never positive, so nothing overflows.
+    exp is only computed for -|x|, which is never positive, so nothing overflows.
     """
     e = exp2(-abs(x) * LOG2E)
     return (ONE if x >= ZERO else e) / (ONE + e)
@@ -114,7 +117,7 @@ def sigmoid(x):
 
 # ---------------------------------------------------------------------------------- blocks of LANES
 def _lanes_pointer(context, builder, kind, array, start):
-    """Return a pointer to LANES numbers of an array, from index `start`."""
+    """Return a pointer to the LANES numbers of an array that start at index `start`."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(
         builder.gep(data, [start]), ir.VectorType(ir.FloatType(), LANES).as_pointer()
@@ -125,7 +128,7 @@ def _lanes_pointer(context, builder, kind, array, start):
 def _copy_lanes(typingctx, target, target_start, source, source_start):
     """Copy LANES numbers from one array to another in one instruction.
 
-    LLVM would compile a loop to single moves.
+    LLVM would compile an ordinary loop to copies of single numbers.
     """
 
     def codegen(context, builder, signature, args):
@@ -140,7 +143,7 @@ def _copy_lanes(typingctx, target, target_start, source, source_start):
 
 @intrinsic
 def add_product(typingctx, target, target_start, a, a_start, b, b_start):
-    """Add a · b to target, LANES numbers from each array, in one instruction."""
+    """Add a · b to target in one instruction, for LANES numbers of each array."""
 
     def codegen(context, builder, signature, args):
         pointers = [
@@ -155,15 +158,15 @@ def add_product(typingctx, target, target_start, a, a_start, b, b_start):
 
 
 @intrinsic
-def in_wide_registers(typingctx):
-    """Let LLVM vectorise the calling function with 64-byte registers, where there are any.
+def use_wide_registers(typingctx):
+    """Let LLVM vectorise the calling function with 64-byte registers if the processor has them.
 
-    By default LLVM uses half of that on some processors. Call it only in functions without sums: in
-    a sum the width decides the order of the additions.
+    By default LLVM uses only 32 bytes on some processors. Do not call this in a function that sums
+    over lanes: the order of the additions would depend on the width of the registers.
     """
 
     def codegen(context, builder, signature, args):
-        # llvmlite's own `add` refuses attributes that it does not know
+        # llvmlite's own `attributes.add` refuses names that it does not know
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -171,7 +174,7 @@ def in_wide_registers(typingctx):
 
 
 def _pointer_to(kind):
-    """Return an intrinsic that casts an address to a pointer to numbers of type `kind`."""
+    """Return an intrinsic that converts an address to a pointer to numbers of type `kind`."""
 
     @intrinsic
     def pointer(typingctx, address):
@@ -188,37 +191,37 @@ _float_pointer, _int_pointer = _pointer_to(types.float32), _pointer_to(types.int
 
 @jit(inline="always")
 def flat(buffers, k):
-    """Return the numbers of tensor k as a flat array.
+    """Return the float32 tensor k of a kernel as a flat array.
 
-    `buffers` (tensors, 2) holds an address and a size for each tensor. Numba takes a microsecond to
-    unpack an array passed from Python, and counts references to it in loops; this function avoids
-    both. A strided tensor reaches beyond its size: use the size only to see that it is 0, which
-    marks a missing tensor.
+    `buffers` (tensors, 2) holds an address and a size for each tensor. If Python passed arrays
+    instead, Numba would take a microsecond to unpack each array and would count references in
+    loops. `.size` of the array is the tensor's number of elements. The memory of a strided tensor
+    extends beyond `.size`, so only compare `.size` with 0, which marks a missing tensor.
     """
     return numba.carray(_float_pointer(buffers[k, 0]), buffers[k, 1])
 
 
 @jit(inline="always")
 def table(buffers, k, columns):
-    """Return the numbers of tensor k as rows of `columns` numbers."""
+    """Return the float32 tensor k of a kernel as rows of `columns` numbers."""
     return numba.carray(_float_pointer(buffers[k, 0]), (buffers[k, 1] // columns, columns))
 
 
 @jit(inline="always")
 def scratch_table(address, rows, columns):
-    """Return a table in a worker's scratch memory at an address, and the address after it."""
+    """Return a float32 table at `address` in scratch memory, and the address after the table."""
     return numba.carray(_float_pointer(address), (rows, columns)), address + 4 * rows * columns
 
 
 @jit(inline="always")
-def ints(buffers, k, columns):
-    """Return the numbers of an int64 tensor as rows of `columns` numbers."""
+def int_table(buffers, k, columns):
+    """Return the int64 tensor k of a kernel as rows of `columns` numbers."""
     return numba.carray(_int_pointer(buffers[k, 0]), (buffers[k, 1] // columns, columns))
 
 
 @jit(inline="always")
 def load(rows, t, slot, x, start, width):
-    """Copy x[start : start + width] to a slot of row t; lanes after `width` keep their values."""
+    """Copy x[start : start + width] to row t of `rows`, from column `slot` on."""
     if width == LANES:
         _copy_lanes(rows, t * rows.shape[1] + slot, x, start)
     else:
@@ -228,7 +231,7 @@ def load(rows, t, slot, x, start, width):
 
 @jit(inline="always")
 def store(rows, t, slot, x, start, width):
-    """Copy a slot of row t to x[start : start + width]."""
+    """Copy row t of `rows`, from column `slot` on, to x[start : start + width]."""
     if width == LANES:
         _copy_lanes(x, start, rows, t * rows.shape[1] + slot)
     else:
@@ -236,15 +239,15 @@ def store(rows, t, slot, x, start, width):
             x[start + d] = rows[t, slot + d]
 
 
-# Kernels read and write float32 on the CPU, whatever torch's defaults are.
+# Kernels use float32 on the CPU, whatever torch's default dtype and device are.
 _FLOATS = dict(dtype=torch.float32, device="cpu")
 empty, zeros = (functools.partial(create, **_FLOATS) for create in (torch.empty, torch.zeros))
 
 
 @functools.lru_cache(maxsize=256)
 def constant(size, number):
-    """Return a cached vector that holds `number` `size` times; callers must not change it."""
-    # The tensor is cached, so a later training may save it for its backward pass.
+    """Return a vector of length `size` filled with `number`; it is cached: do not change it."""
+    # The first call may be under inference mode, but later calls may save the vector for backward.
     with torch.inference_mode(False), _disable_current_modes():
         return torch.full((size,), number, **_FLOATS)
 
@@ -253,17 +256,17 @@ EMPTY = constant(0, 0.0)
 _LOCK = threading.Lock()
 
 
-class _Announce(event.Listener):
-    """A listener that prints to stderr that Numba compiles.
+class _CompileNotice(event.Listener):
+    """A listener that prints to stderr, once, that Numba compiles kernels.
 
-    A kernel loaded from the disk cache fires no such event.
+    Loading a kernel from the disk cache does not trigger the event that it listens to.
     """
 
-    said = False
+    has_printed = False
 
     def on_start(self, event):
-        if not _Announce.said:
-            _Announce.said = True
+        if not _CompileNotice.has_printed:
+            _CompileNotice.has_printed = True
             print(
                 "mambanorm: compiling the CPU kernels, once (about half a minute) …",
                 file=sys.stderr,
@@ -274,14 +277,14 @@ class _Announce(event.Listener):
         pass
 
 
-# The arguments of every kernel: index of the worker, number of workers, integers such as sizes, and
-# (address, size) of each tensor.
+# The types of every kernel's arguments: index of the worker, number of workers, integers such as
+# sizes, and `buffers` with one row (address, size) per tensor.
 SIGNATURE = types.int64, types.int64, types.int64[::1], types.int64[:, ::1]
 
 
 @intrinsic
 def _call(typingctx, address, worker, workers, integers, buffers):
-    """Call the kernel at an address with the arguments of `SIGNATURE`."""
+    """Call the kernel whose machine code is at `address`, with the arguments of `SIGNATURE`."""
 
     def codegen(context, builder, signature, args):
         kind = context.call_conv.get_function_type(types.none, SIGNATURE).as_pointer()
@@ -298,10 +301,10 @@ def _call(typingctx, address, worker, workers, integers, buffers):
 
 @functools.partial(entry, parallel=True)
 def _run_parallel(address, workers, integers, buffers):
-    """Call the kernel once for each worker, in parallel.
+    """Call the kernel at `address` once for each worker, in parallel.
 
-    This is the only parallel loop: Numba takes three times as long to compile a kernel that
-    contains one.
+    No kernel contains a parallel loop itself, because Numba would take three times as long to
+    compile it.
     """
     for worker in numba.prange(workers):
         _call(address, worker, workers, integers, buffers)
@@ -309,18 +312,19 @@ def _run_parallel(address, workers, integers, buffers):
 
 @functools.cache
 def kernel_address(kernel):
-    """Return the address of a kernel's machine code, compiled first if necessary."""
-    with event.install_listener("numba:compile", _Announce()):
+    """Return the address of a kernel's machine code; compile the kernel first if necessary."""
+    with event.install_listener("numba:compile", _CompileNotice()):
         kernel.compile(SIGNATURE)
     compiled = kernel.overloads[SIGNATURE]
     return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
 
 
 def run(kernel, workers, integers, tensors):
-    """Start a kernel with integers and contiguous tensors.
+    """Run a kernel with `workers` workers and wait until it ends.
 
-    The kernel reads them by position, in `integers` and `buffers`. Only one kernel runs at a time:
-    Numba's simplest threading layer does not survive concurrent calls.
+    The kernel reads integers and tensors by position, from its arguments `integers` and `buffers`.
+    A tensor must be contiguous unless the kernel also gets its strides. Only one kernel runs at a
+    time, because Numba's simplest threading layer does not survive concurrent calls.
     """
     integers = np.array(integers, dtype=np.int64)
     # An empty tensor has the address 0.
@@ -334,8 +338,8 @@ def run(kernel, workers, integers, tensors):
 
 
 def sum_workers(partial: Tensor) -> Tensor:
-    """Return the sum over the first axis, the workers, in a fixed order.
+    """Return the sum of `partial` over its first axis, the workers, in a fixed order.
 
-    The result has the same bits every time if the number of threads is the same.
+    With the same number of threads, the result has the same bits every time.
     """
     return partial.sum(0) if len(partial) > 1 else partial[0]

@@ -1,6 +1,6 @@
 """The loops of the CPU scan: Numba kernels, forward and backward, in float32.
 
-scan_cpu.py calls them and divides the work.
+scan_cpu.py starts the kernels and divides the work.
 """
 
 import numpy as np
@@ -16,52 +16,56 @@ from mambanorm.kernels.runtime import (
     entry,
     exp2,
     flat,
-    in_wide_registers,
-    ints,
+    int_table,
     jit,
     load,
     scratch_table,
     store,
+    use_wide_registers,
 )
 
-# Slots of LANES floats in a worker's tables. A row of a table holds its slots at fixed distances,
-# so LLVM sees that they never overlap. Rows are indexed, never sliced: a slice costs Numba two
-# atomic updates of a reference count.
+# The tables in a worker's scratch memory. A slot is LANES neighbouring floats of a table's row; the
+# constants are the columns where the slots start. The slots are at fixed distances, so LLVM sees
+# that they never overlap. Tables are indexed, never sliced, because a slice costs Numba two atomic
+# updates of a reference count.
 #
-# `rows`, one row per step; the forward pass has only the first four slots.
+# The table `rows` has one row per step: Δ, Δ·u, y and u; in the backward pass also dL/dy, dΔ,
+# d(Δ·u) and the slope of softplus.
 _DT, _DU, _Y, _X, _DY, _DDT, _DDU, _SLOPE = (k * LANES for k in range(8))
 _FORWARD, _BACKWARD = 4 * LANES, 8 * LANES
-# `cells`, per state index; _G holds dL/dh. The loops take two state indices at a time, so a row
-# holds two cells.
+# The table `cells` has one cell of four slots per state index: A·log2(e), h, dL/dh and dA. The
+# loops compute two state indices at a time, so a row holds two cells.
 _A, _H, _G, _DA = (k * LANES for k in range(4))
 CELL = 4 * LANES
-# `history`, one row per step and pair of state indices: exp(Δ·A), and exp(Δ·A)·h_(t-1).
+# The table `history` has one row per step and pair of state indices: exp(Δ·A) and exp(Δ·A)·h_(t-1)
+# for each index of the pair.
 _A0, _AH0, _A1, _AH1 = (k * LANES for k in range(4))
 HISTORY = 4 * LANES
-# `params`, rows per block of channels: delta_bias, D, and R rows of Δ's weight.
+# The table `params` holds the parameters of one block of channels, in rows: delta_bias, D, and R
+# rows of dt_weight.
 _BIAS, _SKIP, _DT_WEIGHT = 0, 1, 2
 
 
-def scratch_floats(direction, steps, size, rank):
-    """Return the number of floats in a worker's scratch buffer, for the tables of a pass."""
-    pairs = (size + 1) // 2
+def scratch_floats(direction, steps, state_size, rank):
+    """Return the number of floats in one worker's tables, in the pass "forward" or "backward"."""
+    pairs = (state_size + 1) // 2
     scalars = (_DT_WEIGHT + rank) * LANES + 2 * steps * 2 * pairs
     if direction == "forward":
         return steps * _FORWARD + pairs * 2 * CELL + scalars
     return steps * (_BACKWARD + pairs * HISTORY) + pairs * 2 * CELL + 2 * scalars
 
 
-# (artanh(s)/s - 1) / s² on 0 <= s <= 1/3: minimax, error 1e-10
+# Minimax polynomial in s² for (artanh(s)/s - 1) / s² on 0 <= s <= 1/3; its error is 1e-10.
 _P0, _P1, _P2 = _f(0.3333333781049196), _f(0.19999438936673292), _f(0.1430844017151561)
 _P3, _P4 = _f(0.10713856868544232), _f(0.12150351064512585)
 
 
 @jit(inline="always")
 def _softplus(x, e):
-    """Return max(x, 0) + log(1 + e), where e = exp(-|x|); log(1 + e) = 2·artanh(e / (2 + e)).
+    """Return softplus(x) = max(x, 0) + log(1 + e), given e = exp(-|x|).
 
-    torch returns x itself for x > 20. There e is less than half a unit in the last place, so both
-    agree.
+    log(1 + e) is computed as 2·artanh(e / (2 + e)). For x > 20 torch returns x itself. There e is
+    less than half a unit in the last place of x, so this function returns x too.
     """
     s = e / (TWO + e)
     q = s * s
@@ -72,32 +76,32 @@ def _softplus(x, e):
 
 @jit(inline="always")
 def _offset(x, b, t, d0):
-    """Return the index of channel d0 at a step, for x = (flat memory, strides)."""
+    """Return the flat index of batch row b, step t and channel d0 in x = (flat memory, strides)."""
     return b * x[1][0] + t * x[1][1] + d0
 
 
 @jit()
-def _read_scalars(m, b, group, t0, steps, size, values):
-    """Copy B or C of one group, of any strides, to `values` (steps, even N).
+def _read_scalars(m, b, group, t0, steps, state_size, values):
+    """Copy one group's B or C in one chunk to `values` (steps, N rounded up to an even number).
 
-    An odd N is filled up with a zero.
+    m = (flat memory, strides), with any strides. If N is odd, the last column becomes 0.
     """
     data, strides = m
     base = b * strides[0] + group * strides[1] + t0 * strides[3]
     for t in range(steps):
-        for n in range(size):
+        for n in range(state_size):
             values[t, n] = data[base + t * strides[3] + n * strides[2]]
-        for n in range(size, values.shape[1]):
+        for n in range(state_size, values.shape[1]):
             values[t, n] = ZERO
 
 
 @jit()
-def _prepare(b, group, t0, steps, d0, width, u, delta, rank, params, softplus, rows):
-    """Fill `rows` for a chunk with u, Δ = softplus(delta + bias) and Δ·u.
+def _fill_rows(b, group, t0, steps, d0, width, u, delta, rank, params, softplus, rows):
+    """Fill `rows` for one chunk with u, Δ = softplus(delta + bias) and Δ·u.
 
-    The backward pass also needs the slope of softplus. With a rank, delta holds R numbers per step
-    and group, and Δ is their product with the weight in `params`. Lanes after the width have u = 0,
-    so their state stays 0.
+    In the backward pass, also fill in the slope of softplus. If `rank` is not 0, delta holds R
+    numbers per step and group, and is multiplied by dt_weight in `params`. Lanes from `width` on
+    have u = 0, so their states stay 0.
     """
     for t in range(steps):
         load(rows, t, _X, u[0], _offset(u, b, t0 + t, d0), width)
@@ -127,16 +131,16 @@ def _prepare(b, group, t0, steps, d0, width, u, delta, rank, params, softplus, r
             rows[t, _DU + d] = rows[t, _DT + d] * rows[t, _X + d]
 
 
-def _make_walk(save_history):
-    """Return the loop over a chunk: h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·h.
+def _make_chunk_scan(save_history):
+    """Return a function that scans one chunk: h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·h.
 
-    Two state indices are computed at a time. Δ·A <= 0 throughout. With `save_history` it saves
-    exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step.
+    The function computes two state indices at a time and requires Δ·A <= 0. With `save_history` it
+    also saves exp(Δ·A) and exp(Δ·A)·h_(t-1) of every step.
     """
 
     @jit()
-    def walk(steps, rows, cells, b_values, c_values, history):
-        in_wide_registers()
+    def scan_chunk(steps, rows, cells, b_values, c_values, history):
+        use_wide_registers()
         for t in range(steps):
             for d in range(LANES):
                 rows[t, _Y + d] = ZERO
@@ -156,24 +160,24 @@ def _make_walk(save_history):
                     cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
                     rows[t, _Y + d] = rows[t, _Y + d] + h0 * c0 + h1 * c1
 
-    return walk
+    return scan_chunk
 
 
-_advance, _replay = _make_walk(False), _make_walk(True)
+_scan_chunk, _scan_and_save_chunk = _make_chunk_scan(False), _make_chunk_scan(True)
 
 
 @jit("reassoc")
-def _reverse(steps, rows, cells, b_values, c_values, history, db, dc):
-    """Compute the backward pass of a chunk, with g = dL/dh_t.
+def _scan_chunk_backward(steps, rows, cells, b_values, c_values, history, db, dc):
+    """Compute the gradients of one chunk from its last step to its first, with g = dL/dh_t.
 
-    The cell carries exp(Δ·A)·g from the later step.
+    The slot _G of `cells` carries exp(Δ·A)·g from each step to the step before it.
 
         g += dy·C_t,  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,
         dΔ = Σ_n g·exp(Δ·A)·h_(t-1)·A,  dA += g·exp(Δ·A)·h_(t-1)·Δ.
 
-    dB and dC of the chunk are written to db and dc (steps, even N). Only here and in
-    `_finish_ddelta` may the compiler reorder sums, those over d, which it could not vectorise
-    otherwise.
+    dB and dC of the chunk are written to db and dc (steps, N rounded up to an even number). Only in
+    this function and in `_write_ddelta` may the compiler reorder the additions of a sum. Otherwise
+    it could not vectorise the sums over d.
     """
     for t in range(steps - 1, -1, -1):
         for d in range(LANES):
@@ -204,20 +208,23 @@ def _reverse(steps, rows, cells, b_values, c_values, history, db, dc):
 
 
 @jit()
-def _add_scalars(t0, steps, size, values, total, start, strides):
-    """Add a chunk's dB or dC (steps, even N) to `total`; the first step of all is at `start`."""
+def _add_scalars(t0, steps, state_size, values, total, start, strides):
+    """Add one chunk's dB or dC, `values`, to `total`, where step 0 has the index `start`."""
     for t in range(steps):
-        for n in range(size):
+        for n in range(state_size):
             total[start + (t0 + t) * strides[2] + n] += values[t, n]
 
 
-# -------------------------------------------------------------------------------- walks over blocks
+# -------------------------------------------------------------------------- kernels and their parts
 @jit()
-def _load_block(a, dt_weight, skip, bias, size, rank, channels, d0, width, cells, params):
-    """Load what a block of channels needs at all steps: A·log2(e), D, bias and Δ's weight."""
+def _load_block(a, dt_weight, skip, bias, state_size, rank, channels, d0, width, cells, params):
+    """Load a block's parameters: A·log2(e) into `cells`; bias, D and dt_weight into `params`.
+
+    The other slots of `cells`, h included, become 0.
+    """
     cells[:] = ZERO
     params[:] = ZERO
-    for n in range(size):
+    for n in range(state_size):
         load(cells, n // 2, n % 2 * CELL + _A, a, n * channels + d0, width)
     for r in range(rank):
         load(params, _DT_WEIGHT + r, 0, dt_weight, r * channels + d0, width)
@@ -228,8 +235,8 @@ def _load_block(a, dt_weight, skip, bias, size, rank, channels, d0, width, cells
 
 
 @jit()
-def _finish(steps, width, start, channels, params, rows, out):
-    """Write out = y + D·u of a chunk; its first step goes to index `start`."""
+def _write_out(steps, width, start, channels, params, rows, out):
+    """Write out = y + D·u of one chunk to `out`, from index `start` on."""
     for t in range(steps):
         for d in range(LANES):
             rows[t, _Y + d] += params[_SKIP, d] * rows[t, _X + d]
@@ -240,12 +247,13 @@ def _finish(steps, width, start, channels, params, rows, out):
 def forward(worker, workers, integers, buffers):
     """Compute the forward pass of one worker's rows of the batch.
 
-    integers: steps of a chunk, B, L, D, N, R, softplus. buffers: u, delta, B, C (with a row of
-    strides each), A, Δ's weight, D, bias, scratch, blocks, strides; results out, last and states.
+    integers: steps per chunk, B, L, D, N, R, softplus. buffers: u, delta, B, C, A·log2(e),
+    dt_weight, D, bias, scratch, blocks, and strides, with one row each for u, delta, B and C;
+    results: out, last, states.
     """
-    steps, batch, length, channels, size, rank, softplus = integers
-    blocks, strides = ints(buffers, 9, 3), ints(buffers, 10, 4)
-    pairs, chunks = (size + 1) // 2, (length - 1) // steps
+    steps, batch, length, channels, state_size, rank, softplus = integers
+    blocks, strides = int_table(buffers, 9, 3), int_table(buffers, 10, 4)
+    pairs, chunks = (state_size + 1) // 2, (length - 1) // steps
     u, delta = (flat(buffers, 0), strides[0]), (flat(buffers, 1), strides[1])
     bm, cm = (flat(buffers, 2), strides[2]), (flat(buffers, 3), strides[3])
     a, dt_weight, skip, bias = (
@@ -265,14 +273,16 @@ def forward(worker, workers, integers, buffers):
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
         for k in range(len(blocks)):
             d0, width, group = blocks[k]
-            if width < LANES:  # lanes after the width must be 0
+            if width < LANES:  # lanes from `width` on must be 0
                 rows[:] = ZERO
-            _load_block(a, dt_weight, skip, bias, size, rank, channels, d0, width, cells, params)
+            _load_block(
+                a, dt_weight, skip, bias, state_size, rank, channels, d0, width, cells, params
+            )
             for t0 in range(0, length, steps):
                 count = min(steps, length - t0)
                 if t0 and states.size:
-                    state = (b * chunks + t0 // steps - 1) * size
-                    for n in range(size):
+                    state = (b * chunks + t0 // steps - 1) * state_size
+                    for n in range(state_size):
                         store(
                             cells,
                             n // 2,
@@ -281,47 +291,66 @@ def forward(worker, workers, integers, buffers):
                             (state + n) * channels + d0,
                             width,
                         )
-                _read_scalars(bm, b, group, t0, count, size, b_values)
-                _read_scalars(cm, b, group, t0, count, size, c_values)
-                _prepare(b, group, t0, count, d0, width, u, delta, rank, params, softplus, rows)
-                _advance(count, rows, cells, b_values, c_values, rows)
-                _finish(
+                _read_scalars(bm, b, group, t0, count, state_size, b_values)
+                _read_scalars(cm, b, group, t0, count, state_size, c_values)
+                _fill_rows(b, group, t0, count, d0, width, u, delta, rank, params, softplus, rows)
+                _scan_chunk(count, rows, cells, b_values, c_values, rows)
+                _write_out(
                     count, width, (b * length + t0) * channels + d0, channels, params, rows, out
                 )
-            for n in range(size if last.size else 0):
-                store(cells, n // 2, n % 2 * CELL + _H, last, (b * size + n) * channels + d0, width)
+            for n in range(state_size if last.size else 0):
+                store(
+                    cells,
+                    n // 2,
+                    n % 2 * CELL + _H,
+                    last,
+                    (b * state_size + n) * channels + d0,
+                    width,
+                )
 
 
 @jit()
-def _finish_du(steps, width, start, channels, params, softplus, rows, du, totals):
-    """Write du of a chunk, and ddelta to the slot of dΔ.
+def _write_du(steps, width, start, channels, params, softplus, rows, du, block_sums):
+    """Write du of one chunk to `du`, and ddelta to the slot of dΔ in `rows`.
 
-    Add the sums of d(delta_bias) and dD over the chunk to `totals`.
+    Also add the chunk's sums of d(delta_bias) and dD to `block_sums`.
     """
     for t in range(steps):
         for d in range(LANES):
             dy, x = rows[t, _DY + d], rows[t, _X + d]
             rows[t, _Y + d] = rows[t, _DDU + d] * rows[t, _DT + d] + params[_SKIP, d] * dy
-            rows[t, _DDT + d] = (
-                rows[t, _DDT + d] * LN2 + rows[t, _DDU + d] * x
-            )  # A contains log2(e)
-            totals[_SKIP, d] += dy * x
+            # LN2 cancels the factor log2(e) of the slot of A
+            rows[t, _DDT + d] = rows[t, _DDT + d] * LN2 + rows[t, _DDU + d] * x
+            block_sums[_SKIP, d] += dy * x
         if softplus:
             for d in range(LANES):
                 rows[t, _DDT + d] *= rows[t, _SLOPE + d]
         for d in range(LANES):
-            totals[_BIAS, d] += rows[t, _DDT + d]
+            block_sums[_BIAS, d] += rows[t, _DDT + d]
         store(rows, t, _Y, du, start + t * channels, width)
 
 
 @jit("reassoc")
-def _finish_ddelta(
-    b, group, t0, steps, width, start, rank, channels, strides, delta, params, rows, ddelta, totals
+def _write_ddelta(
+    b,
+    group,
+    t0,
+    steps,
+    width,
+    start,
+    rank,
+    channels,
+    strides,
+    delta,
+    params,
+    rows,
+    ddelta,
+    block_sums,
 ):
-    """Write ddelta of a chunk.
+    """Write ddelta of one chunk to `ddelta`.
 
-    With a rank, write the gradient of the R numbers instead, and add that of Δ's weight to
-    `totals`.
+    If `rank` is not 0, add the gradient of the R numbers per step to `ddelta` instead, and the
+    gradient of dt_weight to `block_sums`.
     """
     for t in range(steps):
         if rank == 0:
@@ -332,25 +361,26 @@ def _finish_ddelta(
             factor, dot = delta[0][source + r * delta[1][2]], ZERO
             for d in range(LANES):
                 dot += rows[t, _DDT + d] * params[_DT_WEIGHT + r, d]
-                totals[_DT_WEIGHT + r, d] += rows[t, _DDT + d] * factor
+                block_sums[_DT_WEIGHT + r, d] += rows[t, _DDT + d] * factor
             ddelta[target + r] += dot
 
 
 @jit()
-def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
-    """Add a block's sums over its steps to the worker's sums, from channel d0.
+def _add_sums(state_size, rank, channels, d0, width, cells, block_sums, sums):
+    """Add a block's sums over all steps to `sums`, in the rows of this worker.
 
-    The rows of `sums` are N of dA, dD, d(delta_bias), and R of Δ's weight.
+    A worker has N rows for dA, one for dD, one for d(delta_bias), and R for d(dt_weight). d0 is the
+    index of the block's first channel in the first of these rows.
     """
-    for n in range(size):
+    for n in range(state_size):
         for d in range(width):
             sums[np.uintp(n * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DA + d]
     for d in range(width):
-        sums[np.uintp(size * channels + d0) + np.uintp(d)] += totals[_SKIP, d]
-        sums[np.uintp((size + 1) * channels + d0) + np.uintp(d)] += totals[_BIAS, d]
+        sums[np.uintp(state_size * channels + d0) + np.uintp(d)] += block_sums[_SKIP, d]
+        sums[np.uintp((state_size + 1) * channels + d0) + np.uintp(d)] += block_sums[_BIAS, d]
     for r in range(rank):
         for d in range(width):
-            sums[np.uintp((size + 2 + r) * channels + d0) + np.uintp(d)] += totals[
+            sums[np.uintp((state_size + 2 + r) * channels + d0) + np.uintp(d)] += block_sums[
                 _DT_WEIGHT + r, d
             ]
 
@@ -359,13 +389,14 @@ def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
 def backward(worker, workers, integers, buffers):
     """Compute the backward pass of one worker's rows of the batch.
 
-    integers: as in `forward`. buffers: as in `forward` up to strides; then grad (with strides),
-    states; results du, ddelta, dB, dC and sums. The last three rows of strides are those of ddelta,
-    dB and dC: from row to row of the batch, group to group, and step to step.
+    integers: as in `forward`. buffers: as in `forward` up to strides, then grad, the gradient of
+    out, and states; results: du, ddelta, dB, dC, and sums with the rows of `_add_sums`. `strides`
+    has four further rows: of grad, ddelta, dB and dC. Those of ddelta, dB and dC are the distances
+    between batch rows, between groups, and between steps.
     """
-    steps, batch, length, channels, size, rank, softplus = integers
-    blocks, strides = ints(buffers, 9, 3), ints(buffers, 10, 4)
-    pairs, chunks = (size + 1) // 2, (length - 1) // steps
+    steps, batch, length, channels, state_size, rank, softplus = integers
+    blocks, strides = int_table(buffers, 9, 3), int_table(buffers, 10, 4)
+    pairs, chunks = (state_size + 1) // 2, (length - 1) // steps
     u, delta = (flat(buffers, 0), strides[0]), (flat(buffers, 1), strides[1])
     grad = flat(buffers, 11)
     bm, cm = (flat(buffers, 2), strides[2]), (flat(buffers, 3), strides[3])
@@ -383,7 +414,7 @@ def backward(worker, workers, integers, buffers):
     )
     cells, address = scratch_table(address, pairs, 2 * CELL)
     params, address = scratch_table(address, _DT_WEIGHT + rank, LANES)
-    totals, address = scratch_table(address, _DT_WEIGHT + rank, LANES)
+    block_sums, address = scratch_table(address, _DT_WEIGHT + rank, LANES)
     b_values, address = scratch_table(address, steps, 2 * pairs)
     c_values, address = scratch_table(address, steps, 2 * pairs)
     db_values, address = scratch_table(address, steps, 2 * pairs)
@@ -394,33 +425,37 @@ def backward(worker, workers, integers, buffers):
             d0, width, group = blocks[k]
             if width < LANES:
                 rows[:] = ZERO
-            totals[:] = ZERO
-            _load_block(a, dt_weight, skip, bias, size, rank, channels, d0, width, cells, params)
+            block_sums[:] = ZERO
+            _load_block(
+                a, dt_weight, skip, bias, state_size, rank, channels, d0, width, cells, params
+            )
             for chunk in range(chunks, -1, -1):
                 t0 = chunk * steps
                 count = min(steps, length - t0)
-                state = (b * chunks + chunk - 1) * size
-                for n in range(size):
+                state = (b * chunks + chunk - 1) * state_size
+                for n in range(state_size):
                     p, slot = n // 2, n % 2 * CELL + _H
                     if chunk:
                         load(cells, p, slot, states, (state + n) * channels + d0, width)
                     else:
                         for d in range(LANES):
                             cells[p, slot + d] = ZERO
-                _read_scalars(bm, b, group, t0, count, size, b_values)
-                _read_scalars(cm, b, group, t0, count, size, c_values)
-                _prepare(b, group, t0, count, d0, width, u, delta, rank, params, softplus, rows)
-                _replay(count, rows, cells, b_values, c_values, history)
+                _read_scalars(bm, b, group, t0, count, state_size, b_values)
+                _read_scalars(cm, b, group, t0, count, state_size, c_values)
+                _fill_rows(b, group, t0, count, d0, width, u, delta, rank, params, softplus, rows)
+                _scan_and_save_chunk(count, rows, cells, b_values, c_values, history)
                 for t in range(count):
                     load(rows, t, _DY, grad, _offset((grad, strides[4]), b, t0 + t, d0), width)
-                _reverse(count, rows, cells, b_values, c_values, history, db_values, dc_values)
+                _scan_chunk_backward(
+                    count, rows, cells, b_values, c_values, history, db_values, dc_values
+                )
                 start = (b * length + t0) * channels + d0
                 first_b = b * strides[6, 0] + group * strides[6, 1]
                 first_c = b * strides[7, 0] + group * strides[7, 1]
-                _add_scalars(t0, count, size, db_values, db, first_b, strides[6])
-                _add_scalars(t0, count, size, dc_values, dc, first_c, strides[7])
-                _finish_du(count, width, start, channels, params, softplus, rows, du, totals)
-                _finish_ddelta(
+                _add_scalars(t0, count, state_size, db_values, db, first_b, strides[6])
+                _add_scalars(t0, count, state_size, dc_values, dc, first_c, strides[7])
+                _write_du(count, width, start, channels, params, softplus, rows, du, block_sums)
+                _write_ddelta(
                     b,
                     group,
                     t0,
@@ -434,6 +469,6 @@ def backward(worker, workers, integers, buffers):
                     params,
                     rows,
                     ddelta,
-                    totals,
+                    block_sums,
                 )
-            _add_sums(size, rank, channels, first_sum + d0, width, cells, totals, sums)
+            _add_sums(state_size, rank, channels, first_sum + d0, width, cells, block_sums, sums)

@@ -2,31 +2,36 @@
 
 The kernels are in scan_triton_loops.py. The readable twin is operations/reference.py.
 
-How it works. One program has one batch row and one block of channels. It walks through time tile by
-tile, up to 8 steps at once, with h in registers. Nothing of size B·L·D·N is stored: the forward
-pass stores h every `chunk` of tiles, about √L steps. The backward pass goes from the last chunk to
-the first. It recomputes h at the start of the chunk's tiles into a small buffer per program, and
-the states inside a tile in registers. There are no atomic additions. Where several programs add to
-one result, each writes a partial sum, and these are added in a fixed order. So the same inputs give
-the same bits.
+How it works. Each program computes one batch row and one block of channels. It goes through time
+tile by tile, up to 8 steps per tile, with h in registers. No tensor of B·L·D·N numbers is stored:
+the forward pass stores h only at the start of each chunk, which is several tiles of together about
+√L steps. The backward pass goes from the last chunk to the first. For each chunk it recomputes h at
+the start of every tile into a small buffer per program, and then the states inside a tile in
+registers. There are no atomic additions. Where several programs contribute to one result, each
+writes a partial sum, and the partial sums are added in a fixed order. So the same inputs give the
+same bits.
 
-Why. Each of the B·L·D·N cells needs one exponential, of which a multiprocessor computes 16 per
-clock, and 128 products. An H200 has 132 multiprocessors at 1.98 GHz, so this takes B·L·D·N/4.2e12
-s: for (32, 2048, 256) 0.26 ms at N = 64 and 0.06 ms at N = 16. The bytes of u, z and out in
-bfloat16, 0.1 GB, take 0.03 ms. So instructions limit the scan at every N in use, and the design
-saves instructions, not bytes. A scan in parallel over time would need more instructions. It is left
-out, because about 500 programs (B·D/16) fill a GPU. Three things count. Loads, softplus and gate
-are computed for a whole tile, once for each step and channel and not once for each n. The sum over
-N stays within a thread except for its last additions. And the next tile is loaded while one is
-computed, if a tile has at least four bytes per thread. At N = 64 in bfloat16 a tile is two steps,
-too small for that, and each tile waits for its loads. No register is spilled. To tune on a GPU,
-change FORWARD_CELLS, BACKWARD_CELLS, STAGES and the constants after them.
+Why. The scan has B·L·D·N cells, one per step, channel and state index. Each cell needs one
+exponential. A multiprocessor computes 16 exponentials per clock, but 128 products. An H200 has 132
+multiprocessors at 1.98 GHz, so the exponentials take B·L·D·N/4.2e12 s: for (B, L, D) = (32, 2048,
+256) this is 0.26 ms at N = 64 and 0.06 ms at N = 16. The bytes of u, z and out in bfloat16, 0.1 GB,
+take 0.03 ms. So instructions limit the scan at every N in use, and the design saves instructions,
+not bytes. A scan in parallel over time would need more instructions. It would not help, because
+about 500 programs (B·D/16) already fill a GPU.
 
-Δ in two factors. With dt_weight (D, R), Δ = dt_weight·dt is computed in registers from R numbers
-per step and never stored. It takes R products for each step and channel, and the scan takes 5·N:
-cheap while R is small (`MAX_RANK`). A stored Δ would be written and read in the forward pass, and
-read again in the backward pass, where its gradient is written once and read twice. That is 6·B·L·D
-numbers; the rest of the scan moves 8·B·L·D. Above MAX_RANK a matrix product is the better way to Δ.
+Three choices save time. Loads and softplus are computed for a whole tile, once per step and channel
+instead of once per cell. The sum over N stays within a thread except for its last additions. And
+the next tile is loaded while the current tile is computed, if a tile has at least four bytes per
+thread. At N = 64 in bfloat16 a tile has only two steps and fewer bytes, so each tile waits for its
+loads. No register is spilled. To tune on a GPU, change FORWARD_CELLS, BACKWARD_CELLS, STAGES and
+the constants after them.
+
+Δ from two factors. With dt_weight (D, R), the kernels compute Δ = dt_weight·dt in registers from R
+numbers per step, and never store Δ. This takes R products per step and channel, while the scan
+takes 5·N, so it is cheap for R up to MAX_RANK. A stored Δ would be written and read in the forward
+pass and read again in the backward pass; its gradient would be written once and read twice. That is
+6·B·L·D numbers, compared with 8·B·L·D for the rest of the scan. Above MAX_RANK a matrix product is
+the better way to compute Δ.
 
 Glossary and source: scan_cpu.py.
 """
@@ -39,36 +44,45 @@ import torch
 from torch import Tensor
 
 from mambanorm.kernels import backward_once
-from mambanorm.kernels.scan_triton_loops import Rows, Sizes, Steps, backward_kernel, forward_kernel
+from mambanorm.kernels.scan_triton_loops import (
+    ChannelTensor,
+    GroupTensor,
+    Sizes,
+    backward_kernel,
+    forward_kernel,
+)
 
-# Cells of a tile per thread: as many as the compiler keeps in registers.
+# Cells of a tile per thread: as many as the compiler keeps in registers. A tile has one cell per
+# step, channel and state index.
 FORWARD_CELLS, BACKWARD_CELLS = 64, 16
-STAGES = 2  # tiles in flight: the next tile is loaded while one is computed
-MAX_RANK = 16  # largest R for which the kernel computes Δ
-# Blocks get narrower until there are so many programs: two per multiprocessor of a large GPU.
+STAGES = 2  # tiles in flight: the next tile is loaded while the current one is computed
+MAX_RANK = 16  # largest R for which the kernels compute Δ
+# Blocks are narrowed until at least this many programs run: two per multiprocessor of a large GPU.
 MIN_PROGRAMS = 256
-MAX_BLOCK, MIN_BLOCK = 32, 16  # channels per block
-MAX_CELLS = 4096  # of a tile, so also of a block × N
-MAX_STEPS = 8  # of a tile
-STATE_CELLS = 16  # cells of one step per thread, at most: their h and A stay in registers
+MAX_BLOCK, MIN_BLOCK = 32, 16  # most and fewest channels per block
+MAX_CELLS = 4096  # most cells per tile, and so the largest product of block and N
+MAX_STEPS = 8  # most steps per tile
+STATE_CELLS = 16  # most cells of one step per thread; their h and A stay in registers
 # With more warps per program, a thread of the backward kernel would have too few registers.
 MAX_WARPS = 8
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one scan is divided, and the shape of every buffer beyond inputs, outputs and gradients.
+    """The division of one scan into blocks, chunks and tiles, and the shapes of its buffers.
 
-    Blocks of channels never cross the border of a group. In units of a tensor of B·L·D·N numbers,
-    the buffers take 1/chunk for the states at chunk starts, chunk/(tile·L) for those at the starts
-    of a chunk's tiles, 1/block each for the partial sums of dB and of dC, and 1/L for the sums over
-    time. At L = 1024 these are 9 % with blocks of 32 channels and 16 % with 16.
+    Blocks of channels never cross the border of a group.
+
+    The buffers take these fractions of a tensor of B·L·D·N numbers, with c steps per chunk: 1/c for
+    the states at chunk starts; c/(tile·L) for the states at the starts of one chunk's tiles;
+    1/block for the partial sums of dB and as much for those of dC; 1/L for the sums over time. At
+    L = 1024 the total is 10 % with blocks of 32 channels and 16 % with blocks of 16.
     """
 
     batch: int
     length: int
     channels: int
-    size: int  # N
+    state_size: int  # N
     groups_b: int = 1
     groups_c: int = 1
     groups_dt: int = 1
@@ -76,86 +90,92 @@ class Plan:
 
     @property
     def group_channels(self):
-        """Number of channels that share one group of B, one of C and one of dt."""
+        """Number of neighbouring channels that share the same groups of B, C and dt."""
         return math.gcd(
             *(self.channels // groups for groups in (self.groups_b, self.groups_c, self.groups_dt))
         )
 
-    def blocks_of(self, width):
-        """Return the number of blocks of `width` channels."""
+    def count_blocks(self, width):
+        """Return the number of blocks if a block has at most `width` channels."""
         return self.channels // self.group_channels * -(-self.group_channels // width)
 
     @property
     def block(self):
         """Channels per block, a power of two."""
         width = MAX_BLOCK
-        while width > MIN_BLOCK and self.batch * self.blocks_of(width) < MIN_PROGRAMS:
+        while width > MIN_BLOCK and self.batch * self.count_blocks(width) < MIN_PROGRAMS:
             width //= 2
-        return min(width, power_of_two(self.group_channels), max(1, MAX_CELLS // self.lanes))
+        return min(width, power_of_two(self.group_channels), max(1, MAX_CELLS // self.padded_n))
 
     @property
     def blocks(self):
         """Number of blocks of channels."""
-        return self.blocks_of(self.block)
+        return self.count_blocks(self.block)
 
     @property
-    def lanes(self):
-        """N filled up to a power of two."""
-        return power_of_two(self.size)
+    def padded_n(self):
+        """N rounded up to a power of two."""
+        return power_of_two(self.state_size)
 
     @property
-    def ranks(self):
-        """R filled up to a power of two; 1 if delta is Δ itself."""
+    def padded_rank(self):
+        """R rounded up to a power of two; 1 if delta is Δ itself."""
         return power_of_two(max(1, self.rank))
 
     @property
     def tile(self):
         """Steps per tile, a power of two."""
         return min(
-            MAX_STEPS, power_of_two(self.length), max(1, MAX_CELLS // (self.block * self.lanes))
+            MAX_STEPS, power_of_two(self.length), max(1, MAX_CELLS // (self.block * self.padded_n))
         )
 
     @property
     def tiles(self):
-        """Number of tiles."""
+        """Number of tiles in a sequence."""
         return -(-self.length // self.tile)
 
     @property
     def chunk(self):
-        """Tiles per chunk, which has about √L steps.
+        """Tiles per chunk.
 
-        Then both the stored and the recomputed states take little memory.
+        A chunk has about √L steps, so both the stored and the recomputed states take little memory.
         """
         return max(1, 2 ** round(math.log2(self.length) / 2) // self.tile)
 
     @property
-    def padded(self):
-        """True if some tile has steps, channels or lanes beyond those of the tensors."""
+    def is_padded(self):
+        """True if some tile extends beyond L, beyond a group's channels or beyond N."""
         return (
             self.length % self.tile > 0
             or self.group_channels % self.block > 0
-            or self.lanes > self.size
+            or self.padded_n > self.state_size
         )
 
-    def warps(self, cells):
-        """Return the warps per program.
+    def warps(self, max_cells):
+        """Return the number of warps per program.
 
-        A thread has at most `cells` cells of a tile, and STATE_CELLS of one step.
+        There are at most MAX_WARPS. Up to this limit, a thread has at most `max_cells` cells of a
+        tile, and at most STATE_CELLS cells of one step.
         """
-        state = self.block * max(self.lanes, self.ranks)
+        state = self.block * max(self.padded_n, self.padded_rank)
         return min(
-            MAX_WARPS, max(1, self.tile * state // (32 * cells), state // (32 * STATE_CELLS))
+            MAX_WARPS, max(1, self.tile * state // (32 * max_cells), state // (32 * STATE_CELLS))
         )
 
     @property
     def partial_shape(self):
-        """Shape of the gradients of dt, B and C side by side, for each block of channels."""
-        return self.batch, self.blocks, self.length, self.rank + 2 * self.size
+        """Shape of the partial sums: gradients of dt, B and C side by side, per channel block."""
+        return self.batch, self.blocks, self.length, self.rank + 2 * self.state_size
 
     @property
     def sums_widths(self):
-        """Numbers of dA, d(dt_weight), d(bias) and dD per batch row, in the sums over time."""
-        return self.channels * self.size, self.channels * self.rank, self.channels, self.channels
+        """Numbers per batch row in the sums over time: of dA, d(dt_weight), d(bias) and dD."""
+        return (
+            self.channels * self.state_size,
+            self.channels * self.rank,
+            self.channels,
+            self.channels,
+        )
 
 
 def power_of_two(n):
@@ -165,10 +185,12 @@ def power_of_two(n):
 
 # --------------------------------------------------------------------------------------- torch side
 class Inputs(NamedTuple):
-    """The inputs of the kernels: any floating-point dtype, any strides except in the last five.
+    """The inputs of the kernels, of any floating-point dtype.
 
-    u (B, D, L). delta (B, D, L); with dt_weight (D, R), the R numbers of each step instead, (B, G,
-    R, L). B and C (B, G, N, L). A (D, N), D and bias (D,). dt_weight, D and bias may be None.
+    u is (B, D, L), B and C are (B, G, N, L), A is (D, N), D and bias are (D,). Without dt_weight,
+    delta is (B, D, L). With dt_weight (D, R), delta holds R numbers per step, (B, G, R, L).
+    dt_weight, D and bias may be None. u, delta, B and C may have any strides; dt_weight, A, D and
+    bias must be contiguous.
     """
 
     u: Tensor
@@ -182,7 +204,7 @@ class Inputs(NamedTuple):
     softplus: bool
 
     def plan(self):
-        """Return the plan for these sizes."""
+        """Return the plan of the scan of these inputs."""
         (batch, channels, length), groups = self.u.shape, (self.B.shape[1], self.C.shape[1])
         rank, groups_dt = (
             (0, 1) if self.dt_weight is None else (self.dt_weight.shape[1], self.delta.shape[1])
@@ -190,10 +212,10 @@ class Inputs(NamedTuple):
         return Plan(batch, length, channels, self.A.shape[1], *groups, groups_dt, rank)
 
 
-def _launch(kernel, plan, inputs, cells, *arguments):
-    """Start a kernel on the device of u: one program for each batch row and block of channels.
+def _launch(kernel, plan, inputs, max_cells, *arguments):
+    """Start a kernel on the device of u, with one program per batch row and block of channels.
 
-    Both kernels take the inputs first, with strides if any layout is allowed.
+    Both kernels take the inputs first: u, delta, B and C together with their strides.
     """
     sizes = Sizes(
         length=plan.length,
@@ -209,86 +231,97 @@ def _launch(kernel, plan, inputs, cells, *arguments):
         sums=sum(plan.sums_widths),
     )
     u, delta, B, C, dt_weight, A, D, bias, softplus = inputs
-    delta = (Rows if dt_weight is None else Steps)(delta, *delta.stride())
-    u, B, C = Rows(u, *u.stride()), Steps(B, *B.stride()), Steps(C, *C.stride())
+    delta = (ChannelTensor if dt_weight is None else GroupTensor)(delta, *delta.stride())
+    u, B, C = (
+        ChannelTensor(u, *u.stride()),
+        GroupTensor(B, *B.stride()),
+        GroupTensor(C, *C.stride()),
+    )
     constants = (
-        softplus, plan.padded, plan.size, plan.rank,
-        plan.tile, plan.block, plan.lanes, plan.ranks, STAGES,
+        softplus, plan.is_padded, plan.state_size, plan.rank,
+        plan.tile, plan.block, plan.padded_n, plan.padded_rank, STAGES,
     )  # fmt: skip
     with torch.cuda.device_of(inputs.u):
         kernel[plan.batch, plan.blocks](
             u, delta, dt_weight, A, B, C, D, bias, *arguments, sizes, *constants,
-            num_warps=plan.warps(cells),
+            num_warps=plan.warps(max_cells),
         )  # fmt: skip
 
 
 def forward_pass(inputs, plan, save_states, want_last):
     """Return out (B, L, D) in u's dtype, the states for the backward pass, and the last state.
 
-    The last state is (B, D, N). The latter two are None unless wanted.
+    The states are None unless `save_states`. The last state (B, D, N) is None unless `want_last`.
     """
     out = inputs.u.new_empty(plan.batch, plan.length, plan.channels)
     # h at the start of every chunk
-    shape = plan.batch, -(-plan.tiles // plan.chunk), plan.size, plan.channels
+    shape = plan.batch, -(-plan.tiles // plan.chunk), plan.state_size, plan.channels
     states = inputs.A.new_empty(shape) if save_states else None
-    last = inputs.A.new_empty(plan.batch, plan.channels, plan.size) if want_last else None
+    last = inputs.A.new_empty(plan.batch, plan.channels, plan.state_size) if want_last else None
     _launch(forward_kernel, plan, inputs, FORWARD_CELLS, out, states, last)
     return out, states, last
 
 
 def backward_pass(inputs, plan, grad, states):
-    """Return the gradients of the inputs from that of out, (B, D, L) of any strides.
+    """Return the gradients of the inputs, from grad = dL/dout (B, D, L) of any strides.
 
-    The gradient of an input that is None is None.
+    For an input that is None, the gradient is None.
     """
     u, dt_weight = inputs.u, inputs.dt_weight
     du = u.new_empty(plan.batch, plan.length, plan.channels)
     partial = states.new_empty(plan.partial_shape)
-    # h at the start of each tile of a chunk
-    scratch = states.new_empty(plan.batch, plan.blocks, plan.chunk, plan.lanes, plan.block)
+    # h at the start of each tile of the current chunk
+    scratch = states.new_empty(plan.batch, plan.blocks, plan.chunk, plan.padded_n, plan.block)
     sums = states.new_empty(plan.batch, sum(plan.sums_widths))
-    ddelta, dB, dC = partial.split([plan.rank, plan.size, plan.size], -1)
+    ddelta, dB, dC = partial.split([plan.rank, plan.state_size, plan.state_size], -1)
     if dt_weight is None:
         ddelta = inputs.delta.new_empty(du.shape)
     dA, ddt_weight, dbias, dD = sums.split(plan.sums_widths, 1)
     buffers = scratch, du, ddelta, dA, ddt_weight, dB, dC, dD, dbias
     _launch(
-        backward_kernel, plan, inputs, BACKWARD_CELLS, Rows(grad, *grad.stride()), states, *buffers
+        backward_kernel,
+        plan,
+        inputs,
+        BACKWARD_CELLS,
+        ChannelTensor(grad, *grad.stride()),
+        states,
+        *buffers,
     )
 
     dA, ddt_weight, dbias, dD = (sums.sum(0) if plan.batch > 1 else sums[0]).split(plan.sums_widths)
     if dt_weight is None:
         ddelta, ddt_weight = ddelta.transpose(1, 2), None
-        dB, dC = _join(partial, [inputs.B, inputs.C])
+        dB, dC = _sum_partial(partial, [inputs.B, inputs.C])
     else:
-        ddelta, dB, dC = _join(partial, [inputs.delta, inputs.B, inputs.C])
+        ddelta, dB, dC = _sum_partial(partial, [inputs.delta, inputs.B, inputs.C])
         ddt_weight = ddt_weight.view(dt_weight.shape)
     dD, dbias = (None if v is None else dv for v, dv in ((inputs.D, dD), (inputs.bias, dbias)))
     return du.transpose(1, 2), ddelta, dB, dC, ddt_weight, dA.view(inputs.A.shape), dD, dbias
 
 
-def _join(partial, like):
-    """Return the gradients (B, G, ·, L) of the tensors `like`, in their dtypes.
+def _sum_partial(partial, tensors):
+    """Return the gradients (B, G, ·, L) of `tensors`, each in the dtype of its tensor.
 
-    `partial` (B, blocks, L, ·) holds partial sums, those of the tensors side by side. They are
-    added over the blocks of each group.
+    `partial` (B, blocks, L, ·) holds the gradients' partial sums side by side, in the order of
+    `tensors`. The partial sums are added over the blocks of each group.
     """
-    # group count → (B, G, L, ·)
+    # number of groups G → sums (B, G, L, ·)
     sums = {
-        groups: partial.unflatten(1, (groups, -1)).sum(2) for groups in {m.shape[1] for m in like}
+        groups: partial.unflatten(1, (groups, -1)).sum(2)
+        for groups in {m.shape[1] for m in tensors}
     }
-    ends = [sum(m.shape[2] for m in like[: k + 1]) for k in range(len(like))]
+    ends = [sum(m.shape[2] for m in tensors[: k + 1]) for k in range(len(tensors))]
     return [
         sums[m.shape[1]][..., end - m.shape[2] : end].transpose(2, 3).to(m.dtype)
-        for m, end in zip(like, ends)
+        for m, end in zip(tensors, ends)
     ]
 
 
 class _Scan(torch.autograd.Function):
     """The scan as an autograd function of the tensors of `Inputs`.
 
-    A, dt_weight, D and bias are contiguous and float32. The kernels read any layout of the others
-    without a copy, and write (B, L, D), contiguous.
+    A, dt_weight, D and bias must be contiguous and float32. The kernels read u, delta, B and C in
+    any layout without a copy, and write contiguous tensors (B, L, D).
     """
 
     @staticmethod
@@ -320,12 +353,12 @@ def _scan(tensors, softplus, want_last):
 
 
 def scan_triton(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True):
-    """Compute the scan with the Triton kernels, for any strides, without copies.
+    """Compute the scan with the Triton kernels.
 
-    The arguments are those of `selective_scan`, already checked; B and C vary along L. Returns out
-    (B, D, L) in u's dtype, a transposed view of a contiguous (B, L, D) tensor, and last_state (B,
-    D, N) in float32, without gradient (None unless wanted). Differentiable once, in every
-    floating-point argument.
+    The arguments are those of `selective_scan`, already checked; B and C vary along L. u, delta, B
+    and C may have any strides and are not copied. Returns out (B, D, L) in u's dtype, a transposed
+    view of a contiguous (B, L, D) tensor; and last_state (B, D, N) in float32 without gradient, or
+    None unless `want_last`. Differentiable once, with respect to every floating-point argument.
     """
     A, D, bias = (None if v is None else v.float().contiguous() for v in (A, D, delta_bias))
     B, C = (m.unsqueeze(1) if m.dim() == 3 else m for m in (B, C))  # (B, G, N, L)
@@ -334,11 +367,11 @@ def scan_triton(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False
 
 
 def low_rank_scan_triton(u, dt, B, C, dt_weight, dt_bias, A_log, D, want_last=False):
-    """Compute `low_rank_scan` with Δ in registers, for R up to MAX_RANK; arguments already checked.
+    """Compute `low_rank_scan` with the Triton kernels, for R up to MAX_RANK, without storing Δ.
 
-    u (B, L, E), dt (B, L, G, R), B and C (B, L, G, N). Returns y (B, L, E) in u's dtype and the
-    last state (B, E, N) in float32, which carries no gradient, or None unless wanted.
-    Differentiable once.
+    The arguments are already checked: u (B, L, E), dt (B, L, G, R), B and C (B, L, G, N). Returns
+    y (B, L, E) in u's dtype, and the last state (B, E, N) in float32 without gradient, or None
+    unless `want_last`. Differentiable once.
     """
     dt_weight, A, D, bias = (
         v.float().contiguous() for v in (dt_weight, -torch.exp(A_log), D, dt_bias)

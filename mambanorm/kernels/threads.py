@@ -1,8 +1,8 @@
-"""The number of threads that torch and the CPU kernels use.
+"""Set and return the number of threads that torch and the CPU kernels use.
 
-Numba starts its threads when its thread count is first read. It then sets OpenMP's thread count for
-the whole process, torch included. Importing this module does not do so: `_start_numba` does it
-once, and restores torch's count.
+Numba starts its threads when its thread count is first read. Numba then also sets OpenMP's thread
+count for the whole process, torch included. Importing this module does not start Numba's threads.
+`_start_numba` starts them at the first need and restores torch's thread count.
 """
 
 import functools
@@ -21,29 +21,30 @@ _PID = os.getpid()
 
 @functools.cache
 def _start_numba():
-    """Start Numba's threads, once, and restore torch's thread count."""
+    """Start Numba's threads, only once, and restore torch's thread count."""
     before = torch.get_num_threads()
     numba.get_num_threads()
     torch.set_num_threads(before)
 
 
-def scan_threads():
+def kernel_threads():
     """Return the number of threads that the next kernel may use.
 
-    It is torch's count, at most Numba's, and 1 in a forked child, where OpenMP cannot run.
+    This is torch's thread count, but at most Numba's. In a forked child process it is 1, because
+    OpenMP cannot run there.
     """
     if torch.get_num_threads() == 1 or os.getpid() != _PID:
-        return 1  # without reading Numba's count, which takes a moment
+        return 1  # Numba's count is not read here, because that takes a moment
     _start_numba()
     return max(1, min(torch.get_num_threads(), numba.get_num_threads()))
 
 
 def set_threads(n):
-    """Set the threads of torch and the CPU kernels to n; return (torch's count, the kernels'
-    count).
+    """Set the thread counts of torch and of the CPU kernels to n, and return both counts.
 
-    The kernels' count is at most what Numba was started with: the number of cores, or
-    NUMBA_NUM_THREADS. Raises ValueError if n is not an integer of at least 1.
+    The second count, that of the kernels, is at most the number of threads that Numba was started
+    with: NUMBA_NUM_THREADS if set, else the number of cores. Raises ValueError if n is not an
+    integer of at least 1.
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ValueError(f"threads: {shown(n)} given, a whole number of at least 1 is needed")
@@ -57,14 +58,14 @@ def set_threads(n):
 def exactly_threads(n: int) -> Iterator[None]:
     """Use exactly n threads in torch and the CPU kernels while the context is open.
 
-    The last digits of a sum depend on the number of threads that compute it. Raises ValueError if
-    Numba was started with fewer than n; the message says what to do.
+    The last digits of a sum depend on the number of threads that compute the sum. Raises ValueError
+    if Numba was started with fewer than n threads; the message says what to do.
     """
     _start_numba()
-    most = numba.config.NUMBA_NUM_THREADS
-    if n > most:
+    most_threads = numba.config.NUMBA_NUM_THREADS
+    if n > most_threads:
         raise ValueError(
-            f"threads={n}, but the CPU kernels of this process were started with at most {most}: "
+            f"threads={n}, but the CPU kernels have at most {most_threads} threads: "
             f"set NUMBA_NUM_THREADS={n} in the environment before Python starts"
         )
     before = torch.get_num_threads(), numba.get_num_threads()

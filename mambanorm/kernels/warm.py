@@ -1,6 +1,6 @@
 """Compile the CPU kernels into Numba's disk cache: `python -m mambanorm.kernels.warm`.
 
-With two cores or more, a second process compiles those of the scan, which halves the time.
+With two or more cores, a second process compiles the kernels of the scan, which halves the time.
 """
 
 import subprocess
@@ -17,29 +17,29 @@ SCAN_MODULE = "scan_cpu_loops"
 
 
 def warm_up() -> None:
-    """Load every CPU kernel, compiled first if necessary.
+    """Load every CPU kernel; compile it first if necessary.
 
-    Call it before worker processes start. Otherwise all of them compile the same kernels.
+    Call this before worker processes start. Otherwise each of them compiles the same kernels.
     """
-    second = None
+    second_process = None
     kernel_address(_gate_forward)
     if _gate_forward.stats.cache_misses and numba.config.NUMBA_NUM_THREADS > 1:
-        second = subprocess.Popen(
+        second_process = subprocess.Popen(
             [sys.executable, "-m", "mambanorm.kernels.warm", SCAN_MODULE],
-            stderr=subprocess.DEVNULL,  # this process already prints that it compiles
+            stderr=subprocess.DEVNULL,  # the first process already prints the notice
         )
     for name in ("conv_gate", "norm", "runtime"):
         _compile_module(name)
-    if second is not None:
-        second.wait()
+    if second_process is not None:
+        second_process.wait()
     _compile_module(SCAN_MODULE)
 
 
 def _compile_module(name: str) -> None:
-    """Load the kernels of a module, compiled first if necessary."""
+    """Load every kernel of a module; compile it first if necessary."""
     module = import_module(f"mambanorm.kernels.{name}")
     for value in vars(module).values():
-        # functions with `@jit` are compiled as parts of kernels
+        # skip `@jit` functions: they are compiled as parts of kernels
         if isinstance(value, Dispatcher) and "no_cpython_wrapper" not in value.targetoptions:
             kernel_address(value)
 

@@ -412,7 +412,7 @@ def test_wide_registers_are_requested_and_change_no_bit():
             y[i] = x[i] * x[i] + y[i]
 
     def wide(x, y):
-        runtime.in_wide_registers()
+        runtime.use_wide_registers()
         for i in range(64):
             y[i] = x[i] * x[i] + y[i]
 
