@@ -144,7 +144,7 @@ def test_a_run_of_a_norm_that_is_not_registered_here_is_not_damaged(folder, monk
         load_runs()
     monkeypatch.delenv("MAMBANORM_IMPORT")
     sealed(folder, arm="RMSN>SSM>GN", task="\x1b[31mred")
-    with pytest.warns(UserWarning, match="task must be the name of one") as said:
+    with pytest.warns(UserWarning, match="task must be the name of a task") as said:
         assert len(load_runs()) == 0
     assert all(str(one.message).isprintable() for one in said)
 
