@@ -104,9 +104,8 @@ def local_cluster(workers: int, threads: int) -> Iterator[Client]:
     RuntimeError if the workers do not start.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(
-            1
-        )  # in a worker that imports the user's script; its parent process reports it
+        # this is a worker that imports the user's script; its parent process reports the error
+        raise SystemExit(1)
     settings = {
         "distributed.nanny.pre-spawn-environ": worker_environment(threads),
         "distributed.scheduler.http.routes": [],
