@@ -30,9 +30,9 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
-        to_disk(temporary)
+        sync_to_disk(temporary)
         os.replace(temporary, path)
-        to_disk(path.parent)
+        sync_to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -42,10 +42,10 @@ def make_folder(path: Path) -> None:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
-        to_disk(folder.parent)
+        sync_to_disk(folder.parent)
 
 
-def to_disk(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Wait until a file's content, or the names in a folder, have reached the disk.
 
     Raises OSError on failure. Does nothing for a folder that the system cannot sync (Windows, some

@@ -38,7 +38,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 @functools.cache
 def git_commit(root: Path = Path(__file__).parent) -> str:
-    """Return the checkout's commit, with `+` if a Python file was changed; "" without a checkout."""
+    """Return the checkout's commit, with `+` if a Python file changed; "" without a checkout."""
     if not CHECKOUT:  # a wheel may be installed inside another repository
         return ""
     git = functools.partial(subprocess.run, capture_output=True, text=True, check=True, cwd=root)

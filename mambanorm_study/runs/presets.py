@@ -42,8 +42,8 @@ VISION_TASKS = ("digits_images", "glyphs_images", "cifar10_images", "cifar100_im
 # Tasks of predicting a text. The text is the same for all seeds.
 TEXTS = ("pydoc",)
 
-# Tasks with a label at each position, such as the next token. They need language models with causal
-# norms.
+# Tasks with a label at each position, such as the next token. Their models are language models with
+# causal norms.
 LANGUAGE_TASKS = TEXTS
 
 # Regressions whose positions are the columns of a table (tasks/tabular.py).

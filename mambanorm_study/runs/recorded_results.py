@@ -136,7 +136,7 @@ def _verify_checksum(path: Path) -> None:
     checksum = _recorded_checksums(path).get(path.name)
     if checksum is not None and checksum != sha256(path):
         raise ValueError(
-            f"{path} has been changed since it was recorded (its checksum is not in SHA256SUMS): "
+            f"{path} has been changed since it was recorded (SHA256SUMS has another checksum): "
             "restore the file with `git checkout`, or record again"
         )
 
@@ -206,7 +206,8 @@ def recorded_choices(task: str, scale: str) -> dict[str, RecordedLR]:
     return _choose_lrs(path, path.stat().st_mtime_ns, task) if path.is_file() else {}
 
 
-# Cached, because computing the run_ids takes some tenths of a second. mtime_ns: a changed file is read again.
+# Cached, because computing the run_ids takes some tenths of a second. With mtime_ns as an argument,
+# a changed file is read again.
 @lru_cache(maxsize=64)
 def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
     rows = pd.read_parquet(path, filters=[("task", "==", task)]).drop_duplicates("run_id")
