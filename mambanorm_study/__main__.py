@@ -1,4 +1,4 @@
-"""The command `mambanorm`, also `python -m mambanorm_study`."""
+"""Runs the command `mambanorm` as `python -m mambanorm_study`."""
 
 from mambanorm_study.cli.main import main
 

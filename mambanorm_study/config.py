@@ -1,7 +1,8 @@
 """`RunConfig`: the flat config of a run. Each field states its default and its allowed values.
 
-To add a field, add its line to RunConfig with `since`. Its default is not part of the run_id, so
-stored runs keep their ids. runs/grid.py makes configs from a task, a scale, arms and seeds.
+To add a field, add a line with `since` to RunConfig. A field with `since` enters the run_id only if
+it differs from its default, so stored runs keep their ids. runs/grid.py makes configs from a task,
+a scale, arms and seeds.
 """
 
 import hashlib
@@ -19,22 +20,22 @@ from mambanorm.models.parts import POSITIONAL
 from mambanorm.norms import registered_name
 from mambanorm_study.basics.checks import check_whole
 from mambanorm_study.basics.fields import (
+    check_and_convert,
     checked,
     choice,
     count,
-    keep_checked,
+    frozen_options,
     number,
-    options,
-    several,
     share,
     text,
+    tuple_field,
 )
 from mambanorm_study.basics.settings import SCALES
 from mambanorm_study.models import MODELS
 from mambanorm_study.models.transformer import NORM_POSITIONS
 
-# Version number, part of every run_id. Raise it by 1 when the same config gives different results;
-# the golden test (tests/mambanorm_study/runs/test_run.py) notices.
+# Version of the results, part of every run_id. Raise it by 1 when the same config gives different
+# results; the golden test (tests/mambanorm_study/runs/test_run.py) fails in this case.
 SCHEMA = 1
 
 
@@ -43,7 +44,7 @@ def check_seed(seed: Any) -> int:
     return check_whole("a seed", seed, 0, 2**32 - 1)
 
 
-# Fields for the name of a norm, and for the run_id of a stored run ("" for none).
+# Make a field for the name of a norm, and a field for the run_id of a stored run ("" means no run).
 norm_field = partial(checked, "None", keep=registered_name)
 run_id_field = partial(text, "", "the run_id of a stored run, 16 digits of 0…f", "([0-9a-f]{16})?")
 
@@ -52,8 +53,8 @@ run_id_field = partial(text, "", "the run_id of a stored run, 16 digits of 0…f
 class RunConfig:
     """The config of one run. Raises ValueError for an unknown or impossible value."""
 
-    task: str = text("digits", "the name of one: a word such as 'digits'", WORD)
-    # the original Mamba (§4.5)
+    task: str = text("digits", "the name of a task: a word such as 'digits'", WORD)
+    # default: the norms of the original Mamba (§4.5)
     arm: str = checked("RMSN>SSM>None", keep=lambda arm: str(Arm.parse(arm)))
     scale: str = choice("quick", SCALES)
     # decides the initial weights, the batch order and, on the small tasks, the split
@@ -63,16 +64,17 @@ class RunConfig:
     d_state: int = count(16, most=512)  # mamba-ssm's default
     expand: int = count(2, most=16)  # App. C
     d_conv: int = count(4, most=1_024)  # App. C
-    # groups, eps, statistics, …; options of one site under its name
+    # options of the norms: groups, eps, statistics, …; a site's name → options of that site only
     norm_options: Mapping[str, Any] = checked(
-        {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, Mapping), options
+        {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, Mapping), frozen_options
     )
-    stem_norm: str = norm_field()  # off, so that the arm names every norm (I6)
+    # norms outside the blocks, off by default, so that the arm names every norm (I6)
+    stem_norm: str = norm_field()
     final_norm: str = norm_field()
     lr: float = number(4e-3)
     weight_decay: float = number(0.01)
     optimizer: str = choice("adamw", OPTIMIZERS, since="2026-11-22")
-    betas: tuple[float, float] = several(  # AdamW's β₁ and β₂; PyTorch's defaults
+    betas: tuple[float, float] = tuple_field(  # AdamW's β₁ and β₂; PyTorch's defaults
         (0.9, 0.999),
         share(0),
         "two numbers from 0 to below 1 such as [0.9, 0.95]",
@@ -82,7 +84,7 @@ class RunConfig:
     schedule: str = choice("cosine_warmup", SCHEDULES)
     warmup_steps: int = count(20, least=0)
     batch_size: int = count(64)
-    train_rows: int = count(0, least=0)  # use only the first rows of the training split; 0 = all
+    train_rows: int = count(0, least=0)  # number of first training rows to use; 0 means all
     steps: int = count(200)
     eval_every: int = count(25)
     precision: str = choice("float32", ("float32", "bf16"))
@@ -93,20 +95,23 @@ class RunConfig:
         "auto|cpu|mps|cuda(:[0-9]+)?",
         choices=("auto", "cpu", "cuda", "mps", "cuda:1"),
     )
-    # of the CPU; another number rounds results differently
+    # CPU threads; with another number of threads, results are rounded differently
     threads: int = count(1, most=4_096, since="2026-11-21")
-    # rows of one forward pass, which is all that BN sees; gradients add up. 0 = the whole batch
+    # rows per forward pass, so BN's statistics are over these rows; gradients are summed over the
+    # batch. 0 means the whole batch
     micro_batch: int = count(0, least=0, since="2026-11-20")
-    # images: blocks, from 1, after which height and width are halved and the channels doubled
-    down_sample: tuple[int, ...] = several(
+    # images: the blocks, counted from 1, after which height and width are halved and the channels
+    # doubled
+    down_sample: tuple[int, ...] = tuple_field(
         (), count(1), "a list of blocks, counted from 1, such as [2, 4]", since="2026-11-20"
     )
     down_norm: str = norm_field(since="2026-11-20")  # the norm of each downsampling
-    # the encoding of positions after the stem (§2.1); off, because the scan knows the order
+    # encoding of the positions, added after the stem (§2.1); off by default, because the scan
+    # depends on the order anyway
     positional: str = choice("none", POSITIONAL, since="2026-11-21")
-    # a Transformer's arm is N1>MHA>N2; it ignores d_state and d_conv
+    # a Transformer has arms N1>MHA>N2 and ignores d_state and d_conv
     model: str = choice("mamba", MODELS, since="2026-11-22")
-    # Mamba-2: channels that share Δ and A; mamba-ssm's 64 would leave one head
+    # Mamba-2: channels per head, which share Δ and A; mamba-ssm's default of 64 would give one head
     head_dim: int = count(16, since="2026-11-23")
     n_groups: int = count(1, since="2026-11-23")  # Mamba-2: groups of heads that share B and C
     n_heads: int = count(4, since="2026-11-22")  # Transformer: attention heads
@@ -117,35 +122,37 @@ class RunConfig:
         False, "True or False", lambda value: isinstance(value, bool), since="2026-11-22"
     )
     # The regimen of S2, §IV.C.3 (runs/regimen.py), off by default.
-    # share of rows that skip the last branch; it grows from 0 over the depth
+    # share of the rows that skip the last block's branch; the share grows with depth, from 0
     drop_path: float = share(0.0, since="2026-11-22")
-    # α of the Beta distribution that mixes two rows and labels (Zhang et al. 2018)
+    # MixUp: α of the Beta distribution of the weight with which two rows and their labels are mixed
+    # (Zhang et al. 2018)
     mixup: float = number(0.0, since="2026-11-22")
-    # α of the Beta distribution of the share that another row replaces (Yun et al. 2019)
+    # CutMix: α of the Beta distribution of the share of positions that another row replaces (Yun et
+    # al. 2019)
     cutmix: float = number(0.0, since="2026-11-22")
-    # share of a label that is spread over all classes
+    # share of a label's probability that is spread over all classes
     label_smoothing: float = share(0.0, since="2026-11-22")
-    # decay of the averaged weights, which are then validated and tested
+    # decay of the moving average of the weights; above 0, the average is validated and tested
     ema: float = share(0.0, since="2026-11-22")
-    # stop after this many evaluations without a better one; 0 = never
+    # stop after this many evaluations in a row that do not beat the best one; 0 means never
     patience: int = count(0, least=0, since="2026-11-22")
-    # the run whose outputs are learned as well (Hinton et al. 2015)
+    # distillation: the run whose outputs are learned besides the labels (Hinton et al. 2015)
     teacher: str = run_id_field(since="2026-11-22")
     # weight of the teacher's part of the loss; the labels' part has weight 1 − teacher_weight
     teacher_weight: float = number(
         0.5, "a number from 0 to 1", lambda value: 0 <= value <= 1, since="2026-11-22"
     )
-    # the teacher's and the student's outputs are divided by it
+    # divisor of the teacher's and the student's logits
     temperature: float = number(
         2.0, "a finite number above 0", lambda value: 0 < value < inf, since="2026-11-22"
     )
-    # fine-tuning: the run whose weights are the initial ones
+    # fine-tuning: the run whose weights are the initial weights
     start: str = run_id_field(since="2026-11-22")
-    # with `start`: train only the head in the first steps, then all weights
+    # fine-tuning: number of first steps that train only the head; later steps train all weights
     head_steps: int = count(0, least=0, since="2026-11-22")
 
     def __post_init__(self) -> None:
-        keep_checked(self)
+        check_and_convert(self)
         arm, model = Arm.parse(self.arm), MODELS[self.model]
         if arm.mixer != model.mixer:
             other = next(name for name, entry in MODELS.items() if entry.mixer == arm.mixer)
@@ -156,12 +163,12 @@ class RunConfig:
         model.check(self)
         if self.head_steps and not self.start:
             raise ValueError(
-                f"head_steps={self.head_steps} without start: name the run whose weights to freeze"
+                f"head_steps={self.head_steps} without start: name the run whose weights are frozen"
             )
         if self.down_norm != "None" and not self.down_sample:
             raise ValueError(
                 f"down_norm={self.down_norm!r} without down_sample: "
-                "name the blocks after which to halve the image"
+                "name the blocks after which the image is halved"
             )
 
     def __hash__(self) -> int:
@@ -169,7 +176,7 @@ class RunConfig:
 
     @cached_property
     def run_id(self) -> str:
-        """The hash of the config and SCHEMA; the name of the run's folder."""
+        """The hash of the config and SCHEMA, which is also the name of the run's folder."""
         return run_id_of(asdict(self))
 
     @property
@@ -178,12 +185,12 @@ class RunConfig:
         return {1: "tune", 2: "select"}.get(self.seed // 100, "test")
 
     def to_json(self) -> str:
-        """Return the fields as JSON."""
+        """Return the config as JSON."""
         return json.dumps(asdict(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the config that `to_json` wrote.
+        """Return the config of a text that `to_json` returned.
 
         Raises ValueError for any other text, TypeError for an unknown field.
         """
@@ -191,7 +198,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the config with these fields. Raise TypeError for an unknown field."""
+        """Return the config with these values of fields. Raise TypeError for an unknown field."""
         if not isinstance(values, dict):
             raise ValueError(f"a config is a JSON object, got {brief(values)}")
         for name in values:
@@ -206,17 +213,17 @@ class RunConfig:
 
 NAMES = [field.name for field in fields(RunConfig)]
 DEFAULTS = RunConfig()
-# Fields added after the first runs were recorded → default, as JSON.
+# Field that was added after the first runs were recorded → its default as JSON.
 LATER_DEFAULTS = {
     field.name: json.dumps(field.default) for field in fields(RunConfig) if field.metadata["since"]
 }
 
 
 def run_id_of(values: dict[str, Any]) -> str:
-    """Return the run_id of a config's values, also as read from JSON.
+    """Return the run_id of a config that is given as a dict, such as one read from JSON.
 
-    It is the hash of SCHEMA and the values in JSON, without later fields that have their default.
-    The norms in the values need not be registered.
+    The run_id is the hash of SCHEMA and of the values as JSON. A field of LATER_DEFAULTS that has
+    its default is left out. The norms that the dict names need not be registered.
     """
     hashed = {
         name: value

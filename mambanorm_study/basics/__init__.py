@@ -2,9 +2,9 @@
 
 atomic           files that are written completely or not at all
 checks           checks of arguments
-extensions       norms and tasks in a user's files
-fields           dataclass fields that declare what values they allow
-settings         paths, scales and sources from the environment; optional packages
-text             numbers and counts in words
-torch_defaults   torch's settings while a run is trained
+extensions       imports of a user's files that register norms and tasks
+fields           dataclass fields that declare their allowed values
+settings         paths, scale and source of results, which environment variables may set
+text             durations, counts and numbers as text
+torch_defaults   resets torch's settings while a run is trained
 """

@@ -13,15 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Errors of fsync on a folder where the system does not support or permit it.
-NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+# Error numbers if the system cannot sync a folder or this user may not open it.
+NO_FSYNC_ERRORS = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it replaces `path` unless the block raises.
+    """Yield a temporary path to write to. It replaces `path` unless the `with` block raises.
 
-    A device or a pipe is not replaced; its own path is yielded.
+    A device or a pipe cannot be replaced, so `path` itself is yielded for one.
     """
     if path.exists() and not path.is_file():
         yield path
@@ -30,9 +30,9 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
-        to_disk(temporary)
+        sync_to_disk(temporary)
         os.replace(temporary, path)
-        to_disk(path.parent)
+        sync_to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -42,14 +42,14 @@ def make_folder(path: Path) -> None:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
-        to_disk(folder.parent)
+        sync_to_disk(folder.parent)
 
 
-def to_disk(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Wait until a file's content, or the names in a folder, have reached the disk.
 
-    Raises OSError on failure. A folder is skipped where the system cannot sync folders (Windows,
-    some shared disks) or this user may not open it.
+    Raises OSError on failure. Does nothing for a folder that the system cannot sync (Windows, some
+    shared disks) or that this user may not open.
     """
     try:
         handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -58,25 +58,25 @@ def to_disk(path: Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        if not path.is_dir() or error.errno not in NO_FSYNC:
+        if not path.is_dir() or error.errno not in NO_FSYNC_ERRORS:
             raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write bytes to a file. Given a link, writes its target."""
+    """Write bytes to a file, completely or not at all. A link stays; its target is written."""
     with replacing(path.resolve()) as temporary:
         temporary.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text to a file as UTF-8, as `write_bytes` does."""
+    """Write a text to a file in UTF-8 with `write_bytes`."""
     write_bytes(path, text.encode())
 
 
-def writable_folder(path: str | Path, what: str) -> Path:
-    """Return the absolute path of a folder, which need not exist.
+def writable_folder(path: str | Path, content: str) -> Path:
+    """Return the absolute path of a folder that is writable or could be created.
 
-    Raises OSError if it could not be created or is read-only. what: the content, for the message.
+    Raises OSError for any other folder. content: what the folder is for, named in the message.
     """
     path = Path(path).resolve()
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -84,7 +84,7 @@ def writable_folder(path: str | Path, what: str) -> Path:
         problem = f"{existing} is read-only" if existing.is_dir() else "Not a directory"
         raise OSError(
             errno.EACCES,
-            f"{path} cannot hold {what}: {problem}. "
+            f"{path} cannot hold {content}: {problem}. "
             "Nothing was started; give a folder that you can write to",
         )
     return path

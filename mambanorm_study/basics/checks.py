@@ -6,7 +6,10 @@ from mambanorm.errors import brief, shown
 
 
 def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
-    """Raise TypeError unless a value is of a type. `made_by` names the function that makes one."""
+    """Raise TypeError unless a value has the type `kind`.
+
+    name, made_by: the argument and the function that makes such values, as the message names them.
+    """
     if not isinstance(value, kind):
         raise TypeError(
             f"{name} must be a {kind.__name__}, as {made_by} makes it, got {shown(value)}"
@@ -14,7 +17,10 @@ def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
 
 
 def check_whole(what: str, value: object, least: int, most: int) -> int:
-    """Return a number as an int. Raise ValueError unless it is whole and within the limits."""
+    """Return a whole number as an int. Raise ValueError unless it is one from `least` to `most`.
+
+    what: names the value in the message.
+    """
     is_whole = hasattr(type(value), "__index__") and not isinstance(value, bool)
     if not is_whole or not least <= value <= most:
         raise ValueError(

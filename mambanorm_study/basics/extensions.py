@@ -2,9 +2,10 @@
 
     mambanorm --import my_norm.py sweep --arms "Peak>SSM>None"
 
-The variable separates files as PATH does. The command line sets it, so that worker processes and
-the notebooks' kernels import the files, and sends their names along with each run. They are
-imported when a command or a run begins, and when a name is not in the registry.
+The variable separates files as PATH does. `--import` adds its file to the variable, so that worker
+processes and the notebooks' kernels import the file, too. A sweep sends the names and checksums of
+the files along with each run. The files are imported when a command or a run begins, and when a
+name is looked up that is not in the registry.
 """
 
 import os
@@ -17,23 +18,23 @@ from pathlib import Path
 from mambanorm.errors import VARIABLE
 from mambanorm_study.basics.atomic import sha256
 
-_IMPORTED: dict[str, str] = {}  # file → checksum at its import
+_IMPORTED: dict[str, str] = {}  # file → its checksum when it was imported
 
 
 class ImportFailed(ValueError):
-    """A file named by --import or MAMBANORM_IMPORT cannot be imported. Stored runs are intact."""
+    """Raised if a file of --import or MAMBANORM_IMPORT cannot be imported; no run is damaged."""
 
 
 def files_to_import() -> list[str]:
-    """Return the absolute paths of the files that the environment names."""
+    """Return the absolute paths of the files in `MAMBANORM_IMPORT`."""
     parts = os.environ.get(VARIABLE, "").split(os.pathsep)
     return [str(Path(part).resolve()) for part in parts if part]
 
 
 def set_imports(files: Iterable[str]) -> None:
-    """Import files and add them to the environment, for processes that this one starts.
+    """Import files and add them to `MAMBANORM_IMPORT` for the processes that this one starts.
 
-    Raises ImportFailed (a ValueError), in one line, for a missing file or an error in it.
+    Raises ImportFailed, whose message has one line, if a file is missing or its import fails.
     """
     paths = dict.fromkeys([*files_to_import(), *(str(Path(file).resolve()) for file in files)])
     for path in paths:
@@ -42,40 +43,41 @@ def set_imports(files: Iterable[str]) -> None:
 
 
 def load_imports(checksums: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Import each file that this process has not imported yet. Return file → checksum.
+    """Import the files that this process has not imported yet. Return file → checksum of all.
 
-    checksums: what this function returned in the process that began a sweep; None = the
-    environment's files. Raises ImportFailed as `set_imports` does, and for a file with another
-    checksum.
+    checksums: the result of this function in the process that began a sweep; None means the files
+    in `MAMBANORM_IMPORT`. Raises ImportFailed as `set_imports` does, and if the checksum of a file
+    differs from that in `checksums`.
     """
     files = files_to_import() if checksums is None else checksums
     imported = {file: _import(file) for file in files}
     for file, checksum in (checksums or {}).items():
         if imported[file] != checksum:
             raise ImportFailed(
-                f"{file} is not the file that the sweep began with: start the workers anew"
+                f"{file} is not the file that the sweep began with: restart the workers"
             )
     return imported
 
 
 def _import(file: str) -> str:
-    """Import a file, unless it is imported already, and return its checksum at that time.
+    """Import a file unless this process has imported it. Return its checksum at the import.
 
-    The module gets the file's name if that is free, so that `import my_norm` finds it.
+    The module is named after the file if no other module has that name, so that `import my_norm`
+    finds it.
     """
     if file in _IMPORTED:
         return _IMPORTED[file]
     path = Path(file)
     name = path.stem if path.stem not in sys.modules else f"{path.stem}_imported"
     try:
-        # entered first, because the file may look up a name, which imports files
+        # entered before the import, because a look-up of a name in the file imports all files
         _IMPORTED[file] = sha256(path)
-        # the running script, for example, is a module already
+        # not imported if a module of this file exists, such as the running script
         if all(getattr(one, "__file__", None) != file for one in list(sys.modules.values())):
-            sys.path.append(str(path.parent))  # for modules beside it
+            sys.path.append(str(path.parent))  # for imports of modules in the same folder
             spec = spec_from_file_location(name, path)
             if spec is None:
-                raise ImportError("a file of Python ends in .py")
+                raise ImportError("the name of a Python file must end in .py")
             sys.modules[name] = module_from_spec(spec)
             spec.loader.exec_module(sys.modules[name])
     except (Exception, SystemExit) as error:

@@ -1,19 +1,20 @@
-"""Fields of a frozen dataclass that declare what values they allow.
+"""Fields of a frozen dataclass that declare their allowed values.
 
-    checked                       a field of any kind
-    count, number, text, choice   fields of common kinds; several: a tuple of them
-    keep_checked                  checks and converts all fields of an object
+    checked                              a field with any check
+    count, number, share, text, choice   fields for common types of values
+    tuple_field                          a field for a tuple of such values
+    check_and_convert                    checks and converts the values of all fields
 
 Metadata of a field:
 
-    allows   function: is a value allowed?
-    rule     the same in words, after "must be"
-    keep     function that returns the value to store; may raise for a wrong value
-    choices  valid names; a registry (a dict) if a user's file may add to them
-    since    the day on which the field was added; "" = before the first recorded run
+    allows   function that returns True for an allowed value
+    rule     the allowed values in words, which follow "must be" in the error message
+    keep     function that converts a value to the stored one; may raise an error for a wrong value
+    choices  valid names, listed in the error message; a dict if a user's file may register more
+    since    date on which the field was added; "" for a field that the first recorded runs had
 
-Neither pydantic nor attrs is shorter: their errors name no nearest match, and `since` and the
-registries need the same functions.
+pydantic and attrs would not make this shorter: their error messages suggest no nearest name, and
+`since` and the registries would need the same functions.
 """
 
 import json
@@ -35,7 +36,7 @@ def checked(
     choices: Collection[str] = (),
     since: str = "",
 ) -> Any:
-    """Return a field with this metadata."""
+    """Return a dataclass field with this metadata, which the top of this module explains."""
     metadata = dict(rule=rule, allows=allows, keep=keep, choices=choices, since=since)
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
@@ -43,9 +44,9 @@ def checked(
 
 
 def count(default: int, *, least: int = 1, most: float = inf, since: str = "") -> Any:
-    """Return a field for a whole number.
+    """Return a field for a whole number from `least` to `most`.
 
-    most: a limit beyond which a model could not be built or would take hours to build.
+    `most` excludes numbers with which a model could not be built or would take hours to build.
     """
     limit = f" and at most {most:,}" if most < inf else ""
     return checked(
@@ -63,7 +64,7 @@ def number(
     *,
     since: str = "",
 ) -> Any:
-    """Return a field for a number that `allows` accepts, kept as a float."""
+    """Return a field for a number that `allows` accepts, stored as a float."""
     return checked(
         default,
         rule,
@@ -76,18 +77,19 @@ def number(
 
 
 def share(default: float, *, since: str = "") -> Any:
-    """Return a field for a number from 0 to below 1, kept as a float."""
+    """Return a field for a number from 0 to below 1, stored as a float."""
     return number(default, "a number from 0 to below 1", lambda value: 0 <= value < 1, since=since)
 
 
-def several(
-    default: tuple, each: Field, rule: str, *, n: int | None = None, since: str = ""
+def tuple_field(
+    default: tuple, element: Field, rule: str, *, n: int | None = None, since: str = ""
 ) -> Any:
-    """Return a field for a tuple (in JSON: a list) of values that the field `each` allows.
+    """Return a field for a tuple (a list in JSON).
 
-    n: the number of values; None = any.
+    element: the field that checks and converts each value of the tuple. n: length of the tuple;
+    None allows any length.
     """
-    allows, keep = each.metadata["allows"], each.metadata["keep"]
+    allows, keep = element.metadata["allows"], element.metadata["keep"]
     return checked(
         default,
         rule,
@@ -104,7 +106,10 @@ def several(
 def text(
     default: str, rule: str, pattern: str, *, choices: Collection[str] = (), since: str = ""
 ) -> Any:
-    """Return a field for a text that matches a pattern; `choices` are examples for the error."""
+    """Return a field for a text that matches a pattern.
+
+    choices: valid texts that the error message lists; without them it states `rule`.
+    """
     return checked(
         default,
         rule,
@@ -115,43 +120,44 @@ def text(
 
 
 def choice(default: str, choices: Collection[str], *, since: str = "") -> Any:
-    """Return a field for one of some names. A registry is read when a value is checked."""
+    """Return a field for one of the names in `choices`, to which names may be added later."""
     return checked(default, "", lambda value: value in choices, choices=choices, since=since)
 
 
-def keep_checked(owner: object) -> None:
-    """Check every field of an object and convert its value to the stored form.
+def check_and_convert(instance: object) -> None:
+    """Check the value of every field of a dataclass instance and convert it to the stored form.
 
-    Raises ValueError for a value that is not allowed, NotRegistered for a name that a user's file
-    may add.
+    Raises ValueError for a value that is not allowed, NotRegistered for an unknown name where a
+    user's file may register more names.
     """
-    values = vars(owner)  # a frozen dataclass refuses setattr
-    for one in fields(owner):
-        value, choices = values[one.name], one.metadata["choices"]
-        if one.metadata["allows"](value):
-            values[one.name] = one.metadata["keep"](value)
+    values = vars(instance)  # written here, because a frozen dataclass refuses setattr
+    for entry in fields(instance):
+        value, choices = values[entry.name], entry.metadata["choices"]
+        if entry.metadata["allows"](value):
+            values[entry.name] = entry.metadata["keep"](value)
         elif isinstance(choices, dict) and isinstance(value, str):
-            raise NotRegistered(one.name, value, choices)
+            raise NotRegistered(entry.name, value, choices)
         elif choices:
-            raise unknown(one.name, value, choices)
+            raise unknown(entry.name, value, choices)
         else:
-            raise ValueError(f"{one.name} must be {one.metadata['rule']}, got {brief(value)}")
+            raise ValueError(f"{entry.name} must be {entry.metadata['rule']}, got {brief(value)}")
 
 
-class Frozen(dict):
-    """A dict that raises TypeError instead of changing."""
+class FrozenDict(dict):
+    """A dict that cannot be changed: each method that would change it raises TypeError."""
 
     def _refuse(self, *_: object, **__: object) -> None:
         raise TypeError(
-            "the options of a config cannot change, its run_id is made from them: use config.but(…)"
+            "the options of a config cannot be changed, because its run_id is made from them: "
+            "use config.but(…)"
         )
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple:
-        return Frozen, (dict(self),)
+        return FrozenDict, (dict(self),)
 
 
-def options(value: Mapping[str, Any]) -> Frozen:
-    """Return a frozen copy of a dict of options, as JSON would give it back."""
-    return json.loads(json.dumps(dict(value)), object_hook=Frozen)
+def frozen_options(value: Mapping[str, Any]) -> FrozenDict:
+    """Return a dict of options as a FrozenDict, with every value as JSON would return it."""
+    return json.loads(json.dumps(dict(value)), object_hook=FrozenDict)

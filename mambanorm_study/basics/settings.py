@@ -1,7 +1,8 @@
-"""Paths, scales and sources of results, which the environment may set, and optional packages.
+"""Paths, scales and sources of results, which environment variables may set; lazy imports.
 
-A scale is a named set of differences from a run's defaults (runs/presets.py, and the sizes of data
-in tasks/). This module needs only the standard library, so a wrong argument is reported at once.
+A scale names the settings of runs that differ from RunConfig's defaults (runs/presets.py) and the
+sizes of the data (tasks/). This module loads quickly, because it needs only the standard library,
+so a wrong argument is reported at once.
 """
 
 import os
@@ -13,40 +14,41 @@ from mambanorm.errors import unknown
 from mambanorm_study.basics.checks import check_whole
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# The checkout with notebooks, data and benchmarks; site-packages for an installed wheel.
+# Folder of the checkout (notebooks, data, benchmarks), or site-packages if a wheel is installed.
 ROOT = PACKAGE.parent
 
-# Folder of notebooks and recorded results: the checkout, or the package in a wheel (setup.py).
+# Folder of notebooks and recorded results: the checkout, or the package if a wheel is installed
+# (setup.py).
 KIT = PACKAGE if (PACKAGE / "notebooks").is_dir() else ROOT
 
 CHECKOUT = KIT == ROOT
 
-# Folder of runs, reports and downloads: the checkout, or with a wheel the current folder, or its
-# parent if the current one holds the notebooks, as in JupyterLab's kernels.
+# Folder of runs, reports and downloads: the checkout. If a wheel is installed, it is the current
+# folder; if the current folder holds the notebooks, as in JupyterLab's kernels, its parent.
 WORK = ROOT if CHECKOUT else Path.cwd()
 if not CHECKOUT and any(Path(path.name).is_file() for path in KIT.glob("notebooks/*.ipynb")):
     WORK = WORK.parent
 
-# Folder of the sheet and the slides.
+# Folder to which `mambanorm sheet` and `mambanorm slides` write by default.
 TEACHING = WORK / "reports" / "teaching"
 
-# Seconds, for tests; minutes on a laptop; hours on a laptop, for trained models; hours on one GPU;
-# the paper's settings.
+# smoke takes seconds (for tests), quick minutes on a laptop, evening hours on a laptop (for trained
+# models), lab hours on one GPU; paper has the paper's settings.
 SCALES = ("smoke", "quick", "evening", "lab", "paper")
 
-# The guide (S4) advises against BatchNorm for batches with fewer rows.
+# The guide (source S4) advises against BatchNorm for batches with fewer rows than this.
 SMALL_BATCH = 8
 
-# Largest slope, in decades over 8 blocks (a factor of 1.8), at which outputs count as flat.
+# Outputs whose size changes by at most this many decades over 8 blocks (a factor of 1.8) are flat.
 #
-# A sum of independent, equally large branches grows as √l: 0.27 decades in 8 of 16 blocks, 0.19 in
-# 8 of 24. The verdict on Figure 9 uses the same threshold.
+# A sum of l independent, equally large branches grows as √l: by 0.27 decades per 8 blocks in 16
+# blocks, by 0.19 in 24 blocks. The verdict on Figure 9 uses the same threshold.
 FLAT = 0.25
 
 
-def default_scale(otherwise: str = "quick") -> str:
-    """Return the environment's scale (`MAMBANORM_SCALE`), else `otherwise`."""
-    return check_scale(os.environ.get("MAMBANORM_SCALE") or otherwise)
+def default_scale(fallback: str = "quick") -> str:
+    """Return the scale that `MAMBANORM_SCALE` names, or `fallback` if the variable is not set."""
+    return check_scale(os.environ.get("MAMBANORM_SCALE") or fallback)
 
 
 # Default scale of the study and its notebooks.
@@ -54,7 +56,7 @@ STUDY_SCALE = "evening"
 
 
 def study_scale(scale: str | None = None) -> str:
-    """Return the scale of a study (None = the environment's, else STUDY_SCALE)."""
+    """Return the scale of a study. None means `MAMBANORM_SCALE`, or STUDY_SCALE if it is unset."""
     return default_scale(STUDY_SCALE) if scale is None else check_scale(scale)
 
 
@@ -65,14 +67,14 @@ def check_scale(scale: str) -> str:
     return scale
 
 
-# Sources of runs: "auto" reads the recorded runs and trains the others.
+# Sources of runs: "auto" reads the runs that are recorded and trains the runs that are not.
 SOURCES = ("auto", "trained", "recorded")
 
 
 def check_source(source: str | None = None) -> str:
-    """Return the source (None = the environment's `MAMBANORM_SOURCE`, else auto).
+    """Return the source of runs. None means `MAMBANORM_SOURCE`, or "auto" if that is not set.
 
-    Raises ValueError if it is unknown.
+    Raises ValueError if the source is unknown.
     """
     source = source or os.environ.get("MAMBANORM_SOURCE") or "auto"
     if source not in SOURCES:
@@ -80,26 +82,26 @@ def check_source(source: str | None = None) -> str:
     return source
 
 
-# Environment variable that a study sets in the notebook kernels that it starts. Several run at the
-# same time, each on some of the cores.
+# Environment variable that a study sets in the notebook kernels that it starts. Several kernels run
+# at the same time, each on some of the cores.
 KERNEL = "MAMBANORM_KERNEL"
 
 
 def default_fresh_seeds() -> int:
-    """Return how many fresh seeds of each compared arm to train: `MAMBANORM_FRESH`, else 1.
+    """Return how many new seeds to train for each compared arm: `MAMBANORM_FRESH`, else 1.
 
-    Raises ValueError unless it is a whole number from 0 to 100.
+    Raises ValueError unless `MAMBANORM_FRESH` is a whole number from 0 to 100.
     """
     text = os.environ.get("MAMBANORM_FRESH") or "1"
     return check_whole("MAMBANORM_FRESH", int(text) if text.isdecimal() else text, 0, 100)
 
 
 # --------------------------------------------------------------------------------------------------
-# optional packages: on a GPU machine with torch and little else, a model still trains
+# lazy imports, so that a model trains on a GPU machine with torch and few other packages
 
 
 class Later:
-    """A module that is imported at its first use: `pq = Later("pyarrow.parquet")`."""
+    """A module that is imported when it is first used: `pq = Later("pyarrow.parquet")`."""
 
     def __init__(self, name: str):
         self.__name__ = name

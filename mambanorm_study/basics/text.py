@@ -1,4 +1,4 @@
-"""Numbers and counts in words: `3 runs`, `4 min`, `3.2 G`."""
+"""Durations, counts and numbers as text: `4 min`, `3 runs`, `3.2 G`."""
 
 import math
 
@@ -19,12 +19,12 @@ def plural(n: int, what: str) -> str:
 
 
 def digits(number: float) -> str:
-    """Return a number with three digits, or its whole part: `0.678`, `16.3`, `4,340`."""
+    """Return a number with three significant digits, or rounded from 100 up: `0.678`, `4,340`."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def prefixed(number: float) -> str:
-    """Return a number with three digits and an SI prefix, such as `3.2 G`."""
+    """Return a number with up to three significant digits and an SI prefix, such as `3.2 G`."""
     number = float(f"{number:.3g}")
     power = min(int(math.log10(number)) // 3, 7) if number >= 1 else 0
     return f"{number / 1000**power:.3g} {' kMGTPEZ'[power]}".strip()

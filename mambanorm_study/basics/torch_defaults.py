@@ -1,4 +1,4 @@
-"""torch's settings while a run is trained."""
+"""Resets torch's settings while a run is trained."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,10 +8,10 @@ import torch
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """Reset torch's settings to their defaults while open, whatever the caller has set.
+    """Use fixed settings of torch inside the `with`, whatever the caller has set.
 
-    New tensors are float32 on the CPU, gradients are recorded, nothing is autocast, and float32 is
-    not rounded to TensorFloat-32, which cuDNN does by default.
+    The settings are torch's defaults (new tensors are float32 on the CPU, gradients are recorded,
+    autocast is off), except that cuDNN does not round float32 to TensorFloat-32.
     """
     with ExitStack() as stack:
         stack.callback(setattr, torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32)
@@ -19,10 +19,10 @@ def plain_torch() -> Iterator[None]:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
         for kind in ("cpu", "cuda", "mps"):
-            # inside the caller's autocast, a cached cast of a weight would outlive its step
+            # no cache: inside the caller's autocast, a cast weight would stay cached after the step
             stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # a default device makes every call slower
+        if torch.get_default_device().type != "cpu":  # only if needed: it makes every call slower
             stack.enter_context(torch.device("cpu"))
         yield

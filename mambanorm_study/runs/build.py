@@ -1,8 +1,8 @@
 """Builds the model of a config, with initial weights that depend on the seed alone.
 
 Two arms with the same seed start from the same weights in every parameter that they share (a paired
-comparison). A field of RunConfig is passed to the model if the model's class, or its block, has a
-parameter of the same name.
+comparison). A field of RunConfig is passed to the model if the class of the model or of its blocks
+has a parameter of the same name.
 """
 
 import inspect
@@ -18,32 +18,34 @@ from mambanorm_study.models import MODELS
 from mambanorm_study.models.vision import ImageClassifier, VSSBlock
 from mambanorm_study.tasks import Shape, TaskData
 
-# Fields that tasks set for one kind of model, and that other kinds ignore.
-IGNORED = ("d_state", "d_conv", "n_heads")
+# Fields that a task's settings may contain although its model ignores them: they raise no error.
+IGNORED_FIELDS = ("d_state", "d_conv", "n_heads")
 
 
 def build_model(config: RunConfig, data: TaskData | Shape) -> nn.Module:
     """Return the model of a config, on the CPU. The caller's random state does not change.
 
-    Raises ValueError for a field that the model does not have, unless it has its default.
+    Raises ValueError if a field that the model does not use differs from its default.
     """
-    kind, block = _classes(config, data)
-    arguments = _arguments(kind, block)
-    _check_fields(config, kind, arguments)
+    model_class, block_class = _model_and_block_class(config, data)
+    arguments = _argument_names(model_class, block_class)
+    _check_fields(config, model_class, arguments)
     values = {**vars(config), **vars(data)}
     values["positions"] = data.positions if config.positional == "learned" else None
     options = {name: values[name] for name in arguments & values.keys()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return kind(**options)
+        return model_class(**options)
 
 
-def _classes(config: RunConfig, data: TaskData | Shape) -> tuple[type[nn.Module], type[nn.Module]]:
-    """Return the class of the model and of its blocks."""
+def _model_and_block_class(
+    config: RunConfig, data: TaskData | Shape
+) -> tuple[type[nn.Module], type[nn.Module]]:
+    """Return the class of the model and the class of its blocks."""
     entry = MODELS[config.model]
     if data.per_position and entry.classifier is not None:
         raise ValueError(
-            f"{config.task} needs a language model, and there is none of {config.model!r}"
+            f"{config.task} needs a language model, and model={config.model!r} is a classifier"
         )
     if data.per_position:
         return LanguageModel, entry.block
@@ -55,33 +57,38 @@ def _classes(config: RunConfig, data: TaskData | Shape) -> tuple[type[nn.Module]
 
 
 @cache
-def _arguments(kind: type[nn.Module], block: type[nn.Module]) -> frozenset[str]:
-    """Return the names of a model's arguments, with its block's if it passes them on."""
-    parameters = inspect.signature(kind).parameters
+def _argument_names(model_class: type[nn.Module], block_class: type[nn.Module]) -> frozenset[str]:
+    """Return the names of the arguments of a model.
+
+    A model with `**` parameters passes them to its blocks, so the blocks' arguments are included.
+    """
+    parameters = inspect.signature(model_class).parameters
     names = set(parameters)
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-        names |= set(inspect.signature(block).parameters) - {"n1", "n2", "more"}
+        names |= set(inspect.signature(block_class).parameters) - {"n1", "n2", "more"}
     return frozenset(names)
 
 
 @cache
 def _model_fields() -> frozenset[str]:
-    """Return the config fields that some model takes."""
-    arguments = set(_arguments(ImageClassifier, VSSBlock))
+    """Return the config fields that at least one model takes, without IGNORED_FIELDS."""
+    arguments = set(_argument_names(ImageClassifier, VSSBlock))
     for entry in MODELS.values():
-        arguments |= _arguments(entry.classifier or SequenceClassifier, entry.block)
-    return frozenset(arguments.intersection(NAMES).difference(IGNORED))
+        arguments |= _argument_names(entry.classifier or SequenceClassifier, entry.block)
+    return frozenset(arguments.intersection(NAMES).difference(IGNORED_FIELDS))
 
 
-def _check_fields(config: RunConfig, kind: type[nn.Module], arguments: frozenset[str]) -> None:
-    """Raise ValueError for a field that the model does not take, unless it has its default."""
-    used = set(arguments)
-    if kind is MODELS[config.model].classifier:
-        used.add("model")
-    for name in sorted(_model_fields() - used, key=NAMES.index):
+def _check_fields(
+    config: RunConfig, model_class: type[nn.Module], arguments: frozenset[str]
+) -> None:
+    """Raise ValueError if a field that the model does not take differs from its default."""
+    used_fields = set(arguments)
+    if model_class is MODELS[config.model].classifier:
+        used_fields.add("model")
+    for name in sorted(_model_fields() - used_fields, key=NAMES.index):
         value, default = getattr(config, name), getattr(DEFAULTS, name)
         if value != default:
             raise ValueError(
-                f"{name}={value!r} has no effect on the {kind.__name__} that {config.task} needs: "
-                f"leave it at {default!r}"
+                f"{name}={value!r} has no effect on the {model_class.__name__} that {config.task} "
+                f"needs: leave it at {default!r}"
             )

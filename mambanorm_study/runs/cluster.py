@@ -1,4 +1,4 @@
-"""Starts the workers of a sweep: none, Dask on this machine, or a running Dask scheduler."""
+"""Starts Dask workers for a sweep on this machine, or connects it to a running Dask scheduler."""
 
 import logging
 import multiprocessing
@@ -21,39 +21,41 @@ from mambanorm_study.runs.machine import cores
 
 
 def count_workers(
-    todo: list[RunConfig], workers: int | str = "auto", scheduler: str | None = None
+    configs: list[RunConfig], workers: int | str = "auto", scheduler: str | None = None
 ) -> int:
-    """Return the number of worker processes; 0 = all runs one after another in this process.
+    """Return the number of worker processes; 0 means that this process trains all runs in turn.
 
-    "auto": 0 if the runs use a GPU, if all are of scale smoke, or if there is only one; otherwise
-    as many as fit on the cores. With a scheduler, the number of its threads. Raises ValueError
-    unless workers is "auto" or a whole number from 0 to 10,000.
+    workers: "auto" gives 0 if the runs use a GPU, if all runs are of scale smoke, if there is only
+    one run, or in a notebook that a study runs on one core; otherwise as many workers as fit on the
+    cores. With a `scheduler`, the result is the number of its threads. Raises ValueError unless
+    workers is "auto" or a whole number from 0 to 10,000.
     """
     if scheduler is not None:
         with connect(scheduler) as client:
             return max(1, sum(client.nthreads().values()))
     if workers != "auto":
-        return min(len(todo), check_whole("workers", workers, 0, 10_000))
-    if torch.cuda.is_available() and any(config.device != "cpu" for config in todo):
+        return min(len(configs), check_whole("workers", workers, 0, 10_000))
+    if torch.cuda.is_available() and any(config.device != "cpu" for config in configs):
         return 0
-    available = numba.config.NUMBA_NUM_THREADS
-    threads = max(config.threads for config in todo)
-    one_core_kernel = available == 1 and KERNEL in os.environ  # a notebook of a study
-    only_smoke = all(config.scale == "smoke" for config in todo)  # quicker than starting a worker
-    if threads <= available and (len(todo) == 1 or one_core_kernel or only_smoke):
+    available_threads = numba.config.NUMBA_NUM_THREADS
+    threads = max(config.threads for config in configs)
+    one_core_kernel = available_threads == 1 and KERNEL in os.environ  # a study runs this notebook
+    # smoke runs take less time than the start of a worker
+    only_smoke = all(config.scale == "smoke" for config in configs)
+    if threads <= available_threads and (len(configs) == 1 or one_core_kernel or only_smoke):
         return 0
-    return min(len(todo), max(1, cores() // threads))
+    return min(len(configs), max(1, cores() // threads))
 
 
 @contextmanager
 def open_client(
-    client: Client | None, scheduler: str | None, workers: int | str, todo: list[RunConfig]
+    client: Client | None, scheduler: str | None, workers: int | str, configs: list[RunConfig]
 ) -> Iterator[Client | None]:
-    """Yield the Dask client that trains the runs, None for this process.
+    """Yield the Dask client whose workers train the runs, or None if this process trains them.
 
     Raises OSError if no scheduler answers, RuntimeError if local workers do not start.
     """
-    n_local = 0 if client or scheduler else count_workers(todo, workers)
+    n_local = 0 if client or scheduler else count_workers(configs, workers)
     if scheduler is not None and client is None:
         with connect(scheduler) as connected:
             if not connected.nthreads():
@@ -65,7 +67,7 @@ def open_client(
             yield connected
     elif n_local > 0:
         warm_up()  # compile once here, not once in every worker
-        with local_cluster(n_local, max(config.threads for config in todo)) as local:
+        with local_cluster(n_local, max(config.threads for config in configs)) as local:
             yield local
     else:
         yield client
@@ -73,16 +75,16 @@ def open_client(
 
 @contextmanager
 def connect(scheduler: str) -> Iterator[Client]:
-    """Yield a client of the scheduler at this address, without log messages.
+    """Yield a client of the Dask scheduler at this address. Log messages are off meanwhile.
 
     Raises ConnectionError if no scheduler answers or if the key for TLS is missing.
     """
     with ExitStack() as stack:
         stack.callback(logging.disable, logging.NOTSET)
-        logging.disable(logging.CRITICAL)  # a sweep itself reports a lost connection, once
+        logging.disable(logging.CRITICAL)  # `sweep` reports a lost connection itself, and only once
         try:
             client = stack.enter_context(Client(scheduler))
-        except (OSError, TypeError) as error:  # TypeError: the TLS key is not configured
+        except (OSError, TypeError) as error:  # TypeError if the TLS key is not configured
             raise ConnectionError(
                 f"no Dask scheduler answers at {scheduler}: is it running, is that its address, "
                 "and does it want a key (docs/clusters.md, Who may connect)?"
@@ -97,18 +99,19 @@ HOST = "127.0.0.1"
 def local_cluster(workers: int, threads: int) -> Iterator[Client]:
     """Yield a client of a Dask cluster on this machine; each run may use `threads` threads.
 
-    Only this process can use the cluster, because Dask runs any code that it is sent: the sockets
-    are bound to loopback and speak TLS with a new key, and the HTTP server has no routes. Raises
+    Dask runs any code that it is sent, so only this process may use the cluster: its sockets are
+    bound to loopback and use TLS with a new key, and its HTTP server has no routes. Raises
     RuntimeError if the workers do not start.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(1)  # a worker that imports the script; its parent process explains it
+        # this is a worker that imports the user's script; its parent process reports the error
+        raise SystemExit(1)
     settings = {
         "distributed.nanny.pre-spawn-environ": worker_environment(threads),
         "distributed.scheduler.http.routes": [],
         "distributed.worker.http.routes": [],
     }
-    # Dask sets the workers' variables in this process, so they are restored afterwards
+    # Dask sets the workers' environment variables in this process, too; patch.dict restores them
     with patch.dict(os.environ), dask.config.set(settings):
         try:
             cluster = LocalCluster(
@@ -124,9 +127,9 @@ def local_cluster(workers: int, threads: int) -> Iterator[Client]:
             )
         except RuntimeError as error:
             raise RuntimeError(
-                "the worker processes did not start. Each imports your script first: "
-                'put what runs there under `if __name__ == "__main__":`, '
-                "or sweep with workers=0, in this process"
+                "the worker processes did not start. Each of them first imports your script: "
+                'put the code that the script runs under `if __name__ == "__main__":`, '
+                "or use workers=0 to train in this process"
             ) from error
         with cluster, Client(cluster) as client:
             client.wait_for_workers(workers)
@@ -134,16 +137,16 @@ def local_cluster(workers: int, threads: int) -> Iterator[Client]:
 
 
 def worker_environment(threads: int) -> dict[str, int]:
-    """Return the environment of a worker process, here or on a cluster (docs/clusters.md).
+    """Return the environment variables of a worker, here or on a cluster (docs/clusters.md).
 
-    Numba needs its thread limit before it starts.
+    They must be set before the worker starts, because Numba needs its thread limit at its start.
     """
     return {
         "NUMBA_NUM_THREADS": threads,
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        # glibc keeps freed memory: Dask trims at 64 kB, so the kernel faults every tensor in again
-        # page by page, which took 40 % of a worker's time
+        # with these limits glibc keeps freed memory. Dask sets a limit of 64 kB, so the system maps
+        # the memory of every tensor again page by page, which took 40 % of a worker's time
         "MALLOC_TRIM_THRESHOLD_": 2**30,
         "MALLOC_MMAP_THRESHOLD_": 2**25,
         "MALLOC_ARENA_MAX": 1,

@@ -1,9 +1,10 @@
 """Evaluates a model on a split without gradients: predictions, accuracy and loss.
 
-A language model's accuracy is the share of positions whose next token is the likeliest one; its
-loss is a mean over positions. A regression's accuracy is R² against the training mean, averaged
-over the targets and at least 0: R² = 1 − (the model's squared error) / (the squared error of
-predicting the training mean). RMSE and MAE are in the targets' units.
+A language model's accuracy is the share of positions at which the token with the highest logit is
+the next token of the text; its loss is the mean over the positions. A regression's accuracy is R²
+against the training mean, averaged over the targets; a negative average counts as 0. R² = 1 − (the
+model's squared error) / (the squared error of predicting the training mean). RMSE and MAE are in
+the targets' units.
 """
 
 import numpy as np
@@ -14,14 +15,14 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.tasks import Split
 from mambanorm_study.tasks.base import Units
 
-# Inputs, lengths (None without padding) and labels of some rows.
+# Inputs, lengths (None if no row is padded) and labels of some rows.
 Batch = tuple[Tensor, Tensor | None, Tensor]
 
-EVAL_BATCH = 64  # changes results: some products round otherwise in a larger batch
+EVAL_BATCH = 64  # results depend on it: some products are rounded differently in a larger batch
 
 
 def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
-    """Return the context manager of the config's precision."""
+    """Return the autocast context of the config's precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
@@ -38,13 +39,14 @@ def predict(
     device: torch.device,
     units: Units | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return what the model predicts for each row.
+    """Return the model's predictions and losses on the n rows of a split, as named arrays.
 
-    Classes: label, predicted (−1, which is always wrong, if a logit is not finite) and loss, (n,).
-    Regression: label and predicted in the targets' units, (n, T); loss, (n,); baseline, the
-    training mean, (T,).
-    Language models: right, the share of a row's positions that are predicted correctly, and loss,
-    the mean over these positions, (n,).
+    Classes: label (n,), predicted (n,) and loss (n,). predicted is −1, which is always wrong, if a
+    logit of the row is not finite.
+    Regression: label (n, T) and predicted (n, T) in the targets' units; loss (n,); baseline (T,),
+    the mean of each target over the training rows.
+    Language models: right (n,), the share of the row's positions that are predicted correctly; and
+    loss (n,), the mean over the row's positions.
     """
     model.eval()
     parts: list[dict[str, Tensor]] = []
@@ -62,7 +64,7 @@ def predict(
 
 
 def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Tensor]:
-    """Return the entries of `predict` for each row of a batch."""
+    """Return the entries of `predict` except baseline for the rows of a batch."""
     if units is not None:
         loss = (logits - units.scaled(labels)).square().mean(-1)
         return {"label": labels, "predicted": units.back(logits), "loss": loss}
@@ -77,7 +79,7 @@ def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict
 
 
 def accuracy(predictions: dict[str, np.ndarray]) -> float:
-    """Return the accuracy of predictions, a fraction; of a regression, R² (see above)."""
+    """Return the accuracy as a fraction. For a regression it is R², as defined above."""
     if "right" in predictions:
         return float(predictions["right"].mean(dtype=np.float64))
     if "baseline" not in predictions:
@@ -88,9 +90,10 @@ def accuracy(predictions: dict[str, np.ndarray]) -> float:
 
 
 def errors(predictions: dict[str, np.ndarray]) -> dict[str, float | None]:
-    """Return rmse, mae and chance_rmse (of the training mean), each a mean over the targets.
+    """Return the rmse and mae of a regression, and chance_rmse: the RMSE of the training mean.
 
-    They are None for classes, and not finite if the model's outputs are not.
+    Each is a mean over the targets. All three are None for classes; rmse and mae are not finite if
+    an output of the model is not finite.
     """
     if "baseline" not in predictions:
         return {"rmse": None, "mae": None, "chance_rmse": None}
@@ -103,6 +106,6 @@ def errors(predictions: dict[str, np.ndarray]) -> dict[str, float | None]:
 
 
 def regression_errors(predictions: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the errors (n, T) of the model and of the training mean, in float64."""
+    """Return two arrays of errors (n, T) in float64: the model's and the training mean's."""
     label = predictions["label"].astype(float)
     return label - predictions["predicted"], label - predictions["baseline"]

@@ -1,6 +1,6 @@
 """Makes configs from a task, a scale, arms and seeds.
 
-An experiment is a visible list of configs, built by plain Python (tables/experiments.py).
+An experiment is a list of configs that plain Python code builds (tables/experiments.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,16 +22,16 @@ def arms(*texts: str) -> list[Arm]:
 
 
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
-    """Return the config of a task at a scale (None = the environment's), with some fields changed.
+    """Return the config of a task at a scale with some fields changed.
 
-    Raises ValueError for changes that make the warm-up longer than the run. `RunConfig` itself
-    accepts it, because stored runs may have it.
+    scale: None means `default_scale()`. Raises ValueError for changes that make the warm-up longer
+    than the run. `RunConfig` itself accepts a longer warm-up, because stored runs may have one.
     """
     scale = default_scale() if scale is None else check_scale(scale)
     arm = changes.get("arm", "")
     if isinstance(arm, str) and arm.startswith("preset:"):
-        published = PRESETS.get(arm.removeprefix("preset:").strip())  # Arm.parse refuses others
-        changes = {"norm_options": published.options if published else {}, **changes}
+        preset = PRESETS.get(arm.removeprefix("preset:").strip())  # Arm.parse refuses unknown names
+        changes = {"norm_options": preset.options if preset else {}, **changes}
     elif arm and isinstance(Arm.parse(arm), AttentionArm):
         changes = {"model": "transformer", **changes}
     differences = DIFFERENCES[scale].get("*", {}) | DIFFERENCES[scale].get(task, {})
@@ -50,17 +50,17 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
 def setting_id(
     task: str, scale: str, arm: str, lr: float, seed: int, changes: tuple[tuple[str, Any], ...] = ()
 ) -> str:
-    """Return the run_id of the task's settings at a scale with these fields changed."""
+    """Return the run_id of `base_config` with these values; `changes` are pairs (field, value)."""
     return base_config(task, scale, arm=arm, lr=lr, seed=seed, **dict(changes)).run_id
 
 
 def relative_cost(config: RunConfig) -> float:
-    """Return the work of a run up to a factor: steps × batch × layers × (width + a constant)."""
+    """Return a number proportional to a run's work: steps × batch × layers × (width + constant)."""
     return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
 
 
 def unique(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
-    """Return configs as a list in their order, each run once; a single config as a list of one.
+    """Return configs as a list without repeated runs, in their order. A single config is allowed.
 
     Raises TypeError for an item that is not a RunConfig.
     """
@@ -78,10 +78,10 @@ def grid(
     seeds: int | Iterable[int] | None = None,
     **changes: Any,
 ) -> list[RunConfig]:
-    """Return one config for each task, arm and seed.
+    """Return one config per task, arm and seed, with the fields in `changes` changed.
 
     The configs of a task are ordered by seed, so a sweep that is stopped has trained every arm on
-    its first seeds. An empty list of tasks gives no configs. Raises ValueError without an arm.
+    its first seeds. An empty list of tasks gives no configs. Raises ValueError if `arms` is empty.
     """
     arms = [arms] if isinstance(arms, str | Arm) else arms
     if not arms:
@@ -90,15 +90,15 @@ def grid(
     seeds = check_seeds(seeds, scale)
     configs = []
     for task in [tasks] if isinstance(tasks, str) else tasks:
-        first = [base_config(task, scale, arm=str(a), seed=seeds[0], **changes) for a in arms]
-        configs += [config.but(seed=seed) for seed in seeds for config in first]
+        per_arm = [base_config(task, scale, arm=str(a), seed=seeds[0], **changes) for a in arms]
+        configs += [config.but(seed=seed) for seed in seeds for config in per_arm]
     return unique(configs)
 
 
 # --------------------------------------------------------------------------------------------------
 # seeds and names
 
-# Arms are compared on these seeds. Smaller seeds, and 100 to 199, choose learning rates.
+# Arms are compared on the seeds 52…99. Learning rates are chosen on smaller seeds and on 100…199.
 FIRST_TEST_SEED, LAST_TEST_SEED = 52, 99
 
 
@@ -108,26 +108,27 @@ def is_test_seed(seed: int) -> bool:
 
 
 def is_tuning_seed(seed: int) -> bool:
-    """Return True if this seed chooses learning rates."""
+    """Return True if learning rates are chosen on this seed."""
     return seed < FIRST_TEST_SEED or 100 <= seed < 200
 
 
-# Default number of seeds for each arm at each scale; Table 2 has 3.
+# Scale → default number of seeds per arm. The paper's Table 2 has 3.
 SEEDS_PER_ARM: dict[str, int] = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 3}
 
-# Longest list of seeds; largest number n that stands for the seeds 0…n−1 (seed 100 tunes).
-MOST_SEEDS, MOST_COUNTED = 1_000, 100
+# Most seeds in a list, and largest number n that means the seeds 0…n−1 (100 is a tuning seed).
+MOST_SEEDS, MOST_SEEDS_AS_NUMBER = 1_000, 100
 
 
 def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
-    """Return the seeds as a list: 8 as [0…7], None as those of the scale.
+    """Return seeds as a list. 8 means [0, …, 7]; None means the scale's default number of seeds.
 
-    Raises ValueError for no seed, too many, one twice, or one that is not a whole number from 0 up.
+    Raises ValueError for no seeds, too many seeds, a seed that is given twice, or a seed that is
+    not a whole number from 0 to 2³² − 1.
     """
     if seeds is None:
         seeds = SEEDS_PER_ARM[check_scale(scale)]
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
-        return list(range(check_whole("the number of seeds", seeds, 1, MOST_COUNTED)))
+        return list(range(check_whole("the number of seeds", seeds, 1, MOST_SEEDS_AS_NUMBER)))
     chosen = [check_seed(seed) for seed in islice(seeds, MOST_SEEDS + 1)]
     if not 0 < len(chosen) <= MOST_SEEDS:
         problem = "at least one seed is needed" if not chosen else f"more than {MOST_SEEDS:,} seeds"
@@ -137,7 +138,7 @@ def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
 
 
 def check_once(what: str, values: Sequence[object]) -> None:
-    """Raise ValueError if a value occurs twice."""
+    """Raise ValueError if a value occurs twice. what: names a value in the message."""
     for value in values:
         if values.count(value) > 1:
             raise ValueError(f"{what} {value!r} is given twice")
@@ -156,9 +157,9 @@ def check_task(name: str) -> str:
 
 
 def check_names(what: str, names: str | Iterable[str]) -> list[str]:
-    """Return names as a list, a single name as a list of one.
+    """Return names as a list; a single name gives a list of one.
 
-    Raises ValueError for no name and for an item that is not a name.
+    Raises ValueError if there is no name or an item is no name. what: the argument in the message.
     """
     names = [names] if isinstance(names, str) else list(names)
     if not names or not all(isinstance(name, str) and name for name in names):

@@ -1,4 +1,4 @@
-"""Device, versions, commit, machine and memory of a run."""
+"""Device, commit, versions, processor and memory of a run."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def pick_device(name: str = "auto") -> torch.device:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"device {name!r} is not available here ({reason}): "
-            "use 'auto', which takes what there is, or 'cpu'"
+            "use 'auto', which picks an available device, or 'cpu'"
         ) from None
 
 
 @functools.cache
 def git_commit(root: Path = Path(__file__).parent) -> str:
-    """Return the commit of the checkout, with `+` if Python files changed since; "" in a wheel."""
+    """Return the checkout's commit, with `+` if a Python file changed; "" without a checkout."""
     if not CHECKOUT:  # a wheel may be installed inside another repository
         return ""
     git = functools.partial(subprocess.run, capture_output=True, text=True, check=True, cwd=root)
@@ -52,7 +52,7 @@ def git_commit(root: Path = Path(__file__).parent) -> str:
 
 @functools.cache
 def versions() -> str:
-    """Return `python 3.11.7, torch 2.13.0, …`, the versions that numbers depend on."""
+    """Return the versions on which results depend: `python 3.11.7, torch 2.13.0, …`."""
     texts = [f"python {platform.python_version()}"]
     for package in ("mambanorm", "torch", "numba", "numpy", "scikit-learn"):
         with suppress(PackageNotFoundError):
@@ -62,9 +62,9 @@ def versions() -> str:
 
 @functools.cache
 def machine() -> str:
-    """Return `Linux x86_64, AMD EPYC, 2 cores, 24 GiB`, without anything that names the owner."""
+    """Return a description without the owner's name: `Linux x86_64, AMD EPYC, 2 cores, 24 GiB`."""
     processor = platform.processor() or "unknown processor"
-    with suppress(OSError, TypeError):  # TypeError: no line matches
+    with suppress(OSError, TypeError):  # TypeError if no line matches
         processor = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[1].strip()
     size = f"{os.cpu_count()} cores, {round(memory() / 2**30)} GiB"
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
@@ -84,10 +84,10 @@ def cores() -> int:
 
 
 class PeakMemory:
-    """Measures how much the memory grew since construction: the peak of a run, not of the process.
+    """Measures how far the peak of a run is above the memory in use at construction.
 
-    On CUDA it is the allocator's peak, on Linux the kernel's high-water mark, which construction
-    resets. It is NaN elsewhere.
+    The peak is the allocator's on CUDA and the system's high-water mark on Linux. Construction
+    resets it, so that earlier runs of the process do not count. Elsewhere the growth is NaN.
     """
 
     def __init__(self, device: torch.device):
@@ -97,7 +97,7 @@ class PeakMemory:
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
             else:
-                # memory that an earlier run freed and glibc kept would hide growth
+                # memory that an earlier run freed and glibc kept would hide a growth
                 ctypes.CDLL("libc.so.6").malloc_trim(0)
                 Path("/proc/self/clear_refs").write_text("5")
             self.start = self._peak()
@@ -110,5 +110,5 @@ class PeakMemory:
         return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
     def growth(self) -> float:
-        """Return the growth so far in MB."""
+        """Return the growth so far, in MB."""
         return math.nan if math.isnan(self.start) else (self._peak() - self.start) / 1e6

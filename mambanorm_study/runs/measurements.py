@@ -1,8 +1,8 @@
-"""Stores the measurements of small trainings that are not runs of a config, in the run store.
+"""Measures small trainings that have no config and stores the measurements in the run store.
 
-They are files `<store>/<folder>/<name>-<seed>-<digest>.parquet`. The folder's name starts with a
-dot, so the run store ignores it. The digest is made from the code that measures, so a measurement
-whose code has changed is made again.
+The measurements are files `<store>/<folder>/<name>-<seed>-<digest>.parquet`. The folder's name
+starts with a dot, so that the run store ignores the folder. The caller makes the digest from the
+code that measures (`digest_of`), so a measurement is repeated when this code has changed.
 """
 
 import hashlib
@@ -25,9 +25,10 @@ def load_or_measure(
     digest: str,
     runs_dir: str | Path | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of `measure(seed)` for each seed, with a column seed. Stored rows are read.
+    """Return a frame with the rows of `measure(seed)` for each seed and a column seed.
 
-    Measures on one thread, the fastest for small models, so the numbers do not depend on the cores.
+    Rows that are stored are read, not measured again. Measures on one thread, which is fastest for
+    small models and makes the numbers independent of the number of cores.
     """
     frames = []
     for seed in seeds:
@@ -43,6 +44,6 @@ def load_or_measure(
 
 
 def digest_of(*files: Path) -> str:
-    """Return a digest of torch's version and the files' texts."""
+    """Return a digest of torch's version and the contents of the files."""
     texts = [torch.__version__, *(file.read_text() for file in files)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:10]

@@ -1,4 +1,4 @@
-"""Trains runs that depend on results, such as test runs at the learning rate of the tuning runs."""
+"""Trains runs that depend on other runs, such as test runs at the learning rate of tuning runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +11,14 @@ from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.recorded_results import recorded, recorded_path
 from mambanorm_study.runs.store import load_runs
 
-# A function from the known runs to the configs of all runs that are needed.
+# A function that takes the frame of known runs and returns the configs of all needed runs.
 FindNeeded = Callable[[pd.DataFrame], list[RunConfig]]
 
 
 def known_runs(
     scale: str, runs_dir: str | Path | None = None, *frames: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """Return the runs of a store, of further frames and of the recorded results, each run once."""
+    """Return the run frame of the store, of `frames` and of the recorded results, each run once."""
     stored = load_runs(runs_dir, scale=scale)
     recorded_frame = recorded(scale) if recorded_path(scale).is_file() else None
     known = [f for f in (stored, *frames, recorded_frame) if f is not None and len(f)]
@@ -40,10 +40,11 @@ def train_needed(
     *frames: pd.DataFrame | None,
     **options: Any,
 ) -> TrainedRuns:
-    """Train what `find_needed` returns and no frame has, and repeat until it needs no other run.
+    """Train the runs that `find_needed` returns and that are not known yet.
 
-    options: scheduler, workers, client and progress of `sweep`. Raises ValueError if no run is
-    needed at all.
+    New results may make further runs needed, so this is repeated until no run is missing. A failed
+    run is not tried again. options: scheduler, workers, client and progress of `sweep`. Raises
+    ValueError if no run is needed at all.
     """
     needed: list[RunConfig] = []
     failed: list[pd.DataFrame] = []
@@ -59,7 +60,9 @@ def train_needed(
         missing = [config for config in needed if config.run_id not in done]
         if not missing:
             return TrainedRuns(known, pd.concat(failed) if failed else known.iloc[:0], needed)
-        from mambanorm_study.runs.sweep import sweep  # needs torch and Dask, listing runs does not
+        from mambanorm_study.runs.sweep import (
+            sweep,  # needs torch and Dask, which listing runs does not
+        )
 
         rows = sweep(missing, runs_dir=runs_dir, **options)
         failed.append(rows[rows.status == "failed"])

@@ -1,18 +1,18 @@
 """The settings of every task at every scale.
 
-A scale is a named set of differences from RunConfig's defaults, for each task; "*" stands for every
-task.
+For each task, a scale gives the fields whose values differ from RunConfig's defaults. "*" means
+every task.
 
     smoke   seconds, for tests
-    quick   a laptop, minutes: how fast arms learn
-    evening a laptop, hours: enough steps for most arms to stop rising
-    lab     one GPU, hours
-    paper   Appendix C of the paper
+    quick   minutes on a laptop: shows how fast arms learn
+    evening hours on a laptop: enough steps for most arms to stop improving
+    lab     hours on one GPU
+    paper   the settings of the paper's Appendix C
 
-The settings of quick, evening and lab are ours, scaled down to fit the time. In those of paper a
-comment names the source of each line: "C.4" is the paragraph of Appendix C, "§4.1" the section,
-"VMamba" the default of its public code (`classification/config.py`), which C.1 takes over. "ours"
-marks what the paper leaves out.
+The settings of quick, evening and lab are ours, scaled down to fit these times. In the settings of
+paper, a comment names the source of each line: "C.4" means a paragraph of Appendix C, "§4.1" a
+section of the paper, "VMamba" a default of VMamba's public code (`classification/config.py`), to
+which C.1 refers. "ours" marks what the paper does not state.
 """
 
 from typing import Any
@@ -22,9 +22,9 @@ PAPER_SEED = 2222
 
 
 def epochs(n: int, *, rows: int, batch: int) -> dict[str, int]:
-    """Return batch_size, steps and eval_every of `n` epochs with an evaluation after each.
+    """Return batch_size, steps and eval_every for `n` epochs with an evaluation after each epoch.
 
-    The incomplete last batch of an epoch is dropped.
+    rows: number of training rows. The incomplete last batch of an epoch is dropped.
     """
     per_epoch = rows // batch
     return dict(batch_size=batch, steps=n * per_epoch, eval_every=per_epoch)
@@ -32,24 +32,24 @@ def epochs(n: int, *, rows: int, batch: int) -> dict[str, int]:
 
 # fmt: off
 
-# Differences of every image task: the norms of the original VMamba (§4.5), its 3×3 convolution.
+# Fields of every image task: the norms of the original VMamba (§4.5) and its 3×3 convolution.
 VISION = dict(arm="LN>SSM>LN", d_conv=3)
 
 IMAGENET, MNIST1D = ("imagenet100", "imagenet1k"), ("mnist1d", "curves")
-# Image tasks, on which the vision claims are judged.
+# Image tasks. The claims about vision are judged on them.
 VISION_TASKS = ("digits_images", "glyphs_images", "cifar10_images", "cifar100_images", *IMAGENET)
 
-# Texts to predict; all seeds have the same text.
+# Tasks of predicting a text. The text is the same for all seeds.
 TEXTS = ("pydoc",)
 
-# Tasks with a label at each position, such as the next token. Language models with causal norms
-# learn them.
+# Tasks with a label at each position, such as the next token. Their models are language models with
+# causal norms.
 LANGUAGE_TASKS = TEXTS
 
 # Regressions whose positions are the columns of a table (tasks/tabular.py).
 TABLES = ("energy", "california_housing", "diabetes")
 
-# Sequences of tokens with one label for each row. Other sequences consist of real values.
+# Tasks whose rows are sequences of tokens with one label. Other sequences consist of real values.
 TOKEN_TASKS = ("listops", "imdb")
 
 KINDS = {
@@ -60,21 +60,21 @@ KINDS = {
 
 
 def kind_of(task: str) -> str:
-    """Return "vision", "language", "table" (a regression) or "sequence"."""
+    """Return the kind of a task: "vision", "language", "table" (a regression) or "sequence"."""
     return KINDS.get(task, "sequence")
 
 
 def kind_of_input(task: str) -> str:
-    """Return "vision", "language", "table", or for a sequence "values" or "tokens"."""
+    """Return `kind_of` a task, with "sequence" divided into "values" and "tokens"."""
     return KINDS.get(task) or ("tokens" if task in TOKEN_TASKS else "values")
 
 
 # -------------------------------------------------------------------------------- paper: Appendix C
-# Epochs are counted in the rows that the paper gives. Where a part of them is held out for
-# validation (a tenth of CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of Breakfast's
-# people), the same number of steps makes a few more epochs of the remaining rows.
+# The number of steps follows from the number of rows that the paper gives. Where some of these rows
+# are held out for validation (a tenth of CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of
+# Breakfast's people), the same number of steps makes a few more epochs of the remaining rows.
 
-KERNEL = dict(d_conv=4, expand=2)  # C.3, C.4 and C.6 alike; ours where a paragraph leaves it out
+KERNEL = dict(d_conv=4, expand=2)  # the same in C.3, C.4 and C.6; ours for other paragraphs
 
 CIFAR = dict(
     n_layers=4, d_model=64,                            # C.5
@@ -88,10 +88,10 @@ PATHFINDER = dict(
     d_state=64, **KERNEL,                              # C.6
     lr=2e-4, weight_decay=0.05, betas=(0.9, 0.95),     # C.6
     schedule="constant_warmup", warmup_steps=5_000,    # C.6
-    # C.6: 50 epochs of batch 32, "across 10 GPUs": 32 is taken as the whole batch, so that C.6's
-    # learning rate fits one machine. Rows are ours, for C.6 gives none: 80 % of the 200,000 images
-    # of the Long Range Arena. 160,000 rows / 32 = 5,000 steps per epoch, which is also the warm-up;
-    # × 50 = 250,000
+    # C.6: 50 epochs of batch 32, "across 10 GPUs". We take 32 as the whole batch, so that C.6's
+    # learning rate fits one machine. The number of rows is ours, because C.6 states none: 80 % of
+    # the 200,000 images of the Long Range Arena. 160,000 rows / 32 = 5,000 steps per epoch, which
+    # is also the warm-up; × 50 epochs = 250,000 steps
     **epochs(50, rows=160_000, batch=32),
 )
 
@@ -103,28 +103,28 @@ BREAKFAST = {
     "breakfast_split4": 1_136,
 }
 
-VMAMBA = VISION | dict(  # C.1: VMamba's defaults, those of its tiny model
-    # VMamba: four stages of 2, 2, 9 and 2 blocks, the first 96 wide
+VMAMBA = VISION | dict(  # C.1: the defaults of VMamba's tiny model
+    # VMamba: four stages of 2, 2, 9 and 2 blocks; the first stage has 96 channels
     n_layers=15, d_model=96, down_sample=(2, 4, 13),
     d_state=16, expand=2,                              # VMamba
-    # VMamba; C.1 removes FFN and LN inside the block only
+    # VMamba; C.1 removes FFN and LN only inside the block
     stem_norm="LN", down_norm="LN", final_norm="LN",
-    lr=1e-3, weight_decay=0.05,                        # VMamba: 5e-4 per 512 images of a batch
-    schedule="cosine_warmup",                          # VMamba's; ours ends at 0, VMamba's at 5e-6
-    # Without VMamba's augmentation, label smoothing, drop path, gradient clipping and mixed
+    lr=1e-3, weight_decay=0.05,                        # VMamba: 5e-4 per 512 images in a batch
+    schedule="cosine_warmup",                          # VMamba, but it ends at 0, not at 5e-6
+    # We leave out VMamba's augmentation, label smoothing, drop path, gradient clipping and mixed
     # precision.
 )
 
-# Difference of language models, as in mamba-ssm: the head shares the embedding's weights, which
-# start small, so without a norm before the head the model learns slowly in every arm.
+# Field of language models, as in mamba-ssm: a norm before the head. The head shares the embedding's
+# weights, which start small, so without this norm the model learns slowly in every arm.
 TIED = dict(final_norm="RMSN")
 
 PAPER: dict[str, dict[str, Any]] = {
-    # no paper settings exist for digits: the widths of App. C on this kit's small task
+    # ours: the paper has no task digits; the widths are those of App. C
     "digits": dict(
         d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500,
     ),
-    # nor for its images: VMamba's first width and state
+    # ours: the paper has no task digits_images; width of VMamba's first stage, VMamba's d_state
     "digits_images": VISION | dict(
         d_model=96, n_layers=4, d_state=16, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500,
     ),
@@ -133,7 +133,7 @@ PAPER: dict[str, dict[str, Any]] = {
         n_layers=4, d_model=128, d_state=64, **KERNEL,     # C.3
         lr=1e-4, schedule="cosine_warmup",                 # C.3
         warmup_steps=2_000,                                # ours: as in C.4 and C.5
-        weight_decay=0.01,                                 # ours: C.3 gives none, PyTorch's default
+        weight_decay=0.01,                                 # ours: C.3 has none; PyTorch's default
         # C.3: 30 epochs of batch 32; 96,000 rows (LRA) / 32 = 3,000 steps per epoch, × 30 = 90,000
         **epochs(30, rows=96_000, batch=32),
     ),
@@ -142,7 +142,7 @@ PAPER: dict[str, dict[str, Any]] = {
         n_layers=4, d_model=128, d_state=64, **KERNEL,     # C.4
         lr=1e-4, weight_decay=0.1,                         # C.4
         schedule="constant_warmup", warmup_steps=2_000,    # C.4
-        seed=PAPER_SEED,                                   # C.4; several seeds are 0, 1, 2
+        seed=PAPER_SEED,                                   # C.4; runs with three seeds use 0, 1, 2
         # C.4: 65 epochs of batch 32 over 25,000 reviews; 25,000 / 32 = 781 steps per epoch, × 65 =
         # 50,765
         **epochs(65, rows=25_000, batch=32),
@@ -152,8 +152,8 @@ PAPER: dict[str, dict[str, Any]] = {
     # 40,000
     "cifar10": CIFAR | epochs(40, rows=50_000, batch=50),
     "cifar100": CIFAR | epochs(40, rows=50_000, batch=50),
-    # ours: C.5's recipe, so that one image is seen as a sequence and as an image by models of one
-    # size
+    # ours: C.5's recipe, so that the models that read images as sequences and those that read them
+    # as images have one size
     "cifar10_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
     "cifar100_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
 
@@ -161,44 +161,44 @@ PAPER: dict[str, dict[str, Any]] = {
     "pathfinder32": PATHFINDER,   # ours: the paper has no Pathfinder-32; C.6's recipe
     "pathfinder128": PATHFINDER,  # ours: the paper has no Pathfinder-128; C.6's recipe
 
-    # C.1 and C.2 are one text twice, and the paragraph on Breakfast is missing (I4c): all of it is
-    # ours. split 1: 1,460 videos / 32 = 45 steps per epoch, × 50 = 2,250
+    # ours: C.2 repeats the text of C.1, so a paragraph on Breakfast is missing (I4c).
+    # Split 1: 1,460 videos / 32 = 45 steps per epoch, × 50 = 2,250
     **{name: dict(
         n_layers=4, d_model=128, d_state=64, **KERNEL,
         lr=1e-4, weight_decay=0.1, schedule="cosine_warmup", warmup_steps=225,
         **epochs(50, rows=rows, batch=32),
     ) for name, rows in BREAKFAST.items()},
 
-    # §4.1: 1,300 images of each of 100 classes. 300 epochs and batch 8 × 128 are VMamba's: eight
-    # parts of 128 rows, as its eight GPUs see them. 130,000 / 1,024 = 126 steps per epoch, × 300 =
-    # 37,800; warm-up 20 epochs (VMamba) = 2,520
+    # §4.1: 1,300 images in each of 100 classes. VMamba: 300 epochs; batch 8 × 128, which is divided
+    # into eight parts of 128 rows, as on VMamba's eight GPUs. 130,000 / 1,024 = 126 steps per
+    # epoch, × 300 = 37,800; warm-up of 20 epochs (VMamba) = 2,520
     "imagenet100": VMAMBA | epochs(300, rows=130_000, batch=1_024) | dict(
         warmup_steps=20 * 126, micro_batch=128,
     ),
     # C.1: "reduced from 300 to 100" epochs. 1,281,167 images / 1,024 = 1,251 steps per epoch, × 100
-    # = 125,100; warm-up 20 epochs (VMamba) = 25,020
+    # = 125,100; warm-up of 20 epochs (VMamba) = 25,020
     "imagenet1k": VMAMBA | epochs(100, rows=1_281_167, batch=1_024) | dict(
         warmup_steps=20 * 1_251, micro_batch=128,
     ),
 
-    # ours: not in the paper; C.5's recipe. 60,000 / 50 = 1,200 × 40 = 48,000; 73,257 / 50 = 1,465 ×
-    # 40 = 58,600
+    # ours: the paper does not have these tasks; C.5's recipe. 60,000 / 50 = 1,200 steps per epoch,
+    # × 40 = 48,000; 73,257 / 50 = 1,465 steps per epoch, × 40 = 58,600
     "mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "fashion_mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "svhn": CIFAR | epochs(40, rows=73_257, batch=50),
-    # 1,200 / 50 = 24 × 40 = 960; a shorter warm-up
+    # 1,200 / 50 = 24 steps per epoch, × 40 = 960; a shorter warm-up than C.5's
     "level": CIFAR | epochs(40, rows=1_200, batch=50) | dict(warmup_steps=96),
-    # 3,500 / 50 = 70 × 40 = 2,800; a shorter warm-up
+    # 3,500 / 50 = 70 steps per epoch, × 40 = 2,800; a shorter warm-up than C.5's
     **dict.fromkeys(MNIST1D, CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280)),
-    # 4,000 / 50 = 80 × 40 = 3,200; a shorter warm-up
+    # 4,000 / 50 = 80 steps per epoch, × 40 = 3,200; a shorter warm-up than C.5's
     "glyphs": CIFAR | epochs(40, rows=4_000, batch=50) | dict(warmup_steps=320),
     "glyphs_images": CIFAR | VISION | epochs(40, rows=4_000, batch=50) | dict(warmup_steps=320),
-    # nor has the paper a language model
+    # ours: the paper has no language model
     **{task: TIED | dict(
         d_model=128, n_layers=4, d_state=16, batch_size=32,
         lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500,
     ) for task in LANGUAGE_TASKS},
-    # nor are these: S2 states no setting for them
+    # ours: the paper does not have these tasks, and S2 states no settings for them
     **{task: dict(
         d_model=128, n_layers=4, d_state=64,
         lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500,
@@ -207,7 +207,7 @@ PAPER: dict[str, dict[str, Any]] = {
 
 # ---------------------------------------------------------------------------------- our scale-downs
 
-# scaled down from Appendix C: half the width, a quarter of the state, fewer steps
+# Scaled down from Appendix C: half of d_model, a quarter of d_state, fewer steps.
 HOURS = dict(
     d_model=64, n_layers=4, d_state=16, batch_size=32,
     lr=1e-3, steps=10_000, eval_every=500, warmup_steps=500,
@@ -242,11 +242,11 @@ LAB: dict[str, dict[str, Any]] = {
 }
 
 MINUTES = dict(n_layers=2, batch_size=16, steps=200, eval_every=50)  # minutes per run, not tuned
-IMAGES = VISION | dict(batch_size=32, steps=200, eval_every=50)  # fewer positions than as sequences
+IMAGES = VISION | dict(batch_size=32, steps=200, eval_every=50)  # fewer positions than sequences
 TEXT = TIED | dict(lr=6e-3, d_model=64, batch_size=16, train_rows=1_200)  # half of the text
 CURVES = dict(lr=6e-3, steps=25, batch_size=32, eval_every=5, warmup_steps=5, train_rows=500)
 QUICK: dict[str, dict[str, Any]] = {
-    "*": dict(d_state=8),  # half of mamba-ssm's, for time: the scan is half of a step
+    "*": dict(d_state=8),  # half of mamba-ssm's default, to save time: the scan is half of a step
     "digits": dict(lr=1.5e-2, steps=80, batch_size=32, eval_every=20),
     "digits_images": VISION | dict(lr=1e-2, steps=40, batch_size=32, eval_every=10),
     "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
@@ -270,20 +270,20 @@ QUICK: dict[str, dict[str, Any]] = {
     "diabetes": dict(n_layers=2, lr=4e-3, steps=60, eval_every=15, batch_size=32),
 }
 
-# Steps at evening of an untuned task, as a multiple of its steps at quick.
-LONGER = 8
+# For tasks that are not tuned: steps at evening = EVENING_FACTOR × steps at quick.
+EVENING_FACTOR = 8
 
 EVENING: dict[str, dict[str, Any]] = {
     name: QUICK["*"] | task | dict(
-        steps=LONGER * task["steps"], eval_every=LONGER * task["eval_every"],
+        steps=EVENING_FACTOR * task["steps"], eval_every=EVENING_FACTOR * task["eval_every"],
     )
     for name, task in QUICK.items() if name != "*"
 } | {
-    # 400 steps of 32 are 26 epochs of 500 curves. All of the curves leave no room: 95 to 98 %
-    # (Greydanus & Kobak's CNN: 94 %)
+    # 400 steps of 32 rows are 26 epochs of 500 curves. With all curves the arms reach 95 to 98 %,
+    # which leaves no room for differences (Greydanus & Kobak's CNN: 94 %)
     "mnist1d": QUICK["*"] | CURVES | dict(steps=400, eval_every=25, warmup_steps=20),
-    # on 500 and 1,000 rows most arms have stopped rising; more rows leave no room, or take longer
-    # (claims/PROTOCOL.md)
+    # curves, 500 rows, and glyphs, 1,000 rows: most arms have stopped improving after these steps;
+    # more rows leave no room for differences, or take longer (claims/PROTOCOL.md)
     "curves": QUICK["*"] | CURVES | dict(steps=600, eval_every=40, warmup_steps=20),
     "glyphs": QUICK["*"] | dict(
         lr=6e-3, batch_size=32, steps=1_000, eval_every=50, train_rows=1_000,
@@ -291,8 +291,8 @@ EVENING: dict[str, dict[str, Any]] = {
     "glyphs_images": QUICK["*"] | VISION | dict(
         lr=6e-3, batch_size=32, steps=800, eval_every=40, train_rows=1_000,
     ),
-    # 5 epochs of half of the text: the arms that learn fastest have just stopped (all of the text
-    # would take twice the steps)
+    # 5 epochs of half of the text: the arms that learn fastest have just stopped improving (all of
+    # the text would take twice the steps)
     "pydoc": QUICK["*"] | TEXT | dict(steps=400, eval_every=25),
     "digits": QUICK["*"] | QUICK["digits"] | dict(steps=1_280, eval_every=64),
     "digits_images": QUICK["*"] | QUICK["digits_images"] | dict(
@@ -316,20 +316,20 @@ DIFFERENCES: dict[str, dict[str, dict[str, Any]]] = {
     "lab": LAB,
     "paper": PAPER,
 }
-# Differences of a Transformer from the Mamba of the same task and scale.
+# Fields in which a Transformer differs from the Mamba of the same task and scale.
 #
-# S2 states no size, learning rate or number of steps. Size and steps are the task's, and
-# TRANSFORMER_LR trains post-norm Transformers.
+# S2 states no size, learning rate or number of steps. Size and number of steps are the task's; the
+# learning rates are in TRANSFORMER_LR, at which post-norm Transformers train.
 TRANSFORMER = dict(
     arm="AutoNorm", positional="learned", squeeze_excite=True,  # S2, §IV.B
-    d_conv=4,  # unused; the same for images and sequences
+    d_conv=4,  # a Transformer ignores it; one value for images and sequences
     down_norm="None",
 )  # fmt: skip
 
 TRANSFORMER_LR = {"smoke": 2e-3, "quick": 3e-3, "evening": 3e-3, "lab": 1e-3, "paper": 5e-4}
 
-# Further differences at quick. Ours: trained until about nine of ten digits are right, which takes
-# half a minute on a core for all named models and five seeds.
+# Further fields at quick; ours. With these steps about nine of ten digits are classified correctly,
+# and all named models with five seeds take half a minute on one core.
 TRANSFORMER_TASKS: dict[str, dict[str, Any]] = {
     "digits_images": dict(n_layers=3, lr=6e-3, steps=200, eval_every=50),
     "diabetes": dict(n_layers=2, steps=60, eval_every=15, batch_size=32),
@@ -339,7 +339,7 @@ TRANSFORMER_TASKS: dict[str, dict[str, Any]] = {
 
 
 def transformer_differences(scale: str, task: str, differences: dict[str, Any]) -> dict[str, Any]:
-    """Return the differences of a Transformer from those of the Mamba of the same task."""
+    """Return the fields of a Transformer, given the fields of the Mamba of the same task."""
     unused = ("arm", "d_state", "down_sample")
     result = {name: value for name, value in differences.items() if name not in unused}
     result.update(TRANSFORMER, lr=TRANSFORMER_LR[scale])

@@ -1,13 +1,13 @@
-"""Recorded results: the run frame of a full study, which the repository carries.
+"""Reads and writes recorded results: the run frame of a full study, stored in the repository.
 
     data/results/<scale>.parquet        one row per run: the run frame with the summaries of
-                                        tables/summaries.py, and `config`, the JSON that trains the
-                                        row again; written by `mambanorm record`
+                                        tables/summaries.py, and `config`, the run's config as
+                                        JSON; written by `mambanorm record`
     data/results/<scale>-inside.npz     diagnostics of the runs of §4.6, for notebook 07
-    data/results/SHA256SUMS             checksums; a file that was changed since is refused
+    data/results/SHA256SUMS             checksums; a file with another checksum is refused
 
-Each row states where it comes from: config hash (run_id), commit, versions, machine, wall time. The
-frame holds no weights and no curves.
+Each row states its origin: config hash (run_id), commit, versions, machine, wall time. The frame
+holds no weights and no curves.
 """
 
 from collections import Counter
@@ -32,47 +32,47 @@ RESULTS = KIT / "data" / "results"
 
 
 def recorded_path(scale: str | None = None) -> Path:
-    """Return the path of a scale's recorded results (None = the environment's scale)."""
+    """Return the path of a scale's recorded results. None means `default_scale()`."""
     return RESULTS / f"{default_scale() if scale is None else check_scale(scale)}.parquet"
 
 
 def recorded(scale: str | None = None) -> pd.DataFrame:
-    """Return the recorded run frame of a scale (None = the environment's scale).
+    """Return the recorded run frame of a scale. None means `default_scale()`.
 
     Raises ValueError if the scale has no recorded results.
     """
     path = recorded_path(scale)
     if path.is_file():
-        _check_sum(path)
+        _verify_checksum(path)
         return read_results(path)
     scales = ", ".join(name for name in SCALES if recorded_path(name).is_file()) or "none at all"
     raise ValueError(
         f"there are no recorded results of scale {path.stem!r} (recorded: {scales}): "
-        f'source="trained" trains, `mambanorm record --scale {path.stem}` records'
+        f'source="trained" trains the runs, `mambanorm record --scale {path.stem}` records them'
     )
 
 
 def read_results(path: str | Path) -> pd.DataFrame:
-    """Return the run frame that `write_recorded` wrote. Raise ValueError for any other file."""
+    """Return the run frame that `write_recorded` wrote. Raise ValueError if it cannot be read."""
     try:
         return pd.read_parquet(path)
     except (ArrowInvalid, OSError) as error:
         raise ValueError(
             f"{path} cannot be read as a recorded frame ({error}): "
-            "fetch it again (`git checkout` for the kit's own), or record anew"
+            "fetch the file again (`git checkout` for this repository's file), or record again"
         ) from error
 
 
 def recorded_ids(scales: Iterable[str]) -> set[str]:
-    """Return the run ids that are recorded at these scales."""
-    is_recorded = [scale for scale in set(scales) if recorded_path(scale).is_file()]
-    return set().union(*(recorded(scale).run_id for scale in is_recorded))
+    """Return the run_ids of the runs that are recorded at these scales."""
+    recorded_scales = [scale for scale in set(scales) if recorded_path(scale).is_file()]
+    return set().union(*(recorded(scale).run_id for scale in recorded_scales))
 
 
 def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
-    """Return the recorded rows of these configs, in their order.
+    """Return the recorded rows of the runs of these configs, in the order of the configs.
 
-    Raises ValueError if one of them is not recorded.
+    Raises ValueError if a run is not recorded.
     """
     configs = unique(configs)
     frames = [recorded(scale) for scale in dict.fromkeys(config.scale for config in configs)]
@@ -89,7 +89,7 @@ def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
 
 
 def describe_recorded(frame: pd.DataFrame) -> str:
-    """Return `Recorded results, not trained here: 1,234 runs, commit 06ed4cf, torch 2.13.0, …`."""
+    """Return a line: `Recorded results, not trained here: 1,234 runs, commit 06ed4cf, …`."""
     commits, versions, machines = (
         " and ".join(map(str, frame[name].dropna().unique()))
         for name in ("git_commit", "versions", "machine")
@@ -101,43 +101,43 @@ def describe_recorded(frame: pd.DataFrame) -> str:
 
 
 def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path) -> None:
-    """Write the frame with the config of each row, completely or not at all.
+    """Write a run frame with the config of each row to `path`, completely or not at all.
 
-    Rows without a config in `configs` keep the config that they have.
+    A row whose run is not among `configs` keeps the entry in its column config.
     """
     texts = frame.run_id.map({config.run_id: config.to_json() for config in configs})
     if "config" in frame:
         texts = texts.fillna(frame.config)
     with replacing(path) as temporary:
         frame.assign(config=texts).to_parquet(temporary, index=False, compression="zstd")
-    _note_sum(path)
+    _record_checksum(path)
 
 
-def _sums(path: Path) -> dict[str, str]:
-    """Return file name → SHA-256 from the file `SHA256SUMS` beside a path, {} if there is none."""
+def _recorded_checksums(path: Path) -> dict[str, str]:
+    """Return file name → SHA-256 from SHA256SUMS in the folder of `path`; {} without that file."""
     sums_file = path.with_name("SHA256SUMS")
     lines = sums_file.read_text().splitlines() if sums_file.is_file() else []
     return {name: digest for digest, name in map(str.split, lines)}
 
 
-def _note_sum(path: Path) -> None:
-    """Enter the checksum of a file of data/results into its SHA256SUMS."""
+def _record_checksum(path: Path) -> None:
+    """Write the checksum of a file in data/results to SHA256SUMS; ignore files in other folders."""
     if path.parent.resolve() == RESULTS.resolve():
-        sums = {**_sums(path), path.name: sha256(path)}
+        sums = {**_recorded_checksums(path), path.name: sha256(path)}
         lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items())]
         write_text(path.with_name("SHA256SUMS"), "".join(lines))
 
 
-def _check_sum(path: Path) -> None:
-    """Raise ValueError if the file was changed since it was recorded.
+def _verify_checksum(path: Path) -> None:
+    """Raise ValueError if a file was changed since it was recorded.
 
-    Files that SHA256SUMS does not list are accepted.
+    A file that SHA256SUMS does not list is accepted.
     """
-    checksum = _sums(path).get(path.name)
+    checksum = _recorded_checksums(path).get(path.name)
     if checksum is not None and checksum != sha256(path):
         raise ValueError(
-            f"{path} has been changed since it was recorded (its SHA256SUMS says so): "
-            "get it back with `git checkout`, or record anew"
+            f"{path} has been changed since it was recorded (SHA256SUMS has another checksum): "
+            "restore the file with `git checkout`, or record again"
         )
 
 
@@ -147,14 +147,14 @@ def inside_path(path: Path) -> Path:
 
 
 def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Return run id → recorded diagnostics (as `StoredRun.diagnostics`) of the frame at `path`.
+    """Return run_id → recorded diagnostics of the frame at `path`, as in `StoredRun.diagnostics`.
 
     Only the runs of §4.6 have diagnostics. Singular values are recorded for one seed, in float32.
     """
     path = inside_path(path)
     if not path.is_file():
         return {}
-    _check_sum(path)
+    _verify_checksum(path)
     diagnostics: dict[str, dict[str, np.ndarray]] = {}
     with np.load(path, allow_pickle=False) as file:
         for key, value in file.items():
@@ -164,7 +164,7 @@ def recorded_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
 
 
 def write_inside(diagnostics: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
-    """Write diagnostics for `recorded_inside`, completely or not at all; path: the frame's path."""
+    """Write the diagnostics that `recorded_inside` reads, completely or not at all, for a frame."""
     if not diagnostics:
         return
     flat = {
@@ -174,16 +174,17 @@ def write_inside(diagnostics: Mapping[str, Mapping[str, np.ndarray]], path: Path
     }
     with replacing(inside_path(path)) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **flat)
-    _note_sum(inside_path(path))
+    _record_checksum(inside_path(path))
 
 
 # --------------------------------------------------------------------------------------------------
-# the learning rate of each arm that recorded tuning runs choose, and its recorded seeds
+# the learning rate that recorded tuning runs choose for an arm, and the arm's recorded seeds
 
 
 class RecordedLR(NamedTuple):
-    """The learning rate chosen for an arm, and the seeds recorded at it: test seeds, else tuning
-    seeds.
+    """The learning rate chosen for an arm, and the seeds that are recorded at this rate.
+
+    seeds: the test seeds, or the tuning seeds if no test seed is recorded.
     """
 
     lr: float
@@ -191,24 +192,26 @@ class RecordedLR(NamedTuple):
 
 
 def recorded_lr(task: str, arm: str, scale: str) -> RecordedLR | None:
-    """Return the recorded learning rate with the best mean validation score on the tuning seeds.
+    """Return the learning rate with the best mean validation score on the recorded tuning seeds.
 
-    Only runs count that differ from the task's settings at this scale in arm, learning rate and
-    seed alone. Returns None if no tuning run is recorded.
+    Only runs at the task's settings of this scale count; arm, learning rate and seed may differ
+    from these settings. Returns None if no tuning run of the arm is recorded.
     """
     return recorded_choices(task, scale).get(arm)
 
 
 def recorded_choices(task: str, scale: str) -> dict[str, RecordedLR]:
-    """Return arm → its `recorded_lr` for every arm with recorded tuning runs on a task."""
+    """Return arm → `recorded_lr` for all arms that have recorded tuning runs on a task."""
     path = recorded_path(scale)
     return _choose_lrs(path, path.stat().st_mtime_ns, task) if path.is_file() else {}
 
 
-@lru_cache(maxsize=64)  # the run_ids of a task's rows take some tenths of a second
+# Cached, because computing the run_ids takes some tenths of a second. With mtime_ns as an argument,
+# a changed file is read again.
+@lru_cache(maxsize=64)
 def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
     rows = pd.read_parquet(path, filters=[("task", "==", task)]).drop_duplicates("run_id")
-    # chance if the run diverged
+    # the score of a diverged run is chance
     rows["score"] = rows.best_val_accuracy.where(rows.status != "diverged", rows.chance)
     if task in LANGUAGE_TASKS:
         rows["score"] = -rows.best_val_loss.where(rows.status != "diverged", rows.chance_loss)
@@ -230,9 +233,9 @@ def _choose_lrs(path: Path, mtime_ns: int, task: str) -> dict[str, RecordedLR]:
 
 
 def best_lr(rows: pd.DataFrame) -> float:
-    """Return the learning rate with the highest mean score, the smallest of equally good ones.
+    """Return the learning rate with the highest mean score; of equally good rates, the smallest.
 
-    rows: lr and score of each run. A learning rate with fewer runs than another cannot win.
+    rows: one row per run, with columns lr and score. Only the rates with the most runs count.
     """
     scores = rows.groupby("lr").score.agg(["mean", "count"])
     complete = scores[scores["count"] == scores["count"].max()]
@@ -246,28 +249,30 @@ def grid_at_recorded_lr(
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
     *,
-    whole: bool = False,
+    keep_unrecorded: bool = False,
 ) -> list[RunConfig]:
-    """Return `grid`, with each recorded arm at its recorded learning rate if runs are to be read.
+    """Return the configs of `grid`, with each recorded arm at its recorded learning rate.
 
-    source: "trained" gives the plain grid; None = the environment's. seeds: None = the seeds that
-    all these arms are recorded on, or if there is none, the seeds of most recorded arms of the
-    task. If a task has recorded arms, arms that are not recorded are left out, unless `whole`.
+    source: "trained" gives the configs of `grid` unchanged; None means `MAMBANORM_SOURCE`, else
+    "auto". seeds: None means the seeds on which all recorded arms among `arms` are recorded; if
+    these arms have no seed in common, the seeds of most recorded arms of the task.
+    keep_unrecorded: False leaves out the arms that are not recorded on a task, unless none of
+    `arms` is recorded on it.
     """
     if check_source(source) == "trained":
         return grid(arms, tasks, scale=scale, seeds=seeds)
     configs = []
     for task in tasks:
         recorded_arms = recorded_choices(task, scale)
-        chosen = {name: recorded_arms[name] for name in map(str, arms) if name in recorded_arms}
+        choices = {name: recorded_arms[name] for name in map(str, arms) if name in recorded_arms}
         task_seeds = seeds
         if seeds is None and recorded_arms:
             counts = Counter(choice.seeds for choice in recorded_arms.values())
             most_common = max(counts, key=lambda seeds: (counts[seeds], len(seeds)))
-            seed_sets = [set(choice.seeds) for choice in chosen.values()] or [set()]
+            seed_sets = [set(choice.seeds) for choice in choices.values()] or [set()]
             task_seeds = sorted(set.intersection(*seed_sets)) or most_common
-        task_arms = arms if whole or not chosen else list(chosen)
+        task_arms = arms if keep_unrecorded or not choices else list(choices)
         for config in grid(task_arms, [task], scale=scale, seeds=task_seeds):
-            choice = chosen.get(config.arm)
+            choice = choices.get(config.arm)
             configs.append(config.but(lr=choice.lr) if choice else config)
     return unique(configs)

@@ -1,10 +1,11 @@
-"""The loss of a run with the regimen of S2, §IV.C.3, and weights and teachers from stored runs.
+"""Computes the loss of a run with the training regimen of S2, §IV.C.3, and loads stored weights.
 
-Each part of the regimen is a field of RunConfig and off by default. Its random numbers depend on
-the seed and the step alone, so a run that continues from a checkpoint is the same run.
+Each part of the regimen is a field of RunConfig and off by default. The random numbers of the
+regimen depend on the seed, the step and the rows alone, so a run that continues from a checkpoint
+has the same result.
 
 Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 2016 (label smoothing);
-Hinton et al. 2015 (distillation). Averaged weights are in runs/training_state.py.
+Hinton et al. 2015 (distillation). The weights are averaged in runs/training_state.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,11 +26,11 @@ from mambanorm_study.tasks.base import Units
 
 
 class Targets(NamedTuple):
-    """The targets of a batch's outputs.
+    """The targets with which a batch's outputs are compared.
 
-    mixed_labels: labels of the rows mixed into the batch. share: weight of the loss on `labels`;
-    the loss on `mixed_labels` has weight 1 − share. teacher_outputs: the teacher's logits or
-    values.
+    mixed_labels: labels of the rows that are mixed into the batch. share: weight of the loss on
+    `labels`; the loss on `mixed_labels` has the weight 1 − share. teacher_outputs: the teacher's
+    logits, or in a regression the teacher's values.
     """
 
     labels: Tensor
@@ -38,7 +39,7 @@ class Targets(NamedTuple):
     teacher_outputs: Tensor | None = None
 
     def rows(self, rows: slice) -> Self:
-        """Return the targets of some rows."""
+        """Return the targets of these rows."""
         return Targets(*(part[rows] if isinstance(part, Tensor) else part for part in self))
 
 
@@ -51,10 +52,10 @@ def loss_parts(
     batch: Batch,
     step: int,
 ) -> Iterator[Tensor]:
-    """Yield the parts of a batch's loss, one for each micro-batch; their sum is the mean loss.
+    """Yield one part of the loss per micro-batch. The parts add up to the mean loss of the batch.
 
-    units: scale of a regression's targets. recording: returns a context manager that is open during
-    each forward pass of the trained model.
+    teacher: None trains without a teacher. units: scale of a regression's targets; None for
+    classes. recording: returns a context manager that is open in each forward pass of `model`.
     """
     inputs, lengths, labels = batch
     labels = labels if units is None else units.scaled(labels)
@@ -64,26 +65,27 @@ def loss_parts(
         with torch.no_grad(), precision:
             outputs = teacher(inputs, lengths).float()
         targets = targets._replace(teacher_outputs=outputs)
-    frozen = head_only if step <= config.head_steps else nullcontext
+    freeze = freeze_all_but_head if step <= config.head_steps else nullcontext
     for rows in micro_batches(len(labels), config.micro_batch):
         part = targets.rows(rows)
-        # drop path draws random numbers that depend on seed, step and first row alone
+        # drop path's random numbers depend on the seed, the step and the part's first row alone
         random_state = torch.random.fork_rng(devices=[], enabled=config.drop_path > 0)
-        seeds = np.random.SeedSequence([config.seed, step, rows.start])
-        # all contexts are closed before the backward pass, which may raise
-        with recording(), random_state, precision, frozen(model):
+        seed_sequence = np.random.SeedSequence([config.seed, step, rows.start])
+        # the contexts are closed before the caller's backward pass, which may raise an error
+        with recording(), random_state, precision, freeze(model):
             if config.drop_path > 0:
-                torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+                torch.manual_seed(int(seed_sequence.generate_state(1, np.uint64)[0] >> 1))
             outputs = model(inputs[rows], None if lengths is None else lengths[rows])
             loss = loss_of(outputs, part, config) * (len(part.labels) / len(labels))
         yield loss
 
 
 @contextmanager
-def head_only(model: nn.Module) -> Iterator[None]:
-    """Freeze all of a classifier but its head inside the `with`.
+def freeze_all_but_head(model: nn.Module) -> Iterator[None]:
+    """Freeze all modules of a classifier except the head inside the `with`.
 
-    The frozen part gets no gradients, and is in eval mode, so running statistics stay as they are.
+    The frozen modules get no gradients and are in eval mode, so their running statistics do not
+    change.
     """
     body = [child for name, child in model.named_children() if name != "head"]
     for child in body:
@@ -103,36 +105,38 @@ def head_only(model: nn.Module) -> Iterator[None]:
 def mix_rows(
     inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig, step: int
 ) -> tuple[Tensor, Targets]:
-    """Return the inputs of a step, (B, L, F) or (B, H, W, C), each row mixed with another row.
+    """Return a step's inputs, with each row mixed with another row, and the targets.
 
-    If MixUp and CutMix are both on, each step uses one of them at random. Raises ValueError for
-    token ids, which have no mean, and for rows with padding.
+    inputs: (B, L, F) or (B, H, W, C). If MixUp and CutMix are both on, each step uses one of them
+    at random; if both are off, rows are not mixed. Raises ValueError for token ids, which cannot be
+    averaged, and for rows with padding.
     """
     if not (config.mixup or config.cutmix):
         return inputs, Targets(labels)
     if lengths is not None or not inputs.is_floating_point():
         raise ValueError(
-            f"mixup and cutmix mix numbers, and {config.task} has token ids or padding: "
-            "set both to 0"
+            f"mixup and cutmix mix real-valued inputs without padding, and {config.task} has token "
+            "ids or padding: set both to 0"
         )
     rng = np.random.default_rng([config.seed, step])
-    order = torch.as_tensor(rng.permutation(len(labels)), device=labels.device)
+    other_rows = torch.as_tensor(rng.permutation(len(labels)), device=labels.device)
     use_cutmix = config.cutmix and (not config.mixup or rng.random() < 0.5)
     alpha = config.cutmix if use_cutmix else config.mixup
     share = float(rng.beta(alpha, alpha))
     if use_cutmix:
-        inputs, share = _paste_box(inputs, inputs[order], share, rng)
+        inputs, share = _paste_box(inputs, inputs[other_rows], share, rng)
     else:
-        inputs = share * inputs + (1 - share) * inputs[order]
-    return inputs, Targets(labels, labels[order], share)
+        inputs = share * inputs + (1 - share) * inputs[other_rows]
+    return inputs, Targets(labels, labels[other_rows], share)
 
 
 def _paste_box(
-    inputs: Tensor, pasted: Tensor, share: float, rng: np.random.Generator
+    inputs: Tensor, other_inputs: Tensor, share: float, rng: np.random.Generator
 ) -> tuple[Tensor, float]:
-    """Return inputs with a box of about 1 − share of the positions replaced, and the exact share.
+    """Return inputs with a box copied from `other_inputs`, and the share of positions kept.
 
-    The box is placed by its centre and cut off at the border, as in the paper.
+    The box has about 1 − share of the positions. Its centre is drawn at random, and the part beyond
+    the border of the image or sequence is cut off, as in the CutMix paper.
     """
     sizes = inputs.shape[1:-1]
     box, pasted_share = [slice(None)], 1.0
@@ -142,7 +146,7 @@ def _paste_box(
         box.append(slice(start, stop))
         pasted_share *= (stop - start) / size
     inputs = inputs.clone()
-    inputs[tuple(box)] = pasted[tuple(box)]
+    inputs[tuple(box)] = other_inputs[tuple(box)]
     return inputs, 1 - pasted_share
 
 
@@ -151,7 +155,7 @@ def _paste_box(
 
 
 def loss_of(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return the mean loss: cross-entropy of logits, or squared error of values."""
+    """Return a batch's mean loss: `label_loss`, over mixed labels if any, and the teacher's part."""
     loss = label_loss(outputs, targets.labels, config)
     if targets.mixed_labels is not None:
         mixed_loss = label_loss(outputs, targets.mixed_labels, config)
@@ -172,9 +176,10 @@ def label_loss(outputs: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
 
 
 def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> Tensor:
-    """Return T²·KL(teacher/T ‖ student/T), the mean over rows or positions (Hinton et al. 2015).
+    """Return T²·KL(softmax(teacher/T) ‖ softmax(student/T)), the mean over rows or positions.
 
-    For real-valued targets, return the mean squared difference.
+    T is the temperature (Hinton et al. 2015). For real-valued targets, return the mean squared
+    difference between teacher and student.
     """
     if targets.labels.is_floating_point():
         return nn.functional.mse_loss(outputs.float(), targets.teacher_outputs.float())
@@ -189,7 +194,7 @@ def distillation_loss(outputs: Tensor, targets: Targets, config: RunConfig) -> T
 # --------------------------------------------------------------------------------------------------
 # weights and teachers from stored runs
 
-# Config fields that decide, besides the shapes, what a model computes with its weights.
+# Config fields on which it depends what a model computes with given weights.
 FUNCTION_FIELDS = (
     *("model", "arm", "norm_options", "stem_norm", "final_norm"),
     *("n_groups", "n_heads", "norm_position"),
@@ -197,10 +202,11 @@ FUNCTION_FIELDS = (
 
 
 def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
-    """Load the weights of the run `config.start`; the head's only if the task is the same.
+    """Load the weights of the run `config.start` into a model; do nothing if none is named.
 
-    Raises ValueError if the run cannot be used (`source_run`), or if its model computes another
-    function or has other weights.
+    The weights of the head are loaded only if that run has the same task. Raises ValueError if the
+    run cannot be used (`source_run`), or if its model has other weights or computes something else
+    with them.
     """
     if not config.start:
         return
@@ -209,7 +215,7 @@ def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path
     if different:
         raise ValueError(
             f"{name} differs from this run in {', '.join(different)}: "
-            "its weights mean another model"
+            "its weights belong to another model"
         )
     weights = run.checkpoint
     if run.config.task != config.task:
@@ -224,10 +230,10 @@ def load_start_weights(model: nn.Module, config: RunConfig, runs_dir: str | Path
 def load_teacher(
     config: RunConfig, build: Callable[[RunConfig], nn.Module], runs_dir: str | Path | None
 ) -> nn.Module | None:
-    """Return the model of the run `config.teacher` in eval mode, None if the config names none.
+    """Return the model of the run `config.teacher` in eval mode, or None if no teacher is named.
 
-    build: makes a model for this run's data. Raises ValueError if the run cannot be used
-    (`source_run`) or is of another task.
+    build: makes the model of a config for this run's data. Raises ValueError if the teacher's run
+    cannot be used (`source_run`) or has another task.
     """
     if not config.teacher:
         return None
@@ -240,32 +246,33 @@ def load_teacher(
 
 
 def source_run(field: str, config: RunConfig, runs_dir: str | Path | None) -> tuple[StoredRun, str]:
-    """Return the stored run that a config names in `field`, and its name for error messages.
+    """Return the stored run that a config names in `field`, and a text that describes this run.
 
-    Raises ValueError if the run does not exist, diverged, or may have seen this run's test rows.
+    field: "start" or "teacher". Raises ValueError if the stored run does not exist, diverged, or
+    may have been trained on test rows of `config`.
     """
     run_id = getattr(config, field)
     run = find_run(run_id, runs_dir)
     if run is None:
         raise ValueError(
-            f"{field}={run_id!r}: the store holds no such run, "
-            "train it first (mambanorm runs lists them)"
+            f"{field}={run_id!r}: the store holds no such run, train it first "
+            "(`mambanorm runs` lists the stored runs)"
         )
     name = f"{field}: run {run_id} ({run.config.task}, {run.config.arm})"
     if run.facts["status"] != "ok":
-        raise ValueError(f"{name} diverged, there is nothing to learn from it")
+        raise ValueError(f"{name} diverged, so there is nothing to learn from it")
     shape = TASKS[config.task].shape
     is_reshuffled = shape is None or shape(config.scale).reshuffled
     has_same_split = (run.config.scale, run.config.seed) == (config.scale, config.seed)
     if run.config.task == config.task and is_reshuffled and not has_same_split:
         raise ValueError(
-            f"{name} has scale {run.config.scale}, seed {run.config.seed}, and this run scale "
-            f"{config.scale}, seed {config.seed}, which split the data differently: it may have "
-            "learned this run's test rows; take one of the same scale and seed"
+            f"{name} has scale {run.config.scale}, seed {run.config.seed}, and this run has scale "
+            f"{config.scale}, seed {config.seed}, so their data are split differently: that run "
+            "may have learned this run's test rows; take a run of the same scale and seed"
         )
     return run, name
 
 
 def micro_batches(rows: int, size: int) -> list[slice]:
-    """Return the slices of a batch that go through the model one after another; size 0 = one."""
+    """Return the slices of a batch for passes of `size` rows; size 0 gives one slice."""
     return [slice(start, start + (size or rows)) for start in range(0, rows, size or rows)]

@@ -1,7 +1,7 @@
 """The result of one run: `RunResult` in memory after training, `StoredRun` on disk.
 
-Reading a stored run checks its files. It never changes a damaged folder; `runs/store.py` skips it
-with a warning that names it.
+Reading a stored run checks its files and changes nothing. `runs/store.py` skips a damaged run with
+a warning that names the run.
 """
 
 import hashlib
@@ -27,19 +27,18 @@ class RunResult:
     """The result of a training run.
 
     Accuracies are fractions. In a regression they are R² against the training mean
-    (runs/evaluation.py), and chance is 0. The test_accuracy and val_accuracy of a diverged run are
-    chance.
+    (runs/evaluation.py), and chance is 0. A diverged run has test_accuracy = val_accuracy = chance.
     """
 
     config: RunConfig
     status: str  # ok | diverged
-    test_accuracy: float  # of the weights with the best validation accuracy
+    test_accuracy: float  # of the weights at best_step
     val_accuracy: float  # at the last step
     best_val_accuracy: float  # NaN if the run ended before its first evaluation
-    best_step: int
-    best_val_loss: float | None  # at best_step; None without an evaluation
+    best_step: int  # step with the best evaluation (`BestWeights`)
+    best_val_loss: float | None  # at best_step; None if the run ended before its first evaluation
     chance: float  # accuracy of always guessing the most common class
-    steps: int  # optimizer steps done
+    steps: int  # number of optimizer steps done
     first_nonfinite_step: int | None
     first_nonfinite_site: str | None
     wall_s: float
@@ -51,20 +50,20 @@ class RunResult:
     versions: str
     git_commit: str
     machine: str
-    test_loss: float | None  # cross-entropy in nats, or squared error of the scaled targets
-    # language models only: loss in nats of predicting each token by its frequency in the training
-    # split; the test_loss of a diverged run
+    test_loss: float | None  # mean cross-entropy in nats, or squared error of scaled targets
+    # language models only: loss in nats of predicting each token with its frequency in the training
+    # split; also the test_loss of a diverged run
     chance_loss: float | None
-    rmse: float | None  # regression only: on test, in the targets' units, mean over the targets
+    rmse: float | None  # on test, in the targets' units, mean over targets; None for classes
     mae: float | None
-    chance_rmse: float | None  # of predicting the training mean
+    chance_rmse: float | None  # RMSE of predicting the training mean
     curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
-    predictions: dict[str, np.ndarray]  # on test: label, predicted (−1: logits not finite), loss
-    diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
+    predictions: dict[str, np.ndarray]  # `predict` on the test split
+    diagnostics: dict[str, np.ndarray]  # `WeightLog.arrays()`
     checkpoint: dict[str, Any]  # state_dict at best_step
 
     def facts(self) -> dict[str, Any]:
-        """Return the scalars, as in result.json and in a row of the run frame.
+        """Return the scalars of the result, as in result.json and in a row of the run frame.
 
         Numbers that are not finite become None, because JSON has no NaN or infinity.
         """
@@ -83,7 +82,8 @@ FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARR
 # --------------------------------------------------------------------------------------------------
 # on disk
 
-WRITTEN = (
+# The files of a stored run except the manifest, which has their checksums and sizes.
+RUN_FILES = (
     *("config.json", "result.json", "curves.parquet"),
     *("predictions.npz", "diagnostics.npz", "checkpoint.safetensors"),
 )
@@ -91,20 +91,20 @@ MANIFEST = "manifest.json"
 
 
 class DamagedRun(ValueError):
-    """Raised for a stored run with a file that is missing, truncated or altered."""
+    """Raised if a file of a stored run is missing, truncated or altered."""
 
     def __init__(self, folder: Path, reason: object):
         super().__init__(
             f"the run {folder} is damaged: {reason}. "
-            "The command that trained it renames the folder and trains it again"
+            "The command that trained the run renames the folder and trains the run again"
         )
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run on disk. Its arrays are read, and checked against the manifest, on access.
+    """A run on disk. An array's file is checked against the manifest and read when accessed.
 
-    Raises DamagedRun if a file was altered, OSError if this user cannot read it.
+    The access raises DamagedRun if the file was altered, OSError if this user cannot read it.
     """
 
     path: Path
@@ -126,13 +126,15 @@ class StoredRun:
 
     @property
     def checkpoint(self) -> dict[str, Any]:
-        from safetensors.torch import load_file  # imports torch, which a run frame does not need
+        from safetensors.torch import (
+            load_file,  # imports torch, which is not needed for a run frame
+        )
 
         return self._load("checkpoint.safetensors", load_file)
 
     def _load(self, name: str, read: Callable[[Path], Any]) -> Any:
         path = self.path / name
-        _check_sum(name, sha256(path), self.manifest, self.path)
+        _verify_checksum(name, sha256(path), self.manifest, self.path)
         return read(path)
 
 
@@ -165,9 +167,9 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 def read_run(folder: Path) -> StoredRun | None:
     """Return the run in a folder, or None if the folder does not exist.
 
-    Checks the content of config and result, and the size of the other files. Raises DamagedRun,
-    OSError if the run cannot be read, and NotRegistered if its config names a norm, optimizer or
-    the like that is not registered.
+    Checks the checksums of config and result and the sizes of the other files. Raises DamagedRun if
+    a check fails, OSError if this user cannot read the run, and NotRegistered if the config names a
+    norm, an optimizer or the like that is not registered.
     """
     if not folder.exists():
         return None
@@ -176,26 +178,32 @@ def read_run(folder: Path) -> StoredRun | None:
         texts = {}
         for name in ("config.json", "result.json"):
             content = (folder / name).read_bytes()
-            _check_sum(name, hashlib.sha256(content).hexdigest(), manifest, folder)
+            _verify_checksum(name, hashlib.sha256(content).hexdigest(), manifest, folder)
             texts[name] = content.decode()
-        for name in WRITTEN[2:]:
+        for name in RUN_FILES[2:]:
             if (folder / name).stat().st_size != manifest[name]["bytes"]:
-                raise ValueError(f"{name} is shorter or longer than it was")
+                raise ValueError(f"{name} is shorter or longer than the manifest states")
         config = RunConfig.from_json(texts["config.json"])
         if config.run_id != folder.name:
             raise ValueError(
-                f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA"
+                f"its config is that of run {config.run_id}: it was edited or copied, or is of an "
+                "older SCHEMA"
             )
         return StoredRun(folder, config, json.loads(texts["result.json"]), manifest)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         name = Path(error.filename or folder).name
-        raise DamagedRun(folder, f"{name} is missing or no file") from error
+        raise DamagedRun(folder, f"{name} is missing or is not a file") from error
     except (DamagedRun, NotRegistered, ImportFailed):
         raise
-    except (ValueError, TypeError, KeyError, RecursionError) as error:  # the content is malformed
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+    ) as error:  # the content of a file is malformed
         raise DamagedRun(folder, error) from error
 
 
-def _check_sum(name: str, checksum: str, manifest: dict[str, dict], folder: Path) -> None:
+def _verify_checksum(name: str, checksum: str, manifest: dict[str, dict], folder: Path) -> None:
     if checksum != manifest[name]["sha256"]:
-        raise DamagedRun(folder, f"{name} was altered: its checksum is not that of the manifest")
+        raise DamagedRun(folder, f"{name} was altered: the manifest has another checksum")

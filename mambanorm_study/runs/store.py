@@ -28,13 +28,13 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.errors import NotRegistered
-from mambanorm_study.basics.atomic import make_folder, sha256, to_disk, writable_folder
+from mambanorm_study.basics.atomic import make_folder, sha256, sync_to_disk, writable_folder
 from mambanorm_study.basics.settings import WORK, Later
 from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import unique
 from mambanorm_study.runs.result import (
     MANIFEST,
-    WRITTEN,
+    RUN_FILES,
     DamagedRun,
     RunResult,
     StoredRun,
@@ -173,11 +173,11 @@ def _store(result: RunResult, folder: Path) -> None:
     try:
         _write(result, temporary)
         for path in (*temporary.iterdir(), temporary):
-            to_disk(path)
+            sync_to_disk(path)
         if folder.exists() and find_run(folder.name, store) is None:
             folder.rename(folder.with_name(f"{folder.name}.damaged-{mark[:8]}"))
         temporary.rename(folder)
-        to_disk(store)
+        sync_to_disk(store)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         # another process may have stored the same run in the meantime
@@ -197,7 +197,7 @@ def _write(result: RunResult, folder: Path) -> None:
     (folder / "checkpoint.safetensors").write_bytes(safetensors_torch.save(weights))
     files = {
         name: {"sha256": sha256(folder / name), "bytes": (folder / name).stat().st_size}
-        for name in WRITTEN
+        for name in RUN_FILES
     }
     (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=2))
 

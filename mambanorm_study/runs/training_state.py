@@ -25,7 +25,7 @@ CHECKPOINT = "checkpoint"
 
 
 @dataclass
-class Best:
+class BestWeights:
     """The weights with the highest validation score so far; of equal scores, the first.
 
     The score is the accuracy, or with `by_loss` the negative loss. A regression uses the loss,
@@ -68,7 +68,7 @@ class TrainingState:
         if config.ema:
             self.averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
         self.optimizer = optimizer_of(model, config)
-        self.best = Best(by_loss)
+        self.best = BestWeights(by_loss)
         self.log = WeightLog(model)
         self.curve: list[dict[str, Any]] = []
         self.tokens = 0
@@ -102,7 +102,7 @@ class TrainingState:
         if self.averaged is not None:
             self.averaged.load_state_dict(state["averaged"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.best = Best(**state["best"])
+        self.best = BestWeights(**state["best"])
         self.log.load_state_dict(state["log"])
         self.curve[:] = state["curve"]
         self.tokens = state["tokens"]

@@ -114,7 +114,7 @@ class NotebookRuns(Mapping):
             # few arms of other tasks are recorded
             whole = task not in self.recorded_tasks or (self.scale, task) == WITHOUT_GRID
             configs += grid_at_recorded_lr(
-                arms, [task], self.scale, self.seeds, self.source, whole=whole
+                arms, [task], self.scale, self.seeds, self.source, keep_unrecorded=whole
             )
         return configs
 

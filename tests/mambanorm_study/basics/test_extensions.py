@@ -20,7 +20,7 @@ from mambanorm_study.basics.atomic import sha256
 from mambanorm_study.basics.settings import ROOT
 from mambanorm_study.cli.main import main
 from mambanorm_study.config import run_id_of
-from mambanorm_study.runs.result import MANIFEST, WRITTEN
+from mambanorm_study.runs.result import MANIFEST, RUN_FILES
 
 PEAK = """
 import mambanorm as mn
@@ -199,7 +199,7 @@ def stored_elsewhere(store, n: int) -> None:
         }
         folder, files = store / run_id_of(values), {}
         folder.mkdir(parents=True)
-        for name in WRITTEN:
+        for name in RUN_FILES:
             (folder / name).write_text(json.dumps(values))
             files[name] = {"sha256": sha256(folder / name), "bytes": (folder / name).stat().st_size}
         (folder / MANIFEST).write_text(json.dumps({"files": files}))

@@ -54,7 +54,7 @@ COMMANDS = [  # one or two a rule
         ["slides", "--from", "EMPTY"],
         "EMPTY has none of these notebooks: name a folder such as reports/evening",
     ),
-    (["--import", "/dev/null", "runs"], "ImportError: a file of Python ends in .py"),
+    (["--import", "/dev/null", "runs"], "ImportError: the name of a Python file must end in .py"),
     (["runs", "--import", "nowhere.py"], "nowhere.py: FileNotFoundError"),
     # fields of a config
     (setting("n_layer=3"), "did you mean 'n_layers'"),
@@ -220,7 +220,7 @@ CALLS = {  # one a rule
         "more than 1,000 seeds",
     ),
     "device=cpu:7": (lambda: study.RunConfig(device="cpu:7"), "unknown device 'cpu:7'"),
-    "task=5": (lambda: study.RunConfig(task=5), "task must be the name of one"),
+    "task=5": (lambda: study.RunConfig(task=5), "task must be the name of a task"),
     "a field that is none": (
         lambda: study.base_config(lrr=1),
         "unknown field of RunConfig 'lrr': valid are task, arm",

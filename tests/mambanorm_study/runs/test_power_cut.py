@@ -19,7 +19,7 @@ import warnings
 import pytest
 
 from mambanorm_study.basics import atomic
-from mambanorm_study.basics.atomic import to_disk
+from mambanorm_study.basics.atomic import sync_to_disk
 from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import resume_dir, save_run
@@ -111,7 +111,7 @@ def cut_everywhere(disk, work, check):
     for at in range(500):
         folder = disk.path / f"{at}"
         folder.mkdir()
-        to_disk(disk.path)
+        sync_to_disk(disk.path)
         done, whole = [], False
         with pytest.MonkeyPatch.context() as patch:
             _stop_before(patch, at)
@@ -240,7 +240,7 @@ def test_without_waiting_for_the_disk_the_same_cuts_lose_something(
     scene, disk, results, monkeypatch
 ):
     """So the tests above can fail."""
-    monkeypatch.setattr(atomic, "to_disk", lambda path: None)
+    monkeypatch.setattr(atomic, "sync_to_disk", lambda path: None)
     work, check = SCENES[scene]
     with pytest.raises((AssertionError, UserWarning)):
         cut_everywhere(disk, work(results), check)

@@ -17,7 +17,7 @@ from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.regimen import Targets, loss_of, mix_rows
 from mambanorm_study.runs.run import is_out_of_patience, train
 from mambanorm_study.runs.store import find_run, save_run
-from mambanorm_study.runs.training_state import Best, TrainingState
+from mambanorm_study.runs.training_state import BestWeights, TrainingState
 from mambanorm_study.tasks import load_task
 
 DIGITS = base_config("digits", "smoke", arm="LN>SSM>None")
@@ -291,7 +291,7 @@ def test_nothing_is_learned_from_a_run_that_may_have_seen_the_test_rows(store, w
     rows.
     """
     for change in (dict(seed=1), dict(scale="quick", batch_size=8)):
-        told = f"{what}: run {DIGITS.run_id} .* it may have learned this run's test rows"
+        told = f"{what}: run {DIGITS.run_id} .* that run may have learned this run's test rows"
         with pytest.raises(ValueError, match=told):
             train(DIGITS.but(**{what: DIGITS.run_id}, **change), runs_dir=store)
 
@@ -300,7 +300,8 @@ def test_nothing_is_learned_from_a_run_that_diverged(tmp_path):
     wild = DIGITS.but(arm="None>SSM>None", lr=1e20, warmup_steps=0, weight_decay=0.0)
     save_run(train(wild), tmp_path)
     with pytest.raises(
-        ValueError, match=f"start: run {wild.run_id} .* diverged, there is nothing to learn from it"
+        ValueError,
+        match=f"start: run {wild.run_id} .* diverged, so there is nothing to learn from it",
     ):
         train(wild.but(lr=1e-3, start=wild.run_id), runs_dir=tmp_path)
 
@@ -310,13 +311,13 @@ def test_nothing_is_learned_from_a_run_that_diverged(tmp_path):
 )
 def test_weights_are_not_taken_over_into_another_function(store, change):
     with pytest.raises(
-        ValueError, match=f"start: run {DIGITS.run_id} .*its weights mean another model"
+        ValueError, match=f"start: run {DIGITS.run_id} .*its weights belong to another model"
     ):
         train(DIGITS.but(start=DIGITS.run_id, **change), runs_dir=store)
 
 
 def test_a_regression_keeps_its_best_loss_where_every_accuracy_is_nought():
-    best = Best(by_loss=True)
+    best = BestWeights(by_loss=True)
     for step, loss in enumerate((1.2, 1.1, float("nan"), 1.15), start=1):
         row = {"step": step, "val_loss": loss, "val_accuracy": 0.0}
         best.update(row, torch.nn.Linear(1, 1))

@@ -28,7 +28,7 @@ from mambanorm_study.runs.evaluation import accuracy, errors, predict, row_predi
 from mambanorm_study.runs.grid import base_config, check_seeds, relative_cost
 from mambanorm_study.runs.recorded_results import recorded_ids
 from mambanorm_study.runs.regimen import loss_parts, micro_batches
-from mambanorm_study.runs.result import MANIFEST, WRITTEN
+from mambanorm_study.runs.result import MANIFEST, RUN_FILES
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import COLUMNS, find_run, load_runs, save_run
 from mambanorm_study.runs.training_state import optimizer_of
@@ -602,7 +602,7 @@ def record_golden():
 def test_a_run_comes_back_as_it_was_stored(store, result):
     folder = save_run(result)
     assert folder == store / result.config.run_id
-    assert {p.name for p in folder.iterdir()} == {*WRITTEN, MANIFEST}
+    assert {p.name for p in folder.iterdir()} == {*RUN_FILES, MANIFEST}
     run = find_run(result.config)
     assert run.config == result.config
     pd.testing.assert_frame_equal(run.curves, result.curves)

@@ -17,7 +17,7 @@ from mambanorm_study.basics import atomic as whole
 from mambanorm_study.cli.main import main
 from mambanorm_study.config import run_id_of
 from mambanorm_study.runs.grid import base_config
-from mambanorm_study.runs.result import MANIFEST, WRITTEN
+from mambanorm_study.runs.result import MANIFEST, RUN_FILES
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import (
     check_store,
@@ -57,7 +57,7 @@ def wrong_with(folder):
 # damage
 
 
-@pytest.mark.parametrize("name", [*WRITTEN, MANIFEST])
+@pytest.mark.parametrize("name", [*RUN_FILES, MANIFEST])
 def test_every_flipped_bit_is_found(name, folder):
     path, sound = folder / name, (folder / name).read_bytes()
     for at in np.linspace(0, len(sound) - 1, FLIPS).astype(int):
@@ -78,14 +78,14 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("name", [*WRITTEN, MANIFEST])
+@pytest.mark.parametrize("name", [*RUN_FILES, MANIFEST])
 def test_an_odd_file_is_damage_that_is_found_without_reading_it_and_stops_nothing(name, folder):
     content = (folder / name).read_bytes()
     for what, damage in DAMAGE.items():
         damage(folder / name, content)
         with pytest.warns(
             UserWarning,
-            match=f"the run .*{folder.name} is damaged: .* renames the folder and trains it again",
+            match=f"the run .*{folder.name} is damaged: .* renames the folder and trains the run again",
         ):
             assert len(load_runs()) == 0
         shutil.rmtree(folder / name) if what == "a folder" else None
@@ -102,7 +102,7 @@ def sealed(folder, **changes):
         )
     files = {
         name: {"sha256": whole.sha256(folder / name), "bytes": (folder / name).stat().st_size}
-        for name in WRITTEN
+        for name in RUN_FILES
     }
     (folder / MANIFEST).write_text(json.dumps({"files": files}))
     return folder.rename(
@@ -144,7 +144,7 @@ def test_a_run_of_a_norm_that_is_not_registered_here_is_not_damaged(folder, monk
         load_runs()
     monkeypatch.delenv("MAMBANORM_IMPORT")
     sealed(folder, arm="RMSN>SSM>GN", task="\x1b[31mred")
-    with pytest.warns(UserWarning, match="task must be the name of one") as said:
+    with pytest.warns(UserWarning, match="task must be the name of a task") as said:
         assert len(load_runs()) == 0
     assert all(str(one.message).isprintable() for one in said)
 
@@ -161,7 +161,7 @@ def test_the_umask_decides_who_may_read_a_run(mask, store, result):
     finally:
         os.umask(before)
     assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == dict.fromkeys(
-        [*WRITTEN, MANIFEST], 0o666 & ~mask
+        [*RUN_FILES, MANIFEST], 0o666 & ~mask
     )
     assert folder.stat().st_mode & 0o777 == 0o777 & ~mask
 

@@ -280,7 +280,7 @@ def test_what_a_language_model_has_not_is_refused(field):
         ValueError, match=f"{name}=.* has no effect on the LanguageModel that pydoc needs"
     ):
         train(base_config("pydoc", "smoke", **field))
-    with pytest.raises(ValueError, match="there is none of 'transformer'"):
+    with pytest.raises(ValueError, match="model='transformer' is a classifier"):
         train(base_config("pydoc", "smoke", arm="AutoNorm", squeeze_excite=False))
 
 
