@@ -111,7 +111,7 @@ def test_its_shape_is_told_and_planned_as_it_is():
         ),
         (
             dict(test=Split(torch.ones(2, 4).long(), torch.full((2, 4), 5))),
-            "test split run from 5 to 5",
+            "test split range from 5 to 5",
         ),
     ],
 )

@@ -398,7 +398,7 @@ def test_a_damaged_cache_is_reported_by_name_and_made_anew(empty_folder, damage)
         ]
     )
     listops._pool.cache_clear()
-    with pytest.warns(UserWarning, match=rf"{path.name} is damaged and is made anew"):
+    with pytest.warns(UserWarning, match=rf"{path.name} is damaged and is written again"):
         again = listops.load_listops("smoke", 3)
     assert rows_of(again.train) == rows_of(made.train)
     assert len(path.read_bytes()) == len(whole)
