@@ -183,7 +183,7 @@ def test_a_download_that_breaks_off_or_was_altered_is_refused_with_both_checksum
     handler.breaks, handler.content = False, CONTENT[:-1] + b"!"
     actual = hashlib.sha256(handler.content).hexdigest()
     for _ in range(2):  # also if it was altered after the download
-        with pytest.raises(ValueError, match=f"{GOOD[7:]} and is {actual}; delete it"):
+        with pytest.raises(ValueError, match=f"{GOOD[7:]} and is {actual}; delete the file"):
             fetch("set", address, {"a": GOOD})
     with pytest.raises(OSError, match=f"404.*put the file into {data / 'set'} yourself"):
         fetch("set", address, {"nothing": GOOD})
@@ -473,7 +473,7 @@ def test_what_is_no_whole_split_is_refused_by_its_name(data):
     put_parquet(data, "svhn", "test", 3)
     path = put_parquet(data, "svhn", "train", 3)
     path.write_bytes(path.read_bytes()[:-9])
-    refused("svhn", r"svhn's train in .*train\.parquet.*replace this file")
+    refused("svhn", r"svhn's train in .*train\.parquet.*replace the file")
     pq.write_table(pa.table({"picture": [1]}), path)
     refused("svhn", r"(?s)svhn's train in .*image.*complete one with the columns image, label")
     for labels, message in (
@@ -491,7 +491,7 @@ def test_what_is_no_whole_split_is_refused_by_its_name(data):
     put_parquet(data, "cifar10", "train", 90)
     put_parquet(data, "cifar10", "test", 0)
     refused("cifar10", r"train part has 90 rows, needed are 64 \+ 32: .*smaller scale")
-    refused("cifar10", r"90 \+ 0 rows, paper needs 50,000 \+ 10,000", "paper")
+    refused("cifar10", r"90 \+ 0 rows, scale paper needs 50,000 \+ 10,000", "paper")
     put_parquet(data, "cifar10", "train", 100)
     refused("cifar10", "cifar10's test part has 0 rows, needed are 32")
 
@@ -772,7 +772,9 @@ def test_imagenet_100_is_the_published_hundred(data):
 def test_a_class_without_pictures_and_a_picture_that_is_none_are_refused_by_name(data):
     folder = put_imagenet(data, n=40)
     refused(
-        "imagenet1k", r"imagenet1k holds \d+ \+ \d+ rows, paper needs 1,281,167 \+ 50,000", "paper"
+        "imagenet1k",
+        r"imagenet1k holds \d+ \+ \d+ rows, scale paper needs 1,281,167 \+ 50,000",
+        "paper",
     )
     for path in (folder / "train" / WNIDS[1]).iterdir():
         path.write_bytes(path.read_bytes()[:200])

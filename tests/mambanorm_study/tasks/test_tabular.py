@@ -111,7 +111,7 @@ def test_a_feature_is_a_position_with_a_slot_of_its_own_and_scaled_by_the_traini
         )
     np.testing.assert_allclose(data.units.mean, y.to_numpy()[train_rows].mean(0), rtol=1e-6)
     np.testing.assert_allclose(
-        data.units.back(data.units.scaled(data.test.labels)), data.test.labels, rtol=1e-5
+        data.units.restore(data.units.standardize(data.test.labels)), data.test.labels, rtol=1e-5
     )
     assert data.chance == 0.0
 

@@ -352,7 +352,7 @@ def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(
 ):
     pairs = put_lra_files(empty_folder, "train", "val", "test")
     with pytest.raises(
-        ValueError, match=r"holds 5 \+ 5 \+ 5 rows, paper needs 96,000 \+ 2,000 \+ 2,000"
+        ValueError, match=r"holds 5 \+ 5 \+ 5 rows, scale paper needs 96,000 \+ 2,000 \+ 2,000"
     ):
         listops.load_listops("paper", 0)
     monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], sizes=(5, 5, 5)))
@@ -430,7 +430,7 @@ def test_an_unknown_task_or_scale_names_the_valid_ones_and_the_nearest():
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "0", None, True])
 def test_a_seed_that_is_no_whole_number_is_refused(seed):
-    with pytest.raises(ValueError, match="a seed is a whole number from 0"):
+    with pytest.raises(ValueError, match="a seed must be a whole number from 0"):
         load_task("digits", "smoke", seed)
     assert load_task("digits", "smoke", 2) is load_task(
         "digits", "smoke", np.int64(2)
@@ -455,7 +455,7 @@ def test_a_task_of_ones_own_is_registered_and_loaded(own_tasks):
         "sequence",
     )
     assert "constant" not in TASKS
-    with pytest.raises(ValueError, match="'digits' is taken"):
+    with pytest.raises(ValueError, match="'digits' is registered already"):
         register_task("digits", title="Mine", source="this test")(constant())
     register_task("hollow", title="Nothing to test", source="this test")(constant(n_test=0))
     with pytest.raises(ValueError, match="task 'hollow' at scale 'smoke': the test split is empty"):
