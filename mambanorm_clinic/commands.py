@@ -90,14 +90,14 @@ def card(options: argparse.Namespace) -> int:
     ),
     arg.option(
         "--length",
-        type=arg.whole(1),
+        type=arg.whole_number(1),
         default=256,
         metavar="L",
         help="positions in each row (default: 256)",
     ),
     arg.option(
         "--rows",
-        type=arg.whole(1),
+        type=arg.whole_number(1),
         default=4,
         metavar="B",
         help="rows of the batch (default: 4)",

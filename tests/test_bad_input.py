@@ -403,7 +403,7 @@ def task_cases():
     where = "task 'bad' at scale 'smoke': "
     nan = where + "inputs of the train split hold NaN or infinite values, first in row 2"
 
-    labels = where + "labels of the val split run from -1 to 1: allowed are 0 to 1"
+    labels = where + "labels of the val split range from -1 to 1: allowed are 0 to 1"
     yield "NaN in a task", lambda: loaded(lambda: data(split(holding(math.nan)))), nan
     yield (
         "a label below 0",
@@ -420,13 +420,13 @@ def task_cases():
         lambda: split(lengths=torch.ones(4)),
         "lengths are torch.float32 of shape (4,): 4 rows of inputs need whole numbers (4,)",
     )
-    known = "token ids of the train split run from 7 to 7: allowed are 0 to 6"
+    known = "token ids of the train split range from 7 to 7: allowed are 0 to 6"
     yield (
         "unknown words",
         lambda: TaskData(*[split(words * 7)] * 3, n_classes=2, vocab_size=7),
         known,
     )
-    real = "inputs of the train split are torch.float32 of shape (4, 5), which is not vocab_size=7"
+    real = "inputs of the train split are torch.float32 of shape (4, 5), which does not fit vocab_size=7"
     yield (
         "real words",
         lambda: TaskData(*[split(words.float())] * 3, n_classes=2, vocab_size=7),
@@ -435,14 +435,14 @@ def task_cases():
     yield (
         "features as float64",
         lambda: data(split(numbers(4, L, 1).double())),
-        "inputs of the train split are torch.float64 of shape (4, 5, 1), which is not "
+        "inputs of the train split are torch.float64 of shape (4, 5, 1), which does not fit "
         "in_features=1: 3 axes of torch.float32 are needed",
     )
     yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
     yield (
         "a task of nothing",
         lambda: loaded(lambda: None),
-        where + "its function must return a TaskData, got None",
+        where + "the registered function must return a TaskData, got None",
     )
     yield "a task that is a path", lambda: registered("../../x"), "a task's name must be a word"
     yield "a task of a kind", lambda: registered(kind="images"), "did you mean 'image'"

@@ -175,7 +175,8 @@ def test_notebooks_are_copied_edited_and_run_with_the_store_of_the_folder(machin
     assert not {"runs", "reports", "data"} & machine.names("notebooks")
 
     with pytest.raises(
-        AssertionError, match="changed, and left as they are: 00_start_here.ipynb. --force"
+        AssertionError,
+        match="not overwritten, because they have been changed: 00_start_here.ipynb. --force",
     ):
         machine.call("mambanorm", "notebooks")
     machine.call("mambanorm", "notebooks", "--force")

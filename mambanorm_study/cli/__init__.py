@@ -1,7 +1,7 @@
 """The command line. Each command is a function with the decorator `@arg.command(…)`.
 
 main.py         parse the arguments, run the command, turn errors into one line and an exit code
-arguments.py    the decorator, the types of options, and options that several commands share
+arguments.py    the decorator, types of options, and options that several commands share
 printing.py     output that several commands share
 training.py     train, sweep, compare, plan, bench
 study.py        study, verdicts, record, calibrate
@@ -9,5 +9,5 @@ recording.py    train and write the recorded results
 teaching.py     notebooks, explore, sheet, slides
 store.py        runs, tasks
 
-The clinic adds card and diagnose (mambanorm_clinic/commands.py).
+mambanorm_clinic/commands.py adds the commands card and diagnose.
 """

@@ -1,7 +1,7 @@
 """The decorator that registers a command, types of options, and options that commands share.
 
-A type is a function from the text of an option to its value. It raises ValueError, with the text
-and the allowed values, and `main` prints this message in one line.
+A type is a function that converts the text of an option to a value. For a wrong text it raises
+ValueError, with the text and the allowed values, and `main` prints the message in one line.
 """
 
 import argparse
@@ -17,26 +17,26 @@ from mambanorm_study.basics.settings import SCALES, check_scale
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises its errors as ValueError."""
+    """An ArgumentParser that raises ValueError for a wrong argument instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; see {self.prog} --help")
 
     def _get_value(self, action: argparse.Action, text: str) -> object:
-        """Convert the text. On failure, show the type's message, which argparse would omit."""
+        """Return the converted text. Errors have the type's message, which argparse would omit."""
         try:
             return self._registry_get("type", action.type, action.type)(text)
         except ValueError as error:
             raise argparse.ArgumentError(action, str(error)) from None
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Raise ValueError with the nearest valid word, which argparse would omit."""
+        """Raise ValueError, with the nearest choice, unless the value is one of the choices."""
         if action.choices is not None and value not in action.choices:
             raise unknown(action.dest, value, action.choices)
 
 
-# Name → command: a function from the parsed options to the exit code. Importing the file of a
-# command registers it.
+# Name → command, a function that takes the parsed options and returns the exit code. Importing a
+# module registers the commands in this module.
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {}
 
 
@@ -48,7 +48,7 @@ def option(*flags: str, **settings: Any) -> Callable[[argparse.ArgumentParser], 
 def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
     """Return a decorator that registers a function as a command; its docstring is the help text.
 
-    examples: arguments of the command, which its help text shows.
+    options: results of `option`. examples: arguments of the command, shown in the help text.
     """
 
     def register(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -60,14 +60,14 @@ def command(*options: Callable, examples: Sequence[str] = ("",)) -> Callable:
     return register
 
 
-# Fields of RunConfig that --set cannot change, because they have their own option.
+# Fields of RunConfig that --set cannot change, because each has an option of its own.
 FIELDS_WITH_OPTIONS = ("task", "arm", "scale", "seed")
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """Return the values of --set: `["lr=1e-3", "n_layers=8"]` → {"lr": 1e-3, "n_layers": 8}.
 
-    Raises ValueError for an unknown field and for a field that is given twice.
+    Raises ValueError for an unknown field, a missing value, and a field that is given twice.
     """
     import json
 
@@ -87,7 +87,7 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
         default = getattr(DEFAULTS, name)
         changes[name] = text
         if not isinstance(default, str):
-            with suppress(ValueError, RecursionError):  # RunConfig refuses text that is not JSON
+            with suppress(ValueError, RecursionError):  # RunConfig refuses what stays text
                 changes[name] = json.loads(text.lower() if isinstance(default, bool) else text)
     return changes
 
@@ -101,7 +101,7 @@ def sweep_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def names(text: str) -> list[str]:
-    """Return the names in a text, separated by commas: "a, b" → ["a", "b"]."""
+    """Return the names that commas separate in a text: "a, b" → ["a", "b"]."""
     from mambanorm_study.runs.grid import check_once
 
     parts = [part.strip() for part in text.split(",")]
@@ -115,7 +115,7 @@ SPAN = r"[0-9]{1,15}(-[0-9]{1,15})?"  # a seed, or the first and the last seed o
 
 
 def seeds(text: str) -> int | list[int]:
-    """Return a number of seeds for `8`, and a list of seeds for `0,3,8-15`."""
+    """Return the number of seeds in a text such as `8`, or the list in one such as `0,3,8-15`."""
     text = text.replace(" ", "")
     spans = [part.split("-") for part in text.removesuffix(",").split(",")]
     if not re.fullmatch(f"{SPAN}(,{SPAN})*,?", text) or any(
@@ -124,7 +124,7 @@ def seeds(text: str) -> int | list[int]:
         raise ValueError(
             f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
         )
-    from mambanorm_study.runs.grid import check_seeds  # here: it imports torch
+    from mambanorm_study.runs.grid import check_seeds  # imported here: loads torch
 
     if text.isdigit():
         return len(check_seeds(int(text), "smoke"))
@@ -132,21 +132,21 @@ def seeds(text: str) -> int | list[int]:
     return check_seeds(chain.from_iterable(ranges), "smoke")
 
 
-def whole(least: int, most: float = inf) -> Callable[[str], int]:
-    """Return the type of an option whose value is a whole number from `least` to `most`."""
+def whole_number(minimum: int, maximum: float = inf) -> Callable[[str], int]:
+    """Return the type of an option whose value is a whole number in `minimum`…`maximum`."""
 
     def convert(text: str) -> int:
-        if not re.fullmatch("[0-9]{1,15}", text) or not least <= int(text) <= most:
-            limit = f" to {most:,}" if most < inf else ""
-            raise ValueError(f"{brief(text)} is no whole number from {least:,}{limit}")
+        if not re.fullmatch("[0-9]{1,15}", text) or not minimum <= int(text) <= maximum:
+            limit = f" to {maximum:,}" if maximum < inf else " on"
+            raise ValueError(f"{brief(text)} is no whole number from {minimum:,}{limit}")
         return int(text)
 
     return convert
 
 
 def workers(text: str) -> int | str:
-    """Return "auto" or the number of workers."""
-    return text if text == "auto" else whole(0)(text)
+    """Return "auto", or the number of workers in a text."""
+    return text if text == "auto" else whole_number(0)(text)
 
 
 # --------------------------------------------------------- options that several commands share
@@ -155,7 +155,7 @@ NOTEBOOKS = option(
     "--notebooks",
     type=names,
     metavar="NAMES",
-    help="only the notebooks whose names begin so: 03,05_combination",
+    help="only notebooks whose names begin with one of these: 03,05_combination",
 )
 SET = option(
     "--set",
@@ -167,36 +167,40 @@ SET = option(
 RUNS_DIR = option(
     "--runs-dir",
     metavar="DIR",
-    help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)",
+    help="folder of the run store (default: MAMBANORM_RUNS_DIR, else runs/)",
 )
 
 # The options of every command that trains.
 TRAINING = (
-    option("--scheduler", metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…"),
+    option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="address of a Dask scheduler whose workers train, tcp://…",
+    ),
     option(
         "--workers",
         type=workers,
         default="auto",
         metavar="N",
-        help="auto (one per core; with a GPU, this process only), 0 (this process) or a number",
+        help="worker processes: auto (one per core; none with a GPU), a number, or 0 (train here)",
     ),
     option(
         "--dry-run",
         action="store_true",
-        help="train nothing: print how many runs are missing and how long they take",
+        help="only print how many runs are missing and how long they take; train nothing",
     ),
 )
 
-SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
-JUDGED_SEEDS_HELP = (
-    "test seeds: 8 stands for the first eight, 52 to 59; or a list: 60-67 (default: 8, at scale "
-    "evening the seeds of the protocol). Only these seeds enter the verdict: after a verdict that "
-    "could not tell, give new seeds"
+SEEDS_HELP = "number of seeds (8 means 0…7), or a list: 0,3,200 or 8-15"
+TEST_SEEDS_HELP = (
+    "number of test seeds (8 means the first eight, 52 to 59), or a list: 60-67 (default: 8; at "
+    "scale evening, the seeds of the protocol). The verdict uses only these seeds: if the verdict "
+    "was 'cannot tell', give new seeds"
 )
 
 
 def scale(default: str = "MAMBANORM_SCALE, else quick") -> Callable:
-    """Return the option --scale."""
+    """Return the option --scale. `default` is named in the help text."""
     scales = f"{', '.join(SCALES[:-1])} or {SCALES[-1]}"
     return option("--scale", type=check_scale, help=f"{scales} (default: {default})")
 
@@ -204,7 +208,7 @@ def scale(default: str = "MAMBANORM_SCALE, else quick") -> Callable:
 def which_runs(
     seeds_help: str = SEEDS_HELP, default_scale: str = "MAMBANORM_SCALE, else quick"
 ) -> tuple[Callable, ...]:
-    """Return the options --scale, --tasks, --seeds and --runs-dir."""
+    """Return the options that select runs: --scale, --tasks, --seeds and --runs-dir."""
     return (
         scale(default_scale),
         option("--tasks", type=names, metavar="A,B", help="tasks, separated by commas"),

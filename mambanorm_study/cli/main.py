@@ -1,10 +1,10 @@
 """The entry point of the command line: `mambanorm COMMAND`.
 
-Exit codes: 0 everything was done; 1 a run or a notebook failed; 2 an argument is wrong, with one
-line on stderr that says what is allowed; 130 interrupted, with all finished runs stored.
+Exit codes: 0 everything was done; 1 a run or a notebook failed; 2 an argument is wrong, and one
+line on stderr says what is allowed; 130 the command was interrupted, and finished runs are stored.
 
-This module imports the standard library only, and each command imports what it needs, so that
-`--help` and errors in the arguments are quick.
+This module imports no large package, and each command imports what it needs, so that `--help` and
+errors in the arguments are quick.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from mambanorm_study.cli import store, study, teaching, training  # noqa: F401 (
 from mambanorm_study.cli.arguments import COMMANDS, Parser
 from mambanorm_study.cli.printing import say
 
-# The environment variable that --debug sets, for workers too: errors then have a traceback.
+# --debug sets this environment variable. This process and its workers then print tracebacks.
 DEBUG = "MAMBANORM_DEBUG"
 
 
@@ -42,26 +42,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 options.tasks = [check_task(name) for name in options.tasks]
             return options.run(options)
-        except SystemExit as stop:  # argparse, after --help
+        except SystemExit as stop:  # argparse exits after --help
             return stop.code or 0
         except KeyboardInterrupt:
-            say("interrupted. Finished runs are kept: the same command goes on from there.")
+            say("interrupted. Finished runs are stored: the same command trains the missing runs.")
             return 130
-        except BrokenPipeError:  # `mambanorm runs | head`
+        except BrokenPipeError:  # as in `mambanorm runs | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        except (OSError, MemoryError) as error:  # a full disk, a scheduler that does not answer
-            return _fail(error, 1)
+        except (OSError, MemoryError) as error:  # such as a full disk
+            return _report_error(error, 1)
         except Exception as error:
             if _is_message_for_user(error):
-                return _fail(error, 1 if isinstance(error, RuntimeError) else 2)
-            return _fail(f"unexpected {type(error).__name__}: {error}; --debug shows where", 1)
+                return _report_error(error, 1 if isinstance(error, RuntimeError) else 2)
+            return _report_error(
+                f"unexpected {type(error).__name__}: {error}; --debug shows where", 1
+            )
 
 
 def _is_message_for_user(error: Exception) -> bool:
     """Return True if this project raised the error on purpose, with a message for its user.
 
-    Any other error is a mistake in code, such as a TypeError in a norm that the user wrote.
+    Any other error is a mistake in code, such as a TypeError in a norm that a user wrote.
     """
     last = traceback.extract_tb(error.__traceback__)[-1]
     packages = {run.__module__.partition(".")[0] for run in COMMANDS.values()}
@@ -69,12 +71,14 @@ def _is_message_for_user(error: Exception) -> bool:
     folders = {Path(sys.modules[name].__file__).parent for name in packages & set(sys.modules)}
     if folders.isdisjoint(Path(last.filename).parents):
         return False
-    raised = isinstance(error, TypeError | RuntimeError) and last.line.startswith("raise ")
-    return raised or isinstance(error, ValueError)
+    raised_on_purpose = isinstance(error, TypeError | RuntimeError) and last.line.startswith(
+        "raise "
+    )
+    return raised_on_purpose or isinstance(error, ValueError)
 
 
-def _fail(error: object, code: int) -> int:
-    """Print the error and return the exit code."""
+def _report_error(error: object, code: int) -> int:
+    """Print the error on stderr and return `code`, the exit code."""
     if os.environ.get(DEBUG):
         traceback.print_exc()
     if isinstance(error, OSError) and error.strerror:  # leave out the error number
@@ -85,7 +89,7 @@ def _fail(error: object, code: int) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for plugin in entry_points(group="mambanorm.commands"):
-        plugin.load()  # registers the commands of another package
+        plugin.load()  # registers the commands of another package, such as the clinic
     shared = _shared_options()
     parser = Parser(
         prog="mambanorm",
@@ -122,7 +126,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _shared_options() -> Parser:
-    """Return the options that may be before or after the name of a command."""
+    """Return a parser with the options that are allowed before and after a command's name."""
     shared = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument(
         "--import",

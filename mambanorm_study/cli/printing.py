@@ -1,4 +1,4 @@
-"""Output that several commands share: messages on stderr, the dry run, a table of arms, one run."""
+"""Output that several commands share: messages on stderr, dry runs, a table of arms, one run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def say(message: object) -> None:
-    """Print one line on stderr. Words of 300 or more characters, such as wrong paths, are cut."""
+    """Print a message as one line on stderr. Cut words of 300 or more characters, such as paths."""
     text = re.sub(r"(\S{60})\S{240,}", r"\1…", " ".join(str(message).split()))
     print(f"mambanorm: {text}", file=sys.stderr)
 
 
 def report_failed(frame: pd.DataFrame) -> int:
-    """Return the exit code: 0, or 1 if some runs could not be trained. Print the first error."""
+    """Return exit code 1, and print the first error, if some runs could not be trained; else 0."""
     errors = frame["error"][frame["status"] == "failed"]
     if len(errors):
         say(
@@ -37,14 +37,15 @@ def report_failed(frame: pd.DataFrame) -> int:
 
 HOUR_S = 3600.0
 
-# Runs whose `relative_cost` adds up to at most this train within an hour on every task.
-SHORT = 5e6
+# Runs whose `relative_cost` adds up to at most SHORT_COST train within an hour on every task.
+SHORT_COST = 5e6
 
 
 def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
-    """Return False if --dry-run is given, and print how many runs are missing and their duration.
+    """Return False if --dry-run is given, else True.
 
-    Otherwise return True, and print the duration if it is more than an hour.
+    With --dry-run, print how many runs are missing and how long they take. Otherwise, print how
+    long the missing runs take if this is more than an hour.
     """
     from mambanorm_study.runs import grid, store
     from mambanorm_study.tables.plan import dry_run, how_long
@@ -53,21 +54,21 @@ def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
         print(dry_run(configs, **sweep_options(options)))
         return False
     missing = store.missing_runs(configs, options.runs_dir)
-    if sum(map(grid.relative_cost, missing)) > SHORT:
+    if sum(map(grid.relative_cost, missing)) > SHORT_COST:
         seconds, sentence = how_long(missing, workers=options.workers, scheduler=options.scheduler)
         if seconds > HOUR_S:
             say(
-                f"{sentence}. Ctrl-C stops it at any time: finished runs are kept, and the same "
-                "command goes on from there"
+                f"{sentence}. Ctrl-C stops the training at any time: finished runs are stored, and "
+                "the same command trains the missing runs"
             )
     return True
 
 
-R2 = "R² on test, 0 % is predicting the training mean, and RMSE in the units of the target"
+R2_HEADER = "R² on test (0 % = predicting the training mean), and RMSE in the units of the target"
 
 
 def print_arms(frame: pd.DataFrame) -> None:
-    """Print the mean ± sd over the seeds: one table per task, one row per arm."""
+    """Print one table per task, with one row per arm: the mean ± sd of the score over seeds."""
     from mambanorm_study.tables import run_tables
 
     frame = run_tables.distinguish_arms(frame)
@@ -79,7 +80,7 @@ def print_arms(frame: pd.DataFrame) -> None:
     for task, rows in table.groupby("task", sort=False):
         is_regression = "rmse" in rows and rows["rmse"].notna().any()
         chance = run_tables.percent(rows["chance"].iloc[0])
-        print(f"{task}: {R2 if is_regression else f'test accuracy, chance is {chance}'}")
+        print(f"{task}: {R2_HEADER if is_regression else f'test accuracy, chance is {chance}'}")
         for _, row in rows.iterrows():
             facts = plural(row["n"], "run")
             if is_regression:
@@ -117,8 +118,8 @@ def print_run(run: StoredRun) -> None:
         )
     else:
         print(
-            f"  weights of      step {facts['best_step']} of {facts['steps']}, "
-            f"best on validation ({percent(facts['best_val_accuracy'])})"
+            f"  weights from    step {facts['best_step']} of {facts['steps']}, "
+            f"the best on validation ({percent(facts['best_val_accuracy'])})"
         )
     print(f"  time            {spell(facts['wall_s'])}, {facts['tokens_per_s']:,.0f} tokens/s")
     print(f"  run folder      {run.path}")

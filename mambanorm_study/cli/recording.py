@@ -1,7 +1,8 @@
 """Train the runs of the recorded results, part by part, and write them to data/results.
 
-`mambanorm record` does this. PROTOCOL.md has the plan. A part is written as soon as all its runs
-are trained. Trained runs are in the run store, so that a stopped recording can be continued.
+`mambanorm record` calls this module. claims/PROTOCOL.md states the plan. A part is written as soon
+as all runs of the part are trained. The run store keeps trained runs, so that a stopped recording
+can be continued.
 """
 
 import subprocess
@@ -55,30 +56,32 @@ DEEP_TUNING, DEEP_SEEDS = tuple(range(40, 44)), tuple(range(52, 60))
 # 2,400 steps.
 STEPS, STEPS_SEEDS = (0.5, 2.0, 4.0), tuple(range(52, 58))
 
-# Seeds per part, at most. Parts are small because a stopped recording keeps only complete parts.
-SEEDS_OF_PART = 3
+# Largest number of seeds of a part. Parts are small because a stopped recording keeps only complete
+# parts.
+MAX_SEEDS_OF_PART = 3
 
 RECORDED_COLUMNS = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the recorded results. It is recorded as a whole or not at all.
+    """A part of the recorded results, which is recorded as a whole or not at all.
 
-    ask(known runs) returns the configs that the part needs next.
+    find_needed(known runs) returns the configs of all runs that can be planned from known runs.
     """
 
     name: str
     seeds: tuple[int, ...]
-    ask: FindNeeded
+    find_needed: FindNeeded
 
 
 @dataclass(frozen=True)
 class PlannedArms:
-    """Arms that are tested on one task. `name` is the name of their parts.
+    """Arms that are tested on one task.
 
-    changes: fields of RunConfig that differ from the scale's preset. tuning_seeds: seeds of the
-    runs that choose the learning rates, if these runs are recorded too.
+    name: name of the parts with the runs of these arms. seeds: test seeds. changes: fields of
+    RunConfig that differ from the scale's preset. tuning_seeds: seeds of the tuning runs, which
+    choose the learning rates; () if these runs are not recorded with the test runs.
     """
 
     name: str
@@ -88,8 +91,10 @@ class PlannedArms:
     changes: Mapping[str, Any] = field(default_factory=dict)
     tuning_seeds: tuple[int, ...] = ()
 
-    def ask(self, scale: str, seeds: tuple[int, ...], known: pd.DataFrame) -> list[RunConfig]:
-        """Return the tuning runs, and the test runs as soon as all tuning runs are known."""
+    def find_needed(
+        self, scale: str, seeds: tuple[int, ...], known: pd.DataFrame
+    ) -> list[RunConfig]:
+        """Return the tuning runs and, as soon as all tuning runs are known, also the test runs."""
         configs = []
         for lr in experiments.lr_grid(self.task, scale) if self.tuning_seeds else ():
             settings = dict(self.changes, scale=scale, lr=lr)
@@ -101,7 +106,7 @@ class PlannedArms:
 
 
 def _planned_arms() -> list[PlannedArms]:
-    """Return the arms that are recorded at the scale of the study, in the order of recording."""
+    """Return the arms that are recorded at STUDY_SCALE, in the order in which they are recorded."""
     arms_of_table_1 = tuple(map(str, experiments.POSITION_ARMS))
     budgets = [experiments.at_budget("curves", STUDY_SCALE, share) for share in STEPS]
     main_tasks = MAIN_TASK.values()
@@ -140,7 +145,7 @@ def parts(
 ) -> list[Part]:
     """Return the parts of a scale in the order in which they are recorded.
 
-    seeds: test seeds to use instead of the planned ones. tasks: only the parts of these tasks.
+    seeds: test seeds to use instead of the planned seeds. tasks: return only parts of these tasks.
     """
     test_seeds = None if seeds is None else check_test_seeds(seeds)
     if scale != STUDY_SCALE:
@@ -149,28 +154,30 @@ def parts(
     all_parts = []
     for planned in _planned_arms():
         if tasks is None or planned.task in tasks:
-            used = test_seeds or planned.seeds
-            for start in range(0, len(used), SEEDS_OF_PART):
-                part_seeds = used[start : start + SEEDS_OF_PART]
-                ask = partial(planned.ask, scale, part_seeds)
-                all_parts.append(Part(planned.name, part_seeds, ask))
+            used_seeds = test_seeds or planned.seeds
+            for start in range(0, len(used_seeds), MAX_SEEDS_OF_PART):
+                part_seeds = used_seeds[start : start + MAX_SEEDS_OF_PART]
+                find_needed = partial(planned.find_needed, scale, part_seeds)
+                all_parts.append(Part(planned.name, part_seeds, find_needed))
     if tasks is None or experiments.inside_task(scale) in tasks:
         for claim in (CLAIMS | BEYOND).values():
-            if claim.runs != "tuned":  # its runs have fixed learning rates
-                used = test_seeds or claim.seeds
-                runs = experiments.fixed_runs(claim.runs, claim.arms, scale, used)
-                all_parts.append(Part(f"mnist1d, {claim.id}", used, lambda known, runs=runs: runs))
+            if claim.runs != "tuned":  # the claim's runs have fixed learning rates
+                used_seeds = test_seeds or claim.seeds
+                runs = experiments.fixed_runs(claim.runs, claim.arms, scale, used_seeds)
+                all_parts.append(
+                    Part(f"mnist1d, {claim.id}", used_seeds, lambda known, runs=runs: runs)
+                )
     return all_parts
 
 
 def _parts_of_other_scale(scale: str, seeds: tuple[int, ...], tasks: list[str]) -> list[Part]:
-    """Return one part per task, with the runs of its claims, and one for the notebooks' runs."""
+    """Return one part per task, with the runs of the claims, and one with the notebooks' runs."""
     all_parts = []
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if tasks_of(claim, [task], scale)]
         if claims:
-            ask = partial(verdict_runs, claims, seeds=seeds, tasks=[task], scale=scale)
-            all_parts.append(Part(f"verdicts, {task}", seeds, ask))
+            find_needed = partial(verdict_runs, claims, seeds=seeds, tasks=[task], scale=scale)
+            all_parts.append(Part(f"verdicts, {task}", seeds, find_needed))
     by_notebook = notebook_runs.notebook_runs(scale, tasks, source="trained")
     runs = unique(config for configs in by_notebook.values() for config in configs)
     return [*all_parts, Part("the notebooks", seeds, lambda known: runs)]
@@ -184,13 +191,13 @@ def manifest(
 ) -> pd.DataFrame:
     """Return a table with one row per part.
 
-    Columns: part, seeds, needed (the number of its runs) and recorded (how many of these runs are
-    in the frame).
+    Columns: part, seeds, needed (number of runs of the part) and recorded (how many of these runs
+    are in the frame).
     """
     recorded_ids = set(frame.get("run_id", ()))
     rows = []
     for part in parts(scale, seeds, tasks):
-        ids = {config.run_id for config in part.ask(frame)}
+        ids = {config.run_id for config in part.find_needed(frame)}
         rows.append(
             (
                 part.name,
@@ -205,7 +212,7 @@ def manifest(
 def protocol_commit() -> str:
     """Return the commit that last changed PROTOCOL.md, or "unknown" if there is no git repository.
 
-    ", changed since" is appended if the file has been edited after this commit.
+    Append ", changed since" if the file has been edited after this commit.
     """
     run = partial(subprocess.run, capture_output=True, text=True, cwd=PROTOCOL.parent)
     try:
@@ -219,8 +226,8 @@ def protocol_commit() -> str:
 def recorded_frame(scale: str, path: Path) -> pd.DataFrame | None:
     """Return the recorded frame of a scale at `path`, or None if there is no file yet.
 
-    Raises ValueError for a file that is not a recorded frame of this scale, because recording would
-    overwrite it, and OSError for a folder that cannot be written to.
+    Raises ValueError if the file is not a recorded frame of this scale, because recording would
+    overwrite the file, and OSError if the folder cannot be written to.
     """
     if not CHECKOUT and KIT in path.resolve().parents:
         raise ValueError(
@@ -252,12 +259,12 @@ def record_results(
     """Train and record the parts one after the other, and return the path of the file.
 
     path: by default data/results/<scale>.parquet. The file is written after each part, and a second
-    call continues. Runs that the file or the kit has are not trained again. Each new row has the
-    version and the commit of the protocol. sweep_options: scheduler, workers, client and progress,
-    as in `sweep`.
+    call continues with the next part. Runs that are in the file or in the kit's recorded results
+    are not trained again. Each new row has the version and the commit of the protocol.
+    sweep_options: scheduler, workers, client and progress, as in `sweep`.
 
-    Raises RuntimeError if a run could not be trained; its part is then not recorded. Raises
-    ValueError and OSError as `recorded_frame` does, before anything is trained.
+    Raises RuntimeError if a run could not be trained; the part of this run is then not recorded.
+    Raises ValueError and OSError as `recorded_frame` does, before anything is trained.
     """
     commit = protocol_commit()
     path = path or recorded_results.recorded_path(scale)
@@ -268,19 +275,21 @@ def record_results(
             f"seeds {part.seeds[0]} to {part.seeds[-1]}"
         )
         trained = train_needed(
-            part.ask, scale, runs_dir, recorded_frame(scale, path), **sweep_options
+            part.find_needed, scale, runs_dir, recorded_frame(scale, path), **sweep_options
         )
         if len(trained.failed):
             raise RuntimeError(
-                f"{plural(len(trained.failed), 'run')} could not be trained: {part.name!r} is not "
-                "recorded"
+                f"{plural(len(trained.failed), 'run')} could not be trained: part {part.name!r} is "
+                "not recorded"
             )
-        _write(trained.needed, commit, path, runs_dir)
+        _add_runs(trained.needed, commit, path, runs_dir)
     return path
 
 
-def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None) -> None:
-    """Add the stored runs of these configs to the file, except runs that it or the kit has."""
+def _add_runs(
+    configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Path | None
+) -> None:
+    """Add stored runs to the file, except runs that the file or the kit has recorded already."""
     scale = configs[0].scale
     frame = recorded_frame(scale, path)  # read again: another process may have written to it
     recorded_ids = recorded_results.recorded_ids([scale])
@@ -293,29 +302,31 @@ def _write(configs: list[RunConfig], commit: str, path: Path, runs_dir: str | Pa
     rows = rows.assign(protocol=VERSION, protocol_commit=commit)
     if frame is not None:
         rows = pd.concat([frame, rows], ignore_index=True)
-    # diagnostics first: as soon as a run has a row, a later call leaves it out
-    inside = recorded_results.recorded_inside(path) | _inside(configs, runs_dir)
-    recorded_results.write_inside(inside, path)
+    # write diagnostics first, because a later call skips every run that has a row
+    diagnostics = recorded_results.recorded_inside(path) | _shown_diagnostics(configs, runs_dir)
+    recorded_results.write_inside(diagnostics, path)
     recorded_results.write_recorded(rows, configs, path)
 
 
-def _inside(
+def _shown_diagnostics(
     configs: list[RunConfig], runs_dir: str | Path | None
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return run_id → diagnostics for the runs that Figures 9 and 10 show.
 
-    Singular values are large, so they are returned for the first seed only.
+    Arrays of singular values are large, so only the runs of the first seed have them.
     """
     scale, seeds = configs[0].scale, sorted({config.seed for config in configs})
-    shown = experiments.growth_runs(scale, seeds=seeds) + experiments.failing_runs(scale, seeds)
-    shown_ids = {config.run_id for config in shown}
-    inside = {}
+    shown_runs = experiments.growth_runs(scale, seeds=seeds) + experiments.failing_runs(
+        scale, seeds
+    )
+    shown_ids = {config.run_id for config in shown_runs}
+    diagnostics = {}
     for config in configs:
         run = find_run(config, runs_dir) if config.run_id in shown_ids else None
         if run is not None and (run.path / "diagnostics.npz").is_file():
-            inside[config.run_id] = {
+            diagnostics[config.run_id] = {
                 name: values
                 for name, values in run.diagnostics.items()
                 if config.seed == seeds[0] or not name.endswith("singular_values")
             }
-    return inside
+    return diagnostics

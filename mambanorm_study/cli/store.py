@@ -1,4 +1,4 @@
-"""`mambanorm runs` and `tasks`: list the stored runs, and list or load the data."""
+"""`mambanorm runs` and `tasks`: list the stored runs; list the tasks or prepare their data."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from mambanorm_study.basics.settings import KIT, SCALES, default_scale
 from mambanorm_study.basics.text import plural
 from mambanorm_study.cli import arguments as arg
 
-MAX_ROWS = 40  # runs that are printed, at most
+MAX_ROWS = 40  # largest number of runs that are printed
 
 # Columns that are printed
 COLUMNS = [

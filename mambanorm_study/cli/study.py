@@ -1,5 +1,5 @@
-"""`mambanorm study`, `verdicts`, `record` and `calibrate`: repeat the paper's study, judge its
-claims, record results, and simulate how often the rule of the verdicts is wrong.
+"""`mambanorm study`, `verdicts`, `record` and `calibrate`: repeat the paper's study, judge the
+claims, record results, and simulate how often verdicts are wrong.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from mambanorm_study.cli.printing import may_train, report_failed
     ),
     arg.option(
         "--fresh",
-        type=arg.whole(0, 100),
+        type=arg.whole_number(0, 100),
         metavar="N",
         help=(
-            "number of new seeds that are trained for each compared arm, in addition to recorded "
+            "number of new seeds on which each compared arm is trained, in addition to recorded "
             "runs (default: MAMBANORM_FRESH, else 1)"
         ),
     ),
@@ -69,10 +69,10 @@ def study(options: argparse.Namespace) -> int:
     if not may_train(plan.configs_trained_here, options):
         names = ", ".join(path.stem for path in plan.paths)
         n_read = len(set(plan.configs) - set(plan.configs_trained_here))
-        print(f"{plural(n_read, 'recorded run')} read")
-        print(f"Then {plural(len(plan.paths), 'notebook')} executed: {names}")
+        print(f"{plural(n_read, 'recorded run')} would be read")
+        print(f"{plural(len(plan.paths), 'notebook')} would then be executed: {names}")
         return 0
-    # here, because a dry run needs no Jupyter
+    # imported here, because a dry run needs no Jupyter
     from mambanorm_study.report import study as report
 
     outcomes = report.run_study(
@@ -88,7 +88,7 @@ def study(options: argparse.Namespace) -> int:
         metavar="IDS",
         help="only these claims: H1s,H3s (default: all)",
     ),
-    *arg.which_runs(arg.JUDGED_SEEDS_HELP),
+    *arg.which_runs(arg.TEST_SEEDS_HELP),
     *arg.TRAINING,
     examples=(
         "--seeds 8 --tasks digits",
@@ -128,7 +128,7 @@ def verdicts(options: argparse.Namespace) -> int:
         metavar="FILE",
         help="the file to write (default: data/results/<scale>.parquet)",
     ),
-    *arg.which_runs(arg.JUDGED_SEEDS_HELP),
+    *arg.which_runs(arg.TEST_SEEDS_HELP),
     *arg.TRAINING,
     examples=("--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet"),
 )
@@ -142,7 +142,7 @@ def record(options: argparse.Namespace) -> int:
     path = Path(options.out or recorded_results.recorded_path(scale)).resolve()
     known = needed_runs.known_runs(scale, options.runs_dir, recording.recorded_frame(scale, path))
     parts = recording.parts(scale, **which)
-    needed = grid.unique(config for part in parts for config in part.ask(known))
+    needed = grid.unique(config for part in parts for config in part.find_needed(known))
     missing = [config for config in needed if config.run_id not in set(known.run_id)]
     if options.dry_run:
         print(recording.manifest(known, scale, **which).to_string(index=False))
@@ -156,7 +156,7 @@ def record(options: argparse.Namespace) -> int:
 @arg.command(
     arg.option(
         "--studies",
-        type=arg.whole(1),
+        type=arg.whole_number(1),
         default=1_000,
         metavar="N",
         help="number of simulated studies per case (default: 1000)",

@@ -30,8 +30,8 @@ def notebooks(options: argparse.Namespace) -> int:
     if not skipped:
         return 0
     say(
-        f"changed, and left as they are: {', '.join(skipped)}. "
-        "--force overwrites them, --out names another folder"
+        f"not overwritten, because they have been changed: {', '.join(skipped)}. "
+        "--force overwrites these notebooks, --out names another folder"
     )
     return 1
 
@@ -39,8 +39,8 @@ def notebooks(options: argparse.Namespace) -> int:
 @arg.command(
     arg.option(
         "--port",
-        type=arg.whole(1, 65_535),
-        help="the port of the page at 127.0.0.1 (default: 8866, or one near it)",
+        type=arg.whole_number(1, 65_535),
+        help="the port of the page at 127.0.0.1 (default: 8866, or a port near 8866)",
     ),
     arg.option("--no-browser", action="store_true", help="only print the address"),
     examples=("", "--port 8900 --no-browser"),
@@ -49,7 +49,9 @@ def explore(options: argparse.Namespace) -> int:
     """Open the page of the explorers in the browser: norms, blocks and scans to play with."""
     from mambanorm_study.widgets.page import serve
 
-    message = "The explorers are at {} (Ctrl-C ends them; each tab takes some seconds to start)"
+    message = (
+        "The explorers are at {} (Ctrl-C ends the server; each tab takes some seconds to start)"
+    )
     serve(
         options.port,
         open_browser=not options.no_browser,
@@ -63,7 +65,7 @@ def explore(options: argparse.Namespace) -> int:
         "--norms",
         type=arg.names,
         metavar="A,B",
-        help="only these norms (default: all but Constant)",
+        help="only these norms (default: all norms but Constant)",
     ),
     OUT,
     examples=("", "--out /tmp/handout", "--norms BN,LN,RMSN,GN"),
@@ -82,7 +84,7 @@ def sheet(options: argparse.Namespace) -> int:
         "--from",
         dest="source",
         metavar="DIR",
-        help="a folder of executed notebooks, such as a report's (default: the kit's own)",
+        help="folder of executed notebooks, such as that of a report (default: the kit's folder)",
     ),
     OUT,
     examples=("", "--notebooks 03,04 --out /tmp/lesson", "--from reports/evening"),

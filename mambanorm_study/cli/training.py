@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         "--arm",
         required=True,
         help=(
-            'the norms, written "RMSN>SSM>GN" or "RMSN>SSM>None+B:RMSN" (with quotes), '
+            'the norms, such as "RMSN>SSM>GN" or "RMSN>SSM>None+B:RMSN" (with quotes), '
             "or preset:VMamba"
         ),
     ),
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     arg.option(
         "--seed",
         "--seeds",
-        type=arg.whole(0, 2**32 - 1),
-        help="the seed (default: the preset's)",
+        type=arg.whole_number(0, 2**32 - 1),
+        help="the seed (default: the seed of the preset)",
     ),
     arg.scale(),
     arg.RUNS_DIR,
@@ -65,8 +65,8 @@ def train(options: argparse.Namespace) -> int:
 def _train(config: RunConfig, options: argparse.Namespace) -> int:
     """Train and store a run, and return the exit code.
 
-    It is trained by --scheduler, or else in this process with a progress bar. If another process
-    trains it already, wait for that process.
+    With --scheduler, a worker of the scheduler trains the run; else this process does, with a
+    progress bar. If another process is already training the run, wait for that process.
     """
     from tqdm.auto import tqdm
 
@@ -78,15 +78,15 @@ def _train(config: RunConfig, options: argparse.Namespace) -> int:
     # the delay hides the bar of a run that takes no time
     with tqdm(total=config.steps, desc=title, unit="step", delay=0.1) as bar:
 
-        def show(step: int, _model: object, loss: float) -> None:
+        def show_step(step: int, _model: object, loss: float) -> None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
             bar.update(step - bar.n)  # a resumed run does not begin at step 1
 
-        worker.train_and_store(config, store.check_store(options.runs_dir), on_step=show)
+        worker.train_and_store(config, store.check_store(options.runs_dir), on_step=show_step)
     return 0
 
 
-# Values of --grid; tables/experiments.py defines their arms
+# Values of --grid; tables/experiments.py defines the arms of each grid
 GRIDS = ("type", "position", "grid", "normvary")
 
 
@@ -98,7 +98,7 @@ GRIDS = ("type", "position", "grid", "normvary")
         help='arms, separated by commas: "RMSN>SSM>GN,preset:VMamba"',
     ),
     arg.option(
-        "--grid", choices=GRIDS, help=f"the arms of a part of the study: {', '.join(GRIDS)}"
+        "--grid", choices=GRIDS, help=f"the arms of one part of the study: {', '.join(GRIDS)}"
     ),
     *arg.which_runs(),
     arg.SET,
@@ -122,7 +122,7 @@ def sweep(options: argparse.Namespace) -> int:
     configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
     if not may_train(configs, options):
         return 0
-    from mambanorm_study.runs.sweep import sweep  # here: a dry run needs no Dask
+    from mambanorm_study.runs.sweep import sweep  # imported here: a dry run needs no Dask
 
     frame = sweep(configs, **arg.sweep_options(options))
     print_arms(frame)
@@ -130,12 +130,12 @@ def sweep(options: argparse.Namespace) -> int:
 
 
 @arg.command(
-    arg.option("arm", help='the arm in question, such as "Peak>SSM>GN" (with quotes)'),
+    arg.option("arm", help='the arm to judge, such as "Peak>SSM>GN" (with quotes)'),
     arg.option(
         "--against",
         default="RMSN>SSM>None",
         metavar="ARM",
-        help="the other arm (default: RMSN>SSM>None)",
+        help="the arm to compare with (default: RMSN>SSM>None)",
     ),
     *arg.which_runs(default_scale=STUDY_SCALE),
     *arg.TRAINING,
@@ -185,12 +185,12 @@ def compare(options: argparse.Namespace) -> int:
         "--arms",
         dest="arms",
         type=arg.names,
-        help=(
-            "arms, separated by commas (default: the original, RMSN>SSM>None, for images LN>SSM>LN)"
-        ),
+        help=("arms, separated by commas (default: RMSN>SSM>None; on tasks of images, LN>SSM>LN)"),
     ),
     arg.scale(),
-    arg.option("--no-measure", dest="measure", action="store_false", help="do not time any steps"),
+    arg.option(
+        "--no-measure", dest="measure", action="store_false", help="do not time any training steps"
+    ),
     arg.SET,
     examples=(
         "--task imdb --scale paper",
@@ -198,13 +198,13 @@ def compare(options: argparse.Namespace) -> int:
     ),
 )
 def plan(options: argparse.Namespace) -> int:
-    """Print the cost of a run: parameters, tokens, FLOPs, memory, and its hours on this machine."""
+    """Print the cost of a run: parameters, tokens, FLOPs, memory, and hours on this machine."""
     from mambanorm_study.runs.grid import base_config
     from mambanorm_study.tables.plan import plan_table, table_text
 
     scale = options.scale or default_scale()
     changes = arg.parse_changes(options.set)
-    arms = [{"arm": arm} for arm in options.arms or []] or [{}]  # {} = the arm of the preset
+    arms = [{"arm": arm} for arm in options.arms or []] or [{}]  # {} keeps the arm of the preset
     tasks = options.tasks or ["digits"]
     configs = [base_config(task, scale, **arm, **changes) for task in tasks for arm in arms]
     print(table_text(plan_table(configs, measured=options.measure)))
@@ -220,7 +220,7 @@ def plan(options: argparse.Namespace) -> int:
     ),
     arg.option(
         "--repeats",
-        type=arg.whole(1),
+        type=arg.whole_number(1),
         default=11,
         metavar="N",
         help="number of times that each case is timed (default: 11)",
@@ -231,16 +231,16 @@ def plan(options: argparse.Namespace) -> int:
         default=25.0,
         metavar="S",
         help=(
-            "seconds per other implementation; a slower one is timed less often or not at all "
-            "(default: 25)"
+            "seconds per case of another implementation; a slower case is timed less often or not "
+            "at all (default: 25)"
         ),
     ),
     arg.option(
-        "--full", action="store_true", help="time the cases above the budget once, skip none"
+        "--full", action="store_true", help="time each case above the budget once, do not skip it"
     ),
     arg.option(
         "--threads",
-        type=arg.whole(1),
+        type=arg.whole_number(1),
         metavar="N",
         help="number of threads, at most the number of cores (default: 2)",
     ),
@@ -257,14 +257,14 @@ def plan(options: argparse.Namespace) -> int:
     ),
 )
 def bench(options: argparse.Namespace) -> int:
-    """Measure the time of scan, step and norms on the CPU, and compare it with a lower bound and
-    with other implementations.
+    """Measure the time of scan, step and norms on the CPU, and compare the times with a lower bound
+    and with other implementations.
     """
     if not (ROOT / "benchmarks" / "run.py").is_file():
         raise ValueError(
-            f"no benchmarks in {ROOT / 'benchmarks'}: bench runs from a checkout of the project"
+            f"no benchmarks in {ROOT / 'benchmarks'}: bench needs a checkout of the project"
         )
-    sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
+    sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not inside
     from benchmarks import run
     from benchmarks.timing import Limits
 

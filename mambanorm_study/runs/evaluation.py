@@ -66,8 +66,8 @@ def predict(
 def row_predictions(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Tensor]:
     """Return the entries of `predict` except baseline for the rows of a batch."""
     if units is not None:
-        loss = (logits - units.scaled(labels)).square().mean(-1)
-        return {"label": labels, "predicted": units.back(logits), "loss": loss}
+        loss = (logits - units.standardize(labels)).square().mean(-1)
+        return {"label": labels, "predicted": units.restore(logits), "loss": loss}
     predicted = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
     if labels.dim() == 1:
         loss = nn.functional.cross_entropy(logits, labels, reduction="none")

@@ -58,7 +58,7 @@ def loss_parts(
     classes. recording: returns a context manager that is open in each forward pass of `model`.
     """
     inputs, lengths, labels = batch
-    labels = labels if units is None else units.scaled(labels)
+    labels = labels if units is None else units.standardize(labels)
     inputs, targets = mix_rows(inputs, lengths, labels, config, step)
     precision = autocast(config, inputs.device)
     if teacher is not None:

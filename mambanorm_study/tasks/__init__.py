@@ -1,20 +1,20 @@
-"""The data that a run learns from: the registry of tasks, and how the data of a task are loaded.
+"""Register tasks, and load the data of a task, from which a run learns.
 
     config -> **task** -> model -> train -> run store
 
 | file | contents |
 |---|---|
-| base.py | Split and TaskData, the checked data of a task |
+| base.py | Split and TaskData, which hold and check the data of a task |
 | registry.py | TASKS, register_task, load_task; Shape and SplitSizes, the sizes of a task's data |
 | files.py | checked downloads, Parquet files, cached arrays |
 | images.py | decoding of images; SVHN and CIFAR |
-| digits.py, … | one task, or a family of tasks; importing the file registers it |
+| digits.py, … | one task or several related tasks per file; importing the file registers them |
 
-Glossary: n rows of a split, B rows of a batch, L positions, F features of a position; H, W, C =
-rows, columns and channels of an image.
+Glossary: n rows of a split, B rows of a batch, L positions of a row, F features of a position;
+H, W, C = rows, columns and channels of an image.
 """
 
-from mambanorm_study.tasks import digits, mnist1d, synthetic  # the order of import is that of TASKS
+from mambanorm_study.tasks import digits, mnist1d, synthetic  # TASKS keeps the order of import
 
 # isort: split
 from mambanorm_study.tasks import (

@@ -1,7 +1,7 @@
-"""The data of a task: three splits and the sizes that a model needs, which are checked.
+"""Hold and check the data of a task: three splits, and the sizes that a model needs.
 
-Glossary: n rows of a split, B rows of a batch, L positions, F features of a position, T targets;
-H, W, C = rows, columns and channels of an image.
+Glossary: n rows of a split, B rows of a batch, L positions of a row, F features of a position, T
+targets; H, W, C = rows, columns and channels of an image.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from mambanorm.checks import WHOLE, check_size
 from mambanorm.errors import shown
 
 SPLITS = ("train", "val", "test")
-# Number of axes and types of the inputs, by the field of TaskData that gives their size
+# Field of TaskData that gives the size of inputs -> number of axes and dtypes of these inputs
 INPUTS = {
     "vocab_size": (2, WHOLE),
     "in_features": (3, (torch.float32,)),
@@ -24,11 +24,11 @@ INPUTS = {
 
 
 class BadData(ValueError):
-    """Raised for data that no model can learn from, and for parts that do not fit together."""
+    """Raised for data that no model can learn from, such as labels that do not fit the inputs."""
 
 
 class LazyInputs:
-    """Inputs of a Split whose rows are read or converted only when a batch needs them.
+    """Inputs of a Split. A row is read or converted only when a batch needs this row.
 
     shape: (n, …), the shape of all inputs. read(rows) takes row indices (B,) and returns a float32
     tensor (B, …).
@@ -51,15 +51,16 @@ class LazyInputs:
 class Split:
     """One split of a task: n rows of inputs with their labels.
 
-    inputs: token ids (n, L), stored as uint8, with 0 for padding; or float32 features (n, L, F); or
-    images (n, H, W, C) as float32, or as bytes 0…255 that `batch` converts to −1…1. Use LazyInputs
-    for inputs that do not fit into memory.
-    labels: classes (n,) int64; or one label per position of token ids, (n, L) int64; or real-valued
-    targets (n, T) float32.
-    lengths: number of positions of each row without padding, (n,) int64; None if no row is padded.
+    inputs: token ids (n, L) of any integer type, where 0 is padding; or float32 features
+    (n, L, F); or images (n, H, W, C) as float32, or as bytes 0…255 that `batch` converts to −1…1.
+    Use LazyInputs for inputs that do not fit into memory.
+    labels: classes (n,) int64; or, for token ids, one label per position, (n, L) int64; or
+    real-valued targets (n, T) float32.
+    lengths: number of positions of each row without padding, (n,) int64; None means that no row is
+    padded.
 
-    Labels and lengths of smaller integer types are converted to int64. Raises BadData for a part of
-    another type, for parts whose shapes do not fit together, and for targets that are not finite.
+    Labels and lengths of smaller integer types are converted to int64. Raises BadData if a field
+    has another type, if the shapes of the fields do not fit together, or if targets are not finite.
     """
 
     inputs: Tensor | LazyInputs
@@ -68,17 +69,19 @@ class Split:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            is_optional = name == "lengths" and value is None
-            if not is_optional and not isinstance(value, Tensor | LazyInputs):
+            is_omitted = name == "lengths" and value is None
+            if not is_omitted and not isinstance(value, Tensor | LazyInputs):
                 raise BadData(
                     f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)"
                 )
         n = len(self.inputs)
         if self.is_regression:
-            fits = self.labels.dim() == 2 and len(self.labels) == n
+            labels_fit = self.labels.dim() == 2 and len(self.labels) == n
         else:
-            fits = self.labels.dtype in WHOLE and (self.per_position or self.labels.shape == (n,))
-        if not fits:
+            labels_fit = self.labels.dtype in WHOLE and (
+                self.per_position or self.labels.shape == (n,)
+            )
+        if not labels_fit:
             raise BadData(
                 f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}: {n} rows of "
                 "inputs need classes (n,) or one label for each position (n, L) as whole numbers, "
@@ -96,7 +99,8 @@ class Split:
         shape = tuple(self.inputs.shape)
         if len(shape) == 4 or self.per_position:
             raise BadData(
-                f"lengths are given for inputs {shape}, whose rows have no padding: give None"
+                f"lengths are given for inputs {shape}, whose rows have no padding: "
+                "give lengths=None"
             )
         if self.lengths.shape != (n,) or self.lengths.dtype not in WHOLE:
             raise BadData(
@@ -123,15 +127,16 @@ class Split:
         return len(self.labels)
 
     def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return inputs, lengths and labels of some rows; L is the length of the longest of them.
+        """Return the inputs, the lengths and the labels of some rows.
 
-        inputs: (B, L) int64, (B, L, F) or (B, H, W, C); lengths: (B,) or None; labels: (B,), (B, L)
-        or (B, T). rows: a slice, or indices or a mask over the n rows (tensor, array or list).
+        inputs: (B, L) int64, (B, L, F) or (B, H, W, C), where L is the length of the longest of
+        these rows; lengths: (B,) or None; labels: (B,), (B, L) or (B, T). rows: a slice, row
+        indices, or a mask over the n rows; indices and mask may be a tensor, an array or a list.
         Raises ValueError if no row is selected.
         """
         labels = self.labels[rows]
         if len(labels) == 0:
-            raise ValueError("rows selects no row: a batch needs at least one")
+            raise ValueError("rows selects no row: a batch needs at least one row")
         inputs, lengths = self.inputs[rows], None
         if self.lengths is not None:
             lengths = self.lengths[rows]
@@ -142,7 +147,7 @@ class Split:
 
 
 def consecutive_splits(inputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Split]:
-    """Return splits of these sizes: the first rows, the rows after them, and so on."""
+    """Return one split per size: the first sizes[0] rows, the next sizes[1] rows, and so on."""
     return list(map(Split, inputs.split(sizes), labels.split(sizes)))
 
 
@@ -155,12 +160,12 @@ class Units(NamedTuple):
     mean: Tensor
     std: Tensor
 
-    def scaled(self, targets: Tensor) -> Tensor:
+    def standardize(self, targets: Tensor) -> Tensor:
         """Return the standardized targets."""
         return (targets - self.mean.to(targets)) / self.std.to(targets)
 
-    def back(self, values: Tensor) -> Tensor:
-        """Return standardized values in the units of the targets. The inverse of `scaled`."""
+    def restore(self, values: Tensor) -> Tensor:
+        """Return standardized values in the units of the targets (inverse of `standardize`)."""
         return values * self.std.to(values) + self.mean.to(values)
 
 
@@ -168,15 +173,15 @@ class Units(NamedTuple):
 class TaskData:
     """The three splits of a task and the sizes that a model needs.
 
-    Exactly one of these is given: `vocab_size` for token ids, `in_features` for real-valued
-    positions, `in_channels` for images. An image is cut into squares of `patch`² pixels.
+    Give exactly one of three sizes: `vocab_size` for token ids, `in_features` for sequences of
+    features, `in_channels` for images. An image is cut into squares of patch × patch pixels.
 
-    targets: for a regression, the name of each target with its unit; n_classes is their number. If
-    every position has a label, the label is the next token, which a language model learns, and
-    n_classes equals vocab_size.
+    targets: for a regression, the name of each target with its unit; n_classes is then the number
+    of targets. If every position has a label, this label is the next token, as for a language
+    model, and n_classes must equal vocab_size.
 
     Raises BadData for labels outside 0…n_classes − 1, for token ids outside 0…vocab_size − 1, and
-    for inputs that are of another kind or not finite.
+    for inputs that do not fit the given size or are not finite.
     """
 
     train: Split
@@ -198,31 +203,31 @@ class TaskData:
         if self.targets and self.n_classes != len(self.targets):
             raise BadData(
                 f"n_classes={self.n_classes} and {len(self.targets)} targets: "
-                "for a regression they must be equal"
+                "for a regression these two numbers must be equal"
             )
-        ((kind, size),) = sizes.items()
+        ((field, size),) = sizes.items()
         for name in SPLITS:
             split = getattr(self, name)
             self._check_labels(name, split)
-            _check_inputs(name, split.inputs, kind, size)
+            _check_inputs(name, split.inputs, field, size)
 
-    def _check_labels(self, name: str, split: Split) -> None:
+    def _check_labels(self, split_name: str, split: Split) -> None:
         n_targets = split.labels.shape[1] if split.is_regression else 0
         if n_targets != len(self.targets):
             raise BadData(
-                f"labels of the {name} split are {split.labels.dtype} of shape "
+                f"labels of the {split_name} split are {split.labels.dtype} of shape "
                 f"{tuple(split.labels.shape)}, and {len(self.targets)} targets are named: "
-                "targets=('load in kWh/m²', …) must name each real-valued target, and no class"
+                "targets=('load in kWh/m²', …) must name each real-valued target, not classes"
             )
         if self.targets:
             return
-        _check_range(f"labels of the {name} split", split.labels, 0, self.n_classes - 1)
+        _check_range(f"labels of the {split_name} split", split.labels, 0, self.n_classes - 1)
         sizes_differ = self.per_position and self.n_classes != self.vocab_size
         if split.per_position != self.per_position or sizes_differ:
             raise BadData(
-                f"labels of the {name} split, n_classes={self.n_classes} and "
-                f"vocab_size={self.vocab_size}: one label at each position is the next token, "
-                "in all splits, and both sizes must be equal"
+                f"labels of the {split_name} split, n_classes={self.n_classes} and "
+                f"vocab_size={self.vocab_size}: if each position has a label, the label is the "
+                "next token in all splits, and n_classes must equal vocab_size"
             )
 
     @property
@@ -240,18 +245,18 @@ class TaskData:
 
     @property
     def units(self) -> Units | None:
-        """Scale of a regression's targets; None for classes."""
+        """Mean and standard deviation of a regression's training targets; None for classes."""
         if not self.targets:
             return None
         return Units(self.train.labels.mean(0), self.train.labels.std(0, correction=0))
 
     @property
     def chance(self) -> float:
-        """Test accuracy, a fraction, of always guessing the most common class of the training rows.
+        """Test accuracy (0…1) of always guessing the most common class of the training rows.
 
-        It is the accuracy of a model that has learned only the class counts. Of equally common
-        classes, the smallest label is guessed. For a regression it is 0, because predicting the
-        training mean explains no variance.
+        A model that has learned only the class counts reaches this accuracy. If several classes are
+        equally common, the smallest label is guessed. For a regression, the value is 0, because
+        predicting the training mean explains no variance.
         """
         if self.targets:
             return 0.0
@@ -260,10 +265,10 @@ class TaskData:
 
     @property
     def chance_loss(self) -> float | None:
-        """Test loss of predicting each label with its frequency in training, in nats per position.
+        """Test loss, in nats per position, of predicting each label with its training frequency.
 
-        This is the counterpart of `chance` for the loss. It is None unless each position has a
-        label. One is added to each count, so that no label has probability 0.
+        This is the counterpart of `chance` for the loss. The value is None unless each position has
+        a label. One is added to the count of each label, so that no label has probability 0.
         """
         if not self.per_position:
             return None
@@ -271,32 +276,35 @@ class TaskData:
         return float(-(counts / counts.sum()).log()[self.test.labels].mean())
 
 
-def _check_inputs(name: str, inputs: Tensor | LazyInputs, kind: str, size: int) -> None:
-    """Raise BadData unless the inputs are finite and of this kind, a key of INPUTS."""
-    n_axes, dtypes = INPUTS[kind]
-    size_fits = kind == "vocab_size" or inputs.shape[-1] == size
+def _check_inputs(split_name: str, inputs: Tensor | LazyInputs, field: str, size: int) -> None:
+    """Raise BadData unless the inputs are finite and fit `field`, a key of INPUTS, and its size."""
+    n_axes, dtypes = INPUTS[field]
+    size_fits = field == "vocab_size" or inputs.shape[-1] == size
     if len(inputs.shape) != n_axes or not size_fits or inputs.dtype not in dtypes:
         raise BadData(
-            f"inputs of the {name} split are {inputs.dtype} of shape {tuple(inputs.shape)}, "
-            f"which is not {kind}={size}: {n_axes} axes of {dtypes[0]} are needed"
+            f"inputs of the {split_name} split are {inputs.dtype} of shape {tuple(inputs.shape)}, "
+            f"which does not fit {field}={size}: {n_axes} axes of {dtypes[0]} are needed"
         )
-    if kind == "vocab_size":
-        _check_range(f"token ids of the {name} split", inputs, 0, size - 1)
+    if field == "vocab_size":
+        _check_range(f"token ids of the {split_name} split", inputs, 0, size - 1)
     elif isinstance(inputs, Tensor):
-        _check_finite(f"inputs of the {name} split", inputs)
+        _check_finite(f"inputs of the {split_name} split", inputs)
 
 
-def _check_finite(what: str, values: Tensor) -> None:
+def _check_finite(description: str, values: Tensor) -> None:
     invalid = (~values.isfinite()).nonzero()
     if len(invalid):
         raise BadData(
-            f"{what} hold NaN or infinite values, first in row {int(invalid[0, 0])}: fix the data"
+            f"{description} hold NaN or infinite values, first in row {int(invalid[0, 0])}: "
+            "fix the data"
         )
 
 
-def _check_range(what: str, values: Tensor, least: int, most: int) -> None:
-    """Raise BadData unless all values are in least…most."""
+def _check_range(description: str, values: Tensor, minimum: int, maximum: int) -> None:
+    """Raise BadData unless all values are in minimum…maximum."""
     if values.numel():
         low, high = map(int, values.aminmax())
-        if low < least or high > most:
-            raise BadData(f"{what} run from {low} to {high}: allowed are {least} to {most}")
+        if low < minimum or high > maximum:
+            raise BadData(
+                f"{description} range from {low} to {high}: allowed are {minimum} to {maximum}"
+            )

@@ -1,12 +1,13 @@
-"""Breakfast: which of ten activities does a video show? The inputs are features of its frames.
+"""Breakfast: which of ten activities does a video show? The inputs are features of the frames.
 
 Source: Kuehne et al. (2014), The language of actions. Features and splits in the layout of MS-TCN
-(Farha & Gall 2019, arXiv:1903.01945); numbers of the activities as in md-mohaiminul/ViS4mer.
+(Farha & Gall 2019, arXiv:1903.01945); the activities are numbered as in md-mohaiminul/ViS4mer.
 
     data/breakfast/features/<video>.npy     (2048, T) float32, 15 frames per second
     data/breakfast/splits/train.split1.bundle … test.split4.bundle     <video>.txt on each line
 
-Glossary: T frames of a video; L positions, the frames that are used; F = 2048 features of a frame.
+Glossary: T frames of a video, L positions of a row (one per frame that is used), F = 2048 features
+of a frame.
 """
 
 import random
@@ -19,8 +20,14 @@ from tqdm.auto import tqdm
 
 from mambanorm_study.basics.atomic import replacing
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import data_folder, missing_data, read_text
-from mambanorm_study.tasks.registry import FIXED_SEED, SMALL, Shape, check_complete, register_task
+from mambanorm_study.tasks.files import data_folder, missing_data_error, read_text
+from mambanorm_study.tasks.registry import (
+    FIXED_SEED,
+    SMALL_SCALES,
+    Shape,
+    check_complete,
+    register_task,
+)
 
 ACTIVITIES = (
     "cereals",
@@ -35,14 +42,14 @@ ACTIVITIES = (
     "salat",
 )
 FEATURES = 2048
-HELD_OUT = 0.1  # share of the people of train whose videos are for validation
-VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}  # train, test
-# Number of frames that are used of a video. The paper does not state it.
+HELD_OUT = 0.1  # share of the people in train whose videos are used for validation
+VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}  # in train, in test
+# Number of frames per video that are used. The paper does not state this number.
 POSITIONS = {"smoke": 16, "quick": 64, "evening": 64, "lab": 256, "paper": 512}
-SMOKE_VIDEOS = (32, 16, 16)  # videos for train, validation and test, at most
+SMOKE_VIDEOS = (32, 16, 16)  # largest number of videos for train, validation and test
 HOW = (
     "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put "
-    "breakfast/features and splits there"
+    "its folders breakfast/features and breakfast/splits into the task's data folder"
 )
 
 
@@ -60,9 +67,9 @@ def person(video: str) -> str:
 
 
 def read_bundle(path: Path) -> list[str]:
-    """Return the names of the videos in a list of MS-TCN. Raise ValueError if there is no file."""
+    """Return the video names in a list of MS-TCN. Raise ValueError if the list is missing."""
     if not path.exists():
-        raise missing_data("breakfast", path, HOW)
+        raise missing_data_error("breakfast", path, HOW)
     return [line.removesuffix(".txt") for line in read_text(path).split()]
 
 
@@ -72,26 +79,26 @@ def read_bundle(path: Path) -> list[str]:
 def read_frames(path: Path, positions: int) -> np.ndarray:
     """Return L equally spaced frames of a video, from the first to the last, (L, 2048) float32.
 
-    If the video has fewer than L frames, some are repeated. Raises OSError if there is no such
-    file, and ValueError if it is damaged, is not (2048, T), or has numbers that are not finite.
+    If the video has fewer than L frames, some frames are repeated. Raises OSError if the file is
+    missing, and ValueError if it is damaged, is not (2048, T), or has values that are not finite.
     """
     try:
         features = np.load(path, mmap_mode="r")
         if features.ndim != 2 or len(features) != FEATURES:
-            raise ValueError(f"it holds {features.shape}, needed is ({FEATURES}, frames)")
+            raise ValueError(f"its shape is {features.shape}, needed is ({FEATURES}, frames)")
         columns = np.linspace(0, features.shape[1] - 1, positions).round().astype(int)
         selected = np.ascontiguousarray(features[:, columns].T, np.float32)
         if not np.isfinite(selected).all():
-            raise ValueError("it holds numbers that are not finite")
+            raise ValueError("it holds values that are not finite")
     except (ValueError, EOFError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be used ({error}): replace this file") from error
     return selected
 
 
 def _cached_frames(videos: list[str], positions: int) -> list[Path]:
-    """Return the paths of files with the frames of each video; make the files that are missing.
+    """Return the path of one cached file per video, with its L frames; write missing files.
 
-    The features of a whole video take about 16 MB, so reading them for every batch would be slow.
+    The features of a whole video take about 16 MB, too much to read for every batch.
     """
     folder = data_folder("breakfast")
     cache = [folder / f"frames{positions}" / f"{video}.npy" for video in videos]
@@ -103,8 +110,8 @@ def _cached_frames(videos: list[str], positions: int) -> list[Path]:
     return cache
 
 
-def _read(files: list[Path], rows: torch.Tensor) -> torch.Tensor:
-    """Return the frames of some of the videos, (B, L, 2048)."""
+def _read_videos(files: list[Path], rows: torch.Tensor) -> torch.Tensor:
+    """Return the frames (B, L, 2048) of the videos with these row numbers."""
     return torch.from_numpy(np.stack([np.load(files[row]) for row in rows.tolist()]))
 
 
@@ -112,9 +119,9 @@ def _read(files: list[Path], rows: torch.Tensor) -> torch.Tensor:
 
 
 def held_out_people(videos: list[str], seed: int) -> set[str]:
-    """Return the people whose videos are for validation: a tenth, at least one person.
+    """Return the people whose videos are used for validation: a tenth of all, at least one.
 
-    Different videos are not enough, because several cameras film the same breakfast.
+    People are held out, not videos, because several cameras film the same breakfast.
     """
     people = sorted({person(video) for video in videos})
     return set(random.Random(seed).sample(people, max(1, round(HELD_OUT * len(people)))))
@@ -123,15 +130,15 @@ def held_out_people(videos: list[str], seed: int) -> set[str]:
 def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     """Return features (n, L, 2048) float32 and 10 classes.
 
-    The published split has train and test; validation is a tenth of the people in train. The seed
-    decides which people these are, and at smoke which videos are used; it has no effect at lab and
-    paper.
+    The published split has train and test; the videos of a tenth of the people in train are used
+    for validation. The seed decides which people these are and, at scale smoke, which videos are
+    used. At lab and paper, the seed has no effect.
     """
     folder = data_folder("breakfast") / "splits"
     train = read_bundle(folder / f"train.split{split}.bundle")
     test = read_bundle(folder / f"test.split{split}.bundle")
     check_complete(f"split {split} in {folder}", (len(train), len(test)), VIDEOS[split], scale)
-    seed = seed if scale in SMALL else FIXED_SEED
+    seed = seed if scale in SMALL_SCALES else FIXED_SEED
     people = held_out_people(train, seed)
     parts = [
         [video for video in train if person(video) not in people],
@@ -141,13 +148,13 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     if scale == "smoke":
         generator = random.Random(seed)
         parts = [
-            generator.sample(part, min(most, len(part)))
-            for part, most in zip(parts, SMOKE_VIDEOS, strict=True)
+            generator.sample(part, min(limit, len(part)))
+            for part, limit in zip(parts, SMOKE_VIDEOS, strict=True)
         ]
     splits = []
     for videos in parts:
         files = _cached_frames(videos, POSITIONS[scale])
-        inputs = LazyInputs((len(videos), POSITIONS[scale], FEATURES), partial(_read, files))
+        inputs = LazyInputs((len(videos), POSITIONS[scale], FEATURES), partial(_read_videos, files))
         splits.append(Split(inputs, torch.tensor([activity(video) for video in videos])))
     return TaskData(*splits, n_classes=len(ACTIVITIES), in_features=FEATURES)
 
@@ -160,7 +167,7 @@ def _shape(split: int, scale: str) -> Shape:
         POSITIONS[scale],
         in_features=FEATURES,
         sizes=SMOKE_VIDEOS if scale == "smoke" else (n_train - n_val, n_val, n_test),
-        reshuffled=scale in SMALL,
+        reshuffled=scale in SMALL_SCALES,
     )
 
 

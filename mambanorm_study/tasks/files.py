@@ -1,6 +1,6 @@
 """Find, download, check, read and cache the files of tasks.
 
-Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the source of the data set states it.
+Glossary: digest = a checksum that the source of a data set states, "sha256:<hex>" or "md5:<hex>".
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ def data_folder(task: str) -> Path:
     return Path(root).expanduser() / task
 
 
-def missing_data(task: str, what: object, how: str) -> ValueError:
-    """Return the exception to raise for missing data. how: a sentence on how to get the data."""
+def missing_data_error(task: str, missing: object, how: str) -> ValueError:
+    """Return the error to raise if `missing`, such as a path, is not there.
+
+    how: a sentence for the message that says how to get the data.
+    """
     return ValueError(
-        f"the data of task {task!r} are missing: no {what}. {how} "
+        f"the data of task {task!r} are missing: no {missing}. {how} "
         f"(see {KIT / 'data' / 'README.md'})"
     )
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file. Raise ValueError, with its name, if it is not UTF-8."""
+    """Return the text of a UTF-8 file. Raise ValueError, with the path, for another encoding."""
     try:
-        return path.read_text("utf-8-sig")  # without the byte order mark of Windows programs
+        return path.read_text("utf-8-sig")  # drops the byte order mark of Windows programs
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from error
 
@@ -47,9 +50,10 @@ def read_text(path: Path) -> str:
 
 
 def fetch(task: str, address: str, digests: dict[str, str]) -> None:
-    """Download the files of a task into `data/<task>` unless they are there, and check them.
+    """Download the missing files of a task into `data/<task>`, and check all files.
 
-    digests: file name -> digest, "" for the one that Hugging Face states. Raises OSError if a
+    address: URL of the folder with the files. digests: file name -> digest; "" means the digest
+    that Hugging Face states, which is read only when the file is downloaded. Raises OSError if a
     download fails, and ValueError if a checksum is wrong.
     """
     folder = data_folder(task)
@@ -59,7 +63,7 @@ def fetch(task: str, address: str, digests: dict[str, str]) -> None:
             try:
                 digest = digest or _stated_digest(f"{address}/{name}")
                 download_url_to_file(f"{address}/{name}", str(folder / name))
-            except OSError as error:  # the base class of the errors of requests
+            except OSError as error:  # also the base class of the errors of `requests`
                 raise OSError(
                     f"{address}/{name} could not be downloaded ({error}): run the same command "
                     f"again, or put the file into {folder} yourself"
@@ -68,32 +72,32 @@ def fetch(task: str, address: str, digests: dict[str, str]) -> None:
 
 
 def _stated_digest(url: str) -> str:
-    """Return the SHA-256 that a Hugging Face repository states for a large file."""
-    answer = requests.head(url, timeout=30)
-    if "X-Linked-ETag" not in answer.headers:
-        raise OSError(f"{answer.status_code} {answer.reason}: no checksum is stated")
-    return "sha256:" + answer.headers["X-Linked-ETag"].strip('"')
+    """Return the digest that Hugging Face states for a file. Raise OSError if there is none."""
+    response = requests.head(url, timeout=30)
+    if "X-Linked-ETag" not in response.headers:
+        raise OSError(f"{response.status_code} {response.reason}: no checksum is stated")
+    return "sha256:" + response.headers["X-Linked-ETag"].strip('"')
 
 
 def verify(path: Path, digest: str) -> None:
-    """Raise ValueError, with both checksums, unless a file has this digest ("" accepts any)."""
+    """Raise ValueError, with both checksums, unless a file has this digest ("" = no check)."""
     if not digest:
         return
-    kind, expected = digest.split(":")
+    algorithm, expected = digest.split(":")
     with open(path, "rb") as file:
-        actual = hashlib.file_digest(file, kind).hexdigest()
+        actual = hashlib.file_digest(file, algorithm).hexdigest()
     if actual != expected:
         raise ValueError(
-            f"{path} ({path.stat().st_size:,} bytes) is truncated or altered: its {kind} should be "
-            f"{expected} and is {actual}; delete it and download it again"
+            f"{path} ({path.stat().st_size:,} bytes) is truncated or altered: its {algorithm} "
+            f"should be {expected} and is {actual}; delete the file and download it again"
         )
 
 
 def downloaded_file(task: str, name: str, digests: dict[str, str]) -> Path:
-    """Return the path of a file of `data/<task>`. Raise ValueError if it is missing or altered."""
+    """Return a file's path in `data/<task>`. Raise ValueError if the file is missing or altered."""
     path = data_folder(task) / name
     if not path.exists():
-        raise missing_data(task, path, f"Run `mambanorm tasks --prepare {task}`")
+        raise missing_data_error(task, path, f"Run `mambanorm tasks --prepare {task}`")
     verify(path, digests[name])
     return path
 
@@ -111,17 +115,18 @@ def read_part(
 ) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Return the inputs and the labels (n,) of a part of a data set, "train" or "test".
 
-    They are two `columns` of `<part>.parquet`, or of all `<part>-….parquet`. digests: file name ->
-    digest. Raises ValueError if there is no file, if the checksum of a file is wrong, if a file
-    cannot be read or lacks a column, if the files differ in the types of the columns, and for a
-    label that is not in 0…n_classes − 1.
+    columns: names of the two columns, inputs and labels, in `<part>.parquet`, or in all
+    `<part>-….parquet`. address: where the files come from, for the message if they are missing.
+    digests: file name -> digest. Raises ValueError if there is no file, if a file has a wrong
+    checksum, cannot be read or lacks a column, if the type of a column differs between files, or if
+    a label is not in 0…n_classes − 1.
     """
     folder = data_folder(task)
     files = sorted(folder.glob(f"{part}.parquet")) or sorted(folder.glob(f"{part}-*.parquet"))
     for file in files:
         verify(file, digests.get(file.name, ""))
     if not files:
-        raise missing_data(
+        raise missing_data_error(
             task,
             f"{part}*.parquet in {folder}",
             f"Run `mambanorm tasks --prepare {task}`, or put the files of {address} into that "
@@ -131,7 +136,7 @@ def read_part(
         inputs, labels = pq.read_table(files, columns=list(columns)).columns
     except (OSError, pa.ArrowException) as error:
         raise ValueError(
-            f"{task}'s {part} in {folder}: {error}; replace this file by a complete one with the "
+            f"{task}'s {part} in {folder}: {error}; replace the file by a complete one with the "
             f"columns {', '.join(columns)}"
         ) from error
     return inputs, check_labels(np.asarray(labels), n_classes, f"{task}'s {part}")
@@ -141,7 +146,7 @@ def check_labels(labels: np.ndarray, n_classes: int, where: object) -> np.ndarra
     """Return the labels as int64 (n,).
 
     Raises ValueError if a label is missing or not in 0…n_classes − 1. The message begins with
-    `where` and the number of the row.
+    `where`, which names the data, and the number of the row.
     """
     invalid = np.flatnonzero(~np.isin(labels, np.arange(n_classes)))
     if len(invalid):
@@ -162,13 +167,13 @@ def cache_file(folder: Path, label: str, key: object) -> Path:
 
 
 def cached_arrays(path: Path, make: Callable[[], Sequence[np.ndarray]]) -> list[np.ndarray]:
-    """Return the arrays of an .npz file. If it is missing or damaged, make and store them first."""
+    """Return the arrays of an .npz file. If it is missing or damaged, make and store the arrays."""
     if path.exists():
         try:
             with np.load(path) as file:
                 return list(file.values())
-        except Exception as error:  # a damaged file raises many types of errors
-            warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
+        except Exception as error:  # a damaged file can raise many types of errors
+            warnings.warn(f"{path} is damaged and is written again ({error})", stacklevel=2)
     arrays = make()
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, *arrays)

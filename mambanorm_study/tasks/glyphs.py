@@ -1,17 +1,18 @@
-"""Glyphs: images of letters and digits in matplotlib's typefaces. Each seed draws new rows.
+"""Glyphs: images of letters and digits in matplotlib's typefaces. Each seed draws new images.
 
-Each row shows one of CHARACTERS in one of FACES, rotated, sheared, stretched and shifted by one
-affine map, with a random contrast, a hidden square and noise on every pixel. It has 12×12 pixels of
-one channel, from about 0 (paper) to 1 (ink). No two seeds share a row.
+Each image shows one of CHARACTERS in one of FACES. An affine map rotates, shears, stretches and
+shifts the character. The contrast is random, a square is hidden, and every pixel has noise. An
+image has 12×12 pixels of one channel, from about 0 (paper) to 1 (ink). No two seeds share an image.
 
 - `glyphs`: sequences of L = 36 positions with 4 features. A position is a cell of 2×2 pixels.
-  (With 144 positions of one pixel, small models stayed below 36 % within the time limit of a run.)
-- `glyphs_images`: the same rows as images, with 4×4 patches of 3×3 pixels.
+  (With 144 positions of one pixel, small models stayed below 36 % accuracy within the time limit of
+  a run.)
+- `glyphs_images`: the same images, cut into 4×4 patches of 3×3 pixels.
 
-The difficulty was chosen on seeds that no claim uses, so that trained models reach between 60 and
-95 % (claims/PROTOCOL.md). The task is ours. The faces are DejaVu (Bitstream Vera licence) and STIX
-(SIL OFL) as matplotlib ships them; its FreeType draws them without hinting. Another version of
-FreeType may draw a pixel slightly differently.
+The difficulty was chosen on seeds that no claim uses, so that trained models reach an accuracy
+between 60 and 95 % (claims/PROTOCOL.md). The task was made for this kit. The faces are DejaVu
+(Bitstream Vera licence) and STIX (SIL OFL), as in matplotlib, whose FreeType draws them without
+hinting. Another version of FreeType may draw a pixel slightly differently.
 """
 
 import math
@@ -27,7 +28,7 @@ from torch import Tensor
 from mambanorm_study.tasks.base import TaskData, consecutive_splits
 from mambanorm_study.tasks.registry import Shape, register_task
 
-# Twenty that remain distinct when rotated and blurred: not both 0 and O, not both 1 and I
+# Twenty characters that remain distinct when rotated and blurred: no 0, O, 1 or I
 CHARACTERS = "23456789ABEHKMNPRSTX"
 STYLES = {
     "DejaVuSans": ("", "-Bold", "-Oblique", "-BoldOblique"),
@@ -36,20 +37,23 @@ STYLES = {
     "STIXGeneral": ("", "Bol", "Italic", "BolIta"),
 }
 FACES = tuple(f"{family}{style}" for family, styles in STYLES.items() for style in styles)
-# Edges of squares, in pixels
-EDGE = 12  # of a row
-PATCH, CELL = 3, 2  # of a patch of an image, of a position of a sequence
-MASTER, EM = 48, 36  # of the master in which a glyph is drawn once, and of the font's em
+# Edges of squares, in pixels. EDGE: an image. PATCH: a patch of an image. CELL: a cell, which is a
+# position of a sequence. MASTER: the large picture of a character, which is drawn once per face.
+# EM: the font's em in this picture.
+EDGE = 12
+PATCH, CELL = 3, 2
+MASTER, EM = 48, 36
 OVERSAMPLING = 3  # a pixel is the mean of OVERSAMPLING² points
 
-ROTATION = math.radians(12)
-SHEAR, STRETCH, SHIFT = 0.12, 0.15, 0.05  # at most, as shares of the edge
-SIZES = (1.05, 1.35)
-CONTRAST = (0.6, 1.0)
+ROTATION = math.radians(12)  # largest angle
+SHEAR, STRETCH, SHIFT = 0.12, 0.15, 0.05  # largest values; SHIFT is a share of EDGE
+SIZES = (1.05, 1.35)  # smallest and largest factor by which a character is enlarged
+CONTRAST = (0.6, 1.0)  # smallest and largest factor of the ink
 HIDDEN = 0.2  # edge of the hidden square, as a share of EDGE
-NOISE = 0.1
+NOISE = 0.1  # standard deviation
 
-# Rows of train, validation and test. Many rows for the last two reduce the noise at little cost.
+# Number of rows of train, validation and test. Many validation and test rows make the scores less
+# noisy at little cost.
 ROWS = {
     "smoke": (160, 40, 80),
     "quick": (4_000, 500, 1_000),
@@ -59,9 +63,9 @@ ROWS = {
 
 @cache
 def draw_masters() -> Tensor:
-    """Draw each character in each face, in the centre of a square of paper (0) and ink (1).
+    """Return the masters: each character in each face, in the centre of a square.
 
-    The result is float32 of shape (characters, faces, MASTER, MASTER).
+    The shape is (characters, faces, MASTER, MASTER), float32, with 0 for paper and 1 for ink.
     """
     import matplotlib
     from matplotlib.ft2font import FT2Font, LoadFlags
@@ -82,7 +86,7 @@ def draw_masters() -> Tensor:
 
 
 def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return n rows (n, EDGE, EDGE) float32 and labels (n,). Class counts differ by at most one."""
+    """Return images (n, EDGE, EDGE) float32 and labels (n,). Class counts differ by 1 at most."""
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(low: float, high: float) -> Tensor:
@@ -93,7 +97,7 @@ def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
     angle, shear, size = uniform(-ROTATION, ROTATION), uniform(-SHEAR, SHEAR), uniform(*SIZES)
     x_scale, y_scale = (1 / (size * uniform(1 - STRETCH, 1 + STRETCH)) for _ in range(2))
     cos, sin = angle.cos(), angle.sin()
-    # theta maps a point of the row to a point of the master: rotate, shear, stretch, shift
+    # theta maps a point of the image to a point of the master: rotate, shear, stretch, shift
     x_shift, y_shift = uniform(-SHIFT, SHIFT) * 2, uniform(-SHIFT, SHIFT) * 2
     x_row = torch.stack([x_scale * (cos + shear * sin), x_scale * (shear * cos - sin), x_shift], 1)
     y_row = torch.stack([y_scale * sin, y_scale * cos, y_shift], 1)
@@ -106,7 +110,7 @@ def draw(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _sample_masters(labels: Tensor, faces: Tensor, theta: Tensor) -> Tensor:
-    """Return the masters of n rows under the affine maps theta (n, 2, 3), as (n, EDGE, EDGE)."""
+    """Return n masters, mapped by the affine maps theta (n, 2, 3), as images (n, EDGE, EDGE)."""
     side = OVERSAMPLING * EDGE
     grid = F.affine_grid(theta, (len(theta), 1, side, side), align_corners=False)
     points = F.grid_sample(draw_masters()[labels, faces][:, None], grid, align_corners=False)
@@ -114,29 +118,31 @@ def _sample_masters(labels: Tensor, faces: Tensor, theta: Tensor) -> Tensor:
 
 
 def _hidden_mask(top: Tensor, left: Tensor) -> Tensor:
-    """Return the mask (n, EDGE, EDGE) of squares whose corners are given as shares of the edge."""
+    """Return the mask (n, EDGE, EDGE) of hidden squares; `top` and `left` are shares of EDGE."""
     pixel = (torch.arange(EDGE) + 0.5) / EDGE
     in_rows = (pixel >= top[:, None]) & (pixel < top[:, None] + HIDDEN)
     in_columns = (pixel >= left[:, None]) & (pixel < left[:, None] + HIDDEN)
     return in_rows[:, :, None] & in_columns[:, None, :]
 
 
-def to_cells(rows: Tensor) -> Tensor:
+def to_cells(images: Tensor) -> Tensor:
     """Return images as sequences of cells: (n, EDGE, EDGE) → (n, (EDGE/CELL)², CELL²)."""
-    return F.unfold(rows[:, None], CELL, stride=CELL).transpose(1, 2)
+    return F.unfold(images[:, None], CELL, stride=CELL).transpose(1, 2)
 
 
 def _shape(scale: str, **inputs: int) -> Shape:
     return Shape(len(CHARACTERS), **inputs, sizes=ROWS[scale], reshuffled=True, new_rows=True)
 
 
-def _load(to_inputs: Callable[[Tensor], Tensor], scale: str, seed: int, **inputs: int) -> TaskData:
+def _load_rows(
+    to_inputs: Callable[[Tensor], Tensor], scale: str, seed: int, **inputs: int
+) -> TaskData:
     rows, labels = draw(sum(ROWS[scale]), seed)
     splits = consecutive_splits(to_inputs(rows), labels, ROWS[scale])
     return TaskData(*splits, n_classes=len(CHARACTERS), **inputs)
 
 
-SOURCE = "ours; faces DejaVu and STIX, as matplotlib ships them"
+SOURCE = "made for this kit; faces DejaVu and STIX, as matplotlib ships them"
 
 
 @register_task(
@@ -146,8 +152,8 @@ SOURCE = "ours; faces DejaVu and STIX, as matplotlib ships them"
     shape=partial(_shape, length=(EDGE // CELL) ** 2, in_features=CELL**2),
 )
 def load_glyphs(scale: str, seed: int) -> TaskData:
-    """Return rows as sequences (n, 36, 4)."""
-    return _load(to_cells, scale, seed, in_features=CELL**2)
+    """Return the images as sequences (n, 36, 4)."""
+    return _load_rows(to_cells, scale, seed, in_features=CELL**2)
 
 
 @register_task(
@@ -158,5 +164,5 @@ def load_glyphs(scale: str, seed: int) -> TaskData:
     shape=partial(_shape, length=(EDGE // PATCH) ** 2, in_channels=1, patch=PATCH),
 )
 def load_glyphs_images(scale: str, seed: int) -> TaskData:
-    """Return the rows of `glyphs` as images (n, 12, 12, 1) with patches of 3×3 pixels."""
-    return _load(lambda rows: rows[..., None], scale, seed, in_channels=1, patch=PATCH)
+    """Return the images of `glyphs`, (n, 12, 12, 1), with patches of 3×3 pixels."""
+    return _load_rows(lambda rows: rows[..., None], scale, seed, in_channels=1, patch=PATCH)

@@ -1,15 +1,15 @@
-"""ImageNet with its 1,000 classes, and with 100 of them. Images are decoded batch by batch.
+"""ImageNet (1,000 classes) and ImageNet-100 (100 of these classes), decoded batch by batch.
 
 Sources: Russakovsky et al. (2015), ImageNet large scale visual recognition challenge,
 arXiv:1409.0575. ImageNet-100: the class list of HobbitLong/CMC (Tian et al. 2020,
-arXiv:1906.05849); the paper gives no list.
+arXiv:1906.05849), because the paper that this kit repeats gives no list.
 
     data/imagenet1k/train/<wnid>/*.JPEG and val/<wnid>/*.JPEG
-    data/imagenet100/imagenet100.txt, and optionally train and val as above; otherwise the classes
+    data/imagenet100/imagenet100.txt, and optionally train and val as above; otherwise the images
     are read from data/imagenet1k
 
-Glossary: wnid = WordNet number of a class, n and eight digits; edge = height and width of an image
-in pixels.
+Glossary: wnid = WordNet number of a class, the letter n and eight digits; edge = height and width
+of an image in pixels.
 """
 
 import os
@@ -23,20 +23,20 @@ from torch import Tensor
 
 from mambanorm_study.basics.settings import Later
 from mambanorm_study.tasks.base import LazyInputs, Split, TaskData
-from mambanorm_study.tasks.files import data_folder, downloaded_file, fetch, missing_data
+from mambanorm_study.tasks.files import data_folder, downloaded_file, fetch, missing_data_error
 from mambanorm_study.tasks.images import open_image
 from mambanorm_study.tasks.registry import SCALE_SIZES, Shape, check_complete, register_task
 
 Image = Later("PIL.Image")
 
 N_CLASSES = {"imagenet100": 100, "imagenet1k": 1_000}
-ROWS = {"imagenet100": (130_000, 5_000), "imagenet1k": (1_281_167, 50_000)}  # train, val
+ROWS = {"imagenet100": (130_000, 5_000), "imagenet1k": (1_281_167, 50_000)}  # rows of train, val
 EDGE = {"smoke": 32, "quick": 64, "evening": 64, "lab": 112, "paper": 224}
-# Edge of a patch in pixels; 4 is VMamba's, whose model also halves the image three times
+# Edge of a patch in pixels. The 4 at paper is VMamba's; VMamba then halves the image three times.
 PATCH = {"smoke": 8, "quick": 8, "evening": 8, "lab": 8, "paper": 4}
 ENDINGS = (".jpeg", ".jpg", ".png")
 MARGIN = 256 / 224  # the shorter side is resized to edge · MARGIN before the centre is cut out
-HELD_OUT = 0.05  # share of train for validation; ImageNet's val is the test split
+HELD_OUT = 0.05  # share of train for validation; the test split is ImageNet's val
 LIST_ADDRESS = (
     "https://raw.githubusercontent.com/HobbitLong/CMC/bc687a26de7ae350d98f671d25d164b65336b8c2"
 )
@@ -45,15 +45,15 @@ LIST_FILE = {
 }
 HOW = (
     "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort "
-    "it into class folders"
+    "its images into class folders"
 )
 
 
 # -------------------------------------------------------------------------------------------- files
 
 
-def _classes(name: str) -> tuple[Path, list[str]]:
-    """Return the folder that contains train and val, and the classes to read from it."""
+def _folder_and_classes(name: str) -> tuple[Path, list[str]]:
+    """Return the folder that contains train and val, and the wnids of the classes to read."""
     folder = data_folder(name)
     if name == "imagenet1k":
         return folder, sorted(path.name for path in folder.glob("train/*/"))
@@ -64,10 +64,10 @@ def _classes(name: str) -> tuple[Path, list[str]]:
 
 
 @lru_cache(maxsize=4)
-def _files(
+def _list_images(
     name: str, folder: Path, classes: tuple[str, ...], split: str
 ) -> tuple[list[Path], np.ndarray]:
-    """Return the paths of the images of a part, sorted by class and name, and their labels.
+    """Return the paths of the images in a split's folder, sorted by class and name, and the labels.
 
     Raises ValueError if a class has no image.
     """
@@ -76,17 +76,17 @@ def _files(
         paths = sorted((folder / split / wnid).glob("*"))
         images = [path for path in paths if path.suffix.lower() in ENDINGS]
         if not images:
-            raise missing_data(name, f"image in {folder / split / wnid}", HOW)
+            raise missing_data_error(name, f"image in {folder / split / wnid}", HOW)
         files += images
         labels += [label] * len(images)
     return files, np.array(labels, np.int64)
 
 
 def read_photograph(path: Path, edge: int) -> np.ndarray:
-    """Return the centre of an image, (edge, edge, 3) uint8, after resizing.
+    """Return the centre of an image, (edge, edge, 3) uint8, after resizing the image.
 
-    The shorter side is resized to edge · 256/224. Raises ValueError, with the file's name, if it is
-    not an image.
+    The shorter side of the image is resized to edge · 256/224. Raises ValueError, with the path, if
+    the file is not an image.
     """
     shorter = round(edge * MARGIN)
     image = open_image(path, path, min_side=shorter)
@@ -96,8 +96,8 @@ def read_photograph(path: Path, edge: int) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + edge, top + edge)))
 
 
-def _read(files: list[Path], edge: int, rows: Tensor) -> Tensor:
-    """Return the images of some rows, (B, edge, edge, 3) float32 in [-1, 1]."""
+def _read_photographs(files: list[Path], edge: int, rows: Tensor) -> Tensor:
+    """Return the images of these rows, (B, edge, edge, 3) float32 in [-1, 1]."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         images = list(pool.map(lambda row: read_photograph(files[row], edge), rows.tolist()))
     return torch.from_numpy(np.stack(images)).float().div_(127.5).sub_(1)
@@ -110,16 +110,16 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
     """Return colour photographs (n, edge, edge, 3), float32 in [-1, 1], read batch by batch.
 
     The test split is ImageNet's val; validation is a twentieth of train. The seed decides which
-    photographs are used, except at lab and paper, which use all of them.
+    photographs are used, except at the scales lab and paper, which use all photographs.
     """
-    folder, classes = _classes(name)
+    folder, classes = _folder_and_classes(name)
     if not classes:
-        raise missing_data(name, f"train/<wnid> in {folder}", HOW)
-    parts = {part: _files(name, folder, tuple(classes), part) for part in ("train", "val")}
+        raise missing_data_error(name, f"train/<wnid> in {folder}", HOW)
+    parts = {part: _list_images(name, folder, tuple(classes), part) for part in ("train", "val")}
     n = len(parts["train"][0]), len(parts["val"][0])
     if name == "imagenet1k":
         check_complete(folder, n, ROWS[name], scale)
-    else:  # no exact count of its train part is published
+    else:  # the exact size of ImageNet-100's train part is not published
         check_complete(folder / "val", n[1:], ROWS[name][1:], scale)
     edge = EDGE[scale]
     splits = []
@@ -127,7 +127,7 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
     for part, rows in zip(("train", "train", "val"), row_numbers, strict=True):
         files, labels = parts[part]
         files = [files[row] for row in rows.tolist()]
-        inputs = LazyInputs((len(files), edge, edge, 3), partial(_read, files, edge))
+        inputs = LazyInputs((len(files), edge, edge, 3), partial(_read_photographs, files, edge))
         splits.append(Split(inputs, torch.from_numpy(labels[rows.numpy()])))
     return TaskData(*splits, n_classes=len(classes), in_channels=3, patch=PATCH[scale])
 

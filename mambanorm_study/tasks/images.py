@@ -1,8 +1,8 @@
 """Decode images, and load the image sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
 
-Each set is a task whose rows are sequences of grey pixels; the CIFAR sets are also tasks of images.
-CIFAR as a sequence follows state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, with a
-tenth of train for validation (seed 42).
+Each set gives a task of sequences of grey pixels; each CIFAR set gives a second one, colour images.
+The CIFAR sequences follow state-spaces/s4: grey values x in 0…1 become (x − 122.6/255) / (61/255),
+row after row, and at lab and paper a tenth of train, drawn with seed 42, is for validation.
 
 Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017), Fashion-MNIST; Netzer et al. (2011), SVHN;
 Krizhevsky (2009), CIFAR.
@@ -39,7 +39,8 @@ Image, pa = Later("PIL.Image"), Later("pyarrow")
 # The mean of a block of AVERAGED × AVERAGED pixels is one position of a sequence. A CIFAR image has
 # 64 positions at smoke, 256 at quick and evening, 1,024 at lab and paper.
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
-# Edge of an image's patches in pixels: 16, 64 and 256 positions
+# Edge of a patch in pixels. A CIFAR image has 16 positions at smoke, 64 at quick and evening, 256
+# at lab and paper.
 PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
 
 
@@ -49,11 +50,11 @@ PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
 def open_image(
     source, where: object, mode: str = "RGB", edge: int | None = None, min_side: int = 0
 ) -> Image.Image:
-    """Return the image in a path or a file object, in mode "L" (grey as in ITU-R 601) or "RGB".
+    """Return the image at a path or in a file object, in mode "L" (grey as in ITU-R 601) or "RGB".
 
-    With `min_side`, a JPEG is decoded at a half or a quarter of its size if both sides keep at
-    least that many pixels, which is several times faster. Raises ValueError, with `where`, if the
-    image cannot be read, or if it is not edge×edge pixels.
+    With `min_side`, a JPEG is decoded at a reduced size, which is several times faster, if both
+    sides keep at least `min_side` pixels. Raises ValueError, with `where` (the name of the image),
+    if the image cannot be read, or if it does not have edge×edge pixels.
     """
     try:
         with Image.open(source) as image:
@@ -64,7 +65,7 @@ def open_image(
         raise ValueError(f"{where} is not a readable image ({error}): replace this file") from error
     if edge and size != (edge, edge):
         raise ValueError(
-            f"{where}: an image of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}"
+            f"{where}: an image of {size[0]}×{size[1]} pixels, needed are {edge}×{edge} pixels"
         )
     return converted
 
@@ -72,39 +73,41 @@ def open_image(
 def decode(
     encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, where: object
 ) -> np.ndarray:
-    """Return some rows of a column of encoded images, (n, H, W) in mode "L", else (n, H, W, 3).
+    """Return the images of some rows as uint8, (n, H, W) in mode "L", else (n, H, W, 3).
 
-    A row of the column is a struct {bytes, path}, as on Hugging Face. Raises ValueError as
-    `open_image` does, with the row.
+    encoded: a column whose rows are structs {bytes, path}, as on Hugging Face. Raises ValueError,
+    with the row, if an image cannot be read or does not have edge×edge pixels.
     """
     shape = (edge, edge) if mode == "L" else (edge, edge, 3)
     images = np.zeros((len(rows), *shape), np.uint8)
-    for i, row in enumerate(tqdm(rows, desc=f"decoding {where}", unit=" pictures", delay=2)):
+    for i, row in enumerate(tqdm(rows, desc=f"decoding {where}", unit=" images", delay=2)):
         content = io.BytesIO(encoded[row].as_py()["bytes"])
         images[i] = open_image(content, f"{where}, row {row + 1}", mode, edge)
     return images
 
 
 def read_idx(task: str, name: str) -> np.ndarray:
-    """Return the bytes of a gzipped idx file, MNIST's format, in `data/<task>`."""
+    """Return the uint8 array in a gzipped idx file (the format of MNIST) of `data/<task>`."""
     content = gzip.decompress(downloaded_file(task, name, SETS[task].files).read_bytes())
-    header = 4 + 4 * content[3]  # a magic number, whose last byte counts the axes, and their sizes
+    # the header: a magic number, whose last byte is the number of axes, then the size of each axis
+    header = 4 + 4 * content[3]
     return np.frombuffer(content, np.uint8, offset=header).reshape(
         np.frombuffer(content[4:header], ">u4")
     )
 
 
 def as_sequences(images: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> LazyInputs:
-    """Return grey images (n, H, W) as sequences (n, H·W, 1) of byte · scale + shift.
+    """Return grey images (n, H, W) as sequences (n, H·W, 1) of the values byte · scale + shift.
 
-    The images stay bytes until a batch needs them, so they take a quarter of the memory.
+    The images are kept as bytes, which take a quarter of the memory of float32. A row is converted
+    when a batch needs the row.
     """
     pixels = torch.tensor(images.reshape(len(images), -1, 1))
     return LazyInputs(pixels.shape, lambda rows: pixels[rows].float().mul_(scale).add_(shift))
 
 
 def average_blocks(images: np.ndarray, factor: int) -> np.ndarray:
-    """Return grey images (n, H, W) averaged over factor×factor blocks, rounded to bytes."""
+    """Return grey images (n, H, W) averaged over blocks of factor×factor pixels, as bytes."""
     if factor == 1:
         return images
     means = F.avg_pool2d(torch.from_numpy(images)[:, None].float(), factor)
@@ -114,11 +117,13 @@ def average_blocks(images: np.ndarray, factor: int) -> np.ndarray:
 # ----------------------------------------------------------------------------------------- the sets
 
 
-PLUS_MINUS = (2 / 255, -1.0)  # byte · scale + shift is −1…1, as in `digits`
-S4_GREY = (1 / 61, -122.6 / 61)  # s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
+# Scale and shift of `as_sequences`: to the range −1…1, as in `digits`; or by s4's mean 122.6 and
+# standard deviation 61 of CIFAR-10's grey values
+MINUS_ONE_TO_ONE = (2 / 255, -1.0)
+S4_GREY = (1 / 61, -122.6 / 61)
 HUB = "https://huggingface.co/datasets"
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
-# The names of MNIST's files. {} is "images-idx3" or "labels-idx1".
+# The names of the files of MNIST and Fashion-MNIST. {} is IMAGES or LABELS.
 IDX = {"train": "train-{}-ubyte.gz", "test": "t10k-{}-ubyte.gz"}
 IMAGES, LABELS = "images-idx3", "labels-idx1"
 
@@ -127,10 +132,10 @@ IMAGES, LABELS = "images-idx3", "labels-idx1"
 class ImageSet:
     """A published set of images.
 
-    rows: number of rows of its train and its test part. address: of the folder with the files.
-    files: name -> digest. edge: height and width of an image in pixels. columns: names of the
-    columns with images and with labels, () for idx files. grey: a position of a sequence is byte ·
-    grey[0] + grey[1].
+    rows: number of rows of the train and the test part. address: URL of the folder with the files.
+    files: file name -> digest. edge: height and width of an image in pixels. columns: names of the
+    columns with images and with labels, or () for idx files. grey: scale and shift of
+    `as_sequences`.
     """
 
     title: str
@@ -141,7 +146,7 @@ class ImageSet:
     edge: int = 32
     n_classes: int = 10
     columns: tuple[str, ...] = ("image", "label")
-    grey: tuple[float, float] = PLUS_MINUS
+    grey: tuple[float, float] = MINUS_ONE_TO_ONE
 
 
 SETS: dict[str, ImageSet] = {
@@ -180,7 +185,7 @@ SETS: dict[str, ImageSet] = {
         rows=(73_257, 26_032),
         address=f"{HUB}/ufldl-stanford/svhn/resolve/f9e1717d73324ebbc1ece84267ccd80d0aca0690/"
         "cropped_digits",
-        files={TRAIN: "", TEST: ""},  # the repository states the digests
+        files={TRAIN: "", TEST: ""},  # the digests that Hugging Face states
     ),
     "cifar10": ImageSet(
         "CIFAR-10: ten kinds of things, 32×32",
@@ -210,8 +215,8 @@ SETS: dict[str, ImageSet] = {
 }  # fmt: skip
 
 
-def _read(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
-    """Return the images of a part, "train" or "test", as (n, H, W) or encoded, and its labels."""
+def _read_images(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
+    """Return the images of a part, "train" or "test", as bytes or encoded, and the labels."""
     image_set = SETS[name]
     if image_set.columns:
         source = image_set.n_classes, image_set.address, image_set.files
@@ -220,10 +225,12 @@ def _read(name: str, part: str) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarra
     return images, check_labels(labels, image_set.n_classes, f"{name}'s {part}")
 
 
-def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """Return the images and labels of train, validation and test: the rows that the scale uses."""
+def _load_splits(
+    name: str, mode: str, scale: str, seed: int
+) -> list[tuple[np.ndarray, torch.Tensor]]:
+    """Return (images, labels) of train, validation and test, only rows that the scale uses."""
     image_set = SETS[name]
-    parts = {part: _read(name, part) for part in ("train", "test")}
+    parts = {part: _read_images(name, part) for part in ("train", "test")}
     counts = tuple(len(labels) for _, labels in parts.values())
     check_complete(data_folder(name), counts, image_set.rows, scale)
     loaded = []
@@ -239,13 +246,13 @@ def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray,
 
 
 def load_sequences(name: str, scale: str, seed: int) -> TaskData:
-    """Return grey values (n, L, 1) float32, row after row.
+    """Return the images as sequences of grey values (n, L, 1) float32, row after row.
 
-    The seed decides which images are used, except at lab and paper.
+    The seed decides which images are used, except at the scales lab and paper.
     """
     splits = [
         Split(as_sequences(average_blocks(images, AVERAGED[scale]), *SETS[name].grey), labels)
-        for images, labels in _load(name, "L", scale, seed)
+        for images, labels in _load_splits(name, "L", scale, seed)
     ]
     return TaskData(*splits, n_classes=SETS[name].n_classes, in_features=1)
 
@@ -253,24 +260,24 @@ def load_sequences(name: str, scale: str, seed: int) -> TaskData:
 def load_images(name: str, scale: str, seed: int) -> TaskData:
     """Return colour images (n, 32, 32, 3) as bytes, which `Split.batch` converts to −1…1.
 
-    The seed decides which images are used, except at lab and paper.
+    The seed decides which images are used, except at the scales lab and paper.
     """
     splits = [
         Split(torch.from_numpy(images), labels)
-        for images, labels in _load(name, "RGB", scale, seed)
+        for images, labels in _load_splits(name, "RGB", scale, seed)
     ]
     return TaskData(*splits, n_classes=SETS[name].n_classes, in_channels=3, patch=PATCH[scale])
 
 
 def _shape(name: str, colour: bool, scale: str) -> Shape:
     image_set, sizes = SETS[name], SCALE_SIZES[scale]
-    side = PATCH[scale] if colour else AVERAGED[scale]
+    position_edge = PATCH[scale] if colour else AVERAGED[scale]
     return Shape(
         image_set.n_classes,
-        (image_set.edge // side) ** 2,
+        (image_set.edge // position_edge) ** 2,
         in_features=None if colour else 1,
         in_channels=3 if colour else None,
-        patch=side if colour else 1,
+        patch=position_edge if colour else 1,
         sizes=sizes.counts(image_set.rows),
         reshuffled=sizes.reshuffle,
     )

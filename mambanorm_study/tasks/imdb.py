@@ -1,12 +1,12 @@
 """IMDB film reviews, character by character: positive or negative?
 
 Source: Maas et al. (2011), Learning word vectors for sentiment analysis. Preprocessing as in
-state-spaces/s4: characters as they are, at most l_max − 1, then `<eos>`; the vocabulary contains
-the characters that occur at least 15 times in train. At paper the test part also serves as
-validation, as in s4; the smaller scales hold out a tenth of train instead.
+state-spaces/s4: a row has the first l_max − 1 characters of a review, unchanged, then `<eos>`; the
+vocabulary contains the characters that occur at least 15 times in train. At scale paper the test
+part is also the validation part, as in s4; at the other scales a tenth of train is held out.
 
-Glossary: n reviews, L = characters of the longest, `<eos>` included; ids as in ListOps: 0 =
-padding, 1 = unknown, 2 = `<eos>`.
+Glossary: n reviews; L = positions of the longest row, including `<eos>`; ids 0 = padding, 1 =
+unknown character, 2 = `<eos>`, as in ListOps.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ SPECIALS = ("<pad>", "<unk>", "<eos>")
 UNK, EOS = 1, 2
 MIN_COUNT = 15
 MEAN_LENGTH = 1_300  # characters of a review
-ROWS = (25_000, 25_000)  # of train and test, without the 50,000 reviews that have no label
+ROWS = (25_000, 25_000)  # of train and test; the 50,000 reviews without a label are not used
 ADDRESS = (
     "https://huggingface.co/datasets/stanfordnlp/imdb/resolve/"
     "e6281661ce1c48d982bc483cf8a173c1bbeb5d31/plain_text"
@@ -38,17 +38,18 @@ FILES = {
         "sha256:b52e26e2f872d282ffac460bf9770b25ac6f102cda0e6ca7158df98c94e8b3da"
     ),
 }
-# Positions of a row, including `<eos>`; longer reviews are cut
+# Largest number of positions of a row, including `<eos>`; longer reviews are cut
 L_MAX = {"smoke": 64, "quick": 256, "evening": 256, "lab": 1_024, "paper": 4_096}
-# Share of train for validation. At paper the test rows serve as validation too, as in s4, so the
-# results are slightly too good.
+# Share of train for validation. At paper the test rows are also the validation rows, as in s4, so
+# the test accuracy is slightly too high.
 HELD_OUT = {"smoke": 0.1, "quick": 0.1, "evening": 0.1, "lab": 0.1, "paper": 0.0}
 
 
 def build_vocabulary(texts: Iterable[str]) -> dict[str, int]:
-    """Return character -> id: the special tokens, then the frequent characters.
+    """Return token -> id for the special tokens and the characters that occur 15 times or more.
 
-    The most frequent character is first; equally frequent ones are in the order of code points.
+    The special tokens come first, then the characters, from the most to the least frequent. Equally
+    frequent characters are in the order of their code points.
     """
     counts = Counter(chain.from_iterable(texts))
     frequent = [char for char, count in counts.items() if count >= MIN_COUNT]
@@ -57,7 +58,7 @@ def build_vocabulary(texts: Iterable[str]) -> dict[str, int]:
 
 
 def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids (n, L) with `<eos>` and 0 for padding, and lengths (n,)."""
+    """Return token ids (n, L), ending with `<eos>` and padded with 0, and lengths (n,)."""
     dtype = torch.uint8 if len(ids) <= 256 else torch.int32
     rows = []
     for text in texts:
@@ -87,10 +88,10 @@ def _shape(scale: str) -> Shape:
     shape=_shape,
 )
 def load_imdb(scale: str, seed: int) -> TaskData:
-    """Return character ids (n, L), about 135 tokens at paper, and classes: 1 = positive.
+    """Return character ids (n, L) and classes, where 1 means positive.
 
-    The vocabulary comes from all reviews of the train part, cut to the scale's length, so it does
-    not depend on the seed.
+    The vocabulary (about 135 tokens at paper) comes from all reviews of the train part, cut to the
+    scale's length, so the vocabulary does not depend on the seed.
     """
     parts = {
         part: read_part("imdb", part, ("text", "label"), 2, ADDRESS, FILES)

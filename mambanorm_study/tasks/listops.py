@@ -7,11 +7,11 @@ The label is the value of the expression:
 
 Sources: Nangia & Bowman (2018), ListOps, arXiv:1804.06028. Tay et al. (2021), Long Range Arena
 (LRA), arXiv:2011.04006: generator `lra_benchmarks/data/listops.py`; reader and vocabulary as in
-state-spaces/s4 `src/dataloaders/lra.py`. Deviations from LRA: the generator is seeded, and the
-smaller scales have their own `SETTINGS`.
+state-spaces/s4 `src/dataloaders/lra.py`. Deviations from LRA: the generator is seeded, and only
+the scale paper has LRA's settings (see SETTINGS).
 
-Glossary: token = an operator, a digit or the closing bracket, but no parenthesis; length = number
-of tokens; ids = one byte for each token, without `<eos>`.
+Glossary: token = an operator, a digit or the closing bracket (parentheses are dropped); length =
+number of tokens; ids = one byte for each token, without `<eos>`.
 """
 
 import random
@@ -32,7 +32,7 @@ from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.files import cache_file, cached_arrays, check_labels, data_folder
 from mambanorm_study.tasks.registry import Shape, check_complete, register_task
 
-# As in LRA, MED truncates the mean of the middle two.
+# For an even number of arguments, MED truncates the mean of the middle two, as in LRA.
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
     "[MIN": min,
     "[MAX": max,
@@ -44,18 +44,19 @@ IDS = {token: i for i, token in enumerate(VOCABULARY)}
 EOS, CLOSE = IDS["<eos>"], IDS["X"]
 MIN_ARGS = 2
 POOL_SEED = 0
-GENERATOR = 1  # part of the cache's name: raise it if the same settings would give other rows
+GENERATOR_VERSION = 1  # in the cache's name: raise it when the same settings give other rows
 
 
 @dataclass(frozen=True)
 class Settings:
     """Settings of a scale: which expressions are drawn, and how they are split.
 
-    sizes: rows of train, val and test. operator_probability: probability that a node at depth 1, 2,
-    … is an operator; deeper nodes are digits. Only distinct expressions with longer_than < length <
-    shorter_than are used. l_max: positions of a row, including `<eos>`; longer rows are cut.
-    reshuffle: if True, the run's seed decides which rows of the pool are train, val and test;
-    otherwise the split is fixed, as in LRA's files.
+    sizes: rows of train, val and test. operator_probability: for depth 1, 2, …, the probability
+    that a node is an operator; deeper nodes are digits. max_args: largest number of arguments of an
+    operator. Only distinct expressions with longer_than < length < shorter_than are used. l_max:
+    largest number of positions of a row, including `<eos>`; longer rows are cut. reshuffle: if
+    True, the run's seed decides which rows of the pool are train, val and test; otherwise the
+    splits are fixed, as in LRA's files.
     """
 
     sizes: tuple[int, int, int]
@@ -72,17 +73,17 @@ SETTINGS: dict[str, Settings] = {
     # For tests: at most three levels.
     "smoke": Settings((64, 32, 32), operator_probability=(1.0, 0.4), max_args=4,
                       longer_than=4, shorter_than=21, l_max=21, reshuffle=True),
-    # 5–40 tokens, 19 on average. With LRA's generator cut to such lengths, half the rows are single
-    # operators, which separate no arms. Here the root is always an operator and the probability
-    # falls with depth, so lists are nested.
+    # 5–40 tokens, 19 on average. With LRA's settings and such lengths, half the rows would have a
+    # single operator and would not tell arms apart. Here the root is always an operator, and the
+    # probability of an operator falls with depth, so lists are nested.
     "quick": Settings((20_000, 1_000, 2_000), operator_probability=(1.0, 0.5, 0.2), max_args=5,
                       longer_than=4, shorter_than=41, l_max=41, reshuffle=True),
-    # 5–20 tokens, two or three levels: short enough for runs of a minute to leave the plateau on
-    # which all arms stay at quick.
+    # 5–20 tokens, two or three levels. These rows are so short that runs of a minute leave the
+    # plateau of the accuracy on which all arms stay at quick.
     "evening": Settings((20_000, 1_000, 2_000), operator_probability=(1.0, 0.4), max_args=4,
                         longer_than=4, shorter_than=21, l_max=21, reshuffle=True),
-    # LRA's own grammar at 101–499 tokens, 299 on average: a third of LRA's length and half of its
-    # rows, so that a grid of arms and seeds fits one GPU. The splits are fixed, as with LRA.
+    # LRA's grammar at 101–499 tokens, 299 on average: a third of LRA's length and half of LRA's
+    # rows, so that one GPU can train a grid of arms and seeds. The splits are fixed, as in LRA.
     "lab": Settings((50_000, 2_000, 2_000), **LRA,
                     longer_than=100, shorter_than=500, l_max=500, reshuffle=False),
     # LRA exactly.
@@ -96,7 +97,7 @@ MEAN_TOKENS = {"smoke": 11, "quick": 19, "evening": 11, "lab": 299, "paper": 1_0
 
 
 def draw(n: int, settings: Settings, seed: int = POOL_SEED) -> dict[bytes, int]:
-    """Return n distinct expressions, ids -> value. They are the same on any machine."""
+    """Return n distinct expressions as {ids: value}. All machines draw the same expressions."""
     # random.random() is the only generator whose sequence Python guarantees across versions
     uniform = random.Random(seed).random
     values: dict[bytes, int] = {}
@@ -112,11 +113,11 @@ def draw(n: int, settings: Settings, seed: int = POOL_SEED) -> dict[bytes, int]:
 
 
 class _TooLong(Exception):
-    """The expression being drawn is already longer than the settings allow."""
+    """Raised when an expression becomes longer than the settings allow."""
 
 
 def _grow(uniform: Callable[[], float], settings: Settings, depth: int, ids: bytearray) -> int:
-    """Append a random expression's ids and return its value; `depth` counts from 0."""
+    """Append a random expression to `ids` and return the value; `depth` counts from 0."""
     probabilities = settings.operator_probability
     if depth >= len(probabilities) or uniform() >= probabilities[depth]:
         digit = int(uniform() * 10)
@@ -136,10 +137,10 @@ def _grow(uniform: Callable[[], float], settings: Settings, depth: int, ids: byt
 
 
 def read_lra(path: Path) -> list[tuple[bytes, int]]:
-    """Return the (ids, value) of each row of a file of LRA, with columns `Source` and `Target`.
+    """Return (ids, value) for each row of a file of LRA, which has columns `Source` and `Target`.
 
-    Raises ValueError, with the name of the file, if the file has another format, an unknown token,
-    or a target that is not a digit.
+    Raises ValueError, with the path, if the file has another format, an unknown token, or a target
+    that is not a digit.
     """
     try:
         table = pd.read_csv(path, sep="\t")
@@ -153,24 +154,24 @@ def read_lra(path: Path) -> list[tuple[bytes, int]]:
 
 @lru_cache(maxsize=2)
 def _pool(scale: str, folder: Path) -> Split:
-    """Return all rows of a scale: train first, then val and test."""
+    """Return all rows of a scale in one Split: first those of a fixed train, then val and test."""
     settings = SETTINGS[scale]
     files = [folder / f"basic_{split}.tsv" for split in ("train", "val", "test")]
     if scale == "paper" and any(file.exists() for file in files):
         parts = [read_lra(file) for file in files]
         check_complete(folder, tuple(map(len, parts)), settings.sizes, scale)
-        arrays = _padded([row for part in parts for row in part], settings.l_max)
+        arrays = _pad_rows([row for part in parts for row in part], settings.l_max)
     else:
-        key = [GENERATOR, VOCABULARY, asdict(settings)]
+        key = [GENERATOR_VERSION, VOCABULARY, asdict(settings)]
         arrays = cached_arrays(
             cache_file(folder, f"{scale}-seed{POOL_SEED}", key),
-            lambda: _padded(list(draw(sum(settings.sizes), settings).items()), settings.l_max),
+            lambda: _pad_rows(list(draw(sum(settings.sizes), settings).items()), settings.l_max),
         )
     return Split(*map(torch.from_numpy, arrays))
 
 
-def _padded(rows: list[tuple[bytes, int]], l_max: int) -> list[np.ndarray]:
-    """Return ids (n, L) with `<eos>` and 0 for padding, labels (n,) and lengths (n,)."""
+def _pad_rows(rows: list[tuple[bytes, int]], l_max: int) -> list[np.ndarray]:
+    """Return ids (n, L), ending with `<eos>` and padded with 0, labels (n,) and lengths (n,)."""
     ids = [torch.tensor([*ids[: l_max - 1], EOS], dtype=torch.uint8) for ids, _ in rows]
     labels = np.array([label for _, label in rows], np.int64)
     return [pad_sequence(ids, batch_first=True).numpy(), labels, np.array([len(x) for x in ids])]
@@ -201,8 +202,8 @@ def _shape(scale: str) -> Shape:
 def load_listops(scale: str, seed: int) -> TaskData:
     """Return token ids (n, L) and 10 classes; no expression is in two splits.
 
-    The seed decides which rows of one pool are train, val and test, except at lab and paper. At
-    paper LRA's own files are used if they are in `data/listops`.
+    The seed decides which rows of the scale are train, val and test, except at lab and paper, where
+    the splits are fixed. At paper, LRA's files are used if they are in `data/listops`.
     """
     pool = _pool(scale, data_folder("listops"))
     settings = SETTINGS[scale]

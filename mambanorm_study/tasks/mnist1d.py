@@ -3,14 +3,14 @@
 Accuracy differs between architectures: a linear model reaches 32 %, an MLP 68 %, a GRU 91 %, a CNN
 94 %, people 96 % (Greydanus & Kobak 2024, Figure 2).
 
-- `mnist1d`: each seed draws 5,000 new curves. No two seeds share a row, so results of several
-  seeds vary as repeated experiments with new data would.
-- `curves`: as `mnist1d`, with more rows for validation and test, so that the choice of test rows
-  adds little to the variation between seeds.
+- `mnist1d`: each seed draws 5,000 new curves. No two seeds share a row, so results vary between
+  seeds as much as between repeated experiments with new data.
+- `curves`: as `mnist1d`, but with more rows for validation and test, so that the choice of test
+  rows adds little to the variation between seeds.
 
 Seed 42 of `mnist1d` draws the curves of the published data set.
 
-The authors' generator draws the curves (PyPI `mnist1d`). It standardizes all of them, including the
+The authors' generator (PyPI `mnist1d`) draws the curves and standardizes all of them, including the
 test rows, by one mean and one standard deviation.
 
 Source: Greydanus & Kobak (2024), Scaling Down Deep Learning with MNIST-1D, ICML, arXiv:2011.14439.
@@ -37,10 +37,13 @@ GENERATOR_LOCK = threading.Lock()  # the generator uses NumPy's and Python's glo
 
 
 def load_curves(name: str, scale: str, seed: int) -> TaskData:
-    """Return the curves of a seed, (n, 40, 1) float32. The last rows are the authors' test rows."""
+    """Return the curves of a seed, (n, 40, 1) float32.
+
+    The rows that the authors' generator marks as test rows come last.
+    """
     sizes = _shape(name, scale).sizes
     cache = data_folder("mnist1d") / f"{sum(sizes)}-seed{seed}.npz"
-    # 5,000 curves take four seconds to draw
+    # cached because 5,000 curves take four seconds to draw
     x, y = cached_arrays(cache, lambda: draw_curves(sum(sizes), seed))
     splits = consecutive_splits(torch.from_numpy(x)[..., None], torch.from_numpy(y), sizes)
     return TaskData(*splits, n_classes=N_CLASSES, in_features=1)
@@ -54,9 +57,9 @@ def _shape(name: str, scale: str) -> Shape:
 def draw_curves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return n curves (n, 40) float32 and labels (n,) int64, drawn by the authors' generator.
 
-    The global random state of NumPy and Python is restored afterwards.
+    The global random states of NumPy and Python are restored afterwards.
     """
-    from mnist1d.data import get_dataset_args, make_dataset  # it imports requests and pyplot
+    from mnist1d.data import get_dataset_args, make_dataset  # slow: imports pyplot
 
     args = get_dataset_args()
     args.num_samples, args.seed = n, seed

@@ -1,11 +1,12 @@
 """Pathfinder, pixel by pixel: do the two discs of an image lie on the same dashed snake?
 
-The images are those that the Long Range Arena (LRA) released.
+The images were released by the Long Range Arena (LRA).
 
 Sources: Linsley et al. (2018), arXiv:1805.08315; Tay et al. (2021), LRA, arXiv:2011.04006; reader,
 split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`.
 
-Glossary: window = the image's edge in pixels; L = positions = edge², row after row.
+Glossary: window = edge of a released image in pixels; edge = edge after averaging; L = positions =
+edge², row after row.
 """
 
 from functools import lru_cache, partial
@@ -16,14 +17,14 @@ import torch
 from tqdm.auto import tqdm
 
 from mambanorm_study.tasks.base import Split, TaskData
-from mambanorm_study.tasks.files import check_labels, data_folder, missing_data
+from mambanorm_study.tasks.files import check_labels, data_folder, missing_data_error
 from mambanorm_study.tasks.images import as_sequences, average_blocks, open_image
 from mambanorm_study.tasks.registry import Shape, SplitSizes, draw_rows, register_task
 
 WINDOWS = (32, 64, 128)
 LRA = "curv_contour_length_14"  # LRA has three such folders; s4 reads this one
-HOW = "Download lra_release.gz (LRA's repository has its address) and put this folder there"
-MIN_IMAGES = 198_000  # of LRA's 200,000: its release may lack a few
+HOW = f"Download lra_release.gz (address in LRA's repository) and put its {LRA} there"
+MIN_IMAGES = 198_000  # LRA's release has 200,000 images or a few less
 
 SETTINGS: dict[str, SplitSizes] = {
     "smoke": SplitSizes((64, 32, 32), reshuffle=True),
@@ -33,7 +34,8 @@ SETTINGS: dict[str, SplitSizes] = {
     # LRA exactly: 200,000 images, 80 % train, 10 % validation, 10 % test.
     "paper": SplitSizes((160_000, 20_000, 20_000), reshuffle=False),
 }
-EDGES = {"smoke": 16}  # a scale in this table averages the images to this edge
+# Scale -> edge to which images are averaged. At the other scales, images are not averaged.
+EDGES = {"smoke": 16}
 
 
 @lru_cache(maxsize=2)
@@ -41,8 +43,8 @@ def read_labels(root: Path) -> dict[Path, int]:
     """Return image path -> label from all `<root>/<LRA>/metadata/<batch>.npy`.
 
     These files are plain text in spite of their names. A line has a folder, a file name, a number,
-    the label and parameters of the generator. Raises ValueError, with the name of the file, for any
-    other content, and if there is no file.
+    the label and parameters of the generator. Raises ValueError if there is no such file, or, with
+    the path, if a file has other content.
     """
     labels: dict[Path, int] = {}
     metadata = root / LRA / "metadata"
@@ -58,15 +60,15 @@ def read_labels(root: Path) -> dict[Path, int]:
         for row, label in zip(rows, values, strict=True):
             labels[root / LRA / row[0] / row[1]] = int(label)
     if not labels:
-        raise missing_data(root.name, root / LRA, HOW)
+        raise missing_data_error(root.name, root / LRA, HOW)
     return labels
 
 
 def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
-    """Return grey values (n, edge², 1) float32 in [0, 1]; label 1 = the discs lie on one snake.
+    """Return grey values (n, edge², 1) float32 in [0, 1] and labels.
 
-    The seed decides which of LRA's images are train, val and test, except at lab and paper. Raises
-    ValueError if images are missing.
+    Label 1 means that both discs lie on the same snake. The seed decides which of LRA's images are
+    train, val and test, except at lab and paper. Raises ValueError if images are missing.
     """
     name, settings = f"pathfinder{window}", SETTINGS[scale]
     labels = read_labels(data_folder(name))
@@ -74,8 +76,8 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     if scale == "paper":  # split by s4's fractions, because the release may lack a few images
         if n < MIN_IMAGES:
             raise ValueError(
-                f"{data_folder(name) / LRA} holds {n:,} images, LRA's release 200,000: "
-                "provide all of it"
+                f"{data_folder(name) / LRA} holds {n:,} images, LRA's release has 200,000: "
+                "provide all images"
             )
         sizes = int(0.8 * n), int(0.1 * n), n - int(0.8 * n) - int(0.1 * n)
     row_numbers = draw_rows(n, sizes, settings.seed(seed), f"{name}'s pool")
@@ -87,7 +89,7 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
 
 def _read_split(labels: dict[Path, int], rows: list[int], window: int, edge: int) -> Split:
     paths, images = list(labels), np.zeros((len(rows), window, window), np.uint8)
-    for i, row in enumerate(tqdm(rows, desc="Pathfinder", unit=" pictures", delay=2)):
+    for i, row in enumerate(tqdm(rows, desc="Pathfinder", unit=" images", delay=2)):
         images[i] = open_image(paths[row], paths[row], "L", window)
     targets = torch.tensor([labels[paths[row]] for row in rows])
     return Split(as_sequences(average_blocks(images, window // edge)), targets)

@@ -1,14 +1,14 @@
-"""`pydoc`: predict the next character of Python's documentation, which needs no download.
+"""`pydoc`: predict the next character of Python's documentation. Nothing is downloaded.
 
 The text is the help topics of the language reference (`help("for")`, `help("with")`, …), almost
 half a million characters of prose and code. The rows are windows of the text, and the label of a
 position is the next character.
 
-Long topics repeat short ones: a fifth of the text is repeated, and 8 % of its end also occurs at
-its beginning. So the task contains each paragraph once. For every seed, the first 80 % of the text
-are training rows, the next 10 % validation rows and the last 10 % test rows.
+Long topics repeat short topics: a fifth of the text is repeated, and 8 % of the end of the text
+also occurs at the beginning. So the task contains each paragraph once. For every seed, the first
+80 % of the text are training rows, the next 10 % validation rows and the last 10 % test rows.
 
-Source: `pydoc_data.topics` of the Python that runs this (Python Software Foundation, PSF licence).
+Source: `pydoc_data.topics` of the running Python (Python Software Foundation, PSF licence).
 The text changes slightly with each version of Python, and so do the results; the alphabet stays the
 same.
 
@@ -24,30 +24,30 @@ from mambanorm.errors import unknown
 from mambanorm_study.tasks.base import Split, TaskData
 from mambanorm_study.tasks.registry import Shape, register_task
 
-# The line feed and the printable characters of ASCII; the id of a character is its index
+# The line feed and the printable characters of ASCII; an id is an index of ALPHABET
 ALPHABET = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
 
 TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "…": "..."})
-HELD_OUT = 0.1  # share of the text for validation, and for test
+HELD_OUT = 0.1  # share of the text for validation; test has the same share
 
 LENGTHS = {"smoke": 16, "quick": 128, "evening": 128, "lab": 256, "paper": 256}  # positions
 SMOKE_CHARACTERS = 4_000  # gives 200 training rows
 
 
 def load_text() -> str:
-    """Return the help topics in alphabetical order. Characters not in ALPHABET are `?`."""
-    from pydoc_data.topics import topics  # half a million characters
+    """Return the help topics in alphabetical order, with `?` for characters not in ALPHABET."""
+    from pydoc_data.topics import topics  # imported here: half a million characters
 
     text = "\n\n".join(topics[name].strip() for name in sorted(topics))
     return text.translate(TYPOGRAPHY).expandtabs().encode("ascii", "replace").decode()
 
 
 def drop_repeats(text: str) -> str:
-    """Return the text without repeated paragraphs, even if they differ in white space."""
-    first: dict[str, str] = {}
+    """Return the text without repeated paragraphs, also if the repeats differ in white space."""
+    paragraphs: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
-        first.setdefault(" ".join(paragraph.split()), paragraph)
-    return "\n\n".join(paragraph for words, paragraph in first.items() if words)
+        paragraphs.setdefault(" ".join(paragraph.split()), paragraph)
+    return "\n\n".join(paragraph for words, paragraph in paragraphs.items() if words)
 
 
 def encode(text: str) -> Tensor:
@@ -66,16 +66,17 @@ def decode(ids: Tensor) -> str:
 
 
 def split_text(ids: Tensor) -> tuple[Tensor, ...]:
-    """Return train, the first 80 % of the text, then validation and test, 10 % each."""
+    """Return the parts of a text for train (the first 80 %), validation (10 %) and test (10 %)."""
     cuts = [round(len(ids) * (1 - share)) for share in (2 * HELD_OUT, HELD_OUT)]
     return torch.tensor_split(ids, cuts)
 
 
 def cut_windows(ids: Tensor, length: int) -> Tensor:
-    """Return windows (n, L + 1) of a text, which overlap by one character.
+    """Return the windows (n, L + 1) of a text.
 
-    So each character is predicted once. The characters after the last full window are left out.
-    Raises ValueError if the text is too short for one window.
+    Neighbouring windows overlap by one character, so each character but the first is predicted
+    once. The characters after the last full window are left out. Raises ValueError if the text is
+    too short for one window.
     """
     if length < 1 or len(ids) < length + 1:
         raise ValueError(
@@ -88,7 +89,7 @@ def cut_windows(ids: Tensor, length: int) -> Tensor:
 def unigram_entropy(ids: Tensor) -> float:
     """Return H = −Σ_c p_c · log₂ p_c in bits per character; p_c is the frequency of character c.
 
-    It is the loss of a model that knows only these frequencies.
+    A model that knows only these frequencies has this loss.
     """
     counts = torch.bincount(ids).double()
     p = counts[counts > 0] / counts.sum()
@@ -126,8 +127,9 @@ def _shape(scale: str) -> Shape:
     shape=_shape,
 )
 def load_pydoc(scale: str, seed: int) -> TaskData:
-    """Return windows of 128 characters (smoke: 16 of the first 4,000 characters; lab, paper: 256).
+    """Return windows with 128 positions (16 at smoke; 256 at lab and paper).
 
-    The label of a position is the next character. The seed has no effect.
+    At smoke, only the first 4,000 characters of the text are used. The label of a position is the
+    next character. The seed has no effect.
     """
     return TaskData(*_splits(scale), n_classes=len(ALPHABET), vocab_size=len(ALPHABET))

@@ -1,6 +1,6 @@
 """Register tasks, load their data, and decide which rows of a data set a scale uses.
 
-Glossary: n rows of a split, L positions, F features of a position, T targets.
+Glossary: n rows of a split, L positions of a row, F features of a position, T targets.
 """
 
 import math
@@ -29,8 +29,9 @@ class Shape:
 
     length: positions of a row, including padding. tokens: mean number of positions without padding;
     0 if there is no padding. sizes: rows of train, validation and test; 0 if unknown. reshuffled:
-    the run's seed decides which rows these are. new_rows: each seed draws new rows. per_position:
-    each position has a label. The other fields are those of TaskData.
+    True if the run's seed decides which rows are train, validation and test. new_rows: True if each
+    seed draws new rows. per_position: True if each position has a label. The other fields are as in
+    TaskData.
     """
 
     n_classes: int
@@ -48,7 +49,7 @@ class Shape:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """The number of positions, (L,), or of patches of an image, (H, W)."""
+        """Number of positions of a row, (L,), or rows and columns of patches of an image."""
         return (self.length,) if self.in_channels is None else (math.isqrt(self.length),) * 2
 
     def batch(self, rows: int) -> Tensor:
@@ -97,8 +98,8 @@ TASKS: dict[str, Task] = {}
 def register_task(name: str, *, title: str, source: str, **options: Any) -> Callable[[Load], Load]:
     """Return a decorator that registers `load(scale, seed) -> TaskData` under `name`.
 
-    `options`: kind, prepare and shape, as in Task. A task of images needs configs with an odd
-    d_conv, `grid(…, d_conv=3)`. Raises ValueError for a taken name and an unknown kind.
+    `options`: kind, prepare and shape, as in Task. Runs on a task of images need an odd d_conv:
+    `grid(…, d_conv=3)`. Raises ValueError if the name is registered already or the kind is unknown.
 
     @register_task("parity", title="Parity of 32 bits", source="this notebook")
     def load_parity(scale, seed): ...
@@ -107,7 +108,9 @@ def register_task(name: str, *, title: str, source: str, **options: Any) -> Call
     def register(load: Load) -> Load:
         task = Task(name, title, source, load, **options)
         if name in TASKS:
-            raise ValueError(f"task {name!r} is taken ({TASKS[name].title}): choose another name")
+            raise ValueError(
+                f"task {name!r} is registered already ({TASKS[name].title}): choose another name"
+            )
         TASKS[name] = task
         return load
 
@@ -117,7 +120,7 @@ def register_task(name: str, *, title: str, source: str, **options: Any) -> Call
 def check_task(name: str) -> str:
     """Return the name of a task. Raise NotRegistered, a ValueError, if there is no such task."""
     if name not in TASKS:
-        load_imports()  # a file of --import may register it
+        load_imports()  # a file given by --import may register the task
     if name not in TASKS:
         raise NotRegistered("task", name, TASKS)
     return name
@@ -134,7 +137,7 @@ def load_task(name: str, scale: str, seed: int) -> TaskData:
     return _load(TASKS[name], scale, check_seed(seed))
 
 
-@lru_cache(maxsize=8)  # the key is the Task, not its name, which may be registered anew
+@lru_cache(maxsize=8)  # the key is the Task, not the name, which may be registered again
 @plain_torch()  # cached data must not depend on the torch settings of the first caller
 def _load(task: Task, scale: str, seed: int) -> TaskData:
     where = f"task {task.name!r} at scale {scale!r}"
@@ -143,7 +146,7 @@ def _load(task: Task, scale: str, seed: int) -> TaskData:
     except BadData as error:
         raise BadData(f"{where}: {error}") from None
     if not isinstance(data, TaskData):
-        raise BadData(f"{where}: its function must return a TaskData, got {shown(data)}")
+        raise BadData(f"{where}: the registered function must return a TaskData, got {shown(data)}")
     for name in SPLITS:
         if len(getattr(data, name)) == 0:
             raise BadData(f"{where}: the {name} split is empty; every split needs rows")
@@ -154,17 +157,17 @@ def _load(task: Task, scale: str, seed: int) -> TaskData:
 # which rows a scale uses
 #
 # A data set is published in two parts, train and test, with n = (rows of train, rows of test).
-# Validation rows are taken from the train part.
+# Validation rows are rows of the train part.
 
-FIXED_SEED = 42  # decides the split if the run's seed does not; as in state-spaces/s4
+FIXED_SEED = 42  # seed of the split if the run's seed does not decide it; as in state-spaces/s4
 
 
 @dataclass(frozen=True)
 class SplitSizes:
-    """Number of rows that a scale uses for train, validation and test, or None for all rows.
+    """Number of rows that a scale uses.
 
-    If `reshuffle` is True, the run's seed decides which rows are used. Otherwise they are the same
-    for every seed.
+    sizes: rows of train, validation and test, or None for all rows. reshuffle: if True, the run's
+    seed decides which rows are used; otherwise every seed uses the same rows.
     """
 
     sizes: tuple[int, int, int] | None
@@ -177,7 +180,8 @@ class SplitSizes:
     def counts(self, n: tuple[int, int], held_out: float = 0.1) -> tuple[int, int, int]:
         """Return the number of rows of train, validation and test.
 
-        held_out: share of the train part for validation if all rows are used.
+        n: rows of the published parts train and test. held_out: share of the train part that is
+        used for validation if all rows are used.
         """
         if self.sizes is not None:
             return self.sizes
@@ -189,34 +193,35 @@ class SplitSizes:
     ) -> list[Tensor]:
         """Return the row numbers of train, validation and test of the data set `name`.
 
-        Train and validation are rows of the train part, test is rows of the test part. If all rows
-        are used, this is s4's split of CIFAR: validation is the last tenth of a permutation.
+        Train and validation are rows of the published train part, test is rows of the published
+        test part. If all rows are used, the split is made as s4 splits CIFAR: validation is the
+        last part of a random permutation.
         """
         train, val, test = self.counts(n, held_out)
         seed = self.seed(seed)
         return [
-            *draw_rows(n[0], (train, val), seed, f"{name}'s train"),
-            *draw_rows(n[1], (test,), seed, f"{name}'s test"),
+            *draw_rows(n[0], (train, val), seed, f"{name}'s train part"),
+            *draw_rows(n[1], (test,), seed, f"{name}'s test part"),
         ]
 
 
-SMALL = {
+SMALL_SCALES = {
     "smoke": SplitSizes((64, 32, 32), reshuffle=True),
     **dict.fromkeys(("quick", "evening"), SplitSizes((4_000, 1_000, 2_000), reshuffle=True)),
 }
-# Sizes of most tasks: a random draw at smoke, quick and evening, all rows at lab and paper
-SCALE_SIZES = {**SMALL, **dict.fromkeys(("lab", "paper"), SplitSizes(None, reshuffle=False))}
+# Sizes of most tasks: randomly drawn rows at smoke, quick and evening, all rows at lab and paper
+SCALE_SIZES = {**SMALL_SCALES, **dict.fromkeys(("lab", "paper"), SplitSizes(None, reshuffle=False))}
 
 
-def draw_rows(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
-    """Return random row numbers from 0…n − 1: disjoint draws of these sizes.
+def draw_rows(n: int, sizes: Sequence[int], seed: int, name: str) -> list[Tensor]:
+    """Return one tensor of random row numbers 0…n − 1 per size. No two tensors share a row.
 
-    Raises ValueError, with the name `what`, if there are too few rows.
+    Raises ValueError, with the `name` of the data, if n is smaller than the sum of the sizes.
     """
     if n < sum(sizes):
         needed = " + ".join(f"{size:,}" for size in sizes)
         raise ValueError(
-            f"{what} has {n:,} rows, needed are {needed}: provide all of it or use a smaller scale"
+            f"{name} has {n:,} rows, needed are {needed}: provide all rows or use a smaller scale"
         )
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return list(order[: sum(sizes)].split(list(sizes)))
@@ -225,10 +230,11 @@ def draw_rows(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor
 def check_complete(
     where: object, counts: Sequence[int], published: Sequence[int], scale: str
 ) -> None:
-    """Raise ValueError at lab and paper unless the data in `where` have all published rows."""
+    """At lab and paper, raise ValueError unless the data in `where` have all published rows."""
     if scale in ("lab", "paper") and tuple(counts) != tuple(published):
         have = " + ".join(f"{count:,}" for count in counts)
         needed = " + ".join(f"{count:,}" for count in published)
         raise ValueError(
-            f"{where} holds {have} rows, {scale} needs {needed}: provide all or use a smaller scale"
+            f"{where} holds {have} rows, scale {scale} needs {needed}: provide all rows or use a "
+            "smaller scale"
         )

@@ -11,7 +11,7 @@ from mambanorm_study.tasks.base import TaskData, consecutive_splits
 from mambanorm_study.tasks.registry import Shape, register_task
 
 SMOKE_SIZES = (40, 20, 20)  # train, validation, test
-SIZES = (1_200, 300, 600)
+SIZES = (1_200, 300, 600)  # at the other scales
 LENGTH = 32
 
 
@@ -23,11 +23,14 @@ def _shape(scale: str) -> Shape:
 @register_task(
     "level",
     title="Level: is a sequence's mean far from zero?",
-    source="ours, made up for notebook 03",
+    source="made up for notebook 03",
     shape=_shape,
 )
 def load_level(scale: str, seed: int) -> TaskData:
-    """Return 1,200 / 300 / 600 rows (smoke: 40 / 20 / 20) as float32 (n, 32, 1), labels 0 and 1."""
+    """Return rows (n, 32, 1) float32 and labels 0 and 1.
+
+    Train, validation and test have 1,200, 300 and 600 rows (smoke: 40, 20 and 20).
+    """
     sizes = _shape(scale).sizes
     generator = torch.Generator().manual_seed(seed)
     level = 2 * torch.rand(sum(sizes), 1, generator=generator) - 1

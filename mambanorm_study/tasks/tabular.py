@@ -1,18 +1,20 @@
-"""Regressions on tables: two of source S2, and one that needs no download.
+"""Three regressions on tables. Source S2 (docs/sources.md) names two; one needs no download.
 
 - `energy`: UCI Energy Efficiency, 768 simulated buildings, 8 features, heating and cooling load
   (kWh/m²).
-- `california_housing`: 20,640 districts of 1990, 9 columns, the median value of a house (dollars).
-- `diabetes`: 442 patients, 10 features, progression after a year; it comes with scikit-learn.
+- `california_housing`: 20,640 districts in 1990, 9 columns, median house value (dollars).
+- `diabetes`: 442 patients, 10 features, disease progression after a year; part of
+  scikit-learn.
 
-Each feature is a position, in the order of the file. Inputs are (n, L, 32): position j has the
-value x_j in slot j, and a 1 in slot 16 + j to identify the feature. From these a linear stem
+Each feature of a table is a position, in the order of the file. Inputs are (n, L, 32): position j
+has the value x_j in slot j, and a 1 in slot 16 + j to identify the feature. A linear stem then
 computes x_j·w_j + b_j, as the tokenizer of the FT-Transformer does (Gorishniy et al. 2021). All
-tables have these 32 slots, so a model can be trained on one table and fine-tuned on another.
+tables have 32 slots, so a model can be trained on one table and fine-tuned on another.
 Features are standardized by the mean and the standard deviation of the training rows.
 
 Sources: Tsanas & Xifara (2012), UCI, doi:10.24432/C51307; Pace & Barry (1997), in the edition of
-Géron (2019), with its 207 missing bedrooms and its column ocean_proximity; Efron et al. (2004).
+Géron (2019), which lacks 207 numbers of bedrooms and has a column ocean_proximity; Efron et al.
+(2004).
 """
 
 from functools import partial
@@ -28,12 +30,12 @@ from mambanorm_study.tasks.registry import Shape, register_task
 
 datasets = Later("sklearn.datasets")
 
-SLOTS = 16
-MAX_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}
-HELD_OUT = 0.2  # share of the rows for validation, and for test
+SLOTS = 16  # largest number of features of a table
+MAX_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}  # other scales use all
+HELD_OUT = 0.2  # share of the rows for validation; test has the same share
 
 GITHUB = "https://raw.githubusercontent.com"
-# The address of a folder, and file name -> digest
+# The URL of a folder, and file name -> digest, as in `fetch`
 ENERGY_FILE = (
     f"{GITHUB}/sradicwebster/counterfactuals/81187b3ecbdfdde380ff1f5b7e7413ccd246c8ef",
     {
@@ -49,12 +51,12 @@ LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
 HOUSE_VALUE = ("median house value, $",)
 PROGRESSION = ("progression, points",)
 PROXIMITY = ("<1H OCEAN", "INLAND", "ISLAND", "NEAR BAY", "NEAR OCEAN")
-# The logarithm of these columns is used, because they have long tails
+# The inputs contain the logarithms of these columns, because the columns have long tails
 COUNTS = ("total_rooms", "total_bedrooms", "population", "households")
 
 
 def _sizes(rows: int, scale: str) -> tuple[int, int, int]:
-    """Return the number of rows of train, validation and test, of all rows of a table."""
+    """Return the number of rows of train, validation and test for a table with `rows` rows."""
     rows = min(rows, MAX_ROWS.get(scale, rows))
     held_out = round(HELD_OUT * rows)
     return rows - 2 * held_out, held_out, held_out
@@ -79,10 +81,10 @@ def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Sh
     shape=partial(_shape, 768, 8, LOADS),
 )
 def load_energy(scale: str, seed: int) -> TaskData:
-    """Return the 768 buildings (smoke: 200). The file also has blank rows, which are dropped."""
+    """Return the 768 buildings (smoke: 200). Blank rows and columns of the file are dropped."""
     table = pd.read_excel(downloaded_file("energy", "ENB2012_data.xlsx", ENERGY_FILE[1]))
     table = table.dropna(how="all").dropna(axis=1, how="all")
-    return table_splits(table.iloc[:, :8], table.iloc[:, 8:], LOADS, scale, seed)
+    return make_table_data(table.iloc[:, :8], table.iloc[:, 8:], LOADS, scale, seed)
 
 
 @register_task(
@@ -93,10 +95,11 @@ def load_energy(scale: str, seed: int) -> TaskData:
     shape=partial(_shape, 20_640, 14, HOUSE_VALUE),
 )
 def load_california_housing(scale: str, seed: int) -> TaskData:
-    """Return the 20,640 districts (smoke: 200, quick: 6,000).
+    """Return the 20,640 districts (smoke: 200; quick and evening: 6,000).
 
-    207 districts lack the number of bedrooms: the feature no_bedrooms marks them, and the median
-    replaces the number. ocean_proximity becomes five features, one per value.
+    207 districts lack the number of bedrooms: the feature no_bedrooms is 1 for these districts, and
+    the median replaces the missing number. The column ocean_proximity becomes five 0/1 features,
+    one per value.
     """
     table = pd.read_csv(downloaded_file("california_housing", "housing.csv", HOUSING_FILE[1]))
     features = table.drop(columns=["median_house_value", "ocean_proximity"])
@@ -104,7 +107,7 @@ def load_california_housing(scale: str, seed: int) -> TaskData:
     features["no_bedrooms"] = features.total_bedrooms.isna().astype(float)
     for value in PROXIMITY:
         features[value] = (table.ocean_proximity == value).astype(float)
-    return table_splits(features, table[["median_house_value"]], HOUSE_VALUE, scale, seed)
+    return make_table_data(features, table[["median_house_value"]], HOUSE_VALUE, scale, seed)
 
 
 @register_task(
@@ -116,16 +119,20 @@ def load_california_housing(scale: str, seed: int) -> TaskData:
 def load_diabetes(scale: str, seed: int) -> TaskData:
     """Return the 442 patients (smoke: 200), 10 features, one target."""
     features, target = datasets.load_diabetes(return_X_y=True, as_frame=True, scaled=False)
-    return table_splits(features, target.to_frame(), PROGRESSION, scale, seed)
+    return make_table_data(features, target.to_frame(), PROGRESSION, scale, seed)
 
 
-def table_splits(
-    features: pd.DataFrame, targets: pd.DataFrame, names: tuple[str, ...], scale: str, seed: int
+def make_table_data(
+    features: pd.DataFrame,
+    targets: pd.DataFrame,
+    target_names: tuple[str, ...],
+    scale: str,
+    seed: int,
 ) -> TaskData:
     """Return the data of a table: 60 % of the rows are train, 20 % validation and 20 % test.
 
-    The seed decides which rows these are. A missing value is replaced by the median of the training
-    rows. Raises BadData for a target that is not finite.
+    The seed decides which rows each split has. A missing value of a feature is replaced by the
+    feature's median over the training rows. Raises BadData for a target that is not finite.
     """
     x, y = features.to_numpy(float), targets.to_numpy(float, copy=True)
     n_train, n_val, n_test = _sizes(len(x), scale)
@@ -140,4 +147,6 @@ def table_splits(
     inputs[:, feature, SLOTS + feature] = 1.0
     labels = torch.as_tensor(y, dtype=torch.float32)
     splits = [Split(inputs[rows], labels[rows]) for rows in (train, val, test)]
-    return TaskData(*splits, n_classes=len(names), in_features=2 * SLOTS, targets=names)
+    return TaskData(
+        *splits, n_classes=len(target_names), in_features=2 * SLOTS, targets=target_names
+    )

@@ -149,7 +149,7 @@ def test_the_parts_are_recorded_in_the_order_of_the_protocol():
 def test_the_parts_have_the_arms_and_seeds_of_the_protocol():
     known, arms, seeds = recorded(SCALE), {}, {}
     for part in recording.parts(SCALE):
-        configs = [config for config in part.ask(known) if config.seed >= 52]
+        configs = [config for config in part.find_needed(known) if config.seed >= 52]
         arms.setdefault(part.name, set()).update(config.arm for config in configs)
         seeds.setdefault(part.name, []).extend(part.seeds)
         if part.name.startswith("mnist1d"):
@@ -185,14 +185,14 @@ def test_a_part_needs_three_seeds_at_most():
 
 def test_deep_models_are_tuned_first_and_tested_at_the_rates_of_deep_models():
     part = next(part for part in recording.parts(SCALE) if part.name == "curves, 8 blocks")
-    tuning = part.ask(pd.DataFrame())
+    tuning = part.find_needed(pd.DataFrame())
     assert {(config.n_layers, config.seed) for config in tuning} == {
         (8, seed) for seed in DEEP_TUNING
     }
     assert {config.arm for config in tuning} == set(DEEP_ARMS)
     low = planted.planted_frame(planted.rows_of(tuning), curve=(0.0, -9.0, -9.0), sd=0.1)
-    assert part.ask(low.iloc[1:]) == tuning  # one run is missing
-    (rate,) = {config.lr for config in part.ask(low) if config.seed >= 52}
+    assert part.find_needed(low.iloc[1:]) == tuning  # one run is missing
+    (rate,) = {config.lr for config in part.find_needed(low) if config.seed >= 52}
     assert rate == min(config.lr for config in tuning)
     row = compare_arms("None>SSM>BN", ORIGINAL, Evidence(low, SCALE, changes=DEEP), CURVES)
     assert (row.n, row.fresh) == (len(DEEP_TUNING), False)
@@ -210,7 +210,7 @@ def test_other_seeds_tasks_and_scales_have_parts_too():
     found = recording.parts("quick", tasks=["digits"])
     assert [part.name for part in found] == ["verdicts, digits", "the notebooks"]
     assert {part.seeds for part in found} == {tuple(range(52, 60))}
-    assert {config.task for config in found[0].ask(pd.DataFrame())} == {"digits"}
+    assert {config.task for config in found[0].find_needed(pd.DataFrame())} == {"digits"}
     with pytest.raises(ValueError, match="test seeds are 52 to 99"):
         recording.parts(SCALE, seeds=[40])
 

@@ -56,7 +56,9 @@ def test_what_is_recorded_of_trained_models_is_whole_parts_of_the_plan_and_the_t
     manifest = recording.manifest(frame, "evening")
     assert set(manifest.recorded) - {0} == set(manifest.needed[manifest.recorded > 0])
     assert (manifest.recorded == manifest.needed)[manifest.part.str.startswith("mnist1d")].all()
-    planned = {config.run_id for part in recording.parts("evening") for config in part.ask(frame)}
+    planned = {
+        config.run_id for part in recording.parts("evening") for config in part.find_needed(frame)
+    }
     assert frame[~frame.run_id.isin(planned)].seed.max() < 52
 
 

@@ -43,7 +43,7 @@ from mambanorm_study.tasks import (
 from mambanorm_study.tasks.files import fetch
 from mambanorm_study.tasks.images import decode
 
-CACHES = [registry._load, pathfinder.read_labels, imagenet._files]
+CACHES = [registry._load, pathfinder.read_labels, imagenet._list_images]
 
 
 def refused(task, message, scale="smoke"):
@@ -183,7 +183,7 @@ def test_a_download_that_breaks_off_or_was_altered_is_refused_with_both_checksum
     handler.breaks, handler.content = False, CONTENT[:-1] + b"!"
     actual = hashlib.sha256(handler.content).hexdigest()
     for _ in range(2):  # also if it was altered after the download
-        with pytest.raises(ValueError, match=f"{GOOD[7:]} and is {actual}; delete it"):
+        with pytest.raises(ValueError, match=f"{GOOD[7:]} and is {actual}; delete the file"):
             fetch("set", address, {"a": GOOD})
     with pytest.raises(OSError, match=f"404.*put the file into {data / 'set'} yourself"):
         fetch("set", address, {"nothing": GOOD})
@@ -257,7 +257,7 @@ def test_lras_pictures_are_drawn_by_the_runs_seed_and_averaged_at_smoke(data, mo
 
 def test_at_paper_lras_pictures_have_s4s_split(data, monkeypatch):
     put_lra(data / "pathfinder64", window=64)
-    with pytest.raises(ValueError, match="holds 60 images, LRA's release 200,000: provide all"):
+    with pytest.raises(ValueError, match="holds 60 images, LRA's release has 200,000: provide all"):
         load_task("pathfinder64", "paper", 0)
     monkeypatch.setattr(pathfinder, "MIN_IMAGES", 60)
     loaded = load_task("pathfinder64", "paper", 0)
@@ -473,7 +473,7 @@ def test_what_is_no_whole_split_is_refused_by_its_name(data):
     put_parquet(data, "svhn", "test", 3)
     path = put_parquet(data, "svhn", "train", 3)
     path.write_bytes(path.read_bytes()[:-9])
-    refused("svhn", r"svhn's train in .*train\.parquet.*replace this file")
+    refused("svhn", r"svhn's train in .*train\.parquet.*replace the file")
     pq.write_table(pa.table({"picture": [1]}), path)
     refused("svhn", r"(?s)svhn's train in .*image.*complete one with the columns image, label")
     for labels, message in (
@@ -490,10 +490,10 @@ def test_what_is_no_whole_split_is_refused_by_its_name(data):
     refused("svhn", "svhn's train in .*struct")  # the columns of the two files differ in type
     put_parquet(data, "cifar10", "train", 90)
     put_parquet(data, "cifar10", "test", 0)
-    refused("cifar10", r"train has 90 rows, needed are 64 \+ 32: .*smaller scale")
-    refused("cifar10", r"90 \+ 0 rows, paper needs 50,000 \+ 10,000", "paper")
+    refused("cifar10", r"train part has 90 rows, needed are 64 \+ 32: .*smaller scale")
+    refused("cifar10", r"90 \+ 0 rows, scale paper needs 50,000 \+ 10,000", "paper")
     put_parquet(data, "cifar10", "train", 100)
-    refused("cifar10", "cifar10's test has 0 rows, needed are 32")
+    refused("cifar10", "cifar10's test part has 0 rows, needed are 32")
 
 
 @pytest.mark.parametrize(
@@ -636,7 +636,9 @@ def test_breakfast_trains_and_its_frames_once_taken_are_read_from_their_file(few
         without.setattr(breakfast, "read_frames", None)
         assert torch.equal(load_task("breakfast", "quick", 0).test.batch([1])[0], made)
     refused(
-        "breakfast", r"split 1 in .* holds 16 \+ 8 rows, lab needs 1,460 \+ 252: provide all", "lab"
+        "breakfast",
+        r"split 1 in .* holds 16 \+ 8 rows, scale lab needs 1,460 \+ 252: provide all",
+        "lab",
     )
 
 
@@ -664,7 +666,10 @@ def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_o
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.zeros((23, 2048), np.float32), r"it holds \(23, 2048\), needed is \(2048, frames\)"),
+        (
+            np.zeros((23, 2048), np.float32),
+            r"its shape is \(23, 2048\), needed is \(2048, frames\)",
+        ),
         (np.full((2048, 23), np.nan, np.float32), "not finite"),
         (lambda whole: whole[:5_000], "cannot be used"),
         (lambda whole: whole[:12] + b"(" + whole[13:], "cannot be used"),
@@ -760,14 +765,16 @@ def test_imagenet_100_is_the_published_hundred(data):
     )
     path.write_bytes(published.read_bytes())
     put_imagenet(data, "imagenet100", n=1, classes=published.read_text().split())
-    with pytest.raises(ValueError, match="imagenet100/val holds 100 rows, lab needs 5,000"):
+    with pytest.raises(ValueError, match="imagenet100/val holds 100 rows, scale lab needs 5,000"):
         load_task("imagenet100", "lab", 0)
 
 
 def test_a_class_without_pictures_and_a_picture_that_is_none_are_refused_by_name(data):
     folder = put_imagenet(data, n=40)
     refused(
-        "imagenet1k", r"imagenet1k holds \d+ \+ \d+ rows, paper needs 1,281,167 \+ 50,000", "paper"
+        "imagenet1k",
+        r"imagenet1k holds \d+ \+ \d+ rows, scale paper needs 1,281,167 \+ 50,000",
+        "paper",
     )
     for path in (folder / "train" / WNIDS[1]).iterdir():
         path.write_bytes(path.read_bytes()[:200])

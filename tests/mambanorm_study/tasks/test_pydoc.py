@@ -107,11 +107,11 @@ def test_its_shape_is_told_and_planned_as_it_is():
         (dict(n_classes=3), "n_classes=3 and vocab_size=5: .* is the next token"),
         (
             dict(val=Split(torch.ones(2, 4).long(), torch.ones(2).long())),
-            "labels of the val split, .*one label at each position",
+            "labels of the val split, .*if each position has a label",
         ),
         (
             dict(test=Split(torch.ones(2, 4).long(), torch.full((2, 4), 5))),
-            "test split run from 5 to 5",
+            "test split range from 5 to 5",
         ),
     ],
 )
@@ -420,7 +420,7 @@ def test_language_models_are_recorded_as_parts_of_the_plan():
         "pydoc, the arms of H4 and H8 once more",
     ]
     assert [seed for part in parts for seed in part.seeds] == [*TEST_SEEDS, *FURTHER_TEST_SEEDS]
-    configs = [config for part in parts[:1] for config in part.ask(pd.DataFrame())]
+    configs = [config for part in parts[:1] for config in part.find_needed(pd.DataFrame())]
     language = [claim for claim in (CLAIMS | claims.BEYOND).values() if claim.kind == "language"]
     assert {config.arm for config in configs} == {arm for claim in language for arm in claim.arms}
     assert {config.task for config in configs} == {"pydoc"}

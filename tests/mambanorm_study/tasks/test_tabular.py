@@ -15,7 +15,7 @@ from mambanorm_study.runs.grid import base_config
 from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import find_run, load_runs, save_run
 from mambanorm_study.tasks import BadData, Split, TaskData, load_task
-from mambanorm_study.tasks.tabular import SLOTS, table_splits
+from mambanorm_study.tasks.tabular import SLOTS, make_table_data
 
 TARGETS = ("load, kWh/m²", "price, $")
 
@@ -95,7 +95,7 @@ def test_a_file_that_is_not_the_published_one_is_refused(tmp_path, monkeypatch):
 
 def test_a_feature_is_a_position_with_a_slot_of_its_own_and_scaled_by_the_training_rows():
     x, y = made()
-    data = table_splits(x, y, TARGETS, "quick", 3)
+    data = make_table_data(x, y, TARGETS, "quick", 3)
     order = np.random.default_rng(3).permutation(50)
     test, val, train_rows = order[10:20], order[:10], order[20:]
     mean, std = x.to_numpy()[train_rows].mean(0), x.to_numpy()[train_rows].std(0)
@@ -111,7 +111,7 @@ def test_a_feature_is_a_position_with_a_slot_of_its_own_and_scaled_by_the_traini
         )
     np.testing.assert_allclose(data.units.mean, y.to_numpy()[train_rows].mean(0), rtol=1e-6)
     np.testing.assert_allclose(
-        data.units.back(data.units.scaled(data.test.labels)), data.test.labels, rtol=1e-5
+        data.units.restore(data.units.standardize(data.test.labels)), data.test.labels, rtol=1e-5
     )
     assert data.chance == 0.0
 
@@ -145,7 +145,7 @@ def test_a_target_that_is_missing_is_named():
     with pytest.raises(
         BadData, match=r"targets hold NaN or infinite values, first in row \d+: fix the data"
     ):
-        table_splits(x, y, TARGETS, "quick", 0)
+        make_table_data(x, y, TARGETS, "quick", 0)
 
 
 def test_classes_and_real_values_are_not_mixed_up():

@@ -352,7 +352,7 @@ def test_lras_own_files_are_used_at_paper_scale_if_all_are_there_and_whole(
 ):
     pairs = put_lra_files(empty_folder, "train", "val", "test")
     with pytest.raises(
-        ValueError, match=r"holds 5 \+ 5 \+ 5 rows, paper needs 96,000 \+ 2,000 \+ 2,000"
+        ValueError, match=r"holds 5 \+ 5 \+ 5 rows, scale paper needs 96,000 \+ 2,000 \+ 2,000"
     ):
         listops.load_listops("paper", 0)
     monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], sizes=(5, 5, 5)))
@@ -398,7 +398,7 @@ def test_a_damaged_cache_is_reported_by_name_and_made_anew(empty_folder, damage)
         ]
     )
     listops._pool.cache_clear()
-    with pytest.warns(UserWarning, match=rf"{path.name} is damaged and is made anew"):
+    with pytest.warns(UserWarning, match=rf"{path.name} is damaged and is written again"):
         again = listops.load_listops("smoke", 3)
     assert rows_of(again.train) == rows_of(made.train)
     assert len(path.read_bytes()) == len(whole)
@@ -455,7 +455,7 @@ def test_a_task_of_ones_own_is_registered_and_loaded(own_tasks):
         "sequence",
     )
     assert "constant" not in TASKS
-    with pytest.raises(ValueError, match="'digits' is taken"):
+    with pytest.raises(ValueError, match="'digits' is registered already"):
         register_task("digits", title="Mine", source="this test")(constant())
     register_task("hollow", title="Nothing to test", source="this test")(constant(n_test=0))
     with pytest.raises(ValueError, match="task 'hollow' at scale 'smoke': the test split is empty"):
