@@ -21,7 +21,7 @@ from mambanorm_study.runs.grid import FIRST_TEST_SEED, is_test_seed, is_tuning_s
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.tables.experiments import LADDER, fixed_ids, inside_task, lr_grid, model_of
 from mambanorm_study.tables.run_tables import check_frame, label
-from mambanorm_study.tables.scores import SCORED, scores
+from mambanorm_study.tables.scores import REQUIRED_COLUMNS, scores
 from mambanorm_study.tables.summaries import highest_lr_that_trains
 
 # The version of PROTOCOL.md.
@@ -100,9 +100,9 @@ class Evidence:
 
     def _read(self, frame: pd.DataFrame | None, scale: str | None) -> None:
         if frame is None or not len(frame):
-            frame = pd.DataFrame(columns=SCORED)
+            frame = pd.DataFrame(columns=REQUIRED_COLUMNS)
         else:
-            check_frame(frame, SCORED)
+            check_frame(frame, REQUIRED_COLUMNS)
         scales = sorted(set(frame.scale)) or [default_scale()]
         if scale is not None:
             scales = [check_scale(scale)]

@@ -35,7 +35,7 @@ def basis(verdicts: Iterable[Verdict], source: str) -> str:
     return f"protocol {VERSION}, {scales} scale, {tasks}, {source}"
 
 
-def over_budget(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
+def comparisons_by_steps(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
     """Return the deciding comparison of every claim on tuned arms at each number of steps that was
     run. Columns: claim, task, share (of the scale's steps), steps, and fields of its `Row`.
 

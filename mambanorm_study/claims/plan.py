@@ -185,6 +185,6 @@ def train_verdicts(
     stored = load_runs(runs_dir, scale=scale)
     if stored.empty:
         return trained
-    summed = with_summaries(stored, runs_dir, again=not NEED_MODELS.isdisjoint(claims))
+    summed = with_summaries(stored, runs_dir, rerun_models=not NEED_MODELS.isdisjoint(claims))
     recorded = trained.known[~trained.known.run_id.isin(stored.run_id)]
     return trained._replace(known=pd.concat([summed, recorded], ignore_index=True))

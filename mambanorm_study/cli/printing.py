@@ -47,14 +47,16 @@ def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
     Otherwise return True, and print the duration if it is more than an hour.
     """
     from mambanorm_study.runs import grid, store
-    from mambanorm_study.tables.plan import dry_run, how_long
+    from mambanorm_study.tables.plan import dry_run, estimate_time
 
     if options.dry_run:
         print(dry_run(configs, **sweep_options(options)))
         return False
     missing = store.missing_runs(configs, options.runs_dir)
     if sum(map(grid.relative_cost, missing)) > SHORT:
-        seconds, sentence = how_long(missing, workers=options.workers, scheduler=options.scheduler)
+        seconds, sentence = estimate_time(
+            missing, workers=options.workers, scheduler=options.scheduler
+        )
         if seconds > HOUR_S:
             say(
                 f"{sentence}. Ctrl-C stops it at any time: finished runs are kept, and the same "
