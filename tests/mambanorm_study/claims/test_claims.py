@@ -189,7 +189,7 @@ def test_ranges_are_measured_and_have_no_word():
     assert effects.pop("range of ·→BN") == pytest.approx(32.0, abs=0.5)
     assert max(effects.values()) < 1.0
     assert (verdict.word, verdict.turns_on.comparison) == ("no word", "range of ·→GN")
-    assert verdict.reason == "the range of single runs holds their noise as well"
+    assert verdict.reason == "the range of single runs includes their noise"
     assert np.isfinite([row.low for row in verdict.rows]).all()
 
 
