@@ -20,7 +20,7 @@ from mambanorm_study.tables.run_tables import markdown_table
 SD = 1.3
 
 # The true effect, in points, of comparisons that are so clear that they do not decide the word.
-FAR = 20.0
+CLEAR_EFFECT = 20.0
 
 # How a claim uses its comparisons → (number of comparisons, True if one suffices).
 STRUCTURES = {"one comparison": (1, False), "one of five": (5, True), "all of four": (4, False)}
@@ -31,7 +31,7 @@ WRONG = {0.0: rule.SUPPORTED, SMALLEST_EFFECT: rule.NO_GAIN}
 
 # The share of runs that fail in the last two scenarios, and by how many points a failure lowers the
 # accuracy.
-FAILURES, COST = 0.05, 40
+FAILURE_SHARE, FAILURE_COST = 0.05, 40
 
 UNSEEN = "one side fails"
 SCENARIOS = {
@@ -45,7 +45,9 @@ SCENARIOS = {
 RECORDED = PROTOCOL.with_name("CALIBRATION.md")
 
 
-def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generator) -> np.ndarray:
+def draw_differences(
+    truths: list[float], scenario: str, seeds: int, rng: np.random.Generator
+) -> np.ndarray:
     """Return simulated differences of one study, of shape (comparisons, seeds), whose true means
     are `truths`. Each comparison is one arm minus an arm that all comparisons share.
     """
@@ -57,30 +59,34 @@ def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generato
     if scenario == "unequal":
         noise = noise * 3.0 ** rng.uniform(-1, 1, (len(noise), 1))
     if scenario == "failing":
-        noise = noise - COST / SD * (rng.random(shape) < FAILURES)
+        noise = noise - FAILURE_COST / SD * (rng.random(shape) < FAILURE_SHARE)
     differences = np.array(truths)[:, None] + SD * (noise[1:] - noise[0])
     if scenario == UNSEEN:  # the true mean includes the failures
-        differences += COST * (FAILURES - (rng.random(differences.shape) < FAILURES))
+        differences += FAILURE_COST * (
+            FAILURE_SHARE - (rng.random(differences.shape) < FAILURE_SHARE)
+        )
     return differences
 
 
 def truths_of(structure: str, truth: float) -> list[float]:
-    """Return those true effects of a claim's comparisons, with at least one equal to `truth`, that
-    make the wrong word of the claim most likely.
+    """Return true effects of a claim's comparisons, one or all of which equal `truth`, such that a
+    wrong word of the claim is as likely as possible.
 
-    If one comparison alone can cause the wrong word, all have the effect `truth`. If the wrong word
-    needs all comparisons, one has the effect `truth`, and the others clearly have the wrong word.
+    If one comparison alone can make the claim's word wrong, all comparisons have the effect
+    `truth`. If all comparisons must have the wrong word, one comparison has the effect `truth`, and
+    the effects of the other comparisons are far on the side of the wrong word.
     """
     comparisons, one_suffices = STRUCTURES[structure]
     if one_suffices == (truth == 0):
         return [truth] * comparisons
-    return [truth] + [-FAR if one_suffices else FAR] * (comparisons - 1)
+    return [truth] + [-CLEAR_EFFECT if one_suffices else CLEAR_EFFECT] * (comparisons - 1)
 
 
 def simulate(
     structure: str, truth: float, scenario: str = "plain", *, seeds: int = 8, studies: int = 1_000
 ) -> dict[str, float]:
-    """Return word → its share among simulated studies whose true effect is `truth` points.
+    """Return word → share of the simulated studies with this word, if the true effect is `truth`
+    points.
 
     structure: a key of STRUCTURES. scenario: a key of SCENARIOS.
     """
@@ -89,7 +95,7 @@ def simulate(
     rng = np.random.default_rng(0)
     counts = dict.fromkeys(rule.WORDS, 0)
     for _ in range(studies):
-        differences = draw(truths, scenario, seeds, rng)
+        differences = draw_differences(truths, scenario, seeds, rng)
         words = [rule.word_of(row, SMALLEST_EFFECT, *levels) for row in differences]
         counts[rule.word_of_claim(words, one_suffices)] += 1
     return {word: count / studies for word, count in counts.items()}

@@ -147,7 +147,7 @@ class Claim:
         return tuple(dict.fromkeys(arms))
 
     @property
-    def deciding(self) -> list[list[Comparison]]:
+    def deciding_groups(self) -> list[list[Comparison]]:
         """The comparisons that decide, as a list of groups. A comparison without a group forms a
         group of its own.
         """
@@ -164,7 +164,7 @@ class Claim:
         """
         if self.why_no_word:
             return f"no word: {self.why_no_word}"
-        names = [group[0].group or group[0].name for group in self.deciding]
+        names = [group[0].group or group[0].name for group in self.deciding_groups]
         if len(names) == 1:
             return names[0]
         return f"{'one of' if self.one_suffices else 'all'} {len(names)}: {'; '.join(names)}"
@@ -175,7 +175,7 @@ class Claim:
 
 
 def pair(n1: str, n2: str) -> str:
-    """Return the arm with norm n1 before the SSM and norm n2 after it."""
+    """Return the arm, as text, with norm n1 before the SSM and norm n2 after it."""
     return str(Arm(n1, n2))
 
 

@@ -61,7 +61,7 @@ class Runs:
         """
         return all(map(is_test_seed, self.seeds)) and not (self.columns["protocol"] < VERSION).any()
 
-    def failed(self) -> dict[str, tuple[int, int]]:
+    def failure_counts(self) -> dict[str, tuple[int, int]]:
         """Return arm → (number of runs that diverged, number of runs)."""
         counts = self.columns["diverged"].sum(axis=1).astype(int).tolist()
         return {arm: (count, len(self.seeds)) for arm, count in zip(self.arms, counts, strict=True)}
@@ -142,7 +142,7 @@ class Evidence:
 
     # the learning rate of an arm
 
-    def tuned(self, arm: str, task: str) -> pd.DataFrame:
+    def validation_scores(self, arm: str, task: str) -> pd.DataFrame:
         """Return the validation scores that choose an arm's learning rate: one row for each tuning
         seed that was run at every learning rate of the grid, one column for each learning rate at
         which all of these seeds were run.
@@ -174,7 +174,7 @@ class Evidence:
 
         A diverged run counts as chance. Of equally good learning rates the smaller one is returned.
         """
-        means = self.tuned(arm, task).mean().dropna().round(9)
+        means = self.validation_scores(arm, task).mean().dropna().round(9)
         best_first = means.sort_values(ascending=False, kind="stable").index
         return float(best_first[rank]) if len(best_first) > rank else None
 
@@ -215,7 +215,7 @@ class Evidence:
         claim_runs = self.runs[self.runs.run_id.isin(ids)]
         runs = [claim_runs[claim_runs.arm == arm] for arm in arms]
         if claim.runs == "ladder":
-            runs = [self._best_of_ladder(runs_of_arm, task) for runs_of_arm in runs]
+            runs = [self._best_runs_on_ladder(runs_of_arm, task) for runs_of_arm in runs]
         seeds = _shared_seeds(runs)
         if claim.runs in ("growth", "failing"):  # claims about what precedes failures of None→None
             failed = claim_runs[(claim_runs.arm == NONE) & (claim_runs.diverged == 1)]
@@ -224,7 +224,7 @@ class Evidence:
             seeds &= set(failed.seed)
         return _aligned(arms, runs, seeds)
 
-    def _best_of_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
+    def _best_runs_on_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
         """Return the best run of each seed that was run at every learning rate of LADDER, by test
         accuracy. The additional column `reach` has log₁₀ of the highest learning rate that trains.
         """
@@ -249,9 +249,9 @@ def _aligned(
     shape (arms, seeds).
     """
     if not seeds:
-        absent = [label(arm) for arm, of_arm in zip(arms, runs, strict=True) if of_arm.empty]
-        if absent:
-            return Runs(arms, missing=f"not run: {', '.join(absent)}")
+        missing_arms = [label(arm) for arm, of_arm in zip(arms, runs, strict=True) if of_arm.empty]
+        if missing_arms:
+            return Runs(arms, missing=f"not run: {', '.join(missing_arms)}")
         return Runs(arms, missing="no seed has all of these runs")
     sorted_seeds = sorted(map(int, seeds))
     rows = [of_arm.set_index("seed").loc[sorted_seeds] for of_arm in runs]

@@ -70,8 +70,8 @@ def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int
         return []
     deciding, rows = judged[1.0].turns_on.comparison, []
     for share, verdict in judged.items():
-        same = (row for row in verdict.rows if row.comparison == deciding and row.n)
-        row = next(same, verdict.turns_on)
+        same_comparison = (row for row in verdict.rows if row.comparison == deciding and row.n)
+        row = next(same_comparison, verdict.turns_on)
         facts = {"claim": claim.id, "task": task, "share": share, "steps": round(share * steps)}
         rows.append(asdict(row) | facts)
     return rows

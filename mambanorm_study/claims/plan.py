@@ -110,7 +110,7 @@ def arm_runs(
     settings = dict(evidence.changes, scale=evidence.scale)
     configs: list[RunConfig] = []
     for arm in arms:
-        tuned_seeds = set(evidence.tuned(arm, task).index)
+        tuned_seeds = set(evidence.validation_scores(arm, task).index)
         is_recorded = any(seed < FIRST_TEST_SEED for seed in tuned_seeds)
         if not is_recorded:
             for lr in lr_grid(task, evidence.scale, model_of([arm])):
@@ -187,6 +187,6 @@ def train_verdicts(
     stored = load_runs(runs_dir, scale=scale)
     if stored.empty:
         return trained
-    summed = with_summaries(stored, runs_dir, rerun_models=not NEED_MODELS.isdisjoint(claims))
+    with_columns = with_summaries(stored, runs_dir, rerun_models=not NEED_MODELS.isdisjoint(claims))
     recorded = trained.known[~trained.known.run_id.isin(stored.run_id)]
-    return trained._replace(known=pd.concat([summed, recorded], ignore_index=True))
+    return trained._replace(known=pd.concat([with_columns, recorded], ignore_index=True))

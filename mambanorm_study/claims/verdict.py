@@ -147,8 +147,8 @@ class Verdict:
     @property
     def footnotes(self) -> tuple[str, ...]:
         """The remarks on the verdict that do not change its word."""
-        stale = NOT_FRESH if self.n and not self.turns_on.fresh else ""
-        return tuple(filter(None, (stale, *self.turns_on.footnotes, self.claim.note)))
+        not_fresh = NOT_FRESH if self.n and not self.turns_on.fresh else ""
+        return tuple(filter(None, (not_fresh, *self.turns_on.footnotes, self.claim.note)))
 
     @property
     def basis(self) -> str:
@@ -234,8 +234,10 @@ def _judged_tasks(
 
 
 def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    levels = rule.levels(max(len(claim.deciding), 1), claim.one_suffices)
-    deciding = [_deciding_row(claim, group, evidence, task, levels) for group in claim.deciding]
+    levels = rule.levels(max(len(claim.deciding_groups), 1), claim.one_suffices)
+    deciding = [
+        _deciding_row(claim, group, evidence, task, levels) for group in claim.deciding_groups
+    ]
     further = [comparison for comparison in claim.comparisons if not comparison.decides]
     return deciding + [_row(claim, comparison, evidence, task) for comparison in further]
 
@@ -273,7 +275,10 @@ def _row(
     differences, tuned = differences[finite], claim.runs == "tuned"
     low, high = rule.interval(differences)
     why = claim.why_no_word or _why_no_word(claim, comparison, runs, len(differences))
-    word, plain = rule.word_of(differences, smallest, *levels), rule.word_of(differences, smallest)
+    word, plain_word = (
+        rule.word_of(differences, smallest, *levels),
+        rule.word_of(differences, smallest),
+    )
     return replace(
         row,
         word=rule.NO_WORD if why else word,
@@ -284,11 +289,11 @@ def _row(
         per_seed=tuple(differences.tolist()),
         paper=claim.printed(comparison, task),
         seeds_to_tell=None if why else rule.seeds_to_tell(differences, smallest, *levels),
-        corrected=0 if why or word == plain else len(claim.deciding),
+        corrected=0 if why or word == plain_word else len(claim.deciding_groups),
         beyond=rule.interval(differences, *levels)[0] > smallest > 0,
         fresh=runs.fresh,
         lrs=dict(zip(runs.arms, runs.lrs, strict=True)) if tuned else None,
-        failed=runs.failed() if tuned or claim.runs == "deep" else None,
+        failed=runs.failure_counts() if tuned or claim.runs == "deep" else None,
         footnotes=tuple(_footnotes(runs, comparison, evidence, task)) if tuned else (),
         run_ids=tuple(runs.columns["run_id"][:, finite].ravel()),
         why=why,

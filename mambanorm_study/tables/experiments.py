@@ -187,12 +187,12 @@ def _runs_to_failure(
 
 
 def fixed_runs(
-    question: str, arms: Iterable[str], scale: str, seeds: Iterable[int]
+    list_name: str, arms: Iterable[str], scale: str, seeds: Iterable[int]
 ) -> list[RunConfig]:
     """Return the runs of these arms in one of the lists of runs with fixed learning rates.
 
-    question: the list, as in `Claim.runs`: "growth", "deep", "failing", "failure" or "ladder" (for
-    `growth_runs` … `ladder_runs`).
+    list_name: "growth", "deep", "failing", "failure" or "ladder", as in `Claim.runs`, for the lists
+    `growth_runs` … `ladder_runs`.
     """
     lists = dict(
         growth=growth_runs,
@@ -201,15 +201,15 @@ def fixed_runs(
         failure=failure_runs,
         ladder=partial(ladder_runs, list(arms)),
     )
-    return [config for config in lists[question](scale, seeds=seeds) if config.arm in arms]
+    return [config for config in lists[list_name](scale, seeds=seeds) if config.arm in arms]
 
 
 @lru_cache(maxsize=64)
 def fixed_ids(
-    question: str, arms: tuple[str, ...], scale: str, seeds: tuple[int, ...]
+    list_name: str, arms: tuple[str, ...], scale: str, seeds: tuple[int, ...]
 ) -> list[str]:
     """Return the run ids of `fixed_runs`; [] if `seeds` is empty."""
-    return [config.run_id for config in fixed_runs(question, arms, scale, seeds)] if seeds else []
+    return [config.run_id for config in fixed_runs(list_name, arms, scale, seeds)] if seeds else []
 
 
 # --------------------------------------------------------------------------------- AutoNorm (S2)

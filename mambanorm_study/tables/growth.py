@@ -113,7 +113,7 @@ def growth(y: pd.Series) -> dict[str, str | float]:
 
 def growth_facts(run: StoredRun) -> dict[str, float]:
     """Return the columns `growth` and `law` of summaries.py: how the blocks' outputs grow with
-    depth in the run's last finite step; {} if already the run's first step failed.
+    depth in the run's last finite step; {} if the run failed in its first step.
     """
     if "ring_step" not in run.diagnostics:
         return {}

@@ -249,8 +249,8 @@ def notebook_runs(
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
 ) -> NotebookRuns:
-    """Return a mapping from each notebook's name to its runs; to [] if the notebook uses none of
-    the given tasks.
+    """Return a mapping from each notebook's name to the notebook's runs, which are [] if it uses
+    none of the given tasks.
 
     Notebook 07 always has runs on digits; notebook 13 also has runs of language models. tasks,
     seeds: see `NotebookRuns`. source: see `grid_at_recorded_lr`. Raises ValueError for unknown

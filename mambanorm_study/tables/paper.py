@@ -39,9 +39,9 @@ def paper_values(kind: str | None = None) -> pd.DataFrame:
     """Return one row for each accuracy that the paper prints, of all experiments or only of those
     of one kind, "sequence" or "vision".
 
-    Columns: kind; task, the paper's name of it; arm; accuracy and sd, fractions (sd is NaN if none
-    is printed); source (table or figure) and section; printed, the paper's label of the arm; note.
-    Raises ValueError for an unknown kind.
+    Columns: kind; task, under the paper's name; arm; accuracy and sd, fractions (sd is NaN if the
+    paper prints none); source (table or figure) and section; printed, the paper's label of the arm;
+    note. Raises ValueError for an unknown kind.
     """
     if kind is not None and kind not in MAIN_TASKS:
         raise unknown("kind of the paper's experiments", kind, MAIN_TASKS)

@@ -64,30 +64,30 @@ def normvary_runs(
     return runs
 
 
-def ways_to_choose(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
+def ways_to_choose(runs: pd.DataFrame, chosen_arms: Mapping[str, str]) -> pd.DataFrame:
     """Return the arms that six ways of choosing a pair of norms give, one row for each task and
     way.
 
-    chosen: task → the arm of `two_steps`. Columns: task, way, arm, those of `summarize`, and
+    chosen_arms: task → the arm of `two_steps`. Columns: task, way, arm, those of `summarize`, and
     `rank`, the arm's rank by test accuracy among all pairs except NormVary→N2. Ways: "two steps"
     (the chosen arm), "NormVary" (NormVary before the chosen N2), "same type" (the chosen N2 on both
     sides), "original" (Mamba's RMSN→None), "one step" (the best of all ranked pairs by validation),
     "cheating" (the best of all ranked pairs by test accuracy).
     """
     rows = []
-    for task, arm in chosen.items():
+    for task, arm in chosen_arms.items():
         n2 = Arm.parse(arm).n2
         task_runs = pairs_only(runs[runs.task == task])
         table = summarize(task_runs, ["arm"]).set_index("arm")
-        fixed = table["mean"].drop(f"NormVary>SSM>{n2}")
-        table["rank"] = fixed.rank(ascending=False, method="min")
+        ranked_means = table["mean"].drop(f"NormVary>SSM>{n2}")
+        table["rank"] = ranked_means.rank(ascending=False, method="min")
         arm_of_way = {
             "two steps": arm,
             "NormVary": f"NormVary>SSM>{n2}",
             "same type": f"{n2}>SSM>{n2}",
             "original": "RMSN>SSM>None",
-            "one step": choose(task_runs, task, fixed.index),
-            "cheating": fixed.idxmax(),
+            "one step": choose(task_runs, task, ranked_means.index),
+            "cheating": ranked_means.idxmax(),
         }
         for way, choice in arm_of_way.items():
             rows.append({"task": task, "way": way, "arm": choice, **table.loc[choice]})

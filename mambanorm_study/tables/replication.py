@@ -37,7 +37,7 @@ from mambanorm_study.tables.run_tables import with_value
 FRESH_SEED_FILE = ".fresh-seed"
 SMALLEST_FRESH_SEED = 10_001
 
-# The arms with NormVary, and RMSN→GN, the arm that shares NormVary→GN's second norm.
+# The arms with NormVary, and RMSN→GN, which differs from NormVary→GN only in the first norm.
 LEARNED_ARMS = [
     arm for arm in NORMVARY_ARMS if arm.n1.startswith("NormVary") or arm == Arm("RMSN", "GN")
 ]

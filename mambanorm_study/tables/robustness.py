@@ -188,7 +188,7 @@ def beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.Dat
     rows = []
     for task, seed in runs.groupby(["task", "seed"], sort=False).groups:
         data = load_task(task, scale, int(seed))
-        # column j of the table is on the diagonal: position j, feature j
+        # position j of a row has only feature j, so a row's features are on the diagonal
         x, x_test = (s.inputs.diagonal(dim1=1, dim2=2).numpy() for s in (data.train, data.test))
         for name, model in rivals.items():
             fitted = multioutput.MultiOutputRegressor(model).fit(x, data.train.labels.numpy())

@@ -129,7 +129,7 @@ def _check_same_settings(frame: pd.DataFrame, by: Sequence[str]) -> None:
 
 def with_value(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with the additional column `value`: the test accuracy in per cent, for
-    language models the test loss in bits per character. A diverged run has the value of guessing.
+    language models the test loss in bits per character. A diverged run has the value of chance.
     """
     columns = ["test_accuracy", "chance", "test_loss", "chance_loss"]
     numbers = runs.reindex(columns=columns).astype(float)
@@ -245,8 +245,8 @@ def markdown_table(frame: pd.DataFrame) -> str:
 
 
 def how_trained(runs: pd.DataFrame) -> str:
-    """Return a Markdown table with one row for each task and combination of depth, width, steps and
-    learning rate among the runs, and the arms that were trained with it.
+    """Return how the runs were trained, as a Markdown table: one row for each task and combination
+    of depth, width, steps and learning rate, with the arms that have these settings.
     """
     columns = {"n_layers": "blocks", "d_model": "width", "steps": "steps", "lr": "learning rate"}
     labelled = runs.assign(arm=runs.arm.map(label)).rename(columns=columns)
@@ -263,7 +263,7 @@ def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy
     arm_runs = runs[(runs.task == task) & (runs.arm == arm)]
     if arm_runs.empty:
         raise ValueError(
-            f"arm {arm} has no run on task {task!r}: arms there are {', '.join(runs.arm.unique())}"
+            f"arm {arm} has no run on task {task!r}: the frame has {', '.join(runs.arm.unique())}"
         )
     if arm_runs.seed.duplicated().any():
         raise ValueError(
@@ -305,11 +305,11 @@ def paper_kind(frame: pd.DataFrame) -> str:
 
 
 def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return our mean accuracies beside the paper's accuracies, with the columns
-    BESIDE_PAPER_COLUMNS: one row for each pair of our mean and a printed number of the same arm.
+    """Return our mean accuracies beside the paper's, with the columns BESIDE_PAPER_COLUMNS: one row
+    for each of our means and each number that the paper prints for the same arm.
 
-    The numbers for the paper's main task are beside all our tasks, which all differ from it. The
-    numbers of Table 2 are beside our task of the same name only.
+    Numbers for the paper's main task are compared with all our tasks, although these differ from
+    it. Numbers of Table 2 are compared only with our task of the same name.
     """
     kind = paper_kind(frame)
     names = {"task": "paper_task", "accuracy": "paper", "sd": "paper_sd"}

@@ -58,7 +58,7 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     late                            1 if the best step by validation is in the last tenth of the
                                     steps; for language models if the last tenth of the steps
                                     lowered the loss by at least SMALLEST_BITS; else 0
-    steepness                       |growth|
+    steepness                       the absolute value of growth
 
     Further columns: run_id, task, arm, seed, lr, diverged, protocol and SUMMARIES. Raises
     ValueError if the language models of one task have read different texts.

@@ -116,8 +116,8 @@ def _readers(
 
 
 def _read_with_failing(read: Callable, runs_dir: str | Path | None, run: StoredRun) -> dict:
-    """Return `read(run, failing)`, where `failing` is the run without norms that has the settings
-    and the seed of `run`; None if it is not stored.
+    """Return `read(run, failing)`, where `failing` is the stored run without norms that has the
+    settings and the seed of `run`, or None if there is no such run.
     """
     return read(run, find_run(run.config.but(arm=NONE), runs_dir))
 
@@ -190,6 +190,6 @@ def highest_lr_that_trains(scores: np.ndarray, chance: float, lrs: Sequence[floa
     logs = np.log10(lrs)
     if scores.max() <= chance + MIN_POINTS_ABOVE_CHANCE:
         return float(logs[0])
-    line = chance + MIN_SHARE_OF_BEST * (scores.max() - chance)
-    last = np.flatnonzero(scores >= line)[-1]
-    return float(np.interp(-line, -scores[last : last + 2], logs[last : last + 2]))
+    needed_score = chance + MIN_SHARE_OF_BEST * (scores.max() - chance)
+    last = np.flatnonzero(scores >= needed_score)[-1]
+    return float(np.interp(-needed_score, -scores[last : last + 2], logs[last : last + 2]))

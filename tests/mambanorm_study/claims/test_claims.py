@@ -528,7 +528,7 @@ def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
         assert claim.condition.startswith("no word: ") == bool(claim.why_no_word)
         names = [comparison.name for comparison in claim.comparisons]
         assert len(names) == len(set(names))
-        assert bool(claim.deciding) != bool(claim.why_no_word)
+        assert bool(claim.deciding_groups) != bool(claim.why_no_word)
         assert all(claim.smallest_of(comparison) >= 0 for comparison in claim.comparisons)
         sums = {round(sum(comparison.weights.values()), 9) for comparison in claim.comparisons}
         differences = claim.runs in ("tuned", "failing", "ladder") and claim.id[:-1] != "H7"
