@@ -34,7 +34,9 @@ def claims_table() -> str:
         if claim.runs == "failure":
             marks, units = "50 %", "% of runs"
         else:
-            sizes = dict.fromkeys(f"{claim.smallest_of(group[0]):g}" for group in claim.deciding)
+            sizes = dict.fromkeys(
+                f"{claim.smallest_of(group[0]):g}" for group in claim.deciding_groups
+            )
             marks = " / ".join(f"0 and {size}" for size in sizes) or "none"
             judged = [c for c in claim.comparisons if c.decides or claim.why_no_word]
             units = ", ".join(dict.fromkeys(comparison.unit for comparison in judged))

@@ -14,7 +14,7 @@ from mambanorm_study.claims.claim import Claim, Comparison
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.tables.experiments import inside_task
-from mambanorm_study.tables.summaries import LEARNS
+from mambanorm_study.tables.summaries import MIN_POINTS_ABOVE_CHANCE
 
 
 def comparison_rows(card: CardFacts, task: str, evidence: Evidence) -> list[dict[str, Any]]:
@@ -97,5 +97,5 @@ def _highest_lr(arm: str, evidence: Evidence, task: str) -> float:
     if runs.missing:
         return np.nan
     best = runs.columns  # at the best learning rate of each seed
-    learned = best["score"] > best["chance"] + LEARNS
+    learned = best["score"] > best["chance"] + MIN_POINTS_ABOVE_CHANCE
     return 10 ** best["reach"][learned].mean() if learned.any() else np.nan

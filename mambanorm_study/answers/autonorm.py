@@ -76,7 +76,8 @@ def is_choice_better(
 
     Any frame but `runs` may be empty. steps, controls, crossed: `tables.paired_steps` against
     FrozenLN, of the blends, and inside Mamba. weights: `selector_weights` of a trained model.
-    corrupted: `robustness.against`. ratios: task → RMSE divided by the RMSE of boosted trees.
+    corrupted: `robustness.against_reference`. ratios: task → RMSE divided by the RMSE of boosted
+    trees.
     """
     lines = [f"- **What is chosen**: {_weights_text(weights)}"]
     lines += [

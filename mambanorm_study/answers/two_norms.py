@@ -21,8 +21,8 @@ def which_pair(
 ) -> str:
     """Return the answer of notebook 05: for each task the chosen pair, its gain, and NormVary.
 
-    runs: the run frame with NormVary. choices, pairs, curse: the frames of `procedure.ways`,
-    `.against_chosen` and `.winners_curse`.
+    runs: the run frame with NormVary. choices, pairs, curse: the frames of
+    `procedure.ways_to_choose`, `.against_chosen` and `.winners_curse`.
     """
     lines = []
     for task, ways in choices.groupby("task", sort=False):

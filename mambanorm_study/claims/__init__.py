@@ -1,15 +1,18 @@
-"""The paper's claims as hypotheses, and a verdict for each from a run frame.
+"""The paper's claims as hypotheses, and a verdict on each claim from a run frame.
 
-PROTOCOL.md states the rule and every prediction; benchmarks/protocol.py writes its tables.
+PROTOCOL.md states the rule of the verdicts and every prediction; benchmarks/protocol.py writes the
+tables of PROTOCOL.md.
 
-rule.py         the rule: from the differences of a comparison to a word
-claim.py        the classes Claim and Comparison; the claims are in hypotheses.py (the paper's),
-                said_in_passing.py (its remarks) and other_sources.py
-evidence.py     from a run frame to the runs of each arm at its learning rate
-verdict.py      from a claim and a run frame to a Verdict
-plan.py         lists the runs that the verdicts need, and trains them
-pages.py        the verdicts as text and tables
-calibration.py  error rates of the rule in simulated studies
+rule.py             the rule: the differences of a comparison → a word, such as "supported"
+claim.py            the classes Claim and Comparison
+hypotheses.py       the claims of the paper that rest on experiments
+said_in_passing.py  the claims that the paper makes without an experiment
+other_sources.py    the claims of other sources
+evidence.py         a run frame → the runs of each arm at its learning rate
+verdict.py          a claim and a run frame → a Verdict
+plan.py             lists of the runs that the verdicts need, and their training
+pages.py            the verdicts as text and tables
+calibration.py      error rates of the rule in simulated studies
 """
 
 from mambanorm_study.claims.evidence import VERSION

@@ -1,8 +1,8 @@
-"""Error rates and power of the rule: rule.py judges simulated studies with known true effects.
+"""Error rates and power of the rule, from simulated studies with known true effects.
 
 A simulated study has one run for each arm and seed; a comparison is the difference of two arms.
-Learning rates are not simulated: they are chosen on other seeds, so they are independent of the
-noise on the test seeds.
+Learning rates are not simulated: they are chosen on other seeds, so the choice is independent of
+the noise on the test seeds.
 """
 
 from itertools import product
@@ -19,17 +19,19 @@ from mambanorm_study.tables.run_tables import markdown_table
 # points.
 SD = 1.3
 
-# The true effect, in points, of comparisons that must not decide.
-FAR = 20.0
+# The true effect, in points, of comparisons that are so clear that they do not decide the word.
+CLEAR_EFFECT = 20.0
 
-# How a claim uses its comparisons → their number, and True if one suffices.
+# How a claim uses its comparisons → (number of comparisons, True if one suffices).
 STRUCTURES = {"one comparison": (1, False), "one of five": (5, True), "all of four": (4, False)}
 
-# A true effect at a mark, in points → the word that would be wrong there.
+# The true effects at which wrong words are counted, zero and the smallest effect of interest, in
+# points → the word that is wrong at this effect.
 WRONG = {0.0: rule.SUPPORTED, SMALLEST_EFFECT: rule.NO_GAIN}
 
-# The share of runs that fail in the last two scenarios, and how many points a failure costs.
-FAILURES, COST = 0.05, 40
+# The share of runs that fail in the last two scenarios, and by how many points a failure lowers the
+# accuracy.
+FAILURE_SHARE, FAILURE_COST = 0.05, 40
 
 UNSEEN = "one side fails"
 SCENARIOS = {
@@ -43,9 +45,11 @@ SCENARIOS = {
 RECORDED = PROTOCOL.with_name("CALIBRATION.md")
 
 
-def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the differences (comparisons, seeds) of one study with these true means. Each
-    comparison is one arm minus an arm that all comparisons share.
+def draw_differences(
+    truths: list[float], scenario: str, seeds: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return simulated differences of one study, of shape (comparisons, seeds), whose true means
+    are `truths`. Each comparison is one arm minus an arm that all comparisons share.
     """
     shape = (len(truths) + 1, seeds)
     is_t3 = scenario == "t3"
@@ -55,43 +59,51 @@ def draw(truths: list[float], scenario: str, seeds: int, rng: np.random.Generato
     if scenario == "unequal":
         noise = noise * 3.0 ** rng.uniform(-1, 1, (len(noise), 1))
     if scenario == "failing":
-        noise = noise - COST / SD * (rng.random(shape) < FAILURES)
+        noise = noise - FAILURE_COST / SD * (rng.random(shape) < FAILURE_SHARE)
     differences = np.array(truths)[:, None] + SD * (noise[1:] - noise[0])
     if scenario == UNSEEN:  # the true mean includes the failures
-        differences += COST * (FAILURES - (rng.random(differences.shape) < FAILURES))
+        differences += FAILURE_COST * (
+            FAILURE_SHARE - (rng.random(differences.shape) < FAILURE_SHARE)
+        )
     return differences
 
 
 def truths_of(structure: str, truth: float) -> list[float]:
-    """Return the true effects of a claim's comparisons that make a wrong word most likely. If the
-    wrong word needs all comparisons, all but one are far on its side.
+    """Return true effects of a claim's comparisons, one or all of which equal `truth`, such that a
+    wrong word of the claim is as likely as possible.
+
+    If one comparison alone can make the claim's word wrong, all comparisons have the effect
+    `truth`. If all comparisons must have the wrong word, one comparison has the effect `truth`, and
+    the effects of the other comparisons are far on the side of the wrong word.
     """
     comparisons, one_suffices = STRUCTURES[structure]
     if one_suffices == (truth == 0):
         return [truth] * comparisons
-    return [truth] + [-FAR if one_suffices else FAR] * (comparisons - 1)
+    return [truth] + [-CLEAR_EFFECT if one_suffices else CLEAR_EFFECT] * (comparisons - 1)
 
 
 def simulate(
     structure: str, truth: float, scenario: str = "plain", *, seeds: int = 8, studies: int = 1_000
 ) -> dict[str, float]:
-    """Return the share of each word among simulated studies whose true effect is `truth`, in
+    """Return word → share of the simulated studies with this word, if the true effect is `truth`
     points.
+
+    structure: a key of STRUCTURES. scenario: a key of SCENARIOS.
     """
     comparisons, one_suffices = STRUCTURES[structure]
     levels, truths = rule.levels(comparisons, one_suffices), truths_of(structure, truth)
     rng = np.random.default_rng(0)
     counts = dict.fromkeys(rule.WORDS, 0)
     for _ in range(studies):
-        differences = draw(truths, scenario, seeds, rng)
+        differences = draw_differences(truths, scenario, seeds, rng)
         words = [rule.word_of(row, SMALLEST_EFFECT, *levels) for row in differences]
         counts[rule.word_of_claim(words, one_suffices)] += 1
     return {word: count / studies for word, count in counts.items()}
 
 
 def calibrate(studies: int = 1_000) -> pd.DataFrame:
-    """Return one row for each scenario, structure, number of seeds and true effect: the share of
-    each word, and the share of the wrong word as `wrong` (NaN if the effect is at neither mark).
+    """Return the share of each word, one row for each scenario, structure, number of seeds and true
+    effect. The column `wrong` has the share of the wrong word; NaN if the effect is not in WRONG.
     """
     rows = []
     effects = (*WRONG, 2.0, 4.0)
@@ -113,8 +125,9 @@ def calibrate(studies: int = 1_000) -> pd.DataFrame:
 
 
 def wrong_words(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return scenario and seeds × structure: the share of wrong words in per cent, "supported at 0
-    / no gain at +1".
+    """Return a table of the shares of wrong words in per cent: one row for each scenario and number
+    of seeds, one column for each structure. A cell is text, the share of "supported" at a true
+    effect of 0 / the share of "no gain" at +1 point.
     """
     at_marks = frame.dropna(subset="wrong")
     at_marks = at_marks.assign(
@@ -126,8 +139,8 @@ def wrong_words(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def power(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return true effect × seeds: the share of "supported" in per cent, for one comparison under
-    plain noise.
+    """Return a table of the share of "supported" in per cent for one comparison under plain noise:
+    one row for each true effect, one column for each number of seeds.
     """
     plain = frame[(frame.scenario == "plain") & (frame.structure == "one comparison")]
     shares = plain.pivot(index="truth", columns="seeds", values=rule.SUPPORTED)
@@ -135,7 +148,7 @@ def power(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def calibration_text(frame: pd.DataFrame) -> str:
-    """Return the text of CALIBRATION.md."""
+    """Return the text of CALIBRATION.md. frame: the result of `calibrate`."""
     is_unseen = frame.scenario == UNSEEN
     seen = frame[~is_unseen]
     worst = seen.loc[seen.wrong.idxmax()]

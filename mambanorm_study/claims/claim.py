@@ -1,7 +1,8 @@
 """The classes `Claim` and `Comparison`, and functions that make comparisons.
 
-A claim is a sentence of a source, with the comparisons of trained models that would confirm it. A
-comparison is a weighted sum of arms; arms that the claim calls better have positive weights.
+A claim is a sentence of a source, with the comparisons of trained models that would confirm the
+claim. A comparison is a weighted sum of the scores of arms; arms that the claim calls better have
+positive weights.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,18 +12,19 @@ from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm_study.tables.paper import MAIN_TASKS, printed_difference
 
 NONE, NO_NUMBER = "None>SSM>None", "no number printed"
-# Training fails in many runs of None→None; these claims compare it with a model that has norms on
-# both sides (H9, H16).
+# The arm with norms on both sides of the SSM. Training fails in many runs of None→None, and H9 and
+# H16 compare None→None with this arm.
 CONTROL = "RMSN>SSM>RMSN"
 
-# Column of `scores` (tables/scores.py) → unit of its differences; pp are percentage points.
+# Column that a comparison can use (`scores` in tables/scores.py has most of them; `range` and
+# `reach` are computed in evidence.py) → unit of the differences. pp means percentage points.
 UNITS = {
     "score": "pp",
     "noise": "pp",
     "rotation": "pp",
     "noise_change": "pp",
     "rotation_change": "pp",
-    "bits": "bits a character",  # negated, so that more is better
+    "bits": "bits a character",  # the negated loss, so that higher is better
     "range": "pp",
     "growth": "decades in 8 blocks",
     "steepness": "decades in 8 blocks",
@@ -39,36 +41,36 @@ UNITS = {
 # The smallest effect of interest of every accuracy claim, in percentage points.
 SMALLEST_EFFECT = 1.0
 
-# Smallest effects of interest in log₁₀: a learning rate 25 % higher (E2, H13), a quantity 10 %
-# larger (H11, H16), and blocks whose weight norms differ by 5 % (H12).
+# Smallest effects of interest in log₁₀: for a learning rate that is 25 % higher (E2, H13), for a
+# quantity that is 10 % larger (H11, H16), and for weight norms of blocks that differ by 5 % (H12).
 HIGHER_RATE, TENTH, UNEVEN = 0.1, 0.041, 0.021
 
 # The last letter of a claim's id → its kind of task.
 KINDS = {"s": "sequence", "v": "vision", "l": "language"}
 
-# Kind of task → the task of its claims at the default scale.
+# Kind of task → the main task on which claims about this kind are tested at the default scale.
 MAIN_TASK = {"sequence": "curves", "vision": "glyphs_images", "language": "pydoc"}
 
-# The test seeds of every claim at the default scale, and the additional test seeds of H4 and H8 on
-# their main task.
+# The test seeds of every claim on tuned arms at the default scale, and the additional test seeds of
+# H4 and H8 on their main task.
 TEST_SEEDS, FURTHER_TEST_SEEDS = tuple(range(52, 64)), tuple(range(64, 76))
 
-# The seeds of claims whose runs have fixed learning rates (`mnist1d` at the default scale): claims
-# about failures, about activations and weights, and about the highest learning rate that trains.
-# Version 11 of the protocol judged these runs already.
+# The seeds of the three kinds of claims whose runs have fixed learning rates (on `mnist1d` at the
+# default scale): claims about failures, about activations and weights inside models, and about the
+# highest learning rate that trains. Version 11 of the protocol has already judged these runs.
 FAILURE_SEEDS, INSIDE_SEEDS = tuple(range(40, 80)), tuple(range(40, 60))
 LADDER_SEEDS = tuple(range(40, 48))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A weighted sum of arms that is above zero if the claim is right, such as
-    `{"None>SSM>GN": 1.0, "GN>SSM>None": -1.0}`.
+    """A weighted sum of the scores of arms, which is above zero if the claim is right.
 
-    column: the column of `scores` (tables/scores.py) that is compared. smallest: the smallest
-    effect of interest (None = the claim's). group: of the comparisons with the same group, only the
-    best one by validation is judged. decides: False for a comparison that is reported but does not
-    affect the word of the claim. without: the norm that a mean over norms leaves out.
+    weights: arm → weight, such as `{"None>SSM>GN": 1.0, "GN>SSM>None": -1.0}`. column: the compared
+    column, see UNITS. smallest: the smallest effect of interest; None means that of the claim.
+    group: of all comparisons with the same group only the one that is best by validation is judged;
+    "" means no group. decides: False for a comparison that is reported but does not affect the word
+    of the claim. without: the norm that is left out, if the comparison is a mean over other norms.
     """
 
     name: str
@@ -91,9 +93,10 @@ class Claim:
 
     runs: "tuned" if every arm has the learning rate that validation chose; else the name of a list
     of runs with fixed learning rates (`fixed_runs` in tables/experiments.py). seeds: the test seeds
-    at the default scale; further_seeds: additional test seeds on the main task of its kind.
-    other_tasks: its tasks at the default scale in addition to the main task. `mambanorm record` and
-    PROTOCOL.md read these fields, so a new claim needs no other entry.
+    at the default scale. further_seeds: additional test seeds at the default scale on the main task
+    (MAIN_TASK). other_tasks: the tasks at the default scale in addition to the main task.
+    `mambanorm record` and benchmarks/protocol.py read these fields, so a new claim needs no entry
+    elsewhere.
     """
 
     id: str
@@ -105,9 +108,9 @@ class Claim:
     paper: str = NO_NUMBER  # the numbers that the source prints
     smallest: float = SMALLEST_EFFECT
     runs: str = "tuned"
-    one_suffices: bool = False  # True if one deciding comparison suffices; else all must hold
-    why_no_word: str = ""  # the reason why the claim has numbers but no word; "" = it has a word
-    paper_task: str = ""  # the paper's task with numbers of these arms; "" = its main experiment
+    one_suffices: bool = False  # True if one deciding comparison suffices; False if all must hold
+    why_no_word: str = ""  # why the claim has numbers but no word; "" if it has a word
+    paper_task: str = ""  # the paper's task with numbers for these arms; "" if it is the main one
     note: str = ""
     other_tasks: tuple[str, ...] = ()
     seeds: tuple[int, ...] = TEST_SEEDS
@@ -115,21 +118,22 @@ class Claim:
 
     @property
     def kind(self) -> str:
-        """The kind of task: sequence, vision or language."""
+        """The kind of task that the claim is about: sequence, vision or language."""
         return KINDS[self.id[-1]]
 
     @property
     def printed_on(self) -> str:
-        """The paper's task with numbers to compare with; "" if there is none."""
+        """The paper's task whose numbers ours are compared with; "" if there is none."""
         if self.id.startswith("E"):  # a claim about later models, which the paper does not make
             return ""
         return self.paper_task or MAIN_TASKS.get(self.kind, "")
 
     def printed(self, comparison: Comparison, task: str) -> float:
-        """Return the comparison computed from the paper's numbers, in points; NaN without them.
+        """Return the comparison computed from the numbers that the paper prints, in points; NaN if
+        it prints none for these arms.
 
-        Numbers of the paper's main experiments are shown for every task. Those of another task of
-        the paper (ListOps, for H8s) are shown for the same task only.
+        The numbers for the paper's main tasks are returned for every task of ours. The numbers for
+        another task of the paper (`paper_task`, ListOps for H8s) are returned for this task only.
         """
         is_printed = self.printed_on and self.runs == "tuned" and comparison.column == "score"
         if not is_printed or (self.paper_task and task != self.paper_task.lower()):
@@ -138,13 +142,15 @@ class Claim:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The arms that the claim compares, each once."""
+        """The arms that the claim compares, each listed once."""
         arms = [arm for comparison in self.comparisons for arm in comparison.weights]
         return tuple(dict.fromkeys(arms))
 
     @property
-    def deciding(self) -> list[list[Comparison]]:
-        """The groups of comparisons that decide; a comparison without a group forms its own."""
+    def deciding_groups(self) -> list[list[Comparison]]:
+        """The comparisons that decide, as a list of groups. A comparison without a group forms a
+        group of its own.
+        """
         groups: dict[str, list[Comparison]] = {}
         for comparison in self.comparisons:
             if comparison.decides:
@@ -153,12 +159,12 @@ class Claim:
 
     @property
     def condition(self) -> str:
-        """The comparisons that must be above zero: `one of 5: BN→BN − None→None; IN→IN −
+        """The comparisons that must be above zero, as text: `one of 5: BN→BN − None→None; IN→IN −
         None→None; …`.
         """
         if self.why_no_word:
             return f"no word: {self.why_no_word}"
-        names = [group[0].group or group[0].name for group in self.deciding]
+        names = [group[0].group or group[0].name for group in self.deciding_groups]
         if len(names) == 1:
             return names[0]
         return f"{'one of' if self.one_suffices else 'all'} {len(names)}: {'; '.join(names)}"
@@ -169,19 +175,21 @@ class Claim:
 
 
 def pair(n1: str, n2: str) -> str:
-    """Return the arm with these norms before and after the SSM."""
+    """Return the arm, as text, with norm n1 before the SSM and norm n2 after it."""
     return str(Arm(n1, n2))
 
 
 def minus(better: str, worse: str, detail: str = "", **options) -> Comparison:
-    """Return the comparison of one arm minus another. `detail` is added to its name."""
+    """Return the comparison "`better` minus `worse`". `detail` is appended to the comparison's
+    name.
+    """
     name = f"{Arm.parse(better).label} − {Arm.parse(worse).label}{detail}"
     return Comparison(name, {better: 1.0, worse: -1.0}, **options)
 
 
 def means(name: str, better: Iterable[str], worse: Iterable[str], **options) -> Comparison:
-    """Return the comparison of the mean over some arms minus the mean over others. An arm that is
-    on both sides cancels out.
+    """Return the comparison "mean over the arms `better` minus mean over the arms `worse`". The
+    weights of an arm that is on both sides are added.
     """
     weights: dict[str, float] = {}
     for sign, arms in ((1, list(better)), (-1, list(worse))):
@@ -191,23 +199,24 @@ def means(name: str, better: Iterable[str], worse: Iterable[str], **options) -> 
 
 
 def norms_except(norm: str, norms: Sequence[str] = NORM_CHOICES) -> list[str]:
-    """Return `norms` without one norm."""
+    """Return `norms` without the norm `norm`."""
     return [name for name in norms if name != norm]
 
 
 def arms_ending_in(n2: str) -> list[str]:
-    """Return the arms with each of the paper's five norms before the SSM and N2 after it."""
+    """Return the five arms with one of the paper's norms before the SSM and `n2` after it."""
     return [pair(n1, n2) for n1 in NORM_CHOICES]
 
 
 def types_against_none(norms: Sequence[str] = NORM_CHOICES, **options) -> tuple[Comparison, ...]:
-    """Return the comparison N→N minus None→None for each norm (Figure 5)."""
+    """Return the comparison N→N minus None→None for each norm N (the paper's Figure 5)."""
     return tuple(minus(pair(n, n), NONE, **options) for n in norms)
 
 
 def after_against_before(norms: Sequence[str] = NORM_CHOICES, **options) -> tuple[Comparison, ...]:
-    """Return None→N − N→None as a mean over the norms (Figure 6), which decides; for each norm
-    (Table 1); and as a mean without each norm, which shows whether the mean depends on one norm.
+    """Return comparisons of None→N − N→None: the mean over the norms N (the paper's Figure 6),
+    which decides; the difference for each norm (Table 1); and for each norm the mean over the other
+    norms, which shows whether the mean depends on one norm.
     """
 
     def mean_over(norms: Sequence[str], name: str, **fields) -> Comparison:

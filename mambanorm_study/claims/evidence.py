@@ -1,8 +1,9 @@
-"""A run frame as the verdicts read it: each arm at one learning rate, with its scores by seed.
+"""Selection of runs from a run frame for the verdicts: each arm at one learning rate, with its
+scores by seed.
 
 Seeds below 52 and seeds 100 to 199 are tuning seeds: validation on them chooses the learning rate
 of an arm. Seeds 52 to 99 are test seeds. A comparison without test runs is made on the tuning seeds
-and is marked "not fresh". Runs are recognised by their run_id, so the frame may hold runs with
+and is marked "not fresh". Runs are recognised by their run_id, so the frame may also hold runs with
 other settings, in any order.
 """
 
@@ -21,18 +22,18 @@ from mambanorm_study.runs.grid import FIRST_TEST_SEED, is_test_seed, is_tuning_s
 from mambanorm_study.runs.presets import kind_of
 from mambanorm_study.tables.experiments import LADDER, fixed_ids, inside_task, lr_grid, model_of
 from mambanorm_study.tables.run_tables import check_frame, label
-from mambanorm_study.tables.scores import SCORED, scores
+from mambanorm_study.tables.scores import REQUIRED_COLUMNS, scores
 from mambanorm_study.tables.summaries import highest_lr_that_trains
 
 # The version of PROTOCOL.md.
 VERSION = 12
 
-# The tuning seeds of the recorded results, and of arms that are not recorded.
+# The tuning seeds of recorded arms, and the tuning seeds of arms that are not recorded.
 RECORDED_TUNING_SEEDS, NEW_TUNING_SEEDS = tuple(range(40, 52)), (100, 101, 102, 103)
 
 
 def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
-    """Return the tasks that the claim is about, each once."""
+    """Return those of the given tasks that the claim is about, each listed once."""
     unique_tasks = dict.fromkeys(tasks)
     if claim.runs == "tuned":
         return [task for task in unique_tasks if kind_of(task) == claim.kind]
@@ -41,10 +42,10 @@ def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """The runs of some arms on the seeds that all of these arms have.
+    """The runs of several arms on the seeds that all of these arms have.
 
-    columns: column of `scores` → its values (arms, seeds). missing: why there are no runs; "" if
-    there are runs.
+    lrs: the learning rate of each arm; () for claims with fixed learning rates. columns: column of
+    `scores` → its values (arms, seeds). missing: why there are no runs; "" if there are runs.
     """
 
     arms: tuple[str, ...]
@@ -55,16 +56,20 @@ class Runs:
 
     @property
     def fresh(self) -> bool:
-        """True for test runs that no earlier version of the protocol has judged."""
+        """True if all runs are on test seeds and no earlier version of the protocol has judged
+        them.
+        """
         return all(map(is_test_seed, self.seeds)) and not (self.columns["protocol"] < VERSION).any()
 
-    def failed(self) -> dict[str, tuple[int, int]]:
-        """Return arm → (runs that diverged, runs)."""
+    def failure_counts(self) -> dict[str, tuple[int, int]]:
+        """Return arm → (number of runs that diverged, number of runs)."""
         counts = self.columns["diverged"].sum(axis=1).astype(int).tolist()
         return {arm: (count, len(self.seeds)) for arm, count in zip(self.arms, counts, strict=True)}
 
     def differences(self, comparison: Comparison) -> np.ndarray:
-        """Return the comparison's difference for each seed, NaN where a run lacks the number."""
+        """Return a comparison's difference for each seed; NaN where a run has no value in the
+        compared column, and an empty array if there are no runs.
+        """
         if self.missing:
             return np.empty(0)
         if comparison.column == "range":
@@ -74,11 +79,12 @@ class Runs:
 
 
 class Evidence:
-    """A run frame as `judge` reads it. Given an Evidence as `frame`, share what it has read.
+    """The runs of a run frame that `judge` uses, by arm, task and learning rate.
 
-    tuning: compare arms on the tuning seeds, as the protocol's predictions do. changes: use runs
-    with the scale's settings changed in these fields, such as dict(n_layers=8). ValueError for a
-    frame of several scales unless `scale` names one.
+    frame: a run frame, or an Evidence of the same scale, whose runs are then shared instead of read
+    again. tuning: compare arms on the tuning seeds, as the protocol's predictions do. changes: use
+    runs whose settings differ from the scale's in these fields, such as dict(n_layers=8). Raises
+    ValueError for a frame with several scales, unless `scale` names one of them.
     """
 
     def __init__(
@@ -100,9 +106,9 @@ class Evidence:
 
     def _read(self, frame: pd.DataFrame | None, scale: str | None) -> None:
         if frame is None or getattr(frame, "empty", False):
-            frame = pd.DataFrame(columns=SCORED)
+            frame = pd.DataFrame(columns=REQUIRED_COLUMNS)
         else:
-            check_frame(frame, SCORED)
+            check_frame(frame, REQUIRED_COLUMNS)
         scales = sorted(set(frame.scale)) or [default_scale()]
         if scale is not None:
             scales = [check_scale(scale)]
@@ -117,12 +123,12 @@ class Evidence:
         self._tuned: dict[tuple, pd.DataFrame] = {}
 
     def seeds(self, task: str) -> tuple[int, ...]:
-        """Return all seeds of a task in the frame."""
+        """Return all seeds on which the frame has runs of a task."""
         return tuple(sorted(set(self.runs.seed[self.runs.task == task].astype(int))))
 
     def of_arm(self, arm: str, task: str, changes: tuple = ()) -> pd.DataFrame:
-        """Return an arm's runs at every learning rate that otherwise have the scale's settings with
-        `changes`.
+        """Return an arm's runs at all learning rates. In all other fields the runs have the scale's
+        settings with `changes`.
         """
         key = (arm, task, changes)
         if key not in self._runs_of_arm:
@@ -136,11 +142,12 @@ class Evidence:
 
     # the learning rate of an arm
 
-    def tuned(self, arm: str, task: str) -> pd.DataFrame:
-        """Return an arm's validation scores: one row for each tuning seed that has every learning
-        rate of the grid, one column for each learning rate that all of these seeds have.
+    def validation_scores(self, arm: str, task: str) -> pd.DataFrame:
+        """Return the validation scores that choose an arm's learning rate: one row for each tuning
+        seed that was run at every learning rate of the grid, one column for each learning rate at
+        which all of these seeds were run.
 
-        If the runs with `changes` were not tuned, the runs with the scale's settings choose.
+        If no tuning runs with `changes` exist, tuning runs with the scale's own settings are used.
         """
         key = (arm, task, self.changes)
         if key not in self._tuned:
@@ -154,27 +161,28 @@ class Evidence:
         table = runs.pivot(index="seed", columns="lr", values="validation")
         grid = table.reindex(columns=list(lr_grid(task, self.scale, model_of([arm]))))
         table = table.loc[grid.dropna().index]
-        # A reader's runs must not change the learning rate that the recorded seeds have chosen.
+        # If recorded tuning seeds are in the table, only these choose, so that a reader's runs do
+        # not change the learning rate of a recorded arm.
         for is_recorded in (table.index.isin(RECORDED_TUNING_SEEDS), table.index < FIRST_TEST_SEED):
             if is_recorded.any():
                 return table[is_recorded].dropna(axis=1)
         return table.dropna(axis=1)
 
     def lr(self, arm: str, task: str, rank: int = 0) -> float | None:
-        """Return the learning rate with the best mean validation score on the tuning seeds (`rank`
-        1: the second best); None if there is none.
+        """Return the learning rate of an arm with the best mean validation score on the tuning
+        seeds (rank 0), or with the second-best mean (rank 1); None if the arm has no such rate.
 
         A diverged run counts as chance. Of equally good learning rates the smaller one is returned.
         """
-        means = self.tuned(arm, task).mean().dropna().round(9)
+        means = self.validation_scores(arm, task).mean().dropna().round(9)
         best_first = means.sort_values(ascending=False, kind="stable").index
         return float(best_first[rank]) if len(best_first) > rank else None
 
     # the runs of several arms
 
     def of_arms(self, arms: Iterable[str], task: str, rank: int = 0) -> Runs:
-        """Return the runs of these arms on the test seeds, each arm at its best learning rate
-        (`rank` 1: at its second best).
+        """Return the runs of these tuned arms, each arm at its best learning rate (rank 0) or at
+        its second-best learning rate (rank 1). The seeds are those of `at_lrs`.
         """
         arms = tuple(arms)
         if task not in self.tasks:
@@ -186,8 +194,8 @@ class Evidence:
         return self.at_lrs(arms, list(lrs.values()), task)
 
     def at_lrs(self, arms: Iterable[str], lrs: Sequence[float], task: str) -> Runs:
-        """Return the runs of these arms at these learning rates, on the test seeds that all of the
-        arms have; without any, on the tuning seeds.
+        """Return the runs of these arms, each at its learning rate in `lrs`, on the test seeds that
+        all of the arms have. If the arms share no test seed, their shared tuning seeds are used.
         """
         arms = tuple(arms)
         of_arms = [self.of_arm(arm, task, self.changes) for arm in arms]
@@ -199,7 +207,7 @@ class Evidence:
         return _aligned(arms, runs, test_seeds, lrs)
 
     def of_claim(self, claim: Claim, arms: Iterable[str], task: str) -> Runs:
-        """Return the runs of some arms of a claim on a task."""
+        """Return the runs of the given arms of a claim on a task."""
         arms = tuple(arms)
         if claim.runs == "tuned" or task not in self.tasks:
             return self.of_arms(arms, task)
@@ -207,19 +215,18 @@ class Evidence:
         claim_runs = self.runs[self.runs.run_id.isin(ids)]
         runs = [claim_runs[claim_runs.arm == arm] for arm in arms]
         if claim.runs == "ladder":
-            runs = [self._best_of_ladder(runs_of_arm, task) for runs_of_arm in runs]
+            runs = [self._best_runs_on_ladder(runs_of_arm, task) for runs_of_arm in runs]
         seeds = _shared_seeds(runs)
-        if claim.runs in ("growth", "failing"):  # about what precedes the failure of None→None
+        if claim.runs in ("growth", "failing"):  # claims about what precedes failures of None→None
             failed = claim_runs[(claim_runs.arm == NONE) & (claim_runs.diverged == 1)]
             if seeds and seeds.isdisjoint(failed.seed):
                 return Runs(arms, missing="the failure did not occur in any seed")
             seeds &= set(failed.seed)
         return _aligned(arms, runs, seeds)
 
-    def _best_of_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
-        """Return one row for each seed that has every learning rate of `experiments.ladder`: the
-        run with the best test accuracy, with the column `reach`, log₁₀ of the highest learning rate
-        that trains.
+    def _best_runs_on_ladder(self, runs: pd.DataFrame, task: str) -> pd.DataFrame:
+        """Return the best run of each seed that was run at every learning rate of LADDER, by test
+        accuracy. The additional column `reach` has log₁₀ of the highest learning rate that trains.
         """
         lrs = lr_grid(task, self.scale, factors=LADDER)
         rows = []
@@ -238,11 +245,13 @@ def _shared_seeds(runs: Sequence[pd.DataFrame]) -> set[int]:
 def _aligned(
     arms: tuple[str, ...], runs: list[pd.DataFrame], seeds: set[int], lrs: Sequence[float] = ()
 ) -> Runs:
-    """Return the `Runs` on these seeds, with arrays of shape (arms, seeds)."""
+    """Return the given runs, one frame per arm, as a `Runs` object on these seeds, with arrays of
+    shape (arms, seeds).
+    """
     if not seeds:
-        absent = [label(arm) for arm, of_arm in zip(arms, runs, strict=True) if of_arm.empty]
-        if absent:
-            return Runs(arms, missing=f"not run: {', '.join(absent)}")
+        missing_arms = [label(arm) for arm, of_arm in zip(arms, runs, strict=True) if of_arm.empty]
+        if missing_arms:
+            return Runs(arms, missing=f"not run: {', '.join(missing_arms)}")
         return Runs(arms, missing="no seed has all of these runs")
     sorted_seeds = sorted(map(int, seeds))
     rows = [of_arm.set_index("seed").loc[sorted_seeds] for of_arm in runs]

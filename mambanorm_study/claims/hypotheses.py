@@ -1,11 +1,11 @@
-"""The paper's claims as data (§4.2 to §4.6): sentence, section, deciding comparisons.
+"""The paper's claims from §4.2 to §4.6 as data: sentence, section, comparisons that decide.
 
-H1s to H8s are about sequences, H1v to H8v about images, H9s to H12s about the paper's explanation,
-which shows sequences only. H13 to H16 are in said_in_passing.py. To add a claim, declare it here:
-the recording and PROTOCOL.md read its tasks and seeds. A changed claim needs a new version of the
-protocol (benchmarks/protocol.py, PROTOCOL.md).
+H1s to H8s are about sequences, H1v to H8v about images, and H9s to H12s about the paper's
+explanation, for which it shows only sequences. H13 to H16 are in said_in_passing.py. To add a
+claim, declare it here: `mambanorm record` and benchmarks/protocol.py read its tasks and seeds. A
+changed claim needs a new version of the protocol (PROTOCOL.md).
 
-pp: percentage points of accuracy. decades: log₁₀ of a growth.
+The unit pp means percentage points of accuracy; decades are powers of ten of a growth.
 """
 
 from mambanorm.arms import NORM_CHOICES, Arm
@@ -34,7 +34,9 @@ from mambanorm_study.claims.said_in_passing import IN_PASSING
 
 
 def find_claim(claim_id: str | Claim) -> Claim:
-    """Return the claim of that id; a Claim is returned as it is. ValueError for an unknown id."""
+    """Return the claim with this id; a Claim is returned unchanged. Raises ValueError for an
+    unknown id.
+    """
     if isinstance(claim_id, Claim):
         return claim_id
     known_claims = CLAIMS | BEYOND
@@ -54,7 +56,7 @@ def _h1(claim_id: str, kind: str) -> Claim:
         quote="Our exploration indicates that the choice of the appropriate normalization "
         "significantly improves model performance",
         where="Abstract, §4.2, Figure 5",
-        quantity="test accuracy of N→N minus None→None, for each of five norms",
+        quantity="test accuracy of N→N minus None→None, for each of five norms N",
         paper={
             "sequence": "7.0 → 68.8 % (GN), 58.9 % (LN)",
             "vision": "10.7 → 86.6 % (LN), 86.3 % (GN)",
@@ -78,7 +80,7 @@ def _h2(claim_id: str, kind: str) -> Claim:
             "closely followed with an accuracy of 86.3%.",
         }[kind],
         where="§4.2, Figure 5",
-        quantity=f"test accuracy of {best}→{best} minus each other type",
+        quantity=f"test accuracy of {best}→{best} minus that of each other norm on both sides",
         paper={"sequence": "GN 68.8 %, next LN 58.9 %", "vision": "LN 86.6 %, next GN 86.3 %"}[
             kind
         ],
@@ -101,8 +103,8 @@ def _h3(claim_id: str, kind: str) -> Claim:
         quote="We observe that, for both tasks, applying normalization after SSM generally yields "
         "better results.",
         where="§4.3, Table 1, Figure 6 (“the average of all data points”)",
-        quantity="test accuracy of None→N minus N→None, as a mean over five norms; in addition for "
-        "each norm, and as a mean without each norm",
+        quantity="test accuracy of None→N minus N→None, as a mean over five norms N; in addition "
+        "for each norm, and for each norm as a mean over the other norms",
         paper=f"mean {mean} points; three of five norms by more than one point ({exceptions})",
         comparisons=after_against_before(),
         note={"sequence": "the paper's mean depends on GN: without GN it is 0.0"}.get(kind, ""),
@@ -121,8 +123,8 @@ def _h4(claim_id: str, kind: str) -> Claim:
         paper={"sequence": "+49.6 points", "vision": "+20.7 points"}[kind],
         comparisons=(minus(pair("None", "GN"), pair("GN", "None")),),
         further_seeds=FURTHER_TEST_SEEDS,
-        note="the paper does not say that GN gains most, which version 1 tested; in its Table 1 "
-        "for images BN gains more",
+        note="the paper does not say that GN gains most, which version 1 tested; in the paper's "
+        "Table 1 for images BN gains more",
     )
 
 
@@ -134,7 +136,8 @@ def _h5(claim_id: str, kind: str) -> Claim:
         quote="we first verify that an appropriate combination always leads to improved model "
         "performance.",
         where="§4.4, Figure 7",
-        quantity="test accuracy of N1*→N2 minus N2→N2, for each N2; N1* chosen by validation",
+        quantity="test accuracy of N1*→N2 minus N2→N2, for each N2; N1* is the other norm that is "
+        "best by validation",
         paper={"sequence": "BN→BN 41.4 → LN→BN 52.1 %", "vision": "BN→BN 74.6 → RMSN→BN 87.3 %"}[
             kind
         ],
@@ -143,7 +146,7 @@ def _h5(claim_id: str, kind: str) -> Claim:
             for n2 in NORM_CHOICES
             for n1 in norms_except(n2)
         ),
-        note="the paper picks the best of four on the results it reports",
+        note="the paper picks the best of four norms N1 by the same results that it reports",
     )
 
 
@@ -154,7 +157,7 @@ def _h6(claim_id: str, kind: str) -> Claim:
         words=f"{best} is the best norm after the SSM: the highest mean over the norms before it.",
         quote=f"we found that the average performance of {best} was the best",
         where="§4.4, Figure 8",
-        quantity=f"mean test accuracy over the same five N1: N2 = {best} minus each other N2",
+        quantity=f"mean test accuracy over the same five norms N1: N2 = {best} minus each other N2",
         comparisons=tuple(
             means(f"mean of ·→{best} − mean of ·→{n2}", arms_ending_in(best), arms_ending_in(n2))
             for n2 in norms_except(best)
@@ -170,13 +173,13 @@ def _h7(claim_id: str, kind: str) -> Claim:
         quote="and the distribution of different normalization combinations was the most "
         "concentrated",
         where="§4.4, Figure 8",
-        quantity="the largest minus the smallest accuracy over the same five N1, for each N2 and "
-        "seed",
+        quantity="the largest minus the smallest accuracy over the same five norms N1, for each N2 "
+        "and seed",
         comparisons=tuple(
             means(f"range of ·→{n2}", arms_ending_in(n2), [], column="range", decides=False)
             for n2 in (best, *norms_except(best))
         ),
-        why_no_word="the range of single runs holds their noise as well",
+        why_no_word="the range of single runs includes their noise",
     )
 
 
@@ -184,8 +187,8 @@ def _h8(claim_id: str, kind: str) -> Claim:
     best = BEST_AFTER[kind]
     proposal = pair("NormVary", best)
     original = {"sequence": "RMSN>SSM>None", "vision": "LN>SSM>LN"}[kind]
-    # For sequences the paper changes N1 and N2 at once (I7): these are the two steps alone. On
-    # images the original has LN after the SSM already.
+    # For sequences the paper changes N1 and N2 at once (I7); these comparisons change only one of
+    # them. For images only N1 changes, because the original has LN after the SSM already.
     steps = {
         "sequence": [(proposal, "RMSN>SSM>GN"), ("NormVary>SSM>None", original)],
         "vision": [],
@@ -196,8 +199,9 @@ def _h8(claim_id: str, kind: str) -> Claim:
         quote="It can be observed that our proposed method outperforms the original model in terms "
         "of experimental results",
         where="§4.5, Table 2",
-        quantity="test accuracy of the proposal minus the original; in addition the parts of this "
-        "step, and the proposal minus its second norm alone",
+        quantity="test accuracy of the proposal minus the original; in addition changes of one "
+        "norm only, the proposal minus the proposal with uniform weights, and the proposal minus "
+        "the arm with only its second norm",
         paper={
             "sequence": "ListOps 37.90 → 40.27 %",
             "vision": "no row of Table 2 is named vision (I4e)",
@@ -218,7 +222,7 @@ def _h8(claim_id: str, kind: str) -> Claim:
 # The arms of H10, with the norm of the paper's Figure 9.
 BEFORE, AFTER, BOTH = "BN>SSM>None", "None>SSM>BN", "BN>SSM>BN"
 
-# H9 to H12, the paper's intuitive explanation.
+# H9 to H12: the paper's explanation of why norms help (§4.6).
 EXPLANATION = (
     Claim(
         id="H9s",
@@ -267,8 +271,8 @@ EXPLANATION = (
         smallest=FLAT,
         runs="growth",
         seeds=INSIDE_SEEDS,
-        note="the largest token, because the paper speaks of some elements; it draws 4 layers, too "
-        "few to tell an exponential from another law (I5)",
+        note="the largest token is measured because the paper speaks of some elements; the paper's "
+        "Figure 9 shows 4 layers, too few to tell an exponential from another law (I5)",
     ),
     Claim(
         id="H11s",
@@ -280,9 +284,9 @@ EXPLANATION = (
         "significant growth",
         where="§4.6, Figure 10",
         quantity="log₁₀ of the variance of the singular values across blocks (rank by rank) at the "
-        "last finite step, divided by the variance half way; slope over relative depth of the "
-        "growth of each block's root mean square; both for None→None minus the control RMSN→None "
-        "with the same seed, at the same steps",
+        "last finite step, divided by this variance half way to that step; slope over relative "
+        "depth of the growth of the root mean square of each block's singular values; both for "
+        "None→None minus the control RMSN→None with the same seed, at the same steps",
         paper="Figure 10, no number printed",
         comparisons=(
             Comparison(
@@ -324,11 +328,12 @@ EXPLANATION = (
     ),
 )
 
-# The functions that return a claim about sequences or images. The two differ in the norm of
-# BEST_AFTER and in the paper's numbers.
+# The functions that return a claim about sequences or about images. The claims for the two kinds
+# differ in the norm of BEST_AFTER and in the paper's numbers.
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
 
-# The claims of the sources of the study.
+# All claims but those about later models: the paper's claims, their extension to language models,
+# and AutoNorm's.
 CLAIMS: dict[str, Claim] = {
     claim.id: claim
     for claim in [
@@ -341,5 +346,6 @@ CLAIMS: dict[str, Claim] = {
     ]
 }
 
-# The claims about later models, judged by the same rule. "All claims" means CLAIMS, without them.
+# The claims about later models, judged by the same rule. Where texts say "all claims", they mean
+# CLAIMS, which does not include these.
 BEYOND: dict[str, Claim] = {claim.id: claim for claim in BEYOND_CLAIMS}

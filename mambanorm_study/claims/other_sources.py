@@ -1,15 +1,15 @@
 """The claims of other sources than the paper, judged by the same rule.
 
-A1v to A3v         claims of AutoNorm (S2 of docs/sources.md) on images. S2 asks three questions
-                   about a Transformer and names the models that would answer them, but prints no
-                   number.
-H1l, H3l, H8l      the paper's claims, applied to language models. This is our extension: the paper
-                   trains no language model. Of its five norms LN and RMSN are causal, and so is GN
-                   within a token (GN-token); BN and IN have no causal form. NormVary-token mixes
-                   the three causal ones.
-E1 to E4           claims of the authors of later models about their norms and sites, which the
-                   paper does not make. Their models are thousands of times larger than ours, so a
-                   result here need not hold there, nor the other way round.
+A1v to A3v         claims about AutoNorm (S2 of docs/sources.md) on images. S2 asks three questions
+                   about a Transformer and names the models that would answer these questions, but
+                   prints no number.
+H1l, H3l, H8l      three of the paper's claims, applied to language models. This is our extension:
+                   the paper trains no language model. Of the paper's five norms LN and RMSN are
+                   causal, and GN has a causal form, GN within one token (GN-token); BN and IN have
+                   none. NormVary-token mixes the three causal norms.
+E1 to E4           claims that the paper does not make: claims of the authors of later models about
+                   the norms in these models. The later models are thousands of times larger than
+                   ours, so a result for ours need not hold for them, nor the other way round.
 """
 
 from dataclasses import replace
@@ -42,7 +42,8 @@ OUR_READING = (
     "each token and norms after the residual sum are our reading of S2"
 )
 
-# AutoNorm_Linear has S2's form of DyT, which decides; AutoNorm has the published one, with tanh.
+# AutoNorm_Linear has S2's form of DyT; its comparisons decide. AutoNorm has the published form of
+# DyT, with tanh; its comparisons are only reported.
 AUTONORM_CLAIMS = (
     Claim(
         id="A1v",
@@ -51,7 +52,8 @@ AUTONORM_CLAIMS = (
         "the model exclusively utilizes Layer Normalization. This allows us to evaluate the "
         "baseline performance",
         where="S2, §IV",
-        quantity="test accuracy of AutoNorm_Linear minus FrozenLN; in addition AutoNorm, with tanh",
+        quantity="test accuracy of AutoNorm_Linear minus FrozenLN; in addition AutoNorm "
+        "(with tanh) minus FrozenLN",
         comparisons=(
             minus("AutoNorm_Linear", "FrozenLN"),
             minus("AutoNorm", "FrozenLN", decides=False),
@@ -67,14 +69,14 @@ AUTONORM_CLAIMS = (
         "combinations.",
         where="S2, §IV",
         quantity="test accuracy of AutoNorm_Linear minus AutoNorm_Linear_RandomSelector; in "
-        "addition both with tanh",
+        "addition the same difference with tanh in both arms",
         comparisons=(
             minus("AutoNorm_Linear", "AutoNorm_Linear_RandomSelector"),
             minus("AutoNorm", "AutoNorm_RandomSelector", decides=False),
         ),
         paper_task="CIFAR-10",
         note=QUESTION
-        + "random weights are noise in training and a half each in the test; "
+        + "random weights are noise in training and one half for each norm in the test; "
         + OUR_READING,
     ),
     Claim(
@@ -85,8 +87,8 @@ AUTONORM_CLAIMS = (
         "Gaussian noise, random rotations) to assess model stability under perturbed inputs.",
         where="S2, §IV",
         quantity="accuracy on test rows with Gaussian noise (mean over 0.1, 0.2, 0.4 and 0.8 of "
-        "the inputs' standard deviation), and on rows rotated by a random angle (mean over at most "
-        "10, 20, 30 and 45°), of AutoNorm_Linear minus FrozenLN",
+        "the inputs' standard deviation), and on rows rotated by a random angle (mean over largest "
+        "angles of 10, 20, 30 and 45°), of AutoNorm_Linear minus FrozenLN",
         comparisons=(
             *(minus("AutoNorm_Linear", "FrozenLN", f", {kind}", column=kind) for kind in CORRUPTED),
             *(
@@ -120,7 +122,9 @@ IN_BITS = dict(smallest=SMALLEST_BITS, paper=NO_NUMBER, paper_task="", other_tas
 
 
 def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
-    """Return H1l, H3l and H8l, made from the claims about sequences and compared in bits."""
+    """Return the claims H1l, H3l and H8l, which are the given claims about sequences, changed to
+    causal norms and compared in bits per character.
+    """
     proposal, original = "NormVary-token>SSM>GN-token", "RMSN>SSM>None"
     steps = [
         (proposal, "RMSN>SSM>GN-token"),
@@ -134,7 +138,7 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
             words="In a language model there is a causal norm that, before and after the SSM, "
             "beats no norm at all.",
             quantity="test loss in bits per character of None→None minus N→N, for each of three "
-            "causal norms",
+            "causal norms N",
             comparisons=types_against_none(CAUSAL_NORMS, column="bits"),
             note=EXTENSION,
             **IN_BITS,
@@ -145,7 +149,8 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
             words="In a language model a causal norm after the SSM beats the same norm before it, "
             "on average over the norms.",
             quantity="test loss in bits per character of N→None minus None→N, as a mean over three "
-            "causal norms; in addition for each norm, and as a mean without each norm",
+            "causal norms N; in addition for each norm, and for each norm as a mean over the other "
+            "norms",
             comparisons=after_against_before(CAUSAL_NORMS, column="bits"),
             note=EXTENSION,
             **IN_BITS,
@@ -156,7 +161,8 @@ def language_claims(h1: Claim, h3: Claim, h8: Claim) -> tuple[Claim, ...]:
             words="In a language model NormVary→GN in causal form, NormVary-token→GN-token, beats "
             "the original RMSN→None.",
             quantity="test loss in bits per character of the original minus the proposal; in "
-            "addition the parts of this step, and the proposal minus its second norm alone",
+            "addition the changes of only one norm, and the proposal compared with the arm with "
+            "only its second norm",
             comparisons=(
                 minus(proposal, original, column="bits"),
                 *(minus(better, worse, column="bits", decides=False) for better, worse in steps),
@@ -175,7 +181,7 @@ AFTER_GATE = str(PRESETS["Mamba-2-norms"].arm)
 
 NOT_COMPARABLE = "no number that is comparable with these models"
 
-# Last letter of the claim → the column that is compared, its name, and the smallest effect.
+# Last letter of a claim's id → the compared column, its name, and the smallest effect of interest.
 MEASURES = {
     "s": ("score", "test accuracy", SMALLEST_EFFECT),
     "l": ("bits", "test loss in bits per character, less is better", SMALLEST_BITS),
@@ -196,10 +202,10 @@ def _e3(claim_id: str) -> Claim:
         "alleviate this by adding an extra normalization layer […] to the block right before the "
         "final output projection.",
         where="Dao & Gu 2024 (Mamba-2), extra normalization",
-        quantity=f"{measure}, RMSN on y·SiLU(z) against RMSN on y, each with RMSN "
-        "before the SSM; in addition the gain over no norm after the gate",
+        quantity=f"{measure}, RMSN on y·SiLU(z) compared with RMSN on y, both with RMSN "
+        "before the SSM; in addition RMSN on y·SiLU(z) compared with no norm there",
         smallest=smallest,
-        note="its authors added it for stability and say nothing about accuracy",
+        note="Mamba-2's authors added this norm for stability and say nothing about accuracy",
     )
 
 
@@ -220,12 +226,12 @@ def _e4(claim_id: str) -> Claim:
         "zero-initialized parameter satisfies initial dynamical isometry and outperforms more "
         "complex approaches",
         where="against Bachlechner et al. 2021 (ReZero), abstract",
-        quantity=f"{measure}, RMSN minus Scale at the same site, where Scale is only a "
-        "learned gain for each channel; in addition the gain of Scale over no norm",
+        quantity=f"{measure}, RMSN compared with Scale at the same site, where Scale is only a "
+        "learned gain for each channel; in addition Scale compared with no norm",
         smallest=smallest,
         note="this is not a test of ReZero, whose gain is one number for each branch and starts at "
-        "zero; here the gain is one number for each channel, starts at one, and is at the norm's "
-        "site",
+        "zero; the gain of Scale is one number for each channel, starts at one, and is at the "
+        "norm's site",
     )
 
 
@@ -240,8 +246,8 @@ BEYOND_CLAIMS = (
                 for n in ("LN", *norms_except("LN"))
             ),
         ),
-        words="In a deep model a norm after the scan keeps the scan's output within float16; "
-        "without a norm it is not.",
+        words="In a deep model with a norm after the scan, the scan's output stays within float16; "
+        "without a norm it does not.",
         quote="Our original attempt for adding ln is to avoid collapsing in training. It seems "
         "that the output of s6 is often too large (then get inf and finally NaN) to be in data "
         "type float16.",
@@ -251,8 +257,8 @@ BEYOND_CLAIMS = (
         "the tested model",
         runs="deep",
         seeds=INSIDE_SEEDS,
-        why_no_word="its authors do not say that the scan itself stays within float16: theirs is "
-        "computed in float32 and normed before it becomes float16 (issue 138)",
+        why_no_word="VMamba's authors do not say that the scan itself stays within float16: their "
+        "scan is computed in float32 and normalized before it becomes float16 (issue 138)",
         note="the models here train in float32",
     ),
     Claim(
@@ -273,15 +279,16 @@ BEYOND_CLAIMS = (
         "and prevented additional loss spikes.",
         where="Lieber et al. 2024 (Jamba), §6.4",
         quantity="log₁₀ of the highest learning rate that trains, of five rates from 1 to 39 times "
-        "the task's; a rate trains if the seed keeps four fifths of the accuracy above chance that "
-        "its best rate reaches (interpolated between two rates); in addition the test accuracy at "
-        "each arm's best rate",
+        "the task's (interpolated between two rates); a rate trains if the accuracy above chance "
+        "is at least four fifths of that at the seed's best rate; in addition the test accuracy at "
+        "each seed's best rate",
         smallest=HIGHER_RATE,
         runs="ladder",
         seeds=LADDER_SEEDS,
-        note="its authors speak of loss spikes; here the highest learning rate that trains stands "
-        "for them, and no spike is counted. A seed that still trains at 39 times the rate counts "
-        "as 39 times; the best of the five rates is chosen on the test rows, for both arms",
+        note="Jamba's authors speak of loss spikes; we count no spikes, but measure the highest "
+        "learning rate that trains. If a seed still trains at 39 times the task's rate, this rate "
+        "is taken as its highest; the best of the five rates is chosen on the test rows, for both "
+        "arms",
     ),
     _e3("E3s"),
     _e4("E4s"),

@@ -1,4 +1,4 @@
-"""The verdicts as notebook 12 and `mambanorm verdicts` show them: tables and lines of text."""
+"""Verdicts as text and tables, for notebook 12 and `mambanorm verdicts`."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -16,7 +16,9 @@ from mambanorm_study.tables.experiments import BUDGETS, at_budget
 
 
 def describe(verdict: Verdict) -> str:
-    """Return the verdict as a few lines: the word, its number, and the footnotes."""
+    """Return a verdict as a few lines of text: the word and the claim, the difference that decides,
+    the reason for an uninformative word, failures and footnotes.
+    """
     claim, row = verdict.claim, verdict.turns_on
     word, number = "not run", ""
     if verdict.n:
@@ -28,18 +30,19 @@ def describe(verdict: Verdict) -> str:
 
 
 def basis(verdicts: Iterable[Verdict], source: str) -> str:
-    """Return `protocol 12, evening scale, curves, recorded` for several verdicts."""
+    """Return what several verdicts are based on: `protocol 12, evening scale, curves, recorded`."""
     judged = [verdict for verdict in verdicts if verdict.n]
     tasks = ", ".join(dict.fromkeys(verdict.task for verdict in judged)) or "nothing yet"
     scales = ", ".join(dict.fromkeys(verdict.scale for verdict in judged)) or "no"
     return f"protocol {VERSION}, {scales} scale, {tasks}, {source}"
 
 
-def over_budget(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
-    """Return the deciding comparison of every claim on tuned arms at each number of steps that was
-    run. Columns: claim, task, share (of the scale's steps), steps, and fields of its `Row`.
+def comparisons_by_steps(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
+    """Return how the comparison that decides a claim changes with the number of training steps: one
+    row for each claim on tuned arms, task and number of steps in BUDGETS that was run.
 
-    Claims that were run with one number of steps only are omitted.
+    Columns: claim, task, share (of the scale's steps), steps, and fields of the comparison's `Row`.
+    Claims that were run with only one number of steps are omitted.
     """
     evidence = Evidence(frame, scale)
     rows = []
@@ -53,7 +56,8 @@ def over_budget(frame: pd.DataFrame, scale: str = STUDY_SCALE) -> pd.DataFrame:
 
 def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int]) -> list[dict]:
     """Return the rows of one claim and task. Every row shows the comparison that decides at the
-    scale's number of steps, if it was run.
+    scale's own number of steps or, if that comparison was not run with the row's number of steps,
+    the comparison that decides there.
     """
     steps = base_config(task, evidence.scale).steps
     judged = {}
@@ -66,8 +70,8 @@ def _budget_rows(claim: Claim, task: str, evidence: Evidence, run_steps: set[int
         return []
     deciding, rows = judged[1.0].turns_on.comparison, []
     for share, verdict in judged.items():
-        same = (row for row in verdict.rows if row.comparison == deciding and row.n)
-        row = next(same, verdict.turns_on)
+        same_comparison = (row for row in verdict.rows if row.comparison == deciding and row.n)
+        row = next(same_comparison, verdict.turns_on)
         facts = {"claim": claim.id, "task": task, "share": share, "steps": round(share * steps)}
         rows.append(asdict(row) | facts)
     return rows

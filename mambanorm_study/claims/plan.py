@@ -1,8 +1,8 @@
-"""The runs that the verdicts need, and functions that train them.
+"""Lists of the runs that the verdicts need, and functions that train these runs.
 
 An arm is tuned once, at three learning rates on the tuning seeds. Its learning rate is then fixed,
 and the arm is tested on the test seeds. The runs of a claim are therefore trained in two rounds:
-tuning runs of the arms without a learning rate, then test runs.
+first tuning runs for the arms that have no learning rate yet, then test runs.
 """
 
 from collections.abc import Iterable
@@ -34,19 +34,19 @@ from mambanorm_study.tables.summaries import with_summaries
 
 PROTOCOL = Path(__file__).with_name("PROTOCOL.md")
 
-# The tasks of the verdicts at the default scale.
+# The tasks on which claims about tuned arms are tested at the default scale.
 TRAINED_TASKS = ("curves", "listops", "glyphs", "glyphs_images", "pydoc")
 
-# The tasks of the verdicts at the other scales, and the number of test seeds there and in a
-# comparison of two arms.
+# The tasks on which claims about tuned arms are tested at the other scales, and the number of test
+# seeds there and in comparisons that belong to no claim.
 VERDICT_TASKS, VERDICT_SEEDS = ("digits", "digits_images"), 8
 
-# The claims that need a model's weights, or a second training of a run, to be judged.
+# The claims that can be judged only if models are evaluated or trained again.
 NEED_MODELS = {"H15v", "H16s"}
 
 
 def planned_tasks(claim: str | Claim, scale: str) -> list[str]:
-    """Return the tasks on which a claim is tested."""
+    """Return the tasks on which a claim is tested at a scale."""
     claim = find_claim(claim)
     if claim.runs != "tuned":
         return [inside_task(scale)]
@@ -56,7 +56,7 @@ def planned_tasks(claim: str | Claim, scale: str) -> list[str]:
 
 
 def planned_seeds(claim: str | Claim, scale: str, task: str = "curves") -> tuple[int, ...]:
-    """Return the test seeds of a claim on a task."""
+    """Return the test seeds of a claim on a task at a scale."""
     claim = find_claim(claim)
     if scale != STUDY_SCALE:
         return tuple(range(FIRST_TEST_SEED, FIRST_TEST_SEED + VERDICT_SEEDS))
@@ -64,8 +64,9 @@ def planned_seeds(claim: str | Claim, scale: str, task: str = "curves") -> tuple
 
 
 def tuned_arms(task: str, *, with_further_seeds: bool = False) -> tuple[str, ...]:
-    """Return the tuned arms of the claims that are tested on a task at the default scale: of all
-    claims, or only of those with further seeds.
+    """Return the arms of all claims on tuned arms that are tested on a task at the default scale.
+
+    with_further_seeds: True restricts the claims to those that have further seeds.
     """
     claims = [
         claim
@@ -78,11 +79,11 @@ def tuned_arms(task: str, *, with_further_seeds: bool = False) -> tuple[str, ...
 
 
 def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[int, ...]:
-    """Return a list of test seeds as it is, and the first n test seeds for a number n: 52 to 59
-    for 8.
+    """Return the test seeds as a tuple. A list keeps its seeds; a number n means the first n test
+    seeds: 8 means 52 to 59.
 
-    runs: as in `Claim`. ValueError for tuning seeds; a claim with fixed learning rates accepts any
-    seed below 100.
+    runs: as in `Claim`. Raises ValueError for a seed that is not a test seed. For claims with fixed
+    learning rates, every seed below 100 is allowed.
     """
     listed = tuple(check_seeds(seeds, "smoke"))
     if not isinstance(seeds, Iterable):
@@ -92,7 +93,7 @@ def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[i
     if wrong_seeds:
         raise ValueError(
             f"test seeds are {first} to {LAST_TEST_SEED}, got {', '.join(wrong_seeds)}: lower "
-            "seeds and those from 100 on choose learning rates. A plain number, such as 8, takes "
+            "seeds and seeds from 100 on choose learning rates. A plain number, such as 8, takes "
             "the first test seeds, 52 to 59"
         )
     return listed
@@ -101,15 +102,15 @@ def check_test_seeds(seeds: int | Iterable[int], runs: str = "tuned") -> tuple[i
 def arm_runs(
     arms: Iterable[str], task: str, seeds: Iterable[int], evidence: Evidence
 ) -> list[RunConfig]:
-    """Return the runs of these arms that are needed next on a task: the tuning runs of an arm that
-    is not among the recorded ones, and the test runs of an arm that has a learning rate.
+    """Return the runs of these arms that are needed next on a task: tuning runs for each arm that
+    has no recorded tuning runs, and test runs for each arm that has been tuned.
 
-    evidence: the known runs.
+    seeds: the test seeds. evidence: the known runs.
     """
     settings = dict(evidence.changes, scale=evidence.scale)
     configs: list[RunConfig] = []
     for arm in arms:
-        tuned_seeds = set(evidence.tuned(arm, task).index)
+        tuned_seeds = set(evidence.validation_scores(arm, task).index)
         is_recorded = any(seed < FIRST_TEST_SEED for seed in tuned_seeds)
         if not is_recorded:
             for lr in lr_grid(task, evidence.scale, model_of([arm])):
@@ -126,11 +127,12 @@ def needed(
     scale: str | None = None,
     frame: pd.DataFrame | Evidence | None = None,
 ) -> list[RunConfig]:
-    """Return the runs that the verdict on a claim needs next.
+    """Return the runs that the verdict on a claim needs next, given the known runs `frame`.
 
-    tasks: None = the planned ones. frame: the known runs. An arm that is not tuned in it needs its
-    tuning runs first: train these, then call `needed` again. ValueError for an unknown claim, and
-    for seeds that are not test seeds.
+    An arm that is not tuned in `frame` needs its tuning runs first: train them, then call `needed`
+    again with a frame that has them. seeds: see `check_test_seeds`; None means the planned seeds.
+    tasks: None means the planned tasks. Raises ValueError for an unknown claim, and for seeds that
+    are not test seeds.
     """
     claim = find_claim(claim_id)
     scale = default_scale() if scale is None else check_scale(scale)
@@ -158,7 +160,7 @@ def verdict_runs(
     tasks: Iterable[str] | None = None,
     scale: str | None = None,
 ) -> list[RunConfig]:
-    """Return the runs that the verdicts on these claims need next, as in `needed`."""
+    """Return the runs that the verdicts on these claims need next. Arguments as in `needed`."""
     evidence = Evidence(frame, default_scale() if scale is None else scale)
     configs = [needed(claim, seeds, tasks, evidence.scale, evidence) for claim in claims]
     return unique(chain.from_iterable(configs))
@@ -173,10 +175,10 @@ def train_verdicts(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> TrainedRuns:
-    """Train the missing runs of the verdicts on these claims. Return all known runs, with the
-    columns of `with_summaries` that some claims read.
+    """Train the missing runs for the verdicts on these claims. Return all known runs, with the
+    columns that `with_summaries` adds.
 
-    engine: scheduler, workers, client and progress of `sweep`.
+    seeds, tasks: see `needed`. engine: scheduler, workers, client and progress of `sweep`.
     """
     scale = default_scale() if scale is None else scale
     claims = check_names("claims", claims)
@@ -185,6 +187,6 @@ def train_verdicts(
     stored = load_runs(runs_dir, scale=scale)
     if stored.empty:
         return trained
-    summed = with_summaries(stored, runs_dir, again=not NEED_MODELS.isdisjoint(claims))
+    with_columns = with_summaries(stored, runs_dir, rerun_models=not NEED_MODELS.isdisjoint(claims))
     recorded = trained.known[~trained.known.run_id.isin(stored.run_id)]
-    return trained._replace(known=pd.concat([summed, recorded], ignore_index=True))
+    return trained._replace(known=pd.concat([with_columns, recorded], ignore_index=True))

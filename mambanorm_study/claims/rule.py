@@ -1,8 +1,8 @@
-"""The rule of the verdicts, version 12. PROTOCOL.md states it on its first page.
+"""The rule of the verdicts, version 12, which PROTOCOL.md states in words.
 
-The input is one difference for each seed: the test score of one arm minus the score of another, or
-a weighted sum of the scores of several arms. The 95 % t-interval of the mean difference is compared
-with two marks: zero, and the smallest effect of interest.
+The rule's input is one difference for each seed: the test score of one arm minus the test score of
+another arm, or a weighted sum of the test scores of several arms. The rule compares the 95 %
+t-interval of the mean difference with two thresholds: zero, and the smallest effect of interest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,23 +18,24 @@ CANNOT_TELL, NO_WORD = "cannot tell", "no word"
 # All words of a verdict, in the order in which they are listed.
 WORDS = (SUPPORTED, NO_GAIN, OPPOSITE, CANNOT_TELL, NO_WORD)
 
-# The words from the weakest to the strongest support of a claim.
+# The words in the order from the weakest to the strongest support for a claim.
 STRENGTH = (OPPOSITE, NO_GAIN, NO_WORD, CANNOT_TELL, SUPPORTED)
 
-# A 95 % interval leaves out 2.5 % on each side.
+# The one-sided error level: a 95 % interval leaves out 2.5 % on each side.
 ONE_SIDED = 0.025
 
-# A comparison with fewer pairs of runs has no word: by chance, five differences have the same sign
-# in one study of 16.
+# A comparison with fewer pairs of runs than this has no word. With five pairs all differences would
+# have the same sign by chance in one study of 16.
 FEWEST = 6
 
 
 def interval(
     differences: Sequence[float], lower: float = ONE_SIDED, upper: float = ONE_SIDED
 ) -> tuple[float, float]:
-    """Return the two ends of the t-interval of the mean; NaN for fewer than two differences.
+    """Return the two ends of the t-interval for the mean difference; NaN for fewer than two
+    differences.
 
-    lower, upper: the one-sided error levels of the two ends.
+    lower, upper: the one-sided error levels of the lower and of the upper end.
     """
     n = len(differences)
     if n < 2:
@@ -50,8 +51,11 @@ def word_of(
     lower: float = ONE_SIDED,
     upper: float = ONE_SIDED,
 ) -> str:
-    """Return the word of one comparison from its paired differences, one for each seed. The
-    position of their 95 % interval relative to zero and to the smallest effect decides.
+    """Return the word of one comparison from its paired differences, one for each seed. The word
+    depends on where the interval for their mean lies relative to zero and to `smallest`, the
+    smallest effect of interest.
+
+    lower, upper: see `interval`.
     """
     if len(differences) < FEWEST:
         return NO_WORD
@@ -66,26 +70,28 @@ def word_of(
 
 
 def levels(comparisons: int, one_suffices: bool) -> tuple[float, float]:
-    """Return the error levels of the lower and the upper end for a claim with several comparisons.
+    """Return the error levels of the lower and of the upper end of the intervals for a claim with
+    this number of comparisons.
 
-    Only one side needs a correction: the side on which a single error would decide the claim. If
-    one comparison suffices, a single false "supported" supports the claim; if all must hold, a
-    single false "opposite" refutes it.
+    Only one end needs a correction: the end at which a single error would decide the claim. If one
+    comparison suffices, a single false "supported" supports the claim, so the lower end is
+    corrected. If all comparisons must hold, a single false "opposite" refutes the claim, so the
+    upper end is corrected.
     """
     shared = ONE_SIDED / comparisons
     return (shared, ONE_SIDED) if one_suffices else (ONE_SIDED, shared)
 
 
 def word_of_claim(words: Iterable[str], one_suffices: bool) -> str:
-    """Return the word of a claim from the words of its comparisons: the strongest if one
-    comparison suffices, else the weakest.
+    """Return the word of a claim from the words of its comparisons: the strongest word if one
+    comparison suffices, else the weakest word.
     """
     return (max if one_suffices else min)(words, key=STRENGTH.index)
 
 
 def better_or_worse(differences: Sequence[float], smallest: float) -> str:
-    """Return "better", "worse", "about the same" or "cannot tell", for two arms that are compared
-    without a claim.
+    """Return the word for two arms that are compared without a claim: "better", "worse", "about the
+    same", "cannot tell" or, for fewer than FEWEST differences, "no word".
     """
     if len(differences) < FEWEST:
         return NO_WORD
@@ -103,13 +109,14 @@ def seeds_to_tell(
     lower: float = ONE_SIDED,
     upper: float = ONE_SIDED,
 ) -> int | None:
-    """Return how many new seeds would give an informative word in about four of five studies with
-    this mean and spread; None if more than 10,000.
+    """Return how many new seeds a study would need to reach a word other than "cannot tell" in
+    about four of five cases, if the true mean and spread are those of `differences`; None if it
+    would need more than 10,000 seeds.
     """
     mean, n = np.mean(differences), np.arange(FEWEST, 10_001)
     error, z_80 = np.std(differences, ddof=1) / np.sqrt(n), special.ndtri(0.8)
     above_zero = mean > (z_80 - special.stdtrit(n - 1, lower)) * error
-    # "no gain" or "opposite"
+    # the interval ends below `smallest`: "no gain" or "opposite"
     below_smallest = smallest - mean > (z_80 - special.stdtrit(n - 1, upper)) * error
     enough = n[above_zero | below_smallest]
     return int(enough[0]) if len(enough) else None

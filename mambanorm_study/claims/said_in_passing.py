@@ -16,8 +16,8 @@ from mambanorm_study.claims.claim import (
 )
 from mambanorm_study.tables.summaries import CORRUPTED
 
-# H13 compares arms by the highest learning rate at which they train. Its norms are LN and GN, the
-# two best in the paper's Figure 5; a third norm would double the number of runs.
+# H13 compares arms by the highest learning rate at which they train. It uses only LN and GN, the
+# two best norms in the paper's Figure 5, because a third norm would double the number of runs.
 TWO_NORMS = ("LN>SSM>GN", "GN>SSM>LN")
 RIVALS = {
     "the same norm twice": ["LN>SSM>LN", "GN>SSM>GN"],
@@ -26,7 +26,7 @@ RIVALS = {
     "no norm": [NONE],
 }
 
-# H14 compares these arms as they are, and with learned constants in the place of Δ, B and C.
+# H14 compares these two arms, both as they are and with learned constants instead of Δ, B and C.
 AFTER, BEFORE = "None>SSM>GN", "GN>SSM>None"
 CONSTANT = "+B:Constant+C:Constant+delta:Constant"
 
@@ -40,8 +40,9 @@ IN_PASSING = (
         "performance",
         where="§5",
         quantity="log₁₀ of the highest learning rate that trains, of five rates from 1 to 39 times "
-        "the task's; a rate trains if the seed keeps four fifths of the accuracy above chance that "
-        "its best rate reaches; the mean of LN→GN and GN→LN minus the mean of each rival",
+        "the task's; a rate trains if the accuracy above chance is at least four fifths of that at "
+        "the seed's best rate; the mean of LN→GN and GN→LN minus the mean of each group of rival "
+        "arms",
         comparisons=tuple(
             means(f"two norms − {name}", TWO_NORMS, arms, column="reach")
             for name, arms in RIVALS.items()
@@ -50,7 +51,7 @@ IN_PASSING = (
         runs="ladder",
         seeds=LADDER_SEEDS,
         note="smallest effect: a learning rate 25 % higher. The paper does not define "
-        "“stabilizes”: here it is the highest learning rate that trains. Every verdict also "
+        "“stabilizes”; here we measure the highest learning rate that trains. Every verdict also "
         "reports how many runs diverged",
     ),
     Claim(
@@ -70,14 +71,14 @@ IN_PASSING = (
             minus(AFTER, BEFORE, decides=False),
             minus(AFTER + CONSTANT, BEFORE + CONSTANT, decides=False),
         ),
-        note="constants start at 1/√N; Δ keeps its projection, its bias and softplus. Without "
-        "selection a model may be worse at both sites: only the difference of the two differences "
-        "is tested",
+        note="constants start at 1/√N; Δ keeps its projection, its bias and softplus. A model "
+        "without selection may be worse with GN at either site, so only the difference of the two "
+        "differences is tested",
     ),
     Claim(
         id="H15v",
-        words="There is a norm that, after the SSM, lets noise or rotation of the test rows cost "
-        "less accuracy.",
+        words="There is a norm that, after the SSM, reduces the loss of accuracy through noise or "
+        "rotation of the test rows.",
         quote="Selecting appropriate normalization methods after the SSM layer effectively "
         "regularizes the data distribution, preserves scale invariance of weight norms across "
         "layers of varying depths, and enhances the model's robustness",
@@ -114,8 +115,8 @@ IN_PASSING = (
         quantity="from half way to the last finite step of a run that fails, None→None minus "
         "RMSN→RMSN with the same seed at the same steps: by how much the entropy of the class "
         "probabilities falls (256 validation rows); and by how much log₁₀ of the change of a row's "
-        "loss grows (median over rows and draws) if the weights of the two deepest blocks are "
-        "multiplied by 1 + 0.05 times normal noise, relative to the two first blocks",
+        "loss (median over rows and draws) grows, where the weights of the two deepest blocks are "
+        "multiplied by 1 + 0.05 times normal noise, minus the same growth for the two first blocks",
         comparisons=(
             Comparison(
                 "fall of the entropy, against the control",

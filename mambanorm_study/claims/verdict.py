@@ -1,5 +1,5 @@
-"""From a claim and a run frame to a `Verdict`: the word of the claim on one task, and a `Row` for
-each of its comparisons.
+"""The verdict on a claim from a run frame: the word of the claim on one task, and a `Row` for each
+of the claim's comparisons.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,21 +22,22 @@ from mambanorm_study.tables import experiments, intervals, scores
 from mambanorm_study.tables.run_tables import label, points
 
 NOT_FRESH = "not fresh: earlier versions of the rule have judged these runs"
-# A footnote names an arm if more than this share of its runs still improved in the last tenth of
-# training.
+# A footnote names an arm if more than this share of the arm's runs still improved in the last tenth
+# of training.
 STILL_IMPROVES = 1 / 3
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison on one task: its mean difference, its plain 95 % interval, and its word.
+    """One comparison on one task: its mean difference (effect), its 95 % interval without a
+    correction (low, high), and its word.
 
-    smallest: the smallest effect of interest, in `unit`. paper: the same comparison computed from
-    the paper's numbers. seeds_to_tell: about how many new seeds would give an informative word.
-    corrected: the number of comparisons that the word was corrected for; 0 if the correction did
-    not change it. beyond: True if the interval lies above the smallest effect. fresh: True if no
-    earlier version of the protocol has judged these runs. lrs: arm → learning rate. failed: arm →
-    (runs that diverged, runs). why: the reason for having no word.
+    smallest: the smallest effect of interest, in `unit`. paper: the comparison computed from the
+    paper's numbers. seeds_to_tell: about how many new seeds it would take to reach a word other
+    than "cannot tell". corrected: the number of comparisons for which the word was corrected; 0 if
+    the correction did not change the word. beyond: True if the interval that gives the word lies
+    above `smallest`. fresh: see `Runs.fresh`. lrs: arm → learning rate. failed: arm → (number of
+    runs that diverged, number of runs). why: why the comparison has no word.
     """
 
     comparison: str
@@ -63,7 +64,7 @@ class Row:
 
     @property
     def amount(self) -> str:
-        """The effect with its interval: `+2.3 points [0.4, 4.2]`."""
+        """The effect with its interval as text: `+2.3 points [0.4, 4.2]`."""
         if self.unit in ("pp", "bits a character"):
             return points(self.effect, self.low, self.high, self.unit)
         interval = f" [{self.low:.3g}, {self.high:.3g}]" if np.isfinite(self.low) else ""
@@ -71,7 +72,7 @@ class Row:
 
     @property
     def said(self) -> str:
-        """The word as it is printed: `supported, by more than a point`, `no gain of a point
+        """The word as it is printed: `supported, by more than a point` or `no gain of a point
         (corrected for 4 comparisons)`.
         """
         smallest = f"{self.smallest:g} {'points' if self.unit == 'pp' else self.unit}"
@@ -89,10 +90,10 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """The word of a claim on one task.
+    """The verdict on a claim on one task: its word, and the comparisons behind the word.
 
-    rows: its comparisons, the deciding ones first. turns_on: the row that decides the word.
-    protocol: the version of PROTOCOL.md by which the claim was judged.
+    rows: the claim's comparisons, the deciding comparisons first. turns_on: the row that decides
+    the word. protocol: the version of PROTOCOL.md by which the claim was judged.
     """
 
     claim: Claim
@@ -115,15 +116,17 @@ class Verdict:
 
     @property
     def brief(self) -> str:
-        """The word and its number: `opposite (GN→GN − IN→IN: −20.3 points [−32.9, −7.6])`."""
+        """The word and the deciding difference: `opposite (GN→GN − IN→IN: −20.3 points [−32.9,
+        −7.6])`.
+        """
         if not self.n:
             return "not run"
         return f"{self.said} ({self.turns_on.comparison}: {self.turns_on.amount})"
 
     @property
     def reason(self) -> str:
-        """How many new seeds would tell (for "cannot tell"), or why there is no word; "" for the
-        other words.
+        """For "cannot tell", how many new seeds would give another word; for "no word", why there
+        is no word; "" for the other words.
         """
         if self.word != rule.CANNOT_TELL:
             return self.turns_on.why if self.word == rule.NO_WORD else ""
@@ -134,8 +137,8 @@ class Verdict:
 
     @property
     def failures(self) -> str:
-        """How many runs failed: `failed: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0, 38 %]`;
-        "" where failures were not counted, and for more than four arms.
+        """How many runs failed, as text: `failed: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0,
+        38 %]`; "" if failures were not counted, and for more than four arms.
         """
         failed = self.turns_on.failed or {}
         shares = [f"{label(arm)} {intervals.k_of_n(k, n)}" for arm, (k, n) in failed.items()]
@@ -143,14 +146,14 @@ class Verdict:
 
     @property
     def footnotes(self) -> tuple[str, ...]:
-        """Remarks that do not change the word."""
-        stale = NOT_FRESH if self.n and not self.turns_on.fresh else ""
-        return tuple(filter(None, (stale, *self.turns_on.footnotes, self.claim.note)))
+        """The remarks on the verdict that do not change its word."""
+        not_fresh = NOT_FRESH if self.n and not self.turns_on.fresh else ""
+        return tuple(filter(None, (not_fresh, *self.turns_on.footnotes, self.claim.note)))
 
     @property
     def basis(self) -> str:
-        """The version, scale and task of the verdict: "protocol 12, quick scale, digits, not the
-        paper's Breakfast".
+        """The protocol, scale and task of the verdict, as text: "protocol 12, quick scale, digits,
+        not the paper's Breakfast".
         """
         paper_task = self.claim.printed_on
         difference = f", not the paper's {paper_task}"
@@ -170,13 +173,13 @@ def judge(
     scale: str | None = None,
     task: str | None = None,
 ) -> Verdict:
-    """Return the verdict of one claim on one task from a run frame; no run is trained.
+    """Return the verdict on one claim on one task from a run frame; no run is trained.
 
-    frame: load_runs(), with the columns of summaries.with_summaries for the claims about
-    activations and weights (H10 to H12, H16, E1); it may hold other runs as well. Pass an
-    `Evidence` to judge on the tuning seeds, or to judge runs with other settings. task: None = the
-    first task of the claim that the frame has. ValueError for an unknown claim, and for a frame of
-    several scales unless `scale` names one.
+    frame: a run frame such as load_runs(), which may also hold runs that the claim does not use.
+    Claims about activations and weights (H10 to H12, H16, E1) need the columns of
+    `with_summaries`. Pass an `Evidence` to judge on the tuning seeds, or to judge runs with other
+    settings. task: None means the first task of the claim that the frame has. Raises ValueError for
+    an unknown claim, and for a frame with several scales, unless `scale` names one of them.
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale)
     if task is None:
@@ -191,8 +194,8 @@ def judge(
 
 
 def _decisive_row(deciding: list[Row], word: str, claim: Claim) -> Row:
-    """Return the row that gives the claim its word: of the rows with this word, the best one if
-    one comparison suffices, else the worst.
+    """Return the row that gives the claim its word. Of the deciding rows with this word, it is the
+    best row if one comparison suffices, else the worst row.
     """
     agreeing = [row for row in deciding if row.word == word]
     candidates = [row for row in agreeing if row.n] or agreeing
@@ -207,10 +210,11 @@ def verdicts(
     scale: str | None = None,
     tasks: Iterable[str] | None = None,
 ) -> list[Verdict]:
-    """Return one verdict for each claim and task; for a claim without any runs, one verdict with
-    n = 0.
+    """Return one verdict for each claim and task that has runs; for a claim without any runs, one
+    verdict with n = 0.
 
-    tasks: None = at the default scale the planned tasks of a claim, else all tasks of the frame.
+    tasks: None means the planned tasks of a claim at the default scale, and all tasks of the frame
+    at other scales. Other arguments as in `judge`.
     """
     evidence = Evidence(frame, scale)
     judged_claims: list[Verdict] = []
@@ -230,8 +234,10 @@ def _judged_tasks(
 
 
 def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    levels = rule.levels(max(len(claim.deciding), 1), claim.one_suffices)
-    deciding = [_deciding_row(claim, group, evidence, task, levels) for group in claim.deciding]
+    levels = rule.levels(max(len(claim.deciding_groups), 1), claim.one_suffices)
+    deciding = [
+        _deciding_row(claim, group, evidence, task, levels) for group in claim.deciding_groups
+    ]
     further = [comparison for comparison in claim.comparisons if not comparison.decides]
     return deciding + [_row(claim, comparison, evidence, task) for comparison in further]
 
@@ -239,8 +245,8 @@ def _rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
 def _deciding_row(
     claim: Claim, group: Sequence[Comparison], evidence: Evidence, task: str, levels: tuple
 ) -> Row:
-    """Return the row of the comparison that decides: of a group, the best one by validation on the
-    tuning seeds that all of its arms have.
+    """Return the row of the comparison in a group that decides: the comparison that is best by
+    validation on the tuning seeds that all arms of the group have.
     """
     if len(group) == 1:
         return _row(claim, group[0], evidence, task, levels)
@@ -256,8 +262,8 @@ def _deciding_row(
 def _row(
     claim: Claim, comparison: Comparison, evidence: Evidence, task: str, levels: tuple = ()
 ) -> Row:
-    """Return the row of one comparison. levels: the error levels of the ends of the interval that
-    gives the word; () = those of the plain interval.
+    """Return the row of one comparison. levels: the one-sided error levels of the two ends of the
+    interval that gives the word; () means the levels of a 95 % interval without a correction.
     """
     smallest = claim.smallest_of(comparison)
     row = Row(comparison.name, task, comparison.unit, smallest, comparison.decides)
@@ -269,7 +275,10 @@ def _row(
     differences, tuned = differences[finite], claim.runs == "tuned"
     low, high = rule.interval(differences)
     why = claim.why_no_word or _why_no_word(claim, comparison, runs, len(differences))
-    word, plain = rule.word_of(differences, smallest, *levels), rule.word_of(differences, smallest)
+    word, plain_word = (
+        rule.word_of(differences, smallest, *levels),
+        rule.word_of(differences, smallest),
+    )
     return replace(
         row,
         word=rule.NO_WORD if why else word,
@@ -280,11 +289,11 @@ def _row(
         per_seed=tuple(differences.tolist()),
         paper=claim.printed(comparison, task),
         seeds_to_tell=None if why else rule.seeds_to_tell(differences, smallest, *levels),
-        corrected=0 if why or word == plain else len(claim.deciding),
+        corrected=0 if why or word == plain_word else len(claim.deciding_groups),
         beyond=rule.interval(differences, *levels)[0] > smallest > 0,
         fresh=runs.fresh,
         lrs=dict(zip(runs.arms, runs.lrs, strict=True)) if tuned else None,
-        failed=runs.failed() if tuned or claim.runs == "deep" else None,
+        failed=runs.failure_counts() if tuned or claim.runs == "deep" else None,
         footnotes=tuple(_footnotes(runs, comparison, evidence, task)) if tuned else (),
         run_ids=tuple(runs.columns["run_id"][:, finite].ravel()),
         why=why,
@@ -292,9 +301,11 @@ def _row(
 
 
 def _why_no_word(claim: Claim, comparison: Comparison, runs: Runs, n: int) -> str:
-    """Return why a comparison has no word: too few pairs of runs, or both sides at chance."""
+    """Return why a comparison has no word: too few pairs of runs, or both sides may be at chance;
+    "" if it has a word.
+    """
     if n < rule.FEWEST or claim.runs not in ("tuned", "ladder"):
-        return _too_few(n)
+        return _too_few_pairs(n)
     score = runs.columns["bits" if comparison.column == "bits" else "score"]
     above_chance = score - runs.columns["chance"]
     for sign in (1, -1):
@@ -304,13 +315,13 @@ def _why_no_word(claim: Claim, comparison: Comparison, runs: Runs, n: int) -> st
     return "both sides' accuracy may be chance"
 
 
-def _too_few(n: int) -> str:
+def _too_few_pairs(n: int) -> str:
     return f"{plural(n, 'pair')} of runs, and {rule.FEWEST} are needed" if n < rule.FEWEST else ""
 
 
 def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str) -> list[str]:
-    """Return remarks on a comparison of tuned arms: failures, unfinished training, the second-best
-    learning rates, and what the seeds share.
+    """Return remarks on a comparison of tuned arms: how many runs failed or still improved at the
+    end, the difference at the second-best learning rates, and which data the seeds share.
     """
     n = len(runs.seeds)
     notes = []
@@ -335,8 +346,8 @@ def _footnotes(runs: Runs, comparison: Comparison, evidence: Evidence, task: str
 
 
 def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
-    """Return the comparison of two arms on a task, without a claim. Its word is better, worse,
-    about the same, cannot tell, or no word.
+    """Return the row of `arm` minus `against` on a task, without a claim. The row's word is that of
+    `rule.better_or_worse`.
     """
     is_text = kind_of(task) == "language"
     column, smallest = ("bits", scores.SMALLEST_BITS) if is_text else ("score", SMALLEST_EFFECT)
@@ -346,7 +357,8 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
     row = _row(claim, comparison, evidence, task)
     if row.why:
         return row
-    lead = np.sign(row.effect or 1.0) * np.array(row.per_seed)  # of the arm that is ahead
+    # the differences of the arm that is ahead minus the other arm
+    lead = np.sign(row.effect or 1.0) * np.array(row.per_seed)
     seeds = rule.seeds_to_tell(lead, row.smallest)
     return replace(row, word=rule.better_or_worse(row.per_seed, row.smallest), seeds_to_tell=seeds)
 
@@ -355,8 +367,8 @@ def compare_arms(arm: str, against: str, evidence: Evidence, task: str) -> Row:
 
 
 def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """Return one row for each depth and learning rate: the share of None→None's runs that fail,
-    with its exact interval.
+    """Return one row for each depth and learning rate of `failure_runs`: the share of None→None
+    runs that fail, with the exact interval for this share.
     """
     cells: dict[str, list[str]] = {}
     for config in experiments.failure_runs(evidence.scale, evidence.seeds(task) or (0,)):
@@ -372,8 +384,10 @@ def _failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
 
 
 def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
-    """Return `row` with the results of its runs, on the seeds that both arms have. cells: the
-    number of settings that the claim counts.
+    """Return a copy of `row` with the results of its runs on the seeds that both arms have.
+
+    runs: the runs of NONE and CONTROL at the row's depth and learning rate. cells: the number of
+    combinations of depth and learning rate, for which the word is corrected.
     """
     diverged = runs.pivot(index="seed", columns="arm", values="diverged")
     diverged = diverged.reindex(columns=[NONE, CONTROL]).dropna()
@@ -396,16 +410,18 @@ def _failure_row(row: Row, runs: pd.DataFrame, cells: int) -> Row:
         failed={NONE: (k, n), CONTROL: (k_control, n)},
         run_ids=tuple(runs[runs.seed.isin(diverged.index)].sort_values(["arm", "seed"]).run_id),
         footnotes=(f"{label(CONTROL)} failed in {k_control} of {n} runs there",),
-        why=_too_few(n),
+        why=_too_few_pairs(n),
     )
 
 
 def failure_word(k: int, control: int, n: int, lower: float = rule.ONE_SIDED) -> str:
-    """Return the word of H9: k of n runs without norms failed, and `control` of n runs with norms
-    on both sides. The exact intervals of both shares decide.
+    """Return the word of H9, if k of n runs without norms and `control` of n runs with norms on
+    both sides failed.
 
-    Supported: more than half of the runs without norms fail, and less than half of the control's
-    runs. Opposite: fewer runs fail than of the control. No gain: less than half fail.
+    The exact intervals for the two shares of failed runs decide. "supported": the share without
+    norms lies above one half, and that of the control below one half. "opposite": the share without
+    norms lies below that of the control. "no gain": the share without norms lies below one half.
+    lower: the one-sided error level of the lower end for the share without norms.
     """
     low, _ = intervals.clopper_pearson(k, n, 1 - 2 * lower)
     _, high = intervals.clopper_pearson(k, n)

@@ -48,14 +48,16 @@ def may_train(configs: list[RunConfig], options: argparse.Namespace) -> bool:
     long the missing runs take if this is more than an hour.
     """
     from mambanorm_study.runs import grid, store
-    from mambanorm_study.tables.plan import dry_run, how_long
+    from mambanorm_study.tables.plan import dry_run, estimate_time
 
     if options.dry_run:
         print(dry_run(configs, **sweep_options(options)))
         return False
     missing = store.missing_runs(configs, options.runs_dir)
     if sum(map(grid.relative_cost, missing)) > SHORT_COST:
-        seconds, sentence = how_long(missing, workers=options.workers, scheduler=options.scheduler)
+        seconds, sentence = estimate_time(
+            missing, workers=options.workers, scheduler=options.scheduler
+        )
         if seconds > HOUR_S:
             say(
                 f"{sentence}. Ctrl-C stops the training at any time: finished runs are stored, and "

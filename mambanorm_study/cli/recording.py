@@ -298,7 +298,9 @@ def _add_runs(
     configs = [config for config in configs if config.run_id not in recorded_ids]
     if not configs:
         return
-    rows = summaries.with_summaries(load_runs(runs_dir, configs=configs), runs_dir, again=True)
+    rows = summaries.with_summaries(
+        load_runs(runs_dir, configs=configs), runs_dir, rerun_models=True
+    )
     rows = rows.assign(protocol=VERSION, protocol_commit=commit)
     if frame is not None:
         rows = pd.concat([frame, rows], ignore_index=True)

@@ -230,7 +230,7 @@ def fig_claim(verdict) -> StudyFigure:
 def fig_budget(table: pd.DataFrame, caption: str) -> StudyFigure:
     """Return the deciding comparison over the training steps, one panel for each claim and task.
 
-    table: `claims.pages.over_budget`. Raises ValueError for a table without rows.
+    table: `claims.pages.comparisons_by_steps`. Raises ValueError for a table without rows.
     """
     if table.empty:
         raise ValueError("the table has no rows: none of these claims has been run over the budget")

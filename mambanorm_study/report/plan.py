@@ -12,7 +12,7 @@ from mambanorm_study.basics.settings import study_scale
 from mambanorm_study.config import RunConfig
 from mambanorm_study.report.notebooks import find_notebooks
 from mambanorm_study.runs.grid import check_names, check_task, unique
-from mambanorm_study.tables.notebook_runs import NOTEBOOKS, notebook_runs, taken
+from mambanorm_study.tables.notebook_runs import NOTEBOOKS, notebook_runs, usable_tasks
 from mambanorm_study.tables.replication import trained_here
 
 
@@ -71,5 +71,5 @@ def takes_none(
     """Return True if a notebook takes none of the tasks. runs: see `notebook_runs`."""
     if notebook in runs:
         return runs[notebook] == []
-    takes_tasks = notebook in NOTEBOOKS and NOTEBOOKS[notebook].takes
-    return bool(takes_tasks) and not taken(notebook, tasks, scale)
+    takes_tasks = notebook in NOTEBOOKS and NOTEBOOKS[notebook].task_kinds
+    return bool(takes_tasks) and not usable_tasks(notebook, tasks, scale)

@@ -1,21 +1,23 @@
-"""The tables of the study: the runs that the paper's questions need, and the answers from them.
+"""The tables of the study: lists of the runs that answer the paper's questions, and the answers.
 
 experiments.py          lists of runs: arms, depths, failures, learning rates, budgets
 notebook_runs.py        each notebook's question, tasks and runs, in one table
 paper.py                the numbers that the paper prints, from paper.csv
 bibliography.py         every source that the kit names, from references.bib
-run_tables.py           a run frame → means, paired differences, ours beside the paper's
+run_tables.py           a run frame → means, paired differences, our means beside the paper's
 intervals.py            intervals for a handful of seeds
-contrasts.py            differences of differences, gains of further sites, Table 2 beside ours
-procedure.py            the paper's two steps to a pair, and the cost of choosing
+contrasts.py            differences of differences, gains of norms at further sites, our gains
+                        beside the paper's Table 2
+procedure.py            the paper's two steps to choose a pair of norms, and the cost of choosing
 instance_norm_parts.py  the parts of IN
-scan_by_hand.py         one channel, a few states
-diagnostics.py          the inside of models: gate, modes, growth over depth, endings, Figure 10
-growth.py               norms over depth, and the law of their growth
-summaries.py            numbers on the inside of each run, as columns of the run frame
-scores.py               a run frame → the numbers that arms are compared by
-robustness.py           trained models on corrupted images, latency, classical models of tables
+scan_by_hand.py         the scan of one channel with a few states
+diagnostics.py          measurements inside models: the gate, train and eval mode, growth over
+                        depth, how runs end, Figure 10
+growth.py               norms of the blocks' outputs over depth, and the law of their growth
+summaries.py            measurements inside each run, as columns of the run frame
+scores.py               a run frame → the numbers by which arms are compared
+robustness.py           accuracy on corrupted images, latency, and classical models for tabular data
 norm_catalog.py         the registry of norms as tables, the costs of norms, the parameters of arms
 plan.py                 the cost of runs before they start
-replication.py          the reader's machine trains compared arms once more
+replication.py          training of the compared arms once more, on the reader's machine
 """

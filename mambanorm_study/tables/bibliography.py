@@ -17,19 +17,19 @@ FILE = Path(__file__).with_name("references.bib")
 
 @cache
 def bibliography() -> pd.DataFrame:
-    """Return one row for each source, indexed by its key, in the order of the file.
+    """Return one row for each source, indexed by its BibTeX key, in the order of the file.
 
-    Columns: label (the name in texts, such as `Wu & He 2018` or `Ba et al. 2016`), authors, title,
-    year, published (journal, conference or repository), url, note, source ("S1" to "S5"). A missing
-    field is "".
+    Columns: label (how texts cite the source, such as `Wu & He 2018` or `Ba et al. 2016`), authors,
+    title, year, published (journal, conference or repository), url, note, source ("S1" to "S5"). A
+    missing field is "".
     """
     return read_bibtex(FILE.read_text(encoding="utf-8"))
 
 
 def read_bibtex(text: str) -> pd.DataFrame:
-    """Return the entries of a BibTeX text as in `bibliography`.
+    """Return the entries of a BibTeX text as a table like that of `bibliography`.
 
-    Each entry needs author, title and year.
+    Each entry needs the fields author, title and year.
     """
     import bibtexparser
 
@@ -61,8 +61,8 @@ def _row(entry) -> dict[str, str]:
 def references(*names: str) -> pd.DataFrame:
     """Return the sources as a table, indexed by label: title, authors, published, note, link.
 
-    names: keys, labels or numbers (S1 to S5); none = all sources. Raises ValueError for an unknown
-    name; the message has the nearest one.
+    names: BibTeX keys, labels or numbers (S1 to S5) of sources; without names, all sources are
+    returned. Raises ValueError for an unknown name; the message suggests the nearest known name.
     """
     table = bibliography()
     keys = pd.concat([pd.Series(table.index, known) for known in (table.source, table.label)])

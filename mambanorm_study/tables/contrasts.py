@@ -1,4 +1,4 @@
-"""Differences of differences, the gain of a norm at a further site, and Table 2 beside our gains.
+"""Differences of differences, the gain of a norm at a further site, our gains beside Table 2's.
 
 Differences are percentage points of test accuracy. Intervals are 95 % t-intervals over seeds, not
 corrected for several comparisons.
@@ -23,19 +23,20 @@ from mambanorm_study.tables.run_tables import (
     with_value,
 )
 
-Four = tuple[str, str, str, str]
-# Steps for `paired_steps`, one for each N2: NormVary − RMSN before the SSM with this N2, minus
-# NormVary − RMSN without a norm after the SSM.
-INTERACTION: dict[str, Four] = {
+FourArms = tuple[str, str, str, str]
+# The arms (a, b, c, d) of a difference of differences (a − b) − (c − d).
+# Steps for `paired_steps`, one for each N2: the gain of NormVary over RMSN before the SSM if N2 is
+# after the SSM, minus this gain if no norm is after the SSM.
+INTERACTION: dict[str, FourArms] = {
     n2: (f"NormVary>SSM>{n2}", f"RMSN>SSM>{n2}", "NormVary>SSM>None", "RMSN>SSM>None")
     for n2 in ("GN", "LN")
 }
 COLUMNS = ["task", "site", "norm", "arm", "gain", "low", "high", "n", "per_seed", "unit"]
 
 
-def place_against(norm: str, others: Iterable[str]) -> dict[str, Four]:
-    """Return steps for `paired_steps`, one for each other norm: `norm` after − before the SSM,
-    minus the other norm after − before.
+def position_contrasts(norm: str, others: Iterable[str]) -> dict[str, FourArms]:
+    """Return steps for `paired_steps`, one for each other norm: the gain of placing `norm` after
+    instead of before the SSM, minus the same gain of the other norm.
     """
     return {
         n: (f"None>SSM>{norm}", f"{norm}>SSM>None", f"None>SSM>{n}", f"{n}>SSM>None")
@@ -44,11 +45,11 @@ def place_against(norm: str, others: Iterable[str]) -> dict[str, Four]:
 
 
 def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
-    """Return X→X minus the better of X→None and None→X as rows of `paired`, one for each norm and
-    task.
+    """Return the gain of a second norm, X→X minus the better one of X→None and None→X, as rows of
+    `paired`, one for each norm X and task.
 
-    The better one has the higher mean test accuracy in the same runs, so its accuracy is slightly
-    overestimated.
+    The arm with the higher mean test accuracy in these same runs counts as better, so its accuracy
+    is slightly overestimated.
     """
     rows = []
     for _, task_runs in runs.groupby("task", sort=False):
@@ -60,12 +61,12 @@ def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
 
 
 def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the gain of each arm with a norm at one further site over MAMBA_ARM, over shared
-    seeds, one row for each task, norm and site.
+    """Return how much each arm with a norm at one further site gains over MAMBA_ARM on the seeds
+    that both arms share: one row for each task, norm and site.
 
     Columns: task, site, norm, arm, gain (mean), low, high (95 % t-interval), n, per_seed (list),
-    unit. The gain is in points of test accuracy, for language models in bits per character by which
-    the test loss is lower. A diverged run counts as chance.
+    unit. The gain is in points of test accuracy; for language models it is the reduction of the
+    test loss in bits per character. A diverged run counts as chance.
     """
     rows = []
     for task, runs in with_value(frame).groupby("task", sort=False):
@@ -88,8 +89,8 @@ PROPOSALS = (PROPOSAL, "NormVary>SSM>LN")
 
 
 def printed_gain() -> pd.Series:
-    """Return the accuracy of the proposal minus that of the original in points, for each task of
-    the paper.
+    """Return the printed accuracy of PROPOSAL minus that of ORIGINAL in points, for each task of
+    the paper's Table 2.
     """
     rows = paper_values("sequence").query("source == 'Table 2'")
     means = 100 * rows.pivot(index="task", columns="arm", values="accuracy")
@@ -97,8 +98,8 @@ def printed_gain() -> pd.Series:
 
 
 def printed_table() -> pd.DataFrame:
-    """Return the paper's Table 2 as text, one row for each task: both arms as "37.90 ± 0.23" (per
-    cent, sd over three seeds), and the gain.
+    """Return the paper's Table 2 as text, one row for each task: the accuracy of ORIGINAL and of
+    PROPOSAL, such as "37.90 ± 0.23" (per cent, sd over three seeds), and the gain.
     """
     rows = paper_values("sequence").query("source == 'Table 2'")
     cells = (100 * rows.accuracy).map("{:.2f}".format) + (100 * rows.sd).map(" ± {:.2f}".format)
@@ -107,11 +108,12 @@ def printed_table() -> pd.DataFrame:
     return table[[ORIGINAL, PROPOSAL]].assign(gain=gain)
 
 
-def gains_beside(steps: pd.DataFrame) -> pd.DataFrame:
+def gains_beside_paper(steps: pd.DataFrame) -> pd.DataFrame:
     """Return the paper's gain beside ours as text, one row for each task: the four tasks of the
     paper, then our other tasks.
 
-    steps: a frame of `paired`. Its rows that compare a proposal with the original are used.
+    steps: a frame of `paired_steps`, of which only the rows that compare one of PROPOSALS with
+    ORIGINAL are used.
     """
     ours = steps[steps.a.isin(PROPOSALS) & (steps.b == ORIGINAL)]
     texts = [

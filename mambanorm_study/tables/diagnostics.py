@@ -1,5 +1,5 @@
-"""Tables on the inside of models: the gate, train and eval mode, growth over depth, how runs end,
-Figure 10, and what happens before a failure.
+"""Tables of measurements inside models: the gate, train and eval mode, growth over depth, how runs
+end, Figure 10, and what happens before a failure.
 """
 
 import math
@@ -27,27 +27,29 @@ from mambanorm_study.tables.run_tables import label, percent
 from mambanorm_study.tasks import load_task
 
 # --------------------------------------------------------------------------------------------------
-# The gate. In Eq. 1–2 of the paper a norm before the SSM feeds both branches of the block, scan and
-# gate; a norm after the SSM acts on the scan's branch only.
+# The gate. In Eq. 1–2 of the paper a norm before the SSM feeds both branches of the block, the
+# scan's and the gate's; a norm after the SSM acts on the scan's branch only.
 
 GATE_SITES = ["n2", "z", "branch"]
-SIZE = (8, 64, 32)
+INPUT_SHAPE = (8, 64, 32)
 
 
 def sizes_inside(
     arms: Iterable[str], factors: Sequence[float] = (1, 10, 100), seed: int = 0
 ) -> pd.DataFrame:
-    """Return root mean squares inside one untrained block whose input is multiplied by a factor.
+    """Return root mean squares at three sites inside one untrained block, whose input is multiplied
+    by each factor in turn.
 
     One row for each arm and factor (the index), one column for each site: `n2`, the output of the
     norm after the SSM; `z`, the gate's input, before SiLU; `branch`, what the block adds to the
-    residual stream. The input is (8, 64, 32) normal numbers. Raises ValueError for an unknown arm.
+    residual stream. The input before the multiplication has shape (8, 64, 32) and is standard
+    normal. Raises ValueError for an unknown arm.
     """
     rows = []
     for arm in map(Arm.parse, arms):
         for factor in factors:
             torch.manual_seed(seed)  # every arm gets the same weights and the same input
-            block, x = MambaBlock(SIZE[-1], *arm), torch.randn(SIZE)
+            block, x = MambaBlock(INPUT_SHAPE[-1], *arm), torch.randn(INPUT_SHAPE)
             with torch.no_grad(), record_sites(block, GATE_SITES) as sites:
                 block(factor * x)
             sizes = {row["site"]: row["rms"] for row in sites.rows()}
@@ -62,10 +64,11 @@ def sizes_inside(
 @torch.no_grad()
 def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
     """Return the accuracy on the validation split in train and in eval mode, one row for each
-    stored run among these.
+    config whose run is stored.
 
-    Columns: task, arm, seed; rows, the size of the split, which is one batch in train mode; eval
-    and train, fractions; points_lost, train − eval in points.
+    Columns: task, arm, seed; rows, the number of rows in the validation split, which is evaluated
+    as one batch; eval and train, the accuracy in each mode as a fraction; points_lost, train − eval
+    in points.
     """
     rows = []
     for run in filter(None, (store.find_run(config, runs_dir) for config in configs)):
@@ -73,7 +76,7 @@ def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None)
         data = load_task(config.task, config.scale, config.seed)
         inputs, lengths, labels = data.val.batch(slice(None))
         row = dict(task=config.task, arm=config.arm, seed=config.seed, rows=len(labels))
-        for mode in ("eval", "train"):  # train last, because it moves running averages
+        for mode in ("eval", "train"):  # train last, because train mode updates running averages
             outputs = model.train(mode == "train")(inputs, lengths)
             row[mode] = (outputs.argmax(-1) == labels).float().mean().item()
         rows.append(row | {"points_lost": 100 * (row["train"] - row["eval"])})
@@ -86,7 +89,7 @@ def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None)
 
 # Rows of the training split on which norms over depth are measured.
 ROWS = 32
-# Columns of `norms_by_depth` that identify a model and its mode.
+# Columns of `norms_by_depth`, and `task`, which together identify a model and its mode.
 MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers")
 
 
@@ -103,12 +106,14 @@ def amplified_model(config: RunConfig, gain: float) -> nn.Module:
 
 
 def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return how the norms of the residual stream grow: one row for each model and mode of
-    `norms_by_depth` (the columns MODEL_KEYS), with short names of the arms.
+    """Return how the residual stream's L2 norms grow over depth: one row for each model and mode in
+    a frame of `norms_by_depth`.
 
-    Columns: law, r2 and decades_per_8, the `growth` of the median token's norm; median_first,
-    median_last, largest_first and largest_last, log₁₀ of the median and the largest token's norm in
-    the first and the last block (inf if not finite); nonfinite, the share of all tokens.
+    Columns: those of MODEL_KEYS that the frame has, with the arm's short name; law, r2 and
+    decades_per_8, from `growth` of the median over tokens; median_first, median_last, largest_first
+    and largest_last, log₁₀ of the median and of the largest norm over tokens, in the first and in
+    the last block (inf if that norm is not finite); nonfinite, the share of tokens, over all
+    blocks, whose norm is not finite.
     """
     keys = [key for key in MODEL_KEYS if key in frame]
     rows = []
@@ -126,7 +131,9 @@ def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
-    """Return `norms_by_depth` of stored runs of one task and seed, with the column task."""
+    """Return `norms_by_depth` of the models of stored runs of one task and seed, with the
+    additional column task.
+    """
     config = runs[0].config
     x, lengths, _ = load_task(config.task, config.scale, config.seed).train.batch(slice(0, ROWS))
     models = {run.config.arm: stored_model(run) for run in runs}
@@ -139,9 +146,9 @@ def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
 
 def stored_accuracies(runs: Iterable[StoredRun]) -> pd.DataFrame:
     """Return one row for each stored run: task, blocks, steps, arm, test_accuracy with its exact
-    95 % interval (low, high, n), chance, and beats_chance.
+    95 % interval (low, high) over n test rows, chance, and beats_chance.
 
-    beats_chance: the run did not diverge, and the whole interval lies above chance.
+    beats_chance: True if the run did not diverge and the whole interval lies above chance.
     """
     rows = []
     for run in runs:
@@ -167,7 +174,8 @@ def stored_accuracies(runs: Iterable[StoredRun]) -> pd.DataFrame:
 
 def run_endings(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each learning rate and arm of a run frame: how many runs ended non-finite
-    (with the exact 95 % interval of the rate), at which step, and the accuracy of the other runs.
+    (with the exact 95 % interval of their share), the median step at which they did, and the
+    accuracy of the runs that finished.
     """
     rows = []
     for (lr, arm), group in runs.groupby(["lr", "arm"], sort=False):
@@ -195,7 +203,7 @@ def run_endings(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 class _StopTraining(Exception):
-    """Ends a training from a callback."""
+    """Raised by a callback to end a training."""
 
 
 def train_until(
@@ -204,27 +212,30 @@ def train_until(
     last_step: int | None,
     runs_dir: str | Path | None = None,
 ) -> RunResult | None:
-    """Train a run without storing it, and call `on_step(step, model)` after each step. Return None
-    if the training was stopped after `last_step`.
+    """Train a config without storing the run, and call `on_step(step, model)` after each step.
+    Return the run, or None if the training was stopped after `last_step`.
+
+    last_step: None means that the training is not stopped.
     """
 
-    def act(step: int, model: nn.Module, _: float) -> None:
+    def call_and_stop(step: int, model: nn.Module, _: float) -> None:
         on_step(step, model)
         if step == last_step:
             raise _StopTraining
 
     with suppress(_StopTraining):
-        return train(config, on_step=act, runs_dir=runs_dir)
+        return train(config, on_step=call_and_stop, runs_dir=runs_dir)
     return None
 
 
 def train_watched(
     config: RunConfig, until: int | None = None
 ) -> tuple[RunResult | None, dict[str, np.ndarray]]:
-    """Train a run without storing it, and return it with out_proj's singular values at every step.
+    """Train a config without storing the run. Return the run, and out_proj's singular values at
+    every step.
 
-    The run is None if it was stopped after step `until`. The arrays are step (T,), from 0 = before
-    the first step, and singular_values (T, layers, k).
+    The run is None if the training was stopped after step `until`. The arrays are step (T,), which
+    starts at 0, before the first training step, and singular_values (T, layers, k).
     """
     values: list[np.ndarray] = []
 
@@ -239,10 +250,11 @@ def train_watched(
 def singular_value_phases(
     arrays: Mapping, end: int, last: str
 ) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """Return the step of each phase of a run that ended at step `end`, and the singular values
-    (layers, k) at this step.
+    """Return two dictionaries for a run that ended at step `end`: phase → step, and phase →
+    singular values (layers, k) at that step.
 
-    The phases are early (step 0), normal (half way) and the name `last` (the last recorded step).
+    The phases are "early" (step 0), "normal" (the recorded step nearest to end / 2) and the last
+    recorded step, whose phase is named by `last`. arrays: a run's diagnostics, see `sigma_history`.
     """
     steps, values = weight_log.sigma_history(arrays)
     index = {"early": 0, "normal": np.abs(steps - end / 2).argmin(), last: -1}
@@ -251,8 +263,8 @@ def singular_value_phases(
 
 
 def out_proj_edges(config: RunConfig) -> tuple[float, float]:
-    """Return the Marchenko–Pastur edges of an untrained `out_proj`, whose weights are
-    U(±1/√columns) / √n_layers.
+    """Return the Marchenko–Pastur edges, the smallest and the largest expected singular value, of
+    an untrained `out_proj`, whose weights are U(±1/√columns) / √n_layers.
     """
     rows, columns = config.d_model, config.d_model * config.expand
     return weight_log.marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
@@ -263,8 +275,8 @@ def out_proj_edges(config: RunConfig) -> tuple[float, float]:
 
 
 def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
-    """Return the recorded runs of `failure_runs`, `growth_runs` and `failing_runs`, and for each
-    run_id the arrays that were recorded inside the run.
+    """Return the run frame of the recorded runs of `failure_runs`, `growth_runs` (with this norm)
+    and `failing_runs`, and run_id → the arrays that were recorded inside the run.
     """
     frame = recorded_results.recorded(STUDY_SCALE)
     seeds = sorted({int(seed) for seed in frame.seed})
@@ -282,14 +294,15 @@ def recorded_runs_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict
 # --------------------------------------------------------------------------------------------------
 # the largest output of the scan (E1)
 
-# The number of test rows for the headroom, and of validation rows near a failure.
+# The number of test rows for `headroom_facts`, and of validation rows for `near_failure`.
 SUMMARY_ROWS = 256
 
 
 @torch.no_grad()
 def headroom_facts(run: StoredRun) -> dict[str, float]:
-    """Return the column `headroom` of summaries.py: the decades between the scan's largest output
-    and float16's largest number, with the tested weights; 0 for a run that ended non-finite.
+    """Return the column `headroom` of summaries.py: the decades between the scan's largest |y|, in
+    the model with the tested weights, and float16's largest number. It is 0 for a run that ended
+    non-finite.
     """
     if run.facts["status"] == "diverged":
         return {"headroom": 0.0}
@@ -306,18 +319,21 @@ def headroom_facts(run: StoredRun) -> dict[str, float]:
 # --------------------------------------------------------------------------------------------------
 # near a failure (H16)
 
-# The relative size of a disturbance of weights, the number of draws, and the smallest change of a
-# loss that is reported. The largest is its inverse.
-DISTURBANCE, DRAWS, LEAST = 0.05, 8, 1e-6
+# The relative size of a disturbance of weights, the number of random disturbances, and the smallest
+# change of a loss that is reported. The largest reported change is 1 / SMALLEST_CHANGE.
+DISTURBANCE, DRAWS, SMALLEST_CHANGE = 0.05, 8, 1e-6
 
 
 def failing_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
-    """Return the columns `sharpening` and `fragility` of summaries.py for a run; {} if the failing
-    run did not fail, or had too few finite steps, or if this run fails sooner.
+    """Return the columns `sharpening` and `fragility` of summaries.py for a run, measured at the
+    steps of the failing run; {} if the failing run is missing, did not fail or had too few finite
+    steps, or if `run` fails before the failing run does.
+
+    failing: the run without norms that has the settings and the seed of `run`.
     """
     if failing is None or failing.facts["status"] != "diverged" or failing.facts["steps"] < 3:
         return {}
-    end = failing.facts["steps"] - 1  # the next step's loss is the last finite one
+    end = failing.facts["steps"] - 1  # the loss of step end + 1 is the last finite loss
     measured: dict[int, tuple[float, float]] = {}
 
     def measure(step: int, model: nn.Module) -> None:
@@ -334,12 +350,14 @@ def failing_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]
 
 @torch.no_grad()
 def near_failure(model: nn.Module, config: RunConfig) -> tuple[float, float]:
-    """Return the entropy of the class probabilities in nats, over rows with finite outputs, and
-    log₁₀ of the change of a row's loss when the last two blocks are disturbed minus the same for
-    the first two.
+    """Return the entropy and the fragility of a model near a failure.
 
-    The change is a median over rows, because outputs of single rows reach 10¹⁵. The noise is the
-    same at every step.
+    The entropy is that of the class probabilities in nats, averaged over rows with finite outputs.
+    The fragility is log₁₀ of the change of a row's loss when the weights of the last two blocks are
+    disturbed, minus log₁₀ of its change when those of the first two blocks are disturbed.
+
+    The change is a median over rows and disturbances, because outputs of single rows reach 10¹⁵.
+    The same random disturbances are used at every step.
     """
     data = load_task(config.task, config.scale, config.seed)
     inputs, lengths, labels = data.val.batch(slice(0, SUMMARY_ROWS))
@@ -359,7 +377,9 @@ def near_failure(model: nn.Module, config: RunConfig) -> tuple[float, float]:
                 if p in disturbed
             }
             changes.append((losses(weights) - undisturbed).abs().nan_to_num(nan=math.inf))
-        return math.log10(np.clip(float(torch.cat(changes).median()), LEAST, 1 / LEAST))
+        return math.log10(
+            np.clip(float(torch.cat(changes).median()), SMALLEST_CHANGE, 1 / SMALLEST_CHANGE)
+        )
 
     model.eval()
     undisturbed = losses({})

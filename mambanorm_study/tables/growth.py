@@ -1,4 +1,4 @@
-"""Norms of the outputs over depth: the data of Figure 9, and the law of their growth."""
+"""L2 norms of the blocks' outputs over depth (Figure 9's data), and the law of their growth."""
 
 from collections.abc import Mapping
 
@@ -30,8 +30,8 @@ def norms_by_depth(
     *,
     phase: str = "initial",
 ) -> pd.DataFrame:
-    """Return `token_norms` of several models (by arm) in train and in eval mode, with the columns
-    arm, mode, phase and n_layers.
+    """Return `token_norms` of several models in train and in eval mode, with the additional columns
+    arm, mode, phase and n_layers. models: arm → model.
     """
     frames = []
     for arm, model in models.items():
@@ -44,11 +44,11 @@ def norms_by_depth(
 
 
 def norm_quantiles(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns median, largest and nonfinite (share of tokens) of ‖y‖₂ at one site, one
-    row for each depth.
+    """Return the median, the largest value and the share of non-finite values of ‖y‖₂ over tokens
+    at one site: one row for each depth, with the columns median, largest and nonfinite.
 
-    A token that is not finite, NaN included, counts as infinite. Without these tokens the table
-    would describe only the finite ones.
+    A norm that is not finite, NaN included, counts as infinite. If such tokens were omitted, the
+    quantiles would describe only the finite tokens.
     """
     l2 = tokens.l2.where(np.isfinite(tokens.l2), np.inf)
     blocks = l2.groupby(tokens.depth)
@@ -56,10 +56,11 @@ def norm_quantiles(tokens: pd.DataFrame) -> pd.DataFrame:
 
 
 def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
-    """Return least-squares fits of log y over depth l by the laws in GROWTH_LAWS, compared by AIC.
+    """Return least-squares fits of log y as a function of depth l by the laws in GROWTH_LAWS,
+    compared by AIC.
 
-    One row for each law, the best first: law, slope, r2, aic, and delta_aic, the AIC minus that of
-    the best law. Four depths or more are needed to compare the laws.
+    One row for each law, the best law first: law, slope, r2, aic, and delta_aic, the AIC of this
+    law minus that of the best law. Comparing the laws takes four depths or more.
     """
     rows = []
     for law, transform in GROWTH_LAWS.items():
@@ -75,16 +76,18 @@ def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
 
 
 def growth(y: pd.Series) -> dict[str, str | float]:
-    """Return how a norm grows with depth, its index: law, r2, decades_per_8, margin.
+    """Return how the norm y of the blocks' outputs grows with depth, which is the index of y: a
+    dictionary of law, r2, decades_per_8 and margin.
 
-    law            the law of GROWTH_LAWS with the smallest AIC, with its r2. In other cases r2 is
-                   NaN, and law is "flat" if the slope is negligible (FLAT) and no block is far off;
-                   "no trend" if a block is far off, or no law is better than a constant; "explodes
+    law            the law of GROWTH_LAWS with the smallest AIC. Exceptions: "flat" if the slope is
+                   negligible (FLAT) and no block is far off the others; "no trend" if the slope is
+                   negligible and a block is far off, or no law is better than a constant; "explodes
                    (non-finite from block k)"; "vanishes (0 in block k)"; "–" below four blocks
-    decades_per_8  the slope of log₁₀ y over depth, times 8 blocks. If a block is not finite:
-                   float32's whole range divided by the number of blocks, times 8, a lower bound
+    r2             r² of the fit by this law; NaN for the exceptions
+    decades_per_8  the slope of log₁₀ y over depth, times 8 blocks. If a block is not finite, it is
+                   FLOAT32_DECADES divided by the number of blocks, times 8, a lower bound
     margin         the smallest AIC of the other laws minus the AIC of the exponential law: positive
-                   if growth is exponential, 0 if undecided
+                   if the exponential law fits best; 0 if the laws were not compared
     """
     finite = np.isfinite(y)
     if not finite.all():
@@ -110,7 +113,7 @@ def growth(y: pd.Series) -> dict[str, str | float]:
 
 def growth_facts(run: StoredRun) -> dict[str, float]:
     """Return the columns `growth` and `law` of summaries.py: how the blocks' outputs grow with
-    depth in the run's last finite step; {} if its first step failed.
+    depth in the run's last finite step; {} if the run failed in its first step.
     """
     if "ring_step" not in run.diagnostics:
         return {}

@@ -1,9 +1,9 @@
-"""The parts of IN (notebook 03): why a norm along the sequence gains on one task and loses on
-another.
+"""The two operations of IN (notebook 03): why a norm along the sequence gains accuracy on one task
+and loses accuracy on another.
 
 For each channel of a row, IN subtracts the mean over the sequence and divides by the standard
-deviation. Each part can be switched off (options `centre` and `scale`), and each removes
-information about the row.
+deviation over the sequence. Each of these two parts can be switched off (options `centre` and
+`scale`), and each part removes information about the row.
 """
 
 import json
@@ -17,7 +17,7 @@ from mambanorm_study.config import RunConfig
 from mambanorm_study.runs.grid import grid
 from mambanorm_study.tasks import Split, load_task
 
-# Part → arm and norm options.
+# Name of a part of IN, or of a norm that it is compared with → arm and norm options.
 PARTS: dict[str, tuple[str, dict[str, bool]]] = {
     "no norm": ("None>SSM>None", {}),
     "mean taken out": ("IN>SSM>IN", {"scale": False}),
@@ -26,8 +26,8 @@ PARTS: dict[str, tuple[str, dict[str, bool]]] = {
     "over groups: GN": ("GN>SSM>GN", {}),
     "per token: RMSN": ("RMSN>SSM>RMSN", {}),
 }
-# A task on which IN gains at scale quick, and one whose classes differ only in the mean; and the
-# default seeds of each at the study's scale.
+# A task on which IN gains accuracy at scale quick, and a task whose classes differ only in the mean
+# of the sequence. SEEDS has the default number of seeds of each task at the study's scale.
 PARTS_TASKS = ("digits", "level")
 SEEDS = {"digits": 3, "level": 1}
 
@@ -35,10 +35,10 @@ SEEDS = {"digits": 3, "level": 1}
 def parts_runs(
     scale: str | None = None, seeds: int | Iterable[int] | None = None
 ) -> list[RunConfig]:
-    """Return the runs of each part of IN, and of the norms it is compared with, on both tasks.
+    """Return the runs of all entries of PARTS, on both tasks of PARTS_TASKS.
 
-    At the study's scale, where no part is recorded, they are the small models of quick, by default
-    with the seeds in SEEDS.
+    At the study's scale these runs are not recorded. There the small models of scale quick are
+    returned instead, by default with the numbers of seeds in SEEDS.
     """
     scale = study_scale(scale)
     is_small = scale == STUDY_SCALE
@@ -56,7 +56,9 @@ def parts_runs(
 
 
 def with_parts(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of the parts of IN, in the order of PARTS, with the column `part`."""
+    """Return the rows of a run frame that belong to an entry of PARTS, in the order of PARTS, with
+    the additional column `part`.
+    """
     frames = []
     for part, (arm, options) in PARTS.items():
         is_part = (runs.arm == arm) & (runs.norm_options == json.dumps(options))
@@ -65,8 +67,8 @@ def with_parts(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def accuracy_of_moments(task: str, scale: str, seed: int = 0) -> float:
-    """Return the test accuracy of nearest neighbours that see only the mean and the standard
-    deviation of each row, which a norm along the sequence removes. The rows must have real values.
+    """Return the test accuracy of a nearest-neighbour classifier that sees only each row's mean and
+    standard deviation over the sequence, which IN removes. The task's inputs must be real values.
     """
     from sklearn.neighbors import KNeighborsClassifier  # imported here: it takes a second
 

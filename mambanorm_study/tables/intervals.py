@@ -1,7 +1,7 @@
-"""Intervals for few values: of the mean, of a rate, and of the next value.
+"""Intervals from few values: for the mean, for a rate, and for the next value.
 
-With 8 seeds a percentile bootstrap is too narrow, and Holm's correction of sign-flip p-values can
-never reject. Neither is used.
+With 8 seeds percentile-bootstrap intervals are too narrow, and sign-flip tests with Holm's
+correction can never reject. Neither method is used.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from scipy import special
 
 from mambanorm_study.runs.presets import TEXTS
 
-FEWEST = 3  # values that a prediction interval needs
+FEWEST = 3  # the smallest number of values for a prediction interval
 
 
 def t_interval(values: Iterable[float]) -> tuple[float, float]:
@@ -26,13 +26,16 @@ def t_interval(values: Iterable[float]) -> tuple[float, float]:
 
 @lru_cache(maxsize=8192)
 def t_quantile(df: int, one_sided: float = 0.025) -> float:
-    """Return the value that Student's t exceeds with this probability; infinity for df = 0."""
+    """Return the value that Student's t with `df` degrees of freedom exceeds with the probability
+    `one_sided`; infinity for df = 0.
+    """
     return float(-special.stdtrit(df, one_sided)) if df > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
 def clopper_pearson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the ends of the exact (Clopper–Pearson) interval of a rate, from k events in n trials.
+    """Return the ends of the exact (Clopper–Pearson) interval for a rate, given k events in n
+    trials.
 
     Raises ValueError unless 0 ≤ k ≤ n.
     """
@@ -43,14 +46,14 @@ def clopper_pearson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
 
 
 def k_of_n(k: int, n: int) -> str:
-    """Return a count with the exact interval of its rate as text: `1 of 12 [0, 38 %]`."""
+    """Return a count and the exact 95 % interval for its rate as text: `1 of 12 [0, 38 %]`."""
     low, high = clopper_pearson(k, n)
     return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"
 
 
 def prediction_interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the ends of the 95 % interval for one more value from the normal distribution of these
-    values; NaN for fewer than FEWEST values.
+    """Return the ends of the 95 % prediction interval for the next value, if all values come from
+    one normal distribution; NaN for fewer than FEWEST values.
     """
     n = len(values)
     if n < FEWEST:
@@ -61,10 +64,10 @@ def prediction_interval(values: np.ndarray) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def shared_rows(task: str, scale: str) -> str:
-    """Return which data all seeds of a task share: "one test text", "one test set" or "one pool of
-    rows"; "" if each seed draws new rows.
+    """Return a name for the data that all seeds of a task share: "one test text", "one test set" or
+    "one pool of rows"; "" if each seed draws new rows.
 
-    An interval over seeds says nothing about other data than these.
+    An interval over seeds says nothing about data other than the shared data.
     """
     if task in TEXTS:
         return "one test text"

@@ -16,12 +16,13 @@ from mambanorm_study.runs.grid import base_config
 from mambanorm_study.tasks import load_task
 
 # Input shapes (B, L, D) on which the costs of one norm are measured.
-SIZES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
+INPUT_SHAPES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
 
 
 def norm_table() -> pd.DataFrame:
-    """Return the registry as a table: the axes of the statistics, causal, what is learned,
-    parameters and buffers for 64 channels, and the source of each norm.
+    """Return the registry as a table, one row for each norm: the axes over which its statistics are
+    taken, whether it is causal, what it learns, its numbers of parameters and buffer values for 64
+    channels, and its source.
     """
     rows = []
     for name, entry in NORMS.items():
@@ -44,16 +45,16 @@ def norm_table() -> pd.DataFrame:
 def taxonomy_table() -> pd.DataFrame:
     """Return the registry in the terms of the paper's Table 3, one row for each norm.
 
-    NAP: the partition of x, Π(X) as S₁ × S₂: S₁ statistics, each over S₂ values. NOP: the
-    operation. NRR: what is learned to recover the representation. Symbols: m rows, D channels, L
-    positions, g_D groups of s_D channels. A mixture of norms has no partition, so its row names its
-    members.
+    Columns: NAP, the partition Π(X) of the input, written S₁ × S₂ for S₁ statistics that are each
+    taken over S₂ values; NOP, the operation; NRR, what is learned to recover the representation.
+    Symbols: m rows, D channels, L positions, g_D groups of s_D channels. A mixture of norms has no
+    partition, so its NAP lists the norms that it mixes.
     """
     rows = []
     for name, entry in NORMS.items():
         norm = create_norm(name, 8)
         members = getattr(norm, "members", ())
-        if "L" in entry.axes:  # in such a mixture "LN" stands for "LN-DL"
+        if "L" in entry.axes:  # in a mixture over L "LN" means "LN-DL"
             members = [f"{n}-DL" if f"{n}-DL" in NORMS else n for n in members]
         if members:
             nap, nop = f"a mixture: {', '.join(members)}", "a mixture of both"
@@ -65,8 +66,8 @@ def taxonomy_table() -> pd.DataFrame:
 
 
 def _operation(norm: nn.Module, entry) -> str:
-    """Return a norm's operation. Found by trial: a norm that subtracts the mean has the same output
-    for x and x + 1.
+    """Return the name of a norm's operation, found by a test: a norm that subtracts the mean has
+    the same output for x and for x + 1.
     """
     if not entry.axes:
         return "–" if entry.learnable == "nothing" else "a function of each value"
@@ -77,8 +78,8 @@ def _operation(norm: nn.Module, entry) -> str:
 
 
 def partition(axes: Sequence[str]) -> str:
-    """Return Π(X) of a norm with statistics over these axes: "D × m·L" for ("B", "L"); "–" for no
-    axes.
+    """Return the partition Π(X), as in `taxonomy_table`, of a norm with statistics over these axes:
+    "D × m·L" for ("B", "L"); "–" for no axes.
     """
     if not axes:
         return "–"
@@ -102,12 +103,13 @@ def norm_costs(
     repeats: int = 15,
     names: Iterable[str] = tuple(NORMS),
 ) -> pd.DataFrame:
-    """Return the time of a forward and a backward pass of each norm on (rows, length, channels),
-    fastest first.
+    """Return the time that each norm takes for a forward and a backward pass on an input of shape
+    (rows, length, channels), the fastest norm first.
 
-    Columns: norm; ms (median); ratio, low and high (median and quartiles of the time divided by
-    LN's median); parameters and buffers for 64 channels. All norms are timed in turn, `repeats`
-    times, so that a busy moment slows all of them. names: the norms, LN among them.
+    Columns: norm; ms (median); ratio, low and high (median and quartiles of the norm's time divided
+    by LN's median time); parameters and buffers for 64 channels. The norms are timed in turn in
+    each of `repeats` rounds, so that a busy moment of the machine slows all of them. names: the
+    norms to time, which must include LN.
     """
     x = torch.randn(rows, length, channels, requires_grad=True)
     weight = torch.randn_like(x)
@@ -127,14 +129,14 @@ def norm_costs(
 
 
 def costs_of(name: str) -> pd.DataFrame:
-    """Return the costs of one norm, one row for each shape in SIZES.
+    """Return the costs of one norm, one row for each shape in INPUT_SHAPES.
 
     Columns: shape; ms, the median time of a forward and a backward pass; kept, the bytes that the
-    forward pass saves for the backward pass, divided by the bytes of x; kept_rmsn, the same ratio
-    of RMSN; over_rmsn and over_ln, the time divided by that of RMSN and of LN.
+    forward pass saves for the backward pass, divided by the bytes of the input; kept_rmsn, this
+    ratio for RMSN; over_rmsn and over_ln, the norm's time divided by the time of RMSN and of LN.
     """
     rows = []
-    for shape in SIZES:
+    for shape in INPUT_SHAPES:
         names = dict.fromkeys((name, "RMSN", "LN"))
         ms = norm_costs(*shape, repeats=7, names=names).set_index("norm").ms
         x = torch.randn(shape, requires_grad=True)
@@ -177,11 +179,12 @@ def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()
 
 @lru_cache(64)
 def arm_parameters(arm: str, *, weightless: bool = False) -> dict[str, int]:
-    """Return the number of parameters of each part of a digits classifier at scale quick with this
-    arm: stem, N1, mixers, N2, further (norms at further sites, if they have any) and head.
+    """Return part → number of parameters for a digits classifier at scale quick with this arm. The
+    parts are stem, N1, mixers, N2, further (norms at further sites, if these have parameters) and
+    head.
 
-    All blocks are counted together. weightless: the norms at further sites have no γ and β, as in
-    Falcon-Mamba.
+    The numbers of N1, mixers, N2 and further are sums over all blocks. weightless: if True, the
+    norms at further sites have no γ and β, as in Falcon-Mamba.
     """
     options = {site: {"affine": False} for site, _ in Arm.parse(arm).more} if weightless else {}
     config = base_config("digits", "quick", arm=arm, norm_options=options)
@@ -199,5 +202,5 @@ def arm_parameters(arm: str, *, weightless: bool = False) -> dict[str, int]:
 
 
 def _count(module: nn.Module) -> int:
-    """Return the number of parameters that are trained."""
+    """Return the number of trainable parameters of a module."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)

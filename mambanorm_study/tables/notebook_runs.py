@@ -35,17 +35,17 @@ VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
 # Kinds of sequences, as `kind_of_input` names them.
 SEQUENCES = ("values", "tokens")
 
-# Scale and task on which the grid is not trained, because its 36 arms would double the time of a
-# study.
+# Scale and task on which the 6×6 grid of §4.4 is not trained, because its 36 arms would double the
+# time of the study.
 WITHOUT_GRID = ("quick", "listops")
 
 
 @dataclass(frozen=True, eq=False)
 class NotebookRuns(Mapping):
-    """Notebook → its runs of the study, which are listed when they are first read.
+    """A mapping from each notebook's name to its runs, which are listed when they are first read.
 
-    tasks: None = the tasks of the scale. seeds: None = the seeds of the scale, or the recorded
-    ones.
+    tasks: None means the tasks of the scale. seeds: None means the seeds of the scale or, for
+    recorded arms, the recorded seeds.
     """
 
     scale: str
@@ -66,11 +66,12 @@ class NotebookRuns(Mapping):
         return len(RUNS)
 
     def runs_of(self, name: str) -> list[RunConfig]:
-        """Return the runs of a notebook, and print which of the given tasks it does not use.
+        """Return the runs of a notebook, and print which of the requested tasks the notebook does
+        not use.
 
         Raises ValueError for an unknown task, and if the notebook uses none of the tasks.
         """
-        check_taken(name, self.tasks, self.scale)
+        check_usable_tasks(name, self.tasks, self.scale)
         used_tasks = {config.task for config in self[name]}
         unused_tasks = [task for task in self.tasks or () if task not in used_tasks]
         if unused_tasks:
@@ -79,19 +80,23 @@ class NotebookRuns(Mapping):
 
     @property
     def small_scale(self) -> str:
-        """The scale of runs that are trained on this machine even if STUDY_SCALE is requested."""
+        """The scale of runs that are never read from recorded results: quick if STUDY_SCALE is
+        requested, else the requested scale.
+        """
         return "quick" if self.scale == STUDY_SCALE else self.scale
 
     @property
     def recorded_tasks(self) -> tuple[str, ...]:
-        """The tasks of this scale with all arms recorded or trained."""
+        """The default tasks of this scale: RECORDED_TASKS at STUDY_SCALE, STUDY_TASKS at other
+        scales.
+        """
         return RECORDED_TASKS if self.scale == STUDY_SCALE else STUDY_TASKS
 
     def tasks_of(self, kinds: Sequence[str], *, small: bool = False) -> list[str]:
-        """Return the requested tasks of these kinds.
+        """Return the requested tasks whose inputs are of these kinds.
 
-        small: by default take STUDY_TASKS, whose models train in seconds, instead of the recorded
-        tasks.
+        small: if no tasks are requested, choose from STUDY_TASKS, whose models train in seconds,
+        instead of `recorded_tasks`.
         """
         tasks = self.tasks
         if tasks is None:
@@ -99,19 +104,21 @@ class NotebookRuns(Mapping):
         return [task for task in tasks if kind_of_input(task) in kinds]
 
     def grid_tasks(self, *, small: bool = False) -> list[str]:
-        """Return the requested sequence tasks on which the whole grid is trained."""
+        """Return the requested sequence tasks on which the 6×6 grid of §4.4 is trained."""
         sequences = self.tasks_of(SEQUENCES, small=small)
         return [task for task in sequences if (self.scale, task) != WITHOUT_GRID]
 
     def first_sequence(self) -> list[str]:
-        """Return the sequence task of a notebook that trains models on one task; [] for none."""
+        """Return a list with the one sequence task for a notebook that trains models on a single
+        task; [] if no sequence task is requested.
+        """
         return (self.grid_tasks(small=True) or self.tasks_of(SEQUENCES, small=True))[:1]
 
     def runs(self, arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
-        """Return the runs of these arms, each at its recorded learning rate if it has one."""
+        """Return the runs of these arms, each arm at its recorded learning rate if it has one."""
         configs = []
         for task in tasks:
-            # few arms of other tasks are recorded
+            # on other tasks few arms are recorded, so the arms without recorded runs are kept
             whole = task not in self.recorded_tasks or (self.scale, task) == WITHOUT_GRID
             configs += grid_at_recorded_lr(
                 arms, [task], self.scale, self.seeds, self.source, keep_unrecorded=whole
@@ -132,8 +139,8 @@ def _normvary_runs(study: NotebookRuns) -> list[RunConfig]:
 
 
 def _validation_runs(study: NotebookRuns) -> list[RunConfig]:
-    """Return the runs of each comparison, listed one after another, because the arms of one
-    comparison share more recorded seeds than all arms do.
+    """Return the runs of notebook 08. Each comparison is listed separately, because the arms of one
+    comparison share more recorded seeds than all arms together.
     """
     tasks = validation_tasks(study.scale, study.tasks)
     core = [arm for arm in VALIDATION_ARMS if arm in NORMVARY_CORE_ARMS]
@@ -160,14 +167,15 @@ def _beyond_runs(study: NotebookRuns) -> list[RunConfig]:
 
 @dataclass(frozen=True)
 class Notebook:
-    """One notebook: its question, the kinds of tasks that it can use, and its runs of the study.
+    """One notebook: its question, the kinds of tasks that it can use, and a function that lists its
+    runs.
 
-    takes: () if the notebook does not depend on the tasks of the study. runs: None if the notebook
-    has no runs.
+    task_kinds: () if the notebook does not depend on the tasks of the study. runs: None if the
+    notebook has no runs.
     """
 
     question: str
-    takes: tuple[str, ...] = ()
+    task_kinds: tuple[str, ...] = ()
     runs: Callable[[NotebookRuns], list[RunConfig]] | None = None
 
 
@@ -241,11 +249,12 @@ def notebook_runs(
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
 ) -> NotebookRuns:
-    """Return the runs of each notebook, by notebook; [] for one that uses none of the given tasks.
+    """Return a mapping from each notebook's name to the notebook's runs, which are [] if it uses
+    none of the given tasks.
 
-    Notebook 07 always has runs on digits, notebook 13 also runs of a language model. seeds: None =
-    the seeds of the scale, or the recorded ones. Raises ValueError for unknown tasks and for wrong
-    seeds.
+    Notebook 07 always has runs on digits; notebook 13 also has runs of language models. tasks,
+    seeds: see `NotebookRuns`. source: see `grid_at_recorded_lr`. Raises ValueError for unknown
+    tasks and for wrong seeds.
     """
     scale = study_scale(scale)
     return NotebookRuns(
@@ -257,11 +266,11 @@ def notebook_runs(
 
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
-    """Return the tasks of notebook 08: those of `tasks` that are in Table 2, at scale evening also
-    the first two recorded ones.
+    """Return the tasks of notebook 08: the given tasks that are in Table 2 or, at scale evening,
+    among the first two of RECORDED_TASKS.
 
-    tasks: None = all of Table 2; at smoke and quick only ListOps, which needs no download; at
-    evening only the recorded ones.
+    tasks: None means all tasks of Table 2; at scales smoke and quick only ListOps, which needs no
+    download; at scale evening only the first two of RECORDED_TASKS.
     """
     recorded = RECORDED_TASKS[:2] if scale == STUDY_SCALE else ()
     if tasks is not None:
@@ -272,25 +281,25 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
     return list(recorded or VALIDATION_TASKS)
 
 
-def taken(notebook: str, tasks: Iterable[str], scale: str) -> list[str]:
-    """Return the tasks among `tasks` that a notebook can use at a scale."""
+def usable_tasks(notebook: str, tasks: Iterable[str], scale: str) -> list[str]:
+    """Return those of the given tasks that a notebook can use at a scale."""
     if notebook == "08_validation":
         return validation_tasks(scale, list(tasks))
-    return [task for task in tasks if kind_of_input(task) in NOTEBOOKS[notebook].takes]
+    return [task for task in tasks if kind_of_input(task) in NOTEBOOKS[notebook].task_kinds]
 
 
-def check_taken(notebook: str, tasks: Sequence[str] | None, scale: str) -> list[str] | None:
-    """Return the tasks among `tasks` that a notebook can use; None for None.
+def check_usable_tasks(notebook: str, tasks: Sequence[str] | None, scale: str) -> list[str] | None:
+    """Return those of the given tasks that a notebook can use at a scale; None if `tasks` is None.
 
     Raises ValueError for an unknown task, and if the notebook can use none of the tasks; the
-    message lists the tasks that it can use.
+    message lists the tasks that the notebook can use.
     """
     if tasks is None:
         return None
     given = list(map(check_task, check_names("tasks", tasks)))
-    used = taken(notebook, given, scale)
+    used = usable_tasks(notebook, given, scale)
     if not used:
-        valid = ", ".join(taken(notebook, PAPER, scale))
+        valid = ", ".join(usable_tasks(notebook, PAPER, scale))
         raise ValueError(
             f"notebook {notebook} takes {valid}, got tasks={given}: give one of these, or None"
         )

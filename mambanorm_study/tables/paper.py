@@ -1,13 +1,13 @@
-"""Every accuracy that the paper prints, from `paper.csv`: Tables 1 and 2, and the numbers of
-Figures 5 and 7, which are in its text. Table 3 is here as printed.
+"""Every accuracy that the paper prints, read from `paper.csv`: Tables 1 and 2, and the numbers of
+Figures 5 and 7, which the paper's text states. TABLE_3 is the paper's Table 3 as printed.
 
-docs/paper.md lists where the paper contradicts itself, with codes such as I1. Arms are in this
-kit's notation. The first "LN" row of each block of Table 1 is IN (I1); `printed` has the paper's
-label.
+docs/paper.md lists where the paper contradicts itself, with codes such as I1. Arms are written in
+this kit's notation. The first "LN" row of each block of Table 1 means IN (I1); the column `printed`
+has the paper's label.
 
-The paper's "sequence" is Breakfast (features of videos), its "vision" is ImageNet-100 with VMamba.
-Our small tasks are neither, so only the pattern can be compared (which arm beats which), not the
-level (PATTERN_ONLY).
+The paper's "sequence" task is Breakfast (features of videos), and its "vision" task is ImageNet-100
+with VMamba. Our small tasks differ from both, so only the pattern of accuracies (which arm beats
+which) can be compared, not their level (PATTERN_ONLY).
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ PATTERN_ONLY = "the pattern, not the level, is comparable"
 # The tasks of the paper's two kinds of experiments (§4.1).
 MAIN_TASKS = {"sequence": "Breakfast", "vision": "ImageNet-100"}
 
-# norm → Π(X) as S₁ × S₂ (NAP), the operation (NOP), what is learned (NRR); m rows, D channels, L
-# positions
+# Norm → (NAP, NOP, NRR): the partition Π(X) as S₁ × S₂, the operation, and what is learned, with
+# the symbols of `taxonomy_table` (norm_catalog.py).
 TABLE_3 = {
     "BN": ("D × m·L", "standardizing", "γ, β ∈ ℝᴰ"),
     "IN": ("m·D × L", "standardizing", "γ, β ∈ ℝᴰ"),
@@ -36,11 +36,12 @@ TABLE_3 = {
 
 
 def paper_values(kind: str | None = None) -> pd.DataFrame:
-    """Return one row for each printed number, for one kind of experiments if `kind` is given.
+    """Return one row for each accuracy that the paper prints, of all experiments or only of those
+    of one kind, "sequence" or "vision".
 
-    Columns: kind, "sequence" or "vision"; task, arm; accuracy and sd, fractions (sd is NaN if none
-    is printed); source and section; printed, the paper's label; note. Raises ValueError for another
-    kind.
+    Columns: kind; task, under the paper's name; arm; accuracy and sd, fractions (sd is NaN if the
+    paper prints none); source (table or figure) and section; printed, the paper's label of the arm;
+    note. Raises ValueError for an unknown kind.
     """
     if kind is not None and kind not in MAIN_TASKS:
         raise unknown("kind of the paper's experiments", kind, MAIN_TASKS)
@@ -57,8 +58,8 @@ def _accuracies(kind: str, task: str) -> dict[str, float]:
 
 
 def printed_difference(weights: Mapping[str, float], kind: str, task: str) -> float:
-    """Return a weighted sum, in points, of the accuracies that the paper prints for these arms on
-    its task; NaN if it does not print all of them.
+    """Return the weighted sum, in points, of the accuracies that the paper prints for the arms of
+    `weights` on its task; NaN if the paper does not print an accuracy for every arm.
     """
     known = _accuracies(kind, task)
     if not set(weights) <= set(known):

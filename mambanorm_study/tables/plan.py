@@ -1,7 +1,8 @@
-"""The cost of runs before they start: parameters, tokens, FLOPs, memory and hours on this machine.
+"""Estimates of the cost of runs before training: parameters, tokens, FLOPs, memory, and hours on
+this machine.
 
-`plan` is about one run, `dry_run` about the runs that the store lacks. No data are needed for a
-task that states its shape.
+`plan` estimates one run, `dry_run` all runs that the store lacks. For a task that states the shape
+of its data, no data are loaded.
 
 Glossary: B rows of a batch, L positions of a row; D, E, N as in `mambanorm/block.py`.
 """
@@ -34,12 +35,12 @@ from mambanorm_study.tables.norm_catalog import saved_bytes
 from mambanorm_study.tables.run_tables import markdown_table
 from mambanorm_study.tasks import TASKS, Shape, TaskData, check_task, load_task
 
-# The most rows × positions of a step that is timed on a CPU, so that it takes seconds.
+# A step that is timed on a CPU has at most this many rows × positions, so that it takes seconds.
 POSITIONS_TIMED = 8_192
-# Steps are timed for this many seconds, and at least two of them.
+# Steps are timed for at least this many seconds, and at least two steps are timed.
 SECONDS_TIMED = 0.5
-# Bytes for each parameter: the weight, its gradient, AdamW's two moments and the best weight, in
-# float32.
+# Bytes for each parameter: its value, its gradient, AdamW's two moments and its value at the best
+# validation step, each in float32.
 BYTES_OF_PARAMETER = 5 * 4
 # Column of `plan_table` → its heading in `table_text` and its format.
 COLUMNS = {
@@ -61,11 +62,12 @@ def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
     """Return the cost of one run: parameters, steps, tokens, FLOPs, bytes, seconds and hours.
 
     A multiply-add counts as two FLOPs, a training step as three forward passes. `bytes` is the
-    memory of the parameters with gradients and optimizer, and of the tensors that a forward pass
-    saves for the backward pass. `bytes`, `seconds_per_step` and `hours`, evaluations included, are
-    measured in a few steps on random data; they are NaN unless `measured`. Raises ValueError for an
-    unknown task, for a batch larger than the data and for a model that does not fit in this
-    machine's memory, TypeError unless config is a RunConfig.
+    memory of the parameters with their gradients and optimizer states, and of the tensors that a
+    forward pass saves for the backward pass. `hours` includes the evaluations. `bytes`,
+    `seconds_per_step` and `hours` are extrapolated from a few steps on random data; if `measured`
+    is False, no step is run and these three are NaN. Raises ValueError for an unknown task, for a
+    batch larger than the data, and for a model that does not fit in this machine's memory;
+    TypeError if config is not a RunConfig.
     """
     check_kind("config", config, RunConfig, "base_config")
     model, shape = _untrained_model(config)
@@ -77,8 +79,8 @@ def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
     evaluations = math.ceil(config.steps / config.eval_every)
     _, n_val, n_test = shape.sizes
     rows_evaluated = evaluations * n_val + n_test
-    # an evaluated row takes a forward pass, a third of a training step's time
-    steps_worth = config.steps + rows_evaluated / config.batch_size / 3
+    # evaluating a row takes one forward pass, a third of the time of training on this row
+    equivalent_steps = config.steps + rows_evaluated / config.batch_size / 3
     return {
         "task": config.task,
         "scale": config.scale,
@@ -90,17 +92,17 @@ def plan(config: RunConfig, *, measured: bool = True) -> dict[str, Any]:
         "flops": config.steps * flops_per_step,
         "bytes": BYTES_OF_PARAMETER * parameters + activation_bytes,
         "seconds_per_step": seconds_per_step,
-        "hours": steps_worth * seconds_per_step / 3600,
+        "hours": equivalent_steps * seconds_per_step / 3600,
     }
 
 
 def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
-    """Return `plan` of several configs, one row each."""
+    """Return the results of `plan` as a table, one row for each different config."""
     return pd.DataFrame([plan(config, measured=measured) for config in grid.unique(configs)])
 
 
 def table_text(table: pd.DataFrame) -> str:
-    """Return the rows of `plan_table` as a Markdown table in readable units."""
+    """Return the result of `plan_table` as a Markdown table with units such as M, G and T."""
     texts = pd.DataFrame(
         {
             heading: table[name].map(text, na_action="ignore").astype(object)
@@ -111,7 +113,7 @@ def table_text(table: pd.DataFrame) -> str:
 
 
 def _untrained_model(config: RunConfig) -> tuple[nn.Module, Shape]:
-    """Return the model of a config and the shape of its data.
+    """Return the untrained model of a config and the shape of its data.
 
     Raises ValueError if the batch is larger than the data, and if training the model needs more
     memory than this machine has.
@@ -130,7 +132,7 @@ def _untrained_model(config: RunConfig) -> tuple[nn.Module, Shape]:
 
 
 def shape_of(config: RunConfig) -> Shape:
-    """Return the shape of a task's data. The data are loaded only if the task states no shape."""
+    """Return the shape of a config's data; load the data only if the task does not state it."""
     stated_shape = TASKS[check_task(config.task)].shape
     if stated_shape is None:
         return shape_of_data(load_task(config.task, config.scale, config.seed))
@@ -158,13 +160,14 @@ def shape_of_data(data: TaskData) -> Shape:
 
 
 def row_flops(model: nn.Module, length: int) -> int:
-    """Return the FLOPs of a forward pass of one row of `length` positions.
+    """Return the FLOPs of a forward pass on one row of `length` positions.
 
-    Each weight of a linear layer or a convolution is used once at each position, the weights of a
-    classifier's head once per row. The scan takes 7·E·N + 3·E FLOPs per position: for each state
-    Δ·A, its exp, (Δu)·B, and the products and sums of h ← Āh + B̄u and of C·h; for each channel Δ·u,
-    and the product and sum of + D·u. Mamba-2 counts as this scan too. Attention takes 4·L²·D per
-    row. Not counted: embeddings, norms, SiLU, softplus, the gate, squeeze and excitation.
+    Each weight of a linear layer or a convolution is used once at each position, and each weight of
+    a classifier's head once per row. The scan takes 7·E·N + 3·E FLOPs per position. For each state
+    these are Δ·A, its exp, (Δu)·B, and the products and sums in h ← Āh + B̄u and in C·h; for each
+    channel they are Δ·u, and the product and the sum in y + D·u. Blocks of Mamba-2 are counted with
+    the same formula. Attention takes 4·L²·D FLOPs per row. Embeddings, norms, SiLU, softplus, the
+    gate, and squeeze and excitation are not counted.
 
     The weights are counted because torch's FLOP counter takes five seconds to start.
     """
@@ -189,7 +192,9 @@ def row_flops(model: nn.Module, length: int) -> int:
 
 
 def _product_weights(module: nn.Module) -> int:
-    """Return the number of weights that are factors of a product with the input."""
+    """Return the number of a module's weights that are multiplied with the input: weight matrices
+    and convolution kernels, without A_log, biases, and squeeze and excitation.
+    """
     return sum(
         parameter.numel()
         for name, parameter in module.named_parameters()
@@ -198,12 +203,12 @@ def _product_weights(module: nn.Module) -> int:
 
 
 def measure(model: nn.Module, config: RunConfig, shape: Shape) -> tuple[float, float]:
-    """Return the seconds of a training step and the bytes that its forward pass saves for the
-    backward pass, from a few steps on random data with the run's threads.
+    """Return the seconds that a training step takes, and the bytes that its forward pass saves for
+    the backward pass, measured in a few steps on random data with the run's number of threads.
 
-    On a CPU only part of a large batch is run (POSITIONS_TIMED), and the time is multiplied
-    accordingly; a GPU runs a whole micro-batch, because its time is not proportional to the rows.
-    Raises ValueError if this process has fewer threads than the run.
+    On a CPU only part of a large batch is run (POSITIONS_TIMED), and time and bytes are scaled up.
+    A GPU runs a whole micro-batch, because the time on a GPU is not proportional to the number of
+    rows. Raises ValueError if this process has fewer threads than the run needs.
     """
     device = machine.pick_device(config.device)
     model.to(device)
@@ -211,7 +216,7 @@ def measure(model: nn.Module, config: RunConfig, shape: Shape) -> tuple[float, f
     if device.type == "cpu":
         rows = max(1, min(rows, POSITIONS_TIMED // shape.length))
     optimizer = optimizer_of(model, config)
-    with torch.random.fork_rng(devices=[]):  # the caller's random state is left alone
+    with torch.random.fork_rng(devices=[]):  # the caller's random state does not change
         inputs, labels = shape.batch(rows).to(device), shape.labels(rows).to(device)
 
     def train_step() -> None:
@@ -239,11 +244,11 @@ def dry_run(
     workers: int | str = "auto",
     scheduler: str | None = None,
 ) -> str:
-    """Return how many of the runs are stored and missing, and about how long the missing ones take,
-    as text. No run is trained.
+    """Return as text how many of the runs are stored, how many are missing, and about how long the
+    missing runs would take. No run is trained.
 
     Raises ValueError for runs whose model cannot be built or whose batch is larger than the data,
-    OSError for a store that cannot be written to.
+    and OSError for a store that cannot be written to.
     """
     configs = grid.unique(configs)
     missing, folder = store.missing_runs(configs, runs_dir), store.runs_dir(runs_dir)
@@ -252,16 +257,18 @@ def dry_run(
     if not missing:
         return text
     writable_folder(folder, "the run store")
-    # of runs that differ in seed and learning rate only, one is checked
+    # of the runs that differ only in seed and learning rate, one run is checked
     for config in {config.but(seed=0, lr=1.0): config for config in missing}.values():
         _untrained_model(config)
-    return f"{text}\n{how_long(missing, workers=workers, scheduler=scheduler)[1]}"
+    return f"{text}\n{estimate_time(missing, workers=workers, scheduler=scheduler)[1]}"
 
 
-def how_long(
+def estimate_time(
     missing: list[RunConfig], *, workers: int | str, scheduler: str | None
 ) -> tuple[float, str]:
-    """Return about how many seconds the runs take to train, and a sentence that says so."""
+    """Return about how many seconds it takes to train the missing runs with these workers, and a
+    sentence that says so.
+    """
     # imported here, so that Dask is not loaded where no run is missing
     from mambanorm_study.runs.cluster import count_workers
 
@@ -276,10 +283,11 @@ def how_long(
 
 
 def training_seconds(configs: list[RunConfig]) -> float:
-    """Return about how many seconds the runs take to train one after another.
+    """Return about how many seconds it takes to train the runs one after another.
 
-    One run of each task, number of threads and kind of model is timed, with all threads of this
-    process if the run has more.
+    For each combination of task, number of threads and kind of model, one run is timed, with at
+    most as many threads as this process has. The times of the other runs are estimated from it by
+    their `relative_cost`.
     """
     seconds_per_cost: dict[tuple, float] = {}
     seconds = 0.0

@@ -1,10 +1,10 @@
-"""The paper's procedure to choose a pair of norms (§4.4), by validation, and the cost of choosing.
+"""The paper's procedure to choose a pair of norms by validation (§4.4), and what choosing costs.
 
-Step 1 chooses the norm after the SSM (N2): the one with the highest mean accuracy over the four
-other norms before it. Step 2 chooses the norm before the SSM (N1): the best one with that N2 (a
-search), or NormVary, which is the paper's second step (§4.5).
+Step 1 chooses the norm after the SSM (N2): the norm with the highest mean accuracy over the four
+other norms as N1. Step 2 chooses the norm before the SSM (N1). It is either the best N1 for that N2
+(a search), or NormVary, the paper's second step (§4.5).
 
-Only validation accuracies are used for choices, and a diverged run counts as chance. Accuracies are
+Choices use validation accuracies only, and a diverged run counts as chance. Accuracies are
 fractions.
 """
 
@@ -24,9 +24,9 @@ from mambanorm_study.tables.run_tables import (
 )
 
 
-def partners(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean validation accuracy over seeds of each pair of two different norms on each
-    task: task, n2, arm, validation.
+def pair_validation(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean validation accuracy over seeds for each task and each pair of two different
+    norms: the columns task, n2, arm, validation.
     """
     validation = runs.best_val_accuracy.mask(runs.status == "diverged", runs.chance)
     scored = pairs_only(runs.assign(validation=validation))
@@ -35,8 +35,8 @@ def partners(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def two_steps(runs: pd.DataFrame) -> dict[str, str]:
-    """Return for each task the pair that the two steps choose, with the search as step 2."""
-    pairs = partners(runs)
+    """Return task → the arm that the two steps choose, where step 2 is the search."""
+    pairs = pair_validation(runs)
     mean_of_n2 = pairs.groupby(["task", "n2"]).validation.mean()
     best_n2 = mean_of_n2.unstack("task").idxmax()
     candidates = pairs[pairs.n2 == pairs.task.map(best_n2)]
@@ -46,10 +46,11 @@ def two_steps(runs: pd.DataFrame) -> dict[str, str]:
 def normvary_runs(
     configs: Iterable[RunConfig], n2: Mapping[str, str], source: str | None = None
 ) -> list[RunConfig]:
-    """Return the runs of NormVary before the N2 chosen on each task, on the seeds of `configs`.
+    """Return the runs of NormVary→N2 on each task, on the seeds of `configs`. n2: task → the N2
+    chosen there.
 
-    If the configs are recorded and this arm is not, it has to be trained, so only the first seed is
-    returned.
+    If the configs are recorded but NormVary→N2 is not, this arm has to be trained, so only its run
+    on the first seed is returned.
     """
     is_recorded = bool(to_replicate(configs, source))
     runs: list[RunConfig] = []
@@ -63,29 +64,30 @@ def normvary_runs(
     return runs
 
 
-def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
-    """Return the pair chosen on each task and five other choices, one row for each task and way of
-    choosing.
+def ways_to_choose(runs: pd.DataFrame, chosen_arms: Mapping[str, str]) -> pd.DataFrame:
+    """Return the arms that six ways of choosing a pair of norms give, one row for each task and
+    way.
 
-    Columns: task, way, arm, those of `summarize`, and `rank` by test accuracy among all pairs
-    without NormVary. Ways: "two steps" (the chosen pair), "NormVary" (before the same N2), "same
-    type" (N2 on both sides), "original" (Mamba's RMSN→None), "one step" (best of all pairs on
-    validation), "cheating" (best of all pairs on test).
+    chosen_arms: task → the arm of `two_steps`. Columns: task, way, arm, those of `summarize`, and
+    `rank`, the arm's rank by test accuracy among all pairs except NormVary→N2. Ways: "two steps"
+    (the chosen arm), "NormVary" (NormVary before the chosen N2), "same type" (the chosen N2 on both
+    sides), "original" (Mamba's RMSN→None), "one step" (the best of all ranked pairs by validation),
+    "cheating" (the best of all ranked pairs by test accuracy).
     """
     rows = []
-    for task, arm in chosen.items():
+    for task, arm in chosen_arms.items():
         n2 = Arm.parse(arm).n2
         task_runs = pairs_only(runs[runs.task == task])
         table = summarize(task_runs, ["arm"]).set_index("arm")
-        fixed = table["mean"].drop(f"NormVary>SSM>{n2}")
-        table["rank"] = fixed.rank(ascending=False, method="min")
+        ranked_means = table["mean"].drop(f"NormVary>SSM>{n2}")
+        table["rank"] = ranked_means.rank(ascending=False, method="min")
         arm_of_way = {
             "two steps": arm,
             "NormVary": f"NormVary>SSM>{n2}",
             "same type": f"{n2}>SSM>{n2}",
             "original": "RMSN>SSM>None",
-            "one step": choose(task_runs, task, fixed.index),
-            "cheating": fixed.idxmax(),
+            "one step": choose(task_runs, task, ranked_means.index),
+            "cheating": ranked_means.idxmax(),
         }
         for way, choice in arm_of_way.items():
             rows.append({"task": task, "way": way, "arm": choice, **table.loc[choice]})
@@ -93,10 +95,10 @@ def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
 
 
 def against_chosen(runs: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
-    """Return the chosen pair minus each other arm of `choices` over shared seeds: rows of
-    `paired_steps` with the column way.
+    """Return the difference between the chosen pair and each other arm of `choices` over shared
+    seeds, as rows of `paired_steps`. The column step is renamed to way.
 
-    choices: the frame that `ways` returns. An arm that two ways choose has one row.
+    choices: the frame that `ways_to_choose` returns. An arm that several ways choose has one row.
     """
     rows = []
     for task, table in choices.groupby("task", sort=False):
@@ -108,12 +110,12 @@ def against_chosen(runs: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
 
 
 def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return how much test accuracy the best arm of one seed loses on the other seeds, one row for
-    each task and seed.
+    """Return how much test accuracy the arm that is best on one seed loses on the other seeds, one
+    row for each task and seed.
 
-    Columns: task, seed; winner, the best arm on this seed's test split; accuracy, its accuracy on
-    this split; other_seeds, its mean accuracy with the other seeds (NaN if there are none);
-    points_lost, the difference in points.
+    Columns: task, seed; winner, the arm with the best test accuracy on this seed; accuracy, the
+    winner's test accuracy on this seed; other_seeds, the winner's mean test accuracy on the other
+    seeds (NaN if there are none); points_lost, accuracy − other_seeds in points.
     """
     rows = []
     for task, task_runs in runs.groupby("task", sort=False):

@@ -1,8 +1,8 @@
-"""Replication: this machine trains the compared arms once more, on a seed that is not recorded (a
-fresh seed).
+"""Replication: train the compared arms once more on this machine, on new seeds that are not
+recorded (fresh seeds).
 
-A new run of an arm lies inside the 95 % prediction interval of its recorded runs nineteen times in
-twenty.
+If nothing but the seed differs, a new run of an arm lies inside the 95 % prediction interval of the
+arm's recorded runs nineteen times in twenty.
 """
 
 import secrets
@@ -32,20 +32,23 @@ from mambanorm_study.tables.experiments import (
 from mambanorm_study.tables.intervals import prediction_interval
 from mambanorm_study.tables.run_tables import with_value
 
-# The file of a store that holds its first fresh seed, and the smallest fresh seed.
-FRESH = ".fresh-seed"
-FIRST_FRESH = 10_001
+# The name of the file in a store that holds the store's first fresh seed, and the smallest number
+# that a fresh seed can be.
+FRESH_SEED_FILE = ".fresh-seed"
+SMALLEST_FRESH_SEED = 10_001
 
-LEARNED = [
+# The arms with NormVary, and RMSN→GN, which differs from NormVary→GN only in the first norm.
+LEARNED_ARMS = [
     arm for arm in NORMVARY_ARMS if arm.n1.startswith("NormVary") or arm == Arm("RMSN", "GN")
 ]
-# The arms of type, position, NormVary and AutoNorm. Of each task the best and the worst arm are
-# added.
+# The arms of notebooks 03 (type), 04 (position), 06 (NormVary) and 10 (AutoNorm). `to_replicate`
+# adds each task's best and worst arm.
 COMPARED = {
-    str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *LEARNED, *CROSSING_ARMS, *AUTONORM, MAMBA_ARM)
+    str(arm)
+    for arm in (*TYPE_ARMS, *POSITION_ARMS, *LEARNED_ARMS, *CROSSING_ARMS, *AUTONORM, MAMBA_ARM)
 }
-# On images without the arms of position, because a run takes twice as long there, and the study has
-# ten minutes.
+# The same arms without those of notebook 04, for images, because a run on images takes twice as
+# long and the study should take about ten minutes.
 COMPARED_ON_IMAGES = COMPARED.difference(map(str, POSITION_ARMS)).union(
     map(str, [*TYPE_ARMS, MAMBA_ARM])
 )
@@ -54,26 +57,31 @@ COLUMNS = ["task", "arm", "seed", "value", "mean", "low", "high", "n", "unit", "
 
 
 def fresh_seeds(runs_dir: str | Path | None = None, *, draw: bool = True) -> list[int]:
-    """Return the fresh seeds of a store: `MAMBANORM_FRESH` consecutive numbers (default: one).
+    """Return the fresh seeds of a store: `MAMBANORM_FRESH` consecutive numbers (default: one
+    number).
 
-    The first one is drawn above 10,000 when it is first needed, and stored. If `draw` is False and
-    no seed is stored, it is FIRST_FRESH, and nothing is written. Raises OSError for a store that
-    cannot be written to.
+    The first fresh seed is a random number above 10,000, which is drawn and stored when it is first
+    needed. If `draw` is False and no seed is stored, SMALLEST_FRESH_SEED is used, and nothing is
+    written. Raises OSError for a store that cannot be written to.
     """
-    if draw and not (store.runs_dir(runs_dir) / FRESH).is_file():
-        seed = FIRST_FRESH + secrets.randbelow(10**6)
-        write_text(store.check_store(runs_dir) / FRESH, f"{seed}\n")
-    first = FIRST_FRESH
+    if draw and not (store.runs_dir(runs_dir) / FRESH_SEED_FILE).is_file():
+        seed = SMALLEST_FRESH_SEED + secrets.randbelow(10**6)
+        write_text(store.check_store(runs_dir) / FRESH_SEED_FILE, f"{seed}\n")
+    first = SMALLEST_FRESH_SEED
     with suppress(OSError, ValueError):  # no file, or no number in it
-        first = max(int((store.runs_dir(runs_dir) / FRESH).read_text("ascii")), FIRST_FRESH)
+        first = max(
+            int((store.runs_dir(runs_dir) / FRESH_SEED_FILE).read_text("ascii")),
+            SMALLEST_FRESH_SEED,
+        )
     return list(range(first, first + default_fresh_seeds()))
 
 
 def to_replicate(configs: Iterable[RunConfig], source: str | None = None) -> list[RunConfig]:
-    """Return a recorded config of each task and arm that this machine trains once more.
+    """Return one recorded config for each task and arm that this machine trains once more.
 
-    The arms are those of COMPARED (on images COMPARED_ON_IMAGES) and the best and the worst of each
-    task on validation. Returns [] if all runs are trained on this machine.
+    The arms are those of COMPARED (on images those of COMPARED_ON_IMAGES), and each task's best and
+    worst arm by validation. Returns [] if none of the configs is recorded, or if recorded results
+    are not used (source "trained").
     """
     configs = unique(configs)
     ids = recorded_results.recorded_ids(config.scale for config in configs)
@@ -100,8 +108,8 @@ def replicate(
     runs_dir: str | Path | None = None,
     **engine: Any,
 ) -> pd.DataFrame:
-    """Return the run frame of the arms of `to_replicate` on the fresh seeds, trained if the store
-    lacks them; an empty frame if there are none. engine: see `sweep`.
+    """Train the configs of `fresh_configs` that the store lacks, and return the run frame of all of
+    them; an empty frame if there are none. engine: further arguments of `sweep`.
     """
     fresh = fresh_configs(configs, source=source, runs_dir=runs_dir)
     if not fresh:
@@ -119,7 +127,7 @@ def fresh_configs(
     runs_dir: str | Path | None = None,
     draw: bool = True,
 ) -> list[RunConfig]:
-    """Return the configs that `replicate` trains. draw: see `fresh_seeds`."""
+    """Return the configs of `to_replicate` on each fresh seed. draw: see `fresh_seeds`."""
     replicated = to_replicate(configs, source)
     if not replicated:
         return []
@@ -128,12 +136,14 @@ def fresh_configs(
 
 
 def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each fresh run, with the columns COLUMNS.
+    """Return a comparison of each fresh run with the recorded runs of its task and arm: one row for
+    each fresh run, with the columns COLUMNS.
 
-    value: test accuracy in per cent, for language models bits per character. mean, low, high: the
-    mean and the 95 % prediction interval of the n recorded runs that finished. lies: "inside",
-    "below" or "above" this interval; "diverged" or "failed" if the fresh run did; "untold" if fewer
-    than three recorded runs finished.
+    value: the fresh run's test accuracy in per cent, for language models its test loss in bits per
+    character. mean, low, high: the mean and the ends of the 95 % prediction interval from the n
+    recorded runs that finished. lies: where the value lies, "inside", "below" or "above" this
+    interval; "diverged" or "failed" if the fresh run did; "untold" if fewer than three recorded
+    runs finished.
     """
     recorded, fresh = with_value(recorded), with_value(fresh)
     finished = recorded[recorded.status == "ok"]
@@ -156,15 +166,16 @@ def trained_here(
     configs: Iterable[RunConfig], runs_dir: str | Path | None, *, draw: bool = True
 ) -> list[RunConfig]:
     """Return the runs that are trained on this machine: the configs that are not recorded, and the
-    recorded arms that are compared on fresh seeds.
+    configs of `fresh_configs`.
 
-    draw: see `fresh_seeds`. Raises ValueError if recorded runs are the only source and a config of
-    STUDY_SCALE is not recorded. Configs of smaller scales are trained in any case.
+    draw: see `fresh_seeds`. Raises ValueError if the environment's source is "recorded" and a
+    config of STUDY_SCALE is not recorded. Configs of other scales that are not recorded are trained
+    even then.
     """
     configs, source = unique(configs), check_source()
     study_configs = [config for config in configs if config.scale == STUDY_SCALE]
     if source == "recorded" and study_configs:
-        recorded_results.recorded_runs(study_configs)  # raises ValueError for a missing one
+        recorded_results.recorded_runs(study_configs)  # raises ValueError for a missing run
     scales = () if source == "trained" else {config.scale for config in configs}
     ids = recorded_results.recorded_ids(scales)
     missing = [config for config in configs if config.run_id not in ids]

@@ -1,6 +1,8 @@
-"""Trained models on corrupted images, their latency (S2, §IV.C.4), and classical models of tables.
+"""The accuracy of trained models on corrupted images, the latency of models (S2, §IV.C.4), and
+classical models for tabular data.
 
-The severities are ours: S2 names noise and rotation, but gives no strength and no angle.
+We chose the severities of the corruptions: S2 names noise and rotation, but states no strength and
+no angle.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,20 +19,22 @@ from mambanorm_study.runs import build, evaluation, machine
 from mambanorm_study.runs.result import StoredRun
 from mambanorm_study.tasks import Split, load_task
 
-# Kind of corruption → severities. Noise: the standard deviation of Gaussian noise, in standard
-# deviations of the split's inputs. Rotation: each picture turns by a random angle, uniform in
-# ±severity degrees.
+# Kind of corruption → severities. For noise the severity is the standard deviation of the Gaussian
+# noise, divided by that of the split's inputs. For rotation each image is rotated by a random
+# angle, uniform between −severity and +severity degrees.
 CORRUPTIONS: dict[str, tuple[float, ...]] = {
     "noise": (0.1, 0.2, 0.4, 0.8),
     "rotation": (10.0, 20.0, 30.0, 45.0),
 }
 
-FACTS = ["run_id", "task", "arm", "seed"]
-COLUMNS = [*FACTS, "kind", "severity", "accuracy"]
+RUN_COLUMNS = ["run_id", "task", "arm", "seed"]
+COLUMNS = [*RUN_COLUMNS, "kind", "severity", "accuracy"]
 
 
 def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
-    """Return a split of images with every image corrupted; the seed decides noise and angles."""
+    """Return a copy of a split of images with every image corrupted. kind, severity: see
+    CORRUPTIONS. seed: determines the noise or the angles.
+    """
     inputs, _, _ = split.batch(slice(None))
     rng = np.random.default_rng([seed, list(CORRUPTIONS).index(kind)])
     if kind == "noise":
@@ -42,9 +46,10 @@ def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
 
 
 def rotated(images: Tensor, degrees: Tensor) -> Tensor:
-    """Return images (B, H, W, C), each rotated about its centre by its angle (B,).
+    """Return images (B, H, W, C), each rotated about its centre by its angle from `degrees` (B,).
 
-    Values between pixels are interpolated, values outside are those of the border.
+    Values between pixels are interpolated. Positions outside the original image get the value of
+    the nearest pixel on its border.
     """
     angle = torch.deg2rad(degrees).float()
     H, W = images.shape[1:3]
@@ -57,8 +62,8 @@ def rotated(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def stored_model(run: StoredRun) -> nn.Module:
-    """Return the model of a stored run in eval mode, with the weights of its best validation
-    step.
+    """Return the model of a stored run in eval mode, with the weights of the step that was best on
+    validation.
     """
     config = run.config
     model = build.build_model(config, load_task(config.task, config.scale, config.seed))
@@ -68,15 +73,15 @@ def stored_model(run: StoredRun) -> nn.Module:
 
 def robustness_table(runs: Iterable[StoredRun]) -> pd.DataFrame:
     """Return the accuracy of stored runs on corrupted images of the test split: one row for each
-    run, kind and severity, with the columns COLUMNS. Severity 0 stands for clean images.
+    run, kind and severity, with the columns COLUMNS. Severity 0 means clean images.
 
-    All runs of one task and seed see the same corrupted images.
+    All runs of one task and seed are tested on the same corrupted images.
     """
     rows, cpu = [], torch.device("cpu")
     for run in runs:
         config, model = run.config, stored_model(run)
         data = load_task(config.task, config.scale, config.seed)
-        facts = [getattr(config, name) for name in FACTS]
+        facts = [getattr(config, name) for name in RUN_COLUMNS]
         for kind, severities in CORRUPTIONS.items():
             for severity in (0.0, *severities):
                 split = corrupted(data.test, kind, severity, config.seed) if severity else data.test
@@ -87,36 +92,38 @@ def robustness_table(runs: Iterable[StoredRun]) -> pd.DataFrame:
 
 
 def corrupted_facts(run: StoredRun) -> dict[str, float]:
-    """Return the columns `noise` and `rotation` of summaries.py: the accuracy on corrupted test
-    images, mean over the severities.
+    """Return the columns `noise` and `rotation` of summaries.py: for each kind of corruption the
+    mean accuracy on corrupted test images over the severities.
     """
     table = robustness_table([run])
     return table[table.severity > 0].groupby("kind").accuracy.mean().to_dict()
 
 
 def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of `robustness_table` for recorded runs; no row for a run that was not
-    tested on corrupted rows.
+    """Return a table like that of `robustness_table` for recorded runs, without the runs that were
+    not tested on corrupted images.
 
-    A recorded run has one accuracy for each kind, the mean over its severities. Its severity is
-    NaN.
+    For each kind of corruption a recorded run has two rows: its clean accuracy with severity 0, and
+    its mean accuracy over the severities with severity NaN.
     """
     kinds = [kind for kind in CORRUPTIONS if kind in runs]
     tested = runs.dropna(subset=kinds) if kinds else runs.iloc[:0]
-    mean = tested.melt(FACTS, kinds, var_name="kind", value_name="accuracy").assign(severity=np.nan)
+    mean = tested.melt(RUN_COLUMNS, kinds, var_name="kind", value_name="accuracy").assign(
+        severity=np.nan
+    )
     clean_accuracy = mean.run_id.map(tested.set_index("run_id").test_accuracy)
     clean = mean.assign(severity=0.0, accuracy=clean_accuracy)
     return pd.concat([clean, mean], ignore_index=True).reindex(columns=COLUMNS)
 
 
-def against(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.DataFrame:
-    """Return one row for each task, kind and arm of `robustness_table` or `recorded_corrupted`; no
-    row for an empty table.
+def against_reference(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.DataFrame:
+    """Compare the arms in a table of `robustness_table` or `recorded_corrupted` with a reference
+    arm: return one row for each task, kind and arm.
 
-    Columns: corrupted, the mean accuracy over the severities in per cent; change, this mean minus
-    the accuracy on clean images in points; accuracy_gap and change_gap, accuracy and change of the
-    arm minus accuracy and change of the reference arm, each a series over seeds, empty for the
-    reference arm itself.
+    Columns: task, kind, arm; corrupted, the mean accuracy over severities and seeds in per cent;
+    change, this mean minus the accuracy on clean images in points; accuracy_gap and change_gap, the
+    arm's accuracy on corrupted images and its change, each minus that of the reference arm. A gap
+    is a series over seeds, which is empty for the reference arm itself.
     """
     clean = table[table.severity == 0].drop_duplicates("run_id").set_index("run_id").accuracy
     keys = ["task", "kind", "seed", "arm", "run_id"]
@@ -135,10 +142,10 @@ def against(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.DataFrame:
 
 
 def latency_table(configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64)) -> pd.DataFrame:
-    """Return the milliseconds of a forward pass in eval mode, with the run's threads: one row for
-    each config and number of rows.
+    """Return the milliseconds that a forward pass takes in eval mode, with the run's number of
+    threads: one row for each config and batch size in `rows`.
 
-    Columns: task, arm, rows, ms (median), low and high (quartiles).
+    Columns: task, arm, rows (the batch size), ms (median), low and high (quartiles).
     """
     table = []
     for config in configs:
@@ -160,16 +167,16 @@ def latency_table(configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64)) -
 
 
 # --------------------------------------------------------------------------------------------------
-# classical models of tables, which train in a second
+# classical models for tabular data, which train in a second
 
 
 def beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.DataFrame:
-    """Return the RMSE of the arms beside that of boosted trees and of a linear model with
-    scikit-learn's defaults: one row for each task, means over targets and over the seeds of the run
-    frame.
+    """Return the RMSE of each arm beside the RMSE of two rivals, boosted trees and a linear model
+    with scikit-learn's defaults: one row for each task, averaged over targets and over the seeds of
+    the run frame.
 
-    Further columns: the RMSE of predicting the training mean; target; best, the arm that is best on
-    validation.
+    Columns: each arm; each rival; "training mean", the RMSE of always predicting the training mean;
+    target, the names of the targets; best, the arm that is best on validation.
     """
     # imported here: it takes a second
     from sklearn import ensemble, linear_model, metrics, multioutput
@@ -181,7 +188,7 @@ def beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.Dat
     rows = []
     for task, seed in runs.groupby(["task", "seed"], sort=False).groups:
         data = load_task(task, scale, int(seed))
-        # column j of the table is on the diagonal: position j, feature j
+        # position j of a row has only feature j, so a row's features are on the diagonal
         x, x_test = (s.inputs.diagonal(dim1=1, dim2=2).numpy() for s in (data.train, data.test))
         for name, model in rivals.items():
             fitted = multioutput.MultiOutputRegressor(model).fit(x, data.train.labels.numpy())

@@ -1,8 +1,9 @@
-"""Small tables from a run frame: means with intervals, paired differences, ours beside the paper's.
+"""Small tables from a run frame: means with intervals, paired differences, and our means beside the
+paper's.
 
 Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals
-over seeds. A diverged run counts with the accuracy of chance, as in the run store, and tables say
-how many runs diverged.
+over seeds. A diverged run counts with the accuracy of chance, as in the run store, and the tables
+say how many runs diverged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,10 +18,12 @@ from mambanorm_study.runs.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm_study.tables.intervals import t_interval
 from mambanorm_study.tables.paper import MAIN_TASKS, paper_values
 
-# Fewer seeds than this are called a sketch: with 5, an exact sign-flip test cannot reach p < .05.
+# Results with fewer seeds than this are labelled "a sketch": with 5 seeds an exact sign-flip test
+# cannot reach p < .05.
 SKETCH_BELOW = 6
 
-# Our name → the paper's name of the tasks of Table 2. Below scale paper ours are smaller.
+# Our name → the paper's name for the tasks of Table 2. At scales other than paper our versions are
+# smaller.
 SAME_TASK = {
     "listops": "ListOps",
     "imdb": "IMDB",
@@ -28,11 +31,11 @@ SAME_TASK = {
     "pathfinder64": "Path-64",
 }
 
-# Columns in which runs of one arm may differ; a mean over such runs has no meaning.
-VARIANTS = ("norm_options", "model")
+# Columns in which runs of one arm may differ; a mean over runs that differ in them has no meaning.
+VARIANT_COLUMNS = ("norm_options", "model")
 
 # The columns of `beside_paper`.
-BESIDE = [
+BESIDE_PAPER_COLUMNS = [
     "task", "arm", "ours", "sd", "n", "paper", "paper_sd", "paper_task", "source", "section",
     "printed", "note",
 ]  # fmt: skip
@@ -42,7 +45,7 @@ STEP_COLUMNS = [
     "step", "task", "a", "b", "difference", "low", "high", "n", "per_seed", "scale",
 ]  # fmt: skip
 
-# The verdict on an interval that contains zero, and on an arm that may be as good as the best.
+# The text for an interval that contains zero, and for an arm that may be as good as the best arm.
 CANNOT_TELL = "we cannot tell"
 
 
@@ -52,13 +55,13 @@ def label(arm: str | Arm) -> str:
 
 
 def percent(x: float, digits: int = 1) -> str:
-    """Return a fraction as per cent, "68.8 %" for 0.688, and "–" for None or NaN."""
+    """Return a fraction as text in per cent: "68.8 %" for 0.688, and "–" for None or NaN."""
     return "–" if x is None or not np.isfinite(x) else f"{100 * x:.{digits}f} %"
 
 
 def mean_sd(row: pd.Series) -> str:
-    """Return mean and sd of a row of `summarize` as text: "68.8 ± 1.2 %", or "68.8 %" for one
-    seed.
+    """Return the mean and the standard deviation of a row of `summarize` as text: "68.8 ± 1.2 %",
+    or "68.8 %" for one seed.
     """
     mean, sd = percent(row["mean"]), percent(row.sd)
     return mean if sd == "–" else f"{mean.removesuffix(' %')} ± {sd}"
@@ -67,8 +70,8 @@ def mean_sd(row: pd.Series) -> str:
 def check_frame(
     frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "seed", "test_accuracy")
 ) -> None:
-    """Raise ValueError for a frame without rows or without these columns, TypeError for anything
-    else.
+    """Raise ValueError if the frame has no rows or lacks one of these columns, and TypeError if it
+    is not a data frame.
     """
     check_kind("frame", frame, pd.DataFrame, "load_runs")
     missing = [name for name in columns if name not in frame.columns]
@@ -83,15 +86,16 @@ def check_frame(
 
 
 def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.DataFrame:
-    """Return one row for each group of runs, in the order of the frame.
+    """Return one row for each group of runs, in the order of the frame. by: the columns by which
+    the runs are grouped.
 
-    Columns: mean, sd and n of test_accuracy; diverged, the number of diverged runs; chance;
-    best_val, the mean best validation accuracy; low and high, the 95 % t-interval of the mean test
-    accuracy. Failed runs are not counted in n. Raises ValueError for a group whose runs differ in
-    norm options, model or further sites.
+    Columns: those of `by`; mean, sd and n of test_accuracy; diverged, the number of diverged runs;
+    chance; best_val, the mean best validation accuracy; low and high, the 95 % t-interval of the
+    mean test accuracy. Failed runs are not counted in n. Raises ValueError for a group whose runs
+    differ in norm options, model or further sites.
     """
     check_frame(frame, (*by, "test_accuracy", "status", "chance", "best_val_accuracy"))
-    _check_alike(frame, by)
+    _check_same_settings(frame, by)
     runs = frame.assign(diverged=frame.status == "diverged")
     groups = runs.groupby(list(by), sort=False, dropna=False)
     table = groups.agg(
@@ -106,13 +110,13 @@ def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.Da
     return table.reset_index()
 
 
-def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
-    """Raise ValueError if a group is named by its arm, or by N1 and N2, and its runs differ in a
-    further column.
+def _check_same_settings(frame: pd.DataFrame, by: Sequence[str]) -> None:
+    """Raise ValueError if the runs are grouped by arm, or by N1 and N2, and the runs of one group
+    differ in their arm or in one of VARIANT_COLUMNS.
     """
     if "arm" not in by and not {"n1", "n2"} <= set(by):
         return
-    columns = [name for name in ("arm", *VARIANTS) if name in frame and name not in by]
+    columns = [name for name in ("arm", *VARIANT_COLUMNS) if name in frame and name not in by]
     for column in columns:
         is_mixed = frame.groupby(list(by), sort=False)[column].nunique() > 1
         if is_mixed.any():
@@ -124,8 +128,8 @@ def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
 
 
 def with_value(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with the column `value`: test accuracy in per cent, for language models the
-    test loss in bits per character. The value of a diverged run is that of chance.
+    """Return the runs with the additional column `value`: the test accuracy in per cent, for
+    language models the test loss in bits per character. A diverged run has the value of chance.
     """
     columns = ["test_accuracy", "chance", "test_loss", "chance_loss"]
     numbers = runs.reindex(columns=columns).astype(float)
@@ -136,27 +140,28 @@ def with_value(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def pairs_only(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of Mamba arms with norms at N1 and N2 only."""
+    """Return the runs of Mamba arms that have norms only at N1 and N2."""
     return frame[frame.arm == frame.n1 + ">SSM>" + frame.n2]
 
 
 def distinguish_arms(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with model and norm options added to the name of each arm that was run with
-    several: `RMSN>SSM>None+B:RMSN {"B": {"affine": false}}`. Jamba and Falcon-Mamba are one arm,
-    for example.
+    """Return the frame with the norm options or the model appended to the name of each arm whose
+    runs differ in them: `RMSN>SSM>None+B:RMSN {"B": {"affine": false}}`. For example, Jamba and
+    Falcon-Mamba have the same arm and differ in norm options.
     """
     arm = frame.arm
-    for column in [name for name in VARIANTS if name in frame]:
+    for column in [name for name in VARIANT_COLUMNS if name in frame]:
         several = frame.groupby("arm")[column].transform("nunique") > 1
         arm = arm.where(~several, arm + " " + frame[column].astype(str))
     return frame.assign(arm=arm)
 
 
 def paired(frame: pd.DataFrame, a: str, b: str, value: str = "test_accuracy") -> pd.DataFrame:
-    """Return the paired difference a − b over shared seeds in percentage points, one row per task.
+    """Return the paired difference of arm a minus arm b over shared seeds in percentage points, one
+    row per task.
 
     Columns: task, a, b, difference (mean), low, high (95 % t-interval), n, per_seed (list), scale.
-    Raises ValueError if an arm has no runs on a task or several runs of one seed, and if the two
+    Raises ValueError if an arm has no run on a task or several runs on one seed, and if the two
     arms share no seed.
     """
     check_frame(frame, ("task", "arm", "seed", value))
@@ -191,11 +196,11 @@ def _paired_row(task: str, runs: pd.DataFrame, arms: Sequence[str], value: str) 
 
 
 def paired_steps(frame: pd.DataFrame, steps: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Return `paired` for several named differences, task by task, with the name in the column
-    `step`.
+    """Return the rows of `paired` for several named differences (steps), task by task. The column
+    `step` has the name.
 
-    steps: name → (a, b) for a − b, or (a, b, c, d) for (a − b) − (c − d). A task has no row of a
-    step of which it lacks an arm.
+    steps: name → arms (a, b) for a − b, or (a, b, c, d) for (a − b) − (c − d). A step is omitted on
+    a task that lacks one of its arms.
     """
     rows = []
     for task, runs in frame.groupby("task", sort=False):
@@ -208,8 +213,9 @@ def paired_steps(frame: pd.DataFrame, steps: Mapping[str, Sequence[str]]) -> pd.
 def points(
     difference: float, low: float = float("nan"), high: float = float("nan"), unit: str = "pp"
 ) -> str:
-    """Return a difference as text: "+2.3 points [−0.4, 5.0]", or "+2.3 points (one seed: no
-    interval)" if `low` is NaN. Units other than "pp" (points) are printed with three decimals.
+    """Return a difference and its interval as text: "+2.3 points [−0.4, 5.0]", or "+2.3 points (one
+    seed: no interval)" if `low` is NaN. The unit "pp" is written as "points"; numbers in other
+    units have three decimals.
     """
     digits, name = (1, "points") if unit == "pp" else (3, unit)
     interval = "(one seed: no interval)"
@@ -219,8 +225,8 @@ def points(
 
 
 def interval_says(low: float, high: float) -> str:
-    """Return what a difference's 95 % interval means: "clearly above zero", "clearly below zero",
-    "we cannot tell", or for NaN "one seed cannot tell".
+    """Return what the 95 % interval of a difference says, as text: "clearly above zero", "clearly
+    below zero", "we cannot tell", or "one seed cannot tell" if `low` is NaN.
     """
     if not np.isfinite(low):
         return "one seed cannot tell"
@@ -230,15 +236,17 @@ def interval_says(low: float, high: float) -> str:
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
-    """Return the frame with its index as a Markdown table, each cell as `str` writes it."""
+    """Return the frame as a Markdown table whose first column is the index. Each cell is written by
+    `str`.
+    """
     head = [frame.index.name or "", *frame.columns]
     rows = [head, ["---"] * len(head), *frame.itertuples(name=None)]
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in rows)
 
 
 def how_trained(runs: pd.DataFrame) -> str:
-    """Return a Markdown table of depth, width, steps and learning rate of the runs, and of the arms
-    with these settings.
+    """Return how the runs were trained, as a Markdown table: one row for each task and combination
+    of depth, width, steps and learning rate, with the arms that have these settings.
     """
     columns = {"n_layers": "blocks", "d_model": "width", "steps": "steps", "lr": "learning rate"}
     labelled = runs.assign(arm=runs.arm.map(label)).rename(columns=columns)
@@ -248,14 +256,14 @@ def how_trained(runs: pd.DataFrame) -> str:
 
 
 def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy") -> pd.Series:
-    """Return an arm's values on one task, indexed by seed.
+    """Return the column `value` of an arm's runs on one task, indexed by seed.
 
-    Raises ValueError if the arm has no run on the task, or several runs of one seed.
+    Raises ValueError if the arm has no run on the task, or several runs on one seed.
     """
     arm_runs = runs[(runs.task == task) & (runs.arm == arm)]
     if arm_runs.empty:
         raise ValueError(
-            f"arm {arm} has no run on task {task!r}: arms there are {', '.join(runs.arm.unique())}"
+            f"arm {arm} has no run on task {task!r}: the frame has {', '.join(runs.arm.unique())}"
         )
     if arm_runs.seed.duplicated().any():
         raise ValueError(
@@ -270,10 +278,11 @@ def choose(
     arms: Iterable[str] | None = None,
     value: str = "best_val_accuracy",
 ) -> str:
-    """Return the arm with the highest mean of `value` on a task; a diverged run counts as chance.
+    """Return the arm with the highest mean of the column `value` on a task; a diverged run counts
+    as chance.
 
-    arms: the arms to choose from; None = all. Raises ValueError for an unknown task, and if none of
-    the arms was run.
+    arms: the arms to choose from; None means all arms. Raises ValueError for an unknown task, and
+    if none of the arms was run.
     """
     check_frame(frame, ("task", "arm", value, "status", "chance"))
     runs = frame[frame.task == task]
@@ -289,18 +298,18 @@ def choose(
 
 
 def paper_kind(frame: pd.DataFrame) -> str:
-    """Return the kind of the paper's experiments that a frame is compared with: "vision" if all its
-    tasks are images, else "sequence".
+    """Return the kind of the paper's experiments with which a frame is compared: "vision" if all
+    tasks of the frame are image tasks, else "sequence".
     """
     return "vision" if set(frame.task) <= set(VISION_TASKS) else "sequence"
 
 
 def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return our means beside the paper's accuracies, with the columns BESIDE: one row for each of
-    our tasks and each number that the paper prints for an arm of ours.
+    """Return our mean accuracies beside the paper's, with the columns BESIDE_PAPER_COLUMNS: one row
+    for each of our means and each number that the paper prints for the same arm.
 
-    The paper's main tasks differ from ours. Numbers of Table 2 are compared only with our task of
-    the same name.
+    Numbers for the paper's main task are compared with all our tasks, although these differ from
+    it. Numbers of Table 2 are compared only with our task of the same name.
     """
     kind = paper_kind(frame)
     names = {"task": "paper_task", "accuracy": "paper", "sd": "paper_sd"}
@@ -309,11 +318,13 @@ def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
     both = ours.merge(printed, on="arm")
     is_main = both.paper_task == MAIN_TASKS[kind]
     is_same = both.paper_task == both.task.map(SAME_TASK)
-    return both.loc[is_main | is_same, BESIDE].reset_index(drop=True)
+    return both.loc[is_main | is_same, BESIDE_PAPER_COLUMNS].reset_index(drop=True)
 
 
 def seeds_text(counts: Iterable[int]) -> str:
-    """Return numbers of seeds as text: "8 seeds", "3 seeds: a sketch", "1–3 seeds: a sketch"."""
+    """Return the range of several numbers of seeds as text: "8 seeds", "3 seeds: a sketch" or
+    "1–3 seeds: a sketch".
+    """
     counts = list(counts)
     low, high = min(counts), max(counts)
     number = f"{low}" if low == high else f"{low}–{high}"
@@ -321,10 +332,10 @@ def seeds_text(counts: Iterable[int]) -> str:
 
 
 def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
-    """Return the caption of a figure: "quick scale · 3 seeds: a sketch · mean ± sd · digits,
-    listops", and how many runs diverged or failed.
+    """Return the caption of a figure that shows a frame: "quick scale · 3 seeds: a sketch · mean ±
+    sd · digits, listops", followed by how many runs diverged or failed.
 
-    shows: the statistic that is drawn if there are several seeds.
+    shows: the name of the statistic that the figure shows if there are several seeds.
     """
     check_frame(frame, ("task", "arm", "seed", "scale", "status"))
     scales = list(frame.scale.unique())

@@ -1,4 +1,6 @@
-"""A scan by hand: one channel, a few states, ready-made inputs (notebook 02, its explorer)."""
+"""A scan small enough to follow by hand: one channel, a few states and example inputs, for notebook
+02 and the explorer in it.
+"""
 
 import math
 from typing import NamedTuple
@@ -10,7 +12,7 @@ from mambanorm.operations import selective_scan
 
 LENGTH, STATES = 32, 4
 
-# Name → values of a ready-made input.
+# Name of an example input → its values.
 INPUTS: dict[str, list[float]] = {
     "one impulse": [0.0] * 4 + [1.0] + [0.0] * 27,
     "two impulses": [0.0] * 4 + [1.0] + [0.0] * 11 + [-1.0] + [0.0] * 15,
@@ -21,9 +23,11 @@ INPUTS: dict[str, list[float]] = {
 
 
 class HandScan(NamedTuple):
-    """The tensors of a scan: u and delta (L,), states (N, L), and their mean y (L,).
+    """The tensors of a scan: its input u (L,), the step sizes delta (L,), the states (N, L), and y
+    (L,), the mean of the states.
 
-    half_life (N,): steps until a state has decayed to half at the largest Δ, log 2 / (Δ·n·a).
+    half_life (N,): after how many steps state n has decayed to one half, if Δ stays at its largest
+    value: log 2 / (Δ·n·a).
     """
 
     u: Tensor
@@ -36,12 +40,12 @@ class HandScan(NamedTuple):
 def scan_by_hand(
     u: list[float], delta: float, a: float, *, selective: bool = False, n: int = STATES
 ) -> HandScan:
-    """Return the scan of one channel, B = C = 1: h_t = exp(−Δ_t·n·a)·h_(t−1) + Δ_t·u_t (Equation 2
-    of Gu & Dao 2023). State n decays at the rate n·a, as in a new Mamba block (S4D-real).
+    """Return the scan of one channel u with B = C = 1: h_t = exp(−Δ_t·k·a)·h_(t−1) + Δ_t·u_t for
+    the states k = 1 … n (Equation 2 of Gu & Dao 2023). Their rates of decay a, 2a, …, n·a are those
+    of an untrained Mamba block (S4D-real).
 
-    selective: use Δ_t = Δ·|u_t| / max|u| instead of a constant Δ, so that the state does not change
-    where the input is 0. This replaces the linear layer that computes Δ from the input of a Mamba
-    block.
+    selective: use Δ_t = Δ·|u_t| / max|u| instead of a constant Δ, so that the states do not change
+    where the input is 0. A Mamba block computes Δ_t from its input by a linear layer instead.
     """
     x = torch.tensor(u, dtype=torch.float64)
     steps = torch.full_like(x, delta)  # (L,)

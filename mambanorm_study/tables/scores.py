@@ -1,7 +1,8 @@
-"""The numbers by which runs are compared: accuracy in per cent, and for language models the loss in
-bits per character.
+"""The numbers by which runs are compared: the accuracy in per cent, and for language models the
+negated loss in bits per character, so that higher is better for both.
 
-A diverged run has the score of chance. Bits are negated, so that higher is better.
+A diverged run has the score of chance. The end of the file selects the runs on which the verdicts
+are based.
 """
 
 import math
@@ -19,7 +20,7 @@ from mambanorm_study.runs.store import load_runs
 from mambanorm_study.tables.summaries import CORRUPTED, with_summaries
 
 # The columns that `scores` needs.
-SCORED = (
+REQUIRED_COLUMNS = (
     "run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "arm", "scale",
     "seed", "lr",
 )  # fmt: skip
@@ -27,18 +28,18 @@ SCORED = (
 # The smallest effect of interest on language models, in bits per character: about half a percent.
 SMALLEST_BITS = 0.01
 
-# Columns of summaries.py, and those that are NaN for diverged runs.
+# Columns of summaries.py that `scores` copies, and those of them that become NaN for diverged runs.
 SUMMARIES = (
     "growth", "law", "sigma_rise", "sigma_trend", "unevenness", "sharpening", "fragility",
     "headroom",
 )  # fmt: skip
-OF_FINISHED = ("unevenness", "headroom")
+NAN_IF_DIVERGED = ("unevenness", "headroom")
 
-# Factor from a loss in nats to bits, negated.
+# The factor that converts a loss in nats into negated bits.
 BITS = -1 / math.log(2)
 
-# The columns that `scores` reads as numbers; NaN if the frame lacks them.
-NUMBERS = (
+# The columns that `scores` reads as numbers. A column that the frame lacks counts as NaN.
+NUMERIC_COLUMNS = (
     "chance", "test_accuracy", "best_val_accuracy", *CORRUPTED, "chance_loss", "test_loss",
     "best_val_loss", "best_step", "steps", "late_gain", "protocol", *SUMMARIES,
 )  # fmt: skip
@@ -46,19 +47,26 @@ NUMBERS = (
 
 def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     """Return the runs of a scale that finished or diverged, each once, with the columns by which
-    they can be compared.
+    runs are compared.
 
-    score, noise and rotation: accuracy in per cent, on clean and on corrupted rows; noise_change
-    and rotation_change: these two minus score. bits: for language models. validation and chance: in
-    the unit of score or bits. late: 1 if the best step by validation is in the last tenth of the
-    steps, for language models if that tenth lowered the loss by SMALLEST_BITS. Further columns:
-    run_id, task, arm, seed, lr, diverged, steepness, protocol and SUMMARIES. Raises ValueError for
-    language models of different texts.
+    score                           accuracy in per cent on the clean test rows
+    noise, rotation                 accuracy in per cent on test rows with noise, or rotated
+    noise_change, rotation_change   noise − score, and rotation − score; NaN for diverged runs
+    bits                            the negated test loss of language models in bits per character
+    validation, chance              the best validation score and the score of chance, in the unit
+                                    of bits for language models, else of score
+    late                            1 if the best step by validation is in the last tenth of the
+                                    steps; for language models if the last tenth of the steps
+                                    lowered the loss by at least SMALLEST_BITS; else 0
+    steepness                       the absolute value of growth
+
+    Further columns: run_id, task, arm, seed, lr, diverged, protocol and SUMMARIES. Raises
+    ValueError if the language models of one task have read different texts.
     """
     runs = frame[(frame.scale == scale) & frame.status.isin(("ok", "diverged"))]
     runs = runs.drop_duplicates("run_id")
     diverged, is_text = runs.status == "diverged", runs.task.isin(LANGUAGE_TASKS)
-    numbers = runs.reindex(columns=list(NUMBERS)).apply(pd.to_numeric).astype(float)
+    numbers = runs.reindex(columns=list(NUMERIC_COLUMNS)).apply(pd.to_numeric).astype(float)
     accuracy = 100 * numbers.mask(diverged, numbers.chance, axis=0)
     bits = BITS * numbers.mask(diverged, numbers.chance_loss, axis=0)
     is_late = (numbers.best_step > 0.9 * numbers.steps).mask(
@@ -79,25 +87,25 @@ def scores(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
         # a diverged run is at chance already, so corruption cannot lower its accuracy
         table[f"{name}_change"] = (table[name] - table.score).mask(diverged)
     for name in SUMMARIES:
-        table[name] = numbers[name].mask(diverged & (name in OF_FINISHED))
+        table[name] = numbers[name].mask(diverged & (name in NAN_IF_DIVERGED))
     _check_texts(numbers.chance_loss.groupby(runs.task))
     finite = np.isfinite(table[["score", "validation", "chance"]]).all(axis=1)
     return table[finite & (~is_text | np.isfinite(table.bits))]
 
 
 def _check_texts(losses_by_task) -> None:
-    """Raise ValueError if runs of one task have different texts.
+    """Raise ValueError if the runs of one task have read different texts.
 
-    The text of pydoc depends on the version of Python. It is identified by the loss of guessing by
-    frequency.
+    The text of pydoc depends on the version of Python. A text is identified by the loss of guessing
+    each character by its frequency. losses_by_task: these losses of all runs, grouped by task.
     """
     for task, losses in losses_by_task:
         different = sorted(losses.dropna().round(6).unique())
         if task in TEXTS and len(different) > 1:
             known = ", ".join(f"{loss:.6f}" for loss in different)
             raise ValueError(
-                f"the runs of {task} are of different texts (chance_loss {known} nats): judge "
-                "those of one Python alone"
+                f"the runs of {task} have read different texts (chance_loss {known} nats): judge "
+                "only the runs of one Python version"
             )
 
 
@@ -110,9 +118,10 @@ NOT_RECORDED = (
 
 @dataclass(frozen=True)
 class RunsToJudge:
-    """The runs that verdicts are based on.
+    """The runs on which verdicts are based.
 
-    frame: the judged runs. stored: the runs of the run store at this scale.
+    frame: the judged runs. stored: the runs of the run store at this scale. source: "recorded" or
+    "trained".
     """
 
     frame: pd.DataFrame
@@ -121,7 +130,9 @@ class RunsToJudge:
     source: str
 
     def __str__(self) -> str:
-        """Return how many runs there are, how they were made, and under which protocols."""
+        """Return as text how many runs are judged, how they were made, and under which versions of
+        the protocol.
+        """
         if self.source == "trained":
             return f"{len(self.stored)} runs of your store"
         described = recorded_results.describe_recorded(self.frame)
@@ -135,10 +146,11 @@ def runs_to_judge(
     seeds: int | Iterable[int] | None = None,
     runs_dir: str | Path | None = None,
 ) -> RunsToJudge:
-    """Return the runs that the verdicts of a scale are based on.
+    """Return the runs on which the verdicts of a scale are based.
 
-    scale: None = the environment's, else that of the study. source: None = "recorded" if there are
-    recorded results of the scale, else "trained". seeds: see `of_test_seeds`.
+    scale: None means the environment's scale or, if it sets none, the study's scale. source: None
+    means the environment's source; "auto" means "recorded" if the scale has recorded results, else
+    "trained". seeds: see `of_test_seeds`.
     """
     scale, source = study_scale(scale), check_source(source)
     if source == "auto":
@@ -151,10 +163,11 @@ def runs_to_judge(
 
 
 def of_test_seeds(frame: pd.DataFrame, seeds: int | Iterable[int] | None) -> pd.DataFrame:
-    """Return the runs on these test seeds, and all runs on seeds that are not test seeds.
+    """Return the frame without the runs on test seeds other than `seeds`. All runs on seeds that
+    are not test seeds are kept.
 
-    seeds: a list, or the number of test seeds to keep of each task; None = all. Raises ValueError
-    for anything else.
+    seeds: the test seeds to keep; a number n keeps the first n test seeds of each task; None keeps
+    all. Raises ValueError for anything else.
     """
     if seeds is None or not len(frame):
         return frame

@@ -1,36 +1,39 @@
-"""Numbers on the inside of stored runs, as columns of the run frame. The claims on growth (H10),
-singular values (H11), weight norms (H12), failures (H16) and the scan's headroom (E1) use them.
+"""Summaries of measurements inside stored runs, as columns of the run frame. The claims on growth
+(H10), singular values (H11), weight norms (H12), failures (H16) and the scan's headroom (E1) use
+them.
 
-They are read from the arrays that every run stores (runs/weight_log.py), and from its tested
-weights. A column is NaN for a run that its claim does not use.
+The measurements are read from the arrays that every run stores (runs/weight_log.py), and from the
+run's tested weights. A column is NaN for runs that the claim with this column does not use.
 
-    growth, law         runs of `growth_runs`: the growth of the largest token's ‖y‖₂ over the
-                        blocks in the last finite training step, in decades per 8 blocks; the AIC of
-                        the best other law minus the AIC of the exponential law
-    sigma_rise          runs of `failing_runs`: the increase of log₁₀ v, where v is the variance
-                        over the blocks of out_proj's singular value of one rank, averaged over
+    growth              runs of `growth_runs`: the growth of the largest token's ‖y‖₂ over the
+                        blocks in the last finite training step, in decades per 8 blocks
+    law                 runs of `growth_runs`: for the same ‖y‖₂, the AIC of the best other law
+                        minus the AIC of the exponential law
+    sigma_rise          runs of `failing_runs`: the increase of log₁₀ v, where v is the variance,
+                        over the blocks, of out_proj's singular value of one rank, averaged over
                         ranks
     sigma_trend         runs of `failing_runs`: the increase of log₁₀ of a block's
                         root-mean-square singular value, as a slope over relative depth 0…1
     sharpening          runs of `failing_runs`: by how many nats the entropy of the class
-                        probabilities falls, mean over rows with finite outputs among the first 256
+                        probabilities falls; mean over rows with finite outputs among the first 256
                         validation rows
-    fragility           runs of `failing_runs`: the increase of log₁₀ of the change of a row's loss
-                        when the last two blocks are disturbed, minus the same for the first two
+    fragility           runs of `failing_runs`: the increase of d, where d is log₁₀ of the change of
+                        a row's loss when the last two blocks are disturbed, minus log₁₀ of its
+                        change when the first two blocks are disturbed
     unevenness          runs of `deep_runs`: log₁₀ of the largest growth of a block divided by the
-                        smallest, where growth is the L2 norm of all weights of the block divided by
-                        its norm before training
-    headroom            runs of `deep_runs`: decades between the largest |y| of the scan and
-                        float16's largest number, over the blocks and the first 256 test rows; 0 if
-                        the run ended non-finite
+                        smallest growth of a block, where growth is the L2 norm of all weights of a
+                        block divided by the L2 norm of these weights before training
+    headroom            runs of `deep_runs`: decades between the largest |y| of the scan, over the
+                        blocks and the first 256 test rows, and float16's largest number; 0 if the
+                        run ended non-finite
     late_gain           language models: by how many bits per character the last tenth of the steps
                         lowered the best validation loss
-    noise, rotation     accuracy on corrupted test rows, mean over the severities of robustness.py
-                        (A3)
+    noise, rotation     arms of CORRUPTED_ARMS on images: the accuracy on corrupted test images,
+                        mean over the severities of robustness.py (for A3 and H15)
 
-The increases of `failing_runs` are measured from half way to the last finite step of the run
-without norms that has the same seed. The store has only the weights of the best step, so for
-sharpening and fragility the run is trained again up to that step (diagnostics.py).
+For `failing_runs`, increases and falls are measured from half way to the last finite step of the
+run without norms that has the same seed. The store has only the weights of the best step, so for
+sharpening and fragility the run is trained again up to that last finite step (diagnostics.py).
 """
 
 from __future__ import annotations
@@ -61,17 +64,18 @@ Reader = Callable[[StoredRun], dict[str, float]]
 
 
 def with_summaries(
-    frame: pd.DataFrame, runs_dir: str | Path | None = None, *, again: bool = False
+    frame: pd.DataFrame, runs_dir: str | Path | None = None, *, rerun_models: bool = False
 ) -> pd.DataFrame:
     """Return the run frame with the columns of this module, read from the store.
 
-    CORRUPTED and NEAR_FAILURE take seconds per run. They are filled only if `again` is True, which
-    allows models to be evaluated or trained again. A damaged run has NaN, and a warning names it.
+    The columns in CORRUPTED and NEAR_FAILURE take seconds per run, because models are evaluated or
+    trained again. They are filled only if `rerun_models` is True. The columns are NaN for a damaged
+    run, and a warning names it.
     """
     if frame.empty:
         return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts: dict[str, dict[str, float]] = {run_id: {} for run_id in frame.run_id}
-    for run_id, read in _readers(frame[frame.role == "test"], runs_dir, again):
+    for run_id, read in _readers(frame[frame.role == "test"], runs_dir, rerun_models):
         run = find_run(run_id, runs_dir) if run_id in facts else None
         if run is not None:
             facts[run_id].update(read(run))
@@ -80,9 +84,11 @@ def with_summaries(
 
 
 def _readers(
-    tests: pd.DataFrame, runs_dir: str | Path | None, again: bool
+    tests: pd.DataFrame, runs_dir: str | Path | None, rerun_models: bool
 ) -> Iterator[tuple[str, Reader]]:
-    """Yield the id of each run that a claim uses, with the function that reads it."""
+    """Yield (run_id, reader) for each run among `tests` that a claim uses, where the reader
+    computes columns of this module from the stored run.
+    """
     from mambanorm_study.tables import diagnostics, growth, robustness  # these import torch
 
     for scale, runs in tests.groupby("scale"):
@@ -90,33 +96,36 @@ def _readers(
         failing, deep = failing_runs(scale, seeds), deep_runs(scale, seeds)
         readers = [
             (growth_runs(scale, seeds=seeds), growth.growth_facts),
-            (failing, partial(_beside_failing, sigma_facts, runs_dir)),
+            (failing, partial(_read_with_failing, sigma_facts, runs_dir)),
             (deep, weight_facts),
             (deep, diagnostics.headroom_facts),
         ]
-        if again:
+        if rerun_models:
             both_arms = [config for config in failing if config.arm in (NONE, BOTH)]
             readers.append(
-                (both_arms, partial(_beside_failing, diagnostics.failing_facts, runs_dir))
+                (both_arms, partial(_read_with_failing, diagnostics.failing_facts, runs_dir))
             )
         for configs, read in readers:
             yield from ((config.run_id, read) for config in configs)
     finished = tests[tests.status == "ok"]
-    if again:
+    if rerun_models:
         images = finished[finished.arm.isin(CORRUPTED_ARMS) & finished.task.isin(VISION_TASKS)]
         yield from ((run_id, robustness.corrupted_facts) for run_id in images.run_id)
     texts = finished[finished.task.isin(LANGUAGE_TASKS)]
     yield from ((run_id, text_facts) for run_id in texts.run_id)
 
 
-def _beside_failing(read: Callable, runs_dir: str | Path | None, run: StoredRun) -> dict:
-    """Read a run together with the run without norms that has its settings and seed."""
+def _read_with_failing(read: Callable, runs_dir: str | Path | None, run: StoredRun) -> dict:
+    """Return `read(run, failing)`, where `failing` is the stored run without norms that has the
+    settings and the seed of `run`, or None if there is no such run.
+    """
     return read(run, find_run(run.config.but(arm=NONE), runs_dir))
 
 
 def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
-    """Return how out_proj's singular values of a run change, from half way to the last finite step
-    of the failing run; {} if that run did not fail, or had no finite step.
+    """Return the columns `sigma_rise` and `sigma_trend`: how the singular values of a run's
+    out_proj change from half way to the last finite step of the failing run. {} if the failing run
+    is missing, did not fail, or had no finite step.
     """
     if failing is None or failing.facts["status"] != "diverged":
         return {}
@@ -124,7 +133,7 @@ def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
     if end == 0:
         return {}
     steps, sigma = finite_sigma(run)
-    variance = np.log10(sigma.var(axis=1).mean(axis=1))  # (T,): over the blocks, mean over ranks
+    variance = np.log10(sigma.var(axis=1).mean(axis=1))  # (T,): variance over blocks, mean of ranks
     sizes = np.log10(np.sqrt((sigma**2).mean(axis=2)))  # (T, layers)
 
     def change(values: np.ndarray) -> float:
@@ -136,8 +145,8 @@ def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
 
 
 def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
-    """Return the recorded steps of a run with finite weights, (T,), and the singular values at
-    these steps, (T, layers, k).
+    """Return the recorded steps (T,) at which a run's weights were finite, and out_proj's singular
+    values (T, layers, k) at these steps.
     """
     from mambanorm_study.runs.weight_log import sigma_history  # imports torch
 
@@ -147,36 +156,40 @@ def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
 
 
 def text_facts(run: StoredRun) -> dict[str, float]:
-    """Return by how much the last tenth of the steps lowered a language model's validation loss."""
+    """Return the column `late_gain`: by how many bits per character the last tenth of the steps
+    lowered the best validation loss of a language model.
+    """
     losses = run.curves.dropna(subset=["val_loss"])
     before = losses.val_loss[losses.step <= 0.9 * run.config.steps].min()
     return {"late_gain": float(before - losses.val_loss.min()) / math.log(2)}
 
 
 def weight_facts(run: StoredRun) -> dict[str, float]:
-    """Return how unevenly the weight norms of the blocks grew, from initialization to the last
-    snapshot with finite weights.
+    """Return the column `unevenness`: how unevenly the weight norms of the blocks grew from
+    initialization to the last snapshot with finite weights.
     """
     blocks = np.linalg.norm(run.diagnostics["part_norms"], axis=2)  # (T, layers)
     growth = blocks[np.isfinite(blocks).all(axis=1)][-1] / blocks[0]
     return {"unevenness": float(np.log10(growth.max() / growth.min()))}
 
 
-# A model has learned if its accuracy is at least LEARNS points above chance. A learning rate trains
-# it if it reaches this share (TRAINS) of the best accuracy above chance.
-TRAINS, LEARNS = 0.8, 5.0
+# A model learns at a learning rate if its accuracy is more than MIN_POINTS_ABOVE_CHANCE points
+# above chance. The rate "trains" the model if its accuracy above chance is at least the share
+# MIN_SHARE_OF_BEST of the highest accuracy above chance over all rates.
+MIN_SHARE_OF_BEST, MIN_POINTS_ABOVE_CHANCE = 0.8, 5.0
 
 
 def highest_lr_that_trains(scores: np.ndarray, chance: float, lrs: Sequence[float]) -> float:
-    """Return log₁₀ of the highest learning rate that trains a model, interpolated between the last
-    rate that trains it and the next one.
+    """Return log₁₀ of the highest learning rate that trains a model (see above), interpolated
+    between the highest given rate that trains it and the next higher rate.
 
-    scores: per cent, one for each learning rate, the smallest rate first. Returns the highest rate
-    if it trains the model, and the lowest if the model learns at no rate.
+    scores: the accuracy in per cent at each learning rate, the smallest rate first. Returns log₁₀
+    of the highest rate if that rate trains the model, and of the lowest if the model learns at no
+    rate.
     """
     logs = np.log10(lrs)
-    if scores.max() <= chance + LEARNS:
+    if scores.max() <= chance + MIN_POINTS_ABOVE_CHANCE:
         return float(logs[0])
-    line = chance + TRAINS * (scores.max() - chance)
-    last = np.flatnonzero(scores >= line)[-1]
-    return float(np.interp(-line, -scores[last : last + 2], logs[last : last + 2]))
+    needed_score = chance + MIN_SHARE_OF_BEST * (scores.max() - chance)
+    last = np.flatnonzero(scores >= needed_score)[-1]
+    return float(np.interp(-needed_score, -scores[last : last + 2], logs[last : last + 2]))

@@ -101,7 +101,7 @@ def gate_sizes(after=100.0, before=1.0):
 
 
 def place_answer(runs, sizes):
-    rivals = run_tables.paired_steps(runs, contrasts.place_against("GN", NORMS[:-1]))
+    rivals = run_tables.paired_steps(runs, contrasts.position_contrasts("GN", NORMS[:-1]))
     return answers.before_or_after(runs, after_before(runs), rivals, sizes, printed=PRINTED)
 
 
@@ -139,7 +139,7 @@ def grid(best="LN>SSM>IN", normvary=0.6, **options):
 
 def pair_frames(both):
     runs = both[both.n1 != "NormVary"]
-    read = procedure.ways(both, procedure.two_steps(runs))
+    read = procedure.ways_to_choose(both, procedure.two_steps(runs))
     return both, read, procedure.against_chosen(both, read), procedure.winners_curse(runs)
 
 

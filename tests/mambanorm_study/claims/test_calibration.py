@@ -12,7 +12,7 @@ from mambanorm_study.claims.calibration import (
     WRONG,
     calibrate,
     calibration_text,
-    draw,
+    draw_differences,
     simulate,
 )
 from mambanorm_study.cli.main import main
@@ -21,15 +21,15 @@ from mambanorm_study.cli.main import main
 @pytest.mark.parametrize("scenario", ["plain", "t3", "unequal", "skewed", "failing"])
 def test_simulated_differences_have_the_true_means_and_a_common_arm(scenario):
     rng = np.random.default_rng(0)
-    drawn = np.stack([draw([0.0, 3.0], scenario, 12, rng) for _ in range(4_000)])
+    drawn = np.stack([draw_differences([0.0, 3.0], scenario, 12, rng) for _ in range(4_000)])
     assert drawn.mean(axis=(0, 2)) == pytest.approx([0.0, 3.0], abs=0.25)
     assert np.corrcoef(drawn[:, 0].ravel(), drawn[:, 1].ravel())[0, 1] > 0.2
 
 
 def test_where_a_wrong_word_needs_all_comparisons_all_but_one_lie_far_on_its_side():
     assert calibration.truths_of("one of five", 0.0) == [0.0] * 5  # any one of five may be lucky
-    assert calibration.truths_of("one of five", 1.0) == [1.0, *[-calibration.FAR] * 4]
-    assert calibration.truths_of("all of four", 0.0) == [0.0, *[calibration.FAR] * 3]
+    assert calibration.truths_of("one of five", 1.0) == [1.0, *[-calibration.CLEAR_EFFECT] * 4]
+    assert calibration.truths_of("all of four", 0.0) == [0.0, *[calibration.CLEAR_EFFECT] * 3]
     assert calibration.truths_of("all of four", 1.0) == [1.0] * 4
 
 

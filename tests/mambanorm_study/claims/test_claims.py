@@ -189,7 +189,7 @@ def test_ranges_are_measured_and_have_no_word():
     assert effects.pop("range of ·→BN") == pytest.approx(32.0, abs=0.5)
     assert max(effects.values()) < 1.0
     assert (verdict.word, verdict.turns_on.comparison) == ("no word", "range of ·→GN")
-    assert verdict.reason == "the range of single runs holds their noise as well"
+    assert verdict.reason == "the range of single runs includes their noise"
     assert np.isfinite([row.low for row in verdict.rows]).all()
 
 
@@ -528,7 +528,7 @@ def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
         assert claim.condition.startswith("no word: ") == bool(claim.why_no_word)
         names = [comparison.name for comparison in claim.comparisons]
         assert len(names) == len(set(names))
-        assert bool(claim.deciding) != bool(claim.why_no_word)
+        assert bool(claim.deciding_groups) != bool(claim.why_no_word)
         assert all(claim.smallest_of(comparison) >= 0 for comparison in claim.comparisons)
         sums = {round(sum(comparison.weights.values()), 9) for comparison in claim.comparisons}
         differences = claim.runs in ("tuned", "failing", "ladder") and claim.id[:-1] != "H7"

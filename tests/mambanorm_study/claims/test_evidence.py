@@ -16,7 +16,7 @@ from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.runs.recorded_results import recorded, recorded_lr
 from mambanorm_study.tables.experiments import LADDER, lr_grid
 from mambanorm_study.tables.intervals import shared_rows
-from mambanorm_study.tables.summaries import TRAINS, highest_lr_that_trains
+from mambanorm_study.tables.summaries import MIN_SHARE_OF_BEST, highest_lr_that_trains
 from tests.planted import made_up, planted_frame, rows_of, table_of, tuned_and_tested, where
 
 SCALE = "smoke"
@@ -263,7 +263,7 @@ def test_language_models_of_different_texts_are_not_compared():
     assert judge("H1l", frame).n
     other = where(frame, frame.arm == "None>SSM>None", chance_loss=3.21)
     with pytest.raises(
-        ValueError, match=r"of different texts \(chance_loss 3.210000, 3.240000 nats\)"
+        ValueError, match=r"read different texts \(chance_loss 3.210000, 3.240000 nats\)"
     ):
         judge("H1l", other)
 
@@ -280,7 +280,7 @@ def test_what_the_test_rows_of_a_tasks_seeds_share_is_said():
 
 
 def reach_by_hand(score: list[float], chance: float, rates: list[float]) -> float:
-    line = chance + TRAINS * (max(score) - chance)
+    line = chance + MIN_SHARE_OF_BEST * (max(score) - chance)
     last = max(j for j, value in enumerate(score) if value >= line)
     if last == len(rates) - 1:
         return math.log10(rates[-1])

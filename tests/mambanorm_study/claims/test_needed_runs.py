@@ -11,7 +11,7 @@ from mambanorm_study.claims import CLAIMS, needed
 from mambanorm_study.claims.claim import FURTHER_TEST_SEEDS, TEST_SEEDS
 from mambanorm_study.claims.evidence import Evidence
 from mambanorm_study.claims.hypotheses import BEYOND
-from mambanorm_study.claims.pages import over_budget
+from mambanorm_study.claims.pages import comparisons_by_steps
 from mambanorm_study.claims.plan import TRAINED_TASKS
 from mambanorm_study.claims.verdict import compare_arms
 from mambanorm_study.cli import recording
@@ -59,7 +59,7 @@ def test_a_budget_is_a_whole_schedule_with_a_share_of_the_steps():
 
 
 def test_an_effect_that_goes_away_is_called_so(frame):
-    table = over_budget(frame)
+    table = comparisons_by_steps(frame)
     table = table[table.claim == "H8s"]
     assert table.share.tolist() == list(SHARES)
     assert table.steps.tolist() == [
@@ -71,7 +71,7 @@ def test_an_effect_that_goes_away_is_called_so(frame):
 
 
 def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame):
-    table = over_budget(frame)
+    table = comparisons_by_steps(frame)
     drawn = figures.fig_budget(table, "protocol 12")
     assert "12 seeds" in drawn.get_label()
     assert "the smallest effect of interest" in drawn.get_label()

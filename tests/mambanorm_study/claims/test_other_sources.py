@@ -94,7 +94,7 @@ def test_head_room_is_measured_and_has_no_word():
     assert (verdict.word, row.unit, row.n) == ("no word", "decades", 8)
     assert row.effect == pytest.approx(3.0, abs=0.05)
     assert row.low < 3 < row.high
-    assert verdict.reason.startswith("its authors do not say")
+    assert verdict.reason.startswith("VMamba's authors do not say")
 
 
 def test_head_room_is_that_of_the_largest_output_of_the_scan(tmp_path):

@@ -70,11 +70,11 @@ def chosen(runs):
 
 
 OF_PAIRS = {
-    "the partners of each N2": procedure.partners,
+    "the partners of each N2": procedure.pair_validation,
     "the two steps": procedure.two_steps,
-    "the six ways to choose": lambda runs: procedure.ways(runs, chosen(runs)),
+    "the six ways to choose": lambda runs: procedure.ways_to_choose(runs, chosen(runs)),
     "the chosen pair against the others": lambda runs: procedure.against_chosen(
-        runs, procedure.ways(runs, chosen(runs))
+        runs, procedure.ways_to_choose(runs, chosen(runs))
     ),
     "the guesses of notebook 05": lambda runs: answers.guesses_on_pairs(runs),
     "the N2 on images": by_n2,
@@ -82,7 +82,7 @@ OF_PAIRS = {
     "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
     "the interaction": lambda runs: run_tables.paired_steps(runs, contrasts.INTERACTION),
     "the place against others": lambda runs: run_tables.paired_steps(
-        runs, contrasts.place_against("GN", ["LN", "IN"])
+        runs, contrasts.position_contrasts("GN", ["LN", "IN"])
     ),
     "a pair of arms": lambda runs: run_tables.paired(runs, "RMSN>SSM>None", "None>SSM>None"),
     "named pairs of arms": lambda runs: run_tables.paired_steps(

@@ -170,7 +170,7 @@ def test_the_table_unfolds_to_figure_footnotes_and_command(verdicts):
     drawn = [
         verdict
         for verdict in shown
-        if len(verdict.claim.deciding) > 1 and verdict.word != "no word"
+        if len(verdict.claim.deciding_groups) > 1 and verdict.word != "no word"
     ]
     assert page.count("data:image/webp;base64,") == len(drawn) == 1
     for verdict in shown:

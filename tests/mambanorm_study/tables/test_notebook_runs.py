@@ -26,7 +26,7 @@ from mambanorm_study.runs.presets import PAPER
 from mambanorm_study.runs.recorded_results import recorded_lr
 from mambanorm_study.tables import scores
 from mambanorm_study.tables.experiments import GRID_ARMS, VALIDATION_ARMS
-from mambanorm_study.tables.notebook_runs import NOTEBOOKS, check_taken, taken
+from mambanorm_study.tables.notebook_runs import NOTEBOOKS, check_usable_tasks, usable_tasks
 
 
 @pytest.mark.parametrize("task", KINDS.values())
@@ -34,14 +34,14 @@ def test_a_notebook_has_runs_of_a_task_or_names_the_tasks_that_it_takes(task):
     for scale in SCALES:
         plan = study.notebook_runs(scale, [task], seeds=1)
         for name in plan:
-            if taken(name, [task], scale):
+            if usable_tasks(name, [task], scale):
                 assert plan.runs_of(name), (name, scale)
             elif name != "07_diagnostics":  # which always looks at the digits
                 with pytest.raises(
                     ValueError, match=rf"^notebook {name} takes .*, got tasks=\['{task}'\]: .*$"
                 ) as said:
                     plan.runs_of(name)
-                assert ", ".join(taken(name, PAPER, scale)) in str(said.value)
+                assert ", ".join(usable_tasks(name, PAPER, scale)) in str(said.value)
 
 
 def test_a_notebook_says_which_of_its_tasks_it_leaves_out_and_knows_no_other_names(capsys):
@@ -52,15 +52,15 @@ def test_a_notebook_says_which_of_its_tasks_it_leaves_out_and_knows_no_other_nam
     assert capsys.readouterr().out == "Not used in this notebook: pydoc\n"
     with pytest.raises(ValueError, match="unknown task 'digts'"):
         study.notebook_runs("smoke", ["digts"]).runs_of("03_type")
-    assert check_taken("15_your_norm", None, "smoke") is None
-    assert check_taken("15_your_norm", ["digits", "diabetes", "pydoc"], "smoke") == [
+    assert check_usable_tasks("15_your_norm", None, "smoke") is None
+    assert check_usable_tasks("15_your_norm", ["digits", "diabetes", "pydoc"], "smoke") == [
         "digits",
         "pydoc",
     ]
     with pytest.raises(
         ValueError, match="notebook 15_your_norm takes digits, .*, got tasks=\\['diabetes'\\]"
     ):
-        check_taken("15_your_norm", "diabetes", "smoke")
+        check_usable_tasks("15_your_norm", "diabetes", "smoke")
 
 
 def test_a_study_leaves_out_the_notebooks_that_take_none_of_its_tasks():

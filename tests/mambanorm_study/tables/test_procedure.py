@@ -47,7 +47,7 @@ GOOD_GN = dict(BN_GN=0.7, IN_GN=0.7, LN_GN=0.75, RMSN_GN=0.7)
 
 def test_step_1_takes_the_highest_mean_over_four_partners_and_neither_none_nor_its_own_norm():
     runs = frame(pairs_with(None_BN=0.99, BN_BN=0.99, BN_None=0.99, **GOOD_GN))
-    partners = procedure.partners(runs)
+    partners = procedure.pair_validation(runs)
     assert len(partners) == 20
     assert procedure.two_steps(runs) == {"digits": "LN>SSM>GN"}
 
@@ -55,7 +55,7 @@ def test_step_1_takes_the_highest_mean_over_four_partners_and_neither_none_nor_i
 def test_a_diverged_run_is_chosen_as_chance():
     runs = frame(pairs_with(**GOOD_GN))
     runs.loc[runs.arm == "LN>SSM>GN", "status"] = "diverged"
-    validation = procedure.partners(runs).set_index("arm").validation
+    validation = procedure.pair_validation(runs).set_index("arm").validation
     assert validation["LN>SSM>GN"] == pytest.approx(0.1)
     assert procedure.two_steps(runs)["digits"] != "LN>SSM>GN"
 
@@ -63,7 +63,7 @@ def test_a_diverged_run_is_chosen_as_chance():
 def test_the_ways_hold_six_arms_and_normvary_has_no_rank():
     lucky = {"BN>SSM>BN": [0.5] * 3}  # best on test, not on validation
     runs = frame(pairs_with(NormVary_GN=0.8, **GOOD_GN), noise=lucky)
-    read = procedure.ways(runs, {"digits": "LN>SSM>GN"}).set_index("way")
+    read = procedure.ways_to_choose(runs, {"digits": "LN>SSM>GN"}).set_index("way")
     assert read.arm.to_dict() == {
         "two steps": "LN>SSM>GN",
         "NormVary": "NormVary>SSM>GN",
@@ -104,7 +104,7 @@ def test_a_difference_of_differences_is_taken_seed_by_seed_over_the_shared_seeds
 
 def test_gn_against_the_others_compares_the_gain_of_the_place():
     means = {"None>SSM>GN": 0.9, "GN>SSM>None": 0.5, "None>SSM>LN": 0.6, "LN>SSM>None": 0.5}
-    rows = run_tables.paired_steps(frame(means), contrasts.place_against("GN", ["LN"]))
+    rows = run_tables.paired_steps(frame(means), contrasts.position_contrasts("GN", ["LN"]))
     assert rows.step.tolist() == ["LN"]
     assert rows.difference.tolist() == pytest.approx([30])
 
@@ -143,7 +143,7 @@ def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the
     assert contrasts.printed_gain()["IMDB"] == pytest.approx(2.44)
     runs = frame({"NormVary>SSM>GN": 0.5, "RMSN>SSM>None": 0.4}, task="listops")
     steps = {"NormVary→GN": (contrasts.PROPOSAL, contrasts.ORIGINAL)}
-    beside = contrasts.gains_beside(run_tables.paired_steps(runs, steps))
+    beside = contrasts.gains_beside_paper(run_tables.paired_steps(runs, steps))
     assert beside.loc["ListOps"].tolist() == [
         "+2.37 points",
         "NormVary→GN: +10.0 points [10.0, 10.0]",

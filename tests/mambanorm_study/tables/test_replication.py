@@ -72,7 +72,7 @@ def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
     assert replication.fresh_seeds(tmp_path) == [first]
     monkeypatch.setenv("MAMBANORM_FRESH", "3")
     assert replication.fresh_seeds(tmp_path) == [first, first + 1, first + 2]
-    (tmp_path / replication.FRESH).write_text("torn")
+    (tmp_path / replication.FRESH_SEED_FILE).write_text("torn")
     assert min(replication.fresh_seeds(tmp_path)) > 10_000
     monkeypatch.setenv("MAMBANORM_FRESH", "many")
     with pytest.raises(

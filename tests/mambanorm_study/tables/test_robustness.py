@@ -10,7 +10,7 @@ from mambanorm_study.runs.run import train
 from mambanorm_study.runs.store import find_run, save_run
 from mambanorm_study.tables import robustness
 from mambanorm_study.tables.robustness import (
-    against,
+    against_reference,
     corrupted,
     latency_table,
     recorded_corrupted,
@@ -66,7 +66,7 @@ def test_a_table_has_every_severity_and_the_run_itself_at_zero(tmp_path, monkeyp
     assert clean["min"].to_dict() == clean["max"].to_dict() == pytest.approx(accuracies)
     worst = table[table.severity == 50.0]
     assert worst.accuracy.mean() < clean["min"].mean()
-    measured = against(table).set_index(["kind", "arm"])
+    measured = against_reference(table).set_index(["kind", "arm"])
     by_hand = table[
         (table.arm == "AutoNorm") & (table.kind == "noise") & (table.severity > 0)
     ].accuracy.mean()
@@ -80,12 +80,12 @@ def test_a_table_has_every_severity_and_the_run_itself_at_zero(tmp_path, monkeyp
     runs = table.drop_duplicates("run_id").set_index("run_id", drop=False)[
         ["run_id", "task", "arm", "seed"]
     ]
-    again = against(
+    again = against_reference(
         recorded_corrupted(
             runs.assign(test_accuracy=pd.Series(accuracies), **kept).reset_index(drop=True)
         )
     )
-    pd.testing.assert_frame_equal(again.iloc[:, :5], against(table).iloc[:, :5])
+    pd.testing.assert_frame_equal(again.iloc[:, :5], against_reference(table).iloc[:, :5])
     assert recorded_corrupted(runs.assign(test_accuracy=0.5)).empty
 
 

@@ -81,7 +81,7 @@ def test_every_number_is_read_of_the_runs_that_its_claim_looks_at_and_of_no_othe
     monkeypatch.setattr(
         diagnostics, "failing_facts", lambda *_: dict.fromkeys(summaries.NEAR_FAILURE, 1.0)
     )
-    again = with_summaries(frame, again=True).set_index("run_id").fragility
+    again = with_summaries(frame, rerun_models=True).set_index("run_id").fragility
     assert set(again.index[again.notna()]) == {
         c.run_id for c in failing if c.arm in (NONE, "RMSN>SSM>RMSN")
     }
