@@ -62,7 +62,7 @@ def before_or_after(
             f"− before). GN gains more than {(gn_leads.difference > 0).sum()} of the other "
             f"{len(gn_leads)} norms."
         )
-    lines.append(_gate_line(sizes))
+    lines.append(_gate_text(sizes))
     counts = [
         f"{(column > 0).sum()} of {len(column)} on {task}" for task, column in printed.items()
     ]
@@ -70,7 +70,7 @@ def before_or_after(
     return answer_text(runs, "after − before, 95 % t-intervals", lines)
 
 
-def _gate_line(sizes: pd.DataFrame) -> str:
+def _gate_text(sizes: pd.DataFrame) -> str:
     z = sizes.z.unstack("factor")
     growth = z[z.columns.max()] / z[z.columns.min()]
     after, before = growth["None>SSM>RMSN"], growth["RMSN>SSM>None"]

@@ -87,24 +87,25 @@ def what_a_site_brings(
     lines, basis = [], ""
     if trained is not None:
         lines += [
-            f"- **{row.task}**, trained: {_gain(row)}: {interval_says(row.low, row.high)}"
+            f"- **{row.task}**, trained: {_gain_text(row)}: {interval_says(row.low, row.high)}"
             for row in trained.itertuples()
         ]
         basis = ", in the first epochs, one learning rate for all"
     for task, rows in table.groupby("task", sort=False) if len(table) else ():
         lines.append(
             f"- **{task}**{basis} ({rows.n.max()} seeds), the largest mean: "
-            f"{_gains(rows.nlargest(1, 'gain'))}; clearly above zero: "
-            f"{_gains(rows[rows.low > 0])}; clearly below zero: {_gains(rows[rows.high < 0])}; "
+            f"{_gains_text(rows.nlargest(1, 'gain'))}; clearly above zero: "
+            f"{_gains_text(rows[rows.low > 0])}; clearly below zero: "
+            f"{_gains_text(rows[rows.high < 0])}; "
             f"by chance alone about {len(rows) / 40:.1f} of {len(rows)} intervals would lie above "
             "zero, and as many below"
         )
-    lines += [f"- {_norm_or_gain(table)}"]
+    lines += [f"- {_comparison_with_scale(table)}"]
     lines += [f"- **{v.claim.id}** {v.claim.words} {v.brief}" for v in verdicts]
     return answer_text(runs, "95 % t-intervals", lines)
 
 
-def _norm_or_gain(table: pd.DataFrame) -> str:
+def _comparison_with_scale(table: pd.DataFrame) -> str:
     if table.empty or "Scale" not in set(table.norm):
         return "Scale, the learned gain alone, was not run."
     wide = table.pivot(index=["task", "site"], columns="norm", values="gain").dropna()
@@ -115,11 +116,11 @@ def _norm_or_gain(table: pd.DataFrame) -> str:
     return f"Norms with a larger mean gain than Scale, the learned gain alone: {counts}."
 
 
-def _gains(rows: pd.DataFrame) -> str:
-    return join_words(_gain(row) for row in rows.itertuples())
+def _gains_text(rows: pd.DataFrame) -> str:
+    return join_words(_gain_text(row) for row in rows.itertuples())
 
 
-def _gain(row: Any) -> str:
+def _gain_text(row: Any) -> str:
     unit = "pp" if row.unit == "points" else row.unit
     site = SYMBOLS.get(row.site, row.site)
     return f"{row.norm} at {site} ({points(row.gain, row.low, row.high, unit)})"

@@ -216,7 +216,7 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
         "One type, or the best pair?",
         describe_frame(runs, "means and seeds"),
         "large dots: means, small: seeds",
-        "N₁ chosen on validation, shown on test",
+        "N₁ chosen by validation accuracy",
         fresh_note(fresh),
         f"paper, {MAIN_TASKS[kind]}: {', '.join(numbers)} ({PATTERN_ONLY})",
     )

@@ -85,7 +85,7 @@ def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = Non
         f"Every pair on {task}",
         describe_frame(runs),
         fresh_note(fresh),
-        "palest: the lowest tenth, framed: the best mean",
+        "palest cells: the lowest tenth, frame: the best mean",
         "blank: not run" if means.isna().any(axis=None) else "",
     )
 
@@ -134,7 +134,7 @@ def fig_pairs(
         f"large dots: means, {lines}small dots: seeds",
         "blue: above zero, red: below, grey and open: the interval contains zero" if lines else "",
         "not corrected for several comparisons" if len(table) > 1 else "",
-        "differences within a seed",
+        "differences between runs with the same seed",
         fresh_note(fresh) if any(fresh_differences) else "",
     )
 

@@ -227,16 +227,16 @@ def _draw_flow(ax: Axes, boxes: dict[str, Box]) -> None:
     line = [box for box in boxes.values() if box.y == MAIN]
     gate = sorted([box for box in boxes.values() if box.y == GATE], key=lambda box: box.x)
     for a, b in (*itertools.pairwise(line), *itertools.pairwise(gate)):
-        _arrow(ax, (a.x + _half_width(a), a.y), (b.x - _half_width(b), b.y))
+        _draw_arrow(ax, (a.x + _half_width(a), a.y), (b.x - _half_width(b), b.y))
     first, last, ssm = line[0], line[-1], boxes["ssm"].x
-    _arrow(ax, (0.1, MAIN), (first.x - _half_width(first), MAIN))
-    _arrow(ax, (last.x + _half_width(last), MAIN), (last.x + 0.85, MAIN))
+    _draw_arrow(ax, (0.1, MAIN), (first.x - _half_width(first), MAIN))
+    _draw_arrow(ax, (last.x + _half_width(last), MAIN), (last.x + 0.85, MAIN))
     for x in [box.x for box in boxes.values() if box.y == BELOW]:
-        _arrow(ax, (x, BELOW + 0.15), (ssm + 0.2 * (x - ssm), MAIN - 0.25))
+        _draw_arrow(ax, (x, BELOW + 0.15), (ssm + 0.2 * (x - ssm), MAIN - 0.25))
     fork, times, plus = 1.98, boxes["times"].x, boxes["plus"].x
-    _arrow(ax, (fork, MAIN), (fork, GATE), (gate[0].x - 0.39, GATE))
-    _arrow(ax, (gate[-1].x + 0.39, GATE), (times, GATE), (times, MAIN - 0.22))
-    _arrow(ax, (0.4, MAIN), (0.4, TOP), (plus, TOP), (plus, MAIN + 0.22))
+    _draw_arrow(ax, (fork, MAIN), (fork, GATE), (gate[0].x - 0.39, GATE))
+    _draw_arrow(ax, (gate[-1].x + 0.39, GATE), (times, GATE), (times, MAIN - 0.22))
+    _draw_arrow(ax, (0.4, MAIN), (0.4, TOP), (plus, TOP), (plus, MAIN + 0.22))
 
 
 def _half_width(box: Box) -> float:
@@ -244,7 +244,7 @@ def _half_width(box: Box) -> float:
     return 0.2 if box.text in "⊗⊕" else 0.39
 
 
-def _arrow(ax: Axes, *points: tuple[float, float]) -> None:
+def _draw_arrow(ax: Axes, *points: tuple[float, float]) -> None:
     """Draw a line through the points with an arrow head at its end."""
     x, y = zip(*points[:-1], strict=True)
     ax.plot(x, y, color=GREY, linewidth=1.0, solid_joinstyle="round", zorder=2)

@@ -152,8 +152,8 @@ def fig_singular_values(
     """Return Figure 10: sorted singular values of out_proj, one panel per layer (at most six).
 
     Each phase of the run has a line, unless its singular values are not finite. phases: "early",
-    "normal", "failing" (or "last") → singular values (layers, k). control: the singular values of a run
-    with norms at the failing step. edges: the Marchenko–Pastur edges at initialisation
+    "normal", "failing" (or "last") → singular values (layers, k). control: the singular values of a
+    run with norms at the failing step. edges: the Marchenko–Pastur edges at initialisation
     (`diagnostics.out_proj_edges`).
     """
     spectra = {**phases, "control, normalized": control}
@@ -214,7 +214,7 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
         fig,
         "How the weights have grown, by depth",
         caption,
-        f"last snapshot over step {next(iter(arrays_by_arm.values()))['step'][0]}, 1: unchanged",
+        f"last snapshot ÷ step {next(iter(arrays_by_arm.values()))['step'][0]}; 1 means no change",
     )
 
 
@@ -264,8 +264,8 @@ def fig_mixture(arrays: dict[str, np.ndarray], caption: str) -> StudyFigure:
         fig,
         "What NormVary mixes",
         caption,
-        "above: weights of the means μ, below: of the variances σ²",
+        "above: weights of the means μ, below: weights of the variances σ²",
         "dotted: uniform, 0.2",
-        "wide: LN-DL, on which RMSN-DL may lie",
+        "wide line: LN-DL, which the line of RMSN-DL may cover",
         "RMSN-DL subtracts no mean: above, its weight is that of a mean of zero",
     )

@@ -66,7 +66,9 @@ def fig_invariances(table: pd.DataFrame) -> StudyFigure:
     output that changes by less than CHANGE_LIMIT.
     """
     fig, ((ax,),) = new_figure(height=1.5 + 0.27 * len(table))
-    ramp = LinearSegmentedColormap.from_list("felt", [PALE, DARK_GREY]).with_extremes(under="white")
+    ramp = LinearSegmentedColormap.from_list("change", [PALE, DARK_GREY]).with_extremes(
+        under="white"
+    )
     sns.heatmap(
         table,
         annot=table.map(lambda value: "–" if value < CHANGE_LIMIT else f"{value:.2f}"),
@@ -80,13 +82,13 @@ def fig_invariances(table: pd.DataFrame) -> StudyFigure:
         yticklabels=list(table.index),
         ax=ax,
     )
-    ax.set(xlabel="what is done to the input", ylabel="norm")
+    ax.set(xlabel="change of the input", ylabel="norm")
     ax.tick_params(length=0, rotation=0)
     return finish(
         fig,
-        "What a norm does not feel",
+        "To which changes of its input a norm is invariant",
         "relative change of the output of one row's first half (root mean square); "
-        f"– : below {CHANGE_LIMIT}, not felt",
+        f"– : below {CHANGE_LIMIT}, invariant",
         "one made-up batch, 6 rows, 32 positions, 16 channels, seed 0",
     )
 

@@ -110,7 +110,7 @@ def arm_panels(
         if bar:  # from zero, with room above the highest bar
             ax.set_ylim(0, max(ax.dataLim.ymax, 1) * 1.12)
     if len(groups) > 1:
-        handles = [_handle(group, look, bar) for group, look in groups.items()]
+        handles = [_legend_handle(group, look, bar) for group, look in groups.items()]
         fig.legend(handles=handles, loc="outside upper right", ncols=len(groups))
     return fig, panels
 
@@ -129,7 +129,7 @@ def _draw_arm(ax: Axes, rows: pd.DataFrame, look: dict, bar_width: float) -> Non
     ax.plot(x + jitter(len(seeds)), seeds, "o", markersize=3.2, **dots)
 
 
-def _handle(group: str, look: dict, bar: bool) -> Patch | Line2D:
+def _legend_handle(group: str, look: dict, bar: bool) -> Patch | Line2D:
     """Return the legend entry of a group."""
     if bar:
         return Patch(label=group, color=GREY, **look)

@@ -107,7 +107,9 @@ def read_outcome(path: Path) -> NotebookOutcome:
     # the first Markdown cell may be an error message that papermill added
     opening = next((text for text in texts if text.startswith("# ")), f"# {path.stem}")
     question = re.search(r"^\*\*Question\.\*\*\s(.+?)(?:\n\n|\Z)", opening, re.M | re.DOTALL)
-    answers = [output.get("data", {}).get("text/markdown", "") for output in _outputs(nb, "answer")]
+    answers = [
+        output.get("data", {}).get("text/markdown", "") for output in _outputs_of_tag(nb, "answer")
+    ]
     return NotebookOutcome(
         name=path.stem,
         wall_s=execution.get("duration") or 0.0,
@@ -117,9 +119,9 @@ def read_outcome(path: Path) -> NotebookOutcome:
         question=question[1] if question else "",
         error=execution.get("error", ""),
         answer="\n\n".join(filter(None, answers)),
-        found="\n".join(map(_as_html, _outputs(nb, "found"))),
-        first="\n".join(map(_as_html, _outputs(nb, "first"))),
-        thumbnail="".join(pictures_of(_outputs(nb, "thumbnail"))[:1]),
+        found="\n".join(map(_as_html, _outputs_of_tag(nb, "found"))),
+        first="\n".join(map(_as_html, _outputs_of_tag(nb, "first"))),
+        thumbnail="".join(pictures_of(_outputs_of_tag(nb, "thumbnail"))[:1]),
     )
 
 
@@ -128,7 +130,7 @@ def tags_of(cell: NotebookNode) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def _outputs(nb: NotebookNode, tag: str) -> list[NotebookNode]:
+def _outputs_of_tag(nb: NotebookNode, tag: str) -> list[NotebookNode]:
     """Return the outputs of the cells with a tag."""
     return [output for cell in nb.cells if tag in tags_of(cell) for output in cell.outputs]
 
@@ -137,13 +139,13 @@ def _as_html(output: NotebookNode) -> str:
     """Return the picture, Markdown or HTML of an output as HTML; "" if it has none of the three."""
     data = output.get("data", {})
     if "image/png" in data:
-        return f"<div>{_image(output)}</div>"
+        return f"<div>{_image_html(output)}</div>"
     if "text/markdown" in data:
         return f"<div>{markdown(data['text/markdown'])}</div>"
     return data.get("text/html", "")
 
 
-def _image(output: NotebookNode) -> str:
+def _image_html(output: NotebookNode) -> str:
     alt = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt", ""))
     data = "".join(output.data["image/png"].split())
     return f'<img alt="{alt}" src="data:image/png;base64,{data}">'
@@ -151,4 +153,4 @@ def _image(output: NotebookNode) -> str:
 
 def pictures_of(outputs: list[NotebookNode]) -> list[str]:
     """Return the pictures in the outputs of cells, each as HTML."""
-    return [_image(output) for output in outputs if "image/png" in output.get("data", {})]
+    return [_image_html(output) for output in outputs if "image/png" in output.get("data", {})]
