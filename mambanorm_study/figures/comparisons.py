@@ -67,9 +67,8 @@ def fig_grid(frame: pd.DataFrame, task: str, *, fresh: pd.DataFrame | None = Non
         annot_kws=dict(fontsize=8, color=INK),
         fmt="",
         ax=ax,
-        cmap=list(
-            matplotlib.colormaps["YlGnBu"](np.linspace(0, 0.6, 256))
-        ),  # all paler than the text
+        # all colours are paler than the text
+        cmap=list(matplotlib.colormaps["YlGnBu"](np.linspace(0, 0.6, 256))),
         vmin=np.nanquantile(means, 0.1),
         linewidths=2,
         cbar_kws=dict(label=TEST_ACCURACY, pad=0.02, shrink=0.9, extend="min"),

@@ -187,7 +187,7 @@ PRESET_MODELS = {
 
 @styled
 def draw_arm(n1: str, n2: str, preset: str, **more: str) -> StudyFigure:
-    """Return a figure of an arm's block and recorded test accuracy; the caption counts parameters.
+    """Return a figure of an arm's block and recorded accuracy; the caption gives its parameters.
 
     n1, n2, more: the norms of the arm; more: further site → norm. preset: CUSTOM, or a key of
     PRESET_MODELS, whose arm is then drawn instead.
