@@ -84,8 +84,10 @@ def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> s
     half_way, end = sigma["normal"], sigma[list(sigma)[-1]]
     rise = end[:, 0] / half_way[:, 0]
     quarter = max(len(rise) // 4, 1)
-    before, after, calm = (pd.Series(spectrum_spread(s)) for s in (half_way, end, control))
-    changed, ratio = after / before, calm / after
+    before, after, control_spread = (
+        pd.Series(spectrum_spread(s)) for s in (half_way, end, control)
+    )
+    changed, ratio = after / before, control_spread / after
     return (
         "In the second half of the run the variance of its singular values changed by a factor of "
         f"{changed['within']:.2f} within and {changed['between']:.2f} between layers, and σ₁ by "

@@ -30,8 +30,8 @@ def which_pair(
         ways, gaps = ways.set_index("way"), pairs[pairs.task == task].set_index("b")
         two, cheating, normvary = (ways.loc[way] for way in ("two steps", "cheating", "NormVary"))
         same_type, original = ways.arm["same type"], ways.arm["original"]
-        lost = curse[curse.task == task].points_lost.mean()
-        luck = "not known from one seed" if pd.isna(lost) else f"{lost:.1f} points"
+        points_lost = curse[curse.task == task].points_lost.mean()
+        luck = "not known from one seed" if pd.isna(points_lost) else f"{points_lost:.1f} points"
         lines += [
             f"- **{task}**: the two steps choose {label(two.arm)}, {mean_sd(two)} on test, rank "
             f"{two['rank']} of 36; {difference_text(gaps.loc[same_type])} against one type at both "

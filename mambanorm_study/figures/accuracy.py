@@ -133,9 +133,9 @@ def _bars_beside_paper(
     names = list(groups)
     group = [names[-1] if arm.n1 == "None" else names[0] for arm in arms]
     all_runs = all_runs.assign(tick=norm, norm=norm, group=group)
-    shown, group_distance = all_runs[all_runs.tick.isin(norms)], 0.4 * (len(groups) - 1)
+    bar_runs, group_distance = all_runs[all_runs.tick.isin(norms)], 0.4 * (len(groups) - 1)
     fig, panels = arm_panels(
-        shown, fresh, norms, groups, label, bar=True, group_distance=group_distance
+        bar_runs, fresh, norms, groups, label, bar=True, group_distance=group_distance
     )
     for bar in panels[paper.task.iloc[0]].patches:
         x, height = bar.get_x() + bar.get_width() / 2, bar.get_height()
@@ -202,8 +202,10 @@ def fig_single_vs_best(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None
     groups = {"single: N₂→N₂": dict(markerfacecolor="white"), "best combination, its N₁ above": {}}
     single, combination = groups
     group = np.where(is_best, combination, single)
-    drawn = runs.assign(tick=runs.n2, norm=runs.n2, group=group)[is_best | (runs.n1 == runs.n2)]
-    fig, panels = arm_panels(drawn, fresh, NORM_CHOICES, groups, AFTER_SSM, join="tick")
+    drawn_runs = runs.assign(tick=runs.n2, norm=runs.n2, group=group)[
+        is_best | (runs.n1 == runs.n2)
+    ]
+    fig, panels = arm_panels(drawn_runs, fresh, NORM_CHOICES, groups, AFTER_SSM, join="tick")
     for (task, n1, n2), rows in runs[is_best].groupby(["task", "n1", "n2"]):
         write_above(panels[task], NORM_CHOICES.index(n2) + 0.2, rows.percent.max(), n1, 7.5)
     for ax in panels.values():
@@ -279,9 +281,11 @@ def fig_validation(
     """
     n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
     runs = select_runs(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
-    drawn = runs.assign(tick=runs.n2, group=runs.n1, norm=runs.n1)
+    drawn_runs = runs.assign(tick=runs.n2, group=runs.n1, norm=runs.n1)
     groups = {n1: {} for n1 in n1s}
-    fig, _ = arm_panels(drawn, fresh, n2s, groups, AFTER_SSM, join="group", group_distance=0.24)
+    fig, _ = arm_panels(
+        drawn_runs, fresh, n2s, groups, AFTER_SSM, join="group", group_distance=0.24
+    )
     return finish(
         fig,
         "Whose gain is it: N₁'s or N₂'s?",

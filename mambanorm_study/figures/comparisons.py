@@ -229,10 +229,10 @@ def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
     """Draw the mean gains of one task, with their intervals and seeds."""
     for row in rows.itertuples():
         is_open = not (row.low > 0 or row.high < 0)
-        look = dict(marker=norm_marker(row.norm), is_open=is_open, below=0.1)
+        style = dict(marker=norm_marker(row.norm), is_open=is_open, below=0.1)
         fresh = row.per_seed_fresh if isinstance(row.per_seed_fresh, list) else ()
         interval = row.gain, row.low, row.high
-        draw_estimate(ax, row.y, *interval, norm_colour(row.norm), row.per_seed, fresh, **look)
+        draw_estimate(ax, row.y, *interval, norm_colour(row.norm), row.per_seed, fresh, **style)
     difference_axis(ax)
     unit = rows.unit.iloc[0]
     ax.set_xlabel("gain in test accuracy (points)" if unit == "points" else unit)
@@ -241,8 +241,8 @@ def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
 
 def _norm_legend(fig: StudyFigure, norms: Iterable[str], title: str = "") -> None:
     """Add a legend with the colour and the marker of each norm."""
-    looks = {norm: dict(color=norm_colour(norm), marker=norm_marker(norm)) for norm in norms}
-    handles = [Line2D([], [], label=norm, linestyle="", **look) for norm, look in looks.items()]
+    styles = {norm: dict(color=norm_colour(norm), marker=norm_marker(norm)) for norm in norms}
+    handles = [Line2D([], [], label=norm, linestyle="", **style) for norm, style in styles.items()]
     fig.legend(handles=handles, loc="outside right upper", title=title)
 
 
@@ -266,10 +266,10 @@ def fig_card(
     arms[["row", "norm"]] = [_row_and_norm(arm) for arm in arms.arm]
     for ax, (task, rows) in zip(axes[0], arms.groupby("task", sort=False), strict=True):
         for norm, dots in rows.groupby("norm", sort=False):
-            look = dict(color=norm_colour(norm), marker=norm_marker(norm), markersize=7)
+            style = dict(color=norm_colour(norm), marker=norm_marker(norm), markersize=7)
             if norm == TWO_NORMS:
-                look = dict(color=GREY, marker=".", markersize=4)
-            ax.plot(dots["mean"], dots.row, linestyle="", alpha=0.85, zorder=3, **look)
+                style = dict(color=GREY, marker=".", markersize=4)
+            ax.plot(dots["mean"], dots.row, linestyle="", alpha=0.85, zorder=3, **style)
         circled, circle = rows[rows.norm == name], dict(markerfacecolor="none", zorder=4)
         ax.plot(circled["mean"], circled.row, "o", markersize=14, markeredgecolor=INK, **circle)
         is_loss = (rows["mean"] < 0).all()

@@ -77,8 +77,8 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained") -> StudyFigu
     )
     logs = np.log10(norms[["median", "largest"]].where(lambda n: (n > 0) & np.isfinite(n)))
     long = logs.reset_index().melt(["arm", "block"], var_name="token", value_name=label)
-    looks = {"median": dict(color=INK), "largest": dict(color=INDIGO, linestyle="--")}
-    fig, axes = line_panels(long, "block", label, "token", looks, panel="arm")
+    styles = {"median": dict(color=INK), "largest": dict(color=INDIGO, linestyle="--")}
+    fig, axes = line_panels(long, "block", label, "token", styles, panel="arm")
     for ax, arm in zip(axes, frame.arm.unique(), strict=True):
         blocks = norms.loc[arm].query("nonfinite > 0").index
         ax.plot(
@@ -115,7 +115,8 @@ def fig_outputs(
     endings = runs.status.map({"diverged": "ended non-finite"}).fillna("ran to its end")
     failed = (runs.status == "diverged").groupby(runs.arm)
     panels = {
-        arm: f"{short_label(arm)}: {lost.sum()} of {len(lost)} failed" for arm, lost in failed
+        arm: f"{short_label(arm)}: {is_failed.sum()} of {len(is_failed)} failed"
+        for arm, is_failed in failed
     }
     rows = [
         {"panel": panels[arm], "run_id": run_id, "ended": ended, "block": block, label: norm}
@@ -203,12 +204,12 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
         for block, factors in enumerate(arrays["part_norms"][-1] / arrays["part_norms"][0], start=1)
         for part, factor in zip(BLOCK_PARTS, factors, strict=True)
     ]
-    looks = {
+    styles = {
         part: dict(color=INK if part == "out_proj" else GREY, marker=marker, linestyle=dash)
         for part, marker, dash in zip(BLOCK_PARTS, "osD^", DASHES[3::-1], strict=True)
     }
     fig, _ = line_panels(
-        pd.DataFrame(rows), "block", label, "part", looks, panel="arm", markevery=1
+        pd.DataFrame(rows), "block", label, "part", styles, panel="arm", markevery=1
     )
     return finish(
         fig,
@@ -230,31 +231,31 @@ def fig_mixture(arrays: dict[str, np.ndarray], caption: str) -> StudyFigure:
         raise ValueError("the arrays have no `mixture`: only runs with NormVary record it")
     norms = arrays["mixture"].shape[1]
     per_block = norms // arrays["part_norms"].shape[1]  # 2 if both N1 and N2 are NormVary
-    shown = spaced_indices(norms, 6)
+    norm_indices = spaced_indices(norms, 6)
     site = ", N{}" if per_block > 1 else ""
     names = [f"block {i // per_block + 1}{site.format(i % per_block + 1)}" for i in range(norms)]
     rows = [
         dict(panel=f"{symbol}, {names[norm]}", step=step, member=member, weight=weight)
         for i, symbol in enumerate(("μ", "σ²"))
-        for norm in shown
+        for norm in norm_indices
         for step, weights in zip(arrays["step"], arrays["mixture"][:, norm, i], strict=True)
         for member, weight in zip(MEMBERS, weights, strict=True)
     ]
-    looks = {
+    styles = {
         name: dict(color=norm_colour(name), marker=norm_marker(name), linewidth=1.4)
         for name in MEMBERS
     }
     # the line of RMSN-DL is drawn later and covers the line of LN-DL where the
     # mean over the channels is near zero
-    looks["LN-DL"]["linewidth"] = 4.0
+    styles["LN-DL"]["linewidth"] = 4.0
     fig, axes = line_panels(
         pd.DataFrame(rows),
         "step",
         "weight",
         "member",
-        looks,
+        styles,
         panel="panel",
-        across=len(shown),
+        across=len(norm_indices),
         row_height=2.3,
         legend="outside right center",
     )

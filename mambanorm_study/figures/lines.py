@@ -53,7 +53,7 @@ def line_panels(
     x: str,
     y: str,
     by: str,
-    looks: dict[str, dict] | None = None,
+    styles: dict[str, dict] | None = None,
     *,
     panel: str = "",
     across: int = 9,
@@ -66,15 +66,15 @@ def line_panels(
     """Return a figure of the column `y` over the column `x`, and its axes.
 
     The figure has one panel per value of the column `panel`, and in each panel one line per value
-    of the column `by`. looks: value of `by` → line style; None means the styles of arms. across:
+    of the column `by`. styles: value of `by` → line style; None means the styles of arms. across:
     the largest number of panels in a row. row_height: inches. dots: also draw a small dot per row
     of the frame. Further keywords go to `seaborn.lineplot`.
     """
     panels = list(frame.groupby(panel, sort=False)) if panel else [("", frame)]
     base = dict(markersize=4.5, linewidth=1.5)
     lines = {
-        value: {**base, "markeredgecolor": look["color"], **look}
-        for value, look in (looks or arm_styles(list(frame[by].unique()))).items()
+        value: {**base, "markeredgecolor": style["color"], **style}
+        for value, style in (styles or arm_styles(list(frame[by].unique()))).items()
     }
     line_options = {
         "legend": False,
@@ -84,12 +84,12 @@ def line_panels(
     fig, axes = panel_grid(len(panels), across, row_height=row_height, sharex=sharex, sharey=True)
     for ax, (name, rows) in zip(axes, panels, strict=True):
         ax.tick_params(labelbottom=True)  # seaborn hides the label of an axis without tick labels
-        for value, look in lines.items():
+        for value, style in lines.items():
             points = rows[rows[by] == value].dropna(subset=y)
             if len(points):
-                sns.lineplot(points, x=x, y=y, ax=ax, **{**line_options, **look})
+                sns.lineplot(points, x=x, y=y, ax=ax, **{**line_options, **style})
             if dots:
-                ax.plot(points[x], points[y], ".", color=look["color"], alpha=0.4, markersize=4)
+                ax.plot(points[x], points[y], ".", color=style["color"], alpha=0.4, markersize=4)
         title = (
             short_label(name)
             if isinstance(name, str)
@@ -99,8 +99,8 @@ def line_panels(
         if frame[x].dtype == int:
             whole_ticks(ax)
     handles = [
-        Line2D([], [], label="no norm" if value == "None" else short_label(value), **look)
-        for value, look in lines.items()
+        Line2D([], [], label="no norm" if value == "None" else short_label(value), **style)
+        for value, style in lines.items()
     ]
     fig.legend(handles=handles, loc=legend, ncols=1 if "center" in legend else len(handles))
     return fig, axes
@@ -173,12 +173,12 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str) -> StudyFigure:
     """
     fig, ((left, right),) = new_figure(1, 2, height=3.8)
     ceiling = 1.5 * np.nanmax([curve.train_loss.iloc[0] for curve in curves.values()])
-    for label, look in arm_styles(list(curves)).items():
+    for label, style in arm_styles(list(curves)).items():
         curve = curves[label]
         finite = curve[np.isfinite(curve.train_loss)]
         loss = finite.train_loss.clip(upper=ceiling).rolling(10, min_periods=1).mean()
         left.plot(
-            finite.step, loss, markevery=max(1, len(loss) // 6), label=short_label(label), **look
+            finite.step, loss, markevery=max(1, len(loss) // 6), label=short_label(label), **style
         )
         last = curve.iloc[-1]
         if not np.isfinite([last.train_loss, last.get("grad_norm", 0.0)]).all():
@@ -186,14 +186,14 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str) -> StudyFigure:
                 finite.step[-1:],
                 loss[-1:],
                 "X",
-                color=look["color"],
+                color=style["color"],
                 markersize=8,
                 markeredgecolor=INK,
                 zorder=5,
                 clip_on=False,
             )
         validated = curve.dropna(subset="val_accuracy")
-        right.plot(validated.step, 100 * validated.val_accuracy, **look)
+        right.plot(validated.step, 100 * validated.val_accuracy, **style)
     left.set(xlabel="step", ylabel="training loss (nats)")
     right.set(xlabel="step", ylabel="validation accuracy (%)")
     for ax in (left, right):
@@ -228,11 +228,11 @@ def fig_mistakes(
         ax.set_xlabel("\n".join(["training step", "", units[number], *lines]), fontsize=7.5)
         ax.set_title(textwrap.fill(f"{number}. {titles[number]}", 26), fontsize=8.5)
     axes[0, 0].set_ylabel(f"training loss, mean of {WINDOW} steps (log)")
-    every = pd.concat(runs.values())
+    all_runs = pd.concat(runs.values())
     return finish(
         fig,
         "Training with a mistake (red, dashed) and without it (blue)",
-        seeds_note(every),
-        "one line per seed" if every.seed.nunique() > 1 else "single runs",
+        seeds_note(all_runs),
+        "one line per seed" if all_runs.seed.nunique() > 1 else "single runs",
         "below each panel: mean test results",
     )

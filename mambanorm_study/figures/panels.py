@@ -100,8 +100,8 @@ def arm_panels(
         ax, first = panels[task], rows.iloc[0]
         _draw_arm(ax, rows, groups[first.group], bar_width=(group_distance or 0.62) if bar else 0)
         diamonds = fresh.percent[(fresh.task == task) & (fresh.arm == arm)]
-        beside = np.full(len(diamonds), first.x + np.copysign(0.14, offsets[first.group]))
-        ax.plot(beside, diamonds, **fresh_marker(INK if bar else first.colour))
+        diamond_x = np.full(len(diamonds), first.x + np.copysign(0.14, offsets[first.group]))
+        ax.plot(diamond_x, diamonds, **fresh_marker(INK if bar else first.colour))
     for (task, _), rows in runs.groupby(["task", join]) if join else ():
         means = rows.groupby("x").percent.mean()
         panels[task].plot(means.index, means, color=rows.colour.iloc[0], linewidth=1.4)
@@ -110,28 +110,28 @@ def arm_panels(
         if bar:  # from zero, with room above the highest bar
             ax.set_ylim(0, max(ax.dataLim.ymax, 1) * 1.12)
     if len(groups) > 1:
-        handles = [_legend_handle(group, look, bar) for group, look in groups.items()]
+        handles = [_legend_handle(group, mean_style, bar) for group, mean_style in groups.items()]
         fig.legend(handles=handles, loc="outside upper right", ncols=len(groups))
     return fig, panels
 
 
-def _draw_arm(ax: Axes, rows: pd.DataFrame, look: dict, bar_width: float) -> None:
+def _draw_arm(ax: Axes, rows: pd.DataFrame, mean_style: dict, bar_width: float) -> None:
     """Draw the mean of one arm, as a bar unless `bar_width` is 0, and a dot for each seed."""
     x, colour, norm = rows[["x", "colour", "norm"]].iloc[0]
     mean, dots = rows.percent.mean(), dict(color=colour, alpha=0.6)
     if bar_width:
         bar = dict(color=colour, edgecolor="white", yerr=rows.percent.std(), ecolor=INK)
-        ax.bar(x, mean, bar_width, **bar, **look)
+        ax.bar(x, mean, bar_width, **bar, **mean_style)
         dots = dict(color=INK, markeredgecolor="white", markeredgewidth=0.5)
     else:
-        ax.plot(x, mean, norm_marker(norm), markersize=8, color=colour, zorder=5, **look)
+        ax.plot(x, mean, norm_marker(norm), markersize=8, color=colour, zorder=5, **mean_style)
     seeds = rows.percent[rows.seed.notna()]
     ax.plot(x + jitter(len(seeds)), seeds, "o", markersize=3.2, **dots)
 
 
-def _legend_handle(group: str, look: dict, bar: bool) -> Patch | Line2D:
+def _legend_handle(group: str, mean_style: dict, bar: bool) -> Patch | Line2D:
     """Return the legend entry of a group."""
     if bar:
-        return Patch(label=group, color=GREY, **look)
+        return Patch(label=group, color=GREY, **mean_style)
     style = dict(color=PALETTE.get(group, GREY), marker=norm_marker(group), markersize=8)
-    return Line2D([], [], label=group, linestyle="", **style, **look)
+    return Line2D([], [], label=group, linestyle="", **style, **mean_style)

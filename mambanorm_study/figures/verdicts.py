@@ -107,8 +107,8 @@ def _row_of_verdict(verdict) -> Row:
 
 def _meanings(words: Iterable[str]) -> list[str]:
     """Return "word: meaning" for each of the words, in the order of WORD_MEANINGS."""
-    shown = set(words)
-    return [f"{word}: {meaning}" for word, meaning in WORD_MEANINGS.items() if word in shown]
+    words_shown = set(words)
+    return [f"{word}: {meaning}" for word, meaning in WORD_MEANINGS.items() if word in words_shown]
 
 
 def _mark_captions(verdicts_with_paper: Sequence) -> tuple[str, str]:
@@ -197,8 +197,8 @@ def draw_estimate(
         ax.hlines(y, low, high, color=colour, linewidth=2.2)
     ax.plot(seeds, np.full(len(seeds), y + below), "o", markersize=2.5, color=colour, alpha=0.55)
     face, edge = ("white", colour) if is_open else (colour, "white")
-    look = dict(markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
-    ax.plot(mean, y, marker=marker, color=colour, **look)
+    style = dict(markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
+    ax.plot(mean, y, marker=marker, color=colour, **style)
     ax.plot(fresh, np.full(len(fresh), y + below), **fresh_marker(size=5))
 
 
@@ -224,15 +224,15 @@ def fig_claim(verdict) -> StudyFigure:
     )
     for ax, panel in zip(axes[:, 0], panels.values(), strict=True):
         _draw_rows(ax, panel)
-    drawn = [row.comparison for panel in panels.values() for row in panel]
+    comparisons = [row.comparison for panel in panels.values() for row in panel]
     return finish(
         fig,
         f"{verdict.claim.id} on {verdict.task}: {verdict.said}",
         verdict.basis,
-        seeds_text([row.n for row in drawn]),
+        seeds_text([row.n for row in comparisons]),
         "line: 95 % interval",
-        *_mark_captions([verdict] if any(np.isfinite(row.paper) for row in drawn) else []),
-        *_meanings([row.word for row in drawn]),
+        *_mark_captions([verdict] if any(np.isfinite(row.paper) for row in comparisons) else []),
+        *_meanings([row.word for row in comparisons]),
     )
 
 
